@@ -30,7 +30,7 @@ class LineEncoder {
       : tokenizer_(text::Tokenizer::from_folder(folder)) {
     defaults_.date = date;
     if (!template_name.empty()) {
-      template_ = text::ChatTemplate::find(template_name);
+      template_ = text::template_named(template_name, tokenizer_);
       template_->prepare(tokenizer_);
     }
     folder_ = folder;
@@ -197,7 +197,8 @@ int encode_command(const Arguments& arguments) {
   options.app().add_option("MODEL", model, "Hugging Face folder with tokenizer.json")->required();
   options.app().add_option(
       "--template", template_name,
-      "chat template for lines with messages; default: the one that writes as the model's own");
+      "chat template for lines with messages, or its file (.jinja); default: the one that writes as the "
+      "model's own");
   options.app().add_option("--input", input, "file to read instead of standard input");
   if (!options.parse(arguments)) return 0;
   for (const std::string& word : options.overrides()) {

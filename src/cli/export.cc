@@ -19,9 +19,12 @@
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "octet/train/merged_model.h"
+#include "template_of_run.h"
 
 namespace octet::cli {
 namespace {
+
+constexpr const char* kPutBack = "put the file back as it was";
 
 /// Removes a folder of its own at the end, and at the start what a killed process of this number left.
 class Cleared {
@@ -119,6 +122,7 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
 /// The adapters of a checkpoint: a folder of PEFT or, merged, a whole model.
 int export_trained_adapters(const ExportWish& wish, const config::Config& run, const train::ModelExport& e) {
   const auto encoder = encoder_of(setup::encoder_options(run));
+  if (encoder) require_template_of(checkpoint::Checkpoint(e.checkpoint), run, *encoder, kPutBack);
   train::AdapterExport adapter{.folder = wish.folder,
                                .checkpoint = e.checkpoint,
                                .overwrite = wish.overwrite,
@@ -166,6 +170,7 @@ int export_trained(const ExportWish& wish) {
                  .code = ExitCode::usage});
   }
   const auto encoder = encoder_of(setup::encoder_options(run));
+  if (encoder) require_template_of(checkpoint, run, *encoder, kPutBack);
   print(e.folder, train::export_model(e, encoder.get()));
   return 0;
 }

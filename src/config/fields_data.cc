@@ -107,7 +107,7 @@ void add_format(Table& t) {
   t.used(
        "template", &Config::template_name,
        "Chat template that turns conversations into text: llama3, qwen, chatml, ..., or a file in Jinja "
-       "(.jinja, .jinja2, .j2) that writes as one of these does. null takes the "
+       "(.jinja, .jinja2, .j2): a chat template, or the prompt of one question. null takes the "
        "one that writes what the model's own chat template (Jinja) writes, if there is one; plain text does "
        "without.")
       .decides_numbers();

@@ -33,6 +33,18 @@ std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts)
   }
 }
 
+// An Error without a place gets that of the row.
+EncodedSample encode_at(const RowMix::Place& place, const Encoder& encoder, const Sample& sample) {
+  try {
+    return encoder.encode(sample);
+  } catch (const Error& e) {
+    if (!e.problem().where.empty()) throw;
+    Problem problem = e.problem();
+    problem.where = place.file->where(place.row);
+    throw Error(std::move(problem));
+  }
+}
+
 // Encodes rows [first, last) of a share into `out`.
 void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& share, std::int64_t first,
                 std::int64_t last, Encoded& out) {
@@ -51,7 +63,7 @@ void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& sh
       remember(c, place.file->where(place.row) + ": " + why);
       continue;
     }
-    const EncodedSample encoded = encoder.encode(*sample);
+    const EncodedSample encoded = encode_at(place, encoder, *sample);
     c.dropped += encoded.dropped ? 1 : 0;
     c.truncated += encoded.truncated ? 1 : 0;
     if (encoded.truncated && share.name_truncated) remember(c, place.file->where(place.row) + kIsLonger);

@@ -11,67 +11,11 @@
 namespace octet::data {
 namespace {
 
-bool is_template_file(const std::string& name) {
-  return name.ends_with(".jinja") || name.ends_with(".jinja2") || name.ends_with(".j2");
-}
-
 // Cuts off what is behind so many pieces (0: any number); whether something was.
 bool shorten(std::vector<text::TokenId>& ids, std::int64_t pieces, std::int64_t length) {
   if (pieces == 0 || static_cast<std::int64_t>(ids.size()) <= pieces * length) return false;
   ids.resize(static_cast<std::size_t>(pieces * length));
   return true;
-}
-
-// What a template in Jinja computes, without what it only copies.
-std::string code_of(const std::string& source) {
-  std::string code;
-  for (std::size_t at = 0; (at = source.find('{', at)) != std::string::npos; ++at) {
-    const char kind = at + 1 < source.size() ? source[at + 1] : ' ';
-    if (kind == '{' || kind == '%') code += source.substr(at, source.find('}', at) - at) + " ";
-  }
-  return code;
-}
-
-// A prompt of one question, as SFT-Play has it, which is filled from the columns of a row.
-[[noreturn]] void refuse_prompt(const std::string& path, const std::string& code) {
-  std::string filled;
-  for (const char* name : {"system", "user", "assistant", "input", "prompt"}) {
-    if (code.find(name) != std::string::npos) filled += (filled.empty() ? "" : ", ") + std::string(name);
-  }
-  throw Error({.what = "the template " + path + " writes the prompt of one question, not a conversation",
-               .expected = "a chat template, which goes through the list 'messages', and writes what a "
-                           "template of the table writes",
-               .found = filled.empty() ? "no 'messages'" : "no 'messages', but single values: " + filled,
-               .where = "configuration key 'template'",
-               .fix = "set template=null, for the model's own chat template, or name one: llama3, qwen, "
-                      "chatml, ...; to train on these very prompts write them into the rows, as "
-                      "{\"input\": PROMPT, \"target\": ANSWER}, and set template=empty, which adds nothing",
-               .code = ExitCode::usage});
-}
-
-// The row of the table that writes what a template in Jinja writes.
-text::ChatTemplate template_of_file(const std::string& path, const text::Tokenizer& tokenizer) {
-  if (!path_exists(path)) {
-    throw Error({.what = "the file of the chat template does not exist",
-                 .expected = "a file in Jinja, relative to the working folder",
-                 .found = path,
-                 .where = "configuration key 'template'",
-                 .fix =
-                     "check the path; or set template=null, for the model's own, or name one: llama3, qwen, "
-                     "chatml, ...",
-                 .code = ExitCode::usage});
-  }
-  const std::string source = read_file(path);
-  const std::string code = code_of(source);
-  if (code.find("messages") == std::string::npos) refuse_prompt(path, code);
-  text::TemplateMatch match = text::match_jinja(source, "the chat template " + path, tokenizer);
-  if (match.found) return *std::move(match.found);
-  throw Error({.what = "a chat template in Jinja is none of those that are built",
-               .expected = "one that writes what a template of the table writes",
-               .found = match.reason,
-               .where = "configuration key 'template'",
-               .fix = "name a template: llama3, qwen, chatml, ...; or set template=null, for the model's own",
-               .code = ExitCode::usage});
 }
 
 }  // namespace
@@ -83,10 +27,8 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
       tokenizer_(text::Tokenizer::from_folder(options.folder)) {
   if (options.add_bos.value_or(tokenizer_.add_bos_token().value_or(false)))
     begin_of_text_ = tokenizer_.bos_token();
-  if (options.template_name && is_template_file(*options.template_name)) {
-    template_ = template_of_file(*options.template_name, tokenizer_);
-  } else if (options.template_name) {
-    template_ = text::ChatTemplate::find(*options.template_name);
+  if (options.template_name) {
+    template_ = text::template_named(*options.template_name, tokenizer_);
   } else if (options.match_template) {
     text::TemplateMatch match = text::match_template(options.folder, tokenizer_);
     template_ = std::move(match.found);
@@ -212,6 +154,14 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   conversation.system = sample.system;
   conversation.tools = sample.tools;
   text::Example example = template_->encode_example(tokenizer_, conversation, options_);
+  // A file of the user's own that cannot write a row is not what was meant for it.
+  if (example.outcome == text::Example::Outcome::refused && text::is_template_file(template_->name())) {
+    throw Error({.what = "a row cannot be written with the template " + template_->name(),
+                 .expected = "a text for all before an answer, and the same with the answer behind it",
+                 .found = example.reason,
+                 .fix = "mend the file or the row, or leave the row out",
+                 .code = ExitCode::usage});
+  }
   EncodedSample result;
   result.dropped = example.outcome != text::Example::Outcome::kept || example.input_ids.empty();
   result.truncated = example.truncated;

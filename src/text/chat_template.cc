@@ -5,6 +5,8 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/text/template_match.h"
+#include "template_file.h"
 #include "template_row.h"
 
 namespace octet::text {
@@ -46,9 +48,24 @@ void append(std::vector<TokenId>& out, const std::vector<TokenId>& more) {
   out.insert(out.end(), more.begin(), more.end());
 }
 
+/// The last answer, empty where a question waits for it, against all before it.
+Prompt last_turn(const EncodedTurns& turns) {
+  Prompt out;
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    append(i % 2 == 1 && i + 1 == turns.size() ? out.response_ids : out.prompt_ids, turns[i]);
+  }
+  return out;
+}
+
 }  // namespace
 
 ChatTemplate ChatTemplate::find(const std::string& name) {
+  if (is_template_file(name)) {
+    auto row = std::make_shared<Row>();
+    row->name = name;
+    row->file = std::make_shared<const TemplateFile>(name);
+    return ChatTemplate(std::move(row));
+  }
   if (auto row = find_row(name)) return ChatTemplate(std::move(row));
   std::string all;
   for (const auto& known : names()) all += (all.empty() ? "" : ", ") + known;
@@ -68,9 +85,10 @@ const std::string& ChatTemplate::name() const {
   return row_->name;
 }
 std::string ChatTemplate::words_hash() const {
-  return hash128_hex(row_words(row_->name));
+  return hash128_hex(row_->file ? row_->file->source() : row_words(row_->name));
 }
 bool ChatTemplate::prints_date(const TemplateOptions& options) const {
+  if (row_->file) return row_->file->asks_for_the_time();
   const ToolFormat* format = find_tool_format(options.tool_format.value_or(row_->tool_format));
   return format && format->prompt.find("{{date}}") != std::string::npos;
 }
@@ -81,7 +99,7 @@ bool ChatTemplate::efficient_eos() const {
   return row_->efficient_eos;
 }
 bool ChatTemplate::thinks() const {
-  return row_->thinks;
+  return row_->thinks || (row_->file && row_->file->asks_for("enable_thinking"));
 }
 bool ChatTemplate::never_ends() const {
   return !row_->efficient_eos && row_->assistant.size() == 1 && row_->assistant[0].text == "{{content}}";
@@ -109,6 +127,7 @@ void ChatTemplate::check(const TemplateOptions& options) const {
                  .code = ExitCode::usage});
   }
   (void)written_date(options.date);
+  if (row_->file) row_->file->check(options);
 }
 
 std::vector<std::string> ChatTemplate::prepare(Tokenizer& tokenizer) const {
@@ -121,6 +140,7 @@ std::vector<std::string> ChatTemplate::prepare(Tokenizer& tokenizer) const {
   if (tokenizer.eos_id() < 0) tokenizer.set_eos_token("<|endoftext|>");
   if (tokenizer.pad_id() < 0) tokenizer.set_pad_token(tokenizer.eos_token());
   for (const auto& word : words) tokenizer.add_special_token(word);
+  if (row_->file) row_->file->require_usable(tokenizer);
   std::vector<std::string> added;
   for (std::int64_t id = before; id < tokenizer.vocab_size(); ++id) {
     added.push_back(tokenizer.id_to_token(static_cast<TokenId>(id)));
@@ -131,6 +151,10 @@ std::vector<std::string> ChatTemplate::prepare(Tokenizer& tokenizer) const {
 std::vector<TokenId> ChatTemplate::stop_ids(const Tokenizer& tokenizer) const {
   std::vector<TokenId> out{tokenizer.eos_id()};
   for (const auto& word : row_->stop_words) out.push_back(tokenizer.token_to_id(word));
+  if (row_->file) {
+    const std::string end = row_->file->end_token(tokenizer);
+    if (!end.empty()) out.push_back(tokenizer.token_to_id(end));
+  }
   std::sort(out.begin(), out.end());
   out.erase(std::unique(out.begin(), out.end()), out.end());
   if (!out.empty() && out[0] < 0) out.erase(out.begin());
@@ -146,8 +170,9 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
       return ended<Example>(Example::Outcome::dropped,
                             "the number of messages is not even: questions and answers do not pair up");
     }
-    turns = encode_turns(*row_, tokenizer, conversation, options,
-                         options.mask_history && !options.preserve_thinking);
+    turns = row_->file ? row_->file->turns(tokenizer, conversation, options, options.mask_history)
+                       : encode_turns(*row_, tokenizer, conversation, options,
+                                      options.mask_history && !options.preserve_thinking);
   } catch (const Refusal& refusal) {
     return ended<Example>(Example::Outcome::refused, refusal.reason);
   } catch (const Error& error) {
@@ -206,6 +231,7 @@ Prompt ChatTemplate::encode_prompt(const Tokenizer& tokenizer, const Conversatio
                                    const TemplateOptions& options) const {
   if (conversation.messages.empty()) return ended<Prompt>(Example::Outcome::dropped, "there are no messages");
   try {
+    if (row_->file) return last_turn(row_->file->turns(tokenizer, conversation, options, true));
     Conversation whole = conversation;
     if (whole.messages.size() % 2 != 0) whole.messages.push_back({"assistant", ""});
     (void)written_date(options.date);

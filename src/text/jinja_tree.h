@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -81,6 +82,10 @@ struct Statement {
 
 /// Throws Error with the line.
 Block parse(std::string_view source);
+
+/// The names that a template reads and does not give values itself; functions that every template has are
+/// none of them.
+std::set<std::string> asked_names(const Block& body);
 
 /// A failure in a line of a template.
 [[noreturn]] void fail(int line, const std::string& what);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
+#include "template_file.h"
 #include "template_row.h"
 
 namespace octet::text {
@@ -55,6 +56,9 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
   to.expression(content);
   to.literal(std::string_view(slot).substr(at + kPlace.size()));
 }
+
+/// Behind lines that strip all blanks: what follows keeps its own.
+const std::string kAsItStands = "{%- if true %}{% endif %}\n";
 
 /// Lines of a template.
 class Lines {
@@ -338,7 +342,46 @@ std::string usually_thinks(const TemplateOptions& options) {
 
 }  // namespace
 
+std::string jinja_of_file(const TemplateFile& file, const TemplateOptions& options,
+                          const Tokenizer& tokenizer) {
+  const std::string usual = jinja_string(options.default_system.value_or(""));
+  if (file.kind() == TemplateFile::Kind::conversation) {
+    Lines out;
+    if (options.enable_thinking == false) {
+      out.tag("if enable_thinking is not defined").set("enable_thinking", "false").tag("endif");
+    }
+    if (usual != "''") {
+      out.tag("if not (messages and messages[0]['role'] == 'system' and messages[0]['content'])");
+      out.set("messages", "[{'role': 'system', 'content': " + usual + "}] + messages").tag("endif");
+    }
+    const std::string before = out.text();
+    return before.empty() ? file.source() : before + kAsItStands + file.source();
+  }
+  Lines out;
+  out.set("told", "namespace(system=" + usual + ", first=true)");
+  out.tag("for message in messages");
+  out.tag("if message['role'] == 'system'");
+  out.set("told.system", "message['content'] or told.system");
+  out.tag("elif message['role'] == 'user'");
+  out.set("system", "told.system").set(file.question(), "message['content']");
+  out.set("add_generation_prompt", "true");
+  if (file.adds_bos(tokenizer)) out.print("bos_token if told.first else ''");
+  out.set("told.first", "false").set("told.system", "''");
+  Lines end;
+  end.tag("elif message['role'] == 'assistant'").print("message['content'] + eos_token");
+  end.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
+  end.tag("endfor");
+  // A file's last line end is not written, and what an expression follows loses no blanks.
+  std::string body = file.source();
+  if (body.ends_with('\n')) body.pop_back();
+  return out.text() + kAsItStands + body + "{{ '' }}\n" + end.text();
+}
+
 std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, const Tokenizer* tokenizer) {
+  if (const auto& file = ChatTemplate::Row::of(chat).file) {
+    check(tokenizer != nullptr, "a file is written for a tokenizer");
+    return jinja_of_file(*file, options, *tokenizer);
+  }
   const auto row = find_row(chat.name());
   check(row != nullptr, "a chat template is of the table");
   const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));

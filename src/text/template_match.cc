@@ -7,6 +7,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/text/jinja.h"
+#include "template_file.h"
 #include "template_row.h"
 
 namespace octet::text {
@@ -96,6 +97,28 @@ std::string nearest(const std::string& want, const Tokenizer& tokenizer, const P
 }
 
 }  // namespace
+
+bool is_template_file(const std::string& name) {
+  return name.ends_with(".jinja") || name.ends_with(".jinja2") || name.ends_with(".j2");
+}
+
+ChatTemplate template_named(const std::string& name, const Tokenizer& tokenizer) {
+  ChatTemplate named = ChatTemplate::find(name);
+  const auto& file = ChatTemplate::Row::of(named).file;
+  if (!file || file->kind() != TemplateFile::Kind::conversation) return named;
+  return match_jinja(file->source(), "the chat template " + name, tokenizer).found.value_or(named);
+}
+
+std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  const auto& file = ChatTemplate::Row::of(chat).file;
+  if (!file) return "template: " + chat.name() + " (it writes what " + name + " writes)";
+  if (file->kind() == TemplateFile::Kind::question)
+    return "template: " + name + ", the prompt of one question, filled in from '" + file->question() +
+           "'; the answer and " + tokenizer.eos_token() + " stand behind it";
+  const std::string end = file->end_token(tokenizer);
+  return "template: " + name + ", a chat template, rendered for each conversation; answers end in " +
+         (end.empty() ? "no token, so that the model does not learn to stop" : end);
+}
 
 TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer) {
   const auto source = folder_template(folder);

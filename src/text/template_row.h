@@ -9,6 +9,8 @@
 
 namespace octet::text {
 
+class TemplateFile;
+
 /// A string with {{content}}, or a token of its own.
 struct Slot {
   enum class Kind { text, bos, eos };
@@ -23,6 +25,10 @@ struct ChatTemplate::Row {
   std::string tool_format, default_system;
   std::vector<std::string> stop_words;
   bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
+  /// Of a row that stands in no table: the file that writes in its place; `name` is its path.
+  std::shared_ptr<const TemplateFile> file;
+
+  static const Row& of(const ChatTemplate& chat) { return *chat.row_; }
 };
 
 /// What calls stand in: a tool format of the user's own comes with endings of its own.

@@ -8,6 +8,7 @@
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
+#include "template_row.h"
 
 namespace octet::text {
 namespace {
@@ -145,6 +146,11 @@ std::optional<std::string> folder_template(const std::string& folder, bool with_
 
 bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const TemplateOptions& options,
                       const Tokenizer& tokenizer) {
+  // Nobody knows what a file's own words are for: they are taken as they are.
+  if (ChatTemplate::Row::of(chat).file) {
+    const std::string wanted = jinja_of(chat, options, &tokenizer);
+    return folder_template(folder) == wanted && folder_template(folder, true) == wanted;
+  }
   const auto plain = parsed(folder_template(folder)), with_tools = parsed(folder_template(folder, true));
   if (!plain || !with_tools) return false;
   const JinjaTemplate wanted(jinja_of(chat, options, &tokenizer));

@@ -17,6 +17,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
+#include "octet/text/template_match.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/fit.h"
 #include "octet/train/ladder.h"
@@ -44,7 +45,10 @@ void Run::prepare_model() {
     // What cannot be built is refused before data are read, and by one rank.
     setup::instance_options(config_, architecture_, 1, 1, 1);
     encoder_ = std::make_unique<data::TemplateEncoder>(setup::encoder_options(config_));
-    if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
+    if (session_.prints() && config_.template_name && text::is_template_file(*config_.template_name)) {
+      log::info(
+          text::told_of_file(*config_.template_name, *encoder_->chat_template(), encoder_->tokenizer()));
+    } else if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
                 " (it writes what the model's own chat template writes)");
     }
@@ -265,6 +269,10 @@ void Run::prepare_engine() {
             "the training data are not those of the checkpoint: the run goes on at the same place of other "
             "data");
       }
+      const std::string words = json_string(checkpoint_->state(), "template_words", "", checkpoint_->path());
+      const auto& chat = encoder_->chat_template();
+      if (!words.empty() && chat && chat->words_hash() != words)
+        log::warn("the template's file is not that of the checkpoint: the run goes on with other words");
       tell_batch();
     }
   } else {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/serialization/map.hpp>
+#include <filesystem>
 #include <set>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "octet/base/files.h"
 #include "octet/comm/serialize.h"
 #include "octet/config/schema.h"
+#include "octet/text/template_match.h"
 #include "octet/train/trainer.h"
 
 namespace octet::train {
@@ -63,6 +65,13 @@ Facts facts_of_start(const std::string& version, const config::Config& config,
   Facts facts{{"the program's version", version}, {"the program's build", build_id()}};
   for (const config::Field& field : config::schema()) {
     if (field.status == config::Status::used) facts[field.name] = config::value_text(field, config);
+  }
+  // Each rank reads it where it is.
+  if (config.template_name && text::is_template_file(*config.template_name)) {
+    std::error_code ignored;
+    facts["the file of the template"] = std::filesystem::is_regular_file(*config.template_name, ignored)
+                                            ? hash128_hex(read_file(*config.template_name))
+                                            : "not there";
   }
   for (const auto& [name, value] : environment) {
     const bool counts = name.starts_with("OCTET_") || name.starts_with(kOwnPrefix);

@@ -11,6 +11,7 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/runtime/same_model.h"
+#include "octet/text/template_match.h"
 #include "run.h"
 #include "start.h"
 
@@ -47,6 +48,9 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
+  // The configuration names the file, not what is in it.
+  if (config_.template_name && text::is_template_file(*config_.template_name))
+    contents.state["template_words"] = encoder_->chat_template()->words_hash();
   add_checks(contents.state);
   add_plateau(contents.state);
   if (is_best()) {

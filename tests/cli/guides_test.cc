@@ -170,51 +170,26 @@ TEST(GuidesColumns, ARowIsReadByTheColumnThatIsNamed) {
   EXPECT_NE(wrong.both().find("did you mean 'dialogue'?"), std::string::npos) << wrong.both();
 }
 
-// SFT-Play and verl name a file in Jinja: the row of the table that writes the same is what is trained.
+// SFT-Play and verl name a file in Jinja: the row of the table that writes the same is what is trained, else
+// the file renders.
 TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
   const TemporaryFolder folder("guide");
   spill(folder / "same.jinja",
         "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
         "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
-  spill(folder / "odd.jinja", "{% for m in messages %}### {{ m['role'] }}: {{ m['content'] }}{% endfor %}");
-  const auto loss = [&](const std::string& name) {
+  const auto loss = [&](const std::string& name, const std::string& told) {
     const std::string output = folder / hash128_hex(name);
     const Outcome ran = trainer(Task::get().train(output, "max_steps=1 data.template_path=" + name));
     EXPECT_EQ(ran.code, 0) << ran.both();
+    EXPECT_NE(ran.err.find(told), std::string::npos) << ran.err;
     return steps_of(output).at(1)["loss"].get<double>();
   };
-  EXPECT_EQ(loss(folder / "same.jinja"), loss("chatml"));
-  const Outcome odd = trainer(Task::get().train(folder / "odd", "template=" + (folder / "odd.jinja")));
-  EXPECT_EQ(odd.code, 64);
-  EXPECT_NE(odd.both().find("none of those that are built"), std::string::npos) << odd.both();
+  EXPECT_EQ(loss(folder / "same.jinja", "template: chatml (it writes what " + (folder / "same.jinja")),
+            loss("chatml", ""));
   const Outcome none = trainer(Task::get().train(folder / "none", "template=" + (folder / "no.jinja")));
   EXPECT_EQ(none.code, 64);
   EXPECT_NE(none.both().find("the file of the chat template does not exist"), std::string::npos)
       << none.both();
-}
-
-// SFT-Play's own file in Jinja writes the prompt of one question from a row's columns: what it is told to do
-// instead can be done.
-TEST(GuidesTemplate, APromptOfOneQuestionIsRefusedWithAWayOut) {
-  const TemporaryFolder folder("guide");
-  spill(folder / "prompt.jinja",
-        "{% if system %}<|system|>\n{{ system }}\n{% endif %}<|user|>\n{{ user }}\n<|assistant|>\n");
-  std::string rows;
-  for (int i = 0; i < 40; ++i) {
-    rows += Json{{"input", "<|user|>\nsort " + std::to_string(i) + "\n<|assistant|>\n"},
-                 {"target", std::to_string(i)}}
-                .dump() +
-            "\n";
-  }
-  spill(folder / "rendered.jsonl", rows);
-  const std::string train = Task::get().train(folder / "out", "max_steps=1 ");
-  const Outcome prompt = trainer(train + "data.template_path=" + (folder / "prompt.jinja"));
-  EXPECT_EQ(prompt.code, 64);
-  EXPECT_NE(prompt.both().find("writes the prompt of one question"), std::string::npos) << prompt.both();
-  EXPECT_NE(prompt.both().find("single values: system, user\n"), std::string::npos) << prompt.both();
-  EXPECT_NE(prompt.both().find("template=empty"), std::string::npos) << prompt.both();
-  const Outcome rendered = trainer(train + "template=empty dataset=" + (folder / "rendered.jsonl"));
-  EXPECT_EQ(rendered.code, 0) << rendered.both();
 }
 
 // A set of the hub that nobody has fetched says how to.

@@ -108,6 +108,19 @@ TEST(Recipe, OfATemplateThatPrintsTheDayHoldsTheDay) {
   EXPECT_EQ(changed(on("default", "2026-03-09"), on("default", "2026-03-10")), Names{}) << "none is printed";
 }
 
+TEST(Recipe, OfATemplateInAFileIsItsBytes) {
+  const test::TemporaryFolder folder("own_template");
+  const auto of = [&](const std::string& source) {
+    test::spill(folder / "own.jinja", source);
+    return encoder_recipe([&](TemplateEncoderOptions& o) {
+      o.template_name = folder / "own.jinja";
+      o.options.tool_format.reset();
+    });
+  };
+  EXPECT_EQ(changed(of("{{ user }}:"), of("{{ user }}: ")), Names{"template's words"});
+  EXPECT_EQ(changed(of("{{ user }}:"), of("{{ user }}:")), Names{});
+}
+
 TEST(Recipe, OfTextsTellsWhatStandsAroundThem) {
   const auto of = [](const std::string& folder, std::optional<std::string> name, std::optional<bool> bos) {
     return TemplateEncoder({.folder = folder, .template_name = std::move(name), .add_bos = bos}).recipe();

@@ -7,6 +7,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
+#include "support/program.h"
 
 namespace octet::train {
 namespace {
@@ -86,6 +87,21 @@ TEST(Sameness, FactsAreTheProgramEveryKeyAndItsOwnVariables) {
   // Those of a host, and of others.
   EXPECT_EQ(facts_of_start("1", config, {{"OCTETRUN_CACHE", "/tmp/a"}, {"HOME", "/root"}}),
             facts_of_start("1", config, {}));
+}
+
+// Each host reads a template's file where it is.
+TEST(Sameness, FactsAreTheBytesOfTheTemplatesFile) {
+  const test::TemporaryFolder folder("sameness");
+  config::Config config;
+  config.template_name = folder / "own.jinja";
+  const auto now = [&] { return facts_of_start("1", config, {}).at("the file of the template"); };
+  EXPECT_EQ(now(), "not there");
+  test::spill(folder / "own.jinja", "{{ user }}");
+  const std::string before = now();
+  test::spill(folder / "own.jinja", "{{ user }}!");
+  EXPECT_NE(now(), before);
+  config.template_name = "chatml";
+  EXPECT_FALSE(facts_of_start("1", config, {}).contains("the file of the template"));
 }
 
 }  // namespace

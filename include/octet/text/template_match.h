@@ -29,6 +29,18 @@ TemplateMatch match_template(const std::string& folder, const Tokenizer& tokeniz
 /// The same for a chat template in Jinja; reasons call it `whose` ("the model's own chat template").
 TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer);
 
+/// Whether a template is named by its file: one in Jinja (.jinja, .jinja2, .j2).
+bool is_template_file(const std::string& name);
+
+/// The template of this name: of the table, or of a file in Jinja. Where the file holds a chat template that
+/// writes as one of the table does, that one; else each question and answer is rendered by the file, which is
+/// read now. `tokenizer` is that of the folder, as it was read. Throws Error (usage) for a name that is not
+/// known, and a file that cannot be used.
+ChatTemplate template_named(const std::string& name, const Tokenizer& tokenizer);
+
+/// What a template that was named by a file is, for people: one line.
+std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer);
+
 /// Whether the folder's own chat template writes what `chat` does with these options (jinja_of) in all that
 /// it can write: system messages, several turns, questions that wait for an answer, tools, calls of them,
 /// their answers and, where `chat` has them, thoughts. An error where `chat` writes is a difference.

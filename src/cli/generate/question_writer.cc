@@ -7,6 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/setup/data_options.h"
 #include "octet/text/template_match.h"
+#include "template_of_run.h"
 
 namespace octet::cli {
 namespace {
@@ -71,6 +72,10 @@ QuestionWriter::QuestionWriter(const GenerateOptions& options, const ModelSource
     const data::TemplateEncoderOptions encoder = encoder_options(options, source);
     how_ = encoder.options;
     encoder_.emplace(encoder);
+    if (source.words_of_run() && options.template_name.empty()) {
+      require_template_of(*source.checkpoint, source.run, *encoder_,
+                          "put the file back as it was, or name the one to ask with by --template");
+    }
     find_template(source);
   }
   require_settings_fit(source.tokenizer);

@@ -1,0 +1,332 @@
+#include "template_file.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "jinja_tree.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/text/template_match.h"
+
+namespace octet::text {
+namespace {
+
+constexpr const char* kKey = "configuration key 'template'";
+constexpr const char* kNameOne =
+    "name a template that is built in: llama3, qwen, chatml, ...; or set template=null, for the model's own";
+
+// What SFT-Play's rows name a question, in the order in which a file that asks for several gets one.
+constexpr std::array kQuestions{"user", "instruction", "prompt", "question", "input"};
+// All else that a file which fills in one question may ask for.
+constexpr std::array kOthers{"system", "bos_token", "eos_token", "pad_token", "add_generation_prompt"};
+
+// Each turn is written with all before it: longer conversations would take for ever.
+constexpr std::size_t kMostMessages = 1000;
+// Of a text that is tokenised once more for each piece that is added.
+constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
+
+Conversation sample() {
+  return {.messages = {{"user", "What is 6 times 7?"}, {"assistant", "42."}}, .system = {}, .tools = {}};
+}
+
+std::string listed(const std::set<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "'" : ", '") + name + "'";
+  return all.empty() ? "no variables" : all;
+}
+
+std::string quoted(const std::string& text, std::size_t at) {
+  std::string part = text.substr(std::min(at, text.size()), 40);
+  return Json(part).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Where `whole` does not go on from `begin`; "" where it does.
+std::string difference(const std::string& begin, const std::string& whole) {
+  if (whole.starts_with(begin)) return "";
+  const auto at = static_cast<std::size_t>(std::ranges::mismatch(begin, whole).in1 - begin.begin());
+  return quoted(whole, at) + " in place of " + quoted(begin, at);
+}
+
+/// "file:3" for a problem in a line of the template.
+std::string place(const std::string& path, const Problem& problem) {
+  constexpr std::string_view line = "line ";
+  if (!problem.where.starts_with(line)) return path;
+  return path + ":" + problem.where.substr(line.size(), problem.where.find(' ', line.size()) - line.size());
+}
+
+/// A message as templates in Jinja know it.
+Json message_of(const Message& message) {
+  if (message.role == "user" || message.role == "assistant")
+    return {{"role", message.role}, {"content", message.content}};
+  if (message.role == "observation") return {{"role", "tool"}, {"content", message.content}};
+  if (message.role != "function")
+    throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
+  Json parsed = parse_json(message.content, "the calls of a turn"), calls = Json::array();
+  if (!parsed.is_array()) parsed = Json::array({parsed});
+  for (const Json& call : parsed) calls.push_back({{"type", "function"}, {"function", call}});
+  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
+}
+
+std::string system_of(const Conversation& conversation, const TemplateOptions& options) {
+  return conversation.system.empty() ? options.default_system.value_or("") : conversation.system;
+}
+
+}  // namespace
+
+TemplateFile::TemplateFile(std::string path) : path_(std::move(path)) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path_, ignored)) {
+    throw Error({.what = "the file of the chat template does not exist",
+                 .expected = "a file in Jinja, relative to the working folder",
+                 .found = path_,
+                 .where = kKey,
+                 .fix = std::string("check the path; or ") + kNameOne,
+                 .code = ExitCode::usage});
+  }
+  source_ = read_file(path_);
+  try {
+    jinja_ = std::make_unique<const JinjaTemplate>(source_);
+    asks_ = jinja::asked_names(jinja::parse(source_));
+  } catch (const Error& e) {
+    throw Error({.what = "the file of the chat template is not Jinja as templates are written in",
+                 .expected = "a template in Jinja, with what chat templates use of it",
+                 .found = e.problem().what,
+                 .where = place(path_, e.problem()),
+                 .fix = std::string("mend this line; or ") + kNameOne,
+                 .code = ExitCode::usage});
+  }
+  if (asks_for("messages")) return;
+  kind_ = Kind::question;
+  for (const char* name : kQuestions) {
+    if (question_.empty() && asks_for(name)) question_ = name;
+  }
+  std::set<std::string> unknown = asks_;
+  for (const char* name : kQuestions) unknown.erase(name);
+  for (const char* name : kOthers) unknown.erase(name);
+  if (asks_for("instruction") && asks_for("input")) unknown.insert("input");
+  if (!question_.empty() && unknown.empty()) return;
+  const bool answers = unknown.contains("assistant") || unknown.contains("target");
+  throw Error(
+      {.what = question_.empty() ? "the file of the chat template writes no question"
+                                 : "the file of the chat template asks for what it is not given",
+       .expected = "'messages', as a chat template has it, or one question: user, instruction, prompt, "
+                   "question or input; beside it system, bos_token and eos_token",
+       .found = question_.empty() ? listed(asks_) : listed(unknown),
+       .where = path_,
+       .fix = answers ? "let the file end where the answer begins: the answer and the end token are put "
+                        "behind it"
+              : unknown.contains("input")
+                  ? "write {{ instruction }} alone: what stands in the column input comes behind it, "
+                    "on a line of its own"
+                  : "write the prompt with these variables; or put what else it needs into the rows' "
+                    "questions",
+       .code = ExitCode::usage});
+}
+
+bool TemplateFile::adds_bos(const Tokenizer& tokenizer) const {
+  if (kind_ != Kind::question || tokenizer.bos_id() < 0 || asks_for("bos_token")) return false;
+  if (source_.starts_with(tokenizer.bos_token())) return false;
+  const auto ids = tokenizer.encode("x", {.add_special = true}).ids;
+  return !ids.empty() && ids.front() == tokenizer.bos_id();
+}
+
+void TemplateFile::check(const TemplateOptions& options) const {
+  const auto refuse_option = [&](bool given, const std::string& name, const std::string& fix) {
+    if (!given) return;
+    throw Error({.what = "a template that stands in a file knows no " + name,
+                 .expected = "a template that is built in, or no " + name,
+                 .found = "the template " + path_,
+                 .where = "configuration key '" + name + "'",
+                 .fix = fix,
+                 .code = ExitCode::usage});
+  };
+  refuse_option(options.preserve_thinking, "preserve_thinking",
+                "leave preserve_thinking false: which thoughts stay is written in the file");
+  refuse_option(options.tool_format.has_value(), "tool_format",
+                "leave tool_format out: how tools are written stands in the file");
+  refuse_option(options.split_special_tokens, "split_special_tokens",
+                "leave split_special_tokens false: the words of users and of the file are one text");
+  refuse_option(!options.date.empty(), "template_date",
+                "leave template_date out: the file prints today's date, or one of its own");
+}
+
+void TemplateFile::refuse(const Error& error) const {
+  throw Error({.what = "the file of the chat template cannot be rendered",
+               .expected = "a text for a question and its answer",
+               .found = error.problem().what,
+               .where = place(path_, error.problem()),
+               .fix = std::string("mend the file; or ") + kNameOne,
+               .code = ExitCode::usage});
+}
+
+void TemplateFile::require_usable(const Tokenizer& tokenizer) const {
+  const auto fail = [&](const std::string& what, const std::string& expected, const std::string& found,
+                        const std::string& fix) {
+    throw Error({.what = what,
+                 .expected = expected,
+                 .found = found,
+                 .where = path_,
+                 .fix = fix,
+                 .code = ExitCode::usage});
+  };
+  const Conversation asked = sample();
+  const std::string &question = asked.messages[0].content, &answer = asked.messages[1].content;
+  std::vector<std::string> written;
+  try {
+    written = texts(tokenizer, asked, {}, false);
+  } catch (const Refusal& refusal) {
+    fail("the file of the chat template writes an answer that is no continuation of its question",
+         "for messages with their answer the text for those before it (add_generation_prompt is true there), "
+         "and more behind",
+         refusal.reason,
+         "let both begin alike; what asks for an answer stands under 'if add_generation_prompt'");
+  } catch (const Error& e) {
+    refuse(e);
+  }
+  if (written[0].find_first_not_of(" \t\r\n") == std::string::npos) {
+    fail("the file of the chat template writes nothing", "the question and what stands around it",
+         "an empty text for the question " + quoted(question, 0), "print the question in the file");
+  }
+  if (written[0].find(question) == std::string::npos) {
+    fail("the file of the chat template does not write the question", quoted(question, 0) + " in the text",
+         quoted(written[0], 0), "print the question in the file");
+  }
+  if (written[1].find(answer) == std::string::npos) {
+    fail("the file of the chat template does not write the answer",
+         quoted(answer, 0) + " behind the question", quoted(written[1], 0),
+         "print messages of the role assistant, too");
+  }
+  if (kind_ != Kind::question) return;
+  // What is exported says of itself what was trained.
+  const Json messages{{{"role", "user"}, {"content", question}},
+                      {{"role", "assistant"}, {"content", answer}}};
+  try {
+    const JinjaTemplate exported(jinja_of_file(*this, {}, tokenizer));
+    const std::string whole = exported.render({{"messages", messages},
+                                               {"add_generation_prompt", false},
+                                               {"bos_token", tokenizer.bos_token()},
+                                               {"eos_token", tokenizer.eos_token()},
+                                               {"pad_token", tokenizer.pad_token()}});
+    if (whole != written[0] + written[1])
+      throw Error("in a loop it writes " + quoted(whole, 0) + ", alone " + quoted(written[0], 0));
+  } catch (const Error& e) {
+    fail("the file of the chat template cannot be made into one of conversations",
+         "a file that writes the same inside of a loop, as the exported model has it", e.problem().what,
+         "write the prompt without macros");
+  }
+}
+
+std::string TemplateFile::end_token(const Tokenizer& tokenizer) const {
+  if (kind_ == Kind::question) return tokenizer.eos_token();
+  const Conversation asked = sample();
+  const std::string& answer = asked.messages[1].content;
+  const std::string written = texts(tokenizer, asked, {}, false).at(1);
+  for (const TokenId id : tokenizer.encode(written.substr(written.rfind(answer) + answer.size())).ids) {
+    if (tokenizer.is_special(id)) return tokenizer.id_to_token(id);
+  }
+  return "";
+}
+
+std::string TemplateFile::rendered(const Tokenizer& tokenizer, Json variables) const {
+  if (!tokenizer.bos_token().empty()) variables["bos_token"] = tokenizer.bos_token();
+  if (!tokenizer.eos_token().empty()) variables["eos_token"] = tokenizer.eos_token();
+  if (!tokenizer.pad_token().empty()) variables["pad_token"] = tokenizer.pad_token();
+  return jinja_->render(variables);
+}
+
+std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenizer,
+                                                       const Conversation& conversation,
+                                                       const TemplateOptions& options,
+                                                       bool last_alone) const {
+  Json variables{{"messages", Json::array()}, {"tools", nullptr}, {"documents", nullptr}};
+  if (!conversation.tools.empty()) variables["tools"] = parse_json(conversation.tools, "the tools of a row");
+  // Otherwise the file decides, as it does where nobody asks.
+  if (options.enable_thinking == false) variables["enable_thinking"] = false;
+  const std::string system = system_of(conversation, options);
+  if (!system.empty()) variables["messages"].push_back({{"role", "system"}, {"content", system}});
+  const std::size_t count = conversation.messages.size();
+  std::vector<std::string> out;
+  std::string done;
+  bool again = false;  // what stands up to the next question is one piece
+  for (std::size_t i = 0; i < count; ++i) {
+    variables["messages"].push_back(message_of(conversation.messages[i]));
+    const bool asks = i % 2 == 0, last = i + 1 == count;
+    variables["add_generation_prompt"] = asks;
+    std::string now = rendered(tokenizer, variables);
+    const std::string differs = difference(done, now);
+    if (last_alone && asks && (again || !differs.empty())) {
+      out.assign(1, now);
+      again = false;
+    } else if (differs.empty()) {
+      out.push_back(now.substr(done.size()));
+    } else if (last_alone && !last) {
+      again = true;
+    } else {
+      throw Refusal{asks ? "before message " + std::to_string(i + 1) +
+                               " it writes those that it has written otherwise: " + differs +
+                               "; mask_history: true trains the last answer alone, which can be done"
+                         : "with the answer it writes " + differs};
+    }
+    done = std::move(now);
+  }
+  return out;
+}
+
+std::vector<std::string> TemplateFile::of_questions(const Tokenizer& tokenizer,
+                                                    const Conversation& conversation,
+                                                    const TemplateOptions& options) const {
+  if (!conversation.tools.empty()) throw Refusal{"the file writes no tools, and the row has some"};
+  std::vector<std::string> out;
+  for (const Message& message : conversation.messages) {
+    const bool asks = out.size() % 2 == 0;
+    if (message.role != (asks ? "user" : "assistant"))
+      throw Refusal{"the file writes questions and answers, no message of the role '" +
+                    message.role.substr(0, 40) + "'"};
+    if (!asks) {
+      out.push_back(message.content + tokenizer.eos_token());
+      continue;
+    }
+    const std::string prompt =
+        rendered(tokenizer, {{question_, message.content},
+                             {"system", out.empty() ? system_of(conversation, options) : ""},
+                             {"add_generation_prompt", true}});
+    out.push_back((out.empty() && adds_bos(tokenizer) ? tokenizer.bos_token() : "") + prompt);
+  }
+  return out;
+}
+
+std::vector<std::string> TemplateFile::texts(const Tokenizer& tokenizer, const Conversation& conversation,
+                                             const TemplateOptions& options, bool last_alone) const {
+  if (conversation.messages.size() > kMostMessages) {
+    throw Refusal{std::to_string(conversation.messages.size()) + " messages, more than " +
+                  std::to_string(kMostMessages)};
+  }
+  return kind_ == Kind::question ? of_questions(tokenizer, conversation, options)
+                                 : of_conversation(tokenizer, conversation, options, last_alone);
+}
+
+EncodedTurns TemplateFile::turns(const Tokenizer& tokenizer, const Conversation& conversation,
+                                 const TemplateOptions& options, bool last_alone) const {
+  EncodedTurns out;
+  std::string text;
+  std::vector<TokenId> before;
+  for (const std::string& piece : texts(tokenizer, conversation, options, last_alone)) {
+    std::vector<TokenId> ids;
+    const bool together = text.size() + piece.size() <= kMostAtOnce;
+    if (together) ids = tokenizer.encode(text + piece).ids;
+    if (together && ids.size() >= before.size() && std::equal(before.begin(), before.end(), ids.begin())) {
+      text += piece;
+    } else {
+      text = piece;
+      before.clear();
+      ids = tokenizer.encode(piece).ids;
+    }
+    out.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(before.size()), ids.end());
+    before = std::move(ids);
+  }
+  return out;
+}
+
+}  // namespace octet::text

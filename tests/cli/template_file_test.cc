@@ -1,0 +1,141 @@
+// A template that stands in a file of the user's own: trained, encoded, asked and exported alike.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "../src/cli/generate/question_writer.h"
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The model has no chat template of its own.
+class TemplateInAFile : public testing::Test {
+ protected:
+  TemplateInAFile() : folder_("template_file") {
+    fs::copy(Task::get().model(), folder_ / "model");
+    fs::remove(folder_ / "model/chat_template.jinja");
+    Json config = parse_json(slurp(folder_ / "model/tokenizer_config.json"), "config");
+    config.erase("chat_template");
+    spill(folder_ / "model/tokenizer_config.json", config.dump());
+  }
+  Outcome run(const std::string& name, const std::string& more) {
+    return trainer(
+        Task::get().train(folder_ / name, "model_name_or_path=" + (folder_ / "model") + " " + more), 2);
+  }
+  TemporaryFolder folder_;
+};
+
+// None of the table writes so: the file itself renders, and goes with the model.
+const std::string kOwnFile =
+    "{% for m in messages %}{% if 'Xyzzy' in m.content %}{{ raise_exception('not this word') }}{% endif %}"
+    "### {{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}### assistant: {% endif %}";
+
+TEST_F(TemplateInAFile, RendersAndGoesWithTheModel) {
+  const std::string file = folder_ / "own.jinja", more = "save_steps=2 template=" + file;
+  spill(file, kOwnFile);
+  const Outcome ran = run("file", more + " max_steps=3");
+  expect_success(ran);
+  EXPECT_NE(ran.err.find("template: " + file +
+                         ", a chat template, rendered for each conversation; answers end in <|im_end|>"),
+            std::string::npos)
+      << ran.err;
+  EXPECT_EQ(slurp(folder_ / "file/chat_template.jinja"), kOwnFile);
+  // The final model, its checkpoint and the file ask alike.
+  std::vector<std::vector<std::int32_t>> asked;
+  for (const char* model : {"file", "file/checkpoint-2"}) {
+    cli::GenerateOptions options;
+    options.model = folder_ / model;
+    const cli::QuestionWriter writer(options, cli::find_model(options));
+    asked.push_back(writer.prompt(cli::ask("sort pear fig", "")));
+    const auto ends = writer.stop_ids();
+    EXPECT_NE(std::ranges::find(ends, writer.tokenizer().token_to_id("<|im_end|>")), ends.end());
+    EXPECT_EQ(writer.tokenizer().decode(asked.back()), "### user: sort pear fig<|im_end|>\n### assistant: ");
+  }
+  EXPECT_EQ(asked[0], asked[1]);
+  ASSERT_EQ(trainer("export " + (folder_ / "file/checkpoint-2") + " " + (folder_ / "exported")).code, 0);
+  EXPECT_EQ(slurp(folder_ / "exported/chat_template.jinja"), kOwnFile);
+  // A run that goes on says when the file has become another; nobody else takes it for that of the run.
+  spill(file, "{# another #}" + kOwnFile);
+  const Outcome same = run("file", more + " max_steps=4");
+  expect_success(same);
+  EXPECT_NE(same.err.find("the template's file is not that of the checkpoint"), std::string::npos)
+      << same.err;
+  spill(file, kOwnFile);
+  const std::string checkpoint = folder_ / "file/checkpoint-4";
+  for (const std::string& command : {"generate " + checkpoint + " --device cpu --max-new 1 why",
+                                     "export " + checkpoint + " " + (folder_ / "other")}) {
+    const Outcome other = trainer(command);
+    EXPECT_EQ(other.code, 64) << other.both();
+    EXPECT_NE(other.err.find("the template's file is not what it was"), std::string::npos) << other.err;
+  }
+  EXPECT_EQ(trainer("generate " + checkpoint + " --device cpu --max-new 1 --template " + file + " why").code,
+            0);
+}
+
+TEST_F(TemplateInAFile, ThatCannotWriteARowNamesTheRow) {
+  const std::string file = folder_ / "own.jinja", rows = folder_ / "rows.jsonl";
+  spill(file, kOwnFile);
+  spill(rows, R"({"user": "one", "assistant": "two"})"
+              "\n"
+              R"({"user": "Xyzzy", "assistant": "two"})"
+              "\n");
+  const Outcome ran = run("row", "max_steps=3 dataset=" + rows + " template=" + file);
+  EXPECT_EQ(ran.code, 64) << ran.both();
+  EXPECT_EQ(errors_in(ran), 1) << ran.err;
+  for (const std::string& says :
+       {"a row cannot be written with the template " + file, std::string("not this word"), rows + ":2",
+        std::string("leave the row out")})
+    EXPECT_NE(ran.err.find(says), std::string::npos) << ran.err;
+}
+
+// SFT-Play's own file in Jinja writes the prompt of one question from a row's columns.
+TEST_F(TemplateInAFile, OfOneQuestionIsFilledIn) {
+  const TemporaryFolder& folder = folder_;
+  spill(folder / "prompt.jinja",
+        "{% if system %}<|system|>\n{{ system }}\n{% endif %}<|user|>\n{{ user }}\n<|assistant|>\n\n");
+  std::string rows;
+  for (int i = 0; i < 40; ++i) {
+    rows +=
+        Json{{"system", "sort"}, {"user", std::to_string(i) + " 1"}, {"assistant", "1 " + std::to_string(i)}}
+            .dump() +
+        "\n";
+  }
+  spill(folder / "rows.jsonl", rows);
+  const std::string file = folder / "prompt.jinja";
+  const Outcome ran =
+      run("out", "max_steps=1 dataset=" + (folder / "rows.jsonl") + " data.template_path=" + file);
+  EXPECT_EQ(ran.code, 0) << ran.both();
+  EXPECT_NE(ran.err.find("template: " + file + ", the prompt of one question, filled in from 'user'"),
+            std::string::npos)
+      << ran.err;
+  // The final model writes the same prompt, as the file does and its checkpoint.
+  spill(
+      folder / "line.jsonl",
+      R"({"messages": [{"role": "user", "content": "7 1"}, {"role": "assistant", "content": "1 7"}], "system": "sort", "generate": true})"
+      "\n");
+  const Outcome encoded = trainer("encode " + (folder_ / "model") + " --template " + file + " --input " +
+                                  (folder / "line.jsonl"));
+  ASSERT_EQ(encoded.code, 0) << encoded.both();
+  const Json line = parse_json(encoded.out, "the ids");
+  spill(folder / "ids.jsonl",
+        Json{{"ids", line["prompt_ids"]}}.dump() + "\n" + Json{{"ids", line["response_ids"]}}.dump() + "\n");
+  const Outcome decoded = trainer("encode " + (folder_ / "model") + " --input " + (folder / "ids.jsonl"));
+  EXPECT_NE(decoded.out.find(R"("<|system|>\nsort\n<|user|>\n7 1\n<|assistant|>\n")"), std::string::npos)
+      << decoded.out;
+  EXPECT_NE(decoded.out.find(R"("decoded":"1 7<|)"), std::string::npos) << decoded.out;
+  cli::GenerateOptions options;
+  options.model = folder / "out";
+  const cli::QuestionWriter writer(options, cli::find_model(options));
+  EXPECT_EQ(Json(writer.prompt(cli::ask("7 1", "sort"))), line["prompt_ids"]);
+  options.model = folder / "out/checkpoint-1";
+  const cli::QuestionWriter of_checkpoint(options, cli::find_model(options));
+  EXPECT_EQ(Json(of_checkpoint.prompt(cli::ask("7 1", "sort"))), line["prompt_ids"]);
+}
+
+}  // namespace
+}  // namespace octet::test
