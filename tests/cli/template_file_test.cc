@@ -52,11 +52,14 @@ TEST_F(TemplateInAFile, RendersAndGoesWithTheModel) {
     options.model = folder_ / model;
     const cli::QuestionWriter writer(options, cli::find_model(options));
     asked.push_back(writer.prompt(cli::ask("sort pear fig", "")));
-    const auto ends = writer.stop_ids();
-    EXPECT_NE(std::ranges::find(ends, writer.tokenizer().token_to_id("<|im_end|>")), ends.end());
     EXPECT_EQ(writer.tokenizer().decode(asked.back()), "### user: sort pear fig<|im_end|>\n### assistant: ");
   }
   EXPECT_EQ(asked[0], asked[1]);
+  // The model's eos is another token than the one that ends its answers.
+  const Json ends =
+      parse_json(slurp(folder_ / "file/generation_config.json"), "generation_config.json")["eos_token_id"];
+  const std::int32_t end = text::Tokenizer::from_folder(folder_ / "file").token_to_id("<|im_end|>");
+  EXPECT_TRUE(ends.is_array() && std::ranges::find(ends, Json(end)) != ends.end()) << ends;
   ASSERT_EQ(trainer("export " + (folder_ / "file/checkpoint-2") + " " + (folder_ / "exported")).code, 0);
   EXPECT_EQ(slurp(folder_ / "exported/chat_template.jinja"), kOwnFile);
   // A run that goes on says when the file has become another; nobody else takes it for that of the run.
