@@ -152,9 +152,10 @@ TEST(TemplateFile, OfConversationsTrainsEachAnswer) {
       "}}\n"
       "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
   const ChatTemplate chat = file_of(folder, source, tokenizer);
-  const Conversation two = asked("", {"6 times 7", "42", "and 8", "56"});
+  const Conversation two = asked("", {"6 times 7", "forty two", "and 8", "56"});
   // A blank that a word takes along is no end of a token: the pieces stand alone.
-  const std::vector<std::string> pieces{"[user] 6 times 7\n[assistant] ", "42" + tokenizer.eos_token() + "\n",
+  const std::vector<std::string> pieces{"[user] 6 times 7\n[assistant] ",
+                                        "forty two" + tokenizer.eos_token() + "\n",
                                         "[user] and 8\n[assistant] ", "56" + tokenizer.eos_token() + "\n"};
   expect_same(chat.encode_example(tokenizer, two), by_hand(tokenizer, pieces), tokenizer);
   TemplateOptions last{.mask_history = true};
@@ -207,6 +208,24 @@ TEST(TemplateFile, ThatWritesEarlierTurnsOtherwiseTrainsTheLastAnswer) {
   EXPECT_EQ(
       tokenizer.decode(chat.encode_prompt(tokenizer, asked("", {"q1", "a THOUGHT b", "q2"})).prompt_ids),
       "[user]q1\n[assistant] b\n[user]q2\n[assistant]");
+}
+
+// What asks for an answer is no beginning of every answer.
+TEST(TemplateFile, ThatWritesAnEarlierAnswerOtherwiseTrainsTheLastOne) {
+  const TestFolder folder;
+  Tokenizer tokenizer = tokenizer_of("qwen2");
+  const ChatTemplate chat = file_of(folder,
+                                    "{% for m in messages %}[{{ m.role }}]{{ '!' if m.content == '42.' else "
+                                    "'' }}{{ m.content }}\n{% endfor %}"
+                                    "{% if add_generation_prompt %}[assistant]!{% endif %}",
+                                    tokenizer);
+  const Conversation two = asked("", {"q1", "a", "q2", "!b"});
+  EXPECT_NE(chat.encode_example(tokenizer, two).reason.find("with the answer it writes \"a"),
+            std::string::npos);
+  expect_same(chat.encode_example(tokenizer, two, {.mask_history = true}),
+              by_hand(tokenizer, {"[user]q1\n[assistant]a\n[user]q2\n[assistant]!", "b\n"}), tokenizer);
+  EXPECT_EQ(chat.encode_example(tokenizer, asked("", {"q", "a"}), {.mask_history = true}).outcome,
+            Example::Outcome::refused);
 }
 
 // ---- questions ----
