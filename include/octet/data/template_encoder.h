@@ -19,8 +19,8 @@ enum class TextCut {
 
 struct TemplateEncoderOptions {
   std::string folder;  ///< of the tokenizer's files
-  /// Of the table, or a file in Jinja (.jinja, .jinja2, .j2) that writes as one of the table does. Needed for
-  /// conversations; nothing: plain text only.
+  /// Of the table, or the path of a file in Jinja (text::template_named). Needed for conversations; nothing:
+  /// plain text only.
   std::optional<std::string> template_name;
   bool match_template = false;  ///< without a name: the one that writes as the folder's own chat template
   text::TemplateOptions options;

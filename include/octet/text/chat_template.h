@@ -65,12 +65,14 @@ struct Prompt {
   std::vector<TokenId> response_ids;
 };
 
-/// One row of the table. Cheap to copy; const functions may be called from several threads at once.
+/// One row of the table, or a file in Jinja that writes in its place. Cheap to copy; const functions may be
+/// called from several threads at once.
 class ChatTemplate {
  public:
   struct Row;
 
-  /// Throws Error with the nearest name when there is none.
+  /// A row of the table; or a file in Jinja, by its path (.jinja, .jinja2, .j2), which is read now. Throws
+  /// Error with the nearest name when there is none, and for a file that cannot be used.
   static ChatTemplate find(const std::string& name);
   static std::vector<std::string> names();
 
