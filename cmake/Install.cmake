@@ -65,6 +65,6 @@ set(config ${CMAKE_INSTALL_LIBDIR}/cmake/octet)
 configure_package_config_file(cmake/octetConfig.cmake.in ${PROJECT_BINARY_DIR}/octetConfig.cmake
                               INSTALL_DESTINATION ${config} PATH_VARS own)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/octetConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${PROJECT_BINARY_DIR}/octetConfig.cmake ${PROJECT_BINARY_DIR}/octetConfigVersion.cmake cmake/Packages.cmake
+install(FILES ${PROJECT_BINARY_DIR}/octetConfig.cmake ${PROJECT_BINARY_DIR}/octetConfigVersion.cmake cmake/Packages.cmake cmake/Mpi.cmake
         DESTINATION ${config})
 install(EXPORT octet NAMESPACE octet:: FILE octetTargets.cmake DESTINATION ${config})

@@ -26,14 +26,17 @@ endif()
 pkg_check_modules(PNG REQUIRED IMPORTED_TARGET GLOBAL libpng)
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET GLOBAL zlib)
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET GLOBAL hdf5-serial)
-# Only libmpi: the MPI C++ bindings are gone from newer Open MPI.
-pkg_check_modules(OMPI REQUIRED IMPORTED_TARGET GLOBAL ompi-c)
-if(NOT TARGET octet_mpi)
-  add_library(octet_mpi INTERFACE IMPORTED GLOBAL)
-  set_target_properties(octet_mpi PROPERTIES INTERFACE_LINK_LIBRARIES PkgConfig::OMPI
-                        INTERFACE_COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
-endif()
+include(${CMAKE_CURRENT_LIST_DIR}/Mpi.cmake)
 # What ranks tell each other beside the data.
 find_package(Boost CONFIG REQUIRED COMPONENTS mpi serialization)
+octet_require_boost_of_mpi()
+if(NOT TARGET octet_mpi)
+  if(_octet_mpi_target STREQUAL "MPI::MPI_C")
+    find_package(MPI REQUIRED COMPONENTS C)
+  endif()
+  add_library(octet_mpi INTERFACE IMPORTED GLOBAL)
+  set_target_properties(octet_mpi PROPERTIES INTERFACE_LINK_LIBRARIES ${_octet_mpi_target}
+                        INTERFACE_COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
+endif()
 # Its CMake file asks for MPI's C++ bindings, which it does not use.
 set_property(TARGET Boost::mpi PROPERTY INTERFACE_LINK_LIBRARIES Boost::serialization octet_mpi)
