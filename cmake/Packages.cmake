@@ -28,6 +28,12 @@ pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET GLOBAL zlib)
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET GLOBAL hdf5-serial)
 include(${CMAKE_CURRENT_LIST_DIR}/Mpi.cmake)
 # What ranks tell each other beside the data.
+# By the name that Boost's users know, too, which CMake itself knows from 3.27 on.
+if(NOT Boost_ROOT AND BOOST_ROOT)
+  set(Boost_ROOT ${BOOST_ROOT})
+elseif(NOT Boost_ROOT AND NOT "$ENV{BOOST_ROOT}" STREQUAL "")
+  set(Boost_ROOT $ENV{BOOST_ROOT})
+endif()
 find_package(Boost CONFIG REQUIRED COMPONENTS mpi serialization)
 octet_require_boost_of_mpi()
 if(NOT TARGET octet_mpi)

@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int code,
-                       const std::string& fix = "") {
+                       const std::string& fix = "look at its rights and at the disk (df, dmesg)") {
   throw Error(
       {.what = what, .found = std::strerror(code), .where = path, .fix = fix, .code = exit_code_of(code)});
 }
@@ -49,10 +49,12 @@ int open_regular(const std::string& path, struct stat& st) {
   if (fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
   if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
   ::close(fd);
-  throw Error({.what = "this is no file with contents",
-               .expected = "a regular file",
-               .found = kind_of(st.st_mode),
-               .where = path});
+  throw Error(
+      {.what = "this is no file with contents",
+       .expected = "a regular file",
+       .found = kind_of(st.st_mode),
+       .where = path,
+       .fix = "name a file; what is read twice, such as the output of a command, is written into one first"});
 }
 
 std::string read_all(int fd, const std::string& path, std::int64_t expected) {
@@ -109,7 +111,8 @@ std::string read_regular_file(const std::string& path, std::int64_t most) {
     throw Error({.what = "a file is larger than it can be",
                  .expected = "at most " + std::to_string(most) + " bytes",
                  .found = std::to_string(st.st_size) + " bytes",
-                 .where = path});
+                 .where = path,
+                 .fix = "look whether it is the file that was meant"});
   }
   return read_all(file.fd, path, st.st_size);
 }
@@ -131,7 +134,8 @@ void write_file_atomically(const std::string& path, std::span<const std::string_
       fail("cannot create a file", path, errno, "check that the folder exists and can be written");
     const auto give_up = [&](int code) {
       ::unlink(temporary.c_str());
-      fail("cannot write a file", path, code, code == ENOSPC ? "free some disk space" : "");
+      fail("cannot write a file", path, code,
+           code == ENOSPC ? "free some disk space" : "look at the disk (df, dmesg)");
     };
     for (std::string_view bytes : parts) {
       while (!bytes.empty()) {

@@ -19,6 +19,7 @@ namespace {
                .expected = expected,
                .found = found,
                .where = where,
+               .fix = "give such a value there",
                .code = ExitCode::usage});
 }
 
@@ -58,7 +59,13 @@ class Builder {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
-    throw Error({.what = "not valid JSON", .found = e.what(), .where = where_, .code = ExitCode::usage});
+    throw Error(
+        {.what = "not valid JSON",
+         .found = e.what(),
+         .where = where_,
+         .fix =
+             "mend it there: a comma, a quote or a bracket too many or too few, or a file that was cut short",
+         .code = ExitCode::usage});
   }
 
  private:
@@ -98,10 +105,12 @@ class Builder {
   }
   bool open(Json value) {
     if (static_cast<int>(levels_.size()) >= max_depth_) {
-      throw Error({.what = "JSON is nested too deeply",
-                   .expected = "at most " + std::to_string(max_depth_) + " levels",
-                   .where = where_,
-                   .code = ExitCode::usage});
+      throw Error(
+          {.what = "JSON is nested too deeply",
+           .expected = "at most " + std::to_string(max_depth_) + " levels",
+           .where = where_,
+           .fix = "look whether it is the file that was meant; none that is read here has so many levels",
+           .code = ExitCode::usage});
     }
     levels_.push_back({.value = place(std::move(value)), .keys = {}});
     return true;

@@ -100,7 +100,8 @@ std::shared_ptr<const MappedFile> map_shared_file(const std::string& address, st
   throw Error({.what = "a list of another process is shorter than it should be",
                .expected = std::to_string(bytes) + " bytes",
                .found = std::to_string(file->bytes().size()) + " bytes",
-               .where = address});
+               .where = address,
+               .fix = "start the run again; if it happens again, it is a mistake of the program"});
 }
 
 }  // namespace octet

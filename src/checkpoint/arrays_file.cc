@@ -49,6 +49,7 @@ std::optional<std::int64_t> byte_count(ArrayType type, const std::vector<std::in
   throw Error({.what = "an HDF5 file is cut short or damaged",
                .found = reason,
                .where = path,
+               .fix = "fetch or write the file again",
                .code = ExitCode::usage});
 }
 
@@ -105,7 +106,10 @@ class Reader {
       }
       const auto bytes = byte_count(known, array.shape);
       if (!bytes || *bytes > file_bytes_)
-        throw Error({.what = "an array is larger than its file", .found = name, .where = name});
+        throw Error({.what = "an array is larger than its file",
+                     .found = name,
+                     .where = name,
+                     .fix = "fetch or write the file again: it is damaged"});
       array.bytes.resize(static_cast<std::size_t>(*bytes));
       if (*bytes > 0) good(H5Dread(object, same, H5S_ALL, H5S_ALL, H5P_DEFAULT, array.bytes.data()), name);
       contents_.arrays.emplace(name, std::move(array));
@@ -120,7 +124,10 @@ class Reader {
     if (H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0) {
       const std::size_t size = H5Tget_size(type);
       if (static_cast<std::int64_t>(size) > file_bytes_)
-        throw Error({.what = "an attribute is larger than its file", .found = name, .where = name});
+        throw Error({.what = "an attribute is larger than its file",
+                     .found = name,
+                     .where = name,
+                     .fix = "fetch or write the file again: it is damaged"});
       std::string text(size, '\0');
       good(H5Aread(attribute, type, text.data()), name);
       text.resize(std::min(text.size(), text.find('\0')));  // they fill it up
@@ -186,6 +193,7 @@ ArraysFile read_arrays_file(const std::string& bytes, const std::string& path) {
     throw Error({.what = "this is no HDF5 file",
                  .found = bytes.empty() ? "an empty file" : "other first bytes",
                  .where = path,
+                 .fix = "name a file that HDF5 wrote, or fetch it again",
                  .code = ExitCode::usage});
   }
   const std::lock_guard<std::mutex> lock(hdf5_mutex());

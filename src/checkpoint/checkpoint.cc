@@ -165,6 +165,8 @@ const CheckpointTensor& Checkpoint::require_fit(const TensorSlice& slice) const 
                  .expected = std::string(name_of(slice.dtype)),
                  .found = std::string(name_of(tensor.dtype)),
                  .where = where,
+                 .fix = "resume with the dtypes that the checkpoint was trained with, or begin with its "
+                        "weights (trainer export) in another output_dir",
                  .code = ExitCode::usage});
   }
   return tensor;

@@ -119,7 +119,10 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
   for (const auto& old : weight_files(folder)) {
     std::error_code code;
     if (!fs::remove(old, code) && code)
-      throw Error({.what = "cannot replace old weights", .found = code.message(), .where = old.string()});
+      throw Error({.what = "cannot replace old weights",
+                   .found = code.message(),
+                   .where = old.string(),
+                   .fix = "look at the rights of the folder and of the file system"});
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards[i]->publish();
@@ -141,7 +144,10 @@ Json config_of(const std::string& folder) {
   const Json config = read_json(config_path_of(folder));
   if (!config.is_object())
     throw Error(
-        {.what = "config.json is no JSON object", .expected = "{...}", .where = config_path_of(folder)});
+        {.what = "config.json is no JSON object",
+         .expected = "{...}",
+         .where = config_path_of(folder),
+         .fix = "write the configuration of the model into it, as transformers' save_pretrained does"});
   return config;
 }
 
@@ -165,7 +171,9 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   const std::vector<TensorHeader> wanted =
       as_exported(tensors, options.dtype, ties_head(config, config_path_of(options.source_folder)));
   if (wanted.empty())
-    throw Error({.what = "there are no parameters to export", .where = options.folder, .fix = ""});
+    throw Error({.what = "there are no parameters to export",
+                 .where = options.folder,
+                 .fix = "name a checkpoint of a model with weights"});
 
   std::error_code code;
   if (!fs::exists(options.folder, code) || fs::is_empty(options.folder, code)) {
@@ -178,8 +186,10 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
       auto written = fill(temporary, options, config, wanted, read);
       fs::rename(temporary, folder, code);
       if (code)
-        throw Error(
-            {.what = "cannot rename a finished export into place", .found = code.message(), .where = folder});
+        throw Error({.what = "cannot rename a finished export into place",
+                     .found = code.message(),
+                     .where = folder,
+                     .fix = "look at the rights of the folder and of the file system, and export again"});
       const auto parent = fs::path(folder).parent_path();
       sync_folder(parent.empty() ? "." : parent.string());
       return written;

@@ -60,7 +60,8 @@ void read_at(int fd, const std::string& path, void* bytes, std::int64_t size, st
       throw Error({.what = "a file is truncated",
                    .expected = "at least " + std::to_string(offset + size) + " bytes",
                    .found = std::to_string(offset) + " bytes",
-                   .where = path});
+                   .where = path,
+                   .fix = "fetch or write the file again; of several checkpoints take another one"});
     }
     to += n;
     size -= n;

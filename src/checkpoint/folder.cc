@@ -59,7 +59,10 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
     if (step && fs::is_directory(entry.path(), ignored)) found.emplace_back(*step, entry.path().string());
   }
   if (code && code != std::errc::no_such_file_or_directory) {
-    throw Error({.what = "cannot list an output folder", .found = code.message(), .where = output_dir});
+    throw Error({.what = "cannot list an output folder",
+                 .found = code.message(),
+                 .where = output_dir,
+                 .fix = "look at the rights of the folder and of the file system"});
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -124,6 +127,7 @@ std::string resolve_checkpoint(const std::string& path) {
                         : path_exists(path) ? "none"
                                             : "no such folder",
                .where = path,
+               .fix = "name such a folder; trainer inspect says what is wrong with one",
                .code = ExitCode::no_valid_checkpoint});
 }
 

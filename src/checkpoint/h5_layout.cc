@@ -58,11 +58,14 @@ void check_path(const std::string& path, std::set<std::string>& paths) {
         !is_utf8(part)) {
       throw Error({.what = "a tensor's name cannot stand in an HDF5 file",
                    .expected = "UTF-8 without empty parts between '/'",
-                   .found = path});
+                   .found = path,
+                   .fix = "give the tensor another name"});
     }
   }
   if (path == "/state" || path == "/config" || !paths.insert(path).second)
-    throw Error({.what = "two tensors have the same place in an HDF5 file", .found = path});
+    throw Error({.what = "two tensors have the same place in an HDF5 file",
+                 .found = path,
+                 .fix = "give one of the tensors another name"});
 }
 
 }  // namespace

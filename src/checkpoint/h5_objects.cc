@@ -68,7 +68,11 @@ std::string hdf5_reason() {
 }
 
 hid_t good(hid_t id, const std::string& what) {
-  if (id < 0) throw Error({.what = "libhdf5 refused a call", .found = hdf5_reason(), .where = what});
+  if (id < 0)
+    throw Error({.what = "libhdf5 refused a call",
+                 .found = hdf5_reason(),
+                 .where = what,
+                 .fix = "look at the disk: whether it is full, and what dmesg says of it"});
   return id;
 }
 
@@ -125,7 +129,10 @@ std::int64_t FileInMemory::add_dataset(const std::string& path, hid_t type,
   if (dtype_attribute) add_text(dataset, "dtype", dtype_attribute);
   const haddr_t offset = H5Dget_offset(dataset);
   if (std::find(extents.begin(), extents.end(), hsize_t{0}) != extents.end()) return 0;
-  if (offset == HADDR_UNDEF) throw Error({.what = "libhdf5 gave a dataset no place", .where = path});
+  if (offset == HADDR_UNDEF)
+    throw Error({.what = "libhdf5 gave a dataset no place",
+                 .where = path,
+                 .fix = "look at the disk: whether it is full, and what dmesg says of it"});
   return static_cast<std::int64_t>(offset);
 }
 

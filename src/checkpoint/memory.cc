@@ -432,8 +432,10 @@ void MemoryTier::forget() {
       for (const std::string& path : files_in(slot_folder(slot))) {
         std::error_code code;
         if (!fs::remove(path, code) && code)
-          throw Error(
-              {.what = "cannot remove a checkpoint in memory", .found = code.message(), .where = path});
+          throw Error({.what = "cannot remove a checkpoint in memory",
+                       .found = code.message(),
+                       .where = path,
+                       .fix = "remove it by hand"});
       }
     }
   });

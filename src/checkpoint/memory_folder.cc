@@ -59,6 +59,7 @@ double keep_seconds() {
                  .expected = "a number of at least 0",
                  .found = named,
                  .where = "environment",
+                 .fix = "set it to a number of seconds, such as 600, or leave it out",
                  .code = ExitCode::usage});
   }
   return seconds;
@@ -227,10 +228,13 @@ void start_memory_keeper(const std::string& program, const std::string& folder) 
 int keep_memory(const std::string& folder) {
   if (!fs::path(folder).filename().string().starts_with(prefix()) ||
       fs::path(folder).parent_path().string() != root()) {
-    throw Error({.what = "this is no folder for checkpoints in memory",
-                 .found = folder,
-                 .where = "command line",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "this is no folder for checkpoints in memory",
+         .found = folder,
+         .where = "command line",
+         .fix =
+             "name a folder of /dev/shm that a run made; trainer inspect PATH shows a checkpoint on a disk",
+         .code = ExitCode::usage});
   }
   ::close_range(3, ~0U, 0);
   const double patience = keep_seconds();

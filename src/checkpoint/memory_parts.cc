@@ -207,6 +207,7 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
           throw Error({.what = "bytes of a checkpoint changed on their way from another host's memory",
                        .where = words_ + ", tensor '" + slice.tensor.name + "', from rank " +
                                 std::to_string(part.giver),
+                       .fix = "start the run again, which takes the newest checkpoint on the disk",
                        .code = ExitCode::no_valid_checkpoint});
         }
         scatter(slice, blocks[i].chunk, reinterpret_cast<const std::byte*>(bytes), wanted);
@@ -218,6 +219,7 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
     throw Error({.what = "a checkpoint in memory lacks elements that are asked for",
                  .found = std::to_string(wanted.left()) + " that no part holds",
                  .where = words_,
+                 .fix = "start the run again, which takes the newest checkpoint on the disk",
                  .code = ExitCode::no_valid_checkpoint});
   });
 }

@@ -66,7 +66,8 @@ const std::byte* range(const SafetensorsFile& file, const StoredTensor& tensor, 
          .expected = as_float ? "F32, F16, BF16, F64, F8_E4M3 or F8_E5M2" : "an integer dtype or BOOL",
          .found = std::string(safetensors_name(tensor.dtype)),
          .where = where,
-         .fix = as_float ? "weights quantised to integers must be converted to a float dtype first" : ""});
+         .fix = as_float ? "weights quantised to integers must be converted to a float dtype first"
+                         : "write the tensor in such a dtype"});
   }
   return file.bytes(tensor).data() + static_cast<std::size_t>(begin) * size_of(tensor.dtype);
 }

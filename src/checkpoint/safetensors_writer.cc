@@ -64,7 +64,10 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
   std::unordered_set<std::string> names;
   for (const auto& tensor : tensors) {
     if (!names.insert(tensor.name).second || tensor.name == "__metadata__") {
-      throw Error({.what = "a tensor's name cannot be used twice", .found = tensor.name, .where = path});
+      throw Error({.what = "a tensor's name cannot be used twice",
+                   .found = tensor.name,
+                   .where = path,
+                   .fix = "give one of the tensors another name"});
     }
     const std::int64_t bytes = byte_count(tensor);
     separate();
@@ -74,7 +77,9 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
       header += (i ? "," : "") + std::to_string(tensor.shape[i]);
     header += "],\"data_offsets\":[" + std::to_string(at) + ",";
     if (__builtin_add_overflow(at, bytes, &at) || at > INT64_MAX / 2)
-      throw Error({.what = "the tensors are too large for one file", .where = path});
+      throw Error({.what = "the tensors are too large for one file",
+                   .where = path,
+                   .fix = "write several files: a smaller --size"});
     header += std::to_string(at) + "]}";
   }
   header += '}';

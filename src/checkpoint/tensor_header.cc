@@ -18,7 +18,10 @@ std::int64_t byte_count(const TensorHeader& tensor) {
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(element_count(tensor.shape, tensor.name),
                              static_cast<std::int64_t>(size_of(tensor.dtype)), &bytes)) {
-    throw Error({.what = "a tensor is too large", .found = shape_text(tensor.shape), .where = tensor.name});
+    throw Error({.what = "a tensor is too large",
+                 .found = shape_text(tensor.shape),
+                 .where = tensor.name,
+                 .fix = "fetch or write the file again: its header is damaged"});
   }
   return bytes;
 }

@@ -44,6 +44,8 @@ class LineEncoder {
     throw Error({.what = "a line asks for nothing",
                  .expected = "\"text\", \"messages\", \"ids\" or \"repeat\"",
                  .where = where,
+                 .fix = "give one of them: {\"text\": \"...\"} or {\"messages\": [{\"role\": \"user\", "
+                        "\"content\": \"...\"}]}",
                  .code = ExitCode::usage});
   }
 
@@ -64,12 +66,18 @@ class LineEncoder {
   Json encode_repeated(const Json& repeat, const std::string& where) const {
     if (!repeat.is_array() || repeat.size() != 2 || !repeat[0].is_string() ||
         !repeat[1].is_number_unsigned()) {
-      throw Error({.what = "\"repeat\" is not a text and a count", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "\"repeat\" is not a text and a count",
+                   .where = where,
+                   .fix = "write {\"repeat\": [\"a text\", 3]}",
+                   .code = ExitCode::usage});
     }
     const auto unit = repeat[0].get<std::string>();
     const auto count = repeat[1].get<std::uint64_t>();
     if (unit.size() * count > (std::uint64_t{1} << 30) || count > (std::uint64_t{1} << 30)) {
-      throw Error({.what = "\"repeat\" asks for more than 1 GiB", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "\"repeat\" asks for more than 1 GiB",
+                   .where = where,
+                   .fix = "repeat it less often",
+                   .code = ExitCode::usage});
     }
     std::string text;
     for (std::uint64_t i = 0; i < count; ++i) text += unit;
@@ -85,7 +93,10 @@ class LineEncoder {
 
   Json decode(const Json& list, const std::string& where) const {
     if (!list.is_array())
-      throw Error({.what = "\"ids\" is not a list", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "\"ids\" is not a list",
+                   .where = where,
+                   .fix = "write {\"ids\": [1, 2]}",
+                   .code = ExitCode::usage});
     std::vector<text::TokenId> ids;
     for (const Json& id : list) {
       const Json one{{"id", id}};
@@ -104,7 +115,10 @@ class LineEncoder {
     if (it == line.end() || it->is_null()) return o;
     const Json& given = *it;
     if (!given.is_object())
-      throw Error({.what = "\"options\" is not an object", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "\"options\" is not an object",
+                   .where = where,
+                   .fix = "write \"options\": {\"cutoff_len\": 64}",
+                   .code = ExitCode::usage});
     o.cutoff_len = json_int(given, "cutoff_len", o.cutoff_len, 1, INT64_C(1) << 40, where);
     o.mask_history = json_bool(given, "mask_history", o.mask_history, where);
     o.train_on_prompt = json_bool(given, "train_on_prompt", o.train_on_prompt, where);
@@ -147,11 +161,17 @@ class LineEncoder {
   Json encode_messages(const Json& line, const std::string& where) {
     if (!template_) match(where);
     if (!line["messages"].is_array())
-      throw Error({.what = "\"messages\" is not a list", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "\"messages\" is not a list",
+                   .where = where,
+                   .fix = "write {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}]}",
+                   .code = ExitCode::usage});
     text::Conversation conversation;
     for (const Json& message : line["messages"]) {
       if (!message.is_object())
-        throw Error({.what = "a message is not an object", .where = where, .code = ExitCode::usage});
+        throw Error({.what = "a message is not an object",
+                     .where = where,
+                     .fix = "write {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}]}",
+                     .code = ExitCode::usage});
       conversation.messages.push_back(
           {json_string(message, "role", "", where), json_string(message, "content", "", where)});
     }
@@ -237,7 +257,10 @@ int encode_command(const Arguments& arguments) {
     }
     const Json parsed = parse_json(line, where);
     if (!parsed.is_object())
-      throw Error({.what = "a line is not a JSON object", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "a line is not a JSON object",
+                   .where = where,
+                   .fix = "write {\"text\": \"...\"}; 'trainer encode --help' lists what a line may hold",
+                   .code = ExitCode::usage});
     std::cout << encoder.encode(parsed, where).dump() << '\n';
   }
   std::cout.flush();

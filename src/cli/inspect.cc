@@ -24,7 +24,10 @@ checkpoint::Difference difference_of(const std::string& path, const std::string&
 void require_whole(const std::string& path) {
   const checkpoint::Inspection inspection = checkpoint::inspect(path, "", true);
   if (inspection.problems.empty()) return;
-  throw Error({.what = inspection.problems.front(), .code = ExitCode::no_valid_checkpoint});
+  throw Error(
+      {.what = inspection.problems.front(),
+       .fix = "compare undamaged checkpoints; trainer inspect PATH --verify lists all that is wrong with one",
+       .code = ExitCode::no_valid_checkpoint});
 }
 
 }  // namespace

@@ -107,6 +107,7 @@ int supervise_command(const Arguments& arguments) {
     throw Error({.what = "trainer supervise starts launch/mpirun, which it was not told of or is started by",
                  .expected = "launch/supervise [options] [launch/mpirun's arguments] trainer config.yaml",
                  .where = "command line",
+                 .fix = "start launch/supervise, which tells it",
                  .code = ExitCode::usage});
   }
   require_own_options_first(job);

@@ -50,6 +50,7 @@ bool direct_sums_wanted() {
   throw Error(Problem{.what = "OCTETRUN_DIRECT_SUMS is not understood",
                       .expected = "on or off",
                       .found = told,
+                      .fix = "set it to on or off, or leave it out",
                       .code = ExitCode::usage});
 }
 

@@ -65,7 +65,9 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
     carriers_ = std::make_unique<Carriers>(device_, group_);
   });
   if (!trouble.empty()) {
-    throw Error(Problem{.what = "communication between the GPUs has no memory", .found = trouble});
+    throw Error(Problem{.what = "communication between the GPUs has no memory",
+                        .found = trouble,
+                        .fix = "lower per_device_train_batch_size or cutoff_len, or set recompute: full"});
   }
   carriers_->choose(carrying, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));

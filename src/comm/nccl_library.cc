@@ -114,20 +114,25 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
   if (dlsym(handle_, functions.front()) == nullptr) {
     refuse({.what = "a library that should be NCCL is not",
             .expected = least(),
-            .found = std::string("no function ") + functions.front()});
+            .found = std::string("no function ") + functions.front(),
+            .fix = "let OCTETRUN_NCCL_LIBRARY name libnccl.so.2, or leave it out"});
   }
   int (*get_version)(int*) = nullptr;
   find(get_version, functions.front());
   if (get_version(&version_) != 0 || version_ < least_nccl_version) {
     refuse({.what = "this NCCL is too old",
             .expected = least(),
-            .found = version_ > 0 ? "NCCL " + nccl_version_name(version_) : "no version that it tells"});
+            .found = version_ > 0 ? "NCCL " + nccl_version_name(version_) : "no version that it tells",
+            .fix = "install a newer one (libnccl2 or the wheel nvidia-nccl-cu13), and name its libnccl.so.2 "
+                   "in OCTETRUN_NCCL_LIBRARY"});
   }
   for (const char* name : functions) {
     if (dlsym(handle_, name) != nullptr) continue;
     refuse({.what = std::string("this NCCL has no function ") + name,
             .expected = least() + ", complete",
-            .found = "NCCL " + nccl_version_name(version_) + " without it"});
+            .found = "NCCL " + nccl_version_name(version_) + " without it",
+            .fix = "install another one (libnccl2 or the wheel nvidia-nccl-cu13), and name its libnccl.so.2 "
+                   "in OCTETRUN_NCCL_LIBRARY"});
   }
 }
 

@@ -258,7 +258,10 @@ class Translator {
       case Action::section:
         if (value.is_null() || is_word(value, "auto")) return;
         if (value.kind != Node::Kind::map) {
-          complain({.what = "'" + at.key + "' must be an object", .found = shown(value), .where = at.where});
+          complain({.what = "'" + at.key + "' must be an object",
+                    .found = shown(value),
+                    .where = at.where,
+                    .fix = "write {...} there, or remove it"});
         }
         walk(value, at.key);
         return;

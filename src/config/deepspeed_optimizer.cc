@@ -81,8 +81,10 @@ class Section {
  private:
   void require_map(const Node& node, const std::string& key) const {
     if (node.kind == Node::Kind::map) return;
-    complain(
-        {.what = "'" + key + "' must be an object", .found = shown(node), .where = place(name_, node.line)});
+    complain({.what = "'" + key + "' must be an object",
+              .found = shown(node),
+              .where = place(name_, node.line),
+              .fix = "write {...} there, or remove it"});
   }
   [[noreturn]] void unknown(const std::string& key, const Strings& known, const Node& value) const {
     const std::string near = nearest_name(key, known);
@@ -104,7 +106,8 @@ bool flag_of(const Section& section, const std::string& param, bool fallback) {
     complain({.what = "value of '" + section.at(param).key + "' cannot be used",
               .expected = "true or false",
               .found = shown(*node),
-              .where = section.at(param).where});
+              .where = section.at(param).where,
+              .fix = "give such a value, or remove it"});
   }
   return *flag;
 }
@@ -154,7 +157,8 @@ void add_betas(const Section& section, Settings& settings) {
     complain({.what = "'" + at.key + "' cannot be used",
               .expected = "a list of two numbers",
               .found = shown(*betas),
-              .where = at.where});
+              .where = at.where,
+              .fix = "write [0.9, 0.999], or \"auto\""});
   }
   settings.add("adam_beta1", betas->items[0], at);
   settings.add("adam_beta2", betas->items[1], at);

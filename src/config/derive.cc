@@ -45,7 +45,8 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
   Batch batch{.micro = config.per_device_train_batch_size,
               .accumulation = config.gradient_accumulation_steps.value_or(1),
               .world = world};
-  if (world > (std::int64_t{1} << 22)) complain({.what = "too many ranks", .found = std::to_string(world)});
+  if (world > (std::int64_t{1} << 22))
+    complain({.what = "too many ranks", .found = std::to_string(world), .fix = "use fewer ranks"});
   const std::int64_t pass = batch.micro * world;  // at most 2^20 * 2^22
   const bool automatic = batch.accumulation == kAutomatic;
   if (automatic) batch.accumulation = automatic_passes(pass);
@@ -107,7 +108,8 @@ std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int6
     complain({.what = "global_batch_size does not divide among the ranks",
               .expected = "a multiple of " + std::to_string(world),
               .found = std::to_string(global),
-              .where = "global_batch_size"});
+              .where = "global_batch_size",
+              .fix = "give such a global_batch_size, or another number of ranks"});
   }
   std::vector<std::int64_t> all;
   for (std::int64_t d = 1; d <= global / world && d <= 1048576; ++d) {
@@ -137,8 +139,9 @@ std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
   if (config.max_steps > 0) return config.max_steps;
   const double steps = std::ceil(config.num_train_epochs * static_cast<double>(steps_in_epoch));
   if (!(steps < 9007199254740992.0)) {
-    complain(
-        {.what = "num_train_epochs asks for too many steps", .found = number_text(config.num_train_epochs)});
+    complain({.what = "num_train_epochs asks for too many steps",
+              .found = number_text(config.num_train_epochs),
+              .fix = "lower it, or set max_steps"});
   }
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }

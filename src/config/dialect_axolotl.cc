@@ -64,7 +64,8 @@ class Settled {
       complain({.what = "value of '" + adapter->at.key + "' cannot be used",
                 .expected = "lora or qlora; without it all parameters are trained",
                 .found = shown(adapter->node),
-                .where = adapter->at.where});
+                .where = adapter->at.where,
+                .fix = "write adapter: lora, or remove it to train all parameters"});
     }
     const Fact* four = find("load_in_4bit");
     const bool quantised = four != nullptr && is_on(four->node);
@@ -207,7 +208,8 @@ class Settled {
       complain({.what = "value of '" + fact->at.key + "' cannot be used",
                 .expected = "a number of at least 0",
                 .found = shown(fact->node),
-                .where = fact->at.where});
+                .where = fact->at.where,
+                .fix = "give such a value, or remove it"});
     }
     return *times;
   }
@@ -254,7 +256,8 @@ class Settled {
     if (type != nullptr && type->value.text != "cosine") {
       complain({.what = "'" + floor->at.key + "' is for lr_scheduler: cosine",
                 .found = type->value.text,
-                .where = floor->at.where});
+                .where = floor->at.where,
+                .fix = "write lr_scheduler: cosine, or remove " + floor->at.key});
     }
     Settings& settings = floor->override ? sources_.overrides : sources_.yaml;
     Node arguments;

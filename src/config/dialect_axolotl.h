@@ -17,7 +17,7 @@ namespace octet::config::axolotl {
 
 /// Throws the Error for a value that cannot be used.
 [[noreturn]] void wrong(const Node& node, const Location& at, const std::string& expected,
-                        const std::string& fix = "");
+                        const std::string& fix = "give such a value, or remove the key");
 /// The text of a scalar; empty for a list, a map or null.
 std::string word_of(const Node& node);
 /// Whether it is a scalar that means true.

@@ -88,7 +88,8 @@ class Sets {
   }
 
   void take_item(const Node& item) {
-    if (item.kind != Node::Kind::map) refuse(item, "path", "a list of {path: FILE, type: chat_template}", "");
+    if (item.kind != Node::Kind::map)
+      refuse(item, "path", "a list of {path: FILE, type: chat_template}", "write it so");
     Strings known(kItem.begin(), kItem.end());
     for (const auto& [key, fix] : kRefused) {
       known.emplace_back(key);
@@ -165,7 +166,7 @@ class Sets {
     const Node* path = item.find("path");
     const Node* files = item.find("data_files");
     if (path == nullptr || path->kind != Node::Kind::scalar)
-      refuse(item, "path", "the path or the name of a data set", "");
+      refuse(item, "path", "the path or the name of a data set", "write {path: FILE, type: chat_template}");
     const std::string word = path->text;
     const bool format = word == "json" || word == "csv" || word == "parquet" || word == "text";
     if (files == nullptr || files->is_null()) return paths_.items.push_back(*path);

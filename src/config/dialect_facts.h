@@ -37,7 +37,8 @@ class FactsOf {
   bool set(const char* key, const Node& node, const Fact& fact);
   bool set(const char* key, const std::string& text, const Fact& fact);
   void give_way(const Fact& fact, const Fact& to);
-  [[noreturn]] static void wrong(const Fact& fact, const std::string& expected, const std::string& fix = "");
+  [[noreturn]] static void wrong(const Fact& fact, const std::string& expected,
+                                 const std::string& fix = "give such a value, or remove the key");
 
   Sources& sources_;
 };

@@ -84,7 +84,8 @@ class SftPlayFacts : FactsOf {
       complain({.what = "value of '" + sets.at.key + "' cannot be used",
                 .expected = "a list of {path: FILE, weight: NUMBER}",
                 .found = shown(found),
-                .where = sets.at.where});
+                .where = sets.at.where,
+                .fix = "write it so, or name the files in dataset"});
     };
     if (sets.node.kind != Node::Kind::list) wrong(sets.node);
     Mix mix;
@@ -117,7 +118,8 @@ class SftPlayFacts : FactsOf {
       complain({.what = "value of '" + sets.at.key + ".type' cannot be used",
                 .expected = "cpt, for texts, or chat, for conversations",
                 .found = shown(*type),
-                .where = sets.at.where});
+                .where = sets.at.where,
+                .fix = "write type: cpt or type: chat, or remove it"});
     }
     if (what == "chat" && value_of("stage") == "pt") {
       complain({.what = "'" + sets.at.key + ".type: chat' is no text to continue pre-training on",
@@ -217,7 +219,8 @@ class SftPlayFacts : FactsOf {
       complain({.what = "the shares of 'data.split' are more than a whole",
                 .expected = "shares of training, validation and tests that add up to 1",
                 .found = number_text(std::round(sum * 1e9) / 1e9),
-                .where = said->at.where});
+                .where = said->at.where,
+                .fix = "lower one of them, or remove 'data.split'"});
     }
     if (given({"eval_dataset", "val_size"})) {
       sources_.note("'" + said->at.key + "' is not read: other keys say what is evaluated");

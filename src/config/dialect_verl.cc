@@ -12,7 +12,8 @@ void take_betas(const Node& node, const Location& at, const Target& target) {
     complain({.what = "value of '" + at.key + "' cannot be used",
               .expected = "a list of two numbers",
               .found = shown(node),
-              .where = at.where});
+              .where = at.where,
+              .fix = "write [0.9, 0.95], or remove it"});
   }
   target.settings.add("adam_beta1", node.items[0], at, target.replace);
   target.settings.add("adam_beta2", node.items[1], at, target.replace);
@@ -28,7 +29,8 @@ void take_model_dtype(const Node& node, const Location& at, const Target& target
                                   {.what = "value of '" + at.key + "' cannot be used",
                                    .expected = "fp32 or bf16",
                                    .found = shown(node),
-                                   .where = at.where});
+                                   .where = at.where,
+                                   .fix = "give one of these, or remove it"});
   }
   target.settings.add("bf16", scalar_node("true"), at, target.replace);
   target.settings.add("pure_bf16", scalar_node(wide ? "false" : "true"), at, target.replace);
@@ -38,11 +40,13 @@ void take_model_dtype(const Node& node, const Location& at, const Target& target
 void take_truncation(const Node& node, const Location& at, const Target& target) {
   const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
   if (word != "error" && word != "left" && word != "right") {
-    return target.settings.refuse("truncation", node, at,
-                                  {.what = "value of '" + at.key + "' cannot be used",
-                                   .expected = "error, left or right",
-                                   .found = shown(node),
-                                   .where = at.where});
+    return target.settings.refuse(
+        "truncation", node, at,
+        {.what = "value of '" + at.key + "' cannot be used",
+         .expected = "error, left or right",
+         .found = shown(node),
+         .where = at.where,
+         .fix = "give one of these; 'truncation' says it in our words: cut or error"});
   }
   const bool ends = word == "error";
   target.settings.add("truncation", scalar_node(ends ? "error" : "cut"), at, target.replace);

@@ -50,18 +50,23 @@ void expand(Node& tree, const std::string& name, Strings& open) {
       complain({.what = "value of 'include' cannot be used",
                 .expected = "a file, or a list of files",
                 .found = shown(*file),
-                .where = where});
+                .where = where,
+                .fix = "write include: other.yaml, or include: [one.yaml, other.yaml]"});
     }
     const std::string path = found_beside(file->text, name);
     if (!path_exists(path)) {
       complain({.what = "the included configuration does not exist",
                 .expected = "a file, relative to this one or to the working folder",
                 .found = file->text,
-                .where = where});
+                .where = where,
+                .fix = "check the path, or remove the line"});
     }
     const std::string real = std::filesystem::weakly_canonical(path).string();
     if (std::find(open.begin(), open.end(), real) != open.end() || open.size() > kMostIncluded) {
-      complain({.what = "configurations include each other in a circle", .found = path, .where = where});
+      complain({.what = "configurations include each other in a circle",
+                .found = path,
+                .where = where,
+                .fix = "remove one of these lines 'include'"});
     }
     open.push_back(real);
     Node base = read_tree(path);

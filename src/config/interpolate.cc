@@ -26,11 +26,14 @@ class Expander {
         complain({.what = "an interpolation is not closed or nested",
                   .expected = "${key} or ${oc.env:NAME,default}",
                   .found = text.size() > 80 ? text.substr(0, 77) + "..." : text,
-                  .where = place(name_, line)});
+                  .where = place(name_, line),
+                  .fix = "close it, and write the value of an inner one itself"});
       }
       result += text.substr(at, begin - at) + value_of(text.substr(begin + 2, end - begin - 2), line);
       if (result.size() > kMaxExpanded) {
-        complain({.what = "an interpolation expands to too long a text", .where = place(name_, line)});
+        complain({.what = "an interpolation expands to too long a text",
+                  .where = place(name_, line),
+                  .fix = "write the text itself"});
       }
       at = end + 1;
     }
@@ -55,7 +58,8 @@ class Expander {
     if (!open_.insert(reference).second) {
       complain({.what = "interpolations refer to each other in a circle",
                 .found = "${" + reference + "}",
-                .where = place(name_, line)});
+                .where = place(name_, line),
+                .fix = "write the value itself in one of these places"});
     }
     std::string value;
     if (const auto found = overrides_.find(reference); found != overrides_.end()) {

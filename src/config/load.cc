@@ -173,7 +173,8 @@ void read_deepspeed(const Node& tree, const std::string& file, Sources& sources,
       complain({.what = "the DeepSpeed JSON does not exist",
                 .expected = "a file, relative to the working folder",
                 .found = path,
-                .where = chosen->at.where});
+                .where = chosen->at.where,
+                .fix = "check the path, or remove 'deepspeed' and set zero_stage"});
     }
     translate_deepspeed(parse_json_node(read_file(path), path), path, sources);
   } else if (const Node* map = tree.find("deepspeed"); map != nullptr && map->kind == Node::Kind::map) {
@@ -289,7 +290,10 @@ Resolved load(const Strings& arguments, const LoadOptions& options) {
   tree.kind = Node::Kind::map;
   if (!line.file.empty()) {
     if (!path_exists(line.file)) {
-      complain({.what = "the configuration does not exist", .found = line.file, .where = "command line"});
+      complain({.what = "the configuration does not exist",
+                .found = line.file,
+                .where = "command line",
+                .fix = "check the path; 'trainer quickstart FOLDER' writes a configuration to begin with"});
     }
     tree = read_tree(line.file);
   }
@@ -299,7 +303,11 @@ Resolved load(const Strings& arguments, const LoadOptions& options) {
 Resolved load_text(const std::string& yaml, const std::string& name, const Strings& overrides,
                    const LoadOptions& options) {
   const CommandLine line = read_arguments(overrides);
-  if (!line.file.empty()) complain({.what = "a second configuration is given", .found = line.file});
+  if (!line.file.empty())
+    complain({.what = "a second configuration is given",
+              .found = line.file,
+              .where = "command line",
+              .fix = "give one; overrides are written key=value"});
   return resolve(parse_yaml(yaml, name), name, line.overrides, options);
 }
 

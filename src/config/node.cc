@@ -42,7 +42,8 @@ class Builder : public YAML::EventHandler {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) {
       complain({.what = "a YAML alias refers to something that is not complete yet",
-                .where = place(name_, mark.line + 1)});
+                .where = place(name_, mark.line + 1),
+                .fix = "write the value itself in place of the alias"});
     }
     count(found->second.second, mark.line + 1);
     place_value(found->second.first);
@@ -95,7 +96,8 @@ class Builder : public YAML::EventHandler {
     if (levels_.size() >= static_cast<std::size_t>(kMaxDepth)) {
       complain({.what = "the configuration is nested too deeply",
                 .expected = "at most " + std::to_string(kMaxDepth) + " levels",
-                .where = place(name_, mark.line + 1)});
+                .where = place(name_, mark.line + 1),
+                .fix = "look whether it is the file that was meant; no key has so many levels"});
     }
     Level level{.node = {}, .anchor = anchor, .has_key = false, .key = {}, .nodes_before = nodes_};
     level.node.kind = kind;
@@ -125,8 +127,10 @@ class Builder : public YAML::EventHandler {
   }
   void take_key(Level& top, const Node& node) {
     if (node.kind != Node::Kind::scalar) {
-      complain(
-          {.what = "a key must be a plain word", .found = shown(node), .where = place(name_, node.line)});
+      complain({.what = "a key must be a plain word",
+                .found = shown(node),
+                .where = place(name_, node.line),
+                .fix = "write the key as a plain word: learning_rate: 1.0e-5"});
     }
     if (node.text == "<<" && !node.quoted) {
       complain({.what = "YAML merge keys (<<) are not supported",
@@ -180,7 +184,8 @@ void check_size(std::uintmax_t bytes, const std::string& name) {
   complain({.what = "this is too large to be a configuration",
             .expected = "at most " + human_bytes(static_cast<double>(kMaxBytes)),
             .found = human_bytes(static_cast<double>(bytes)),
-            .where = name});
+            .where = name,
+            .fix = "name the configuration; data are named in it (dataset)"});
 }
 
 void check_bytes(std::string_view text, const std::string& name) {
@@ -250,14 +255,17 @@ Node parse_yaml(std::string_view text, const std::string& name) {
   } catch (const YAML::Exception& e) {
     complain({.what = "not valid YAML",
               .found = e.msg,
-              .where = place(name, e.mark.is_null() ? 0 : e.mark.line + 1)});
+              .where = place(name, e.mark.is_null() ? 0 : e.mark.line + 1),
+              .fix = "mend the line: blanks before keys that stand below others, 'key: value' with a blank "
+                     "after the colon, closed quotes and brackets"});
   }
   if (root.kind == Node::Kind::null) root.kind = Node::Kind::map;
   if (root.kind != Node::Kind::map) {
     complain({.what = "a configuration is a map of keys to values",
               .expected = "lines such as 'learning_rate: 1.0e-5'",
               .found = shown(root),
-              .where = name});
+              .where = name,
+              .fix = "write it as such a map"});
   }
   return root;
 }
@@ -350,7 +358,10 @@ Node parse_json_node(std::string_view text, const std::string& name) {
   check_bytes(text, name);
   const Json json = parse_json(text, name, true, kMaxDepth);
   if (!json.is_object()) {
-    complain({.what = "a JSON configuration is one object", .found = json.type_name(), .where = name});
+    complain({.what = "a JSON configuration is one object",
+              .found = json.type_name(),
+              .where = name,
+              .fix = "write {\"learning_rate\": 1.0e-5}, or the same as YAML"});
   }
   Node node = from_json(json);
   JsonLines(text).mark(node);
@@ -360,7 +371,10 @@ Node parse_json_node(std::string_view text, const std::string& name) {
 Node read_tree(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
-    complain({.what = "the configuration is a folder", .expected = "a file", .where = path});
+    complain({.what = "the configuration is a folder",
+              .expected = "a file",
+              .where = path,
+              .fix = "name the file in it"});
   }
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (!error) check_size(size, path);

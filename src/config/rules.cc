@@ -33,7 +33,8 @@ class Rules : RulesOf {
     if (given) return;
     complain({.what = "'" + key + "' is not given",
               .expected = "'" + key + ": " + example + "'",
-              .where = r_.path.empty() ? "command line" : r_.path});
+              .where = r_.path.empty() ? "command line" : r_.path,
+              .fix = "add it to the file, or give it on the command line: " + key + "=" + example});
   }
 
   void required() {

@@ -48,7 +48,8 @@ void check_name(const std::string& name, const std::string& type, const std::str
   complain({.what = "unknown argument '" + name + "' of '" + type + "'",
             .expected = names.empty() ? "no arguments" : listed(names),
             .where = where,
-            .fix = near.empty() ? "" : "did you mean '" + near + "'?"});
+            .fix = near.empty() ? (names.empty() ? "remove it" : "give one of these, or remove it")
+                                : "did you mean '" + near + "'?"});
 }
 
 // The words that an argument may be; none where it is a number.

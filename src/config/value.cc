@@ -21,7 +21,9 @@ std::string lower(std::string text) {
             .expected = expected_text(field),
             .found = found,
             .where = at.where,
-            .fix = fix.empty() && find_field(field.name) != nullptr ? such_a_value(field.name) : fix});
+            .fix = !fix.empty()                        ? fix
+                   : find_field(field.name) != nullptr ? such_a_value(field.name)
+                                                       : "give such a value"});
 }
 
 // "1_000" -> "1000"; nothing when an underscore does not stand between two digits.

@@ -258,6 +258,7 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
     throw Error({.what = "unknown formatting '" + formatting + "'",
                  .expected = "alpaca, sharegpt or openai",
                  .where = place,
+                 .fix = "write one of these in dataset_info.json",
                  .code = ExitCode::usage});
   }
   if (json_bool(entry, "ranking", false, place)) {

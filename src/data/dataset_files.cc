@@ -50,7 +50,11 @@ std::vector<std::string> files_of(const std::string& path) {
     const bool rows = !describes_rows(at->path()) && is_data_file(at->path().filename().string());
     if (rows && at->is_regular_file(none)) files.push_back(at->path().string());
   }
-  if (code) throw Error({.what = "a folder of data cannot be read", .found = code.message(), .where = path});
+  if (code)
+    throw Error({.what = "a folder of data cannot be read",
+                 .found = code.message(),
+                 .where = path,
+                 .fix = "look at the rights of the folder"});
   std::ranges::sort(files);
   return files;
 }
@@ -96,6 +100,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
                  .expected = "\"split\": \"train\", or a folder with files named after their splits",
                  .found = "\"split\": \"" + split_name + "\"",
                  .where = where,
+                 .fix = "remove the split, or name a folder with such files",
                  .code = ExitCode::usage});
   }
   for (const char* key : {"folder", "subset"}) {
@@ -106,6 +111,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
     throw Error({.what = std::string("the ") + key + " of a data set is not there",
                  .found = "no folder " + path,
                  .where = where,
+                 .fix = "check the name, or remove it",
                  .code = ExitCode::usage});
   }
   std::vector<std::string> all = files_of(path);

@@ -24,6 +24,7 @@ void check_weights(const std::vector<double>& weights, std::size_t sets) {
                .found = std::to_string(weights.size()) + " numbers" +
                         (usable ? "" : ", among them one that is not above 0"),
                .where = "configuration key 'interleave_probs'",
+               .fix = "give such a list, or leave interleave_probs out to take all sets alike",
                .code = ExitCode::usage});
 }
 

@@ -26,7 +26,8 @@ void* Arena::take(std::size_t bytes, MemoryKind kind) {
   if (address == nullptr) {
     throw Error({.what = "not enough host memory",
                  .expected = std::to_string(bytes) + " free bytes",
-                 .where = device_.description()});
+                 .where = device_.description(),
+                 .fix = "lower per_device_train_batch_size or cutoff_len, or use fewer ranks on this node"});
   }
   return std::memset(address, 0, bytes);
 }
@@ -58,7 +59,8 @@ void* Arena::reserve(const std::string& name, std::size_t bytes, MemoryKind kind
     throw Error(Problem{.what = "the reservation '" + name + "' is larger than any memory",
                         .expected = "a number of bytes that can be addressed",
                         .found = std::to_string(bytes) + " bytes",
-                        .where = device_.description()});
+                        .where = device_.description(),
+                        .fix = "lower per_device_train_batch_size, cutoff_len or the size of the model"});
   }
   if (bytes == 0) return nullptr;
   const std::size_t rounded = (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;

@@ -36,6 +36,7 @@ std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
                .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
                .found = with_commas(count),
                .where = "configuration key 'val_size'",
+               .fix = "hold out fewer rows",
                .code = ExitCode::usage});
 }
 

@@ -158,6 +158,7 @@ std::vector<std::vector<double>> Decoder::log_probabilities(
       throw Error({.what = "a sequence cannot be scored",
                    .expected = "1 to " + std::to_string(options_.scored) + " tokens",
                    .found = std::to_string(length),
+                   .fix = "leave the text out, or raise --max-length",
                    .code = ExitCode::usage});
     }
   });

@@ -114,8 +114,8 @@ void Transformer::Impl::check_batch(const MicroBatch& batch) const {
                  .expected = std::to_string(options.max_tokens) + " tokens, documents of " +
                              std::to_string(options.max_length) + ", " + std::to_string(labels) + " labels",
                  .found = std::to_string(batch.documents.tokens) + ", " +
-                          std::to_string(batch.documents.max_length) + " and " +
-                          std::to_string(batch.labels)});
+                          std::to_string(batch.documents.max_length) + " and " + std::to_string(batch.labels),
+                 .fix = "plan for the largest micro-batch (max_tokens, max_length)"});
   }
 }
 

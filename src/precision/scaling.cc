@@ -17,6 +17,7 @@ ScaleSet::ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, 
     throw Error({.what = "the amax history of delayed scaling is empty",
                  .expected = "fp8_amax_history_len of at least 1",
                  .found = std::to_string(recipe_.history_length),
+                 .fix = "set fp8_amax_history_len: 16",
                  .code = ExitCode::usage});
   }
   const auto n = formats_.size();

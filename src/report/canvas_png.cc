@@ -107,7 +107,10 @@ std::string PixelCanvas::finish() const {
   std::string bytes(size, '\0');
   const bool ok = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels_.data(), 0, nullptr) != 0;
   bytes.resize(size);
-  if (!ok) throw Error({.what = "the plot could not be encoded as PNG", .found = image.message});
+  if (!ok)
+    throw Error({.what = "the plot could not be encoded as PNG",
+                 .found = image.message,
+                 .fix = "set plot_loss: false"});
   return bytes;
 }
 

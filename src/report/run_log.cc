@@ -53,7 +53,10 @@ RunLog::RunLog(const std::string& path, std::int64_t first_step) : path_(path) {
   write_file_atomically(path, kept);
   file_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (file_ < 0)
-    throw Error({.what = "the log cannot be opened", .found = std::strerror(errno), .where = path});
+    throw Error({.what = "the log cannot be opened",
+                 .found = std::strerror(errno),
+                 .where = path,
+                 .fix = "look at the rights of the folder and the room on its disk"});
 }
 
 RunLog::~RunLog() {

@@ -95,6 +95,8 @@ EventFile::EventFile(const std::string& folder, std::int64_t first_step) {
     throw Error({.what = "the TensorBoard file cannot be created",
                  .found = std::strerror(errno),
                  .where = path_,
+                 .fix = "look at the rights of the folder and the room on its disk, or remove tensorboard "
+                        "from report_to",
                  .code = exit_code_of(errno)});
   }
   std::string version = event_head(0);

@@ -54,7 +54,7 @@ bool named(const std::string& module, const std::string& target) {
 }
 
 [[noreturn]] void refuse(const AdapterWish& wish, const std::string& what, const std::string& expected,
-                         const std::string& found, const std::string& fix = "") {
+                         const std::string& found, const std::string& fix = "give such a value") {
   throw Error({.what = what,
                .expected = expected,
                .found = found,
@@ -77,7 +77,7 @@ bool named(const std::string& module, const std::string& target) {
   for (const std::string& word : words) known += (known.empty() ? "" : ", ") + word;
   const std::string near = nearest_name(target, {words.begin(), words.end()});
   refuse(wish, "no module of the model is called '" + target + "'", known, target,
-         near.empty() ? "" : "did you mean '" + near + "'?");
+         near.empty() ? "give one of these, or all" : "did you mean '" + near + "'?");
 }
 
 /// The number of the first expression that a module's name, or what of it stands behind a dot, matches.
@@ -141,7 +141,8 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
         take([&](const Module& module) { return text::matches_whole(wish.expression, module.name); });
     if (!any) {
       refuse(wish, "the expression for the modules that get adapters matches none",
-             "one that matches whole names such as '" + modules.front().name + "'", wish.expression);
+             "one that matches whole names such as '" + modules.front().name + "'", wish.expression,
+             "mend the expression, or name modules: lora_target: all");
     }
   } else {
     for (const std::string& target : wish.targets) {
@@ -152,7 +153,8 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
   }
   for (const std::string& word : wish.whole) tuning.whole.insert(whole_module(wish, word, architecture));
   if (tuning.modules.empty() && tuning.whole.empty())
-    refuse(wish, "nothing would be trained", "modules that get adapters", "none");
+    refuse(wish, "nothing would be trained", "modules that get adapters", "none",
+           "name modules, or set lora_target: all");
   return tuning;
 }
 
@@ -196,6 +198,7 @@ std::vector<std::string> words_of(const Json& config, const char* key, const std
                  .expected = "a list of texts",
                  .found = found->dump().substr(0, 100),
                  .where = where,
+                 .fix = "mend it in the adapter's adapter_config.json",
                  .code = ExitCode::usage});
   }
   for (const Json& word : *found) words.push_back(word.get<std::string>());
@@ -211,6 +214,7 @@ const Json& patterns_of(const Json& config, const char* key, const std::string& 
                .expected = "an object of expressions and numbers",
                .found = found->dump().substr(0, 100),
                .where = where,
+               .fix = "mend it in the adapter's adapter_config.json",
                .code = ExitCode::usage});
 }
 

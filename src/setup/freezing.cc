@@ -45,7 +45,7 @@ void require_known(const std::string& key, const std::string& module, const std:
                .expected = all,
                .found = module,
                .where = "configuration key " + key,
-               .fix = near.empty() ? "" : "did you mean '" + near + "'?",
+               .fix = near.empty() ? "give one of these" : "did you mean '" + near + "'?",
                .code = ExitCode::usage});
 }
 
@@ -80,6 +80,7 @@ model::Tuning freeze_tuning(const config::Config& config, const model::Architect
          .found = "freeze_trainable_layers: " + std::to_string(wanted),
          .where =
              "configuration keys freeze_trainable_layers, freeze_trainable_modules, freeze_extra_modules",
+         .fix = "raise freeze_trainable_layers, or name modules in freeze_extra_modules",
          .code = ExitCode::usage});
   }
   model::Tuning tuning;

@@ -98,7 +98,10 @@ Requests::Requests() {
   const sigset_t set = requests();
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   file_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
-  if (file_ < 0) throw Error({.what = "signals cannot be waited for", .found = std::strerror(errno)});
+  if (file_ < 0)
+    throw Error({.what = "signals cannot be waited for",
+                 .found = std::strerror(errno),
+                 .fix = "start it again; if it happens again, look at the limits (ulimit -a)"});
 }
 
 Requests::~Requests() {
@@ -124,7 +127,9 @@ Job::Job(const std::vector<std::string>& words, Hear hear) : hear_(std::move(hea
   arguments.push_back(nullptr);
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0)
-    throw Error({.what = "the job cannot be started", .found = std::strerror(errno)});
+    throw Error({.what = "the job cannot be started",
+                 .found = std::strerror(errno),
+                 .fix = "raise the limits of processes and memory (ulimit -u, ulimit -v)"});
   const pid_t supervisor = ::getpid();
   launcher_ = ::fork();
   const int error = errno;
@@ -133,7 +138,10 @@ Job::Job(const std::vector<std::string>& words, Hear hear) : hear_(std::move(hea
   output_ = ends[0];
   if (launcher_ < 0) {
     ::close(output_);
-    throw Error({.what = "the job cannot be started", .found = std::strerror(error), .where = words[0]});
+    throw Error({.what = "the job cannot be started",
+                 .found = std::strerror(error),
+                 .where = words[0],
+                 .fix = "look at its name and rights"});
   }
   ::fcntl(output_, F_SETFL, O_NONBLOCK);
 }

@@ -27,6 +27,7 @@ config::Config config_of(const Command& command) {
                .expected = "a path that begins with /",
                .found = "output_dir: " + config.output_dir,
                .where = "command line",
+               .fix = "write output_dir so, or leave out mpirun's working folder",
                .code = ExitCode::usage});
 }
 
@@ -39,6 +40,7 @@ Places::Places(Command command, const config::Config& config, int min_ranks)
          .expected = wanted_ == 0 ? "launch/mpirun's argument -np N" : "1 to " + std::to_string(wanted_),
          .found = std::to_string(min_ranks_),
          .where = "command line",
+         .fix = "give launch/mpirun -np, and --min-ranks of at most as many",
          .code = ExitCode::usage});
   }
   if (config_.global_batch_size) return;

@@ -15,7 +15,11 @@ namespace {
 constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;
 
 [[noreturn]] void broken(const std::string& what, const std::string& found, const std::string& where) {
-  throw Error({.what = what, .found = found.substr(0, 80), .where = where, .code = ExitCode::usage});
+  throw Error({.what = what,
+               .found = found.substr(0, 80),
+               .where = where,
+               .fix = kBrokenTokenizer,
+               .code = ExitCode::usage});
 }
 
 }  // namespace
@@ -64,6 +68,7 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
                    .expected = "at most " + std::to_string(kMaxId),
                    .found = "'" + piece.substr(0, 40) + "': " + std::to_string(value),
                    .where = where,
+                   .fix = kBrokenTokenizer,
                    .code = ExitCode::usage});
     }
     const auto id = static_cast<TokenId>(value);

@@ -114,8 +114,11 @@ class Counts {
 
 void check_options(const BpeTraining& options) {
   const auto refuse = [](const std::string& what, const std::string& found) {
-    throw Error(
-        {.what = what, .found = found, .where = "the training of a tokenizer", .code = ExitCode::usage});
+    throw Error({.what = what,
+                 .found = found,
+                 .where = "the training of a tokenizer",
+                 .fix = "give other special tokens",
+                 .code = ExitCode::usage});
   };
   std::unordered_set<std::string> seen;
   for (const auto& token : options.special_tokens) {
@@ -131,6 +134,7 @@ void check_options(const BpeTraining& options) {
                  .expected = "at least " + std::to_string(least) + ": the bytes and the special tokens",
                  .found = std::to_string(options.vocab_size),
                  .where = "vocab_size",
+                 .fix = "give at least as many",
                  .code = ExitCode::usage});
   }
 }
@@ -159,6 +163,7 @@ std::vector<Word> count_words(std::span<const std::string> texts, const Json& pr
       throw Error({.what = "a tokenizer cannot be trained on a text",
                    .expected = "UTF-8 of less than 2 GiB",
                    .where = "text " + std::to_string(i),
+                   .fix = "convert the text to UTF-8, or cut it into several",
                    .code = ExitCode::usage});
     }
     pieces.assign(1, {texts[i]});

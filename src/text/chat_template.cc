@@ -73,7 +73,7 @@ ChatTemplate ChatTemplate::find(const std::string& name) {
   throw Error({.what = "there is no chat template '" + name.substr(0, 60) + "'",
                .expected = "one of " + all,
                .where = "template",
-               .fix = nearest.empty() ? "" : "did you mean '" + nearest + "'?",
+               .fix = nearest.empty() ? "give one of these" : "did you mean '" + nearest + "'?",
                .code = ExitCode::usage});
 }
 
@@ -123,7 +123,7 @@ void ChatTemplate::check(const TemplateOptions& options) const {
     throw Error({.what = "there is no tool format '" + options.tool_format->substr(0, 60) + "'",
                  .expected = "one of " + all,
                  .where = "tool_format",
-                 .fix = nearest.empty() ? "" : "did you mean '" + nearest + "'?",
+                 .fix = nearest.empty() ? "give one of these" : "did you mean '" + nearest + "'?",
                  .code = ExitCode::usage});
   }
   (void)written_date(options.date);

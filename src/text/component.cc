@@ -6,7 +6,7 @@ namespace octet::text {
 namespace {
 
 [[noreturn]] void broken(const std::string& what, const std::string& where) {
-  throw Error({.what = what, .where = where, .code = ExitCode::usage});
+  throw Error({.what = what, .where = where, .fix = kBrokenTokenizer, .code = ExitCode::usage});
 }
 
 }  // namespace
@@ -39,6 +39,7 @@ void unknown_component(const std::string& type, const std::string& known, const 
   throw Error({.what = "the tokenizer component '" + type.substr(0, 60) + "' is not supported",
                .expected = "one of " + known,
                .where = where,
+               .fix = "take a model whose tokenizer consists of these",
                .code = ExitCode::usage});
 }
 

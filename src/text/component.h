@@ -9,6 +9,13 @@
 
 namespace octet::text {
 
+/// What to do about a tokenizer's file, or an expression in it, that cannot be used.
+inline constexpr const char* kBrokenTokenizer =
+    "mend it there, fetch the file again, or write it anew with transformers' save_pretrained";
+inline constexpr const char* kBrokenPattern =
+    "mend it in tokenizer.json, or fetch the file again; what is not known here must be written in another "
+    "way";
+
 /// The component's "type". Throws Error when `json` is not an object with one.
 std::string component_type(const Json& json, const std::string& where);
 /// A field that must be there; a string; a list. Throw Error.

@@ -1,4 +1,5 @@
 #include "pattern.h"
+#include "component.h"
 
 #include "octet/base/error.h"
 
@@ -20,6 +21,7 @@ Pattern::Pattern(const Json& json, const std::string& where) {
                .expected = R"({"String": "..."} or {"Regex": "..."})",
                .found = json.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80),
                .where = where,
+               .fix = kBrokenTokenizer,
                .code = ExitCode::usage});
 }
 

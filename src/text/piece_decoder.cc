@@ -158,6 +158,7 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
         utf8_length(static_cast<unsigned char>(content[0])) != content.size()) {
       throw Error({.what = "a Strip decoder's content is not one character",
                    .where = where,
+                   .fix = kBrokenTokenizer,
                    .code = ExitCode::usage});
     }
     const auto count = [&](const char* key) {
@@ -168,7 +169,10 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
     const std::string old = json_bool(json, "add_prefix_space", true, where) ? "always" : "never";
     const std::string mark = json_string(json, "replacement", "\xE2\x96\x81", where);
     if (mark.empty())
-      throw Error({.what = "a Metaspace decoder without a mark", .where = where, .code = ExitCode::usage});
+      throw Error({.what = "a Metaspace decoder without a mark",
+                   .where = where,
+                   .fix = kBrokenTokenizer,
+                   .code = ExitCode::usage});
     out.steps.push_back(
         std::make_unique<Metaspace>(mark, json_string(json, "prepend_scheme", old, where) != "never"));
   } else {

@@ -11,7 +11,7 @@ namespace octet::text {
 namespace {
 
 [[noreturn]] void broken(const std::string& what, const std::string& where) {
-  throw Error({.what = what, .where = where, .code = ExitCode::usage});
+  throw Error({.what = what, .where = where, .fix = kBrokenTokenizer, .code = ExitCode::usage});
 }
 
 void read_template(const Json& json, const std::string& where, PostProcessor& out) {

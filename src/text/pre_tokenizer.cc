@@ -191,6 +191,7 @@ void add_steps(const Json& json, const std::string& where, PreTokenizer& out) {
     throw Error({.what = "the tokenizer component '" + type + "' stands behind ByteLevel",
                  .expected = "ByteLevel as the last pre-tokenizer",
                  .where = where,
+                 .fix = kBrokenTokenizer,
                  .code = ExitCode::usage});
   }
   if (type == "Split") {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "component.h"
 #include "octet/base/error.h"
 #include "regex.h"
 #include "utf8.h"
@@ -54,8 +55,9 @@ const RegexNode* single_set(const RegexNode& node) {
 }
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw Error(
-      {.what = "the tokenizer's regular expression cannot be used: " + what, .code = ExitCode::usage});
+  throw Error({.what = "the tokenizer's regular expression cannot be used: " + what,
+               .fix = kBrokenPattern,
+               .code = ExitCode::usage});
 }
 
 }  // namespace

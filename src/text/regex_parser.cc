@@ -1,4 +1,5 @@
 #include "regex_parser.h"
+#include "component.h"
 
 #include <algorithm>
 
@@ -33,6 +34,7 @@ class Parser {
     throw Error({.what = "the tokenizer's regular expression cannot be used: " + what,
                  .found = std::string(pattern_.substr(0, 200)),
                  .where = "byte " + std::to_string(at_) + " of the expression",
+                 .fix = kBrokenPattern,
                  .code = ExitCode::usage});
   }
 
@@ -343,7 +345,9 @@ class Parser {
 
 RegexNode parse_regex(std::string_view pattern) {
   if (!is_utf8(pattern)) {
-    throw Error({.what = "the tokenizer's regular expression is not UTF-8", .code = ExitCode::usage});
+    throw Error({.what = "the tokenizer's regular expression is not UTF-8",
+                 .fix = kBrokenPattern,
+                 .code = ExitCode::usage});
   }
   return Parser(pattern).parse();
 }

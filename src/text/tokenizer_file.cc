@@ -19,7 +19,11 @@ constexpr std::int64_t kMaxAddedId = (std::int64_t{1} << 26) - 1;
 constexpr std::size_t kMaxAddedBytes = 1 << 16;
 
 [[noreturn]] void broken(const std::string& what, const std::string& found, const std::string& where) {
-  throw Error({.what = what, .found = found.substr(0, 80), .where = where, .code = ExitCode::usage});
+  throw Error({.what = what,
+               .found = found.substr(0, 80),
+               .where = where,
+               .fix = kBrokenTokenizer,
+               .code = ExitCode::usage});
 }
 
 /// Ids and contents must not contradict the vocabulary or each other.

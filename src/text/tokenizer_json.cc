@@ -1,4 +1,5 @@
 #include "tokenizer_json.h"
+#include "component.h"
 
 #include <set>
 #include <unordered_set>
@@ -92,7 +93,11 @@ class Reader : public nlohmann::json_sax<Json> {
     return close();
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
-    throw Error({.what = "not valid JSON", .found = e.what(), .where = where_, .code = ExitCode::usage});
+    throw Error({.what = "not valid JSON",
+                 .found = e.what(),
+                 .where = where_,
+                 .fix = kBrokenTokenizer,
+                 .code = ExitCode::usage});
   }
 
  private:
@@ -108,7 +113,11 @@ class Reader : public nlohmann::json_sax<Json> {
            levels_[1].key == key;
   }
   [[noreturn]] void fail(const std::string& what, const std::string& found) const {
-    throw Error({.what = what, .found = found.substr(0, 80), .where = where_, .code = ExitCode::usage});
+    throw Error({.what = what,
+                 .found = found.substr(0, 80),
+                 .where = where_,
+                 .fix = kBrokenTokenizer,
+                 .code = ExitCode::usage});
   }
   [[noreturn]] void twice(const std::string& what, const std::string& name) const {
     fail("a " + what + " of the tokenizer stands twice in one object", name);
@@ -181,7 +190,10 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   Reader reader(out, where);
   Json::sax_parse(text.begin(), text.end(), &reader);
   if (!out.root.is_object()) {
-    throw Error({.what = "the tokenizer file is not a JSON object", .where = where, .code = ExitCode::usage});
+    throw Error({.what = "the tokenizer file is not a JSON object",
+                 .where = where,
+                 .fix = kBrokenTokenizer,
+                 .code = ExitCode::usage});
   }
   return out;
 }

@@ -80,7 +80,10 @@ void remove_old(const std::string& path, bool allowed) {
   }
   std::error_code code;
   if (!std::filesystem::remove(path, code) && code)
-    throw Error({.what = "cannot replace an old adapter", .found = code.message(), .where = path});
+    throw Error({.what = "cannot replace an old adapter",
+                 .found = code.message(),
+                 .where = path,
+                 .fix = "look at the rights of the folder and of the file system"});
 }
 
 }  // namespace

@@ -169,6 +169,7 @@ std::size_t limit_for_tests() {
                .expected = "MiB, at least 1",
                .found = text,
                .where = "environment",
+               .fix = "set it to a number of MiB, or leave it out",
                .code = ExitCode::usage});
 }
 

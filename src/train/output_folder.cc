@@ -81,7 +81,11 @@ void set_aside(const std::string& folder) {
     std::error_code code;
     fs::remove_all(to, code);
     if (!code) fs::rename(from, to, code);
-    if (code) throw Error({.what = "cannot move a checkpoint", .found = code.message(), .where = from});
+    if (code)
+      throw Error({.what = "cannot move a checkpoint",
+                   .found = code.message(),
+                   .where = from,
+                   .fix = "look at the rights of the folder and of the file system"});
   }
   sync_folder(aside);
   sync_folder(folder);

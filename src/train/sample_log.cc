@@ -33,7 +33,10 @@ SampleLog::SampleLog(comm::Channel& channel, const std::string& output_dir, std:
     const std::string path = output_dir + "/samples.jsonl";
     write_file_atomically(path, lines_until(path, first_step));
     file_.open(path, std::ios::app | std::ios::binary);
-    if (!file_) throw Error({.what = "the log of samples cannot be opened", .where = path});
+    if (!file_)
+      throw Error({.what = "the log of samples cannot be opened",
+                   .where = path,
+                   .fix = "look at the rights of the folder and the room on its disk"});
   });
 }
 

@@ -267,7 +267,9 @@ TEST_F(Mpirun, TheOneOfTheProgramsMpiIsTaken) {
   EXPECT_EQ(taken("").out, (folder_ / "more/mpirun") + "\n");
   EXPECT_EQ(taken("BUILT_WITH=\"MPICH 4.0.2\"").out, (folder_ / "bin/mpirun") + "\n");
   EXPECT_EQ(taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "bin/mpirun")).out, (folder_ / "bin/mpirun") + "\n");
-  EXPECT_EQ(taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "none")).code, 64);
+  const Outcome no_file = taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "none"));
+  EXPECT_EQ(no_file.code, 64);
+  expect_says(no_file.err, "  to do:    name one (type -a mpirun)");
   // Where the machine's own are out of sight.
   EXPECT_EQ(run("mkdir tools && ln -s $(ls /usr/bin | grep -v ^mpi | sed s#^#/usr/bin/#) tools").code, 0);
   const auto only = [&](const std::string& name) {

@@ -87,8 +87,11 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
     const Json& ids = file["eos_token_id"];
     for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
       if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX)
-        throw Error(
-            {.what = "eos_token_id is no id", .found = ids.dump(), .where = path, .code = ExitCode::usage});
+        throw Error({.what = "eos_token_id is no id",
+                     .found = ids.dump(),
+                     .where = path,
+                     .fix = "write a token's number there, or a list of numbers",
+                     .code = ExitCode::usage});
       options.eos_ids.push_back(id.get<std::int32_t>());
     }
   }

@@ -198,6 +198,7 @@ std::vector<std::int32_t> QuestionWriter::prompt(const Question& question) const
   if (prompt.outcome != text::Example::Outcome::kept) {
     throw Error({.what = "a question cannot be written with this template",
                  .found = prompt.reason,
+                 .fix = "mend the row, or name another --template",
                  .code = ExitCode::usage});
   }
   return prompt.prompt_ids;
@@ -231,7 +232,9 @@ std::vector<std::int32_t> QuestionWriter::whole(const Question& question) const 
   }
   const data::EncodedSample encoded = encoder_->encode(sample);
   if (encoded.dropped || encoded.documents.empty()) {
-    throw Error({.what = "a row gives no tokens with this template", .code = ExitCode::usage});
+    throw Error({.what = "a row gives no tokens with this template",
+                 .fix = "mend the row, or name another --template",
+                 .code = ExitCode::usage});
   }
   refuse_long(encoded.truncated);
   return encoded.documents.front().ids;

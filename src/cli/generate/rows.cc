@@ -51,6 +51,7 @@ std::vector<std::int32_t> ids_of(const Json& list, const std::string& where) {
   throw Error({.what = "'prompt_ids' is no list of token ids",
                .found = list.dump().substr(0, 80),
                .where = where,
+               .fix = "write whole numbers from 0 to 2147483647: {\"prompt_ids\": [1, 2]}",
                .code = ExitCode::usage});
 }
 
@@ -86,7 +87,11 @@ Question QuestionFile::read(std::int64_t i) const {
   const bool unanswered = add_answer(row, format);
   std::string why;
   auto sample = data::convert_row(row, format, &why);
-  if (!sample) throw Error({.what = why, .where = where(i), .code = ExitCode::usage});
+  if (!sample)
+    throw Error({.what = why,
+                 .where = where(i),
+                 .fix = "mend or leave out the row; docs/data.md shows the formats",
+                 .code = ExitCode::usage});
   Question question;
   question.plain = sample->plain;
   if (sample->plain) sample->turns = {{"user", sample->text}};

@@ -470,14 +470,16 @@ const Properties& properties(const Device& device) {
 void check(int code, const char* what) {
   if (code == cudaSuccess) return;
   throw Error({.what = std::string(what) + " failed: " + reason(static_cast<cudaError_t>(code)),
-               .where = "the GPU of this process"});
+               .where = "the GPU of this process",
+               .fix = "look at nvidia-smi and dmesg for what the GPU and its driver report"});
 }
 
 void check_launch(const char* op) {
   const cudaError_t code = cudaGetLastError();
   if (code == cudaSuccess) return;
   throw Error({.what = std::string(op) + ": the GPU did not take the work: " + reason(code),
-               .where = "the GPU of this process"});
+               .where = "the GPU of this process",
+               .fix = "look at nvidia-smi and dmesg for what the GPU and its driver report"});
 }
 
 int code_here() {

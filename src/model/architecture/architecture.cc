@@ -25,14 +25,14 @@ const Family& family_of(const Json& config, const std::string& where) {
     if (type != family.model_type) continue;
     if (!class_name.empty() && class_name != family.class_name) {
       refuse("the architecture of this model is not known", std::string(family.class_name), class_name,
-             where + ": architectures");
+             where + ": architectures", "take a model of this class");
     }
     return family;
   }
   refuse(
       "the architecture of this model is not known", "model_type: one of " + known,
       type.empty() ? "no model_type" : "'" + type + "'" + (class_name.empty() ? "" : " (" + class_name + ")"),
-      where);
+      where, "take a model of one of these families");
 }
 
 bool read_bias(Reader& config, BiasRule rule, const std::string& key) {

@@ -20,9 +20,9 @@ inline constexpr std::int64_t kMaxHeads = 4096;
 inline constexpr std::int64_t kMaxHeadDim = 4096;
 inline constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
 
-[[noreturn]] inline void refuse(const std::string& what, const std::string& expected,
-                                const std::string& found, const std::string& where,
-                                const std::string& fix = "") {
+[[noreturn]] inline void refuse(
+    const std::string& what, const std::string& expected, const std::string& found, const std::string& where,
+    const std::string& fix = "fetch the file again where it was changed; else take another model") {
   throw Error({.what = what,
                .expected = expected,
                .found = found,

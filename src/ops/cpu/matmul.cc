@@ -101,12 +101,15 @@ std::shared_ptr<const Compiled> compiled(const MatmulShape& shape) {
 
 /// Turns what oneDNN throws into an Error that names the product.
 [[noreturn]] void rethrow(const dnnl::error& error, const MatmulShape& shape) {
-  throw Error(Problem{.what = "oneDNN cannot run a GEMM",
-                      .expected = "a GEMM [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) +
-                                  "] x [" + std::to_string(shape.k) + ", " + std::to_string(shape.n) +
-                                  "] in " + std::string(name_of(shape.operands)),
-                      .found = std::string(error.what()) + " (status " + std::to_string(error.status) + ")",
-                      .where = "gemm on the CPU"});
+  throw Error(Problem{
+      .what = "oneDNN cannot run a GEMM",
+      .expected = "a GEMM [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) + "] x [" +
+                  std::to_string(shape.k) + ", " + std::to_string(shape.n) + "] in " +
+                  std::string(name_of(shape.operands)),
+      .found = std::string(error.what()) + " (status " + std::to_string(error.status) + ")",
+      .where = "gemm on the CPU",
+      .fix =
+          "train with other sizes, or report this product with the version of oneDNN (trainer --version)"});
 }
 
 struct Free {

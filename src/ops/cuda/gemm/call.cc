@@ -152,7 +152,9 @@ cublasLtHandle_t start_library() {
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = functions().create(&handle);
   if (status != CUBLAS_STATUS_SUCCESS) {
-    throw Error(Problem{.what = "cuBLASLt does not start", .found = functions().status_string(status)});
+    throw Error(Problem{.what = "cuBLASLt does not start",
+                        .found = functions().status_string(status),
+                        .fix = "look at nvidia-smi for the GPU's free memory, and for its driver"});
   }
   return handle;
 }
