@@ -91,6 +91,13 @@ Error wrong_value(const CLI::App& app, CLI::Option& option, const std::vector<Ty
       places, [&](const Typed& typed) { return typed.value && !passes(option, *typed.value); });
   if (wrong == places.end()) --wrong;
   const std::string value = wrong->value.value_or("");
+  if (option.get_expected_max() == 0) {
+    return Error({.what = "'" + wrong->name + "' takes no value",
+                  .found = "'" + value + "'",
+                  .where = "command line",
+                  .fix = "write " + wrong->name + " alone",
+                  .code = ExitCode::usage});
+  }
   const std::string near = nearest_name(value, text.choices);
   return Error({.what = "value of '" + wrong->name + "' cannot be used",
                 .expected = expected_of(option, text),

@@ -361,7 +361,7 @@ Node parse_json_node(std::string_view text, const std::string& name) {
     complain({.what = "a JSON configuration is one object",
               .found = json.type_name(),
               .where = name,
-              .fix = "write {\"learning_rate\": 1.0e-5}, or the same as YAML"});
+              .fix = "write {...}: keys and their values in braces"});
   }
   Node node = from_json(json);
   JsonLines(text).mark(node);

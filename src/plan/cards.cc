@@ -81,7 +81,7 @@ const Card& find_card(const std::string& key) {
   throw Error({.what = "'" + key + "' is not a card that plans know",
                .expected = names,
                .found = key,
-               .where = "card",
+               .where = "command line",
                // Names of other generations are near, too.
                .fix = (near.empty() ? "name one of these." : "did you mean '" + near + "'?") +
                       std::string(" Of another GPU give its memory alone, such as memory=80GB"),

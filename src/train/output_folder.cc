@@ -63,6 +63,24 @@ OutputFolder::OutputFolder(const std::string& path, const std::string& model) : 
   checkpoint::remove_stale(path);
 }
 
+void require_fallback(const std::string& folder) {
+  const bool made = !path_exists(folder);
+  try {
+    make_folders(folder);
+    const std::string test = folder + "/.write-test-" + std::to_string(::getpid());
+    write_file_atomically(test, "");
+    ::unlink(test.c_str());
+  } catch (const Error& e) {
+    throw Error({.what = "nothing can be written to save_fallback_dir",
+                 .expected = "a folder for the checkpoints that output_dir does not take",
+                 .found = e.problem().what + ": " + e.problem().found,
+                 .where = folder,
+                 .fix = "name a folder that can be written, or leave save_fallback_dir out",
+                 .code = e.code()});
+  }
+  if (made) ::rmdir(folder.c_str());
+}
+
 OutputFolder::~OutputFolder() {
   lock_.reset();
   if (made_) ::rmdir(path_.c_str());

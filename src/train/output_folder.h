@@ -35,6 +35,10 @@ class OutputFolder {
   std::unique_ptr<checkpoint::FolderLock> lock_;
 };
 
+/// Throws Error where checkpoints that output_dir does not take could not be written there either: the day
+/// that they are is too late to learn it. A folder that was not there is not there afterwards.
+void require_fallback(const std::string& folder);
+
 /// True for the names under which this program writes files before they get their own: "config.json.tmp-123".
 bool is_left_behind(const std::string& name);
 

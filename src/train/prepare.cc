@@ -349,8 +349,9 @@ void Run::prepare() {
   begins_once("the start of the run");
   saves_ = job_.channel("checkpoint");
   job_.together([&] {
-    if (session_.prints())
-      folder_ = std::make_unique<OutputFolder>(config_.output_dir, config_.model_name_or_path);
+    if (!session_.prints()) return;
+    folder_ = std::make_unique<OutputFolder>(config_.output_dir, config_.model_name_or_path);
+    if (config_.save_fallback_dir) require_fallback(*config_.save_fallback_dir);
   });
   prepare_model();
   make_memory();

@@ -301,6 +301,53 @@ TEST_F(Mpirun, WithoutOneIsSaid) {
   expect_says(none.err, "error: there is no mpirun");
 }
 
+// What mpirun itself refuses is a wrong call, whatever code it ends with: 132 would be signal 4.
+TEST_F(Mpirun, OfAWrongCallSaysWhatToDoAndEndsWith64) {
+  const std::string rule = "echo " + std::string(76, '-') + "\n";
+  const auto said = [&](const std::string& text, int code) {
+    stands_in("mpirun (Open MPI) 4.1.4",
+              "exec >&2\n" + rule + "cat <<'EOF'\n" + text + "EOF\n" + rule + "exit " + std::to_string(code));
+    const Outcome outcome = start("-np 2 prog", "TMPDIR=" + folder_.path());
+    EXPECT_EQ(outcome.code, 64) << outcome.both();
+    EXPECT_EQ(errors_in(outcome), 1) << outcome.err;
+    return outcome.err;
+  };
+  const std::string where = "  where:    mpirun -np 2 prog\n";
+  EXPECT_EQ(
+      said("mpirun was unable to launch the specified application as it could not access\nor execute an "
+           "executable:\n\nExecutable: /none\nNode: far\n\nwhile attempting to start process rank 0.\n",
+           132),
+      "error: mpirun cannot start a program: it is not there, or may not be executed\n"
+      "  found:    /none, on far\n" +
+          where + "  to do:    look at its name, and for it on every host\n");
+  EXPECT_EQ(said("No executable was specified on the mpirun command line.\n\nAborting.\n", 1),
+            "error: mpirun is given no program to start\n"
+            "  expected: launch/mpirun -np RANKS build/bin/trainer config.yaml\n" +
+                where + "  to do:    name the program behind mpirun's options\n");
+  EXPECT_EQ(said("Open MPI has detected that a parameter given to a command line\noption does not match the "
+                 "expected format:\n\n  Option: np\n  Param:  x\n\nThis is frequently caused by\n",
+                 1),
+            "error: the value of one of mpirun's options cannot be used\n"
+            "  found:    Option: np Param: x\n" +
+                where + "  to do:    give such a value as mpirun --help names, a number of ranks for -np\n");
+  const std::string file =
+      "error: the hostfile cannot be read\n"
+      "  expected: a file with a line for each host: NAME slots=RANKS\n"
+      "  found:    hosts";
+  const std::string mend =
+      "\n" + where + "  to do:    name a file that is there and holds such lines; hostfiles/ has examples\n";
+  const std::string line(74, '-');
+  EXPECT_EQ(
+      said("Open RTE was unable to open the hostfile:\n    hosts\nCheck to make sure the path and filename "
+           "are correct.\n" +
+               line + "\n" + line + "\nAn internal error has occurred in ORTE:\n",
+           1),
+      file + mend);
+  EXPECT_EQ(
+      said("Open RTE detected a parse error in the hostfile:\n    hosts\nIt occured on line number 1\n", 1),
+      file + " It occured on line number 1" + mend);
+}
+
 // What mpirun says of codes the program has said; what killed a rank only mpirun knows.
 TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   const std::string rule =

@@ -224,6 +224,15 @@ inline constexpr Wrong kInputs[] = {
       {"inspect_option", "inspect {}/none --verfy", "", "", 64, "argument '--verfy' is not known", "", "command line", "did you mean '--verify'?"},
       {"encode_key", "encode {}/made/model seed=3", "", "", 64, "argument 'seed=3' is not known", "", "command line", "remove it; 'trainer encode --help' lists the options"},
       {"compare_option", "compare {}/none --jsn", "", "", 64, "argument '--jsn' is not known", "", "command line", "did you mean '--json'?"},
+      {"verl_betas", "{}/verl_betas.yaml", "verl_betas.yaml", "BASEoptim: {betas: 0.9}\n", 64, "value of 'optim.betas' cannot be used", "'0.9'", "{}/verl_betas.yaml:11", "write [0.9, 0.95], or remove it"},
+      {"verl_model_dtype", "{}/verl_model_dtype.yaml", "verl_model_dtype.yaml", "BASEmodel: {fsdp_config: {model_dtype: fp8}}\n", 64, "value of 'model.fsdp_config.model_dtype' cannot be used", "'fp8'", "{}/verl_model_dtype.yaml:11", "give one of these, or remove it"},
+      {"verl_multiturn", "{}/verl_multiturn.yaml", "verl_multiturn.yaml", "BASEdata: {multiturn: {enable: perhaps}}\n", 64, "value of 'data.multiturn.enable' cannot be used", "'perhaps'", "{}/verl_multiturn.yaml:11", "give such a value, or remove the key"},
+      {"axolotl_saves", "{}/axolotl_saves.yaml", "axolotl_saves.yaml", "base_model: m\nsaves_per_epoch: -1\n", 64, "value of 'saves_per_epoch' cannot be used", "'-1'", "{}/axolotl_saves.yaml:2", "give such a value, or remove it"},
+      {"verify_flag", "verify --json=x", "", "", 64, "'--json' takes no value", "'x'", "command line", "write --json alone"},
+      {"generate_parquet", "generate {}/made/model --file {}/made/data/held_out.jsonl --out {}/answers.parquet", "", "", 64, "--out asks for a file in .parquet, and rows are written as lines of JSON", "", "command line", "give a name that ends in .jsonl"},
+      {"generate_pattern", "generate {}/made/model --file {}/made/data/held_out.jsonl --extract (", "", "", 64, "--extract is no regular expression", "( (missing ): ()", "command line", "write it in RE2's syntax"},
+      {"plan_card", "plan tiny card=h1000", "", "", 64, "'h1000' is not a card that plans know", "h1000", "command line", "did you mean 'h100'? Of another GPU"},
+      {"second_place", "{}/base.yaml save_fallback_dir=/proc/nothing", "", "", 1, "nothing can be written to save_fallback_dir", "cannot make a folder", "/proc/nothing", "name a folder that can be written, or leave save_fallback_dir out"},
       {"no_memory", "plan tiny device=cpu recompute=auto memory=1MiB", "", "", 64, "the run does not fit the memory of its device", " with per_device_train_batch_size=8 recompute=full", "", "change in turn, each with those before it:"},
 };
 // clang-format on

@@ -201,17 +201,43 @@ constexpr Mended kMended[] = {
       {"verl_test_freq", "", "BASEtrainer: {test_freq: 5}\nval_size: 0.1\n"},
       {"verl_test_freq", "", "BASEtrainer: {test_freq: 5}\neval_dataset: {}/made/data/held_out.jsonl\n"},
       {"verl_test_freq", "", "BASE"},
+      {"verify_flag", "verify --help", ""},
+      {"plan_card", "plan tiny card=h100", ""},
+      {"second_place", "{}/base.yaml save_fallback_dir={}/mended/second_place", ""},
+      {"a_tab", "", "BASEseed: 3\n"},
+      {"a_list", "", "BASEseed: 3\n"},
+      {"torn_yaml", "", "BASE"},
+      {"torn_json", "", "{\"model_name_or_path\": \"{}/made/model\", \"train_from_scratch\": true, \"template\": \"chatml\", \"dataset\": \"{}/made/data/train.jsonl\", \"output_dir\": \"{}/out\", \"max_steps\": 2, \"device\": \"cpu\"}"},
+      {"scheduler_argument", "", "BASElr_scheduler_type: cosine\n"},
+      {"all_held_out", "{}/all_held_out.yaml", "BASEval_size: 10\n"},
+      {"deepspeed_missing", "", "BASEzero_stage: 1\n"},
+      {"verl_strategy", "", "BASEmodel: {strategy: fsdp2}\n"},
+      {"verl_strategy", "", "BASE"},
+      {"verl_truncation", "", "BASEdata: {truncation: error}\n"},
+      {"verl_truncation", "", "BASEtruncation: cut\n"},
+      {"verl_betas", "", "BASEoptim: {betas: [0.9, 0.95]}\n"},
+      {"verl_model_dtype", "", "BASEmodel: {fsdp_config: {model_dtype: bf16}}\n"},
+      {"verl_model_dtype", "", "BASE"},
+      {"verl_multiturn", "", "BASEdata: {multiturn: {enable: true}}\n"},
+      {"sft_play_split", "", "BASE"},
+      {"sft_play_split_of_all", "{}/sft_play_split_of_all.yaml", "BASEdata: {split: {train_ratio: 0.9}}\n"},
+      {"include_missing", "", "BASE"},
+      {"nothing_to_train", "", "BASE"},
+      {"config_missing", "lint {}/base.yaml", ""},
+      {"data_broken", "{}/base.yaml dataset={}/broken.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"why\"}, {\"role\": \"assistant\", \"content\": \"so\"}]}\n"},
 };
 // clang-format on
 
 // Rows whose mend needs what a test does not have: another file to fetch, a checkpoint, trained weights,
 // hosts, or a table of columns; and those that name numbers for which wrong_input_test.cc looks.
 constexpr std::string_view kElsewhere[] = {
-    "torchtitan",      "inspect_nothing",     "inspect_a_file",    "compare_one",        "export_nothing",
-    "encode_nothing",  "generate_of_nothing", "score_and_match",   "rouge_without_file", "data_columns",
-    "data_gzip",       "data_parquet",        "data_folder",       "model_no_config",    "resume_missing",
-    "supervise_order", "supervise_hosts",     "supervise_nothing", "no_memory",          "generate_shard",
-    "export_nowhere"};
+    "torchtitan",         "inspect_nothing",   "inspect_a_file",      "compare_one",
+    "export_nothing",     "encode_nothing",    "generate_of_nothing", "score_and_match",
+    "rouge_without_file", "data_columns",      "data_gzip",           "data_parquet",
+    "data_folder",        "model_no_config",   "resume_missing",      "supervise_order",
+    "supervise_hosts",    "supervise_nothing", "no_memory",           "generate_shard",
+    "export_nowhere",     "axolotl_adapter",   "axolotl_saves",       "config_is_a_folder",
+    "model_torn_config",  "model_architecture", "generate_parquet", "generate_pattern"};
 
 const wrong_inputs::Wrong& row_of(std::string_view name) {
   const auto* row = std::ranges::find(wrong_inputs::kInputs, name, &wrong_inputs::Wrong::name);

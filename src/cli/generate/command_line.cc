@@ -166,6 +166,11 @@ void require_consistent(const GenerateOptions& o) {
   if (!o.score && named_as_hdf5(o.out))
     refuse("--out asks for HDF5, which only scores are written as",
            "give --score, or a name that ends in .jsonl");
+  for (const char* ending : {".parquet", ".arrow", ".csv", ".tsv", ".gz"}) {
+    if (o.out.ends_with(ending))
+      refuse(std::string("--out asks for a file in ") + ending + ", and rows are written as lines of JSON",
+             "give a name that ends in .jsonl");
+  }
   if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
   for (const std::string& input : {o.file, o.prompt_file}) {
     if (o.out.empty() || input.empty()) continue;

@@ -24,8 +24,8 @@ Extraction::Extraction(const std::string& pattern, const std::vector<std::string
     : pattern_(std::make_unique<re2::RE2>(pattern, re2::RE2::Quiet)), allow_(allow) {
   if (!pattern_->ok()) {
     throw Error({.what = "--extract is no regular expression",
-                 .found = pattern,
-                 .where = pattern_->error(),
+                 .found = pattern + " (" + pattern_->error() + ")",
+                 .where = "command line",
                  .fix = "write it in RE2's syntax (github.com/google/re2/wiki/Syntax)",
                  .code = ExitCode::usage});
   }
