@@ -68,7 +68,7 @@ class Settled {
                 .fix = "write adapter: lora, or remove it to train all parameters"});
     }
     const Fact* four = find("load_in_4bit");
-    const bool quantised = four != nullptr && is_on(four->node);
+    const bool quantised = four != nullptr && is_on(*four);
     if (quantised && adapter == nullptr) {
       complain({.what = "'" + four->at.key + ": true' needs adapters",
                 .expected = "adapter: qlora",
@@ -89,7 +89,7 @@ class Settled {
   void targets() {
     const Fact* linear = find("lora_target_linear");
     const Fact* named = find("lora_target_modules");
-    if (linear != nullptr && is_on(linear->node)) {
+    if (linear != nullptr && is_on(*linear)) {
       set("lora_target", "all", *linear);
       if (named == nullptr) return;
       for (const Node& item : list_of(named->node).items) {
@@ -269,9 +269,9 @@ class Settled {
 
   void flags() {
     const Fact* resume = find("auto_resume_from_checkpoints");
-    if (resume != nullptr && is_on(resume->node)) set("resume_from_checkpoint", "auto", *resume);
+    if (resume != nullptr && is_on(*resume)) set("resume_from_checkpoint", "auto", *resume);
     const Fact* board = find("use_tensorboard");
-    if (board != nullptr && is_on(board->node)) set("report_to", "tensorboard", *board);
+    if (board != nullptr && is_on(*board)) set("report_to", "tensorboard", *board);
   }
 
   static constexpr const char* kOnDevice =

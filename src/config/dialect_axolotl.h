@@ -22,6 +22,8 @@ namespace octet::config::axolotl {
 std::string word_of(const Node& node);
 /// Whether it is a scalar that means true.
 bool is_on(const Node& node);
+/// Whether the key says true; throws the Error where it says neither true nor false.
+bool is_on(const Fact& fact);
 /// A list as it is, anything else as a list of one.
 Node list_of(const Node& node);
 

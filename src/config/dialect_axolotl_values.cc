@@ -22,6 +22,12 @@ bool is_on(const Node& node) {
   return read_bool(word_of(node)).value_or(false);
 }
 
+bool is_on(const Fact& fact) {
+  const auto on = read_bool(word_of(fact.node));
+  if (!on) wrong(fact.node, fact.at, "true or false");
+  return *on;
+}
+
 Node list_of(const Node& node) {
   if (node.kind == Node::Kind::list) return node;
   Node list;

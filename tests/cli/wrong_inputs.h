@@ -230,7 +230,6 @@ inline constexpr Wrong kInputs[] = {
       {"axolotl_saves", "{}/axolotl_saves.yaml", "axolotl_saves.yaml", "base_model: m\nsaves_per_epoch: -1\n", 64, "value of 'saves_per_epoch' cannot be used", "'-1'", "{}/axolotl_saves.yaml:2", "give such a value, or remove it"},
       {"verify_flag", "verify --json=x", "", "", 64, "'--json' takes no value", "'x'", "command line", "write --json alone"},
       {"generate_parquet", "generate {}/made/model --file {}/made/data/held_out.jsonl --out {}/answers.parquet", "", "", 64, "--out asks for a file in .parquet, and rows are written as lines of JSON", "", "command line", "give a name that ends in .jsonl"},
-      {"generate_pattern", "generate {}/made/model --file {}/made/data/held_out.jsonl --extract (", "", "", 64, "--extract is no regular expression", "( (missing ): ()", "command line", "write it in RE2's syntax"},
       {"plan_card", "plan tiny card=h1000", "", "", 64, "'h1000' is not a card that plans know", "h1000", "command line", "did you mean 'h100'? Of another GPU"},
       {"second_place", "{}/base.yaml save_fallback_dir=/proc/nothing", "", "", 1, "nothing can be written to save_fallback_dir", "cannot make a folder", "/proc/nothing", "name a folder that can be written, or leave save_fallback_dir out"},
       {"no_memory", "plan tiny device=cpu recompute=auto memory=1MiB", "", "", 64, "the run does not fit the memory of its device", " with per_device_train_batch_size=8 recompute=full", "", "change in turn, each with those before it:"},
