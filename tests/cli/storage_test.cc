@@ -65,12 +65,19 @@ TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
 TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
   const TemporaryFolder folder("open");
   const Task& task = Task::get();
+  // Of more parameters than the task's, beside which the scratch of threads, however many, is little.
+  const std::string model = folder / "model";
+  std::filesystem::copy(task.model(), model);
+  Json shape = parse_json(slurp(model + "/config.json"), "config.json");
+  shape["hidden_size"] = 128, shape["intermediate_size"] = 512;
+  spill(model + "/config.json", shape.dump());
   const auto run = [&](const std::string& output, const std::string& keys, const std::string& limit,
                        int np = 1) {
-    const Outcome done =
-        shell(limit + (np > 1 ? OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " : "") +
-              OCTET_TRAINER " " +
-              task.train(folder / output, "bf16=true save_steps=3 per_device_train_batch_size=6 " + keys));
+    const Outcome done = shell(
+        limit + (np > 1 ? OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " : "") +
+        OCTET_TRAINER " " +
+        task.train(folder / output, "model_name_or_path=" + model +
+                                        " bf16=true save_steps=3 per_device_train_batch_size=6 " + keys));
     EXPECT_EQ(done.code, 0) << done.both();
     return done;
   };
@@ -116,7 +123,7 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
                           &narrow_size, &wide_size),
               2)
         << resumed.err;
-    EXPECT_LT(narrow_size, wide_size);
+    EXPECT_LT(narrow_size + 1, wide_size);
     EXPECT_EQ(stored(part), "bf16 bf16 int8 ");
     expect_identical(folder / (whole + "/checkpoint-6"), folder / (part + "/checkpoint-6"));
   }
