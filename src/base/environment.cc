@@ -177,6 +177,13 @@ constexpr EnvironmentVariable kVariables[] = {
      "share a "
      "connection stand behind each other, and communication then behind computation",
      "src/device/gpus.cc", foreign},
+    {"OMP_NUM_THREADS", "a number",
+     "OpenMP's own: threads that a rank computes with on CPUs, and for what is left to the CPU on GPUs. Not "
+     "set: the cores of its host are divided among its ranks",
+     "src/device/cpu/threads.cc", foreign},
+    {"OMP_STACKSIZE", "a size, such as `512K`",
+     "OpenMP's own: stack of each of these threads. Not set: as `ulimit -s` says",
+     "src/device/cpu/threads.cc", foreign},
     {"OMPI_COMM_WORLD_SIZE", "set by Open MPI", "there are so many ranks", "src/comm/launchers.cc", foreign},
     {"OMPI_COMM_WORLD_RANK", "set by Open MPI", "this rank", "src/comm/launchers.cc", foreign},
     {"PMI_SIZE", "set by MPICH and Slurm", "there are so many ranks", "src/comm/launchers.cc", foreign},

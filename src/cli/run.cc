@@ -10,6 +10,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/own_end.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/memory_folder.h"
 #include "octet/cli/cli.h"
@@ -17,6 +18,7 @@
 #include "octet/comm/launchers.h"
 #include "octet/config/config.h"
 #include "octet/device/gpus.h"
+#include "octet/device/threads.h"
 #include "octet/runtime/session.h"
 #include "options.h"
 #include "version.h"
@@ -164,6 +166,8 @@ int dispatch(const Arguments& arguments) {
 }  // namespace
 
 int run(int argc, const char* const* argv) {
+  const EndsItself ends_itself;
+  cpu::spare_limited_memory();
   // As the user set it, before the program changes it for the driver.
   const config::Environment environment = config::process_environment();
   // Processes that it starts are told of the user's own value, too.

@@ -13,6 +13,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/memory_room.h"
+#include "octet/base/own_end.h"
 #include "octet/comm/libraries.h"
 #include "same_build.h"
 #include "self_transport.h"
@@ -77,6 +78,7 @@ void require_threads(const World& world, const std::vector<HostFacts>& ranks, in
                    .what());
   }
   world.all.barrier();  // nobody ends the job before that was said
+  EndsItself::allow();
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::failure));
 }
 

@@ -14,6 +14,7 @@
 #include "mpi_survival.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/own_end.h"
 #include "octet/comm/job.h"
 #include "same_build.h"
 
@@ -156,6 +157,7 @@ class MpiTransport final : public Transport {
         std::this_thread::sleep_for(last_words_patience);  // whoever spoke ends this rank meanwhile
       }
     }
+    EndsItself::allow();
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
   }

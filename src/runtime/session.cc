@@ -16,6 +16,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
 #include "octet/device/gpus.h"
+#include "octet/device/threads.h"
 #include "octet/runtime/rank_facts.h"
 #include "octet/runtime/rank_table.h"
 
@@ -122,10 +123,17 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
   const bool on_gpus = !choice.ordinals.empty();
   if (on_gpus) {
     unless_refused([&] { device_ = open_gpu(ranks, choice, place_); });
-    // Ranks that talk to each other do so over devices of one kind.
-    if (job_->all_min(refused ? 0 : 1) == 0) device_.reset();
+  } else {
+    device_ = open_cpu(place_);
+  }
+  {
+    std::optional<cpu::ThreadTrial> trial;
+    unless_refused([&] { trial.emplace(cpu::op_threads()); });
+    // Until all ranks have their threads. Ranks that talk to each other do so over devices of one kind.
+    if (job_->all_min(refused ? 0 : 1) == 0 && on_gpus) device_.reset();
   }
   if (!device_) device_ = open_cpu(place_);
+  if (!refused) cpu::start_op_threads();
   warn_of(choice);
   if (!on_gpus && device != DeviceWish::cpu) tell_of_others();
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);

@@ -34,10 +34,11 @@ TEST(Threads, OfARankAreItsShareOfTheCores) {
     const std::string output = folder / ("np" + std::to_string(np));
     const int cores = cpu::allowed_cores();
     const int share = std::max(1, cores / np);
-    const Outcome run = shell("OMP_DISPLAY_AFFINITY=true OMP_AFFINITY_FORMAT=\"team of %N\" " OCTET_SOURCE_DIR
-                              "/launch/mpirun -np " +
-                              std::to_string(np) + " " OCTET_TRAINER " " +
-                              Task::get().train(output, std::string("device=cpu max_steps=3 ") + more));
+    const Outcome run = shell(
+        "unset OMP_NUM_THREADS; export OMP_DISPLAY_AFFINITY=true OMP_AFFINITY_FORMAT=\"team of "
+        "%N\"; " OCTET_SOURCE_DIR "/launch/mpirun -np " +
+        std::to_string(np) + " " OCTET_TRAINER " " +
+        Task::get().train(output, std::string("device=cpu max_steps=3 ") + more));
     expect_success(run);
     EXPECT_NE(run.both().find(", " + std::to_string(share) + " thread"), std::string::npos) << run.both();
     for (const auto& line : split(run.both(), '\n')) {

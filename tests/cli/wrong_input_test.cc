@@ -1,9 +1,12 @@
 // Everything that a user can get wrong ends with one message, on all ranks, in seconds.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <string>
-#include <string_view>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 #include "cli/task.h"
 
@@ -209,32 +212,79 @@ TEST(Help, EveryCommandExplainsItself) {
 }
 
 // What a process may take is limited, from too little to begin with to nearly enough: oneDNN, which writes
-// code into memory that it was not given, ended it by a signal. Of few threads, for what is nearly enough
-// depends on their number.
+// code into memory that it was not given, ended it by a signal, and OpenMP, which got no threads, in words of
+// its own.
 TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
   const TemporaryFolder folder("memory");
-  for (const char* kilobytes : {"220000", "300000", "400000"}) {
-    const Outcome run =
-        shell(std::string("export OMP_NUM_THREADS=2; ulimit -v ") + kilobytes + "; " OCTET_TRAINER " " +
-              Task::get().train(folder / (std::string("run") + kilobytes)));
-    // Nearly enough is enough where threads happen to share what the allocator reserves for each.
-    if (run.code == 0 && kilobytes != std::string_view("220000")) continue;
-    EXPECT_EQ(run.code, 1) << kilobytes << run.both();
-    EXPECT_EQ(errors_in(run), 1) << kilobytes << run.both();
-    for (const char* piece : {"memory", "to do: "})
-      EXPECT_NE(run.err.find(piece), std::string::npos) << piece << run.both();
-    EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.both();
+  for (const std::string threads : {"2", "16"}) {
+    const std::string first = "export OMP_NUM_THREADS=" + threads + "; ulimit -v ";
+    for (const std::string kilobytes : {"220000", "300000", "400000"}) {
+      SCOPED_TRACE(threads + " threads, " + kilobytes);
+      const Outcome run = shell(first + kilobytes + "; " OCTET_TRAINER " " +
+                                Task::get().train(folder / ("run" + threads + "of" + kilobytes)));
+      // Nearly enough is enough where threads happen to share what the allocator reserves for each.
+      if (run.code == 0 && kilobytes != "220000") continue;
+      EXPECT_EQ(run.code, 1) << run.both();
+      EXPECT_EQ(errors_in(run), 1) << run.both();
+      for (const char* piece : {"memory", "to do: "})
+        EXPECT_NE(run.err.find(piece), std::string::npos) << piece << run.both();
+      EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.both();
+    }
+    // Ranks that have no memory to talk to each other may each say so.
+    for (const std::string kilobytes : {"300000", "350000", "400000"}) {
+      SCOPED_TRACE(threads + " threads, two ranks, " + kilobytes);
+      const Outcome run =
+          shell(first + kilobytes + "; " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
+                Task::get().train(folder / ("ranks" + threads + "of" + kilobytes)));
+      if (run.code == 0 && kilobytes != "300000") continue;
+      EXPECT_EQ(run.code, 1) << run.both();
+      EXPECT_NE(run.err.find("memory"), std::string::npos) << run.both();
+      for (const char* piece : {"internal error", "signal", "a second job"})
+        EXPECT_EQ(run.err.find(piece), std::string::npos) << piece << run.both();
+    }
   }
-  // Ranks that have no memory to talk to each other may each say so.
-  for (const char* kilobytes : {"300000", "400000", "500000"}) {
-    const Outcome run = shell(std::string("export OMP_NUM_THREADS=2; ulimit -v ") + kilobytes +
-                              "; " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
-                              Task::get().train(folder / "run"));
-    EXPECT_EQ(run.code, 1) << kilobytes << run.both();
-    EXPECT_NE(run.err.find("memory"), std::string::npos) << run.both();
-    for (const char* piece : {"internal error", "signal", "a second job"})
-      EXPECT_EQ(run.err.find(piece), std::string::npos) << piece << run.both();
+}
+
+const std::string short_bench = "bench tiny steps=1 warmup=0 cutoff_len=8 device=cpu";
+
+// Before anything else is done, for OpenMP would end the program in its own words when it gets to them.
+TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
+  const TemporaryFolder folder("threads");
+  const auto refused = [&](const std::string& limit, int np, const std::string& command,
+                           const std::vector<std::string>& says) {
+    SCOPED_TRACE(limit + ", np " + std::to_string(np));
+    const std::string launch =
+        np == 1 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ";
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome run = shell(limit + launch + OCTET_TRAINER " " + command);
+    Wrong wrong{.says = {"the system does not let this process start the threads that it computes with",
+                         "to do:    compute with fewer threads (OMP_NUM_THREADS="},
+                .code = 1};
+    wrong.says.insert(wrong.says.end(), says.begin(), says.end());
+    expect_refusal(run, wrong, folder.path(), start);
+    EXPECT_EQ(run.err.find("libgomp"), std::string::npos) << run.err;
+  };
+  for (const int np : {1, 2}) {
+    refused("export OMP_NUM_THREADS=1000; ulimit -v 1200000; ", np, Task::get().train(folder / "run"),
+            {"1000 threads, as OMP_NUM_THREADS says, with ", "ulimit -v 1200000"});
+    EXPECT_FALSE(fs::exists(folder / "run"));
   }
+  // Ranks that could have their threads one after the other, and not at once.
+  const std::string group = "/sys/fs/cgroup/pids/octet-threads-" + std::to_string(::getpid());
+  if (::geteuid() != 0 || !fs::exists("/sys/fs/cgroup/pids/tasks")) return;
+  std::error_code none;
+  if (!fs::create_directory(group, none)) return;
+  spill(group + "/pids.max", "100");
+  const auto within = [&](const std::string& threads) {
+    return "export OMP_NUM_THREADS=" + threads + "; echo $$ > " + group + "/cgroup.procs; ";
+  };
+  refused(within("50"), 2, short_bench, {"50 threads, as OMP_NUM_THREADS says", "pids.max 100 ("});
+  spill(group + "/pids.max", "60");
+  refused(within("50"), 1, short_bench, {"and as many that take their place", "pids.max 60 ("});
+  const Outcome fits = shell(within("20") + OCTET_TRAINER " " + short_bench);
+  EXPECT_EQ(fits.code, 0) << fits.both();
+  for (int i = 0; i < 100 && !fs::remove(group, none); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
 TEST(WrongEnvironment, IsRefusedByAllRanksWithOneMessage) {

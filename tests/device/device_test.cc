@@ -139,7 +139,10 @@ TEST(DryDevice, RunsNothing) {
 /// Sets variables and the affinity of this thread for one test.
 class ClaimCores : public testing::Test {
  protected:
-  void SetUp() override { sched_getaffinity(0, sizeof before_, &before_); }
+  void SetUp() override {
+    sched_getaffinity(0, sizeof before_, &before_);
+    unsetenv("OMP_NUM_THREADS");
+  }
   void TearDown() override {
     sched_setaffinity(0, sizeof before_, &before_);
     unsetenv("OMPI_COMM_WORLD_SIZE");

@@ -29,7 +29,8 @@ void on_wait(Stream& stream, OnWait call);
 /// Threads that wait so.
 int waiting_for(Stream& stream);
 
-/// Threads of one op of the calling thread: as set last, by a device made with a number, too; or all cores.
+/// Threads of one op of the calling thread: as set last, by a device made with a number, too; or what
+/// OMP_NUM_THREADS says; or all cores.
 int op_threads();
 /// Sets the number of threads of ops enqueued from, and run on, the calling thread.
 void set_op_threads(int threads);
@@ -68,7 +69,7 @@ struct CoresNear {
   int ranks = 1;       ///< of this node that would best compute there, itself included
 };
 
-/// Cores that this process may use, after resetting an affinity that a launcher set without being asked
+/// Threads of this process: what OMP_NUM_THREADS says, or the cores that it may use, after resetting an affinity that a launcher set without being asked
 /// (Open MPI binds ranks to single cores when there are at most two), divided among `local_ranks` ranks of
 /// this node; this one is number `local_rank`. At least 1. Where `near` names a NUMA node, the calling thread
 /// and those that it starts from now on stay on its cores, and its ranks divide these, unless that leaves

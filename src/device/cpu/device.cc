@@ -12,6 +12,7 @@
 #include "octet/device/device.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
+#include "octet/device/threads.h"
 
 namespace octet {
 
@@ -30,7 +31,7 @@ void set_op_threads(int threads) {
 }
 
 int op_threads() {
-  if (threads_of_ops == 0) set_op_threads(allowed_cores());
+  if (threads_of_ops == 0) set_op_threads(told_threads().value_or(allowed_cores()));
   return threads_of_ops;
 }
 

@@ -1,6 +1,7 @@
 #include "cpu/machine.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,7 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/device/cpu.h"
+#include "octet/device/threads.h"
 
 namespace octet::cpu {
 
@@ -204,6 +207,34 @@ MemoryInfo machine_memory() {
   return memory;
 }
 
+std::string thread_limits() {
+  std::string text;
+  const auto say = [&](const std::string& limit) { text += (text.empty() ? "" : ", ") + limit; };
+  for (const auto& [resource, name, unit] :
+       {std::tuple{RLIMIT_NPROC, "ulimit -u ", 1}, std::tuple{RLIMIT_AS, "ulimit -v ", 1024}}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+      say(name + std::to_string(limit.rlim_cur / static_cast<rlim_t>(unit)));
+  }
+  for (const auto& folder : group_folders("pids")) {
+    const auto most = number_in(folder + "/pids.max");
+    if (!most) continue;
+    const auto used = number_in(folder + "/pids.current");
+    say("pids.max " + std::to_string(*most) + (used ? " (" + std::to_string(*used) + " in use)" : ""));
+  }
+  return text;
+}
+
+bool threads_are_few() {
+  constexpr std::uint64_t many = 10000;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur < many) return true;
+  for (const auto& folder : group_folders("pids")) {
+    if (number_in(folder + "/pids.max").value_or(many) < many) return true;
+  }
+  return false;
+}
+
 std::vector<int> parse_cpu_list(std::string_view text) {
   constexpr int most = 1 << 20;  // no machine has so many: whoever says so is not the kernel
   const auto number = [](std::string_view digits) {
@@ -239,13 +270,16 @@ int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
     if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();
   }
   // Equal shares, so that equal work takes equal time and runs with equal thread counts on every rank.
+  // A number that the user gives is one of each rank, as it is for every program with OpenMP.
+  const std::optional<int> told = told_threads();
   const int share = std::max(1, allowed_cores() / local_ranks);
-  if (near.numa_node < 0) return share;
+  if (near.numa_node < 0) return told.value_or(share);
   CpuMask there(0);
   there.keep_only(parse_cpu_list(
       first_line("/sys/devices/system/node/node" + std::to_string(near.numa_node) + "/cpulist")));
   const int part = share_near(share, there.count(), near.ranks);
-  return part > 0 && there.apply_to_caller() ? part : share;
+  const bool stays = part > 0 && there.apply_to_caller();
+  return told.value_or(stays ? part : share);
 }
 
 }  // namespace octet::cpu
