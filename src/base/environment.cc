@@ -1,6 +1,8 @@
 #include "octet/base/environment.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <vector>
 
@@ -33,7 +35,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "the mpirun that `launch/mpirun` calls. Not set: the first on `PATH` that belongs to the MPI that the "
      "program was built with (`trainer --version`)",
      "launch/mpirun", user},
-    {"OCTETRUN_START_TIMEOUT", "seconds",
+    {"OCTETRUN_START_TIMEOUT", "seconds, at least 1",
      "that ranks have for MPI's start and for opening a channel, after which the job ends with 75. Not set: "
      "600",
      "src/comm/mpi_start.cc", user},
@@ -268,6 +270,24 @@ void require_listed(const EnvironmentVariable& variable, const std::string& text
                .code = ExitCode::usage});
 }
 
+// Of the variables whose row asks for seconds or a number.
+void require_number(const EnvironmentVariable& variable, const std::string& text) {
+  const std::string_view values = variable.values;
+  const bool seconds = values.starts_with("seconds");
+  if (text.empty() || (!seconds && !values.starts_with("a number"))) return;
+  const double least = values.ends_with("at least 1") ? 1 : 0;
+  double number = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = seconds || number == std::floor(number);
+  if (error == std::errc() && end == text.data() + text.size() && number >= least && whole) return;
+  throw Error({.what = std::string("the environment variable ") + variable.name + " says what it cannot",
+               .expected = variable.values,
+               .found = std::string(variable.name) + "=" + text,
+               .where = "environment",
+               .fix = "set it to such a number, or unset it",
+               .code = ExitCode::usage});
+}
+
 }  // namespace
 
 std::span<const EnvironmentVariable> environment_variables() {
@@ -290,6 +310,7 @@ void require_known_variables(const std::map<std::string, std::string>& environme
       const EnvironmentVariable* const variable = find(name);
       if (variable == nullptr) refuse(name, text, nearest_name(name, own));
       require_listed(*variable, text);
+      require_number(*variable, text);
     } else if (name.starts_with(keys)) {
       const std::string meant = std::string(kOwnPrefix) + name.substr(keys.size());
       if (find(meant) != nullptr) refuse(name, text, meant);

@@ -65,6 +65,28 @@ TEST(Environment, WhatAVariableCannotSayIsRefusedWithWhatItCan) {
       << "words that stand for others";
 }
 
+TEST(Environment, NumbersAreReadWholeAndFromTheLeastOnwards) {
+  const Problem problem = refusal_of({{"OCTETRUN_START_TIMEOUT", "soon"}});
+  EXPECT_EQ(problem.what, "the environment variable OCTETRUN_START_TIMEOUT says what it cannot");
+  EXPECT_EQ(problem.expected, "seconds, at least 1");
+  EXPECT_EQ(problem.found, "OCTETRUN_START_TIMEOUT=soon");
+  EXPECT_EQ(problem.fix, "set it to such a number, or unset it");
+  EXPECT_EQ(problem.code, ExitCode::usage);
+  for (const auto& [name, text] : {std::pair{"OCTETRUN_START_TIMEOUT", "0"},
+                                   {"OCTETRUN_START_TIMEOUT", "60s"},
+                                   {"OCTETRUN_MEMORY_KEEP", "-1"},
+                                   {"OCTETRUN_SURVIVORS", "2.5"},
+                                   {"OCTETRUN_SURVIVORS", "nan"}}) {
+    EXPECT_NE(refusal_of({{name, text}}).what, "") << name << "=" << text;
+  }
+  EXPECT_EQ(refusal_of({{"OCTETRUN_START_TIMEOUT", "3"},
+                        {"OCTETRUN_MEMORY_KEEP", "0.5"},
+                        {"OCTETRUN_SURVIVORS", "2"},
+                        {"OCTETRUN_SOAK_STEPS", ""}})
+                .what,
+            "");
+}
+
 TEST(Environment, KnownAndForeignVariablesAreLeftAlone) {
   EXPECT_EQ(refusal_of({{"OCTETRUN_OVERLAP", "always"}, {"NCCL_DEBUG", "INFO"}, {"OCTETX", "1"}}).what, "");
 }

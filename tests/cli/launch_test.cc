@@ -231,6 +231,17 @@ TEST_F(Mpirun, DaemonsOnOtherNodesOfAJobAreNotEndedByStops) {
   EXPECT_EQ(agent("SLURM_NNODES=1"), "as it is\n");
 }
 
+// Open MPI 5 has another name for it.
+TEST_F(Mpirun, WhatReachesTheHostsIsToldToEachOpenMpi) {
+  stands_in("mpirun (Open MPI) 5.0.7", "echo \"${PRTE_MCA_plm_ssh_agent-as it is}\"");
+  const auto agent = [&](const std::string& environment) {
+    return start("-np 2 prog", "TMPDIR=" + folder_.path() + " " + environment).out;
+  };
+  EXPECT_EQ(agent("OMPI_MCA_plm_rsh_agent='ssh -F file'"), "ssh -F file\n");
+  EXPECT_EQ(agent("OMPI_MCA_plm_rsh_agent=ssh PRTE_MCA_plm_ssh_agent=rsh"), "rsh\n");
+  EXPECT_EQ(agent("env -u OMPI_MCA_plm_rsh_agent"), "as it is\n");
+}
+
 // srun launch/mpirun …: each task would start a run.
 TEST_F(Mpirun, OneForEachTaskOfAStepIsRefused) {
   stands_in("mpirun (Open MPI) 4.1.4", "echo started");
