@@ -231,6 +231,25 @@ TEST_F(Mpirun, DaemonsOnOtherNodesOfAJobAreNotEndedByStops) {
   EXPECT_EQ(agent("SLURM_NNODES=1"), "as it is\n");
 }
 
+// As Open MPI 5 does where a rank of another host is killed.
+TEST_F(Mpirun, ARankThatMpiEndsIsALossToBeStartedAgain) {
+  const auto ended = [&](int code) {
+    stands_in("mpirun (Open MPI) 5.0.7",
+              "exec >&2\nprintf '%078d\\n' 0 | tr 0 -\n"
+              "echo 'prterun has exited due to process rank 2 with PID 17 on node far calling'\n"
+              "echo '\"abort\". This may have caused other processes in the application to be'\n"
+              "printf '%078d\\n' 0 | tr 0 -\nexit " +
+                  std::to_string(code));
+    return start("-np 4 prog", "TMPDIR=" + folder_.path());
+  };
+  const Outcome lost = ended(14);
+  EXPECT_EQ(lost.code, 75) << lost.both();
+  expect_says(lost.err, "error: MPI ended a rank that had lost its connection");
+  expect_says(lost.err, "goes on from its newest checkpoint");
+  EXPECT_EQ(ended(77).code, 77) << "the program's own";
+  EXPECT_EQ(ended(1).code, 1);
+}
+
 // Open MPI 5 has another name for it.
 TEST_F(Mpirun, WhatReachesTheHostsIsToldToEachOpenMpi) {
   stands_in("mpirun (Open MPI) 5.0.7", "echo \"${PRTE_MCA_plm_ssh_agent-as it is}\"");
