@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
   const TemporaryFolder folder("sigkill");
   const Task& task = Task::get();
-  const std::string options = "max_steps=240 save_steps=10 bf16=true zero_stage=1 lr_scheduler_type=constant ";
+  const std::string options =
+      "max_steps=240 save_steps=10 bf16=true zero_stage=1 lr_scheduler_type=constant ";
   const std::string log = folder / "run/trainer_log.jsonl";
   // The script ends with the launcher's code.
   const Outcome killed =

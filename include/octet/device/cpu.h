@@ -69,11 +69,11 @@ struct CoresNear {
   int ranks = 1;       ///< of this node that would best compute there, itself included
 };
 
-/// Threads of this process: what OMP_NUM_THREADS says, or the cores that it may use, after resetting an affinity that a launcher set without being asked
-/// (Open MPI binds ranks to single cores when there are at most two), divided among `local_ranks` ranks of
-/// this node; this one is number `local_rank`. At least 1. Where `near` names a NUMA node, the calling thread
-/// and those that it starts from now on stay on its cores, and its ranks divide these, unless that leaves
-/// them much less (share_near()).
+/// Threads of this process: what OMP_NUM_THREADS says, or a share of the cores that it may use, divided among
+/// `local_ranks` ranks of this node; this one is number `local_rank`. At least 1. An affinity that a launcher
+/// set without being asked is reset first (Open MPI binds ranks to single cores when there are at most two).
+/// Where `near` names a NUMA node, the calling thread and those that it starts from now on stay on its cores,
+/// and its ranks divide these, unless that leaves them much less (share_near()).
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near = {});
 
 /// A rank's share of `there` cores that are best for `ranks_there` ranks, when `share` is what it has of the
