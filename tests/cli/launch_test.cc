@@ -256,7 +256,7 @@ TEST_F(Mpirun, WhatReachesTheHostsIsToldToEachOpenMpi) {
   const auto agent = [&](const std::string& environment) {
     return start("-np 2 prog", "TMPDIR=" + folder_.path() + " " + environment).out;
   };
-  EXPECT_EQ(agent("OMPI_MCA_plm_rsh_agent='ssh -F file'"), "ssh -F file\n");
+  EXPECT_EQ(agent("OMPI_MCA_plm_rsh_agent=/opt/agent"), "/opt/agent\n");
   EXPECT_EQ(agent("OMPI_MCA_plm_rsh_agent=ssh PRTE_MCA_plm_ssh_agent=rsh"), "rsh\n");
   EXPECT_EQ(agent("env -u OMPI_MCA_plm_rsh_agent"), "as it is\n");
 }
