@@ -84,6 +84,10 @@ void read_list(const Field& field, const Node& node, const Location& at, Value& 
 void read_arguments(const Field& field, const Node& node, const Location& at, Value& value) {
   if (node.kind != Node::Kind::map) wrong(field, shown(node), at, "write it as {min_lr: 1.0e-6}");
   for (const auto& [name, item] : node.members) {
+    // YAML reads "patience:3" as a name.
+    if (item.is_null() && name.find(':') != std::string::npos) {
+      wrong(field, "'" + name + "' without a value", at, "write a blank behind the colon: {min_lr: 1.0e-6}");
+    }
     if (item.is_null()) continue;
     if (item.kind != Node::Kind::scalar) wrong(field, "'" + name + "' is " + shown(item), at);
     const auto number = read_number(std::string(trim(item.text)));

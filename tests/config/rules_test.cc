@@ -144,6 +144,8 @@ TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
       refusal("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1, min_lr_rate: 1}"),
       "both");
   EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr: 1}"), "unknown argument 'min_lr' of 'linear'");
+  EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr:1}"), "'min_lr:1' without a value");
+  EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr:1}"), "write a blank behind the colon");
   EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {powr: 1}"),
               "did you mean 'power'?");
   EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: x}"), "number");
