@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -54,7 +56,8 @@ int open_regular(const std::string& path, struct stat& st) {
        .expected = "a regular file",
        .found = kind_of(st.st_mode),
        .where = path,
-       .fix = "name a file; what is read twice, such as the output of a command, is written into one first"});
+       .fix = "name a file; what is read twice, such as the output of a command, is written into one first",
+       .code = ExitCode::usage});
 }
 
 std::string read_all(int fd, const std::string& path, std::int64_t expected) {
@@ -112,14 +115,17 @@ std::string read_regular_file(const std::string& path, std::int64_t most) {
                  .expected = "at most " + std::to_string(most) + " bytes",
                  .found = std::to_string(st.st_size) + " bytes",
                  .where = path,
-                 .fix = "look whether it is the file that was meant"});
+                 .fix = "look whether it is the file that was meant",
+                 .code = ExitCode::usage});
   }
   return read_all(file.fd, path, st.st_size);
 }
 
 ExitCode exit_code_of(int error) {
-  const bool storage = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EROFS || error == EIO;
-  return storage ? ExitCode::storage : ExitCode::failure;
+  static constexpr std::array kStorage{ENOSPC, EDQUOT, EFBIG, EROFS, EIO};
+  static constexpr std::array kPath{ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};
+  if (std::ranges::find(kStorage, error) != kStorage.end()) return ExitCode::storage;
+  return std::ranges::find(kPath, error) != kPath.end() ? ExitCode::usage : ExitCode::failure;
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {
@@ -163,7 +169,8 @@ void make_folders(const std::string& path) {
     throw Error({.what = "cannot make a folder",
                  .found = code ? code.message() : "a file is in the way",
                  .where = path,
-                 .fix = "choose a folder that can be written"});
+                 .fix = "choose a folder that can be written",
+                 .code = code ? exit_code_of(code.value()) : ExitCode::usage});
   }
 }
 

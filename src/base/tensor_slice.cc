@@ -12,7 +12,8 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape, const std::st
                    .expected = "extents of at least 0 whose product fits 63 bits",
                    .found = std::to_string(extent) + " among its extents",
                    .where = name,
-                   .fix = "fetch or write the file again: its header is damaged"});
+                   .fix = "fetch or write the file again: its header is damaged",
+                   .code = ExitCode::usage});
     }
   }
   return count;

@@ -21,13 +21,15 @@
 namespace octet::checkpoint {
 namespace {
 
+constexpr const char* kTakeAnother = "this checkpoint cannot be used: take an older one";
+
 [[noreturn]] void damaged(const std::string& what, const std::string& where, const std::string& expected = "",
                           const std::string& found = "") {
   throw Error({.what = what,
                .expected = expected,
                .found = found,
                .where = where,
-               .fix = "this checkpoint cannot be used: take an older one",
+               .fix = kTakeAnother,
                .code = ExitCode::no_valid_checkpoint});
 }
 
@@ -44,6 +46,20 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
                  .code = ExitCode::no_valid_checkpoint});
   }
   manifest_ = read_manifest(path);
+  try {
+    open_data();
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::usage) throw;
+    // The path of a missing or unreadable file is part of the checkpoint, and no mistake in the command.
+    Problem problem = e.problem();
+    problem.code = ExitCode::no_valid_checkpoint;
+    problem.fix = kTakeAnother;
+    throw Error(problem);
+  }
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) by_name_[manifest_.tensors[i].name] = i;
+}
+
+void Checkpoint::open_data() {
   // Opening what is not a file (a pipe) must not wait for whoever writes to it.
   Descriptor file = open_file(data_path_, O_RDONLY | O_NONBLOCK);
   struct stat st {};
@@ -56,7 +72,6 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
   const std::string layout = hash_layout(file.get(), data_path_, manifest_);
   if (layout != manifest_.layout_hash)
     damaged("the HDF5 metadata of a checkpoint is damaged", data_path_, manifest_.layout_hash, layout);
-  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) by_name_[manifest_.tensors[i].name] = i;
   fd_ = file.get();
   config_yaml_ = without_filling(read_text(manifest_.config, "config"));
   state_ = parse_json(read_text(manifest_.state, "state"), data_path_ + ", /state");

@@ -122,7 +122,8 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
       throw Error({.what = "cannot replace old weights",
                    .found = code.message(),
                    .where = old.string(),
-                   .fix = "look at the rights of the folder and of the file system"});
+                   .fix = "look at the rights of the folder and of the file system",
+                   .code = exit_code_of(code.value())});
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
     shards[i]->publish();
@@ -147,7 +148,8 @@ Json config_of(const std::string& folder) {
         {.what = "config.json is no JSON object",
          .expected = "{...}",
          .where = config_path_of(folder),
-         .fix = "write the configuration of the model into it, as transformers' save_pretrained does"});
+         .fix = "write the configuration of the model into it, as transformers' save_pretrained does",
+         .code = ExitCode::usage});
   return config;
 }
 
@@ -173,7 +175,8 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   if (wanted.empty())
     throw Error({.what = "there are no parameters to export",
                  .where = options.folder,
-                 .fix = "name a checkpoint of a model with weights"});
+                 .fix = "name a checkpoint of a model with weights",
+                 .code = ExitCode::usage});
 
   std::error_code code;
   if (!fs::exists(options.folder, code) || fs::is_empty(options.folder, code)) {
@@ -189,7 +192,8 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
         throw Error({.what = "cannot rename a finished export into place",
                      .found = code.message(),
                      .where = folder,
-                     .fix = "look at the rights of the folder and of the file system, and export again"});
+                     .fix = "look at the rights of the folder and of the file system, and export again",
+                     .code = exit_code_of(code.value())});
       const auto parent = fs::path(folder).parent_path();
       sync_folder(parent.empty() ? "." : parent.string());
       return written;
@@ -203,7 +207,8 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
     throw Error({.what = "the folder holds weights already",
                  .found = weight_files(options.folder).front().filename().string(),
                  .where = options.folder,
-                 .fix = "export to another folder or remove the weights"});
+                 .fix = "export to another folder or remove the weights",
+                 .code = ExitCode::usage});
   }
   return fill(options.folder, options, config, wanted, read);
 }

@@ -62,7 +62,8 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
     throw Error({.what = "cannot list an output folder",
                  .found = code.message(),
                  .where = output_dir,
-                 .fix = "look at the rights of the folder and of the file system"});
+                 .fix = "look at the rights of the folder and of the file system",
+                 .code = exit_code_of(code.value())});
   }
   std::sort(found.begin(), found.end());
   return found;

@@ -9,6 +9,7 @@
 #include "convert.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
+#include "octet/checkpoint/folder.h"
 #include "values.h"
 
 namespace octet::checkpoint {
@@ -87,6 +88,7 @@ bool matches(const std::string& name, const std::string& filter) {
 Inspection inspect(const std::string& path, const std::string& filter, bool verify_all) {
   const Checkpoint checkpoint(path);
   const Manifest& manifest = checkpoint.manifest();
+  require_own_name(path, manifest.step);
   Inspection inspection{.path = path,
                         .step = manifest.step,
                         .world = manifest.world,
@@ -235,6 +237,8 @@ bool Difference::identical() const {
 
 Difference diff(const std::string& first, const std::string& second, const std::string& filter) {
   const Checkpoint a(first), b(second);
+  require_own_name(first, a.step());
+  require_own_name(second, b.step());
   Difference difference{.first = first, .second = second, .first_step = a.step(), .second_step = b.step()};
   for (const auto& tensor : a.tensors()) {
     if (!matches(tensor.name, filter)) continue;

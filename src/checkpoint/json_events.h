@@ -20,7 +20,8 @@ inline std::string shown(const std::string& name) {
                .expected = expected,
                .found = found,
                .where = tensor.empty() ? path : path + ", tensor '" + shown(tensor) + "'",
-               .fix = "the file is damaged or not a safetensors file: fetch or write it again"});
+               .fix = "the file is damaged or not a safetensors file: fetch or write it again",
+               .code = ExitCode::usage});
 }
 
 // Events of nlohmann's parser, which keeps no recursion and no tree: a header of a hundred megabytes with a

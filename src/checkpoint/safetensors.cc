@@ -19,7 +19,8 @@ namespace {
                .found = std::to_string(names.size()) + " other tensors" +
                         (near.empty() ? "" : ", the nearest is '" + near + "'"),
                .where = where,
-               .fix = "check that the weights belong to the config.json beside them"});
+               .fix = "check that the weights belong to the config.json beside them",
+               .code = ExitCode::usage});
 }
 
 }  // namespace
@@ -67,7 +68,8 @@ const std::byte* range(const SafetensorsFile& file, const StoredTensor& tensor, 
          .found = std::string(safetensors_name(tensor.dtype)),
          .where = where,
          .fix = as_float ? "weights quantised to integers must be converted to a float dtype first"
-                         : "write the tensor in such a dtype"});
+                         : "write the tensor in such a dtype",
+         .code = ExitCode::usage});
   }
   return file.bytes(tensor).data() + static_cast<std::size_t>(begin) * size_of(tensor.dtype);
 }
@@ -143,7 +145,8 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
                  .expected = stem + ".safetensors or " + stem + ".safetensors.index.json",
                  .where = folder,
                  .fix = "check the path; weights in other formats (pytorch_model.bin) must be converted to "
-                        "safetensors first"});
+                        "safetensors first",
+                 .code = ExitCode::usage});
   }
   const auto weight_map = parse_weight_map(read_file(index), index);
   std::unordered_map<std::string, std::size_t> file_numbers;
@@ -158,7 +161,8 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
         throw Error({.what = "tensor '" + tensor.name + "' stands in two shards",
                      .found = files_[it->second].path() + " and " + files_[i].path(),
                      .where = index,
-                     .fix = "remove shards that belong to other weights"});
+                     .fix = "remove shards that belong to other weights",
+                     .code = ExitCode::usage});
       }
     }
   }
@@ -170,7 +174,8 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
                    .expected = file,
                    .found = it == stands_in.end() ? "in no shard" : "in " + files_[it->second].path(),
                    .where = index,
-                   .fix = "fetch or write the weights again"});
+                   .fix = "fetch or write the weights again",
+                   .code = ExitCode::usage});
     }
     file_by_tensor_[tensor] = expected;
   }
@@ -231,7 +236,8 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
                    .found = shape_text(tensor.shape),
                    .where = tensor.file,
                    .fix = "check that the weights belong to the config.json beside them, and its keys for "
-                          "layers and biases"});
+                          "layers and biases",
+                   .code = ExitCode::usage});
     }
     if (left_out++ == 0) example = name;
   }

@@ -67,7 +67,8 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
       throw Error({.what = "a tensor's name cannot be used twice",
                    .found = tensor.name,
                    .where = path,
-                   .fix = "give one of the tensors another name"});
+                   .fix = "give one of the tensors another name",
+                   .code = ExitCode::usage});
     }
     const std::int64_t bytes = byte_count(tensor);
     separate();
@@ -79,14 +80,17 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
     if (__builtin_add_overflow(at, bytes, &at) || at > INT64_MAX / 2)
       throw Error({.what = "the tensors are too large for one file",
                    .where = path,
-                   .fix = "write several files: a smaller --size"});
+                   .fix = "write several files: a smaller --size",
+                   .code = ExitCode::usage});
     header += std::to_string(at) + "]}";
   }
   header += '}';
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > kMaxSafetensorsHeader)
-    throw Error(
-        {.what = "too many tensors for one safetensors file", .where = path, .fix = "write smaller shards"});
+    throw Error({.what = "too many tensors for one safetensors file",
+                 .where = path,
+                 .fix = "write smaller shards",
+                 .code = ExitCode::usage});
   return {std::move(header), at};
 }
 

@@ -21,7 +21,8 @@ std::int64_t byte_count(const TensorHeader& tensor) {
     throw Error({.what = "a tensor is too large",
                  .found = shape_text(tensor.shape),
                  .where = tensor.name,
-                 .fix = "fetch or write the file again: its header is damaged"});
+                 .fix = "fetch or write the file again: its header is damaged",
+                 .code = ExitCode::usage});
   }
   return bytes;
 }

@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
@@ -147,6 +148,7 @@ int export_trained_adapters(const ExportWish& wish, const config::Config& run, c
 
 int export_trained(const ExportWish& wish) {
   const checkpoint::Checkpoint checkpoint(wish.path);
+  checkpoint::require_own_name(wish.path, checkpoint.step());
   config::Config run =
       config::load_text(checkpoint.config_yaml(), wish.path + " (configuration)", {}, {.for_training = false})
           .config;

@@ -27,7 +27,8 @@ Delays::Delays(int rank) : rank_(static_cast<std::uint64_t>(rank)) {
     throw Error(Problem{.what = "OCTETRUN_DELAYS is no time",
                         .expected = "milliseconds, 0 to " + std::to_string(longest_milliseconds),
                         .found = "'" + std::string(told) + "'",
-                        .fix = "unset it: it is for tests"});
+                        .fix = "unset it: it is for tests",
+                        .code = ExitCode::usage});
   }
   most_ = std::chrono::milliseconds(milliseconds);
 }

@@ -54,7 +54,8 @@ std::vector<std::string> files_of(const std::string& path) {
     throw Error({.what = "a folder of data cannot be read",
                  .found = code.message(),
                  .where = path,
-                 .fix = "look at the rights of the folder"});
+                 .fix = "look at the rights of the folder",
+                 .code = exit_code_of(code.value())});
   std::ranges::sort(files);
   return files;
 }

@@ -90,7 +90,8 @@ std::string file_state(const std::string& path) {
     throw Error({.what = "a file cannot be looked at",
                  .found = std::strerror(errno),
                  .where = path,
-                 .fix = "look at the path and its rights"});
+                 .fix = "look at the path and its rights",
+                 .code = exit_code_of(errno)});
   }
   std::string part = std::to_string(found.st_mtim.tv_nsec);
   part.insert(0, 9 - part.size(), '0');

@@ -60,7 +60,8 @@ void require_finite(double largest) {
   if (std::isfinite(largest)) return;
   throw Error({.what = "the model's logits are not finite numbers",
                .found = std::to_string(largest),
-               .fix = "look whether the model's training diverged, or whether its weights are damaged"});
+               .fix = "look whether the model's training diverged, or whether its weights are damaged",
+               .code = ExitCode::usage});
 }
 
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,

@@ -56,7 +56,8 @@ RunLog::RunLog(const std::string& path, std::int64_t first_step) : path_(path) {
     throw Error({.what = "the log cannot be opened",
                  .found = std::strerror(errno),
                  .where = path,
-                 .fix = "look at the rights of the folder and the room on its disk"});
+                 .fix = "look at the rights of the folder and the room on its disk",
+                 .code = exit_code_of(errno)});
 }
 
 RunLog::~RunLog() {

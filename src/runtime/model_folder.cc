@@ -71,7 +71,8 @@ model::Architecture read_model(const std::string& folder) {
                  .expected = "a folder with config.json, tokenizer and weights, or the name of a model in "
                              "Hugging Face's cache; nothing is downloaded",
                  .where = folder,
-                 .fix = "fetch the model first (hf download NAME), or name a folder that holds it"});
+                 .fix = "fetch the model first (hf download NAME), or name a folder that holds it",
+                 .code = ExitCode::usage});
   }
   if (!path_exists(folder + "/config.json") && path_exists(folder + "/adapter_config.json")) {
     throw Error({.what = "the folder holds an adapter and no model",

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "octet/base/error.h"
+#include "octet/base/log.h"
 
 namespace octet::runtime {
 namespace {
@@ -54,8 +55,7 @@ class Line {
     }
     return *this << (digits.data() + at);
   }
-  // A terminal that is gone takes nothing more, and that is no harm.
-  void write() const { [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text_.data(), size_); }
+  void write() const { log::write_from_handler(text_.data(), size_); }
 
  private:
   std::array<char, 300> text_{};

@@ -141,7 +141,8 @@ Job::Job(const std::vector<std::string>& words, Hear hear) : hear_(std::move(hea
     throw Error({.what = "the job cannot be started",
                  .found = std::strerror(error),
                  .where = words[0],
-                 .fix = "look at its name and rights"});
+                 .fix = "look at its name and rights",
+                 .code = exit_code_of(error)});
   }
   ::fcntl(output_, F_SETFL, O_NONBLOCK);
 }

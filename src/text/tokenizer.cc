@@ -111,12 +111,14 @@ void Tokenizer::Parts::encode(std::string_view text, const EncodeOptions& option
     throw Error({.what = "a text is too long to be tokenised",
                  .expected = "less than 2 GiB",
                  .found = human_bytes(static_cast<double>(text.size())),
-                 .fix = "cut it into documents"});
+                 .fix = "cut it into documents",
+                 .code = ExitCode::usage});
   }
   if (!is_utf8(text)) {
     throw Error({.what = "a text is not UTF-8 and cannot be tokenised",
                  .found = "'" + std::string(text.substr(0, 40)) + "'...",
-                 .fix = "convert the data to UTF-8"});
+                 .fix = "convert the data to UTF-8",
+                 .code = ExitCode::usage});
   }
   auto scratch = pool.take();
   scratch->made.clear();

@@ -83,7 +83,8 @@ void remove_old(const std::string& path, bool allowed) {
     throw Error({.what = "cannot replace an old adapter",
                  .found = code.message(),
                  .where = path,
-                 .fix = "look at the rights of the folder and of the file system"});
+                 .fix = "look at the rights of the folder and of the file system",
+                 .code = exit_code_of(code.value())});
 }
 
 }  // namespace

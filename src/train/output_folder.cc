@@ -103,7 +103,8 @@ void set_aside(const std::string& folder) {
       throw Error({.what = "cannot move a checkpoint",
                    .found = code.message(),
                    .where = from,
-                   .fix = "look at the rights of the folder and of the file system"});
+                   .fix = "look at the rights of the folder and of the file system",
+                   .code = exit_code_of(code.value())});
   }
   sync_folder(aside);
   sync_folder(folder);

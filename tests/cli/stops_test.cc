@@ -350,7 +350,7 @@ TEST(ExitCodes, TellDamageFromMistakesAndFromTheDisk) {
   EXPECT_EQ(trainer(Task::get().train(folder / "b", "resume_from_checkpoint=" + newest)).code, 77);
   spill(newest + "/manifest.json", "{");
   EXPECT_EQ(trainer("inspect " + newest + " --verify").code, 77) << "damaged metadata";
-  EXPECT_EQ(trainer(Task::get().train("/proc/nothing")).code, 1);
+  EXPECT_EQ(trainer(Task::get().train("/proc/nothing")).code, 64);
   // A model of other shapes than the checkpoint's.
   fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
   Json config = parse_json(slurp(folder / "model/config.json"), "config.json");

@@ -130,7 +130,7 @@ TEST_F(TokenizedPath, RunsAtTheSameTimeDoNotDisturbEachOther) {
 TEST_F(TokenizedPath, AFolderThatCannotBeWrittenIsSaidOnce) {
   tokens_ = "/proc/nothing";
   const Outcome outcome = run("", 2);
-  EXPECT_EQ(outcome.code, 1) << outcome.both();
+  EXPECT_EQ(outcome.code, 64) << outcome.both();
   EXPECT_EQ(errors_in(outcome), 1) << outcome.err;
   EXPECT_NE(outcome.err.find("/proc/nothing"), std::string::npos) << outcome.err;
 }

@@ -19,8 +19,8 @@ std::string read_file(const std::string& path);
 /// folder, a larger file) before a byte is read, and never waits for whoever may write to it.
 std::string read_regular_file(const std::string& path, std::int64_t most);
 
-/// The exit code for a failed call on a file, from its errno: `storage` when the disk is full, over a quota
-/// or a limit, read-only, or fails; else `failure`.
+/// Returns the exit code for a failed call on a file, from its errno: `storage` if the disk is full, over a
+/// quota or a limit, read-only, or fails; `usage` if the path or its rights are wrong; otherwise `failure`.
 ExitCode exit_code_of(int error);
 
 /// Writes `bytes` to a temporary name beside `path`, fsyncs, renames over `path`, fsyncs the folder.

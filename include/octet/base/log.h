@@ -2,14 +2,18 @@
 // run has a folder, to training.log in it; standard output belongs to results.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 namespace octet::log {
 
 /// Says who speaks. `speaks` is true on the one rank that prints; others stay silent below `error`.
 void set_rank(int rank, bool speaks);
-/// Also writes every line to this file (appending). Only on the rank that prints.
+/// Also writes every line to this file (appending), first the lines that were printed before this call. Only
+/// on the rank that prints.
 void open_file(const std::string& path);
+/// Appends the errors of this rank, which does not print, to the file of the rank that prints.
+void open_file_for_errors(const std::string& path);
 /// Called before a line is printed and after, so that a progress bar can step aside.
 void set_hooks(void (*before)(), void (*after)());
 
@@ -17,5 +21,8 @@ void info(const std::string& line);
 void warn(const std::string& line);
 void error(const std::string& line);
 void debug(const std::string& line);
+
+/// Writes bytes to standard error and to the file as they are. Signal handlers may call it.
+void write_from_handler(const char* text, std::size_t size);
 
 }  // namespace octet::log

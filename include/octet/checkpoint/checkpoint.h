@@ -100,6 +100,8 @@ class Checkpoint {
   void verify(const CheckpointTensor& tensor) const;
 
  private:
+  /// Opens the data file and reads the state and the configuration from it.
+  void open_data();
   void read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, std::byte* out, bool verify) const;
   void read_bytes(std::int64_t offset, void* out, std::int64_t bytes) const;
   std::string read_text(const TextBlock& block, const char* what) const;

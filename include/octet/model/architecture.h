@@ -128,7 +128,7 @@ struct Architecture {
 /// supported, or an unknown key that may change the mathematics, and naming the known families for another.
 /// Of a multimodal model this is the text model (text_config), whose missing keys have its class's values.
 Architecture read_architecture(const Json& config, const std::string& where);
-/// Of the folder's config.json.
+/// Reads the folder's config.json. Throws Error (usage) if the folder has none.
 Architecture read_architecture(const std::string& folder);
 
 /// Settles under which names a multimodal checkpoint holds its text model: `exists` tells whether its weights

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <tuple>
 
 #include "config_reader.h"
+#include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/ops/routing.h"
 #include "stored_weights.h"
@@ -376,8 +378,43 @@ void name_tensors(Architecture& a, const std::function<bool(const std::string&)>
   }
 }
 
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Returns a folder at most two levels below `folder` that holds config.json, or "".
+std::string model_below(const std::string& folder) {
+  int left = 1000;  // entries: the folder may be the root of a file system
+  std::error_code code;
+  for (fs::recursive_directory_iterator at(folder, code), end; !code && at != end && left > 0;
+       at.increment(code), --left) {
+    if (at.depth() >= 2) at.disable_recursion_pending();
+    if (at->path().filename() == "config.json") return at->path().parent_path().string();
+  }
+  return "";
+}
+
+[[noreturn]] void refuse_folder(const std::string& folder) {
+  std::error_code none;
+  const bool is_folder = fs::is_directory(folder, none);
+  const std::string below = is_folder ? model_below(folder) : "";
+  throw Error({.what = "this is no model folder",
+               .expected = "a folder with config.json, the tokenizer's files and weights",
+               .found = !is_folder                   ? "a file, not a folder"
+                        : fs::is_empty(folder, none) ? "an empty folder"
+                                                     : "a folder without config.json",
+               .where = folder,
+               .fix = below.empty()
+                          ? "name a folder that `hf download` or transformers' save_pretrained wrote"
+                          : "did you mean " + below + "?",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
 Architecture read_architecture(const std::string& folder) {
   const std::string path = folder + "/config.json";
+  if (path_exists(folder) && !path_exists(path)) refuse_folder(folder);
   return read_architecture(read_json(path), path);
 }
 
