@@ -2,6 +2,9 @@
 # stops the configuration with its name.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
+  # Paths below the source folder count as relative: every clone of this machine finds what another one compiled.
+  set(CCACHE_PROGRAM ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+                     CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()

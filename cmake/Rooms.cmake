@@ -35,6 +35,9 @@ endif()
 # The rooms that have a CUDA side; no other room knows whether there is one.
 set(OCTET_ROOMS_WITH_CUDA device ops comm)
 
+# The rooms whose code takes no part of a step's time.
+set(OCTET_COLD_ROOMS plan config report runtime setup train supervise cli)
+
 # octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
 # EXPORTS: rooms that its public headers include, which whoever links it then sees too.
 # USES: rooms that only its own sources include.
@@ -66,6 +69,9 @@ function(octet_room name)
   endif()
   if(sources)
     add_library(octet_${name} STATIC ${sources})
+    if(name IN_LIST OCTET_COLD_ROOMS)
+      target_compile_options(octet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
     target_include_directories(octet_${name} PUBLIC $<BUILD_INTERFACE:${view}> PRIVATE ${PROJECT_SOURCE_DIR}/src/${name})
     target_link_libraries(octet_${name} PUBLIC ${ROOM_EXPORTS} PRIVATE ${ROOM_USES} $<BUILD_INTERFACE:octet_options>
                           ${ROOM_LIBRARIES})

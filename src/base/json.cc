@@ -127,7 +127,30 @@ class Builder {
   std::vector<Level> levels_;
 };
 
+const Json& null_json() {
+  static const Json null;
+  return null;
+}
+
 }  // namespace
+
+JsonMember::JsonMember() = default;
+JsonMember::JsonMember(Json* moved_from) : value_(std::make_unique<Json>(std::move(*moved_from))) {}
+JsonMember::JsonMember(const JsonMember& other)
+    : value_(other.value_ ? std::make_unique<Json>(*other.value_) : nullptr) {}
+JsonMember::JsonMember(JsonMember&& other) noexcept = default;
+JsonMember& JsonMember::operator=(const JsonMember& other) {
+  if (this != &other) value_ = other.value_ ? std::make_unique<Json>(*other.value_) : nullptr;
+  return *this;
+}
+JsonMember& JsonMember::operator=(JsonMember&& other) noexcept = default;
+JsonMember::~JsonMember() = default;
+
+const Json& JsonMember::operator*() const { return value_ ? *value_ : null_json(); }
+Json& JsonMember::operator*() {
+  if (!value_) value_ = std::make_unique<Json>();
+  return *value_;
+}
 
 Json parse_json(std::string_view text, const std::string& where, bool comments, int max_depth) {
   Builder builder(where, max_depth);

@@ -15,6 +15,7 @@
 #include "memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "outline.h"
 

@@ -8,6 +8,7 @@
 
 #include "convert.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
 #include "values.h"
@@ -120,7 +121,7 @@ std::string render(const Inspection& inspection, bool with_config) {
                      "\nwritten by  " + std::to_string(inspection.world) + " ranks, ZeRO stage " +
                      std::to_string(inspection.zero_stage) + "\nsize        " +
                      human_bytes(static_cast<double>(inspection.file_bytes)) + "\nstate       " +
-                     inspection.state.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
+                     inspection.state->dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
   std::vector<std::vector<std::string>> rows{
       {"tensor", "dtype", "shape", "bytes", "norm", "min", "max", "hash"}};
   for (const auto& tensor : inspection.tensors) {
@@ -155,7 +156,7 @@ Json to_json(const Inspection& inspection) {
                        {"verified", inspection.tensors_verified},
                        {"of", inspection.tensors_in_all},
                        {"problems", inspection.problems}};
-  json["state"] = inspection.state;
+  json["state"] = *inspection.state;
   json["config"] = inspection.config_yaml;
   json["tensors"] = Json::array();
   for (const auto& tensor : inspection.tensors) {

@@ -12,6 +12,7 @@
 #include "file_io.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 
 namespace octet::checkpoint {
 namespace {

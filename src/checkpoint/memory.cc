@@ -18,6 +18,7 @@
 #include "memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/base/thread_priority.h"
@@ -297,7 +298,7 @@ void MemoryTier::take(const CheckpointContents& contents, bool beside) {
         .world = place.size,
         .rank = place.rank,
         .host = place.host,
-        .state = place.rank == 0 ? contents.state.dump(-1, ' ', false, Json::error_handler_t::replace) : "",
+        .state = place.rank == 0 ? contents.state->dump(-1, ' ', false, Json::error_handler_t::replace) : "",
         .config = place.rank == 0 ? contents.config_yaml : ""};
     work.header = lay_part_out(std::move(facts), contents.slices);
     work.memory = PartMemory::make(slot_folder(work.slot) + "/" + part_name(place.rank, place.size),

@@ -9,6 +9,7 @@
 
 #include "json_events.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/tensor_slice.h"
 
 namespace octet::checkpoint {

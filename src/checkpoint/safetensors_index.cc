@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "json_events.h"
+#include "octet/base/json.h"
 #include "safetensors_header.h"
 
 namespace octet::checkpoint {

@@ -20,6 +20,7 @@
 #include "manifest.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
 #include "outline.h"
@@ -70,7 +71,7 @@ class Saving {
     const auto parent = fs::path(output_dir_).parent_path();
     if (!parent.empty()) sync_folder(parent.string());
     try {
-      state_text_ = filled_up(contents_.state.dump());
+      state_text_ = filled_up(contents_.state->dump());
     } catch (const nlohmann::json::exception& e) {
       throw Error(Problem{.what = "the training state cannot be written as JSON", .found = e.what()});
     }

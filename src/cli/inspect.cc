@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/printable.h"
 #include "octet/checkpoint/inspect.h"
 #include "options.h"

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/adapters.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "plan_report.h"
 
 namespace octet::cli {

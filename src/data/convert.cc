@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 

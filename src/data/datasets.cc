@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/hub_cache.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/random.h"
 #include "octet/base/strings.h"

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 
 namespace octet::data {

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/random.h"
 #include "octet/base/strings.h"
 

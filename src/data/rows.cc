@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 #include "row_bytes.h"

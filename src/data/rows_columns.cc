@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 
 namespace octet::data {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "row_bytes.h"
 #include "row_readers.h"

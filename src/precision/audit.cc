@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 
 namespace octet::precision {

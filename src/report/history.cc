@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "octet/base/json.h"
 #include "run_log.h"
 #include "words.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/report/plot.h"
 #include "octet/report/reporter.h"
 

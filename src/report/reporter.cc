@@ -7,6 +7,7 @@
 #include <map>
 
 #include "octet/base/environment.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "reporter_impl.h"
 
@@ -103,8 +104,8 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   }
   if (f.memory_bytes > 0) row["vram_allocated"] = gib(f.memory_bytes);
   if (f.memory_peak_bytes > 0) row["vram_reserved"] = gib(f.memory_peak_bytes);
-  if (!f.fp8.is_null()) row["fp8"] = f.fp8;
-  if (!f.fp8_layers.is_null()) row["fp8_layers"] = f.fp8_layers;
+  if (!f.fp8->is_null()) row["fp8"] = *f.fp8;
+  if (!f.fp8_layers->is_null()) row["fp8_layers"] = *f.fp8_layers;
   log.append(std::move(row));
 
   std::string line = "{'loss': " + python_number(loss, 5) +
@@ -149,8 +150,8 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
     if (!f.rank_losses[rank]) continue;
     scalars.emplace_back("rank" + std::to_string(rank) + "/loss", *f.rank_losses[rank]);
   }
-  if (f.fp8.is_object()) {
-    for (const auto& [product, operands] : f.fp8.items()) {
+  if (f.fp8->is_object()) {
+    for (const auto& [product, operands] : f.fp8->items()) {
       for (const auto& [operand, values] : operands.items()) {
         const std::string tag = "fp8/" + product + "/" + operand;
         scalars.emplace_back(tag + "_saturated", number_of(values, "saturated"));

@@ -8,6 +8,7 @@
 #include "history.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
@@ -53,7 +54,7 @@ struct Reporter::Impl {
     add_rows(log.rows(), totals);
     totals.device_seconds = totals.elapsed * static_cast<double>(facts.world);
     if (facts.first_step == 0) return;
-    const Json state = facts.resumed.is_object() ? facts.resumed : state_of_folder();
+    const Json state = facts.resumed->is_object() ? *facts.resumed : state_of_folder();
     if (state.is_object() && number_of(state, "global_step") == static_cast<double>(facts.first_step)) {
       take_over_state(state, totals, window);
     }

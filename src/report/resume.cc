@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "octet/base/json.h"
 #include "run_log.h"
 
 namespace octet::report {

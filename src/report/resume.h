@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "history.h"
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "window.h"
 
 namespace octet::report {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/report/plot.h"
 #include "reporter_impl.h"

@@ -4,6 +4,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/model/facts.h"
 
 namespace octet::runtime {

@@ -4,6 +4,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 
 namespace octet::supervise {

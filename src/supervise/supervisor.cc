@@ -15,6 +15,7 @@
 #include "job.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"

@@ -6,6 +6,7 @@
 #include "byte_alphabet.h"
 #include "component.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "utf8.h"
 
 namespace octet::text {

@@ -1,6 +1,7 @@
 #include "component.h"
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 
 namespace octet::text {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "jinja_tree.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 
 namespace octet::text {
 namespace jinja {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "python_json.h"
 #include "utf8.h"
 

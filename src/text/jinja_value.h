@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 
 namespace octet::text::jinja {
 

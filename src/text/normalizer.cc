@@ -3,6 +3,7 @@
 #include "component.h"
 #include "nfc.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "pattern.h"
 
 namespace octet::text {

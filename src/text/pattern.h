@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "regex.h"
 
 namespace octet::text {

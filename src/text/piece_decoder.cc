@@ -3,6 +3,7 @@
 #include "byte_alphabet.h"
 #include "component.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "pattern.h"
 #include "utf8.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 
 namespace octet::text {
 

@@ -5,6 +5,7 @@
 #include "byte_alphabet.h"
 #include "component.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "unicode.h"
 
 namespace octet::text {

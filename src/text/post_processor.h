@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/text/tokenizer.h"
 
 namespace octet::text {

@@ -4,6 +4,7 @@
 
 #include "component.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "pattern.h"
 
 namespace octet::text {

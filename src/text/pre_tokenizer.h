@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "aligned_text.h"
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 
 namespace octet::text {
 

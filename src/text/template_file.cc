@@ -8,6 +8,7 @@
 #include "jinja_tree.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/text/template_match.h"
 
 namespace octet::text {

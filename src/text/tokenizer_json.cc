@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 
 namespace octet::text {
 namespace {

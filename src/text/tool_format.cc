@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "octet/base/json.h"
 #include "template_table.h"
 
 namespace octet::text {

@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/model/tuning.h"

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/export.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/config/derive.h"
@@ -52,7 +53,7 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
   RunFiles files;
   files.checkpoint = checkpoint::size_of(
       {.tensors = outline.tensors,
-       .state_bytes = kStateOfRun + static_cast<std::int64_t>(outline.adapters.dump().size()),
+       .state_bytes = kStateOfRun + static_cast<std::int64_t>(outline.adapters->dump().size()),
        .config_bytes = static_cast<std::int64_t>(outline.config_yaml.size()),
        .step = outline.step,
        .world = outline.world,

@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
@@ -79,10 +80,10 @@ void Run::take_to_memory() {
   told_of_memory(memory_->wait());
   checkpoint::CheckpointContents contents = checkpoint_contents();
   // Of the checkpoint on disk that this step may not have.
-  contents.state.erase("best");
-  if (best_.step >= 0) contents.state["best"] = {{"step", best_.step}, {"loss", best_.loss}};
+  contents.state->erase("best");
+  if (best_.step >= 0) (*contents.state)["best"] = {{"step", best_.step}, {"loss", best_.loss}};
   if (takes_best_ && taken_.step >= 0)
-    contents.state["best_under_way"] = {{"step", taken_.step}, {"loss", taken_.loss}};
+    (*contents.state)["best_under_way"] = {{"step", taken_.step}, {"loss", taken_.loss}};
   contents.slices = state_slices(*engine_);
   memory_->take(contents, setup::saves_beside(config_));
   if (!setup::saves_beside(config_)) told_of_memory(memory_->wait());

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/memory.h"
 #include "octet/config/derive.h"

@@ -6,6 +6,7 @@
 
 #include "disk_room.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
@@ -50,15 +51,15 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
                         {"not_finite_in_a_row", not_finite_}};
   // The configuration names the file, not what is in it.
   if (config_.template_name && text::is_template_file(*config_.template_name))
-    contents.state["template_words"] = encoder_->chat_template()->words_hash();
-  add_checks(contents.state);
-  add_plateau(contents.state);
+    (*contents.state)["template_words"] = encoder_->chat_template()->words_hash();
+  add_checks(*contents.state);
+  add_plateau(*contents.state);
   if (is_best()) {
-    contents.state["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
+    (*contents.state)["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
   } else if (best_.step >= 0) {
-    contents.state["best"] = {{"step", best_.step}, {"loss", best_.loss}};
+    (*contents.state)["best"] = {{"step", best_.step}, {"loss", best_.loss}};
   }
-  if (reporter_) contents.state["trainer_state"] = reporter_->state();
+  if (reporter_) (*contents.state)["trainer_state"] = reporter_->state();
   return contents;
 }
 

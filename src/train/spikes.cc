@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/report/number.h"
 
 namespace octet::train {

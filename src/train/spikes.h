@@ -5,7 +5,7 @@
 #include <deque>
 #include <string>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/ops/step_limits.h"
 #include "octet/setup/fault_options.h"
 #include "octet/store/options.h"

@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 #include "sample.h"

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "../src/checkpoint/manifest.h"
+#include "octet/base/json.h"
 #include "sample.h"
 
 namespace octet::checkpoint {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "octet/base/json.h"
 #include "sample.h"
 #include "support/page.h"
 

@@ -54,7 +54,7 @@ class Hosts {
         tier.take({.step = step,
                    .zero_stage = 2,
                    .slices = slices_of(tensors, job.rank(), job.size()),
-                   .state = {{"step", step}},
+                   .state = Json{{"step", step}},
                    .config_yaml = "seed: 1\n"},
                   beside);
         if (beside)  // memory may change at once
@@ -195,7 +195,7 @@ TEST(Memory, ColumnsOfMatricesAreTakenAndRead) {
     tier.take({.step = 5,
                .zero_stage = 2,
                .slices = columns_of(tensors, job.rank(), job.size()),
-               .state = {{"step", 5}},
+               .state = Json{{"step", 5}},
                .config_yaml = "seed: 1\n"},
               false);
     EXPECT_TRUE(tier.wait()->whole);
@@ -404,7 +404,7 @@ TEST(Memory, GenerationsAreWrittenInTurnAndOnesOfOtherRanksGo) {
     tier.take({.step = 12,
                .zero_stage = 2,
                .slices = slices_of(tensors, job.rank(), job.size()),
-               .state = {{"step", 12}},
+               .state = Json{{"step", 12}},
                .config_yaml = "seed: 1\n"},
               false);
     tier.wait();

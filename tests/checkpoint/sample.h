@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/json.h"
 #include "octet/base/random.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/checkpoint.h"

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/export.h"
 #include "octet/checkpoint/safetensors_writer.h"
 #include "sample.h"

@@ -2,6 +2,7 @@
 #include <filesystem>
 
 #include "cli/adapter_task.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::test {

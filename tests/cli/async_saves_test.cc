@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cli/saves.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "cli/adapter_task.h"
 #include "cli/saves.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -2,6 +2,7 @@
 // are dealt out.
 #include "cli/effects.h"
 #include "cli/task.h"
+#include "octet/base/json.h"
 #include "octet/feed/corpus.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"

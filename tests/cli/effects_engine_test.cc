@@ -3,6 +3,7 @@
 #include "cli/effects.h"
 #include "cli/task.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/comm/threads.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"

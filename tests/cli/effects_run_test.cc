@@ -9,6 +9,7 @@
 
 #include "cli/effects.h"
 #include "cli/task.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/device/cpu.h"
 #include "octet/model/build.h"

@@ -5,6 +5,7 @@
 
 #include "cli/safetensors_contents.h"
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

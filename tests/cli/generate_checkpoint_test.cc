@@ -1,6 +1,7 @@
 // `trainer generate CHECKPOINT`: the answers of the folder that an export of the checkpoint makes.
 #include "cli/adapter_task.h"
 #include "cli/generate_task.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::test {

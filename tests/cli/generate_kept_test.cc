@@ -1,6 +1,7 @@
 // What `trainer generate` has written is kept: killed, changed by hand, asked again, with rows and calls that
 // are wrong.
 #include "cli/generate_task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -6,6 +6,7 @@
 #include "cli/generate_task.h"
 #include "octet/base/dtype.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/arrays_file.h"
 
 namespace octet::test {

@@ -3,6 +3,7 @@
 #include <regex>
 
 #include "cli/generate_task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

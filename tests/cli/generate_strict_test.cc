@@ -1,6 +1,7 @@
 // `trainer generate --deterministic strict`: the same bits in every batch and page, on any number of ranks
 // and after a kill, and those of a score of the whole text; what cannot have them is refused by name.
 #include "cli/generate_task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "cli/task.h"
 #include "cli/turns.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 inline const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";

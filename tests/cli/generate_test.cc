@@ -1,5 +1,6 @@
 // `trainer generate` with files: a data set comes out, the same at any number of ranks.
 #include "cli/generate_task.h"
+#include "octet/base/json.h"
 #include "octet/text/rouge.h"
 
 namespace octet::test {

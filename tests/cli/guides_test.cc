@@ -2,6 +2,7 @@
 // of the kind that the guide has, and a folder of the test in place of theirs.
 #include "cli/task.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

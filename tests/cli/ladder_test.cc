@@ -1,5 +1,6 @@
 // What to change in a run that does not fit, with what a rank holds then: in plans, and in errors of runs.
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

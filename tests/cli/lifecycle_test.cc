@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 #include "octet/device/cpu.h"
 
 namespace octet::test {

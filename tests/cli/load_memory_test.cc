@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "cli/logged.h"
+#include "octet/base/json.h"
 #include "support/events.h"
 
 namespace octet::test {

@@ -3,6 +3,7 @@
 
 #include "cli/logged.h"
 #include "cli/weights.h"
+#include "octet/base/json.h"
 #include "support/events.h"
 
 namespace octet::test {

@@ -7,6 +7,7 @@
 #include "cli/adapter_task.h"
 #include "cli/saves.h"
 #include "cli/small_disk.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -3,6 +3,7 @@
 
 #include "cli/task.h"
 #include "cli/weights.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

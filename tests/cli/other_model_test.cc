@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/threads.h"

@@ -2,6 +2,7 @@
 // from the number of parameters.
 #include "cli/task.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

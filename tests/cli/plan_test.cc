@@ -1,5 +1,6 @@
 // What a run will hold, before it starts: the figures of the run itself.
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "cli/rates.h"
 #include "cli/saves.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::test {

@@ -7,6 +7,7 @@
 
 #include "cli/adapter_task.h"
 #include "cli/safetensors_contents.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"

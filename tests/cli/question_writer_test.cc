@@ -7,6 +7,7 @@
 #include "../src/cli/generate/question_writer.h"
 #include "cli/generate_task.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 #include "octet/optim/plateau.h"
 
 namespace octet::test {

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::test {

@@ -12,6 +12,7 @@
 
 #include "cli/task.h"
 #include "octet/base/dtype.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 

@@ -11,6 +11,7 @@
 #include "cli/two_logs.h"
 #include "cli/weights.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/threads.h"
 #include "support/page.h"

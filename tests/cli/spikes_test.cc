@@ -1,6 +1,7 @@
 // Steps that stand out: skipped, left out with their data, or the end of the run; the same after a resume.
 #include "cli/rates.h"
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

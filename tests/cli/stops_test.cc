@@ -4,6 +4,7 @@
 
 #include "cli/saves.h"
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

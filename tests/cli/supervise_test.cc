@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "../src/cli/generate/question_writer.h"
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

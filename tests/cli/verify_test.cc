@@ -3,6 +3,7 @@
 #include <set>
 
 #include "cli/small_disk.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

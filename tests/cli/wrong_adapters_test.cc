@@ -6,6 +6,7 @@
 
 #include "cli/adapter_task.h"
 #include "cli/turns.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

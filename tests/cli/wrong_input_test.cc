@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/task.h"
+#include "octet/base/json.h"
 
 namespace octet::test {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 #include "support/temporary_folder.h"

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/data/dataset.h"
 #include "support/temporary_folder.h"
 

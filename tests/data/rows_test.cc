@@ -9,6 +9,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/data/encode.h"
 #include "support/temporary_folder.h"
 

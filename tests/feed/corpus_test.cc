@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "octet/base/json.h"
 #include "what_is_trained.h"
 
 namespace octet::feed {

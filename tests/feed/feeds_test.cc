@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/data/packing.h"
 #include "octet/feed/feed.h"
 #include "support/temporary_folder.h"

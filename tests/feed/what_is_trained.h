@@ -10,6 +10,7 @@
 
 #include "numbers.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/config/derive.h"
 #include "octet/feed/corpus.h"
 #include "octet/feed/feed.h"

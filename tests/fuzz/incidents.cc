@@ -5,6 +5,7 @@
 #include "fuzz.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "scratch.h"
 
 namespace octet::fuzz {

@@ -2,6 +2,7 @@
 
 #include "fuzz.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 
 namespace octet::fuzz {
 

@@ -3,6 +3,7 @@
 
 #include "fuzz.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/data/dataset.h"
 #include "scratch.h"
 

@@ -8,6 +8,7 @@
 
 #include "generate/golden.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/comm/threads.h"
 #include "octet/generate/decoder.h"
 #include "octet/generate/team.h"

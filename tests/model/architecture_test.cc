@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/model/facts.h"
 
 namespace octet::model {

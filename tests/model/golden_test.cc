@@ -1,4 +1,5 @@
 // The core against what Hugging Face transformers computed from the same models.
+#include "octet/base/json.h"
 #include "support.h"
 #include "support/samples.h"
 

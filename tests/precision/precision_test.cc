@@ -6,6 +6,7 @@
 #include <map>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/ops/quantize.h"
 #include "octet/precision/audit.h"
 #include "octet/precision/quantizer.h"

@@ -2,6 +2,7 @@
 #include <fstream>
 #include <functional>
 
+#include "octet/base/json.h"
 #include "octet/report/throughput.h"
 #include "report/support.h"
 #include "support/events.h"
@@ -34,8 +35,8 @@ class Figures : public Run {
     f.comm_kinds = {{"all_gather", 0.5 * x, 100 * n}, {"reduce_scatter", 1.5 * x, 10 * n * n}};
     f.memory_bytes = (n + 1) << 30, f.memory_peak_bytes = (n + 2) << 30;
     f.rank_losses = {x, std::nullopt, 2 * x};
-    f.fp8 = {{"down", {{"weight", {{"amax", x}, {"saturated", 0.5 * x}, {"lost", 0.25 * x}}}}}};
-    if (n == 6) f.fp8_layers = {{"down", "of every layer"}};
+    f.fp8 = Json{{"down", {{"weight", {{"amax", x}, {"saturated", 0.5 * x}, {"lost", 0.25 * x}}}}}};
+    if (n == 6) f.fp8_layers = Json{{"down", "of every layer"}};
     return f;
   }
   static double sum(std::int64_t first, std::int64_t last,
@@ -119,10 +120,10 @@ TEST_F(Figures, OfEveryRowAreThoseOfItsSteps) {
       EXPECT_NEAR(value.get<double>(), expected.at(key), 1e-12 * std::abs(expected.at(key)))
           << key << " " << n;
     }
-    EXPECT_EQ(row.at("fp8"), made(n).fp8);
+    EXPECT_EQ(row.at("fp8"), *made(n).fp8);
     EXPECT_EQ(row.contains("fp8_layers"), n == 6);
     if (n == 6) {
-      EXPECT_EQ(row.at("fp8_layers"), made(n).fp8_layers);
+      EXPECT_EQ(row.at("fp8_layers"), *made(n).fp8_layers);
     }
     EXPECT_EQ(row.size(), expected.size() + (n == 6 ? 4 : 3));
     before = n;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <sstream>
 
+#include "octet/base/json.h"
 #include "octet/report/throughput.h"
 
 namespace octet::report::test {

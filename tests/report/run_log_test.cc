@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "support/temporary_folder.h"
 

@@ -124,7 +124,7 @@ TEST_F(Said, OfWholeRuns) {
         {"goes on after step 3, of which the checkpoint knows\n",
          [&] {
            RunFacts f = everything(3);
-           f.resumed = {{"global_step", 3},
+           f.resumed = Json{{"global_step", 3},
                         {"num_input_tokens_seen", 3333},
                         {"epoch", 0.8},
                         {"since_last_log", {{"loss_sum", 9.0}, {"steps", 2}}},
@@ -138,7 +138,7 @@ TEST_F(Said, OfWholeRuns) {
          }},
         {"goes on after step 3 of another run's checkpoint\n", [&] {
            RunFacts f = everything(3);
-           f.resumed = {{"global_step", 4}, {"num_input_tokens_seen", 3333}};
+           f.resumed = Json{{"global_step", 4}, {"num_input_tokens_seen", 3333}};
            go_on(f);
          }}};
     return all_of(runs.at(question), !question.starts_with("goes on"));

@@ -12,6 +12,7 @@
 #include "../src/report/resume.h"
 #include "../src/report/window.h"
 #include "../src/report/words.h"
+#include "octet/base/json.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
 #include "report/support.h"

@@ -9,6 +9,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/report/reporter.h"
 #include "support/temporary_folder.h"

@@ -5,6 +5,7 @@
 
 #include "model/support.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "support/program.h"
 
 namespace octet::setup {

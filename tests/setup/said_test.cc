@@ -5,6 +5,7 @@
 
 #include "model/support.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/config/config.h"
 #include "octet/setup/adapters.h"

@@ -38,7 +38,7 @@ std::string saved_in(const std::string& output, std::int64_t step) {
     const std::vector<float> values{1, 2, 3, 4};
     checkpoint::CheckpointContents contents;
     contents.step = step;
-    contents.state = {{"step", step}};
+    contents.state = Json{{"step", step}};
     contents.config_yaml = "seed: 1\n";
     path = checkpoint::save(job, output, contents);
   });

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/text/jinja.h"
 
 namespace octet::text {

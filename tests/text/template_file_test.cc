@@ -6,6 +6,7 @@
 #include "folder.h"
 #include "golden.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/text/chat_template.h"
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "golden.h"
+#include "octet/base/json.h"
 #include "octet/text/chat_template.h"
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"

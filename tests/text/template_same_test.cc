@@ -3,6 +3,7 @@
 
 #include "folder.h"
 #include "golden.h"
+#include "octet/base/json.h"
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"

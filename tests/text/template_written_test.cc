@@ -4,6 +4,7 @@
 
 #include "golden.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/text/chat_template.h"
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "golden.h"
+#include "octet/base/json.h"
 #include "octet/text/tokenizer.h"
 
 namespace octet::text {

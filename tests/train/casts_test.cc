@@ -9,6 +9,7 @@
 
 #include "../../src/train/cast_log.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/comm/threads.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"

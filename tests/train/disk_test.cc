@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "../src/train/start.h"
+#include "octet/base/json.h"
 #include "octet/comm/threads.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"

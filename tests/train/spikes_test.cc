@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 
 namespace octet::train {
 namespace {

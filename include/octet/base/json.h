@@ -6,10 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace octet {
+#include "octet/base/json_fwd.h"
 
-/// Keeps the order of keys, so that what is written back looks like what was read.
-using Json = nlohmann::ordered_json;
+namespace octet {
 
 /// Parses `text`. `where` names the file (and line) for messages. Throws Error on broken JSON, on nesting
 /// deeper than `max_depth`, on duplicate keys. With `comments`, // and /* */ are skipped.

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/tensor_header.h"
 
@@ -77,7 +77,7 @@ class Checkpoint {
   const Manifest& manifest() const { return manifest_; }
   std::int64_t step() const { return manifest_.step; }
   /// Schedule, counters, data position, random counters: what the trainer gave to save.
-  const Json& state() const { return state_; }
+  const Json& state() const { return *state_; }
   const std::string& config_yaml() const { return config_yaml_; }
 
   const std::vector<CheckpointTensor>& tensors() const { return manifest_.tensors; }
@@ -111,7 +111,7 @@ class Checkpoint {
   int fd_ = -1;
   std::shared_ptr<MemoryParts> memory_;
   Manifest manifest_;
-  Json state_;
+  JsonMember state_;
   std::string config_yaml_;
   std::unordered_map<std::string, std::size_t> by_name_;
 };

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::checkpoint {
@@ -27,7 +27,7 @@ struct Inspection {
   int zero_stage = 0;
   std::int64_t file_bytes = 0;
   std::string config_yaml;
-  Json state;
+  JsonMember state;
   std::vector<TensorSummary> tensors;  ///< those that the filter lets through
   std::int64_t tensors_in_all = 0;
   std::int64_t tensors_verified = 0;  ///< whose every byte was hashed and compared

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/tensor_header.h"
 #include "octet/comm/channel.h"
@@ -25,7 +25,7 @@ struct CheckpointContents {
   /// Past the page cache, where the file system allows that: it costs the kernel no copy into cold memory,
   /// and whoever goes on with other work keeps what is cached.
   bool direct = false;
-  Json state;               ///< rank 0's is saved
+  JsonMember state;           ///< rank 0's is saved
   std::string config_yaml;  ///< rank 0's is saved
 };
 

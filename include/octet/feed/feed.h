@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/config/config.h"
 #include "octet/config/derive.h"
 #include "octet/feed/corpus.h"

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/model/share.h"
 #include "octet/model/tuning.h"
 #include "octet/ops/gated_activation.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/ops/gemm.h"
 #include "octet/precision/scaling.h"
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 
 namespace octet::report {
 
@@ -50,7 +50,7 @@ struct RunFacts {
   double setup_seconds = 0;      ///< that this session took before its first step: they cost, too
   /// What state() said when the checkpoint that is resumed was made. Null: trainer_state.json of the folder
   /// is asked.
-  Json resumed;
+  JsonMember resumed;
   std::string base_model;  ///< for the model card
   std::vector<std::string> datasets;
   std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card
@@ -86,7 +86,7 @@ struct StepFacts {
   /// rank{r}/loss: of each rank's own tokens since the last row; null for a rank that trained none.
   std::vector<std::optional<double>> rank_losses;
   /// Fields "fp8" and "fp8_layers" of the row, left out where null.
-  Json fp8, fp8_layers;
+  JsonMember fp8, fp8_layers;
   std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
 };
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/config/config.h"
 #include "octet/model/architecture.h"
 #include "octet/runtime/adapter_file.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 
 namespace octet::text {
 

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/config/config.h"
 #include "octet/data/template_encoder.h"

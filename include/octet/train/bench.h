@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/config/config.h"
 #include "octet/device/step_profile.h"
 #include "octet/runtime/session.h"
@@ -41,10 +41,10 @@ struct BenchResult {
   double least_exposed_seconds = 0, most_exposed_seconds = 0;
   double comm_bytes = 0;           ///< of a step, sent by this rank
   std::string audit;               ///< what ran in FP8, on all ranks, warm-up included
-  Json products;                   ///< the same as precision::Audit::to_json has it
+  JsonMember products;             ///< the same as precision::Audit::to_json has it
   std::string recompute;           ///< the level, also where the configuration says auto
   bool transposes_at_use = false;  ///< FP8 weights, likewise
-  Json fp8;                        ///< with `logged`: as the field of the last step's row
+  JsonMember fp8;                  ///< with `logged`: as the field of the last step's row
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
   std::vector<StepProfileRow> profile;
 };

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/checkpoint/save.h"
 #include "octet/checkpoint/tensor_header.h"
 #include "octet/config/config.h"
@@ -17,7 +17,7 @@ namespace octet::train {
 struct RunOutline {
   std::vector<checkpoint::TensorHeader> tensors;  ///< of a checkpoint: Engine::checkpoint_tensors()
   std::string config_yaml;                        ///< that a checkpoint keeps
-  Json adapters;                                  ///< adapter_state(), which it keeps, too; or null
+  JsonMember adapters;                            ///< adapter_state(), which it keeps, too; or null
   std::int64_t step = 0;                          ///< of the checkpoint
   int world = 1;
 };

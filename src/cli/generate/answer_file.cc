@@ -13,6 +13,7 @@
 #include "generate/score_file.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/comm/serialize.h"

@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/safetensors.h"

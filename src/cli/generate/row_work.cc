@@ -6,6 +6,7 @@
 #include "generate/score_file.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/text/rouge.h"
 

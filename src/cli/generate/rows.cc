@@ -7,6 +7,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 
 namespace octet::cli {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "config_reader.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/ops/routing.h"
 #include "stored_weights.h"

@@ -1,4 +1,5 @@
 #include "octet/model/facts.h"
+#include "octet/base/json.h"
 
 namespace octet::model {
 namespace {

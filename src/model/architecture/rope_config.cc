@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "config_reader.h"
+#include "octet/base/json.h"
 
 namespace octet::model {
 namespace {

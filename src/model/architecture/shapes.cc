@@ -5,6 +5,7 @@
 #include <map>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/base/strings.h"
 
 namespace octet::model {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "config_reader.h"
+#include "octet/base/json.h"
 
 namespace octet::model {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
 #include "octet/model/architecture.h"
 
 namespace octet::model {

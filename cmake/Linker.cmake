@@ -1,0 +1,13 @@
+# Links with mold or lld if one is installed: several times faster than ld, with the same result.
+if(NOT DEFINED OCTET_LINKER)
+  find_program(_octet_mold mold NO_CACHE)
+  find_program(_octet_lld ld.lld NO_CACHE)
+  if(_octet_mold AND (NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1))
+    set(OCTET_LINKER mold CACHE STRING "Linker for g++'s -fuse-ld; empty: the compiler's own")
+  elseif(_octet_lld)
+    set(OCTET_LINKER lld CACHE STRING "Linker for g++'s -fuse-ld; empty: the compiler's own")
+  endif()
+endif()
+if(OCTET_LINKER AND NOT CMAKE_CROSSCOMPILING)
+  add_link_options($<$<LINK_LANGUAGE:C,CXX>:-fuse-ld=${OCTET_LINKER}>)
+endif()
