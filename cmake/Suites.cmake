@@ -27,7 +27,7 @@ set(_octet_suites_script ${CMAKE_CURRENT_LIST_FILE})
 
 function(octet_discover_suites target prefix)
   cmake_parse_arguments(SUITES "" "LABEL" "PROPERTIES" ${ARGN})
-  set(properties TIMEOUT 600 LABELS ${SUITES_LABEL} WORKING_DIRECTORY [=[${CMAKE_CURRENT_BINARY_DIR}]=] ${SUITES_PROPERTIES})
+  set(properties TIMEOUT 600 LABELS ${SUITES_LABEL} WORKING_DIRECTORY "\"${CMAKE_CURRENT_BINARY_DIR}\"" ${SUITES_PROPERTIES})
   list(JOIN properties " " properties)
   set(tests ${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake)
   add_custom_command(TARGET ${target} POST_BUILD BYPRODUCTS ${tests}
