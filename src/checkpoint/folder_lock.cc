@@ -116,27 +116,45 @@ std::optional<Owner> owner_in(const std::string& path) {
   }
 }
 
-[[noreturn]] void refuse(const std::string& folder, const std::optional<Owner>& owner) {
+/// What the message for a second owner says of each kind.
+struct Words {
+  const char* what;
+  const char* expected;
+  const char* signal;   ///< that stops the owner
+  const char* instead;  ///< what to name in place of `path`
+};
+
+Words words_of(Held held) {
+  if (held == Held::file)
+    return {"another command is writing here", "one command at a time", "TERM", "name another place"};
+  return {"another run is using the output folder", "one run to a folder", "USR2",
+          "choose another output_dir"};
+}
+
+[[noreturn]] void refuse(const std::string& path, Held held, const std::optional<Owner>& owner) {
+  const Words words = words_of(held);
   const std::string who = !owner ? "a run that has not said who it is"
                                  : "process " + std::to_string(owner->pid) + " on " + owner->host +
                                        ", which began on " + owner->since;
-  throw Error(
-      {.what = "another run is using the output folder",
-       .expected = "one run to a folder",
-       .found = who,
-       .where = folder,
-       .fix = "wait for it or stop it" +
-              (owner ? " (on " + owner->host + ": kill -USR2 " + std::to_string(owner->pid) + ")" : "") +
-              ", or choose another output_dir",
-       .code = ExitCode::busy});
+  const std::string stop =
+      owner ? " (on " + owner->host + ": kill -" + words.signal + " " + std::to_string(owner->pid) + ")" : "";
+  throw Error({.what = words.what,
+               .expected = words.expected,
+               .found = who,
+               .where = path,
+               .fix = "wait for it or stop it" + stop + ", or " + words.instead,
+               .code = ExitCode::busy});
 }
 
 }  // namespace
 
 class FolderLock::Impl {
  public:
-  Impl(const std::string& folder, const FolderLockOptions& options)
-      : folder_(folder), path_(folder + "/octet.lock"), options_(options), self_(this_process()) {
+  Impl(const std::string& path, const FolderLockOptions& options)
+      : held_path_(path),
+        path_(path + (options.held == Held::folder ? "/octet.lock" : ".octet.lock")),
+        options_(options),
+        self_(this_process()) {
     take();
     beating_ = std::thread([this] { beat(); });
   }
@@ -153,11 +171,15 @@ class FolderLock::Impl {
   }
 
   void require_held() const {
-    if (lost_) refuse(folder_, owner_in(path_));
+    if (lost_) refuse_for(owner_in(path_));
   }
 
  private:
   enum class Kernel { held, elsewhere, none };
+
+  [[noreturn]] void refuse_for(const std::optional<Owner>& owner) const {
+    refuse(held_path_, options_.held, owner);
+  }
 
   Kernel ask_kernel() {
     if (!options_.kernel) return Kernel::none;
@@ -180,10 +202,10 @@ class FolderLock::Impl {
     for (;;) {
       file_ = open_file(path_, O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW);
       const Kernel kernel = ask_kernel();
-      if (kernel == Kernel::elsewhere) refuse(folder_, named_owner());
+      if (kernel == Kernel::elsewhere) refuse_for(named_owner());
       if (kernel == Kernel::held && !still_named()) continue;
       const std::optional<Owner> owner = owner_in(path_);
-      if (owner && lives(*owner, kernel)) refuse(folder_, owner);
+      if (owner && lives(*owner, kernel)) refuse_for(owner);
       if (kernel == Kernel::held) {
         write_record();
       } else {
@@ -208,7 +230,7 @@ class FolderLock::Impl {
     if (this_machine && owner.namespace_ == self_.namespace_)
       return owner.started != 0 && start_of(std::to_string(owner.pid)) == owner.started;
     log::info("waiting for a sign of life of the folder's last owner, process " + std::to_string(owner.pid) +
-              " on " + owner.host + ": " + folder_);
+              " on " + owner.host + ": " + held_path_);
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < seconds(options_.patience_seconds)) {
       std::this_thread::sleep_for(seconds(options_.beat_seconds / 4));
@@ -230,7 +252,7 @@ class FolderLock::Impl {
     write_file_atomically(path_, record_of(self_));
     std::this_thread::sleep_for(seconds(options_.beat_seconds / 2));
     const std::optional<Owner> owner = owner_in(path_);
-    if (!owner || !owner->same_process(self_)) refuse(folder_, owner);
+    if (!owner || !owner->same_process(self_)) refuse_for(owner);
     file_ = open_file(path_, O_RDWR);
   }
 
@@ -251,7 +273,7 @@ class FolderLock::Impl {
     }
   }
 
-  const std::string folder_, path_;
+  const std::string held_path_, path_;  ///< what is held, and the lock file
   const FolderLockOptions options_;
   Owner self_;  ///< after take() touched by the thread alone
   Descriptor file_;
@@ -262,8 +284,8 @@ class FolderLock::Impl {
   std::thread beating_;
 };
 
-FolderLock::FolderLock(const std::string& folder, const FolderLockOptions& options)
-    : impl_(std::make_unique<Impl>(folder, options)) {}
+FolderLock::FolderLock(const std::string& path, const FolderLockOptions& options)
+    : impl_(std::make_unique<Impl>(path, options)) {}
 
 FolderLock::~FolderLock() = default;
 
