@@ -5,13 +5,19 @@
 #include "octet/device/amd_gpus.h"
 #include "octet/device/device.h"
 #include "octet/device/gpus.h"
+#include "octet/device/nvidia_files.h"
 
 namespace octet {
 
 bool cuda_available(int, std::string* why_not) {
   if (why_not) {
-    const std::string others = amd_gpus_text();
-    *why_not = "this program was built without CUDA" + (others.empty() ? "" : "; " + others);
+    *why_not = "this program was built without CUDA";
+    if (const std::string unused = nvidia_files_text(); !unused.empty()) {
+      *why_not +=
+          ", and " + unused + ": build it with -DOCTET_CUDA=ON to compute on GPUs, or set device: cpu";
+    } else if (const std::string others = amd_gpus_text(); !others.empty()) {
+      *why_not += "; " + others;
+    }
   }
   return false;
 }

@@ -16,6 +16,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
 #include "octet/device/gpus.h"
+#include "octet/device/nvidia_files.h"
 #include "octet/device/threads.h"
 #include "octet/runtime/rank_facts.h"
 #include "octet/runtime/rank_table.h"
@@ -28,7 +29,8 @@ RankGpus describe_rank(DeviceWish device, const comm::Place& place) {
   RankGpus mine{.host = place.host, .device = device};
   if (device == DeviceWish::cpu) return mine;
   mine.shares = shares_gpus(environment_variable("OCTETRUN_SHARE_GPUS"));
-  mine.driver = has_cuda_driver();
+  // The kernel shows GPUs also to a program without CUDA, and where the driver's library is missing.
+  mine.driver = has_cuda_driver() || !nvidia_files().empty();
   for (GpuInfo& gpu : gpus()) {
     if (gpu.why_not.empty()) mine.gpus.push_back(std::move(gpu));
   }

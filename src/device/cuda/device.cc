@@ -22,6 +22,7 @@
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
 #include "octet/device/gpu_answers.h"
+#include "octet/device/nvidia_files.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
 
@@ -46,6 +47,11 @@ GpuAnswers ask_driver() {
   GpuAnswers answers{.program = CUDART_VERSION};
   if (cudaDriverGetVersion(&answers.driver) != cudaSuccess) answers.driver = 0;
   if (answers.driver == 0) answers.others = amd_gpus_text();
+  if (const std::string unused = nvidia_files_text(); answers.driver == 0 && !unused.empty()) {
+    answers.others = unused +
+                     ", whose library libcuda.so.1 cannot be loaded: start the container with GPUs "
+                     "(--gpus all), install the driver's libraries, or set device: cpu";
+  }
   cudaGetLastError();
   return answers;
 }
