@@ -51,8 +51,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/comm/overlap.cc", user},
 
     {"OCTETRUN_LAUNCHER", "set by `launch/mpirun`",
-     "signals reach the ranks, so the program does not warn that they kill", "src/comm/launchers.cc",
-     launcher},
+     "signals reach the ranks, so the program does not warn that they kill; `terminal`: standard output "
+     "reaches "
+     "a terminal, so control characters are shown as `\\x1B`",
+     "src/comm/launchers.cc", launcher},
     {"OCTETRUN_SUPERVISED", "set by `launch/supervise`",
      "a name for this start of a job: rank 0 writes to `octet.progress` in `output_dir`, after every step, "
      "how far the "

@@ -1,4 +1,5 @@
 // `trainer encode`: JSON lines in, JSON lines out, one for each.
+#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -252,7 +253,7 @@ int encode_command(const Arguments& arguments) {
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     const std::string where = (input.empty() ? "standard input" : input) + ":" + std::to_string(number);
     if (line.find_first_not_of(" \t\r") == std::string::npos) {
-      std::cout << "\n";
+      std::puts("");
       continue;
     }
     const Json parsed = parse_json(line, where);
@@ -261,9 +262,9 @@ int encode_command(const Arguments& arguments) {
                    .where = where,
                    .fix = "write {\"text\": \"...\"}; 'trainer encode --help' lists what a line may hold",
                    .code = ExitCode::usage});
-    std::cout << encoder.encode(parsed, where).dump() << '\n';
+    std::printf("%s\n", encoder.encode(parsed, where).dump().c_str());
   }
-  std::cout.flush();
+  std::fflush(stdout);
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include "octet/base/log.h"
 #include "octet/base/own_end.h"
 #include "octet/base/strings.h"
+#include "octet/base/terminal.h"
 #include "octet/checkpoint/memory_folder.h"
 #include "octet/cli/cli.h"
 #include "octet/comm/job.h"
@@ -173,6 +174,7 @@ int run(int argc, const char* const* argv) {
   // Processes that it starts are told of the user's own value, too.
   const bool starts_others = argc > 1 && argv[1] == std::string_view("supervise");
   if (!starts_others) prepare_gpu_environment();
+  if (comm::output_reaches_terminal(environment_variable)) protect_terminal();
   // A file that meets a size limit is a failed write, with a message.
   std::signal(SIGXFSZ, SIG_IGN);
   try {

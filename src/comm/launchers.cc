@@ -1,5 +1,6 @@
 #include "octet/comm/launchers.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/base/terminal.h"
 
 namespace octet::comm {
 namespace {
@@ -216,6 +218,14 @@ bool stops_are_kills(const Lookup& variable, const std::string& parent) {
   static constexpr std::array kLaunchers{"mpirun",  "mpiexec", "orterun",       "orted",
                                          "prterun", "prted",   "mpiexec.hydra", "hydra_pmi_proxy"};
   return std::ranges::find(kLaunchers, parent) != kLaunchers.end();
+}
+
+bool output_reaches_terminal(const Lookup& variable) {
+  struct stat output {};
+  const bool file = ::fstat(STDOUT_FILENO, &output) == 0 && S_ISREG(output.st_mode);
+  if (const char* launcher = variable("OCTETRUN_LAUNCHER"))
+    return !file && std::string_view(launcher) == "terminal";
+  return output_is_terminal(has_mpi_launcher(variable) ? ::getppid() : 0);
 }
 
 std::string parent_process() {

@@ -2,7 +2,10 @@
 #include "octet/comm/launchers.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -254,6 +257,29 @@ TEST_F(Mpiruns, ThisProgramKnowsItsOwn) {
   EXPECT_TRUE(mpi.name.starts_with("Open MPI ") || mpi.name.starts_with("MPICH ")) << mpi.name;
   EXPECT_TRUE(mpi.name.starts_with(owner_of_mpirun(mpi.mpirun))) << mpi.mpirun;
   EXPECT_FALSE(mpi.mpirun.empty()) << "the tests were started by it, or could be";
+}
+
+// What launch/mpirun says counts for pipes and for the terminals that mpirun gives to its ranks; a file keeps
+// every byte.
+TEST(Launchers, SayWhetherOutputReachesATerminal) {
+  std::fflush(stdout);
+  const int saved = ::dup(STDOUT_FILENO);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  ::dup2(ends[1], STDOUT_FILENO);
+  const bool alone = output_reaches_terminal(lookup({}));
+  const bool screen = output_reaches_terminal(lookup({{"OCTETRUN_LAUNCHER", "terminal"}}));
+  const bool elsewhere = output_reaches_terminal(lookup({{"OCTETRUN_LAUNCHER", "1"}}));
+  std::FILE* file = std::tmpfile();
+  ::dup2(::fileno(file), STDOUT_FILENO);
+  const bool in_file = output_reaches_terminal(lookup({{"OCTETRUN_LAUNCHER", "terminal"}}));
+  ::dup2(saved, STDOUT_FILENO);
+  std::fclose(file);
+  ::close(saved), ::close(ends[0]), ::close(ends[1]);
+  EXPECT_FALSE(alone);
+  EXPECT_TRUE(screen);
+  EXPECT_FALSE(elsewhere);
+  EXPECT_FALSE(in_file);
 }
 
 TEST(Launchers, MpirunAloneKillsWhatItIsAskedToStop) {

@@ -74,6 +74,9 @@ bool stops_are_handed_on(const Lookup& variable);
 /// True when mpirun itself started this process, without launch/mpirun: then SIGTERM and Ctrl-C end it a
 /// second or two later. `parent` is the name of the parent process.
 bool stops_are_kills(const Lookup& variable, const std::string& parent);
+/// Whether what this process writes to standard output reaches a terminal, directly or through a launcher.
+/// launch/mpirun says it in OCTETRUN_LAUNCHER, since ranks of other hosts cannot look at its output.
+bool output_reaches_terminal(const Lookup& variable);
 /// The name of this process's parent; empty where it cannot be read.
 std::string parent_process();
 
