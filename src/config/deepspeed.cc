@@ -223,7 +223,7 @@ class Translator {
     const Setting* own = own_setting("fp8");
     const bool on = own != nullptr && own->value.given && own->value.boolean;
     if (on || asks_for_nothing(value)) {
-      sources_.note(
+      sources_.warnings.push_back(
           at.where +
           ": DeepSpeed has no 'fp8' section and ignores this one in silence, whatever it asks for; " +
           (on ? "'fp8: true' (" + own->at.where + ") decides" : "fp8 decides, and is false") +
@@ -348,6 +348,10 @@ std::vector<ForeignKey> deepspeed_keys() {
                     .trainer = "DeepSpeed"});
   }
   return keys;
+}
+
+bool is_inline_deepspeed(const std::string& key, std::string_view text) {
+  return key == "deepspeed" && trim(text).starts_with('{');
 }
 
 void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources) {

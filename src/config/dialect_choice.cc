@@ -210,6 +210,19 @@ class Choice {
   Strings unknown_;
 };
 
+// The key that a word without a section is, or is near to if the dialect has such words; empty if no key is,
+// or a key of ours is nearer.
+std::string near_bare_key(const Dialect& dialect, const std::string& word) {
+  if (std::string full = dialect.in_section(word); !full.empty()) return full;
+  if (!dialect.bare_keys) return "";
+  Strings names = field_names();
+  for (const Entry& entry : dialect.keys) {
+    const std::string_view last = entry.path.substr(entry.path.rfind('.') + 1);
+    if (last.size() < entry.path.size()) names.emplace_back(last);
+  }
+  return dialect.in_section(nearest_name(word, names));
+}
+
 }  // namespace
 
 void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources) {
@@ -227,6 +240,9 @@ void choose_dialect(const Node& tree, const std::string& name, const Strings& ov
 }
 
 void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where) {
+  // Keys of the configuration's own trainer come before keys of others.
+  if (const std::string full = dialect == nullptr ? "" : near_bare_key(*dialect, path); !full.empty())
+    complain({.what = "unknown key '" + path + "'", .where = where, .fix = "did you mean '" + full + "'?"});
   for (const Dialect* other : kDialects) {
     const Entry* entry = other == dialect ? nullptr : other->find_or_above(path);
     if (entry == nullptr) continue;

@@ -93,6 +93,7 @@ constexpr Entry kKeys[] = {
 
 }  // namespace
 
-constinit const Dialect kSftPlay{.name = "SFT-Play", .keys = kKeys, .settle = settle_sft_play};
+constinit const Dialect kSftPlay{
+    .name = "SFT-Play", .keys = kKeys, .bare_keys = true, .settle = settle_sft_play};
 
 }  // namespace octet::config

@@ -179,6 +179,43 @@ bool Dialect::is_section(const std::string& path) const {
   return std::ranges::any_of(keys, [&](const Entry& entry) { return entry.path.starts_with(prefix); });
 }
 
+std::string Dialect::in_section(const std::string& word) const {
+  if (word.find('.') != std::string::npos || find(word) != nullptr || find_field(word) != nullptr) return "";
+  std::string only;
+  for (const Entry& entry : keys) {
+    if (!entry.path.ends_with("." + word)) continue;
+    if (!only.empty()) return "";
+    only = entry.path;
+  }
+  return only;
+}
+
+std::string complete_bare_key(const std::string& path, Sources& sources) {
+  if (sources.dialect == nullptr || !sources.dialect->bare_keys) return path;
+  const std::string full = sources.dialect->in_section(path);
+  if (full.empty() || sources.dialect->is_section(path)) return path;
+  sources.note("'" + path + "' is read as '" + full + "'");
+  return full;
+}
+
+void complete_bare_keys(Node& tree, const std::string& name, Sources& sources) {
+  for (std::size_t i = 0; i < tree.members.size(); ++i) {
+    const std::string word = tree.members[i].first;
+    const std::string full = complete_bare_key(word, sources);
+    if (full == word) continue;
+    const Node value = tree.members[i].second;
+    tree.members[i].first = "";
+    if (drop_key(tree, "", full)) {
+      const std::string where = place(value.file.empty() ? name : value.file, value.line);
+      complain({.what = "'" + full + "' is given twice",
+                .found = "'" + word + "', which is read as '" + full + "', and '" + full + "' itself",
+                .where = where,
+                .fix = "keep one of the two"});
+    }
+    tree.members[i].first = full;
+  }
+}
+
 const Entry* Dialect::find_for(const std::string& ours) const {
   const auto found = std::ranges::find_if(
       keys, [&](const Entry& entry) { return becomes_ours(entry) && entry.key == ours; });

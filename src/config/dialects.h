@@ -50,6 +50,8 @@ struct Dialect {
   const char* not_beside = nullptr;
   /// Whether a key of the table that has the name of one of ours is the dialect's.
   bool before_ours = false;
+  /// Whether a key may be written without its section, as the trainer's guide does ("batch_size: 1").
+  bool bare_keys = false;
   /// What its facts mean, and its defaults where no source says anything.
   void (*settle)(Sources& sources) = nullptr;
 
@@ -58,12 +60,20 @@ struct Dialect {
   /// The same, or that of a section above it which is noted or refused as a whole.
   const Entry* find_or_above(const std::string& path) const;
   bool is_section(const std::string& path) const;
+  /// The one key of the table that is called so in its section: "train.batch_size" for "batch_size"; empty
+  /// for a key of ours, a word with dots, and a word that no key or several keys have.
+  std::string in_section(const std::string& word) const;
   /// The trainer's key for what `ours` says ("cutoff_len"); nullptr: it has none.
   const Entry* find_for(const std::string& ours) const;
 };
 
 extern const Dialect kSftPlay, kVerl, kAxolotl;
 inline constexpr const Dialect* kDialects[] = {&kSftPlay, &kVerl, &kAxolotl};
+
+/// Gives keys without a section their full names, in the file and on the command line, and notes it. Throws
+/// the Error for a key that the file then has twice.
+void complete_bare_keys(Node& tree, const std::string& name, Sources& sources);
+std::string complete_bare_key(const std::string& path, Sources& sources);
 
 /// Whether the entry becomes a key of ours.
 bool becomes_ours(const Entry& entry);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "dialects.h"
 #include "octet/base/strings.h"
 #include "settings.h"
 
@@ -49,7 +50,8 @@ void translate_environment(const Environment& environment, Sources& sources) {
       continue;
     }
     const std::string& key = field_names()[static_cast<std::size_t>(found - names.begin())];
-    sources.environment.add(key, parse_argument(text, "environment " + variable),
+    const bool whole = is_inline_deepspeed(key, text);
+    sources.environment.add(key, whole ? scalar_node(text) : parse_argument(text, "environment " + variable),
                             {"environment " + variable, key});
   }
 }

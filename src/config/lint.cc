@@ -11,7 +11,7 @@ namespace {
 
 class Doubts {
  public:
-  explicit Doubts(const Resolved& resolved) : r_(resolved), c_(resolved.config) {}
+  explicit Doubts(const Resolved& resolved) : r_(resolved), c_(resolved.config), all_(resolved.warnings) {}
 
   Strings take() {
     optimisation();

@@ -39,7 +39,8 @@ void add_override(CommandLine& line, std::string path, const std::string& text) 
               .where = "command line",
               .fix = "write the key before '='"});
   }
-  Node node = parse_argument(text, "command line: " + path);
+  Node node =
+      is_inline_deepspeed(path, text) ? scalar_node(text) : parse_argument(text, "command line: " + path);
   line.overrides.push_back({.path = std::move(path), .node = std::move(node)});
 }
 
@@ -169,6 +170,13 @@ void read_deepspeed(const Node& tree, const std::string& file, Sources& sources,
   if (chosen != nullptr) {
     if (!chosen->value.given || chosen->value.text.empty()) return;
     const std::string& path = chosen->value.text;
+    if (is_inline_deepspeed("deepspeed", path)) {
+      const std::string name = chosen->at.where + ": deepspeed";
+      // JSON has quotes, and YAML's maps may have none.
+      const bool json = path.find('"') != std::string::npos;
+      translate_deepspeed(json ? parse_json_node(path, name) : parse_argument(path, name), name, sources);
+      return;
+    }
     if (!path_exists(path)) {
       complain({.what = "the DeepSpeed JSON does not exist",
                 .expected = "a file, relative to the working folder",
@@ -253,12 +261,15 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   Strings paths;
   for (const Override& change : overrides) paths.push_back(change.path);
   choose_dialect(tree, file.empty() ? "command line" : file, paths, sources);
+  complete_bare_keys(tree, file, sources);
   Node plain = tree;
   // An inline DeepSpeed map is not a text value.
   std::erase_if(plain.members, [](const auto& member) {
     return member.first == "deepspeed" && member.second.kind == Node::Kind::map;
   });
-  for (Override change : last_of_each(overrides)) {
+  std::vector<Override> changes = overrides;
+  for (Override& change : changes) change.path = complete_bare_key(change.path, sources);
+  for (Override change : last_of_each(changes)) {
     if (change.node.text.find("${") != std::string::npos) {
       Node wrapped = tree;
       wrapped.members.emplace_back("", change.node);
@@ -278,6 +289,8 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   check_agreement(sources);
   merge(sources, resolved);
   for (const auto& note : sources.notes) resolved.notes.push_back(note);
+  resolved.warnings = sources.warnings;
+  if (sources.dialect != nullptr) resolved.dialect = sources.dialect->name;
   apply_rules(resolved, options);
   return resolved;
 }

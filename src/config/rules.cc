@@ -139,19 +139,18 @@ class Rules : RulesOf {
         }
       }
     }
-    if (c_.fp8) backend();
+    backend();
   }
 
   // A guide's error is a backend that LLaMA-Factory does not use for FP8 although it is named.
   void backend() {
     const std::string& name = c_.fp8_backend;
-    if (name == "te") {
+    if (name == "te" && c_.fp8) {
       note(at("fp8_backend") + ": 'fp8_backend: te' means this program's own FP8 core");
     } else if (name == "torchao" || name == "msamp") {
-      note(at("fp8_backend") + ": 'fp8_backend: " + name + "' names a library that is not used: FP8 is " +
-           "computed by this program's own core, and LLaMA-Factory may train in bf16 with it, silently; to "
-           "do: " +
-           "set fp8_backend: te or native, or remove it");
+      warn(at("fp8_backend") + ": 'fp8_backend: " + name +
+           "' names a library that is not used: this program computes FP8 itself, and LLaMA-Factory may "
+           "train in bf16 with it, silently; to do: set fp8_backend: te or native, or remove it");
     }
   }
 
@@ -160,10 +159,9 @@ class Rules : RulesOf {
     const auto found = r_.origins.find("reduce_dtype");
     if (found == r_.origins.end() || found->second.key != "communication_data_type") return;
     if (c_.reduce_dtype != "fp32" || c_.deterministic == "strict") return;
-    note(at("reduce_dtype") +
+    warn(at("reduce_dtype") +
          ": communication_data_type: fp32 makes messages of gradients twice as long as bf16, and almost four "
-         "times as long as FP8; to "
-         "do: " +
+         "times as long as FP8; to do: " +
          set_to("reduce_dtype", "bf16 (or fp8)") + ", since they travel in fp32 without either");
   }
 
@@ -200,7 +198,9 @@ class Rules : RulesOf {
     }
     if (c_.optim_state_cpu_offload && c_.device != "cuda") {
       note("'" + said("optim_state_cpu_offload") + "' (" + at("optim_state_cpu_offload") +
-           ") changes nothing on a CPU, where the optimizer's state lies in the host's memory anyway");
+           (c_.device == "cpu"
+                ? ") changes nothing on a CPU: the optimizer's state is in the host's memory anyway"
+                : ") counts on GPUs; on a CPU the optimizer's state is in the host's memory anyway"));
     }
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
       complain({.what = said("gradient_checkpointing") + " and " + said("disable_gradient_checkpointing") +

@@ -58,6 +58,7 @@ class RulesOf {
     return r_.is_set(key) && value_text(*field, c_) != default_text(*field);
   }
   void note(const std::string& sentence) { r_.notes.push_back(sentence); }
+  void warn(const std::string& sentence) { r_.warnings.push_back(sentence); }
   // `from` decides `key`: it is the word that the user wrote.
   void derive(const std::string& key, const std::string& from) {
     r_.origins[key] = {

@@ -53,7 +53,7 @@ struct Dialect;
 /// Everything that the translators need from each other.
 struct Sources {
   Settings environment, deepspeed, yaml, overrides;
-  Strings notes;
+  Strings notes, warnings;
   std::map<std::string, Fact> facts;  ///< by their dotted keys
   const Dialect* dialect = nullptr;   ///< whose keys they are, beside ours; nullptr: ours alone
   std::vector<TakenBack> taken_back;
@@ -84,6 +84,9 @@ void expand_includes(Node& tree, const std::string& name);
 
 /// DeepSpeed JSON: `tree` as parsed, `name` the file, or the YAML's place for an inline map.
 void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources);
+
+/// Whether `text`, the value of `key`, is DeepSpeed's configuration itself and not the name of its file.
+bool is_inline_deepspeed(const std::string& key, std::string_view text);
 
 /// Its sections `optimizer` and `scheduler`, each an object found under that name in the file `name`. The
 /// other settings of DeepSpeed's file and of stronger sources are in `sources` already.

@@ -46,6 +46,50 @@ TEST_F(DeepSpeed, ItsKeysBecomeOurs) {
   EXPECT_TRUE(notes(r, "allgather_bucket_size"));
 }
 
+TEST_F(DeepSpeed, MayBeWrittenInPlaceOfAFile) {
+  write_file_atomically(path_, R"({"zero_optimization": {"stage": 3}})");
+  const std::string json =
+      R"({"zero_optimization": {"stage": 2, "overlap_comm": false}, "gradient_clipping": 0.5})";
+  struct Given {
+    const char* name;
+    std::string yaml;
+    Strings arguments;
+    Environment environment;
+    std::string where;
+  };
+  const std::vector<Given> all{
+      {"on the command line", "", {"deepspeed=" + json}, {}, "command line: deepspeed"},
+      {"with hyphens", "", {"--deepspeed", json}, {}, "command line: deepspeed"},
+      {"in place of a file", "deepspeed: " + path_, {"deepspeed=" + json}, {}, "command line: deepspeed"},
+      {"in place of a map",
+       "deepspeed: {zero_optimization: {stage: 1}}",
+       {"deepspeed=" + json},
+       {},
+       "command line: deepspeed"},
+      {"as SFT-Play's Makefile has it", "", {"DEEPSPEED_CONFIG=" + json}, {}, "command line: deepspeed"},
+      {"as YAML",
+       "",
+       {"deepspeed={zero_optimization: {stage: 2, overlap_comm: false}, gradient_clipping: 0.5}"},
+       {},
+       "command line: deepspeed"},
+      {"as a text in the file", "deepspeed: '" + json + "'", {}, {}, "test.yaml:4"},
+      {"as a map in the file", "deepspeed: " + json, {}, {}, "test.yaml"},
+      {"in the environment", "", {}, {{"OCTET_DEEPSPEED", json}}, "environment OCTET_DEEPSPEED"},
+  };
+  for (const Given& given : all) {
+    SCOPED_TRACE(given.name);
+    const Resolved r = load_text(kBase + given.yaml, "test.yaml", given.arguments,
+                                 {.for_training = true, .environment = given.environment});
+    EXPECT_EQ(r.config.zero_stage, 2);
+    EXPECT_EQ(r.config.max_grad_norm, 0.5);
+    EXPECT_FALSE(r.config.overlap_comm);
+    EXPECT_SAYS(r.origins.at("zero_stage").where, given.where);
+    EXPECT_EQ(load_text(r.to_yaml(), "again.yaml", {}, quiet()).config.zero_stage, 2);
+  }
+  EXPECT_SAYS(refusal("", {"deepspeed={\"zero_optimisation\": {}}"}), "did you mean 'zero_optimization'");
+  EXPECT_SAYS(refusal("", {"deepspeed={\"a\": "}), "command line: deepspeed");
+}
+
 TEST_F(DeepSpeed, AutoNeverConflictsAndAnExplicitMismatchNamesBothPlaces) {
   EXPECT_EQ(with(R"({"gradient_accumulation_steps": "auto"})", "gradient_accumulation_steps: 3")
                 .config.gradient_accumulation_steps,

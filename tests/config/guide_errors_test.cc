@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "config/support.h"
+#include "octet/config/lint.h"
 #include "support/temporary_folder.h"
 
 namespace octet::config::test {
@@ -173,7 +174,10 @@ class GuideErrors : public testing::TestWithParam<std::size_t> {
   /// Everything that is said of a configuration.
   Strings answers(const Given& given) {
     try {
-      return resolved(given).notes;
+      const Resolved r = resolved(given);
+      Strings all = r.notes;
+      all.insert(all.end(), r.warnings.begin(), r.warnings.end());
+      return all;
     } catch (const Error& e) {
       EXPECT_EQ(e.code(), ExitCode::usage);
       const Problem& p = e.problem();
@@ -203,11 +207,61 @@ TEST_P(GuideErrors, AreToldWithPlaceHarmAndAMendThatWorks) {
   for (const Given& mended : error.mended) {
     const Resolved r = resolved(mended);
     for (const std::string& note : r.notes) EXPECT_FALSE(says(note, "to do: ")) << note;
+    EXPECT_EQ(r.warnings, Strings{});
     EXPECT_TRUE(error.effect(r.config)) << mended.yaml << mended.json;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GuideErrors, testing::Range<std::size_t>(0, guide_errors().size()));
+
+// What trains otherwise than the file says is a warning, which lint counts; a variable of the environment is
+// explained, and one that is not set is no warning.
+TEST(GuideErrors, OfTheFileAreWarningsAndOthersAreNotes) {
+  const octet::test::TemporaryFolder folder("guide_warnings");
+  write_file_atomically(folder / "ds.json",
+                        "{\n\"communication_data_type\": \"fp32\",\n\"fp8\": {\"enabled\": true}}");
+  const std::string json = "deepspeed: " + (folder / "ds.json") + "\n";
+  struct Told {
+    const char* name;
+    std::string yaml;
+    Environment environment;
+    Strings warnings, notes;  ///< parts, one for each
+  };
+  const std::vector<Told> all{
+      {"the broken configuration of a guide",
+       "fp8: true\nfp8_backend: torchao\n" + json,
+       {},
+       {"ds.json:3: fp8: DeepSpeed has no 'fp8' section", "test.yaml:5: 'fp8_backend: torchao'",
+        "ds.json:2: communication_data_type: fp32"},
+       {}},
+      {"msamp", "fp8: true\nfp8_backend: msamp", {}, {"test.yaml:5: 'fp8_backend: msamp'"}, {}},
+      {"torchao without fp8", "fp8_backend: torchao", {}, {"test.yaml:4: 'fp8_backend: torchao'"}, {}},
+      {"nothing broken", "fp8: true\nfp8_backend: te\nreduce_dtype: bf16", {}, {}, {}},
+      {"the variables of the guide",
+       "fp8: true",
+       {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}, {"NVTE_FP8_ALLREDUCE", "1"}, {"NVTE_FP8_DPA_BWD", "1"}},
+       {},
+       {"CUDA_DEVICE_MAX_CONNECTIONS=1: would let streams of a GPU share connections",
+        "NVTE_FP8_ALLREDUCE=1: does nothing, and Transformer Engine does not read it: reduce_dtype",
+        "set reduce_dtype: fp8", "NVTE_FP8_DPA_BWD=1: does nothing"}},
+  };
+  for (const Told& told : all) {
+    SCOPED_TRACE(told.name);
+    const Resolved r = load_text(kBase + told.yaml, "test.yaml", {},
+                                 {.for_training = true, .environment = told.environment});
+    ASSERT_EQ(r.warnings.size(), told.warnings.size());
+    for (const std::string& part : told.warnings) {
+      const auto has = [&](const std::string& warning) {
+        return says(warning, part) && says(warning, "; to do: ");
+      };
+      EXPECT_EQ(std::ranges::count_if(r.warnings, has), 1) << part;
+    }
+    for (const std::string& part : told.notes) EXPECT_TRUE(notes(r, part)) << part;
+    const Strings doubted = doubts(r);
+    for (const std::string& warning : r.warnings)
+      EXPECT_EQ(std::ranges::count(doubted, warning), 1) << "lint counts it";
+  }
+}
 
 TEST(GuideErrors, AFormatThatStrictBitsNeedIsNoError) {
   LoadOptions options = quiet();

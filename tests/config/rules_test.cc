@@ -110,7 +110,7 @@ TEST(Rules, KeysThatStandForOthersMustNotContradictThem) {
 }
 
 TEST(Rules, OffloadingChangesNothingOnACpu) {
-  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "changes nothing on a CPU"));
+  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "counts on GPUs"));
   EXPECT_TRUE(notes(read("optim_state_cpu_offload: true\ndevice: cpu"), "changes nothing on a CPU"));
   const Resolved gpu = read("optim_state_cpu_offload: true\ndevice: cuda");
   EXPECT_TRUE(gpu.config.optim_state_cpu_offload);

@@ -61,6 +61,7 @@ std::string answer_to(const Question& q) {
                                         {.for_training = q.training, .environment = q.environment});
     std::string text = keys_of(resolved, q.alone);
     for (const std::string& note : resolved.notes) text += "note: " + note + "\n";
+    for (const std::string& warning : resolved.warnings) text += "warning: " + warning + "\n";
     return text.empty() ? "nothing is set\n" : text;
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::usage) << q.yaml;

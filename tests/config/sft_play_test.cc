@@ -49,6 +49,65 @@ seed: 7
   EXPECT_TRUE(notes(r, "pages nothing"));
 }
 
+// Its guide names keys without their sections.
+TEST(SftPlay, KeysMayStandWithoutTheirSection) {
+  const std::string file = "model: {name: m}\ntrain: {epochs: 1, output_dir: o}\ndata: {train_path: d}\n";
+  struct Edit {
+    const char* name;
+    std::string yaml;
+    Strings arguments;
+    std::int64_t length, micro;
+    std::string note;
+  };
+  const std::vector<Edit> edits{
+      {"in the file",
+       "batch_size: 2\nmax_seq_len: 1024\n",
+       {},
+       1024,
+       2,
+       "'batch_size' is read as 'train.batch_size'"},
+      {"on the command line",
+       "",
+       {"max_seq_len=512", "batch_size=4"},
+       512,
+       4,
+       "'max_seq_len' is read as 'model.max_seq_len'"},
+      {"with hyphens", "", {"--max-seq-len", "512", "--batch_size", "4"}, 512, 4, "'batch_size' is read as"},
+      {"the command line wins", "batch_size: 2\nmax_seq_len: 1024\n", {"train.batch_size=8"}, 1024, 8, ""},
+      {"over a key in its section too",
+       "tuning: {lora: {r: 8}}\n",
+       {"batch_size=3", "model.max_seq_len=256"},
+       256,
+       3,
+       ""},
+      {"a key of three parts",
+       "alpha: 7\nmax_seq_len: 128\nbatch_size: 1\n",
+       {},
+       128,
+       1,
+       "'alpha' is read as 'tuning.lora.alpha'"},
+  };
+  for (const Edit& edit : edits) {
+    SCOPED_TRACE(edit.name);
+    const Resolved r = load_text(file + edit.yaml, "play.yaml", edit.arguments, quiet());
+    EXPECT_EQ(r.config.cutoff_len, edit.length);
+    EXPECT_EQ(r.config.per_device_train_batch_size, edit.micro);
+    EXPECT_EQ(r.dialect, "SFT-Play");
+    EXPECT_TRUE(edit.note.empty() || notes(r, edit.note)) << edit.note;
+  }
+  const auto message = [&](const std::string& yaml) -> std::string {
+    try {
+      load_text(file + yaml, "play.yaml", {}, quiet());
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_SAYS(message("epochs: 2\n"), "'train.epochs' is given twice");
+  EXPECT_SAYS(message("max_seq_length: 2\n"), "did you mean 'model.max_seq_len'");
+  EXPECT_SAYS(message("backend: x\n"), "unknown key 'backend'");
+}
+
 TEST(SftPlay, ItsAdaptersBecomeOurs) {
   const Config c =
       load_text(

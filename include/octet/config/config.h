@@ -204,8 +204,10 @@ struct Origin {
 struct Resolved {
   Config config;
   std::string path;  ///< the YAML or JSON file; empty when everything was on the command line
-  std::map<std::string, Origin> origins;     ///< by key; keys not listed have their default
-  Strings notes;                             ///< sentences for the log, each said once
+  std::map<std::string, Origin> origins;  ///< by key; keys not listed have their default
+  Strings notes;                          ///< sentences for the log, each said once
+  Strings warnings;     ///< settings that harm in silence elsewhere: place, harm and what to do
+  std::string dialect;  ///< the trainer whose keys the configuration has beside ours; empty: ours alone
   std::map<std::string, std::string> extra;  ///< accepted keys that change nothing, as written
 
   bool is_set(const std::string& key) const { return origins.contains(key); }

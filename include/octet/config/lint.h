@@ -4,8 +4,9 @@
 
 namespace octet::config {
 
-/// Settings that are allowed and that one would rarely mean, each as a sentence with what to do instead. What
-/// is wrong is not here: load() throws for it. Looks at the configuration alone.
+/// The warnings of a configuration (Resolved::warnings), then settings that are allowed and rarely meant,
+/// each as a sentence with what to do instead. load() throws for settings that are wrong. Looks at the
+/// configuration alone.
 Strings doubts(const Resolved& resolved);
 
 }  // namespace octet::config
