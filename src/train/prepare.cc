@@ -23,6 +23,7 @@
 #include "octet/train/fit.h"
 #include "octet/train/ladder.h"
 #include "octet/train/rehearsal.h"
+#include "octet/train/sft_play_lines.h"
 #include "run.h"
 #include "start.h"
 
@@ -31,6 +32,26 @@ namespace {
 
 std::size_t free_host_memory() {
   return make_cpu_device()->memory().free;
+}
+
+/// Lines for a configuration with SFT-Play's keys. Collective.
+std::vector<std::string> lines_of_sft_play(runtime::Session& session, const config::Config& config,
+                                           const config::Batch& batch) {
+  SftPlayStart start{
+      .gpus = {},
+      .batch = batch,
+      .automatic = config.auto_find_batch_size || config.gradient_accumulation_steps == config::kAutomatic};
+  const Device& device = session.device();
+  if (device.kind() == DeviceKind::cuda) {
+    // "GPU 0: NVIDIA H200 (139.8 GiB)"
+    const std::string text = device.description();
+    const std::size_t begin = text.find(": ") + 2, end = text.rfind(" (");
+    const auto bytes = static_cast<std::int64_t>(device.memory().total);
+    const std::vector<std::int64_t> all_bytes = session.job().all_gather_int(bytes);
+    for (const std::string& name : session.job().all_gather_bytes(text.substr(begin, end - begin)))
+      start.gpus.push_back({.name = name, .bytes = static_cast<std::uint64_t>(all_bytes[start.gpus.size()])});
+  }
+  return sft_play_lines(start);
 }
 
 }  // namespace
@@ -364,6 +385,8 @@ void Run::prepare() {
   job_.together([&] { prepare_schedule(); });
   prepare_engine();
   job_.together([&] { require_disk(); });
+  std::vector<std::string> start_lines;
+  if (resolved_.dialect == "SFT-Play") start_lines = lines_of_sft_play(session_, config_, batch_);
   job_.together([&] {
     if (!session_.prints()) return;
     if (!checkpoint_ && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
@@ -378,6 +401,7 @@ void Run::prepare() {
     }
     const std::string step = config::automatic_step_text(config_, batch_);
     if (!step.empty()) log::info(step);
+    for (const std::string& line : start_lines) log::info(line);
     log::info(feed::show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
     warn_of_fp8();
