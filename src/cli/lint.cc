@@ -6,6 +6,7 @@
 #include "octet/model/architecture.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
+#include "octet/setup/setup.h"
 #include "octet/train/doubts.h"
 #include "options.h"
 #include "with_places.h"
@@ -30,6 +31,18 @@ model::Architecture require_inputs(const config::Config& c) {
   return architecture;
 }
 
+/// What is doubtful besides the warnings of the configuration itself.
+config::Strings warnings_of(const config::Resolved& resolved) {
+  const model::Architecture architecture = require_inputs(resolved.config);
+  config::Strings all = train::doubts(resolved, architecture);
+  all.erase(all.begin(), all.begin() + std::ssize(resolved.warnings));
+  if (setup::session_wish(resolved.config).device != DeviceWish::cpu) {
+    for (std::string& line : train::fp8_fallbacks(resolved.config, architecture))
+      all.push_back(std::move(line));
+  }
+  return all;
+}
+
 }  // namespace
 
 int lint_command(const Arguments& arguments) {
@@ -43,11 +56,14 @@ int lint_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());
   for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
-  const config::Strings doubts =
-      with_places(resolved, [&] { return train::doubts(resolved, require_inputs(resolved.config)); });
-  for (const std::string& doubt : doubts) std::printf("doubt: %s\n", doubt.c_str());
-  if (doubts.empty()) std::printf("nothing doubtful was found\n");
-  return doubts.empty() ? 0 : 1;
+  // A mistake in the inputs ends the command, and the warnings of the configuration are read before it.
+  for (const std::string& warning : resolved.warnings) std::printf("warning: %s\n", warning.c_str());
+  std::fflush(stdout);
+  const config::Strings warnings = with_places(resolved, [&] { return warnings_of(resolved); });
+  for (const std::string& warning : warnings) std::printf("warning: %s\n", warning.c_str());
+  if (!warnings.empty() || !resolved.warnings.empty()) return 1;
+  std::printf("nothing doubtful was found\n");
+  return 0;
 }
 
 }  // namespace octet::cli

@@ -217,7 +217,7 @@ int plan_command(const Arguments& arguments) {
       config.save_async = "false";
     PlanReport report = make_plan(config, model, target);
     report.steps = steps_of_run(config, settings.tokens, report.tokens_per_step());
-    report.notes = plan_notes(resolved, configured, model, report.work.architecture);
+    report.notes = plan_notes(resolved, configured, model, report.work.architecture, target.kind);
     (json ? print_json : print_report)(report, target);
     const bool runs = report.total() <= target.memory && report.notes.cannot_run.empty();
     return runs ? 0 : static_cast<int>(ExitCode::failure);

@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/data/template_encoder.h"
+#include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
 #include "octet/train/doubts.h"
@@ -60,11 +61,16 @@ config::Strings refusals(config::Config config, const std::string& folder,
 }  // namespace
 
 PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const std::string& model,
-                     const model::Architecture& architecture) {
+                     const model::Architecture& architecture, DeviceKind kind) {
   PlanNotes notes{notes_of(resolved), doubts_of(resolved, configured, architecture), {}};
   std::error_code ignored;
   if (std::filesystem::is_directory(model, ignored))
     notes.cannot_run = refusals(resolved.config, model, architecture);
+  if (kind == DeviceKind::cuda) {
+    const bool ends = resolved.config.fp8_fallback == "error";
+    for (std::string& line : train::fp8_fallbacks(resolved.config, model::find_shape(model)))
+      (ends ? notes.cannot_run : notes.doubts).push_back(std::move(line));
+  }
   return notes;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "octet/config/config.h"
+#include "octet/device/device.h"
 #include "octet/model/architecture.h"
 
 namespace octet::cli {
@@ -14,10 +15,10 @@ struct PlanNotes {
   config::Strings cannot_run;  ///< messages with which a run would end: what this version does not read
 };
 
-/// `configured`: there is a configuration; else the shape of a model alone, which is not doubted for keys
-/// that nobody set. Data sets are not looked at, and neither are missing weights and tokenizers: a plan may
-/// be made where they are not.
+/// `kind`: the device that is planned for. `configured`: there is a configuration; else the shape of a model
+/// alone, which is not doubted for keys that nobody set. Data sets are not looked at, and neither are missing
+/// weights and tokenizers: a plan may be made where they are not.
 PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const std::string& model,
-                     const model::Architecture& architecture);
+                     const model::Architecture& architecture, DeviceKind kind);
 
 }  // namespace octet::cli

@@ -187,7 +187,7 @@ void print_choice(const PlanReport& r, const PlanTarget& target) {
 void print_notes(const PlanNotes& all) {
   if (!all.notes.empty() || !all.doubts.empty() || !all.cannot_run.empty()) std::printf("\n");
   for (const std::string& note : all.notes) std::printf("note: %s\n", note.c_str());
-  for (const std::string& doubt : all.doubts) std::printf("doubt: %s\n", doubt.c_str());
+  for (const std::string& doubt : all.doubts) std::printf("warning: %s\n", doubt.c_str());
   for (const std::string& refusal : all.cannot_run) std::printf("cannot run: %s\n", refusal.c_str());
 }
 

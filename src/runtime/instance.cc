@@ -10,6 +10,7 @@
 #include "octet/model/build.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
+#include "octet/runtime/fp8_shapes.h"
 #include "octet/runtime/initial_weights.h"
 
 namespace octet::runtime {
@@ -120,20 +121,17 @@ void Instance::gather_parameters() {
 void Instance::tell_fallbacks() {
   const std::vector<std::string> fallbacks = audit_.take_fallbacks();
   if (fallbacks.empty()) return;
-  constexpr const char* fix =
-      "make hidden_size, intermediate_size and the widths of heads multiples of 16, or take another "
-      "fp8_recipe";
   if (options_.fp8_fallback_ends) {
     std::string found;
     for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
     throw Error({.what = "a GEMM that should run in FP8 does not",
                  .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error asks for",
                  .found = found,
-                 .fix = std::string(fix) + ", or set fp8_fallback: warn"});
+                 .fix = std::string(kFp8Shapes) + ", or set fp8_fallback: warn"});
   }
   if (job_.rank() != 0) return;
   for (const std::string& line : fallbacks) {
-    log::warn("a GEMM should run in FP8 and does not: " + line + "; " + fix);
+    log::warn("a GEMM should run in FP8 and does not: " + line + "; " + kFp8Shapes);
   }
 }
 

@@ -6,6 +6,10 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/comm/launchers.h"
 #include "octet/config/lint.h"
+#include "octet/runtime/fp8_shapes.h"
+#include "octet/setup/model_options.h"
+#include "octet/train/fit.h"
+#include "octet/train/ladder.h"
 #include "run.h"
 #include "start.h"
 
@@ -22,6 +26,21 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
   const bool afresh = c.overwrite_output_dir || c.resume_from_checkpoint == "false" || names_checkpoint(c);
   if (!checkpoints.empty() && !afresh) {
     all.push_back("output_dir holds " + checkpoints.back().second + ": the run will go on from it");
+  }
+  return all;
+}
+
+config::Strings fp8_fallbacks(const config::Config& config, const model::Architecture& architecture) {
+  config::Strings all;
+  if (!config.fp8) return all;
+  const std::int64_t micro = config.auto_find_batch_size ? 1 : config.per_device_train_batch_size;
+  const plan::Choice choice{micro, setup::levels_of(config, DeviceKind::cuda).front()};
+  const bool ends = config.fp8_fallback == "error";
+  for (const std::string& line :
+       plan_fallbacks(worst_options(config, architecture, choice, 1), {}, DeviceKind::cuda)) {
+    all.push_back("a GEMM should run in FP8 and does not on a GPU: " + line +
+                  (ends ? ", and fp8_fallback: error ends the run before its first step; " : "; ") +
+                  runtime::kFp8Shapes + (ends ? ", or set fp8_fallback: warn" : ""));
   }
   return all;
 }

@@ -34,6 +34,15 @@ std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::Instance
   return Engine(*device, *job, *data, options).checkpoint_tensors();
 }
 
+std::vector<std::string> plan_fallbacks(const runtime::InstanceOptions& options, const comm::Place& place,
+                                        DeviceKind kind) {
+  const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
+  const auto job = comm::make_dry_job(place);
+  const auto data =
+      job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
+  return Engine(*device, *job, *data, options).audit().take_fallbacks();
+}
+
 std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,
                                                  const comm::Place& place, DeviceKind kind,
                                                  std::int64_t micro_batches) {

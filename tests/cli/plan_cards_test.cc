@@ -249,7 +249,7 @@ TEST(PlanNotes, AreThoseOfARun) {
   ASSERT_EQ(doubtful["doubts"].size(), 2u) << doubtful["doubts"];
   EXPECT_EQ(doubtful["doubts"][0], "learning_rate is 0: nothing is learned");
   EXPECT_EQ(doubtful["doubts"][1], "cutoff_len 1024 is beyond the 512 positions that the model was made for");
-  expect_words(task.config() + " device=cpu learning_rate=0", {"\ndoubt: learning_rate is 0"});
+  expect_words(task.config() + " device=cpu learning_rate=0", {"\nwarning: learning_rate is 0"});
   const Json noted = plan_of(task.config() + " device=cpu flash_attn=fa2");
   ASSERT_EQ(noted["notes"].size(), 1u) << noted["notes"];
   EXPECT_NE(noted["notes"][0].get<std::string>().find("flash_attn"), std::string::npos) << noted["notes"];

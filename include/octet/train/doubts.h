@@ -11,6 +11,10 @@ namespace octet::train {
 /// its output folder, each as a sentence with what to do instead. `architecture`: the model's own.
 config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture);
 
+/// A warning for each GEMM that `fp8: true` asks for and that a GPU computes in bf16, because the model's
+/// sizes are no multiples of 16. With `fp8_fallback: error` such a run ends before its first step.
+config::Strings fp8_fallbacks(const config::Config& config, const model::Architecture& architecture);
+
 /// The sentences in at most `most` lines, at least two: where there are more, the last line counts the rest.
 config::Strings first_doubts(const config::Strings& doubts, std::size_t most);
 

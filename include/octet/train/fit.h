@@ -28,6 +28,11 @@ std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions&
                                                  const comm::Place& place, DeviceKind kind,
                                                  std::int64_t micro_batches);
 
+/// Lines for a person about GEMMs that should run in FP8 and that the shapes of the model keep from it on a
+/// device of this kind (Audit::take_fallbacks).
+std::vector<std::string> plan_fallbacks(const runtime::InstanceOptions& options, const comm::Place& place,
+                                        DeviceKind kind);
+
 /// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
 plan::Work work_of(const runtime::InstanceOptions& options, const plan::Memory& memory, std::int64_t length,
                    std::int64_t micro_batches);
