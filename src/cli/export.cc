@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "checkpoint_named.h"
 #include "export_options.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -20,6 +21,7 @@
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "octet/train/merged_model.h"
+#include "output_lock.h"
 #include "template_of_run.h"
 
 namespace octet::cli {
@@ -180,10 +182,12 @@ int export_trained(const ExportWish& wish) {
 }  // namespace
 
 int export_command(const Arguments& arguments) {
-  const std::optional<ExportWish> wish = read_export_wish(arguments);
+  std::optional<ExportWish> wish = read_export_wish(arguments);
   if (!wish) return 0;
+  const auto lock = lock_output(wish->folder);
   const bool folders =
       wish->from_file || !wish->adapters.empty() || path_exists(wish->path + "/adapter_config.json");
+  if (!folders) wish->path = checkpoint_of_run(wish->path);
   return folders ? export_adapters(*wish, wish->adapters) : export_trained(*wish);
 }
 

@@ -90,7 +90,8 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   bool overwrite = false;
   auto& app = options.app();
   app.add_option("CHECKPOINT", wish.path,
-                 "folder checkpoint-N; with --merge also that of an adapter, as PEFT writes it, and with "
+                 "folder checkpoint-N, or that of a run, for its newest checkpoint; with --merge also that "
+                 "of an adapter, as PEFT writes it, and with "
                  "--adapter that of a model; or CONFIG.yaml")
       ->required();
   app.add_option("FOLDER", wish.folder, "folder to write; CONFIG.yaml names it itself (export_dir)");

@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "checkpoint_named.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/printable.h"
@@ -42,7 +43,9 @@ int inspect_command(const Arguments& arguments) {
   options.example("trainer inspect runs/first/checkpoint-500 --diff runs/second/checkpoint-500");
   std::string path, other, filter;
   bool verify = false, json = false;
-  options.app().add_option("CHECKPOINT", path, "folder checkpoint-N")->required();
+  options.app()
+      .add_option("CHECKPOINT", path, "folder checkpoint-N, or that of a run, for its newest checkpoint")
+      ->required();
   options.app().add_option("--filter", filter,
                            "only tensors whose name matches this glob, or holds this text");
   options.app().add_flag("--verify", verify,
@@ -54,6 +57,8 @@ int inspect_command(const Arguments& arguments) {
       "world size wrote them; exit code 0 when all bits agree, 1 when not, another one when one cannot be "
       "read");
   if (!options.parse(arguments)) return 0;
+  path = checkpoint_of_run(path);
+  if (!other.empty()) other = checkpoint_of_run(other);
   if (!other.empty()) {
     if (verify) {
       require_whole(path);

@@ -9,6 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/text/bpe_trainer.h"
 #include "options.h"
+#include "output_lock.h"
 #include "sorting_task.h"
 
 namespace octet::cli {
@@ -210,6 +211,7 @@ int quickstart_command(const Arguments& arguments) {
       "instead: word lists under rules in a prompt for a teacher, and without it for its student");
   options.app().add_option("--seed", seed, "of the lists of --distillation")->capture_default_str();
   if (!options.parse(arguments)) return 0;
+  const auto lock = lock_output(folder);
   require_new(folder);
 
   if (distillation) {

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
@@ -286,6 +287,22 @@ void probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collect
   result.set("step_grad_norm", {batches.steps}, norms);
 }
 
+// A file that no probe wrote is somebody's: the batch, weights of a model, results of another program.
+void require_replaceable(const std::string& path) {
+  if (!path_exists(path)) return;
+  try {
+    const checkpoint::SafetensorsFile file(path);
+    if (file.find("loss") != nullptr || file.find("step_loss") != nullptr) return;
+  } catch (const Error&) {
+    // A file that is no safetensors is refused below.
+  }
+  throw Error({.what = "--out names a file that no probe has written",
+               .expected = "a new file, or the result of an earlier probe",
+               .where = path,
+               .fix = "name another file, or remove this one",
+               .code = ExitCode::usage});
+}
+
 }  // namespace
 
 void probe(runtime::Session& session, const config::Resolved& resolved, const ProbeOptions& options) {
@@ -299,6 +316,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   std::unique_ptr<optim::Schedule> schedule;
   setup::NamedModel model;
   job.together([&] {
+    if (job.rank() == 0) require_replaceable(options.out);
     model = setup::named_model(options.model);
     architecture = runtime::read_model(model.folder);
     model::require_trainable(architecture, model.folder);

@@ -162,6 +162,23 @@ TEST_F(Finished, ADamagedCheckpointThatIsNamedIsRefused) {
   EXPECT_EQ(steps_of(output_).rbegin()->first, 12);
 }
 
+// Commands that read a checkpoint take the newest of a run's folder, also under a final model.
+TEST_F(Finished, AFolderOfARunStandsForItsNewestCheckpoint) {
+  const Outcome newest = trainer("inspect " + output_ + "/checkpoint-12 --json");
+  expect_success(newest);
+  for (const std::string& folder : {output_, output_ + "/"}) {
+    const Outcome run = trainer("inspect " + folder + " --json");
+    EXPECT_EQ(run.code, 0) << run.both();
+    EXPECT_EQ(parse_json(run.out, "run")["step"], parse_json(newest.out, "checkpoint")["step"]);
+  }
+  EXPECT_EQ(trainer("inspect --verify " + output_).code, 0);
+  EXPECT_EQ(trainer("inspect " + output_ + " --diff " + output_ + "/checkpoint-12").code, 0);
+  EXPECT_EQ(trainer("inspect " + output_ + " --diff " + output_ + "/checkpoint-10").code, 1);
+  const Outcome out = trainer("export " + output_ + " " + output_ + "/exported");
+  EXPECT_EQ(out.code, 0) << out.both();
+  EXPECT_NE(trainer("inspect " + output_ + "/exported").code, 0) << "a folder without checkpoints";
+}
+
 // Several damaged ones, behind each other, by ranks that each read a part.
 TEST_F(Finished, DamagedDataAreNoticedWhileTheyAreReadAndTheNextOlderIsTaken) {
   for (const char* step : {"10", "12"}) {
