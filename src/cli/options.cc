@@ -94,8 +94,32 @@ std::string Options::nearest_among(const std::vector<std::string>& own, const st
   return std::ranges::find(own, near) == own.end() ? "" : near;
 }
 
-bool Options::parse(const Arguments& arguments) {
-  if (only_tells(arguments)) return false;
+// Scripts of other programs write "_" where an option has "-", or the other way round.
+Arguments Options::spelled(const Arguments& arguments) const {
+  const auto is_option = [this](const std::string& name) {
+    return std::ranges::any_of(app_.get_options(), [&](const CLI::Option* option) {
+      return std::ranges::find(option->get_lnames(), name) != option->get_lnames().end();
+    });
+  };
+  Arguments words = arguments;
+  for (std::string& word : words) {
+    if (!word.starts_with("--")) continue;
+    const std::string name = word.substr(2, word.find('=') - 2);
+    if (is_option(name)) continue;
+    for (const auto& [from, to] : {std::pair{'_', '-'}, std::pair{'-', '_'}}) {
+      std::string other = name;
+      std::ranges::replace(other, from, to);
+      if (other == name || !is_option(other)) continue;
+      word.replace(2, name.size(), other);
+      break;
+    }
+  }
+  return words;
+}
+
+bool Options::parse(const Arguments& typed) {
+  if (only_tells(typed)) return false;
+  const Arguments arguments = spelled(typed);
   // CLI11 takes arguments from the back.
   Arguments reversed(arguments.rbegin(), arguments.rend());
   // SFT-Play's `--config FILE` is FILE.

@@ -73,6 +73,7 @@ class Options {
 
  private:
   CommandText describe() const;
+  Arguments spelled(const Arguments& arguments) const;
   /// The option of this command that a word with hyphens is nearest to, or the setting that a word with "="
   /// is; "" where none is near, or a key of the configuration is nearer.
   std::string near_option(const std::string& word) const;

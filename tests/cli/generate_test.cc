@@ -74,7 +74,7 @@ TEST_F(GenerateFile, RougeLIsTheMeanOfItsRows) {
   EXPECT_GT(mean, 0) << "a figure that shows something";
   EXPECT_LT(mean, 1);
   char figure[64];
-  std::snprintf(figure, sizeof figure, "held-out ROUGE-L: %.4g %%\n", 100 * mean);
+  std::snprintf(figure, sizeof figure, "ROUGE-L: %.4g %%\n", 100 * mean);
   for (const int np : {1, 2}) {
     const Outcome printed = trainer(again + "--rouge-l", np);
     EXPECT_EQ(printed.out, figure) << printed.both();

@@ -175,8 +175,8 @@ class Books {
     }
     const double judged = static_cast<double>(judged_);
     if (options_.exact_match)
-      std::printf("held-out exact match: %.4g %%\n", 100.0 * static_cast<double>(right_) / judged);
-    if (options_.rouge_l) std::printf("held-out ROUGE-L: %.4g %%\n", 100.0 * rouge_l_ / judged);
+      std::printf("exact match: %.4g %%\n", 100.0 * static_cast<double>(right_) / judged);
+    if (options_.rouge_l) std::printf("ROUGE-L: %.4g %%\n", 100.0 * rouge_l_ / judged);
   }
 
  private:

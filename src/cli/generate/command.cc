@@ -18,6 +18,7 @@
 #include "octet/base/strings.h"
 #include "octet/generate/team.h"
 #include "octet/runtime/session.h"
+#include "octet/train/merged_model.h"
 #include "octet/train/trainer.h"
 
 namespace octet::cli {
@@ -70,6 +71,12 @@ void answer(runtime::Session& session, comm::Channel& ranks, Answerer& answerer,
   if (o.questions.empty()) converse(answerer, o);
 }
 
+/// What --dtype auto means for a model.
+DType compute_dtype(const ModelSource& source) {
+  if (source.checkpoint != nullptr) return source.run.bf16 || source.run.pure_bf16 ? DType::bf16 : DType::f32;
+  return train::weights_dtype(source.folder) == DType::f32 ? DType::f32 : DType::bf16;
+}
+
 // Null where every rank has the whole model.
 std::unique_ptr<generate::Team> team_of(runtime::Session& session, const GenerateOptions& o,
                                         const ModelSource& source) {
@@ -101,6 +108,11 @@ int generate(runtime::Session& session, const GenerateCall& call) {
   session.job().together([&] {
     source = find_model(o);
     if (session.prints() && !source.told().empty()) log::info(source.told());
+    if (o.dtype_of_model) {
+      o.dtype = compute_dtype(source);
+      if (session.prints())
+        log::info("--dtype auto: " + std::string(name_of(o.dtype)) + ", after the model's weights");
+    }
     if (!call.model_defaults) return;
     const std::string taken = take_model_defaults(o, source.folder, call.given);
     if (session.prints() && !taken.empty()) {

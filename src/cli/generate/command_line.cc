@@ -6,6 +6,7 @@
 
 #include "generate/cache_size.h"
 #include "generate/score_file.h"
+#include "generate/vllm_words.h"
 #include "octet/base/error.h"
 #include "octet/plan/memory.h"
 #include "octet/setup/setup.h"
@@ -15,14 +16,15 @@ namespace {
 
 void add_answer_options(CLI::App& app, GenerateOptions& o) {
   generate::Sampling& sampling = o.answers.sampling;
-  app.add_option("--max-new", o.answers.max_new, "max new tokens per answer")
+  app.add_option("--max-new,--max-tokens", o.answers.max_new, "max new tokens per answer")
       ->check(Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--min-new", o.answers.min_new,
                  "min new tokens per answer, before which no end token is taken")
       ->check(Range(0, 1 << 20))
       ->capture_default_str();
-  app.add_option("--max-length", o.max_length, "max tokens of a question and its answer together")
+  app.add_option("--max-length,--max-model-len", o.max_length,
+                 "max tokens of a question and its answer together")
       ->check(Range(2, 1 << 20))
       ->capture_default_str();
   app.add_option("--temperature", sampling.temperature, "divides the logits; 0 takes the most probable token")
@@ -101,6 +103,20 @@ void add_split_options(CLI::App& app, GenerateOptions& o) {
          "the number of ranks, and the replicas take rows from one queue")
       ->check(Range(1, 4096))
       ->capture_default_str();
+}
+
+/// Options of vLLM's scripts that decide nothing here.
+struct VllmWords {
+  std::string model;
+  bool trust_remote_code = false, enforce_eager = false;
+};
+
+void add_vllm_options(CLI::App& app, VllmWords& words) {
+  app.add_option("--model", words.model, "MODEL, as vLLM's scripts name it");
+  app.add_flag("--trust-remote-code", words.trust_remote_code,
+               "changes nothing: no code of a model is ever run");
+  app.add_flag("--enforce-eager", words.enforce_eager,
+               "changes nothing: kernels are always started one by one");
 }
 
 struct CacheWords {
@@ -246,7 +262,8 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
          "null the prompt ends in empty ones; default: the checkpoint's run's, else true, or what a "
          "template in Jinja does by itself")
       ->check(CLI::IsMember({"true", "false", "null"}));
-  app.add_option("--batch", o.batch, "batch size: questions that are answered at the same time")
+  app.add_option("--batch,--max-num-seqs", o.batch,
+                 "batch size: questions that are answered at the same time")
       ->check(Range(1, 4096))
       ->capture_default_str();
   app.add_option(
@@ -260,8 +277,9 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   add_file_options(app, o, shard, pattern);
   app.add_option("--dtype", dtype,
                  "compute dtype: fp32, bf16, or fp8: bf16 with the blocks' weights in E4M3 (one byte per "
-                 "parameter, a scale per output) and activations in E4M3 (a scale per token)")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
+                 "parameter, a scale per output) and activations in E4M3 (a scale per token); auto: bf16 if "
+                 "the weights are stored in 16 bits, else fp32")
+      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8", "float32", "bfloat16"}))
       ->capture_default_str();
   app.add_option(
          "--fp8-recipe", recipe,
@@ -283,10 +301,13 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
       ->capture_default_str();
   add_cache_options(app, o, words);
   add_split_options(app, o);
+  VllmWords vllm;
+  add_vllm_options(app, vllm);
   app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  if (!options.parse(arguments)) return std::nullopt;
+  if (!options.parse(without_vllm_words(arguments))) return std::nullopt;
   if (app.count("--default_system") > 0) o.default_system = default_system;
-  o.dtype = dtype == "fp32" ? DType::f32 : DType::bf16;
+  o.dtype_of_model = dtype == "auto";
+  o.dtype = dtype == "bf16" || dtype == "bfloat16" || dtype == "fp8" ? DType::bf16 : DType::f32;
   o.fp8 = dtype == "fp8";
   o.fp8_cache = cache == "fp8";
   o.strict = deterministic == "strict";

@@ -26,6 +26,7 @@ struct GenerateOptions {
   int tensor_parallel_size = 1;    ///< ranks that have a piece of every layer each
   int pipeline_parallel_size = 1;  ///< stages of blocks on ranks of their own
   DType dtype = DType::f32;        ///< that is computed with
+  bool dtype_of_model = false;     ///< `dtype` follows the weights, once they are known
   bool fp8 = false;                ///< weights of blocks, and what they multiply, in E4M3
   bool fp8_blocks = false;         ///< by RecipeKind::block, as trained with; else RecipeKind::rows
   bool strict = false;             ///< DecoderOptions::strict

@@ -12,6 +12,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "output_lock.h"
 
 namespace octet::cli {
 namespace {
@@ -88,8 +89,6 @@ Json note_of(std::int64_t row, const std::string& question, const RowResult& res
 
 AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overwrite)
     : path_(path), notes_path_(path + ".rows"), job_(job) {
-  const fs::path folder = fs::path(path).parent_path();
-  if (!folder.empty()) make_folders(folder.string());
   if (fs::is_directory(path)) {
     throw Error({.what = "--out names a folder",
                  .expected = "a file for the answers",
@@ -97,6 +96,7 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
                  .fix = "name a file in it, such as " + path + "/answers.jsonl",
                  .code = ExitCode::usage});
   }
+  lock_ = lock_output(path);
   if (overwrite) {
     remove_file(notes_path_);
     remove_file(path_);
@@ -136,12 +136,13 @@ void AnswerJournal::read() {
                  .fix = "choose another --out, or begin anew with --overwrite",
                  .code = ExitCode::usage});
   }
-  // Rows are known by their questions: lines may have been added, taken out or moved since.
+  // Lines may have been added or moved. A question that is not asked any more keeps its answers.
   std::map<std::string, std::vector<std::int64_t>> rows;
   for (std::size_t row = job_.questions.size(); row-- > 0;) {
     rows[job_.questions[row]].push_back(static_cast<std::int64_t>(row));
   }
   std::map<std::int64_t, std::string> texts;  // what OUT holds of each row of the run before
+  std::int64_t answered = 0;
   for (const Json& note : lines) {
     if (!is_note(note)) continue;
     std::optional<RowResult> result = result_of(note);
@@ -151,16 +152,30 @@ void AnswerJournal::read() {
       texts[note["row"].get<std::int64_t>()] = result ? text_of(*result) : "";
     }
     const auto asked = rows.find(note["question"].get<std::string>());
+    answered += result ? 1 : 0;
     if (!result || asked == rows.end() || asked->second.empty()) continue;
     results_.emplace(asked->second.back(), std::move(*result));
     asked->second.pop_back();
   }
   kept_ = std::ssize(results_);
+  require_asked(answered);
   if (!path_exists(path_)) return;
   const std::string out = read_file(path_);
   const std::string hash = head.value("hash", "");
   require_unchanged(out, texts, hash);
   complete_ = hash == hash128_hex(out) && kept_ == std::ssize(job_.questions);
+}
+
+// Throws Error if `answered` noted rows are more than those that are asked: rewrite() would drop the others.
+void AnswerJournal::require_asked(std::int64_t answered) const {
+  if (answered == kept_) return;
+  throw Error({.what = "the file for answers holds finished answers to other questions",
+               .expected = "answers to the rows of the file of questions alone",
+               .found = with_commas(answered - kept_) + " of " + with_commas(answered) +
+                        " answers are to questions that the file of questions does not hold",
+               .where = path_,
+               .fix = "choose another --out, or replace these answers with --overwrite",
+               .code = ExitCode::usage});
 }
 
 // OUT is written anew from the notes: only what they give may stand in it.

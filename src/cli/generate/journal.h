@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "octet/base/json.h"
+#include "octet/checkpoint/folder_lock.h"
 
 namespace octet::cli {
 
@@ -30,11 +32,15 @@ class WholeOutput {
   virtual void require_same(const std::string& path, const std::string& fix) const = 0;
 };
 
-/// A file OUT of answers in the order of their questions, and beside it OUT.rows, in which every row that is
-/// done is noted at once, whatever its place, with the hash of its question. After a run that ended early the
-/// next one takes from there what is still asked in the same words and under the same settings. A line that a
-/// killed run left half is cut off. When all is done OUT.rows keeps a line that says so. An OUT that somebody
-/// changed is left as it is. Where Job::whole is given, OUT appears at the end alone.
+/// A file OUT of answers in the order of their questions. The file OUT.rows beside it notes every finished
+/// row at once, in any order, with the hash of its question. If a run ends early, the next run takes the
+/// noted rows and answers the others. Rows are known by their questions: lines of the file of questions may
+/// be added or moved. A half line of a killed run is cut off. When all rows are done, OUT.rows holds the hash
+/// of OUT. If Job::whole is given, OUT appears at the end alone.
+///
+/// No finished answer is lost without `overwrite`. One process at a time holds OUT (FolderLock). Answers of
+/// other settings, answers whose question is not asked any more, and an OUT that was changed by hand are
+/// refused and stay as they are.
 class AnswerJournal {
  public:
   struct Job {
@@ -42,8 +48,9 @@ class AnswerJournal {
     std::vector<std::string> questions;  ///< hashes of the rows, in order
     const WholeOutput* whole = nullptr;  ///< of an OUT that is no file of lines; outlives the journal
   };
-  /// Throws Error (usage) where OUT is there and not known to be of these settings, or holds what its notes
-  /// do not give, and `overwrite` is false; and Error (storage) where it cannot be written.
+  /// Throws Error (busy) if another process writes OUT, and Error (storage) if OUT cannot be written. Unless
+  /// `overwrite` is true, throws Error (usage) if OUT exists and is not known to be of these settings, holds
+  /// what its notes do not give, or holds answers of other questions.
   AnswerJournal(const std::string& path, const Job& job, bool overwrite);
   ~AnswerJournal();
   AnswerJournal(const AnswerJournal&) = delete;
@@ -64,6 +71,7 @@ class AnswerJournal {
 
  private:
   void read();
+  void require_asked(std::int64_t answered) const;
   void require_unchanged(const std::string& out, const std::map<std::int64_t, std::string>& texts,
                          const std::string& hash) const;
   void require_ours(const std::string& fix) const;
@@ -73,6 +81,7 @@ class AnswerJournal {
 
   std::string path_, notes_path_;
   Job job_;
+  std::unique_ptr<const checkpoint::FolderLock> lock_;
   std::map<std::int64_t, RowResult> results_;
   std::int64_t next_ = 0;  ///< the first row that is not in OUT yet
   std::int64_t kept_ = 0;

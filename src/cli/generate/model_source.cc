@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "checkpoint_named.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -18,20 +19,13 @@
 namespace octet::cli {
 namespace {
 
-/// By its files or its name; one that lacks a file is refused in the words of who opens it.
-bool is_checkpoint(const std::string& path) {
-  if (path_exists(path + "/manifest.json") || path_exists(path + "/checkpoint.h5")) return true;
-  const std::filesystem::path folder = std::filesystem::path(path + "/.").lexically_normal().parent_path();
-  return folder.filename().string().starts_with("checkpoint-");
-}
-
 /// The checkpoint that `path` stands for; "" where it names a model or an adapter, or nothing at all.
 std::string checkpoint_at(const std::string& path) {
   if (path_exists(path + "/config.json") || path_exists(path + "/adapter_config.json")) return "";
   std::error_code none;
   if (!std::filesystem::is_directory(path, none)) return "";
-  if (is_checkpoint(path)) return path;
-  return checkpoint::list_checkpoints(path).empty() ? "" : checkpoint::resolve_checkpoint(path);
+  const std::string found = checkpoint_of_run(path);
+  return is_checkpoint(found) ? found : "";
 }
 
 void require_base(const ModelSource& source) {
