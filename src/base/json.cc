@@ -7,6 +7,8 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json_digits.h"
+#include "octet/base/json_problem.h"
 
 namespace octet {
 namespace {
@@ -33,14 +35,18 @@ class Builder {
   using string_t = Json::string_t;
   using binary_t = Json::binary_t;
 
-  Builder(const std::string& where, int max_depth) : where_(where), max_depth_(max_depth) {}
+  Builder(const std::string& where, int max_depth, bool keep_digits = false)
+      : where_(where), max_depth_(max_depth), keep_digits_(keep_digits) {}
   Json take() { return std::move(root_); }
 
   bool null() { return put(Json()); }
   bool boolean(bool value) { return put(Json(value)); }
   bool number_integer(number_integer_t value) { return put(Json(value)); }
   bool number_unsigned(number_unsigned_t value) { return put(Json(value)); }
-  bool number_float(number_float_t value, const string_t&) { return put(Json(value)); }
+  bool number_float(number_float_t value, const string_t& written) {
+    if (!keep_digits_ || written.find_first_of(".eE") != std::string::npos) return put(Json(value));
+    return put(Json::binary(std::vector<std::uint8_t>(written.begin(), written.end())));
+  }
   bool string(string_t& value) { return put(Json(std::move(value))); }
   bool binary(binary_t& value) { return put(Json(std::move(value))); }
   bool start_object(std::size_t) { return open(Json::object()); }
@@ -61,7 +67,7 @@ class Builder {
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
     throw Error(
         {.what = "not valid JSON",
-         .found = e.what(),
+         .found = json_problem(e.what()),
          .where = where_,
          .fix =
              "mend it there: a comma, a quote or a bracket too many or too few, or a file that was cut short",
@@ -122,6 +128,7 @@ class Builder {
 
   const std::string& where_;
   int max_depth_;
+  bool keep_digits_;
   Json root_;
   std::string key_;
   std::vector<Level> levels_;
@@ -146,16 +153,60 @@ JsonMember& JsonMember::operator=(const JsonMember& other) {
 JsonMember& JsonMember::operator=(JsonMember&& other) noexcept = default;
 JsonMember::~JsonMember() = default;
 
-const Json& JsonMember::operator*() const { return value_ ? *value_ : null_json(); }
+const Json& JsonMember::operator*() const {
+  return value_ ? *value_ : null_json();
+}
 Json& JsonMember::operator*() {
   if (!value_) value_ = std::make_unique<Json>();
   return *value_;
+}
+
+std::string json_problem(std::string_view message) {
+  if (const std::size_t end = message.find("] "); message.starts_with('[') && end != message.npos)
+    message.remove_prefix(end + 2);
+  constexpr std::string_view kAt = "parse error at ";
+  std::string place;
+  if (const std::size_t end = message.find(": "); message.starts_with(kAt) && end != message.npos) {
+    place = message.substr(kAt.size(), end - kAt.size());
+    // A row is one line, whose number in the file is told elsewhere.
+    if (place.starts_with("line 1, ")) place.erase(0, std::string_view("line 1, ").size());
+    place += ": ";
+    message.remove_prefix(end + 2);
+  }
+  const std::size_t reason = message.find(" - ");
+  if (message.starts_with("syntax error") && reason != message.npos) message.remove_prefix(reason + 3);
+  return place + std::string(message);
 }
 
 Json parse_json(std::string_view text, const std::string& where, bool comments, int max_depth) {
   Builder builder(where, max_depth);
   Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true, comments);
   return builder.take();
+}
+
+Json parse_json_digits(std::string_view text, const std::string& where) {
+  Builder builder(where, 256, true);
+  Json::sax_parse(text.begin(), text.end(), &builder);
+  return builder.take();
+}
+
+std::string json_digits(const Json& value) {
+  if (!value.is_binary()) return "";
+  const auto& digits = value.get_binary();
+  return {digits.begin(), digits.end()};
+}
+
+std::string dump_json_digits(const Json& value) {
+  std::string out;
+  if (value.is_binary()) return value.get_binary().empty() ? "null" : json_digits(value);
+  if (value.is_array()) {
+    for (const Json& item : value) out += (out.empty() ? "" : ",") + dump_json_digits(item);
+    return "[" + out + "]";
+  }
+  if (!value.is_object()) return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  for (const auto& [key, item] : value.items())
+    out += (out.empty() ? "" : ",") + dump_json_digits(Json(key)) + ":" + dump_json_digits(item);
+  return "{" + out + "}";
 }
 
 Json read_json(const std::string& path, bool comments) {

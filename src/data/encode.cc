@@ -34,6 +34,14 @@ std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts)
   }
 }
 
+// Whether an answer that is trained, or a plain text, holds nothing but blanks.
+bool has_empty_answer(const Sample& sample) {
+  if (sample.plain) return trim(sample.text).empty();
+  return std::ranges::any_of(sample.turns, [](const Turn& turn) {
+    return turn.role == "assistant" && turn.trained && turn.thought.empty() && trim(turn.content).empty();
+  });
+}
+
 // An Error without a place gets that of the row.
 EncodedSample encode_at(const RowMix::Place& place, const Encoder& encoder, const Sample& sample) {
   try {
@@ -58,14 +66,16 @@ void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& sh
     const auto json = read_row(place, c);
     if (!json) continue;
     std::string why;
-    const auto sample = convert_row(*json, place.source->format, &why);
+    const auto sample = convert_row(*json, place.source->format, &why, &c.notes);
     if (!sample) {
       ++c.invalid;
       remember(c, place.file->where(place.row) + ": " + why);
       continue;
     }
+    c.empty_answers += has_empty_answer(*sample) ? 1 : 0;
     const EncodedSample encoded = encode_at(place, encoder, *sample);
     c.dropped += encoded.dropped ? 1 : 0;
+    if (!encoded.why.empty()) remember(c, place.file->where(place.row) + ": " + encoded.why);
     c.truncated += encoded.truncated ? 1 : 0;
     if (encoded.truncated && share.name_truncated) remember(c, place.file->where(place.row) + kIsLonger);
     c.cut_answers += encoded.cut_answer ? 1 : 0;

@@ -60,6 +60,8 @@ void EncodingCounts::add(const EncodingCounts& o) {
   rows += o.rows, documents += o.documents, tokens += o.tokens, trained += o.trained;
   invalid += o.invalid, dropped += o.dropped, unlabelled += o.unlabelled, truncated += o.truncated;
   cut_answers += o.cut_answers, broken += o.broken;
+  empty_answers += o.empty_answers;
+  for (const auto& [note, count] : o.notes) notes[note] += count;
   for (const auto& reason : o.reasons) {
     if (reasons.size() < 5) reasons.push_back(reason);
   }
@@ -68,9 +70,12 @@ void EncodingCounts::add(const EncodingCounts& o) {
 std::string EncodingCounts::to_bytes() const {
   std::string bytes;
   for (const std::int64_t count :
-       {rows, documents, tokens, trained, invalid, dropped, unlabelled, truncated, cut_answers, broken}) {
+       {rows, documents, tokens, trained, invalid, dropped, unlabelled, truncated, cut_answers, broken,
+        empty_answers, static_cast<std::int64_t>(notes.size())}) {
     bytes += eight(static_cast<std::uint64_t>(count));
   }
+  for (const auto& [note, count] : notes)
+    bytes += eight(static_cast<std::uint64_t>(count)) + eight(note.size()) + note;
   for (const auto& reason : reasons) bytes += eight(reason.size()) + reason;
   return bytes;
 }
@@ -78,15 +83,21 @@ std::string EncodingCounts::to_bytes() const {
 EncodingCounts EncodingCounts::from_bytes(std::string_view bytes) {
   EncodingCounts c;
   for (std::int64_t* count : {&c.rows, &c.documents, &c.tokens, &c.trained, &c.invalid, &c.dropped,
-                              &c.unlabelled, &c.truncated, &c.cut_answers, &c.broken}) {
+                              &c.unlabelled, &c.truncated, &c.cut_answers, &c.broken, &c.empty_answers}) {
     *count = static_cast<std::int64_t>(take_number(bytes));
   }
-  while (!bytes.empty()) {
+  const auto take_text = [&bytes] {
     const std::uint64_t length = take_number(bytes);
     if (length > bytes.size()) refuse();
-    c.reasons.emplace_back(bytes.substr(0, length));
+    std::string text(bytes.substr(0, length));
     bytes.remove_prefix(length);
+    return text;
+  };
+  for (std::uint64_t left = take_number(bytes); left > 0; --left) {
+    const auto count = static_cast<std::int64_t>(take_number(bytes));
+    c.notes[take_text()] = count;
   }
+  while (!bytes.empty()) c.reasons.push_back(take_text());
   return c;
 }
 

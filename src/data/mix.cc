@@ -140,7 +140,8 @@ Recipe RowMix::recipe() const {
                       f.observation_tag,
                       f.function_tag,
                       f.system_tag,
-                      f.media};
+                      f.media,
+                      f.any_role};
     out.emplace_back(name + ": columns", format.dump());
     for (std::size_t i = 0; i < source.files.size(); ++i) {
       const std::string path = std::filesystem::absolute(source.files[i]->path()).lexically_normal().string();

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "octet/data/dataset.h"
 
@@ -12,8 +13,11 @@ namespace octet::data {
 /// cells. A cell is a text; one that is empty and not quoted is null.
 std::unique_ptr<RowReader> open_csv(const std::string& path, char separator);
 
-/// Rows of a JSON list, found by its brackets and parsed one by one, so that memory never holds the file.
-std::unique_ptr<RowReader> open_json_list(const std::string& path);
+/// Rows of a JSON text: a list, a list below a key of one object, or objects that span several lines. They
+/// are found by brackets and parsed one by one, so that memory never holds the file.
+std::unique_ptr<RowReader> open_json(const std::string& path);
+/// Whether a JSON text holds an object a line, rather than one of the shapes of open_json().
+bool is_json_lines(std::string_view text);
 
 /// Parquet, or Arrow's file and stream formats ("parquet", "arrow", "feather"), by Apache Arrow's library.
 /// Throws Error naming the conversion when the program was built without it.

@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/json_digits.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 #include "row_bytes.h"
@@ -43,6 +44,7 @@ class LineReader : public RowReader {
     for (std::int64_t left = i % kStride; next(found) && left > 0; --left) found = after(found);
     return found;
   }
+  std::string_view bytes() const { return bytes_.text(); }
   std::string_view text(std::int64_t i) const {
     const Line l = line(i);
     std::string_view t = bytes_.text().substr(l.begin, l.end - l.begin);
@@ -106,7 +108,9 @@ class LineReader : public RowReader {
 class JsonLines : public LineReader {
  public:
   using LineReader::LineReader;
-  Json row(std::int64_t i) const override { return parse_json(text(i), where(i)); }
+  Json row(std::int64_t i) const override { return parse_json_digits(text(i), where(i)); }
+  // Files of other shapes come under the names of lines, too.
+  bool fits() const { return is_json_lines(bytes()); }
 };
 
 class TextLines : public LineReader {
@@ -119,7 +123,11 @@ class TextLines : public LineReader {
 
 std::unique_ptr<RowReader> open_rows(const std::string& path) {
   const std::string ending = data_ending(path);
-  if (ending == "jsonl" || ending == "ndjson") return std::make_unique<JsonLines>(path);
+  if (ending == "jsonl" || ending == "ndjson") {
+    auto lines = std::make_unique<JsonLines>(path);
+    if (lines->fits()) return lines;
+    return open_json(path);
+  }
   if (ending == "txt") return std::make_unique<TextLines>(path);
   if (ending == "csv") return open_csv(path, ',');
   if (ending == "tsv") return open_csv(path, '\t');
@@ -127,10 +135,11 @@ std::unique_ptr<RowReader> open_rows(const std::string& path) {
   if (ending == "json") {
     // Some tools write one object a line under the name .json.
     const RowBytes bytes(path);
-    std::string_view text = bytes.text();
-    if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
-    if (trim(text.substr(0, 4096)).starts_with('{')) return std::make_unique<JsonLines>(path);
-    return open_json_list(path);
+    const std::string_view text = bytes.text();
+    const std::size_t first = text.find_first_of("{[");
+    const bool object = first != std::string_view::npos && text[first] == '{';
+    if (object && is_json_lines(text)) return std::make_unique<JsonLines>(path);
+    return open_json(path);
   }
   throw Error({.what = "a data file of an unknown kind",
                .expected = "a name ending in .json, .jsonl, .ndjson, .csv, .tsv or .txt, each also with .gz "

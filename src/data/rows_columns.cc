@@ -64,15 +64,20 @@ Json text_cell(const arrow::Array& array, std::int64_t i, const std::string& whe
   return text;
 }
 
-// Writers of old leave out that their bytes are text. Other bytes (images, say) are no value.
+// A value of a type that cannot be read as JSON: rows that need it are refused, and others do not mind.
+Json unreadable() {
+  return Json::binary({});
+}
+
+// Writers of old leave out that their bytes are text. Other bytes (images, say) cannot be read.
 template <typename Bytes>
 Json bytes_cell(const arrow::Array& array, std::int64_t i) {
   std::string bytes(static_cast<const Bytes&>(array).GetView(i));
-  return is_utf8(bytes) ? Json(std::move(bytes)) : Json(nullptr);
+  return is_utf8(bytes) ? Json(std::move(bytes)) : unreadable();
 }
 
-// One value as JSON. Times and decimals become text; types that no data set of texts holds have no value, so
-// that columns that nobody asks for do not stand in the way.
+// Returns one value as JSON. Times and decimals become text. Values of types that no data set of texts holds
+// are unreadable().
 Json cell(const arrow::Array& array, std::int64_t i, const std::string& where, int depth) {
   if (depth > 64) refuse(where, "values nested too deeply");
   if (array.IsNull(i)) return nullptr;
@@ -133,7 +138,7 @@ Json cell(const arrow::Array& array, std::int64_t i, const std::string& where, i
     case arrow::Type::DECIMAL256:
       return value_of(array.GetScalar(i), where)->ToString();
     default:
-      return nullptr;
+      return unreadable();
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "row_bytes.h"
 #include "row_readers.h"
@@ -16,6 +17,12 @@ class CsvReader : public RowReader {
   CsvReader(const std::string& path, char separator) : bytes_(path), separator_(separator) {
     find_records();
     if (records_.empty()) return;
+    if (take_other_separator()) {
+      log::info(path + ": the cells are separated by " +
+                (separator_ == '\t' ? "tabs" : std::string("'") + separator_ + "'"));
+      records_.clear();
+      find_records();
+    }
     for (const auto& cell : cells(0)) columns_.push_back(cell.text);
     for (std::size_t i = 0; i < columns_.size(); ++i) {
       for (std::size_t j = 0; j < i; ++j) {
@@ -63,6 +70,18 @@ class CsvReader : public RowReader {
          .where = bytes_.path() + ":" + std::to_string(records_.at(record).line),
          .fix = "quote cells that hold separators, quotes or line ends, and double the quotes in them",
          .code = ExitCode::usage});
+  }
+
+  // Spreadsheets of many countries write semicolons or tabs. They show in a header that is one cell.
+  bool take_other_separator() {
+    if (cells(0).size() != 1) return false;
+    const char given = separator_;
+    for (const char other : {',', ';', '\t', '|'}) {
+      separator_ = other;
+      if (cells(0).size() > 1) return true;
+    }
+    separator_ = given;
+    return false;
   }
 
   // Line ends inside of quotes belong to a cell; quotes open only where a cell begins. Blank lines are no

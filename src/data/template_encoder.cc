@@ -20,6 +20,22 @@ bool shorten(std::vector<text::TokenId>& ids, std::int64_t pieces, std::int64_t 
 
 }  // namespace
 
+text::Conversation conversation_of(const Sample& sample) {
+  text::Conversation out;
+  for (const Turn& turn : sample.turns) {
+    out.messages.push_back({.role = turn.role,
+                            .content = turn.content,
+                            .thought = turn.thought,
+                            .thought_field = turn.thought_field,
+                            .text = turn.text,
+                            .trained = turn.trained});
+  }
+  out.system = sample.system;
+  out.tools = sample.tools;
+  out.enable_thinking = sample.enable_thinking;
+  return out;
+}
+
 TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     : options_(options.options),
       text_cut_(options.text_cut),
@@ -149,11 +165,7 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
                  .fix = "name the template that the model was made for",
                  .code = ExitCode::usage});
   }
-  text::Conversation conversation;
-  for (const Turn& turn : sample.turns) conversation.messages.push_back({turn.role, turn.content});
-  conversation.system = sample.system;
-  conversation.tools = sample.tools;
-  text::Example example = template_->encode_example(tokenizer_, conversation, options_);
+  text::Example example = template_->encode_example(tokenizer_, conversation_of(sample), options_);
   // A file of the user's own that cannot write a row is not what was meant for it.
   if (example.outcome == text::Example::Outcome::refused && text::is_template_file(template_->name())) {
     throw Error({.what = "a row cannot be written with the template " + template_->name(),
@@ -164,6 +176,7 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   }
   EncodedSample result;
   result.dropped = example.outcome != text::Example::Outcome::kept || example.input_ids.empty();
+  if (result.dropped) result.why = std::move(example.reason);
   result.truncated = example.truncated;
   result.cut_answer = example.answer_truncated;
   if (!result.dropped) result.documents.push_back({std::move(example.input_ids), std::move(example.labels)});

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 // A file is this line, a hash of what follows it (32 digits), the recipe's length (eight bytes, little end
 // first), the recipe as JSON with blanks behind it up to a multiple of eight bytes, the tokens. The number
 // changes with the layout and with what the same recipe gives.
-constexpr std::string_view kMagic = "octet tokens 02\n";
+constexpr std::string_view kMagic = "octet tokens 03\n";
 static_assert(kMagic.size() % 8 == 0);  // the tokens are read where they lie
 constexpr std::size_t kHash = 32, kLength = 8, kMostRecipe = std::size_t{16} << 20;
 

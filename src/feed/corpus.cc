@@ -27,6 +27,20 @@ void require_documents(const data::Encoded& set, const std::string& what) {
                .code = ExitCode::usage});
 }
 
+std::string listed(const std::vector<std::string>& names) {
+  std::string all;
+  for (const std::string& name : names) all += (all.empty() ? "" : ", ") + name;
+  return all.empty() ? "none" : all;
+}
+
+void report_columns(const data::RowMix& mix) {
+  for (const data::DataSource& source : mix.sources()) {
+    const data::ColumnUse use = data::column_use(source);
+    log::info("data set " + source.name + ": columns read: " + listed(use.read) +
+              "; columns with texts that are not read: " + listed(use.unread_texts));
+  }
+}
+
 // How many rows are held out of so many.
 std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
   const auto count = static_cast<std::int64_t>(
@@ -133,6 +147,13 @@ void report_counts(const data::Encoded& set, const std::string& what) {
   complain(c.unlabelled, "were left out because they have no trained token");
   complain(c.truncated, "were cut to cutoff_len (texts: to pack_factor times that)");
   complain(c.cut_answers, "lost the end of an answer: the model does not learn there to stop");
+  if (c.empty_answers > 0) {
+    log::warn(what + ": " + with_commas(c.empty_answers) + " of " + with_commas(c.rows) +
+              " rows have an empty answer or text, and train the model to say nothing; leave these rows out, "
+              "or check the columns of the data set");
+  }
+  for (const auto& [note, count] : c.notes)
+    log::warn(what + ": " + with_commas(count) + " rows have " + note + ", which is not read");
 }
 
 void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config) {
@@ -173,6 +194,11 @@ Corpus build_corpus(runtime::Session& session, const config::Config& config, con
   Mixes mixes;
   session.job().together([&] { mixes = open_mixes(config); });
   for (const auto& source : mixes.training.sources()) corpus.names.push_back(source.name);
+  session.job().together([&] {
+    if (!session.prints()) return;
+    report_columns(mixes.training);
+    report_columns(mixes.evaluation);
+  });
   if (config.streaming) {
     prepare_stream(session, config, encoder, std::move(mixes), corpus);
   } else {

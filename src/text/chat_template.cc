@@ -48,6 +48,24 @@ void append(std::vector<TokenId>& out, const std::vector<TokenId>& more) {
   out.insert(out.end(), more.begin(), more.end());
 }
 
+/// Puts the thoughts of answers into their texts, as templates of the table write them. Throws Refusal if the
+/// template writes none.
+Conversation with_thoughts(const ChatTemplate::Row& row, Conversation conversation) {
+  for (Message& message : conversation.messages) {
+    if (message.thought.empty()) continue;
+    if (!row.thinks) throw Refusal{unwritten_thought(message)};
+    std::string& text = message.role == "function" ? message.text : message.content;
+    const auto strip = [](const std::string& from, bool end) {
+      const std::size_t first = std::min(from.find_first_not_of('\n'), from.size());
+      const std::size_t last = end ? from.find_last_not_of('\n') + 1 : from.size();
+      return from.substr(first, std::max(first, last) - first);
+    };
+    text = "<think>\n" + strip(message.thought, true) + "\n</think>\n\n" + strip(text, false);
+    message.thought.clear();
+  }
+  return conversation;
+}
+
 /// The last answer, empty where a question waits for it, against all before it.
 Prompt last_turn(const EncodedTurns& turns) {
   Prompt out;
@@ -162,7 +180,9 @@ std::vector<TokenId> ChatTemplate::stop_ids(const Tokenizer& tokenizer) const {
 }
 
 Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversation& conversation,
-                                     const TemplateOptions& options) const {
+                                     const TemplateOptions& given) const {
+  TemplateOptions options = given;
+  if (conversation.enable_thinking) options.enable_thinking = conversation.enable_thinking;
   EncodedTurns turns;
   try {
     check(options);
@@ -171,7 +191,7 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
                             "the number of messages is not even: questions and answers do not pair up");
     }
     turns = row_->file ? row_->file->turns(tokenizer, conversation, options, options.mask_history)
-                       : encode_turns(*row_, tokenizer, conversation, options,
+                       : encode_turns(*row_, tokenizer, with_thoughts(*row_, conversation), options,
                                       options.mask_history && !options.preserve_thinking);
   } catch (const Refusal& refusal) {
     return ended<Example>(Example::Outcome::refused, refusal.reason);
@@ -189,7 +209,7 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
     const std::size_t i = history ? pairs - 1 - k : k;
     auto& question = turns[2 * i];
     auto& answer = turns[2 * i + 1];
-    const bool trained = !history || k == 0;
+    const bool trained = (!history || k == 0) && conversation.messages[2 * i + 1].trained;
     const Lengths lengths =
         total < cutoff ? fit(question.size(), answer.size(), cutoff - total) : Lengths{0, 0};
     out.truncated |= lengths.question < question.size() || lengths.answer < answer.size();
@@ -206,7 +226,8 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
     } else {
       pair.labels.assign(question.size(), kIgnore);
       // The one eos of the end is learnt at the place of each earlier one, too.
-      if (row_->efficient_eos && k != 0 && !question.empty()) pair.labels[0] = tokenizer.eos_id();
+      const bool learnt = i == 0 || conversation.messages[2 * i - 1].trained;
+      if (row_->efficient_eos && k != 0 && learnt && !question.empty()) pair.labels[0] = tokenizer.eos_id();
     }
     if (trained) {
       append(pair.labels, answer);
@@ -222,17 +243,19 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
   }
   if (row_->efficient_eos) {
     out.input_ids.push_back(tokenizer.eos_id());
-    out.labels.push_back(tokenizer.eos_id());
+    out.labels.push_back(conversation.messages.back().trained ? tokenizer.eos_id() : kIgnore);
   }
   return out;
 }
 
 Prompt ChatTemplate::encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
-                                   const TemplateOptions& options) const {
+                                   const TemplateOptions& given) const {
+  TemplateOptions options = given;
+  if (conversation.enable_thinking) options.enable_thinking = conversation.enable_thinking;
   if (conversation.messages.empty()) return ended<Prompt>(Example::Outcome::dropped, "there are no messages");
   try {
     if (row_->file) return last_turn(row_->file->turns(tokenizer, conversation, options, true));
-    Conversation whole = conversation;
+    Conversation whole = with_thoughts(*row_, conversation);
     if (whole.messages.size() % 2 != 0) whole.messages.push_back({"assistant", ""});
     (void)written_date(options.date);
     return encode_last_turn(*row_, tokenizer, std::move(whole), options);

@@ -9,6 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/json_digits.h"
 #include "octet/text/template_match.h"
 
 namespace octet::text {
@@ -57,17 +58,48 @@ std::string place(const std::string& path, const Problem& problem) {
   return path + ":" + problem.where.substr(line.size(), problem.where.find(' ', line.size()) - line.size());
 }
 
+/// The values of Jinja hold whole numbers of 64 bits with a sign. Throws Refusal for a larger one.
+void refuse_long_numbers(const Json& value) {
+  const std::string digits = value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX
+                                 ? value.dump()
+                                 : json_digits(value);
+  if (!digits.empty())
+    throw Refusal{"the number " + digits.substr(0, 40) + " has more digits than a template in a file keeps"};
+  if (!value.is_structured()) return;
+  for (const Json& item : value) refuse_long_numbers(item);
+}
+
+Json parse_for_jinja(const std::string& text, const std::string& what) {
+  Json parsed = parse_json_digits(text, what);
+  refuse_long_numbers(parsed);
+  return parsed;
+}
+
 /// A message as templates in Jinja know it.
-Json message_of(const Message& message) {
+Json plain_message_of(const Message& message) {
   if (message.role == "user" || message.role == "assistant")
     return {{"role", message.role}, {"content", message.content}};
   if (message.role == "observation") return {{"role", "tool"}, {"content", message.content}};
   if (message.role != "function")
     throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
-  Json parsed = parse_json(message.content, "the calls of a turn"), calls = Json::array();
+  Json parsed = parse_for_jinja(message.content, "the calls of a turn"), calls = Json::array();
   if (!parsed.is_array()) parsed = Json::array({parsed});
   for (const Json& call : parsed) calls.push_back({{"type", "function"}, {"function", call}});
-  return {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}};
+  return {{"role", "assistant"}, {"content", message.text}, {"tool_calls", calls}};
+}
+
+/// The same with its thought, under the names that the file reads.
+Json message_of(const Message& message, const std::string& source) {
+  Json out = plain_message_of(message);
+  if (message.thought.empty()) return out;
+  bool read = false;
+  for (const std::string& name : {std::string("reasoning_content"), message.thought_field}) {
+    if (name.empty() || source.find(name) == std::string::npos) continue;
+    out[name] = message.thought;
+    read = true;
+  }
+  if (!read) throw Refusal{unwritten_thought(message)};
+  return out;
 }
 
 std::string system_of(const Conversation& conversation, const TemplateOptions& options) {
@@ -242,9 +274,11 @@ std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenize
                                                        const TemplateOptions& options,
                                                        bool last_alone) const {
   Json variables{{"messages", Json::array()}, {"tools", nullptr}, {"documents", nullptr}};
-  if (!conversation.tools.empty()) variables["tools"] = parse_json(conversation.tools, "the tools of a row");
-  // Otherwise the file decides, as it does where nobody asks.
+  if (!conversation.tools.empty())
+    variables["tools"] = parse_for_jinja(conversation.tools, "the tools of a row");
+  // Without a choice of the row and of the configuration, the file decides.
   if (options.enable_thinking == false) variables["enable_thinking"] = false;
+  if (conversation.enable_thinking) variables["enable_thinking"] = *conversation.enable_thinking;
   const std::string system = system_of(conversation, options);
   if (!system.empty()) variables["messages"].push_back({{"role", "system"}, {"content", system}});
   const std::size_t count = conversation.messages.size();
@@ -252,7 +286,7 @@ std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenize
   std::string done;
   bool again = false;  // what stands up to the next question is one piece
   for (std::size_t i = 0; i < count; ++i) {
-    variables["messages"].push_back(message_of(conversation.messages[i]));
+    variables["messages"].push_back(message_of(conversation.messages[i], source_));
     const bool asks = i % 2 == 0, last = i + 1 == count;
     variables["add_generation_prompt"] = asks;
     std::string now = rendered(tokenizer, variables);
@@ -285,6 +319,7 @@ std::vector<std::string> TemplateFile::of_questions(const Tokenizer& tokenizer,
     if (message.role != (asks ? "user" : "assistant"))
       throw Refusal{"the file writes questions and answers, no message of the role '" +
                     message.role.substr(0, 40) + "'"};
+    if (!message.thought.empty()) throw Refusal{unwritten_thought(message)};
     if (!asks) {
       out.push_back(message.content + tokenizer.eos_token());
       continue;

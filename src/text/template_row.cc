@@ -44,7 +44,8 @@ std::string without_thoughts(const std::string& text) {
   return out.substr(std::min(out.find_first_not_of('\n'), out.size()));
 }
 
-bool has_thought_word(const std::string& text) {
+bool has_thought_word(const Message& message) {
+  const std::string text = message.text + message.content;
   return text.find(kThoughtBare[0]) != std::string::npos || text.find(kThoughtBare[1]) != std::string::npos;
 }
 
@@ -170,7 +171,9 @@ class Writer {
     } else if (message.role == "observation") {
       append(row_.observation, users(message.content), out);
     } else if (message.role == "function") {
-      Written calls;
+      if (!message.text.empty() && row_.fuse_system)
+        throw Refusal{"a message has a text before its calls, which the template does not write"};
+      Written calls = users(message.text);
       calls.template_words(write_function(*format_, message.content, !row_.fuse_system));
       append(function_slots(row_, options_), calls, out);
     } else {
@@ -216,11 +219,21 @@ class Writer {
   const ToolFormat* format_ = nullptr;
 };
 
+void drop_thoughts(Message& message) {
+  message.content = without_thoughts(message.content);
+  message.text = without_thoughts(message.text);
+}
+
 void drop_thoughts(std::vector<Message>& messages, std::size_t end) {
-  for (std::size_t i = 1; i < end; i += 2) messages[i].content = without_thoughts(messages[i].content);
+  for (std::size_t i = 1; i < end; i += 2) drop_thoughts(messages[i]);
 }
 
 }  // namespace
+
+std::string unwritten_thought(const Message& message) {
+  const std::string field = message.thought_field.empty() ? "reasoning_content" : message.thought_field;
+  return "'" + field + "' holds thoughts, and the template writes none";
+}
 
 const Slots& function_slots(const ChatTemplate::Row& row, const TemplateOptions& options) {
   static const Slots with_eos{{Slot::Kind::text, "{{content}}"}, {Slot::Kind::eos, ""}};
@@ -273,7 +286,7 @@ EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokeniz
   EncodedTurns turns = writer.turns(conversation);
   if (!row.thinks) return turns;
   for (std::size_t i = discard_history ? messages.size() - 2 : 0; i < messages.size(); i += 2) {
-    if (has_thought_word(messages[i + 1].content)) continue;
+    if (has_thought_word(messages[i + 1])) continue;
     if (options.enable_thinking.value_or(false)) {
       std::vector<TokenId> answer;
       writer.empty_thought(answer);
@@ -311,14 +324,14 @@ Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer
   auto& messages = conversation.messages;
   if (row.thinks) {
     if (!options.preserve_thinking) drop_thoughts(messages, messages.size() - 2);
-    if (options.enable_thinking == false) messages.back().content = without_thoughts(messages.back().content);
+    if (options.enable_thinking == false) drop_thoughts(messages.back());
   }
   const EncodedTurns turns = writer.turns(conversation);
   Prompt out;
   for (std::size_t i = 0; i + 1 < turns.size(); ++i) {
     out.prompt_ids.insert(out.prompt_ids.end(), turns[i].begin(), turns[i].end());
   }
-  if (row.thinks && !has_thought_word(messages.back().content)) {
+  if (row.thinks && !has_thought_word(messages.back())) {
     writer.empty_thought(options.enable_thinking.value_or(false) ? out.response_ids : out.prompt_ids);
   }
   out.response_ids.insert(out.response_ids.end(), turns.back().begin(), turns.back().end());

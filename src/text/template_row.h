@@ -40,6 +40,9 @@ std::vector<std::string> row_names();
 /// All that decides what the row of this name writes, as text.
 std::string row_words(const std::string& name);
 
+/// Says that a template does not write the thought of a message.
+std::string unwritten_thought(const Message& message);
+
 /// Token ids of each message of a conversation: even places are questions (with prefix and system before the
 /// first), odd places answers.
 using EncodedTurns = std::vector<std::vector<TokenId>>;

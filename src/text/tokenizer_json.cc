@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/json_problem.h"
 
 namespace octet::text {
 namespace {
@@ -95,7 +96,7 @@ class Reader : public nlohmann::json_sax<Json> {
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) override {
     throw Error({.what = "not valid JSON",
-                 .found = e.what(),
+                 .found = json_problem(e.what()),
                  .where = where_,
                  .fix = kBrokenTokenizer,
                  .code = ExitCode::usage});

@@ -20,7 +20,7 @@ namespace {
 
 std::string without(std::string text, const std::string& folder) {
   for (std::size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
-  return std::regex_replace(text, std::regex("\\[json\\.exception[^\n]*"), "(the parser's words)");
+  return std::regex_replace(text, std::regex("(line [0-9]+, )?column [0-9]+: [^\n]*"), "(the parser's words)");
 }
 
 std::string answer_of(const std::function<std::string()>& body) {

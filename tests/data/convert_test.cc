@@ -35,6 +35,12 @@ TEST(Convert, EveryReferenceRowBecomesTheSameConversation) {
       }
     }
     ASSERT_TRUE(sample) << why << "\n" << line;
+    // Numbers become their text, where LLaMA-Factory leaves the row out.
+    if (const auto answer = c["row"].find(format.response); answer != c["row"].end() && answer->is_number()) {
+      EXPECT_EQ(sample->turns.back().content, answer->dump());
+      ++checked;
+      continue;
+    }
     Json turns = expected["prompt"];
     for (const auto& turn : expected["response"]) turns.push_back(turn);
     if (sample->plain) {

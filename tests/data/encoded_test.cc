@@ -97,41 +97,45 @@ TEST(Encoded, SurvivesAFileAndPartsAppend) {
   }
 }
 
-/// Ten counts and some reasons, all different: a new count is one more here, and without that this does not
-/// compile.
+/// Eleven counts, notes and some reasons, all different: a new count is one more here, and without that this
+/// does not compile.
 EncodingCounts numbered(std::int64_t from) {
   EncodingCounts counts;
   auto& [rows, documents, tokens, trained, invalid, dropped, unlabelled, truncated, cut_answers, broken,
-         reasons] = counts;
+         empty_answers, notes, reasons] = counts;
   for (std::int64_t* count : {&rows, &documents, &tokens, &trained, &invalid, &dropped, &unlabelled,
-                              &truncated, &cut_answers, &broken}) {
+                              &truncated, &cut_answers, &broken, &empty_answers}) {
     *count = from++;
   }
+  notes = {{"n", from++}, {"o", from++}};
   reasons = {"r" + std::to_string(from), "", "s\n" + std::to_string(from)};
   return counts;
 }
 
 std::vector<std::int64_t> numbers_of(const EncodingCounts& c) {
-  return {c.rows,    c.documents,  c.tokens,    c.trained,     c.invalid,
-          c.dropped, c.unlabelled, c.truncated, c.cut_answers, c.broken};
+  return {c.rows,       c.documents, c.tokens,      c.trained, c.invalid,      c.dropped,
+          c.unlabelled, c.truncated, c.cut_answers, c.broken,  c.empty_answers};
 }
 
 TEST(EncodingCounts, AreAddedAndKeptEachByItself) {
   EncodingCounts sum = numbered(100);
   sum.add(numbered(1000));
   std::vector<std::int64_t> expected;
-  for (std::int64_t i = 0; i < 10; ++i) expected.push_back(1100 + 2 * i);
+  for (std::int64_t i = 0; i < 11; ++i) expected.push_back(1100 + 2 * i);
   EXPECT_EQ(numbers_of(sum), expected);
-  EXPECT_EQ(sum.reasons, (std::vector<std::string>{"r110", "", "s\n110", "r1010", ""})) << "the first five";
+  EXPECT_EQ(sum.reasons, (std::vector<std::string>{"r113", "", "s\n113", "r1013", ""})) << "the first five";
   const EncodingCounts back = EncodingCounts::from_bytes(sum.to_bytes());
   EXPECT_EQ(numbers_of(back), expected);
   EXPECT_EQ(back.reasons, sum.reasons);
+  EXPECT_EQ(sum.notes, (std::map<std::string, std::int64_t>{{"n", 1122}, {"o", 1124}}));
+  EXPECT_EQ(back.notes, sum.notes);
   EXPECT_EQ(numbers_of(EncodingCounts::from_bytes(EncodingCounts().to_bytes())),
-            std::vector<std::int64_t>(10, 0));
+            std::vector<std::int64_t>(11, 0));
   const std::string bytes = numbered(1).to_bytes();
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
     // It ends behind the counts, or behind a whole reason.
-    if (cut == 80 || cut == 80 + 8 + 3 || cut == 80 + 8 + 3 + 8) continue;
+    const std::size_t behind = 12 * 8 + 2 * 17;  // the counts and two notes
+    if (cut == behind || cut == behind + 8 + 3 || cut == behind + 8 + 3 + 8) continue;
     EXPECT_THROW(EncodingCounts::from_bytes(bytes.substr(0, cut)), Error) << cut;
   }
 }

@@ -212,8 +212,8 @@ TEST_F(MixRecipe, TellsOfEverySetWhatItIs) {
 // As above: a new column or tag is one more here.
 TEST_F(MixRecipe, TellsHowRowsAreRead) {
   const auto& [kind, prompt, query, response, history, messages, system, tools, role, content, user,
-               assistant, observation, function, system_tag, media] = RowFormat();
-  EXPECT_TRUE(kind == RowFormat::Kind::alpaca && media.empty());
+               assistant, observation, function, system_tag, media, any_role] = RowFormat();
+  EXPECT_TRUE(kind == RowFormat::Kind::alpaca && media.empty() && !any_role);
   for (const std::string* column : {&prompt, &query, &response, &messages, &role, &content, &user, &assistant,
                                     &observation, &function, &system_tag}) {
     EXPECT_FALSE(column->empty());
@@ -237,7 +237,8 @@ TEST_F(MixRecipe, TellsHowRowsAreRead) {
   }
   EXPECT_TRUE(seen.insert(recipe_of([](RowFormat& f) { f.kind = RowFormat::Kind::pair; })).second);
   EXPECT_TRUE(seen.insert(recipe_of([](RowFormat& f) { f.media = {"images"}; })).second);
-  EXPECT_EQ(seen.size(), texts.size() + 3);
+  EXPECT_TRUE(seen.insert(recipe_of([](RowFormat& f) { f.any_role = !f.any_role; })).second);
+  EXPECT_EQ(seen.size(), texts.size() + 4);
 }
 
 TEST(FileState, ChangesWithSizeSecondAndNanosecond) {

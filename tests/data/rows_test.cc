@@ -95,6 +95,79 @@ TEST_F(Rows, JsonListsAreFoundByTheirBrackets) {
   EXPECT_SAYS(message([&] { holes->row(1); }), "row 2");
 }
 
+// Rows lie in files of many shapes, under the names of each other.
+TEST_F(Rows, AWholeJsonTextGivesItsRowsWhateverItsName) {
+  const std::string a = R"({"prompt": "one", "completion": "{]"})",
+                    b = R"({"prompt": "two", "completion": "b"})";
+  const std::string tall = "{\n  \"prompt\": \"one\",\n  \"completion\": \"{]\"\n}";
+  const std::vector<std::pair<std::string, std::string>> shapes{
+      {"lines", a + "\n" + b + "\n"},
+      {"a list", "[" + a + ", " + b + "]"},
+      {"a list over lines", "[\n" + a + ",\n" + b + "\n]\n"},
+      {"a list below data", "{\n \"version\": 1,\n \"data\": [\n" + a + ",\n" + b + "\n ]\n}\n"},
+      {"in one line", "{\"rows\": [" + a + "," + b + "], \"license\": \"x\"}"},
+      {"beside another list", "{\"labels\": [\"x\", \"y\"], \"train\": [" + a + "," + b + "]}"},
+      {"objects over lines", tall + "\n" + b + "\n"},
+      {"with blanks", "\xEF\xBB\xBF \n" + tall + "\n\n" + b},
+  };
+  for (const auto& [what, text] : shapes) {
+    for (const char* name : {"a.json", "a.jsonl", "a.ndjson"}) {
+      const auto rows = open_rows(write(name, text));
+      ASSERT_EQ(rows->size(), 2) << what << " in " << name;
+      EXPECT_EQ(rows->row(0)["completion"], "{]") << what << " in " << name;
+      EXPECT_EQ(rows->row(1)["prompt"], "two") << what << " in " << name;
+    }
+  }
+  EXPECT_EQ(open_rows(write("b.json", tall))->size(), 1) << "one row";
+  EXPECT_EQ(open_rows(write("c.json", R"({"messages": [{"role": "user"}]})"))->row(0)["messages"].size(), 1u)
+      << "a row, not a list of rows";
+  for (const char* row : {R"({"talk": [{"role": "user", "content": "q"}]})",
+                          R"({"talk": [{"from": "human"}]})", R"({"q": "a", "marks": [{"by": "x"}]})"})
+    EXPECT_EQ(open_rows(write("c.json", row))->row(0), parse_json(row, "row")) << "a row";
+  EXPECT_EQ(open_rows(write("d.jsonl", "[1]\n[2]\n"))->size(), 2) << "lists as rows";
+  for (const char* name : {"e.json", "e.jsonl"}) {
+    EXPECT_SAYS(message([&] { open_rows(write(name, "{\"train\": [" + a + "], \"test\": [" + b + "]}")); }),
+                "'train', 'test'");
+    EXPECT_SAYS(message([&] { open_rows(write(name, "[" + a + ", " + b.substr(0, 20))); }), "has no end");
+  }
+  // A row that is broken is one row.
+  const auto rows = open_rows(write("f.jsonl", "{\n" + a + "\n" + b + "\n"));
+  ASSERT_EQ(rows->size(), 3);
+  EXPECT_EQ(rows->row(2)["prompt"], "two");
+}
+
+TEST_F(Rows, CellsMayBeSeparatedBySemicolonsTabsOrBars) {
+  for (const char* separator : {",", ";", "\t", "|"}) {
+    for (const char* name : {"a.csv", "a.tsv"}) {
+      const std::string s = separator;
+      for (const std::string& header : {"prompt" + s + "completion", "\"prompt\"" + s + "\"completion\""}) {
+        const auto rows = open_rows(write(name, header + "\r\n\"a" + s + "\nb\"" + s + "c\r\n"));
+        ASSERT_EQ(rows->size(), 1) << name << separator;
+        EXPECT_EQ(rows->row(0)["prompt"], "a" + s + "\nb") << name << separator;
+        EXPECT_EQ(rows->row(0)["completion"], "c") << name << separator;
+      }
+    }
+  }
+  EXPECT_EQ(open_rows(write("b.csv", "text\na; b\n"))->row(0)["text"], "a; b") << "one column";
+  EXPECT_EQ(open_rows(write("c.csv", "x,y;z\n1,2\n"))->row(0)["y;z"], "2");
+}
+
+TEST_F(Rows, MistakesInJsonAreToldInPlainWords) {
+  const std::vector<std::pair<std::string, std::string>> rows{
+      {"{\"a\": nope}", "column 8: invalid literal"},
+      {"{\"a\": 1,}", "column 9: unexpected '}'"},
+      {"{\"a\": \"b\\q\"}", "column 10: invalid string"},
+      {"{\"a\": ", "column 7: unexpected end of input"},
+      {"{\"a\": 1e999}", "number overflow"},
+  };
+  for (const auto& [row, words] : rows) {
+    const std::string said = message([&] { open_rows(write("a.jsonl", row + "\n{}\n"))->row(0); });
+    EXPECT_SAYS(said, words);
+    EXPECT_EQ(said.find("json.exception"), std::string::npos) << said;
+    EXPECT_EQ(said.find("parse error"), std::string::npos) << said;
+  }
+}
+
 TEST_F(Rows, CompressedFilesReadLikePlainOnes) {
   std::string text;
   for (int i = 0; i < 5000; ++i) text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";
@@ -196,6 +269,39 @@ TEST_F(Rows, BrokenRowsAreCountedNamedAndLimited) {
   const auto limited = [&] { encode_rows(mix, Letters(), {.last_row = 5, .max_broken = 1}); };
   EXPECT_SAYS(message(limited), "a.jsonl:2");
   EXPECT_SAYS(message(limited), "max_broken_rows");
+}
+
+TEST_F(Rows, EmptyAnswersAndFieldsThatAreNotReadAreCounted) {
+  write("a.jsonl",
+        R"({"prompt":"q","completion":""})"
+        "\n"
+        R"({"prompt":"q","completion":" \n","documents":["d"]})"
+        "\n"
+        R"({"prompt":"","completion":"a","documents":["d"]})"
+        "\n"
+        R"({"prompt":"q","completion":[{"role":"assistant","content":"","reasoning_content":"w"}]})"
+        "\n"
+        R"({"prompt":"q","completion":[{"role":"assistant","content":"","weight":0}]})"
+        "\n");
+  write("b.jsonl", "{\"text\":\"\"}\n{\"text\":\"x\"}\n");
+  const RowMix mix(open("a.jsonl"), {});
+  const Encoded set = encode_rows(mix, Letters(), {.last_row = 5});
+  EXPECT_EQ(set.counts.empty_answers, 2);
+  EXPECT_EQ(set.counts.notes, (std::map<std::string, std::int64_t>{{"a column 'documents'", 2}}));
+  EXPECT_EQ(encode_rows(RowMix(open("b.jsonl"), {}), Letters(), {.last_row = 2}).counts.empty_answers, 1);
+}
+
+TEST_F(Rows, ColumnsThatAreReadAndThatAreNotAreListed) {
+  write("a.jsonl",
+        R"({"messages":[],"system":"s","source":"x","score":3,"tags":["t"],"id":"","more":[],"images":["i"]})"
+        "\n"
+        R"({"messages":[],"enable_thinking":true,"late":"x","prompt":[{"role":"user"}]})"
+        "\n");
+  const ColumnUse use = column_use(open("a.jsonl")[0]);
+  EXPECT_EQ(use.read, (std::vector<std::string>{"enable_thinking", "messages", "system"}));
+  EXPECT_EQ(use.unread_texts, (std::vector<std::string>{"late", "prompt", "source", "tags"}));
+  write("b.jsonl", R"({"text":"x","system":"s"})");
+  EXPECT_EQ(column_use(open("b.jsonl")[0]).unread_texts, (std::vector<std::string>{"system"}));
 }
 
 class Mixes : public Rows {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <regex>
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -37,7 +36,7 @@ TEST(Said, OfRowsOfFiles) {
     });
     for (std::size_t at; (at = said.find(folder.path())) != std::string::npos;)
       said.replace(at, folder.path().size(), "FOLDER");
-    return std::regex_replace(said, std::regex("\\[json\\.exception[^\n]*"), "(the parser's words)");
+    return said;
   });
 }
 

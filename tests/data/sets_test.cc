@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <regex>
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -81,7 +80,7 @@ class Sets {
     text = testing::internal::GetCapturedStderr() + text;
     replace(text, folder_.path() + "/", "");
     replace(text, folder_.path(), "DATA");
-    return std::regex_replace(text, std::regex("\\[json\\.exception[^\n]*"), "(the parser's words)");
+    return text;
   }
 
  private:

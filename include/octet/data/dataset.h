@@ -17,17 +17,25 @@ namespace octet::data {
 /// One message of a conversation; roles: user, assistant, observation, function.
 struct Turn {
   std::string role;
-  std::string content;
+  std::string content;             ///< of a function turn: the calls, a JSON list as text
+  std::string thought = {};        ///< what an answer thinks before it speaks; "" = none
+  std::string thought_field = {};  ///< the field that held the thought, for messages
+  std::string text = {};           ///< of a function turn: the text before the calls
+  bool trained = true;             ///< false: an answer that is shown and not trained
 };
 
 /// One row of a data set after conversion: a conversation that ends in an answer, or plain text.
 struct Sample {
-  std::vector<Turn> turns;  ///< user and assistant in turn; empty for plain text
-  std::string system;       ///< "" = none
-  std::string tools;        ///< a JSON list as text; "" = none
-  std::string text;         ///< plain text, when turns is empty
-  bool plain = false;       ///< the row is plain text
+  std::vector<Turn> turns;                   ///< user and assistant in turn; empty for plain text
+  std::string system;                        ///< "" = none
+  std::string tools;                         ///< a JSON list as text; "" = none
+  std::string text;                          ///< plain text, when turns is empty
+  bool plain = false;                        ///< the row is plain text
+  std::optional<bool> enable_thinking = {};  ///< the row's own choice, in place of the configuration's
 };
+
+/// What was found in rows and not read, with the number of rows.
+using RowNotes = std::map<std::string, std::int64_t>;
 
 /// How a data set's rows are to be read: an entry of dataset_info.json, or what was detected.
 struct RowFormat {
@@ -39,6 +47,7 @@ struct RowFormat {
   std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
   std::vector<std::string> media;  ///< columns of images, videos, sounds: rows that have some are refused
+  bool any_role = false;           ///< reads the roles of all known formats, not only the tags above
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -64,9 +73,14 @@ std::unique_ptr<RowReader> open_rows(const std::string& path);
 /// True when open_rows knows the ending of this name.
 bool is_data_file(const std::string& path);
 
-/// Turns a row into a sample as LLaMA-Factory's converters do. nullopt when the row is not usable: `why` says
-/// so.
-std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std::string* why);
+/// Turns a row into a sample as LLaMA-Factory's converters do. Returns nullopt and the reason in `why` if the
+/// row is not usable. A field that masks or replaces trained text is honoured, or its row is not usable
+/// (src/data/fields.cc). Other fields that are not read are counted in `notes`.
+std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std::string* why,
+                                  RowNotes* notes = nullptr);
+
+/// Returns the turn that a role of messages names: user, assistant, observation, function, system; or "".
+std::string turn_of_role(const RowFormat& format, const std::string& role);
 
 /// Recognises the format of a row by its keys: messages, conversations, instruction, prompt + completion (or
 /// response), input + target, {system,} user + assistant, text. Throws Error naming what was found.
@@ -98,6 +112,14 @@ struct DataSource {
   /// Row of the files, one behind the other, that stands at `i` (0 … rows - 1).
   std::int64_t row_at(std::int64_t i) const;
 };
+
+/// The columns of a data set that are read, and those with texts that are not.
+struct ColumnUse {
+  std::vector<std::string> read, unread_texts;
+};
+
+/// Looks at the first rows of each file.
+ColumnUse column_use(const DataSource& source);
 
 struct DataOptions {
   std::vector<std::string> dataset;  ///< names, paths or globs

@@ -22,6 +22,7 @@ struct EncodedSample {
   };
   std::vector<Document> documents;  ///< one for a conversation; pieces of cutoff_len for plain text
   bool dropped = false;             ///< the template gives nothing for it
+  std::string why = {};             ///< why it was dropped
   bool truncated = false;
   bool cut_answer = false;  ///< the last answer lost its end
   bool fragment = false;    ///< part of a block that is cut later: kept even where it trains nothing alone

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,13 +19,16 @@ struct EncodingCounts {
   std::int64_t rows = 0;       ///< rows looked at
   std::int64_t documents = 0;  ///< documents kept
   std::int64_t tokens = 0;
-  std::int64_t trained = 0;          ///< tokens that carry a label
-  std::int64_t invalid = 0;          ///< rows that the converter refused
-  std::int64_t dropped = 0;          ///< rows that the template gave nothing for
-  std::int64_t unlabelled = 0;       ///< rows left out because no token would be trained
-  std::int64_t truncated = 0;        ///< rows cut to cutoff_len
-  std::int64_t cut_answers = 0;      ///< rows whose last answer lost its end
-  std::int64_t broken = 0;           ///< rows that could not be read
+  std::int64_t trained = 0;        ///< tokens that carry a label
+  std::int64_t invalid = 0;        ///< rows that the converter refused
+  std::int64_t dropped = 0;        ///< rows that the template gave nothing for
+  std::int64_t unlabelled = 0;     ///< rows left out because no token would be trained
+  std::int64_t truncated = 0;      ///< rows cut to cutoff_len
+  std::int64_t cut_answers = 0;    ///< rows whose last answer lost its end
+  std::int64_t broken = 0;         ///< rows that could not be read
+  std::int64_t empty_answers = 0;  ///< rows with an answer, or a text, of blanks alone
+  /// What rows hold and is not read, with the number of rows.
+  std::map<std::string, std::int64_t> notes;
   std::vector<std::string> reasons;  ///< the first few refusals, each with file and line
 
   /// Adds what happened to other rows.

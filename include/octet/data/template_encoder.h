@@ -29,6 +29,9 @@ struct TemplateEncoderOptions {
   std::optional<bool> add_bos;   ///< plain text begins with bos; nothing: as tokenizer_config.json says
 };
 
+/// A sample's turns, system text and tools as a chat template takes them.
+text::Conversation conversation_of(const Sample& sample);
+
 /// Conversations by a chat template; plain text as Hugging Face trains it: the text with its end token behind
 /// (and bos in front where the tokenizer adds one), all of it trained, cut as TextCut says.
 class TemplateEncoder final : public Encoder {

@@ -20,12 +20,17 @@ constexpr TokenId kIgnore = -100;
 struct Message {
   std::string role;  ///< user, assistant, observation (a tool's answer), function (calls as JSON)
   std::string content;
+  std::string thought = {};        ///< what an answer thinks before it speaks; "" means none
+  std::string thought_field = {};  ///< the field of a row that held the thought
+  std::string text = {};           ///< of a function message: the text before the calls
+  bool trained = true;             ///< false: an answer that is shown and not trained
 };
 
 struct Conversation {
   std::vector<Message> messages;
-  std::string system;  ///< "" means the template's default
-  std::string tools;   ///< a JSON list as text; "" means none
+  std::string system;                        ///< "" means the template's default
+  std::string tools;                         ///< a JSON list as text; "" means none
+  std::optional<bool> enable_thinking = {};  ///< in place of TemplateOptions::enable_thinking
 };
 
 struct TemplateOptions {

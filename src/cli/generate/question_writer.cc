@@ -48,9 +48,11 @@ Json tool_calls(const std::string& content) {
 }
 
 Json message_of(const data::Turn& turn) {
+  Json out{{"role", turn.role == "observation" ? "tool" : turn.role}, {"content", turn.content}};
   if (turn.role == "function")
-    return {{"role", "assistant"}, {"content", ""}, {"tool_calls", tool_calls(turn.content)}};
-  return {{"role", turn.role == "observation" ? "tool" : turn.role}, {"content", turn.content}};
+    out = {{"role", "assistant"}, {"content", turn.text}, {"tool_calls", tool_calls(turn.content)}};
+  if (!turn.thought.empty()) out["reasoning_content"] = turn.thought;
+  return out;
 }
 
 Json variables_of(const text::Tokenizer& tokenizer) {
@@ -158,10 +160,11 @@ std::string QuestionWriter::rendered(const Question& question, bool asks) const 
   if (system.empty()) system = how_.default_system.value_or("");
   if (!system.empty()) variables["messages"].push_back({{"role", "system"}, {"content", system}});
   for (const data::Turn& turn : question.turns) variables["messages"].push_back(message_of(turn));
-  if (!asks) variables["messages"].push_back({{"role", "assistant"}, {"content", question.answer}});
+  if (!asks) variables["messages"].push_back(message_of({"assistant", question.answer, question.thought}));
   if (!question.tools.empty()) variables["tools"] = parse_json(question.tools, "tools of a row");
   // Unless somebody says, the template decides. Nothing at all asks for no thoughts, as in training.
   if (!options_.enable_thinking.empty()) variables["enable_thinking"] = how_.enable_thinking.value_or(false);
+  if (question.enable_thinking) variables["enable_thinking"] = *question.enable_thinking;
   return jinja_->render(variables);
 }
 
@@ -190,11 +193,12 @@ std::vector<std::int32_t> QuestionWriter::prompt(const Question& question) const
   if (jinja_) return words.encode(rendered(question, true)).ids;
   const auto& chat = encoder_->chat_template();
   if (!chat) return words.encode(question.text(), {.add_special = true}).ids;
-  text::Conversation conversation;
-  for (const data::Turn& turn : question.turns) conversation.messages.push_back({turn.role, turn.content});
-  conversation.system = system_of(question);
-  conversation.tools = question.tools;
-  const text::Prompt prompt = chat->encode_prompt(words, conversation, how_);
+  data::Sample sample;
+  sample.turns = question.turns;
+  sample.system = system_of(question);
+  sample.tools = question.tools;
+  sample.enable_thinking = question.enable_thinking;
+  const text::Prompt prompt = chat->encode_prompt(words, data::conversation_of(sample), how_);
   if (prompt.outcome != text::Example::Outcome::kept) {
     throw Error({.what = "a question cannot be written with this template",
                  .found = prompt.reason,
@@ -226,13 +230,15 @@ std::vector<std::int32_t> QuestionWriter::whole(const Question& question) const 
     sample.text = question.text();
   } else {
     sample.turns = question.turns;
-    sample.turns.push_back({"assistant", question.answer});
+    sample.turns.push_back({"assistant", question.answer, question.thought});
     sample.system = system_of(question);
     sample.tools = question.tools;
+    sample.enable_thinking = question.enable_thinking;
   }
   const data::EncodedSample encoded = encoder_->encode(sample);
   if (encoded.dropped || encoded.documents.empty()) {
     throw Error({.what = "a row gives no tokens with this template",
+                 .found = encoded.why,
                  .fix = "mend the row, or name another --template",
                  .code = ExitCode::usage});
   }

@@ -191,11 +191,17 @@ std::string RowWork::line(const Row& row, const Said& said) const {
       const std::string role = turn.role == "observation" ? "tool"
                                : turn.role == "function"  ? "function_call"
                                                           : turn.role;
-      messages.push_back({{"role", role}, {"content", turn.content}});
+      Json message{{"role", role}, {"content", turn.content}};
+      if (!turn.text.empty())
+        message = {{"role", "assistant"}, {"content", turn.text}, {"tool_calls", turn.content}};
+      if (!turn.thought.empty()) message["reasoning_content"] = turn.thought;
+      if (!turn.trained) message["weight"] = 0;
+      messages.push_back(std::move(message));
     }
     messages.push_back({{"role", "assistant"}, {"content", said.text}});
     line["messages"] = std::move(messages);
     if (!row.question.tools.empty()) line["tools"] = row.question.tools;
+    if (row.question.enable_thinking) line["enable_thinking"] = *row.question.enable_thinking;
   }
   if (ids || options_.answers.logprobs >= 0) line["output_ids"] = answer.ids;
   if (options_.answers.logprobs >= 0) line["logprobs"] = answer.logprobs;

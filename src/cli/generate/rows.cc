@@ -16,8 +16,10 @@ namespace {
 bool add_answer(Json& row, const data::RowFormat& format) {
   const auto list = row.find(format.messages);
   if (list == row.end() || !list->is_array() || list->empty() || !list->back().is_object()) return false;
-  const std::string role = list->back().value(format.role_tag, "");
-  if (role != format.user_tag && role != format.observation_tag) return false;
+  const auto role = list->back().find(format.role_tag);
+  if (role == list->back().end() || !role->is_string()) return false;
+  const std::string turn = data::turn_of_role(format, role->get<std::string>());
+  if (turn != "user" && turn != "observation") return false;
   list->push_back({{format.role_tag, format.assistant_tag}, {format.content_tag, ""}});
   return true;
 }
@@ -98,8 +100,10 @@ Question QuestionFile::read(std::int64_t i) const {
   if (sample->plain) sample->turns = {{"user", sample->text}};
   question.turns = std::move(sample->turns);
   question.system = sample->system, question.tools = sample->tools;
+  question.enable_thinking = sample->enable_thinking;
   if (question.turns.back().role == "assistant") {
     question.answer = question.turns.back().content;
+    question.thought = question.turns.back().thought;
     question.has_answer = !unanswered;
     question.turns.pop_back();
   }

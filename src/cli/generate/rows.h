@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,9 @@ namespace octet::cli {
 struct Question {
   std::vector<data::Turn> turns;  ///< up to and with the question
   std::string system, tools;
+  std::optional<bool> enable_thinking;  ///< the row's own choice
   std::string answer;
+  std::string thought;  ///< of the answer
   bool has_answer = false;
   bool plain = false;                    ///< a text to continue, or to score, without a template
   std::vector<std::int32_t> prompt_ids;  ///< in place of all the above, when the row gives ids

@@ -1,0 +1,52 @@
+// Which columns of a data set are read.
+#include <algorithm>
+#include <map>
+
+#include "fields.h"
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/data/dataset.h"
+#include "values.h"
+
+namespace octet::data {
+namespace {
+
+constexpr std::int64_t kMostRows = 100;
+
+bool holds_text(const Json& value) {
+  if (value.is_string()) return !value.get_ref<const std::string&>().empty();
+  return value.is_structured() &&
+         std::ranges::any_of(value, [](const Json& item) { return holds_text(item); });
+}
+
+}  // namespace
+
+ColumnUse column_use(const DataSource& source) {
+  const RowFormat& format = source.format;
+  const std::set<std::string> named = named_columns(format);
+  std::map<std::string, bool> texts;  // whether a column holds some
+  for (const auto& file : source.files) {
+    for (std::int64_t i = 0; i < std::min(file->size(), kMostRows); ++i) {
+      Json row;
+      try {
+        row = file->row(i);
+      } catch (const Error&) {
+        continue;  // counted and named when the rows are encoded
+      }
+      if (!row.is_object()) continue;
+      for (const auto& [name, value] : row.items()) texts[name] |= holds_text(value);
+    }
+  }
+  ColumnUse use;
+  for (const auto& [name, text] : texts) {
+    const bool everywhere = format.kind != RowFormat::Kind::text && is_read_column(name);
+    if (named.contains(name) || everywhere) {
+      use.read.push_back(name);
+    } else if (text && std::ranges::find(format.media, name) == format.media.end()) {
+      use.unread_texts.push_back(name);
+    }
+  }
+  return use;
+}
+
+}  // namespace octet::data

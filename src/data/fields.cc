@@ -1,0 +1,259 @@
+#include "fields.h"
+
+#include <algorithm>
+#include <cctype>
+#include <span>
+#include <string_view>
+
+#include "octet/base/json.h"
+#include "values.h"
+
+namespace octet::data {
+namespace {
+
+enum class Rule {
+  read,       ///< the converter reads it
+  describes,  ///< it says something about the row, and changes nothing
+  noted,      ///< it is not read, and counted
+  trains,     ///< true trains the message, false masks it
+  masks,      ///< true masks the message, false trains it
+  refused,    ///< usable only if null, false, 0 or empty
+  must_hold,  ///< usable only if null, true or 1
+  tokens,     ///< a list of numbers belongs to rows of token ids; other values are not read
+  share,      ///< a weight of the row: 0 would leave it out, other values than 1 are not read
+  preferred,  ///< false marks an answer that must not be learnt
+  asker,      ///< NeMo's mask: usable if it names the questions
+  values,     ///< NeMo's type: usable if it does not put labels into the text
+};
+
+struct Field {
+  std::string_view name;
+  Rule rule;
+};
+
+// Columns beside those that a format names.
+constexpr Field kRowFields[] = {
+    // Read with every format.
+    {"enable_thinking", Rule::read},
+    {"chat_template_kwargs", Rule::read},
+    {"functions", Rule::read},
+    {"reasoning_content", Rule::read},
+    {"system_prompt", Rule::read},
+    {"system_message", Rule::read},
+    // Rows of token ids: TRL, axolotl, verl, Megatron.
+    {"input_ids", Rule::tokens},
+    {"labels", Rule::tokens},
+    {"attention_mask", Rule::tokens},
+    {"position_ids", Rule::tokens},
+    {"completion_mask", Rule::tokens},
+    {"assistant_mask", Rule::tokens},
+    {"assistant_masks", Rule::tokens},
+    {"assistant_tokens_mask", Rule::tokens},
+    {"loss_mask", Rule::tokens},
+    {"prompt_mask", Rule::tokens},
+    {"response_mask", Rule::tokens},
+    {"label_mask", Rule::tokens},
+    {"target_mask", Rule::tokens},
+    {"loss_scale", Rule::tokens},
+    {"token_weights", Rule::tokens},
+    // Weights of rows.
+    {"weight", Rule::share},
+    {"loss_weight", Rule::share},
+    {"sample_weight", Rule::share},
+    // Answers that must not be learnt: TRL, LLaMA-Factory, ms-swift.
+    {"label", Rule::preferred},
+    {"kto_tag", Rule::preferred},
+    {"chosen", Rule::noted},
+    {"rejected", Rule::noted},
+    {"rejected_response", Rule::noted},
+    {"rejected_messages", Rule::noted},
+    {"preferred_output", Rule::noted},
+    {"non_preferred_output", Rule::noted},
+    // NeMo.
+    {"mask", Rule::asker},
+    {"type", Rule::values},
+    // Other parts of a prompt or of an answer.
+    {"tools", Rule::noted},
+    {"system", Rule::noted},
+    {"documents", Rule::noted},
+    {"reasoning", Rule::noted},
+    {"thinking", Rule::noted},
+    {"thought", Rule::noted},
+    {"objects", Rule::noted},
+    {"channel", Rule::noted},
+    {"tool_choice", Rule::noted},
+    {"response_format", Rule::noted},
+    {"add_generation_prompt", Rule::noted},
+    {"continue_final_message", Rule::noted},
+};
+
+// Fields of a message beside its role and its content.
+constexpr Field kMessageFields[] = {
+    {"tool_calls", Rule::read},
+    {"function_call", Rule::read},
+    {"reasoning_content", Rule::read},
+    {"reasoning", Rule::read},
+    {"thinking", Rule::read},
+    {"thought", Rule::read},
+    // Whether an answer is trained: OpenAI and mistral-finetune, LLaMA-Factory, ms-swift, axolotl, others.
+    {"weight", Rule::trains},
+    {"loss_weight", Rule::trains},
+    {"loss_scale", Rule::trains},
+    {"loss", Rule::trains},
+    {"loss_mask", Rule::trains},
+    {"train", Rule::trains},
+    {"training", Rule::trains},
+    {"trainable", Rule::trains},
+    {"trained", Rule::trains},
+    {"train_on_turn", Rule::trains},
+    {"masked", Rule::masks},
+    {"ignore", Rule::masks},
+    // Parts of a message that are trained, or replace its content.
+    {"mask", Rule::refused},
+    {"train_detail", Rule::refused},
+    {"training_detail", Rule::refused},
+    {"refusal", Rule::refused},
+    {"prefix", Rule::refused},
+    {"partial", Rule::refused},
+    {"end_turn", Rule::must_hold},
+    {"canonical_form", Rule::refused},
+    {"channel", Rule::refused},
+    {"recipient", Rule::refused},
+    {"function_calls", Rule::refused},
+    {"functions", Rule::refused},
+    {"tools", Rule::refused},
+    {"parts", Rule::refused},
+    {"audio", Rule::refused},
+    {"audios", Rule::refused},
+    {"image", Rule::refused},
+    {"images", Rule::refused},
+    {"image_url", Rule::refused},
+    {"video", Rule::refused},
+    {"videos", Rule::refused},
+    // Names and numbers.
+    {"id", Rule::describes},
+    {"index", Rule::describes},
+    {"tool_call_id", Rule::describes},
+    {"type", Rule::describes},
+    {"model", Rule::describes},
+    {"timestamp", Rule::describes},
+    {"created_at", Rule::describes},
+    {"create_time", Rule::describes},
+    {"language", Rule::describes},
+    {"metadata", Rule::describes},
+    {"annotations", Rule::describes},
+    {"status", Rule::describes},
+    {"finish_reason", Rule::describes},
+    {"stop_reason", Rule::describes},
+    {"logprobs", Rule::describes},
+    {"usage", Rule::describes},
+    {"cache_control", Rule::describes},
+    {"length", Rule::describes},
+    {"token_count", Rule::describes},
+    {"num_tokens", Rule::describes},
+};
+
+const Field* find(std::span<const Field> table, const std::string& name) {
+  const auto found = std::ranges::find(table, std::string_view(name), &Field::name);
+  return found == table.end() ? nullptr : &*found;
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+[[noreturn]] void refuse(const std::string& name, const Json& value, const std::string& why) {
+  throw Unusable{"'" + name + "' is " + short_text(value) + ": " + why};
+}
+
+constexpr const char* kNotRead = "it decides what is trained and is not read; remove the field or the row";
+
+bool is_number_list(const Json& value) {
+  return value.is_array() && !value.empty() &&
+         std::ranges::all_of(value, [](const Json& item) { return item.is_number() || item.is_boolean(); });
+}
+
+void check_column(const std::string& name, Rule rule, const Json& value, Noted& noted) {
+  switch (rule) {
+    case Rule::tokens:
+      if (is_number_list(value)) refuse(name, value, "rows of token ids and masks are not read; give texts");
+      break;
+    case Rule::share:
+      if (value.is_number() && value == 0) refuse(name, value, "the row is not trained");
+      if (value.is_number() && value != 1) noted.insert("a column '" + name + "' that is not 1");
+      break;
+    case Rule::preferred:
+      if (value == false) refuse(name, value, "the answer must not be learnt");
+      break;
+    case Rule::asker: {
+      const std::string asker = value.is_string() ? lower(value.get<std::string>()) : "";
+      if (asker != "user" && asker != "human" && !is_nothing(value)) refuse(name, value, kNotRead);
+      break;
+    }
+    case Rule::values:
+      if (value == "VALUE_TO_TEXT" || value == "TEXT_TO_VALUE") refuse(name, value, kNotRead);
+      break;
+    case Rule::noted:
+      if (!is_nothing(value)) noted.insert("a column '" + name + "'");
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+std::set<std::string> named_columns(const RowFormat& f) {
+  std::set<std::string> names;
+  const bool messages = f.kind == RowFormat::Kind::sharegpt || f.kind == RowFormat::Kind::openai;
+  if (f.kind == RowFormat::Kind::text) {
+    names = {f.prompt};
+  } else if (messages) {
+    names = {f.messages, f.system, f.tools};
+  } else {
+    names = {f.prompt, f.query, f.response, f.history, f.system, f.tools};
+  }
+  names.erase("");
+  return names;
+}
+
+bool is_read_column(const std::string& name) {
+  const Field* field = find(kRowFields, name);
+  return field && field->rule == Rule::read;
+}
+
+void check_row_fields(const Json& row, const RowFormat& format, Noted& noted) {
+  const std::set<std::string> named = named_columns(format);
+  for (const auto& [name, value] : row.items()) {
+    if (value.is_null() || named.contains(name)) continue;
+    if (const Field* field = find(kRowFields, name)) check_column(name, field->rule, value, noted);
+  }
+}
+
+bool check_message_fields(const Json& message, const RowFormat& format, std::string_view turn, Noted& noted) {
+  const bool answer = turn == "assistant" || turn == "function";
+  bool trained = true;
+  for (const auto& [name, value] : message.items()) {
+    if (value.is_null() || name == format.role_tag || name == format.content_tag) continue;
+    if (name == "name" && turn == "observation") continue;  // the tool's name
+    const Field* field = find(kMessageFields, name);
+    const Rule rule = field ? field->rule : Rule::noted;
+    if (rule == Rule::trains || rule == Rule::masks) {
+      const bool flag = flag_of(value, name) == (rule == Rule::trains);
+      if (!answer && flag && rule == Rule::trains)
+        refuse(name, value, "only answers can be trained; remove the field from other messages");
+      trained = trained && flag;
+    } else if (rule == Rule::refused) {
+      const bool last_channel = name == "channel" && value == "final";
+      if (!is_nothing(value) && !last_channel) refuse(name, value, kNotRead);
+    } else if (rule == Rule::must_hold) {
+      if (!flag_of(value, name)) refuse(name, value, kNotRead);
+    } else if (rule == Rule::noted && !is_nothing(value)) {
+      noted.insert("a message field '" + name + "'");
+    }
+  }
+  return trained;
+}
+
+}  // namespace octet::data

@@ -1,0 +1,37 @@
+// The fields of rows and of messages that other programs write. One table says what each of them does.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "octet/base/json_fwd.h"
+#include "octet/data/dataset.h"
+
+namespace octet::data {
+
+/// Notes of one row: each counts once.
+using Noted = std::set<std::string>;
+
+/// Checks the columns of a row that its format does not name. Throws Unusable for a column that masks or
+/// replaces trained text and is not read.
+void check_row_fields(const Json& row, const RowFormat& format, Noted& noted);
+
+/// Checks the fields of a message, and returns whether it is trained. `turn` is its role as in Turn, or
+/// "system". Throws Unusable for a field that masks or replaces trained text and is not read.
+bool check_message_fields(const Json& message, const RowFormat& format, std::string_view turn, Noted& noted);
+
+/// Whether every format reads a column of this name.
+bool is_read_column(const std::string& name);
+
+/// Columns that the format names.
+std::set<std::string> named_columns(const RowFormat& format);
+
+/// Columns that hold a system text if the column of the format has none.
+inline constexpr const char* kSystemColumns[] = {"system_prompt", "system_message"};
+/// The note of a row with two system texts.
+inline constexpr const char* kOtherSystem = "a system text in a column beside the one of a system message";
+/// Fields that hold the thoughts of an answer.
+inline constexpr const char* kThoughtFields[] = {"reasoning_content", "reasoning", "thinking", "thought"};
+
+}  // namespace octet::data

@@ -1,0 +1,156 @@
+// How rows are to be read: recognised by the names of columns, or described by dataset_info.json.
+#include <array>
+
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/data/dataset.h"
+#include "values.h"
+
+namespace octet::data {
+namespace {
+
+// What holds of every row that nothing describes.
+RowFormat recognised() {
+  RowFormat f;
+  f.media = {"images", "videos", "audios", "image", "video", "audio"};
+  f.system = "system", f.tools = "tools";
+  f.any_role = true;
+  return f;
+}
+
+// Reads messages from a column: OpenAI's, or ShareGPT's if the row's first message has their tag.
+void read_messages(RowFormat& f, const Json& row, const std::string& column) {
+  f.messages = column;
+  Json list;
+  if (const Json* value = value_at(row, column)) {
+    try {
+      list = structure_of(*value, column);
+    } catch (const Unusable&) {
+      // Said when the row is converted.
+    }
+  }
+  const bool listed = list.is_array() && !list.empty() && list.front().is_object();
+  const bool sharegpt = listed ? list.front().contains(f.role_tag) && !list.front().contains("role")
+                               : column == "conversations";
+  f.kind = sharegpt ? RowFormat::Kind::sharegpt : RowFormat::Kind::openai;
+  if (sharegpt) return;
+  f.role_tag = "role", f.content_tag = "content", f.user_tag = "user", f.assistant_tag = "assistant";
+  f.observation_tag = "tool";
+}
+
+}  // namespace
+
+RowFormat detect_format(const Json& row, const std::string& where) {
+  const auto has = [&row](const char* key) { return row.contains(key); };
+  RowFormat f = recognised();
+  if (row.is_object()) {
+    for (const char* column : {"messages", "conversations"}) {
+      if (!has(column)) continue;
+      read_messages(f, row, column);
+      return f;
+    }
+    if (has("instruction")) {
+      f.history = "history";
+      return f;
+    }
+    const std::array<std::array<const char*, 2>, 5> pairs{{{"prompt", "completion"},
+                                                           {"prompt", "response"},
+                                                           {"input", "target"},
+                                                           {"user", "assistant"},
+                                                           {"question", "answer"}}};
+    for (const auto& [question, answer] : pairs) {
+      if (!has(question) || !has(answer)) continue;
+      f.kind = RowFormat::Kind::pair;
+      f.prompt = question, f.response = answer, f.query = "";
+      return f;
+    }
+    if (has("text")) {
+      f.kind = RowFormat::Kind::text;
+      f.prompt = "text", f.system = "", f.tools = "";
+      return f;
+    }
+  }
+  std::string found = row.is_object() ? "the keys" : row.type_name();
+  if (row.is_object()) {
+    for (const auto& [key, value] : row.items()) found += " '" + key + "'";
+  }
+  throw Error({.what = "the format of a data set is not recognised",
+               .expected =
+                   "rows with messages, conversations, instruction and output, prompt and completion, input "
+                   "and target, or text",
+               .found = found,
+               .where = where,
+               .fix = "describe its columns in dataset_info.json",
+               .code = ExitCode::usage});
+}
+
+RowFormat format_of_columns(const Columns& columns, const Json& row) {
+  RowFormat f = recognised();
+  if (columns.messages.empty()) {
+    f.kind = RowFormat::Kind::pair;
+    f.prompt = columns.prompt, f.response = columns.response, f.query = "";
+  } else {
+    read_messages(f, row, columns.messages);
+  }
+  return f;
+}
+
+RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where) {
+  const std::string place = where + ": " + name;
+  const auto text = [&place](const Json& object, const char* key, const std::string& fallback) {
+    return json_string(object, key, fallback, place);
+  };
+  const auto object_of = [&](const char* key) {
+    const Json* value = value_at(entry, key);
+    if (value && !value->is_object()) {
+      throw Error({.what = std::string("'") + key + "' of a data set cannot be used",
+                   .expected = "an object: {\"prompt\": \"question\"}",
+                   .found = kind_of(*value),
+                   .where = place,
+                   .fix = "write such an object in dataset_info.json, or remove it",
+                   .code = ExitCode::usage});
+    }
+    return value;
+  };
+  RowFormat f;
+  const std::string formatting = text(entry, "formatting", "alpaca");
+  if (formatting == "sharegpt") {
+    f.kind = RowFormat::Kind::sharegpt;
+  } else if (formatting == "openai") {
+    f.kind = RowFormat::Kind::openai;
+  } else if (formatting != "alpaca") {
+    throw Error({.what = "unknown formatting '" + formatting + "'",
+                 .expected = "alpaca, sharegpt or openai",
+                 .where = place,
+                 .fix = "write one of these in dataset_info.json",
+                 .code = ExitCode::usage});
+  }
+  if (json_bool(entry, "ranking", false, place)) {
+    throw Error({.what = "a data set of preferences cannot be used for fine-tuning",
+                 .where = place,
+                 .fix = "choose a data set without \"ranking\": true",
+                 .code = ExitCode::usage});
+  }
+  if (const Json* columns = object_of("columns")) {
+    f.prompt = text(*columns, "prompt", ""), f.query = text(*columns, "query", "");
+    f.response = text(*columns, "response", ""), f.history = text(*columns, "history", "");
+    f.messages = text(*columns, "messages", ""), f.system = text(*columns, "system", "");
+    f.tools = text(*columns, "tools", "");
+    for (const char* key : {"images", "videos", "audios"}) {
+      if (const std::string column = text(*columns, key, ""); !column.empty()) f.media.push_back(column);
+    }
+    // A prompt without an answer is plain text: {"columns": {"prompt": "text"}}.
+    if (f.kind == RowFormat::Kind::alpaca && f.response.empty()) f.kind = RowFormat::Kind::text;
+  }
+  if (const Json* tags = object_of("tags")) {
+    // As in LLaMA-Factory, roles that are not listed do not exist once tags are given.
+    f.role_tag = text(*tags, "role_tag", f.role_tag),
+    f.content_tag = text(*tags, "content_tag", f.content_tag);
+    f.user_tag = text(*tags, "user_tag", ""), f.assistant_tag = text(*tags, "assistant_tag", "");
+    f.observation_tag = text(*tags, "observation_tag", ""), f.function_tag = text(*tags, "function_tag", "");
+    f.system_tag = text(*tags, "system_tag", "");
+  }
+  return f;
+}
+
+}  // namespace octet::data
