@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 
 #include "jinja_tree.h"
+#include "python_text.h"
+#include "utf8.h"
 
 namespace octet::text::jinja {
 namespace {
@@ -12,15 +15,22 @@ namespace {
 bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
 }
-bool is_blank(char c) {
-  return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f';
+
+/// Every line end as "\n", as jinja2 reads a template.
+std::string with_plain_lines(std::string_view source) {
+  std::string out;
+  out.reserve(source.size());
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    if (source[i] == '\r' && i + 1 < source.size() && source[i + 1] == '\n') continue;
+    out += source[i] == '\r' ? '\n' : source[i];
+  }
+  if (out.ends_with('\n')) out.pop_back();
+  return out;
 }
 
 class Lexer {
  public:
-  explicit Lexer(std::string_view source) : source_(source) {
-    if (source_.ends_with('\n')) source_.remove_suffix(1);
-  }
+  explicit Lexer(std::string_view source) : text_(with_plain_lines(source)), source_(text_) {}
 
   std::vector<Token> run() {
     while (at_ < source_.size()) {
@@ -43,6 +53,11 @@ class Lexer {
     at_ = to;
   }
 
+  std::size_t behind_blanks(std::size_t from) const {
+    const std::string_view rest = source_.substr(std::min(from, source_.size()));
+    return source_.size() - python::strip(rest, true, false).size();
+  }
+
   std::size_t next_tag() const {
     for (std::size_t i = at_; i + 1 < source_.size(); ++i) {
       if (source_[i] == '{' && (source_[i + 1] == '{' || source_[i + 1] == '%' || source_[i + 1] == '#'))
@@ -51,26 +66,22 @@ class Lexer {
     return source_.size();
   }
 
-  // What stands before the tag at `tag`, less the white space that this tag and the one before take away.
+  // Adds the text before the tag at `tag`, without the white space that this tag and the one before remove.
   void text(std::size_t tag) {
     std::string_view out = source_.substr(at_, tag - at_);
     if (strips_) {
-      while (!out.empty() && is_blank(out.front())) out.remove_prefix(1);
-    } else if (trims_) {
-      if (out.starts_with("\r\n")) {
-        out.remove_prefix(2);
-      } else if (out.starts_with('\n')) {
-        out.remove_prefix(1);
-      }
+      out = python::strip(out, true, false);
+    } else if (trims_ && out.starts_with('\n')) {
+      out.remove_prefix(1);
     }
     if (tag < source_.size() && at(tag + 2) == '-') {
-      while (!out.empty() && is_blank(out.back())) out.remove_suffix(1);
+      out = python::strip(out, false, true);
     } else if (tag < source_.size() && source_[tag + 1] != '{' && at(tag + 2) != '+') {
-      // lstrip_blocks: blanks between the line's beginning and a block or comment.
-      std::size_t begin = tag;
-      while (begin > at_ && (source_[begin - 1] == ' ' || source_[begin - 1] == '\t')) --begin;
-      const bool line_begins = begin == 0 || source_[begin - 1] == '\n';
-      if (line_begins) out.remove_suffix(std::min(out.size(), tag - begin));
+      // lstrip_blocks removes the blanks between the begin of a line and a block or comment.
+      const std::size_t line = source_.substr(0, tag).rfind('\n') + 1;  // npos + 1 is the begin of the source
+      const bool whole_line = line >= at_;
+      if (whole_line && python::strip(source_.substr(line, tag - line)).empty())
+        out.remove_suffix(std::min(out.size(), tag - line));
     }
     if (!out.empty()) add(Token::Kind::text, std::string(out));
     advance(tag);
@@ -94,7 +105,7 @@ class Lexer {
     const std::string_view end = prints ? "}}" : "%}";
     int nested = 0;  // brackets: {{ {"a": {}} }}
     for (;;) {
-      while (at_ < source_.size() && is_blank(source_[at_])) advance(at_ + 1);
+      advance(behind_blanks(at_));
       if (at_ >= source_.size()) fail(line_, "a tag does not end");
       const bool marked = (at(at_) == '-' || at(at_) == '+') && source_.substr(at_ + 1).starts_with(end);
       if (nested == 0 && (marked || source_.substr(at_).starts_with(end))) {
@@ -115,10 +126,9 @@ class Lexer {
   // {% raw %} … {% endraw %}: text as it stands.
   bool raw(std::size_t from) {
     const auto tag_from = [&](std::size_t i, std::string_view word, std::size_t& behind, bool& dash) {
-      while (is_blank(at(i))) ++i;
-      if (!source_.substr(std::min(i, source_.size())).starts_with(word)) return false;
-      i += word.size();
-      while (is_blank(at(i))) ++i;
+      i = behind_blanks(i);
+      if (!source_.substr(i).starts_with(word)) return false;
+      i = behind_blanks(i + word.size());
       dash = at(i) == '-';
       if (dash) ++i;
       behind = i + 2;
@@ -134,8 +144,7 @@ class Lexer {
       bool dash_behind = false;
       if (!tag_from(i + 2 + (strips ? 1 : 0), "endraw", behind, dash_behind)) continue;
       std::string_view text = source_.substr(begin, i - begin);
-      if (dash) text.remove_prefix(std::min(text.size(), text.find_first_not_of(" \t\r\n")));
-      if (strips) text = text.substr(0, text.find_last_not_of(" \t\r\n") + 1);
+      text = python::strip(text, dash, strips);
       if (!text.empty()) add(Token::Kind::text, std::string(text));
       close(dash_behind, false, false, behind);
       return true;
@@ -177,35 +186,40 @@ class Lexer {
         out += source_[i];
         continue;
       }
-      const char next = at(++i);
-      switch (next) {
-        case 'n':
-          out += '\n';
-          break;
-        case 't':
-          out += '\t';
-          break;
-        case 'r':
-          out += '\r';
-          break;
-        case '\\':
-        case '\'':
-        case '"':
-          out += next;
-          break;
-        case '\n':
-          break;
-        case 'u':
-        case 'x':
-        case 'U':
-          fail(line_, "escapes of code points are not known here");
-        default:
-          out += '\\', out += next;
-      }
+      i = escape(i + 1, out);
     }
     if (i >= source_.size()) fail(line_, "a text in quotes does not end");
     add(Token::Kind::string, std::move(out));
     return i + 1;
+  }
+
+  // Writes what the escape at `i`, behind its backslash, stands for; the place of its last character.
+  std::size_t escape(std::size_t i, std::string& out) {
+    static constexpr std::string_view kNames = "nrtabfv\\'\"", kMeanings = "\n\r\t\a\b\f\v\\'\"";
+    const char next = at(i);
+    if (const std::size_t known = kNames.find(next); next != '\0' && known != std::string_view::npos) {
+      out += kMeanings[known];
+      return i;
+    }
+    const bool octal = next >= '0' && next <= '7';
+    const std::size_t digits = next == 'x' ? 2 : next == 'u' ? 4 : next == 'U' ? 8 : 0;
+    if (next == 'N') fail(line_, "escapes of characters by name are not known here");
+    if (!octal && digits == 0) {
+      if (next != '\n') (out += '\\') += next;
+      return i;
+    }
+    const std::size_t begin = octal ? i : i + 1;
+    std::size_t end = begin;
+    const auto is_digit = [&](char c) {
+      return octal ? c >= '0' && c <= '7' : std::isxdigit(static_cast<unsigned char>(c)) != 0;
+    };
+    while (end < begin + (octal ? 3 : digits) && is_digit(at(end))) ++end;
+    if (!octal && end != begin + digits) fail(line_, "an escape of a code point is cut short");
+    std::uint32_t code = 0;
+    std::from_chars(source_.data() + begin, source_.data() + end, code, octal ? 8 : 16);
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail(line_, "an escape is no code point");
+    utf8_append(out, code);
+    return end - 1;
   }
 
   int sign() {
@@ -222,6 +236,7 @@ class Lexer {
     return c == ')' || c == ']' || c == '}' ? -1 : 0;
   }
 
+  std::string text_;
   std::string_view source_;
   std::size_t at_ = 0;
   int line_ = 1;

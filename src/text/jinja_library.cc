@@ -1,100 +1,42 @@
 // Filters, tests, methods and functions that chat templates call.
 #include <algorithm>
 #include <array>
-#include <cctype>
+#include <cmath>
 #include <ctime>
 
-#include "jinja_value.h"
+#include "jinja_arguments.h"
 #include "octet/base/error.h"
-#include "utf8.h"
+#include "octet/base/strings.h"
+#include "python_text.h"
 
 namespace octet::text::jinja {
 namespace {
 
-Value argument(const Call& call, std::size_t place, const std::string& name, Value fallback = {}) {
-  if (place < call.places.size()) return call.places[place];
-  for (const auto& [key, value] : call.names) {
-    if (key == name) return value;
-  }
-  return fallback;
-}
-
-std::string text_argument(const Call& call, std::size_t place, const std::string& name,
-                          const std::string& fallback) {
-  const Value value = argument(call, place, name, Value(fallback));
-  if (!value.as_text()) throw Error("argument '" + name + "' is no text");
-  return *value.as_text();
-}
-
-const std::string& text_of(const Value& value) {
-  if (!value.as_text()) throw Error(std::string("a str was expected, not an ") + value.type());
-  return *value.as_text();
-}
-
-std::string strip(const std::string& text, const std::string& signs, bool left, bool right) {
-  std::size_t begin = 0, end = text.size();
-  const auto drops = [&](char c) { return signs.find(c) != std::string::npos; };
-  while (left && begin < end && drops(text[begin])) ++begin;
-  while (right && end > begin && drops(text[end - 1])) --end;
-  return text.substr(begin, end - begin);
-}
-const std::string kBlanks = " \t\n\r\v\f";
-
-std::string replace(const std::string& text, const std::string& from, const std::string& to, Budget& budget) {
-  if (from.empty()) throw Error("an empty text cannot be replaced");
-  std::string out;
-  std::size_t done = 0;
-  for (std::size_t at; (at = text.find(from, done)) != std::string::npos; done = at + from.size()) {
-    out.append(text, done, at - done) += to;
-    budget.bytes(to.size());
-  }
-  return out.append(text, done);
-}
-
-// ASCII letters; others stay.
-std::string cased(std::string text, bool upper) {
-  for (char& c : text) {
-    const auto u = static_cast<unsigned char>(c);
-    c = static_cast<char>(upper ? std::toupper(u) : std::tolower(u));
-  }
-  return text;
-}
-
-std::string titled(const std::string& text, bool every_word) {
-  std::string out = cased(text, false);
-  bool first = true;
-  for (char& c : out) {
-    if (first) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    first = every_word && !std::isalnum(static_cast<unsigned char>(c));
-  }
-  return out;
-}
-
-List split(const std::string& text, const Call& call) {
-  const Value by = argument(call, 0, "sep", Value::none());
-  const Value most = argument(call, 1, "maxsplit", Value(std::int64_t{-1}));
-  const std::int64_t* limit = most.get<std::int64_t>();
-  List out;
-  if (by.as_text() && by.as_text()->empty()) throw Error("a text cannot be split by an empty one");
-  std::size_t begin = 0;
-  const auto may = [&] { return !limit || *limit < 0 || static_cast<std::int64_t>(out.size()) < *limit; };
-  if (by.as_text()) {
-    for (std::size_t at; may() && (at = text.find(*by.as_text(), begin)) != std::string::npos;
-         begin = at + by.as_text()->size()) {
-      out.push_back(Value(text.substr(begin, at - begin)));
-    }
-    out.push_back(Value(text.substr(begin)));
-    return out;
-  }
-  for (;;) {
-    begin = text.find_first_not_of(kBlanks, begin);
-    if (begin == std::string::npos) return out;
-    const std::size_t end = may() ? text.find_first_of(kBlanks, begin) : std::string::npos;
-    out.push_back(Value(text.substr(begin, end == std::string::npos ? end : end - begin)));
-    if (end == std::string::npos) return out;
-    begin = end;
-  }
-}
+constexpr auto kFilters = std::to_array<Signature>({
+    {"tojson", "ensure_ascii,indent"},
+    {"length", ""},
+    {"count", ""},
+    {"default", "default_value,boolean"},
+    {"d", "default_value,boolean"},
+    {"join", "d,attribute"},
+    {"list", ""},
+    {"items", ""},
+    {"first", ""},
+    {"last", ""},
+    {"reverse", ""},
+    {"selectattr", "..."},
+    {"rejectattr", "..."},
+    {"select", "..."},
+    {"reject", "..."},
+    {"map", "..."},
+    {"unique", "case_sensitive,attribute"},
+    {"sort", "reverse,case_sensitive,attribute"},
+    {"min", "case_sensitive,attribute"},
+    {"max", "case_sensitive,attribute"},
+    {"sum", "attribute,start"},
+    {"abs", ""},
+    {"round", "precision,method"},
+});
 
 std::int64_t length_of(const Value& value) {
   return static_cast<std::int64_t>(items_of(value).size());
@@ -107,12 +49,30 @@ List pairs_of(const Value& value) {
   return out;
 }
 
+/// The member that a path names, as jinja2 reads it: parts between dots, numbers for items of lists.
+Value attribute_of(const Value& item, const std::string& path) {
+  Value at = item;
+  for (const std::string& part : octet::split(path, '.')) {
+    const bool number =
+        !part.empty() && std::ranges::all_of(part, [](char c) { return c >= '0' && c <= '9'; });
+    if (number && part.size() < 10 && !at.as_dict()) {
+      const List items = items_of(at);
+      const auto place = static_cast<std::size_t>(std::stoul(part));
+      at = place < items.size() ? items[place] : Value();
+    } else {
+      at = at.member(part);
+    }
+  }
+  return at;
+}
+
 // selectattr, rejectattr, select, reject: by the truth of an item or of its member, or by a test.
 Value selected(const Value& value, const Call& call, bool by_member, bool keep) {
   List out;
   const std::size_t test = by_member ? 1 : 0;
   for (const Value& item : items_of(value)) {
-    const Value looked_at = by_member ? item.member(text_argument(call, 0, "attribute", "")) : item;
+    const Value looked_at =
+        by_member ? attribute_of(item, text_argument(call, 0, "attribute").value_or("")) : item;
     bool found = looked_at.truth();
     if (call.places.size() > test) {
       Call rest;
@@ -129,41 +89,95 @@ Value mapped(const Value& value, const Call& call, Budget& budget) {
   const Value member = argument(call, 99, "attribute");
   for (const Value& item : items_of(value)) {
     if (member.as_text()) {
-      out.push_back(item.member(*member.as_text()));
+      const Value found = attribute_of(item, *member.as_text());
+      out.push_back(found.undefined() ? argument(call, 99, "default") : found);
     } else {
       Call rest;
       if (call.places.size() > 1) rest.places.assign(call.places.begin() + 1, call.places.end());
-      out.push_back(apply_filter(text_argument(call, 0, "filter", ""), item, rest, budget));
+      out.push_back(apply_filter(text_argument(call, 0, "filter").value_or(""), item, rest, budget));
     }
   }
   return Value::list(std::move(out));
 }
 
 std::string joined(const Value& value, const Call& call, Budget& budget) {
-  const std::string between = text_argument(call, 0, "d", "");
+  const std::string between = text_argument(call, 0, "d").value_or("");
   const Value member = argument(call, 1, "attribute");
   std::string out;
   bool first = true;
   for (const Value& item : items_of(value)) {
     if (!first) out += between;
     first = false;
-    out += (member.as_text() ? item.member(*member.as_text()) : item).print();
+    out += (member.as_text() ? attribute_of(item, *member.as_text()) : item).print();
     budget.bytes(out.size() / 16 + 1);
   }
   return out;
 }
 
-std::string indented(const std::string& text, const Call& call) {
-  const Value width = argument(call, 0, "width", Value(std::int64_t{4}));
-  const std::int64_t* count = width.get<std::int64_t>();
-  const std::string blanks(count ? static_cast<std::size_t>(std::clamp<std::int64_t>(*count, 0, 100)) : 4,
-                           ' ');
-  std::string out = argument(call, 1, "first").truth() ? blanks : "";
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    out += text[i];
-    if (text[i] == '\n' && i + 1 < text.size() && text[i + 1] != '\n') out += blanks;
+/// What sort, unique, min and max compare of an item: texts without case unless they are told otherwise.
+Value compared(const Value& item, const Call& call, std::size_t attribute_place) {
+  const auto attribute = text_argument(call, attribute_place, "attribute");
+  const Value value = attribute ? attribute_of(item, *attribute) : item;
+  const bool cased = argument(call, attribute_place - 1, "case_sensitive").truth();
+  return value.as_text() && !cased ? Value(python::lower(*value.as_text())) : value;
+}
+
+bool before(const Value& a, const Value& b) {
+  Budget budget;
+  return operate("<", a, b, budget).truth();
+}
+
+Value sorted(const Value& value, const Call& call) {
+  std::vector<std::pair<Value, Value>> items;
+  for (const Value& item : items_of(value)) items.emplace_back(compared(item, call, 2), item);
+  const bool falls = argument(call, 0, "reverse").truth();
+  std::ranges::stable_sort(items, [&](const auto& a, const auto& b) {
+    return falls ? before(b.first, a.first) : before(a.first, b.first);
+  });
+  List out;
+  for (auto& [key, item] : items) out.push_back(std::move(item));
+  return Value::list(std::move(out));
+}
+
+Value unique(const Value& value, const Call& call, Budget& budget) {
+  List seen, out;
+  for (const Value& item : items_of(value)) {
+    const Value key = compared(item, call, 1);
+    for (std::size_t i = 0; i < seen.size(); ++i) budget.step();
+    if (std::ranges::find(seen, key) != seen.end()) continue;
+    seen.push_back(key);
+    out.push_back(item);
   }
-  return out;
+  return Value::list(std::move(out));
+}
+
+Value extreme(const Value& value, const Call& call, bool largest) {
+  const List items = items_of(value);
+  if (items.empty()) return {};
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < items.size(); ++i) {
+    const Value a = compared(items[i], call, 1), b = compared(items[best], call, 1);
+    if (largest ? before(b, a) : before(a, b)) best = i;
+  }
+  return items[best];
+}
+
+Value summed(const Value& value, const Call& call, Budget& budget) {
+  const auto attribute = text_argument(call, 0, "attribute");
+  Value total = argument(call, 1, "start", Value(std::int64_t{0}));
+  for (const Value& item : items_of(value))
+    total = operate("+", total, attribute ? attribute_of(item, *attribute) : item, budget);
+  return total;
+}
+
+// Halves go to the even neighbour; an int stays one.
+Value rounded(const Value& value, const Call& call) {
+  const std::int64_t precision = int_argument(call, 0, "precision", 0);
+  if (text_argument(call, 1, "method").value_or("common") != "common")
+    throw Error("the filter 'round' with another method than 'common' is not known here");
+  if (precision != 0) throw Error("the filter 'round' with a precision is not known here");
+  if (value.get<std::int64_t>()) return value;
+  return Value(std::nearbyint(value.as_double()));
 }
 
 template <class Work>
@@ -196,7 +210,7 @@ Value now(const Call& call) {
   std::tm day{};
   ::localtime_r(&seconds, &day);
   std::array<char, 256> text{};
-  const std::string format = text_argument(call, 0, "format", "");
+  const std::string format = text_argument(call, 0, "format").value_or("");
   const std::size_t count = std::strftime(text.data(), text.size(), format.c_str(), &day);
   return Value::text({text.data(), count});
 }
@@ -205,11 +219,15 @@ Value now(const Call& call) {
 
 Value apply_filter(const std::string& name, const Value& value, const Call& call, Budget& budget) {
   const auto is = [&](std::string_view a) { return name == a; };
-  if (is("trim")) return Value(strip(value.print(), text_argument(call, 0, "chars", kBlanks), true, true));
+  if (std::optional<Value> text = text_filter(name, value, call, budget)) return *text;
+  const Signature* const signature = find_signature(kFilters, name);
+  if (signature == nullptr) throw Error("there is no filter '" + name.substr(0, 40) + "' here");
+  require_parameters(*signature, call);
   if (is("tojson")) {
-    const Value indent = argument(call, 0, "indent", Value::none());
-    const std::int64_t* spaces = indent.get<std::int64_t>();
-    std::string out = value.to_json(spaces ? static_cast<int>(std::clamp<std::int64_t>(*spaces, 0, 16)) : 0);
+    if (argument(call, 0, "ensure_ascii").truth())
+      throw Error("the filter 'tojson' with ensure_ascii is not known here");
+    const std::int64_t spaces = std::clamp<std::int64_t>(int_argument(call, 1, "indent", 0), 0, 16);
+    std::string out = value.to_json(static_cast<int>(spaces));
     budget.bytes(out.size());
     return Value(std::move(out));
   }
@@ -217,13 +235,6 @@ Value apply_filter(const std::string& name, const Value& value, const Call& call
   if (is("default") || is("d")) {
     const bool falls = value.undefined() || (argument(call, 1, "boolean").truth() && !value.truth());
     return falls ? argument(call, 0, "default_value", Value::text("")) : value;
-  }
-  if (is("upper") || is("lower")) return Value(cased(value.print(), is("upper")));
-  if (is("capitalize") || is("title")) return Value(titled(value.print(), is("title")));
-  if (is("string") || is("safe")) return Value(value.print());
-  if (is("replace")) {
-    const std::string from = text_argument(call, 0, "s", ""), to = text_argument(call, 1, "new", "");
-    return Value(replace(value.print(), from, to, budget));
   }
   if (is("join")) return Value(joined(value, call, budget));
   if (is("list")) return Value::list(items_of(value));
@@ -241,11 +252,17 @@ Value apply_filter(const std::string& name, const Value& value, const Call& call
   if (is("selectattr") || is("rejectattr")) return selected(value, call, true, is("selectattr"));
   if (is("select") || is("reject")) return selected(value, call, false, is("select"));
   if (is("map")) return mapped(value, call, budget);
-  if (is("indent")) return Value(indented(value.print(), call));
-  if (is("int") && value.number())
-    return Value(static_cast<std::int64_t>(std::clamp(value.as_double(), -9e15, 9e15)));
-  if (is("float") && value.number()) return Value(value.as_double());
-  throw Error("there is no filter '" + name.substr(0, 40) + "' here");
+  if (is("sort")) return sorted(value, call);
+  if (is("unique")) return unique(value, call, budget);
+  if (is("min") || is("max")) return extreme(value, call, is("max"));
+  if (is("sum")) return summed(value, call, budget);
+  if (is("abs")) {
+    const Value zero(std::int64_t{0});
+    return before(value, zero) ? operate("-", zero, value, budget) : operate("+", zero, value, budget);
+  }
+  if (is("round")) return rounded(value, call);
+  check(false, "every filter of the table is built");
+  return {};
 }
 
 bool apply_test(const std::string& name, const Value& value, const Call& call) {
@@ -254,6 +271,7 @@ bool apply_test(const std::string& name, const Value& value, const Call& call) {
   if (is("undefined")) return value.undefined();
   if (is("none")) return value.is_none();
   if (is("string")) return value.as_text() != nullptr;
+  if (is("upper") || is("lower")) return *python::is(is("upper") ? "isupper" : "islower", value.print());
   if (is("mapping")) return value.as_dict() != nullptr;
   if (is("iterable") || is("sequence")) return value.as_list() || value.as_dict() || value.as_text();
   if (is("number")) return value.number();
@@ -288,7 +306,7 @@ Value method_of(const Value& value, const std::string& name, Budget& budget) {
     }
     if (is("get")) {
       return function([value](const Call& call) {
-        const Value found = value.member(text_argument(call, 0, "key", ""));
+        const Value found = value.member(text_argument(call, 0, "key").value_or(""));
         return found.undefined() ? argument(call, 1, "default", Value::none()) : found;
       });
     }
@@ -299,43 +317,7 @@ Value method_of(const Value& value, const std::string& name, Budget& budget) {
       return Value::none();
     });
   }
-  if (!value.as_text()) return {};
-  const std::string text = *value.as_text();
-  if (is("strip") || is("lstrip") || is("rstrip")) {
-    const bool left = !is("rstrip"), right = !is("lstrip");
-    return function([=](const Call& call) {
-      return Value(strip(text, text_argument(call, 0, "chars", kBlanks), left, right));
-    });
-  }
-  if (is("split")) return function([=](const Call& call) { return Value::list(split(text, call)); });
-  if (is("startswith") || is("endswith")) {
-    const bool front = is("startswith");
-    return function([=](const Call& call) {
-      const std::string part = text_argument(call, 0, "prefix", "");
-      return Value(front ? text.starts_with(part) : text.ends_with(part));
-    });
-  }
-  if (is("upper") || is("lower")) {
-    const bool upper = is("upper");
-    return function([=](const Call&) { return Value(cased(text, upper)); });
-  }
-  if (is("title") || is("capitalize")) {
-    const bool every = is("title");
-    return function([=](const Call&) { return Value(titled(text, every)); });
-  }
-  if (is("replace")) {
-    return function([text, &budget](const Call& call) {
-      const std::string from = text_argument(call, 0, "old", ""), to = text_argument(call, 1, "new", "");
-      return Value(replace(text, from, to, budget));
-    });
-  }
-  if (is("find")) {
-    return function([=](const Call& call) {
-      const std::size_t at = text.find(text_argument(call, 0, "sub", ""));
-      return Value(at == std::string::npos ? std::int64_t{-1} : static_cast<std::int64_t>(at));
-    });
-  }
-  return {};
+  return value.as_text() ? text_method(*value.as_text(), name, budget) : Value();
 }
 
 Value global(const std::string& name, Budget& budget) {
@@ -346,7 +328,7 @@ Value global(const std::string& name, Budget& budget) {
   if (name == "strftime_now") return function(now);
   if (name == "raise_exception") {
     return function([](const Call& call) -> Value {
-      throw Error("the template refuses: " + text_argument(call, 0, "message", ""));
+      throw Error("the template refuses: " + text_argument(call, 0, "message").value_or(""));
     });
   }
   return {};

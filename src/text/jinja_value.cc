@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "python_json.h"
+#include "python_text.h"
 #include "utf8.h"
 
 namespace octet::text::jinja {
@@ -30,22 +31,11 @@ PythonJson python_of(const Value& value) {
   return out;
 }
 
-// repr(): texts in quotes, as Python prints what stands in lists.
+// As Python prints what lists and dicts hold.
 std::string inner_print(const Value& value) {
   const std::string* text = value.as_text();
-  if (!text) return value.print();
-  const char quote =
-      text->find('\'') != std::string::npos && text->find('"') == std::string::npos ? '"' : '\'';
-  std::string out(1, quote);
-  for (const char c : *text) {
-    if (c == quote || c == '\\') out += '\\';
-    if (c == '\n') {
-      out += "\\n";
-    } else {
-      out += c;
-    }
-  }
-  return out + quote;
+  if (value.undefined()) return "Undefined";
+  return text ? python::repr(*text) : value.print();
 }
 
 }  // namespace
@@ -271,6 +261,19 @@ Value operate(const std::string& word, const Value& a, const Value& b, Budget& b
     out.insert(out.end(), b.as_list()->begin(), b.as_list()->end());
     budget.bytes(out.size() * sizeof(Value));
     return Value::list(std::move(out));
+  }
+  if (word == "%" && a.as_text()) throw Error("'%' with a text is not known here; join texts with '~'");
+  if (word == "*" && (a.as_text() || b.as_text())) {
+    const Value &text = a.as_text() ? a : b, &times = a.as_text() ? b : a;
+    const std::int64_t* count = times.get<std::int64_t>();
+    if (!count) throw Error(std::string("a text cannot be multiplied by an ") + times.type());
+    std::string out;
+    for (std::int64_t i = 0; i < *count; ++i) {
+      budget.step();
+      budget.bytes(text.as_text()->size());
+      out += *text.as_text();
+    }
+    return Value(std::move(out));
   }
   return arithmetic(word, a, b);
 }
