@@ -103,7 +103,9 @@ const std::string& ChatTemplate::name() const {
   return row_->name;
 }
 std::string ChatTemplate::words_hash() const {
-  return hash128_hex(row_->file ? row_->file->source() : row_words(row_->name));
+  std::string words = row_->file ? row_->file->source() : row_words(row_->name);
+  for (const std::string& role : row_->trims) words += " trims " + role;
+  return hash128_hex(words);
 }
 bool ChatTemplate::prints_date(const TemplateOptions& options) const {
   if (row_->file) return row_->file->asks_for_the_time();
@@ -191,7 +193,7 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
                             "the number of messages is not even: questions and answers do not pair up");
     }
     turns = row_->file ? row_->file->turns(tokenizer, conversation, options, options.mask_history)
-                       : encode_turns(*row_, tokenizer, with_thoughts(*row_, conversation), options,
+                       : encode_turns(*row_, tokenizer, with_thoughts(*row_, trimmed(*row_, conversation)), options,
                                       options.mask_history && !options.preserve_thinking);
   } catch (const Refusal& refusal) {
     return ended<Example>(Example::Outcome::refused, refusal.reason);
@@ -255,7 +257,7 @@ Prompt ChatTemplate::encode_prompt(const Tokenizer& tokenizer, const Conversatio
   if (conversation.messages.empty()) return ended<Prompt>(Example::Outcome::dropped, "there are no messages");
   try {
     if (row_->file) return last_turn(row_->file->turns(tokenizer, conversation, options, true));
-    Conversation whole = with_thoughts(*row_, conversation);
+    Conversation whole = with_thoughts(*row_, trimmed(*row_, conversation));
     if (whole.messages.size() % 2 != 0) whole.messages.push_back({"assistant", ""});
     (void)written_date(options.date);
     return encode_last_turn(*row_, tokenizer, std::move(whole), options);

@@ -277,11 +277,12 @@ void handle_thoughts(Lines& out, const Blanks& blanks) {
 }
 
 /// The system text, that of the messages or `usual`, into `system`; the other messages into `turns`.
-void take_system(Lines& out, const std::string& usual) {
+void take_system(Lines& out, const std::string& usual, bool trims) {
   out.set("system", jinja_string(usual));
   out.set("turns", "messages");
   out.tag("if messages and messages[0]['role'] == 'system'");
-  out.tag("if messages[0]['content']").set("system", "messages[0]['content']").tag("endif");
+  const std::string content = std::string("messages[0]['content']") + (trims ? " | trim" : "");
+  out.tag("if " + content).set("system", content).tag("endif");
   out.set("turns", "messages[1:]");
   out.tag("endif");
 }
@@ -303,6 +304,13 @@ void write_begin(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks)
 void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& format, const Slots& function,
                 const Blanks& blanks) {
   out.set("content", "message['content'] if message['content'] else ''");
+  std::string trims;
+  for (const std::string& role : row.trims) {
+    if (role != "system")
+      trims += (trims.empty() ? "'" : ", '") + (role == "observation" ? "tool" : role) + "'";
+  }
+  if (!trims.empty())
+    out.tag("if message['role'] in [" + trims + "]").set("content", "content | trim").tag("endif");
   if (row.fuse_system) {
     out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
   }
@@ -382,8 +390,7 @@ std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, c
     check(tokenizer != nullptr, "a file is written for a tokenizer");
     return jinja_of_file(*file, options, *tokenizer);
   }
-  const auto row = find_row(chat.name());
-  check(row != nullptr, "a chat template is of the table");
+  const ChatTemplate::Row* const row = &ChatTemplate::Row::of(chat);
   const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));
   check(format != nullptr, "the options of a chat template were checked");
   const Blanks blanks(tokenizer);
@@ -394,7 +401,7 @@ std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, c
     out.set("thinking", "enable_thinking if enable_thinking is defined else " + usually_thinks(options));
     out.set("preserved", options.preserve_thinking ? "true" : "false");
   }
-  take_system(out, options.default_system.value_or(row->default_system));
+  take_system(out, options.default_system.value_or(row->default_system), row->trims.contains("system"));
   write_tools(out, *format);
   write_begin(out, *row, blanks);
   out.tag("for message in turns");

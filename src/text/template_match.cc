@@ -1,6 +1,7 @@
 #include "octet/text/template_match.h"
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -76,6 +77,43 @@ std::string behind(const std::string& text, std::size_t at) {
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+/// What a template does with blanks around contents.
+struct BlanksMatch {
+  std::set<std::string> trims;  ///< the roles whose contents lose them
+  std::string other;            ///< a role that is written in another way; "" for none
+};
+
+/// Compares a template with the row that writes the same without blanks. Roles that the template refuses are
+/// left out.
+BlanksMatch match_blanks(const JinjaTemplate& jinja, const ChatTemplate::Row& row,
+                         const Tokenizer& tokenizer) {
+  BlanksMatch out;
+  for (const char* role : {"system", "user", "assistant", "observation"}) {
+    Probe probe = tool_probe();
+    if (std::string_view(role) != "observation") probe = probes().front();
+    const auto pad = [&](std::string& text) { text = " \u3000\n" + text + "\n\u3000 "; };
+    if (std::string_view(role) == "system") pad(probe.conversation.system);
+    for (Message& message : probe.conversation.messages) {
+      if (message.role == role) pad(message.content);
+    }
+    std::string want;
+    try {
+      want = rendered(jinja, tokenizer, probe);
+    } catch (const Error&) {
+      continue;
+    }
+    if (want == write_text(row, tokenizer, probe.conversation)) continue;
+    ChatTemplate::Row trims = row;
+    trims.trims = {role};
+    if (want == write_text(trims, tokenizer, trimmed(trims, probe.conversation))) {
+      out.trims.insert(role);
+    } else if (std::string_view(role) != "observation" && out.other.empty()) {
+      out.other = role;
+    }
+  }
+  return out;
+}
+
 std::string all_names() {
   std::string all;
   for (const auto& name : ChatTemplate::names()) all += (all.empty() ? "" : ", ") + name;
@@ -106,12 +144,21 @@ ChatTemplate template_named(const std::string& name, const Tokenizer& tokenizer)
   ChatTemplate named = ChatTemplate::find(name);
   const auto& file = ChatTemplate::Row::of(named).file;
   if (!file || file->kind() != TemplateFile::Kind::conversation) return named;
-  return match_jinja(file->source(), "the chat template " + name, tokenizer).found.value_or(named);
+  const TemplateMatch match = match_jinja(file->source(), "the chat template " + name, tokenizer);
+  return match.found && match.other_blanks.empty() ? *match.found : named;
+}
+
+std::string told_of_trims(const ChatTemplate& chat) {
+  std::string roles;
+  for (const std::string& role : ChatTemplate::Row::of(chat).trims)
+    roles += (roles.empty() ? "" : ", ") + role;
+  return roles.empty() ? "" : "; blanks around contents are trimmed: " + roles;
 }
 
 std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer) {
   const auto& file = ChatTemplate::Row::of(chat).file;
-  if (!file) return "template: " + chat.name() + " (it writes what " + name + " writes)";
+  if (!file)
+    return "template: " + chat.name() + " (it writes what " + name + " writes" + told_of_trims(chat) + ")";
   if (file->kind() == TemplateFile::Kind::question)
     return "template: " + name + ", the prompt of one question, filled in from '" + file->question() +
            "'; the answer and " + tokenizer.eos_token() + " stand behind it";
@@ -130,6 +177,7 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
   std::vector<std::string> left = ChatTemplate::names();
   std::string near, failure;
   int rendered_probes = 0;
+  BlanksMatch blanks;
   try {
     const JinjaTemplate jinja(source);
     for (const Probe& probe : probes()) {
@@ -156,14 +204,18 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
         // A template without tools: the first name stands.
       }
     }
+    if (!left.empty() && rendered_probes > 0)
+      blanks = match_blanks(jinja, *find_row(left.front()), tokenizer);
   } catch (const Error& e) {
     failure = e.problem().what + (e.problem().where.empty() ? "" : " (" + e.problem().where + ")");
   }
-  if (rendered_probes == 0) return {.reason = whose + " cannot be rendered: " + failure};
+  if (rendered_probes == 0) return {.found = {}, .reason = whose + " cannot be rendered: " + failure};
   if (left.empty()) {
-    return {.reason = whose + " writes otherwise than each of " + all_names() + "; " + near};
+    return {.found = {}, .reason = whose + " writes otherwise than each of " + all_names() + "; " + near};
   }
-  return {.found = ChatTemplate::find(left.front())};
+  ChatTemplate::Row row = *find_row(left.front());
+  row.trims = blanks.trims;
+  return {.found = ChatTemplate::Row::make(std::move(row)), .reason = "", .other_blanks = blanks.other};
 }
 
 }  // namespace octet::text

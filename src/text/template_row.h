@@ -1,6 +1,7 @@
 // One row of the table of templates, and the writing of turns with it.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,18 @@ struct ChatTemplate::Row {
   std::string tool_format, default_system;
   std::vector<std::string> stop_words;
   bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
+  /// Roles whose contents lose the blanks around them, as with Jinja's trim: system, user, assistant,
+  /// observation.
+  std::set<std::string> trims;
   /// Of a row that stands in no table: the file that writes in its place; `name` is its path.
   std::shared_ptr<const TemplateFile> file;
 
   static const Row& of(const ChatTemplate& chat) { return *chat.row_; }
+  static ChatTemplate make(Row row) { return ChatTemplate(std::make_shared<const Row>(std::move(row))); }
 };
+
+/// The conversation with the contents that the row trims.
+Conversation trimmed(const ChatTemplate::Row& row, Conversation conversation);
 
 /// What calls stand in: a tool format of the user's own comes with endings of its own.
 const Slots& function_slots(const ChatTemplate::Row& row, const TemplateOptions& options);

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "octet/base/json.h"
+#include "python_text.h"
 #include "template_row.h"
 #include "template_table.h"
 
@@ -66,6 +67,14 @@ const Rows& rows() {
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name) {
   const auto it = rows().find(name);
   return it == rows().end() ? nullptr : it->second;
+}
+
+Conversation trimmed(const ChatTemplate::Row& row, Conversation conversation) {
+  if (row.trims.contains("system")) conversation.system = python::strip(conversation.system);
+  for (Message& message : conversation.messages) {
+    if (row.trims.contains(message.role)) message.content = python::strip(message.content);
+  }
+  return conversation;
 }
 
 std::string row_words(const std::string& name) {

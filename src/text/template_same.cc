@@ -61,6 +61,17 @@ std::vector<Call> plain_calls() {
           {.messages = {question, answer, next}, .asks = true}};
 }
 
+/// Blanks around contents, which many templates trim.
+std::vector<Call> blank_calls() {
+  const auto padded = [](const char* role, const std::string& content) {
+    return says(role, " \u3000\n" + content + "\n\u3000 ");
+  };
+  const Json question = says("user", "What is 6 times 7?"), answer = says("assistant", "42.");
+  return {{.messages = {padded("system", "Answer briefly."), question, answer}},
+          {.messages = {padded("user", "What is 6 times 7?"), answer}},
+          {.messages = {question, padded("assistant", "42.")}}};
+}
+
 std::vector<Call> tool_calls() {
   const Json system = says("system", "Answer briefly."), question = says("user", "How is Oslo's weather?");
   const Json one = calls("", {"Oslo"}), two = calls("", {"Oslo", "Rome"});
@@ -156,6 +167,7 @@ bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const
   const JinjaTemplate wanted(jinja_of(chat, options, &tokenizer));
   std::vector<Call> all = plain_calls();
   const auto add = [&](const std::vector<Call>& more) { all.insert(all.end(), more.begin(), more.end()); };
+  add(blank_calls());
   add(tool_calls());
   if (chat.thinks()) add(thinking_calls());
   for (const Call& call : all) {

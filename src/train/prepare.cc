@@ -72,7 +72,8 @@ void Run::prepare_model() {
           text::told_of_file(*config_.template_name, *encoder_->chat_template(), encoder_->tokenizer()));
     } else if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
-                " (it writes what the model's own chat template writes)");
+                " (it writes what the model's own chat template writes" +
+                text::told_of_trims(*encoder_->chat_template()) + ")");
     }
     runtime::require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, job_.size());

@@ -4,6 +4,8 @@
 #include "folder.h"
 #include "golden.h"
 #include "octet/base/json.h"
+#include "octet/text/jinja.h"
+#include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
 
 namespace octet::text {
@@ -71,6 +73,57 @@ INSTANTIATE_TEST_SUITE_P(Rows, Match,
                                          Known{"qwen", "qwen", kQwen},
                                          Known{"deepseek3", "deepseek3", kDeepseek3}),
                          [](const auto& param) { return param.param.name; });
+
+// Most published templates trim contents: what is trained is what they write.
+TEST(MatchBlanks, ContentsAreTrimmedWhereTheTemplateTrimsThem) {
+  const std::string golden = golden_path("templates/chatml");
+  Tokenizer tokenizer = Tokenizer::from_folder(
+      golden + "/" + read_json(golden + "/template.json")["tokenizer"].get<std::string>());
+  const auto chatml = [](const std::string& content) {
+    return "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ " + content +
+           " }}<|im_end|>\n{% endfor %}"
+           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  };
+  const TemplateMatch trims = match_jinja(chatml("m.content | trim"), "it", tokenizer);
+  const TemplateMatch plain = match_jinja(chatml("m.content"), "it", tokenizer);
+  const TemplateMatch users =
+      match_jinja(chatml("m.content.strip() if m.role == 'user' else m.content"), "it", tokenizer);
+  const TemplateMatch left = match_jinja(chatml("m.content.lstrip()"), "it", tokenizer);
+  ASSERT_TRUE(trims.found && plain.found && users.found && left.found);
+  EXPECT_EQ(trims.other_blanks + plain.other_blanks + users.other_blanks, "");
+  EXPECT_EQ(left.other_blanks, "system");
+  EXPECT_NE(told_of_trims(*trims.found).find("user"), std::string::npos);
+  EXPECT_EQ(told_of_trims(*plain.found), "");
+  EXPECT_NE(trims.found->words_hash(), plain.found->words_hash());
+  plain.found->prepare(tokenizer);
+  const auto ids = [&](const TemplateMatch& match, const std::string& system, const std::string& user,
+                       const std::string& answer) {
+    return match.found
+        ->encode_example(tokenizer, {.messages = {{"user", user}, {"assistant", answer}}, .system = system})
+        .input_ids;
+  };
+  const std::string blank = "\xE3\x80\x80";
+  const auto bare = ids(plain, "s", "u", "a");
+  EXPECT_EQ(ids(trims, blank + "s\n", " u" + blank, "\ta\n"), bare);
+  EXPECT_NE(ids(plain, "s", "u\n", "a"), bare);
+  EXPECT_EQ(ids(users, "s", "u\n", "a"), bare);
+  EXPECT_NE(ids(users, "s", "u", "a\n"), bare);
+  // The exported template writes what was trained, and the model's own stays where it does.
+  const JinjaTemplate exported(jinja_of(*trims.found, {}, &tokenizer));
+  const Json messages{{{"role", "system"}, {"content", " s "}},
+                      {{"role", "user"}, {"content", "\nu"}},
+                      {{"role", "assistant"}, {"content", "a" + blank}}};
+  EXPECT_EQ(tokenizer.encode(exported.render({{"messages", messages}})).ids, bare);
+  const TestFolder folder;
+  folder.write("chat_template.jinja", jinja_of(*trims.found, {}, &tokenizer));
+  EXPECT_TRUE(folder_writes_as(folder.path(), *trims.found, {}, tokenizer));
+  EXPECT_FALSE(folder_writes_as(folder.path(), *plain.found, {}, tokenizer));
+  // A file that changes blanks in its own way renders conversations itself.
+  folder.write("left.jinja", chatml("m.content.lstrip()"));
+  EXPECT_EQ(template_named(folder / "left.jinja", tokenizer).name(), folder / "left.jinja");
+  folder.write("trims.jinja", chatml("m.content | trim"));
+  EXPECT_EQ(template_named(folder / "trims.jinja", tokenizer).name(), trims.found->name());
+}
 
 class MatchNone : public testing::Test {
  protected:

@@ -12,6 +12,9 @@ namespace octet::text {
 struct TemplateMatch {
   std::optional<ChatTemplate> found;
   std::string reason;  ///< why none was found; "" where the folder has no chat template
+  /// A role whose contents the folder's template writes otherwise if blanks stand around them; "" for none.
+  /// Where the template trims them, `found` trims them, too.
+  std::string other_blanks;
 };
 
 /// The folder's chat template in Jinja: chat_template.jinja, or `chat_template` of tokenizer_config.json (of
@@ -37,6 +40,9 @@ bool is_template_file(const std::string& name);
 /// read now. `tokenizer` is that of the folder, as it was read. Throws Error (usage) for a name that is not
 /// known, and a file that cannot be used.
 ChatTemplate template_named(const std::string& name, const Tokenizer& tokenizer);
+
+/// "; blanks around contents are trimmed: …" for a template that trims; else "".
+std::string told_of_trims(const ChatTemplate& chat);
 
 /// What a template that was named by a file is, for people: one line.
 std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer);
