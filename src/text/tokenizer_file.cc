@@ -7,6 +7,7 @@
 #include "octet/base/json.h"
 #include "tokenizer_json.h"
 #include "tokenizer_parts.h"
+#include "tokenizer_sources.h"
 
 namespace octet::text {
 namespace {
@@ -16,7 +17,6 @@ constexpr const char* kFiles[] = {
     "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json"};
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr std::int64_t kMaxAddedId = (std::int64_t{1} << 26) - 1;
-constexpr std::size_t kMaxAddedBytes = 1 << 16;
 
 [[noreturn]] void broken(const std::string& what, const std::string& found, const std::string& where) {
   throw Error({.what = what,
@@ -36,18 +36,10 @@ void read_added_tokens(const Json& root, const std::string& where, const Bpe& bp
   std::size_t index = 0;
   for (const auto& json : *list) {
     const std::string place = where + ": added_tokens[" + std::to_string(index++) + "]";
-    if (!json.is_object()) broken("an added token is not an object", json.type_name(), place);
-    AddedToken token;
-    token.content = component_string(json, "content", place);
+    const AddedToken token = read_added_token(json, place);
     if (!json.contains("id")) broken("an added token has no id", token.content, place);
     const auto id = static_cast<TokenId>(json_int(json, "id", -1, 0, most, place));
     if (token.content.empty()) continue;  // the reference leaves them out
-    if (token.content.size() > kMaxAddedBytes) broken("an added token is too long", token.content, place);
-    token.single_word = json_bool(json, "single_word", false, place);
-    token.lstrip = json_bool(json, "lstrip", false, place);
-    token.rstrip = json_bool(json, "rstrip", false, place);
-    token.special = json_bool(json, "special", false, place);
-    token.normalized = json_bool(json, "normalized", !token.special, place);
     const TokenId known = bpe.find(token.content);
     const std::string* other = bpe.piece(id);
     if ((known >= 0 && known != id) || (other && *other != token.content)) {
@@ -58,17 +50,6 @@ void read_added_tokens(const Json& root, const std::string& where, const Bpe& bp
     if (out.find(token.content) >= 0) broken("an added token stands twice", token.content, place);
     out.set(token, id);
   }
-}
-
-/// A role's token in a configuration file: a string or an object with "content".
-std::string role_token(const Json& config, const char* key) {
-  const auto it = config.find(key);
-  if (it == config.end()) return "";
-  if (it->is_string()) return it->get<std::string>();
-  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) {
-    return (*it)["content"].get<std::string>();
-  }
-  return "";
 }
 
 Json read_optional(const std::string& path) {
@@ -128,6 +109,10 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
 
   auto parts = std::make_unique<Parts>();
   read_added_tokens(file.root, where, pipeline->bpe, parts->added);
+  const Json config = read_optional(path + "/tokenizer_config.json");
+  const Json roles = effective_roles(config, read_optional(path + "/special_tokens_map.json"), path);
+  add_listed_tokens(config, roles, path, pipeline->bpe, parts->added);
+  compare_chat_templates(config, path);
   parts->pipeline = std::move(pipeline);
   parts->index();
   if (parts->max_id < 0) broken("the tokenizer has no tokens", "an empty vocabulary", where);
@@ -139,12 +124,12 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
   }
   parts->folder = path;
   parts->files = tokenizer_files(path);
-  const Json config = read_optional(path + "/tokenizer_config.json");
-  const Json map = read_optional(path + "/special_tokens_map.json");
   const auto role = [&](const char* key, Role& out) {
-    std::string token = role_token(config, key);
-    if (token.empty()) token = role_token(map, key);
-    const TokenId id = token.empty() ? -1 : parts->find(token);
+    const auto found = roles.find(key);
+    if (found == roles.end()) return;
+    const std::string token =
+        found->is_string() ? found->get<std::string>() : (*found)["content"].get<std::string>();
+    const TokenId id = parts->find(token);
     if (id >= 0) out = {token, id};
   };
   role("bos_token", parts->bos);
