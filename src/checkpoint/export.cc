@@ -54,22 +54,33 @@ bool set_dtype(Json& config, DType dtype) {
   return known;
 }
 
-std::string config_text(const Json& config, DType dtype) {
-  Json changed = config;
-  changed.erase("quantization_config");  // of weights that are floats now
-  if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
-  for (const char* part : {"text_config", "vision_config"}) {
-    if (changed.contains(part) && changed[part].is_object()) set_dtype(changed[part], dtype);
-  }
-  return changed.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 /// Of the whole model, or where that says nothing of its text model.
 bool ties_head(const Json& config, const std::string& path) {
   const auto text = config.find("text_config");
   const bool nested = text != config.end() && text->is_object() &&
                       json_bool(*text, "tie_word_embeddings", false, path + ": text_config");
   return json_bool(config, "tie_word_embeddings", nested, path);
+}
+
+std::string config_path_of(const std::string& folder) {
+  return folder + "/config.json";
+}
+
+bool is_tied(const ExportOptions& options, const Json& config) {
+  return options.tied ? *options.tied : ties_head(config, config_path_of(options.source_folder));
+}
+
+std::string config_text(const Json& config, const ExportOptions& options) {
+  const DType dtype = options.dtype;
+  Json changed = config;
+  const bool tied = is_tied(options, config);
+  if (tied != ties_head(config, config_path_of(options.source_folder))) changed["tie_word_embeddings"] = tied;
+  changed.erase("quantization_config");  // of weights that are floats now
+  if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
+  for (const char* part : {"text_config", "vision_config"}) {
+    if (changed.contains(part) && changed[part].is_object()) set_dtype(changed[part], dtype);
+  }
+  return changed.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 bool is_weight_file(const std::string& name) {
@@ -109,7 +120,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     }
     shards.back()->finish();
   }
-  put("config.json", config_text(config, options.dtype));
+  put("config.json", config_text(config, options));
   for (const char* name : kCopied) {
     const std::string from = options.source_folder + "/" + name;
     if (path_exists(from)) put(name, read_file(from));
@@ -137,19 +148,14 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
 
 namespace {
 
-std::string config_path_of(const std::string& folder) {
-  return folder + "/config.json";
-}
-
 Json config_of(const std::string& folder) {
   const Json config = read_json(config_path_of(folder));
   if (!config.is_object())
-    throw Error(
-        {.what = "config.json is no JSON object",
-         .expected = "{...}",
-         .where = config_path_of(folder),
-         .fix = "write the configuration of the model into it, as transformers' save_pretrained does",
-         .code = ExitCode::usage});
+    throw Error({.what = "config.json is no JSON object",
+                 .expected = "{...}",
+                 .where = config_path_of(folder),
+                 .fix = "write the configuration of the model into it, as transformers' save_pretrained does",
+                 .code = ExitCode::usage});
   return config;
 }
 
@@ -170,8 +176,7 @@ std::vector<TensorHeader> as_exported(const std::vector<TensorHeader>& tensors, 
 std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
                                       const TensorReader& read) {
   const Json config = config_of(options.source_folder);
-  const std::vector<TensorHeader> wanted =
-      as_exported(tensors, options.dtype, ties_head(config, config_path_of(options.source_folder)));
+  const std::vector<TensorHeader> wanted = as_exported(tensors, options.dtype, is_tied(options, config));
   if (wanted.empty())
     throw Error({.what = "there are no parameters to export",
                  .where = options.folder,
@@ -250,7 +255,7 @@ ExportSize size_of_export(const ExportOptions& options, const std::vector<Tensor
   bool tied = false;
   if (!folder.empty()) {
     const Json config = config_of(folder);
-    tied = ties_head(config, config_path_of(folder));
+    tied = is_tied(options, config);
     if (const auto others = other_weights(options)) {
       for (TensorHeader& tensor : untrained(*others, options, parameters)) tensors.push_back(tensor);
     }
@@ -258,7 +263,7 @@ ExportSize size_of_export(const ExportOptions& options, const std::vector<Tensor
       size.others += bytes;
       size.largest = std::max(size.largest, bytes);
     };
-    add(static_cast<std::int64_t>(config_text(config, options.dtype).size()));
+    add(static_cast<std::int64_t>(config_text(config, options).size()));
     for (const char* name : kCopied) {
       std::error_code none;
       const auto bytes = fs::file_size(folder + "/" + name, none);

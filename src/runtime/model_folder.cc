@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
+#include <mutex>
+#include <set>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/same_model.h"
@@ -63,6 +69,67 @@ void find_unquantised(model::Architecture& architecture, const checkpoint::Weigh
   }
 }
 
+/// Each line once in a process: a folder is opened several times.
+void warn_once(const std::string& line) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said.insert(line).second) log::warn(line);
+}
+
+/// Whether the weights hold a head and an embedding whose values differ.
+bool holds_another_head(const model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
+  const std::string table = architecture.tensor_prefix + "embed_tokens.weight", head = architecture.head_name;
+  const checkpoint::StoredTensor* const one = weights.find(head);
+  const checkpoint::StoredTensor* const other = weights.find(table);
+  if (one == nullptr || other == nullptr) return false;
+  if (one->count != other->count) return true;
+  constexpr std::int64_t kRun = 1 << 16;
+  std::vector<float> a(kRun), b(kRun);
+  for (std::int64_t at = 0; at < one->count; at += kRun) {
+    const std::int64_t n = std::min(kRun, one->count - at);
+    weights.read(head, at, n, a.data());
+    weights.read(table, at, n, b.data());
+    if (!std::equal(a.begin(), a.begin() + n, b.begin())) return true;
+  }
+  return false;
+}
+
+Json optional_json(const std::string& path) {
+  Json json = path_exists(path) ? read_json(path) : Json::object();
+  return json.is_object() ? json : Json::object();
+}
+
+std::set<std::int64_t> end_tokens(const Json& config) {
+  std::set<std::int64_t> ends;
+  const auto found = config.find("eos_token_id");
+  if (found == config.end()) return ends;
+  for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
+    if (id.is_number_integer()) ends.insert(id.get<std::int64_t>());
+  }
+  return ends;
+}
+
+/// transformers converts weights to the dtype that config.json names; they are read here as they are.
+void compare_dtype(const Json& config, const std::string& folder) {
+  static const std::map<std::string, DType> kNames{
+      {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
+  const auto named = config.find(config.contains("dtype") ? "dtype" : "torch_dtype");
+  if (named == config.end() || !named->is_string()) return;
+  const auto wanted = kNames.find(named->get<std::string>());
+  if (wanted == kNames.end()) return;
+  std::map<DType, std::int64_t> elements;
+  for (const checkpoint::StoredTensor& tensor : checkpoint::WeightFolder(folder).tensors()) {
+    if (tensor.name.ends_with(".weight")) elements[tensor.dtype] += tensor.count;
+  }
+  const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
+  const bool floats = most != elements.end() &&
+                      (most->first == DType::f32 || most->first == DType::bf16 || most->first == DType::f16);
+  if (!floats || most->first == wanted->second) return;
+  warn_once(folder + ": config.json says dtype " + wanted->first + ", and most weights are stored as " +
+            std::string(name_of(most->first)) + ": they are read as they are stored, and nothing is rounded");
+}
+
 }  // namespace
 
 model::Architecture read_model(const std::string& folder) {
@@ -85,13 +152,52 @@ model::Architecture read_model(const std::string& folder) {
                  .code = ExitCode::usage});
   }
   model::Architecture architecture = model::read_architecture(folder);
-  const bool asks =
-      architecture.multimodal || architecture.stored.format == model::StoredWeights::Format::nf4;
+  const bool asks = architecture.multimodal || architecture.tied ||
+                    architecture.stored.format == model::StoredWeights::Format::nf4;
   if (!asks || !checkpoint::WeightFolder::exists(folder)) return architecture;
   const checkpoint::WeightFolder weights(folder);
   model::name_tensors(architecture, [&](const std::string& name) { return weights.find(name) != nullptr; });
   find_unquantised(architecture, weights);
+  if (architecture.tied && holds_another_head(architecture, weights)) {
+    architecture.tied = false;
+    warn_once(folder + ": config.json ties the head to the embedding, and the weights hold another '" +
+              architecture.head_name +
+              "': the model has a head of its own, as in transformers 5. Set "
+              "tie_word_embeddings: false in config.json if that is right; else remove the tensor");
+  }
   return architecture;
+}
+
+void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder) {
+  const Json config = optional_json(folder + "/config.json");
+  const Json generation = optional_json(folder + "/generation_config.json");
+  const std::set<std::int64_t> ends = end_tokens(config), generated = end_tokens(generation);
+  const auto named = [&](const std::set<std::int64_t>& ids) {
+    std::string all;
+    for (const std::int64_t id : ids) all += (all.empty() ? "" : ", ") + std::to_string(id);
+    return all;
+  };
+  if (!ends.empty() && !generated.empty() &&
+      std::ranges::none_of(ends, [&](auto id) { return generated.contains(id); })) {
+    warn_once(folder + ": config.json ends texts with eos_token_id " + named(ends) +
+              ", generation_config.json with " + named(generated) +
+              ": the latter counts, as in transformers");
+  }
+  const std::set<std::int64_t>& known = generated.empty() ? ends : generated;
+  // A template may have given the tokenizer another end.
+  const bool own = !tokenizer.changed() && tokenizer.eos_id() >= 0;
+  if (own && !known.empty() && !known.contains(tokenizer.eos_id()) && !ends.contains(tokenizer.eos_id())) {
+    warn_once(folder + ": the tokenizer's eos_token '" + tokenizer.eos_token() + "' has the id " +
+              std::to_string(tokenizer.eos_id()) + ", and the model's configuration ends texts with " +
+              named(known) + ": the former ends what is trained; look whether the files belong together");
+  }
+  if (!checkpoint::WeightFolder::exists(folder)) return;
+  if (path_exists(folder + "/model.safetensors") && path_exists(folder + "/model.safetensors.index.json")) {
+    warn_once(folder +
+              ": model.safetensors and model.safetensors.index.json are both there: the former is read, "
+              "as in transformers, and the shards are left out");
+  }
+  compare_dtype(config, folder);
 }
 
 void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
@@ -100,6 +206,7 @@ void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::strin
 
 void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,
                  const std::string& folder) {
+  compare_sources(tokenizer, folder);
   if (tokenizer.vocab_size() <= architecture.vocabulary) return;
   throw Error(
       {.what = "the tokenizer does not fit the model",

@@ -67,7 +67,8 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
                                   .dtype = setup::export_dtype(config),
                                   .shard_bytes = setup::export_bytes(config),
                                   .complete = {},
-                                  .rest_from_source = part && weights},
+                                  .rest_from_source = part && weights,
+                                  .tied = architecture.tied},
                                  parameters_of(outline.tensors, part && !weights ? &architecture : nullptr));
   files.model_weights =
       setup::trains_adapters(config) ? adapter_bytes(outline.tensors, architecture.tied) : size.weights;

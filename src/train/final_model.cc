@@ -140,6 +140,7 @@ std::vector<std::string> export_model(const ModelExport& e, const data::Template
   options.shard_bytes = e.shard_bytes;
   options.overwrite = e.overwrite;
   options.rest_from_source = e.part;
+  if (path_exists(e.model + "/config.json")) options.tied = runtime::read_model(e.model).tied;
   if (encoder != nullptr)
     options.complete = [&](const std::string& folder) { write_tokenizer(folder, e.model, *encoder); };
   std::vector<std::string> files = checkpoint::export_checkpoint(options, e.checkpoint);

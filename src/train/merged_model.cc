@@ -36,8 +36,10 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
             options.source_folder);
   std::vector<checkpoint::TensorHeader> tensors;
   for (const checkpoint::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
+  checkpoint::ExportOptions whole = options;
+  whole.tied = architecture.tied;
   return checkpoint::export_model(
-      options, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
+      whole, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
         base.read(name, begin, count, out);
         added.add_to(name, begin, count, out);
       });

@@ -6,7 +6,10 @@
 #include <functional>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/checkpoint/safetensors_writer.h"
 #include "octet/runtime/adapter_file.h"
+#include "octet/text/tokenizer.h"
 #include "support/program.h"
 
 namespace octet::runtime {
@@ -74,6 +77,66 @@ TEST(AdapterFolder, WithoutWeightsSaysWhatLiesThere) {
   spill(folder / "adapter_model.safetensors", "broken");
   said = refusal([&] { AdapterFile file(folder.path()); });
   expect_holds(said, folder / "adapter_model.safetensors");
+}
+
+/// A folder with a small model whose head and embedding hold these values.
+struct SmallModel : TemporaryFolder {
+  SmallModel(bool tied, const std::vector<float>& table, const std::vector<float>& head)
+      : TemporaryFolder("heads") {
+    Json config = read_json(std::string(OCTET_SOURCE_DIR) + "/tests/golden/models/llama3/config.json");
+    config["tie_word_embeddings"] = tied;
+    spill(*this / "config.json", config.dump());
+    std::vector<float> a = table, b = head;
+    std::vector<TensorSlice> slices;
+    const auto size = [](const std::vector<float>& of) { return static_cast<std::int64_t>(of.size()); };
+    if (!a.empty())
+      slices.push_back({"model.embed_tokens.weight", DType::f32, {size(a), 1}, 0, size(a), a.data()});
+    if (!b.empty()) slices.push_back({"lm_head.weight", DType::f32, {size(b), 1}, 0, size(b), b.data()});
+    checkpoint::write_safetensors(*this / "model.safetensors", slices);
+  }
+  /// Whether the model that is read ties, and what is written on the screen.
+  std::pair<bool, std::string> read() const {
+    testing::internal::CaptureStderr();
+    const bool tied = read_model(path()).tied;
+    return {tied, testing::internal::GetCapturedStderr()};
+  }
+};
+
+// As transformers 5: config.json's word counts unless the files hold two tables that differ.
+TEST(ModelFolder, AHeadOfItsOwnInTheFilesIsNotDropped) {
+  const std::vector<float> one{1, 2, 3}, other{1, 2, 4}, more{1, 2, 3, 4};
+  EXPECT_EQ(SmallModel(true, one, one).read(), (std::pair<bool, std::string>{true, ""}));
+  EXPECT_EQ(SmallModel(true, one, {}).read(), (std::pair<bool, std::string>{true, ""}));
+  EXPECT_EQ(SmallModel(false, one, other).read(), (std::pair<bool, std::string>{false, ""}));
+  const auto [tied, said] = SmallModel(true, one, other).read();
+  EXPECT_FALSE(tied);
+  expect_holds(said, "'lm_head.weight'");
+  expect_holds(said, "tie_word_embeddings");
+  EXPECT_FALSE(SmallModel(true, one, more).read().first) << "and is refused for its shape";
+}
+
+TEST(ModelFolder, FilesThatDisagreeAreSaid) {
+  const auto said = [](const char* config, const char* generation,
+                       const std::function<void(const std::string&)>& more) {
+    const SmallModel folder(false, {1}, {1});
+    spill(folder / "config.json", config);
+    spill(folder / "generation_config.json", generation);
+    more(folder.path());
+    const text::Tokenizer tokenizer =
+        text::Tokenizer::from_folder(std::string(OCTET_SOURCE_DIR) + "/tests/golden/tokenizers/llama3");
+    testing::internal::CaptureStderr();
+    compare_sources(tokenizer, folder.path());
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto nothing = [](const std::string&) {};
+  EXPECT_EQ(said("{}", "{}", nothing), "");
+  EXPECT_EQ(said(R"({"dtype": "float32"})", "{}", nothing), "");
+  expect_holds(said(R"({"torch_dtype": "bfloat16"})", "{}", nothing), "dtype bfloat16");
+  expect_holds(said(R"({"eos_token_id": 3})", R"({"eos_token_id": [4, 5]})", nothing),
+               "generation_config.json with 4, 5");
+  expect_holds(said("{}", "{}",
+                    [](const std::string& folder) { spill(folder + "/model.safetensors.index.json", "{}"); }),
+               "both there");
 }
 
 }  // namespace

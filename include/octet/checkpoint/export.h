@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ struct ExportOptions {
   /// The checkpoint holds what was trained; the other tensors come from the source's weights as they are
   /// there.
   bool rest_from_source = false;
+  /// Whether the head is the embedding; nothing: as the source's config.json says. If the two differ, the
+  /// export's config.json is corrected.
+  std::optional<bool> tied = {};
 };
 
 /// Elements [begin, begin + count) of a tensor as floats.

@@ -8,8 +8,10 @@
 
 namespace octet::runtime {
 
-/// The architecture that a folder's config.json describes, with the names that its weights, where it has any,
-/// give their tensors. Throws Error as read_architecture and WeightFolder do.
+/// Reads the architecture that a folder's config.json describes, with the names that its weights, if it has
+/// any, give their tensors. If config.json ties the head to the embedding and the weights hold another head,
+/// the head is not tied, as in transformers 5, and a warning says so. Throws Error as read_architecture and
+/// WeightFolder do.
 model::Architecture read_model(const std::string& folder);
 
 /// False for a folder without weights. Throws Error when it has weights
@@ -22,7 +24,12 @@ void require_weights(const std::string& folder);
 /// Throws Error (usage) when a checkpoint is of another model than the folder's config.json describes.
 void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder);
 
-/// Throws Error (usage) when the tokenizer of `folder` has tokens that the model has no rows for.
+/// Compares what files of a model folder say about the same thing, and warns if they differ: end tokens,
+/// dtype, one file of weights beside an index of shards. `tokenizer` is that of the folder.
+void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder);
+
+/// As compare_sources(). Throws Error (usage) when the tokenizer of `folder` has tokens that the model has no
+/// rows for.
 void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,
                  const std::string& folder);
 
