@@ -160,6 +160,35 @@ TEST(Architecture, KeysThatChangeNothingPass) {
   EXPECT_EQ(refusal_with("partial_rotary_factor", 1.0), "");
 }
 
+// Files of published models hold keys for other programs.
+TEST(Architecture, KeysThatTransformersDoesNotReadPass) {
+  const std::pair<const char*, Json> keys[] = {
+      {"is_llama_config", true},
+      {"rope_interleaved", true},
+      {"transformers.js_config", {{"kv_cache_dtype", {{"fp16", "float16"}}}}},
+      {"_commit_hash", "0123abcd"},
+      {"dual_chunk_attention_config", {{"chunk_size", 262144}}},
+      {"max_sequence_length", 2048},
+      {"neuron", {{"compiler_version", "2.12"}}},
+      {"num_labels", 2}};
+  for (const auto& [key, value] : keys) EXPECT_EQ(refusal_with(key, value), "") << key;
+  Json rope{{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 1024}};
+  Json config = llama();
+  config["rope_scaling"] = rope;
+  const Architecture plain = read_architecture(config, "test");
+  for (const char* key : {"attn_factor", "finetuned", "extrapolation_factor", "low_freq_factor"}) {
+    config["rope_scaling"] = rope;
+    config["rope_scaling"][key] = 2.0;
+    EXPECT_EQ(read_architecture(config, "test"), plain) << key;
+  }
+  config["rope_scaling"] = rope;
+  config["rope_scaling"]["attention_factor"] = 2.0;
+  EXPECT_FALSE(read_architecture(config, "test") == plain);
+  config["rope_scaling"] = rope;
+  config["rope_scaling"]["alpha"] = 2.0;
+  EXPECT_NE(refusal(config).find("'alpha'"), std::string::npos);
+}
+
 TEST(Architecture, SpellingsThatContradictAreRefused) {
   Json config = llama();
   config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
@@ -316,6 +345,34 @@ TEST(Architecture, AMultimodalGemma3IsItsTextModelWithTheClassesDefaults) {
   config["text_config"] = text;
   config["text_config"]["model_type"] = "llama";
   EXPECT_NE(refusal(config).find("gemma3_text"), std::string::npos);
+}
+
+TEST(Architecture, Gemma3DoesNotCapAttentionScores) {
+  Json config = gemma3();
+  config["attn_logit_softcapping"] = 50.0;
+  config["final_logit_softcapping"] = 30.0;
+  const Architecture a = read_architecture(config, "test");
+  EXPECT_EQ(a.attention_soft_cap, 0.0);
+  EXPECT_EQ(a.logit_soft_cap, 30.0);
+}
+
+// The text model alone, under the name of the model that sees images.
+TEST(Architecture, AGemma3OfItsTextClassIsTheTextModel) {
+  const Architecture text = read_architecture(gemma3(), "test");
+  Json flat = gemma3();
+  flat["model_type"] = "gemma3";
+  EXPECT_EQ(read_architecture(flat, "test"), text);
+  Json part = gemma3();
+  part.erase("architectures");
+  const Json nested{
+      {"architectures", {"Gemma3ForCausalLM"}}, {"model_type", "gemma3"}, {"text_config", part}};
+  Architecture a = read_architecture(nested, "test");
+  name_tensors(a, [](const std::string& name) { return name == "model.embed_tokens.weight"; });
+  EXPECT_EQ(a, text);
+  EXPECT_EQ(a.tensor_prefix, "model.");
+  EXPECT_EQ(a.head_name, "lm_head.weight");
+  flat["architectures"] = Json::array({"Gemma3ForSequenceClassification"});
+  EXPECT_NE(refusal(flat).find("Gemma3ForSequenceClassification"), std::string::npos);
 }
 
 TEST(Architecture, Gemma2AlternatesAndCaps) {

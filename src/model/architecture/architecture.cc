@@ -26,7 +26,8 @@ const Family& family_of(const Json& config, const std::string& where) {
   for (const std::string& name : known_families()) known += (known.empty() ? "" : ", ") + name;
   for (const Family& family : families()) {
     if (type != family.model_type) continue;
-    if (!class_name.empty() && class_name != family.class_name) {
+    const bool text_class = !family.text_class.empty() && class_name == family.text_class;
+    if (!class_name.empty() && class_name != family.class_name && !text_class) {
       refuse("the architecture of this model is not known", std::string(family.class_name), class_name,
              where + ": architectures", "take a model of this class");
     }
@@ -238,15 +239,27 @@ ops::Activation read_activation(Reader& reader, const Family& family) {
 }
 
 /// A soft cap of a family that has such a key; null or absent: none.
-double read_cap(Reader& reader, const Family& family, const std::string& key) {
-  if (!family.soft_caps || reader.find(key) == nullptr) return 0.0;
+double read_cap(Reader& reader, bool has_one, const std::string& key) {
+  if (!has_one || reader.find(key) == nullptr) return 0.0;
   return reader.positive(key, 0.0);
+}
+
+bool names_class(const Json& config, std::string_view class_name) {
+  const auto classes = config.find("architectures");
+  return !class_name.empty() && classes != config.end() && classes->is_array() && !classes->empty() &&
+         classes->front() == Json(class_name);
 }
 
 /// The text model of a config that has one as a part; transformers leaves out of it what its class has
 /// anyway.
 Architecture read_text_model(const Json& config, const Family& family, const std::string& where) {
   const auto text = config.find("text_config");
+  if (text == config.end() && names_class(config, family.text_class)) {
+    // The text model alone, saved under the name of the whole.
+    Json alone = config;
+    alone["model_type"] = family.text_model;
+    return read_architecture(alone, where);
+  }
   if (text == config.end() || !text->is_object()) {
     refuse("'text_config' is missing", "an object", text == config.end() ? "nothing" : shown(*text), where);
   }
@@ -302,8 +315,8 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   auto scalar = static_cast<double>(a.heads.head_dim);
   if (family.query_scalar) scalar = reader.positive("query_pre_attn_scalar", scalar);
   a.attention_scale = 1.0 / std::sqrt(scalar);
-  a.attention_soft_cap = read_cap(reader, family, "attn_logit_softcapping");
-  a.logit_soft_cap = read_cap(reader, family, "final_logit_softcapping");
+  a.attention_soft_cap = read_cap(reader, family.attention_cap, "attn_logit_softcapping");
+  a.logit_soft_cap = read_cap(reader, family.soft_caps, "final_logit_softcapping");
   a.ropes = read_ropes(reader, family);
   a.blocks = read_blocks(reader, family, a.layers);
   read_experts(reader, family, a);
@@ -372,7 +385,15 @@ void name_tensors(Architecture& a, const std::function<bool(const std::string&)>
   // Checkpoints of transformers 4 and 5.
   a.tensor_prefix = "language_model.model.";
   a.head_name = "language_model.lm_head.weight";
-  const std::string newer = "model.language_model.";
+  const std::string newer = "model.language_model.", alone = "model.";
+  if (exists(alone + "embed_tokens.weight") && !exists(newer + "embed_tokens.weight") &&
+      !exists(a.tensor_prefix + "embed_tokens.weight")) {
+    // The text model alone beside the config of the whole.
+    a.multimodal = false;
+    a.tensor_prefix = alone;
+    a.head_name = "lm_head.weight";
+    return;
+  }
   if (exists(newer + "embed_tokens.weight") && !exists(a.tensor_prefix + "embed_tokens.weight")) {
     a.tensor_prefix = newer;
     a.head_name = "lm_head.weight";

@@ -16,6 +16,7 @@ enum class WindowRule { none, all, from_layer, all_if_used, periodic };
 struct Family {
   std::string_view model_type;
   std::string_view class_name;  ///< in `architectures`
+  std::string_view text_class;  ///< another one: the text model alone; empty: none
   BiasRule qkv_bias = BiasRule::never;
   BiasRule output_bias = BiasRule::never;
   BiasRule mlp_bias = BiasRule::never;
@@ -31,7 +32,8 @@ struct Family {
   bool scaled_embedding = false;  ///< by the square root of the hidden size
   bool query_scalar = false;      ///< query_pre_attn_scalar stands in for head_dim
   bool experts = false;           ///< keys of a mixture of experts are read
-  bool soft_caps = false;         ///< attn_logit_softcapping and final_logit_softcapping are read
+  bool soft_caps = false;         ///< final_logit_softcapping is read
+  bool attention_cap = false;     ///< attn_logit_softcapping is read
   std::string_view defaults;      ///< what the class has under keys that a config lacks: a JSON object
   std::vector<std::string_view> ignored;  ///< keys that transformers does not read in this family
   std::string_view text_model;  ///< the family of `text_config`, whose `defaults` are then here; empty: none
@@ -39,7 +41,8 @@ struct Family {
 
 const std::vector<Family>& families();
 
-/// Keys of config.json that change nothing Octet computes (dates, token ids, generation defaults, …).
+/// Keys of config.json that change nothing Octet computes (dates, token ids, generation defaults, …), or that
+/// transformers does not read.
 bool is_harmless_key(std::string_view key);
 
 /// Keys that change the mathematics, with the value at which they do not.

@@ -1,6 +1,9 @@
 // The rotary embeddings of a config.json, in the spelling of transformers 4 (rope_theta, rope_scaling,
 // rope_local_base_freq) or 5 (rope_parameters, for all layers or by kind of layer).
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "config_reader.h"
 #include "octet/base/json.h"
@@ -41,6 +44,16 @@ void read_llama3(Reader& reader, Rope& rope) {
   }
 }
 
+/// Keys of other kinds, and keys that only other programs read: transformers leaves them out, with a warning.
+bool is_unread_key(std::string_view key) {
+  static constexpr std::array<std::string_view, 15> kKeys{
+      "attention_factor",     "attn_factor", "beta_fast",        "beta_slow",
+      "extrapolation_factor", "finetuned",   "high_freq_factor", "long_factor",
+      "low_freq_factor",      "mscale",      "mscale_all_dim",   "original_max_position_embeddings",
+      "short_factor",         "truncate",    "short_mscale"};
+  return std::ranges::find(kKeys, key) != kKeys.end();
+}
+
 struct RopeDefaults {
   double theta;
   std::int64_t max_positions;  ///< of the model
@@ -72,8 +85,7 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   for (const auto& [key, value] : object.items()) {
     if (reader.seen().contains(key) || value.is_null()) continue;
     if (key == "partial_rotary_factor" && value.is_number() && value.get<double>() == 1.0) continue;
-    // Other kinds' keys stand beside "default" in some files; they change nothing there.
-    if (key == "original_max_position_embeddings") continue;
+    if (is_unread_key(key)) continue;
     refuse("'" + key + "' of the rotary embedding is not supported", "keys of rope_type " + kind,
            shown(value), where);
   }
