@@ -120,6 +120,20 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
          "leave it out; norms and other weights are trained with finetuning_type: full");
 }
 
+/// PEFT trains a copy of one of two tied tables and leaves the other as it is, if nothing ties the copies.
+void require_one_table(const AdapterWish& wish, const model::Architecture& architecture) {
+  if (wish.ties || !architecture.tied) return;
+  std::set<std::string> words;
+  for (const std::string& word : wish.whole) words.insert(last_word(word));
+  if (words.contains("lm_head") == words.contains(kEmbedding)) return;
+  refuse(wish, "the adapter trains one of two tables that the model ties, and PEFT keeps the other as it was",
+         "ensure_weight_tying: true, or embed_tokens and lm_head in modules_to_save",
+         wish.whole.front() + " alone",
+         "train the adapter again with ensure_weight_tying=True; or merge it into its base with PEFT, and "
+         "take the "
+         "merged model");
+}
+
 }  // namespace
 
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
@@ -153,128 +167,11 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
     }
   }
   for (const std::string& word : wish.whole) tuning.whole.insert(whole_module(wish, word, architecture));
+  require_one_table(wish, architecture);
   if (tuning.modules.empty() && tuning.whole.empty())
     refuse(wish, "nothing would be trained", "modules that get adapters", "none",
            "name modules, or set lora_target: all");
   return tuning;
-}
-
-namespace {
-
-/// Keys of adapter_config.json whose other values change what the adapter computes, and are not built.
-struct Unbuilt {
-  const char* key;
-  const char* name;
-};
-constexpr std::array kUnbuilt = {
-    Unbuilt{"use_qalora", "QA-LoRA"},
-    Unbuilt{"use_bdlora", "BD-LoRA"},
-    Unbuilt{"lora_bias", "a bias of its own in B"},
-    Unbuilt{"fan_in_fan_out", "weights stored as [in, out]"},
-    Unbuilt{"layer_replication", "layers that are used several times"},
-    Unbuilt{"layers_to_transform", "adapters in some layers only"},
-    Unbuilt{"exclude_modules", "modules that are left out by name"},
-    Unbuilt{"trainable_token_indices", "training of single tokens"},
-    Unbuilt{"target_parameters", "adapters of parameters that are no modules"},
-    Unbuilt{"alora_invocation_tokens", "activated LoRA"},
-    Unbuilt{"arrow_config", "Arrow"},
-    Unbuilt{"kasa_config", "KaSA"},
-    Unbuilt{"velora_config", "VeLoRA"},
-    Unbuilt{"monteclora_config", "MonteCLoRA"},
-};
-
-/// null, false and what is empty: as if the key were not there. 0 is the number of a layer.
-bool says_nothing(const Json& value) {
-  return value.is_null() || value == false || (value.is_structured() && value.empty()) || value == "";
-}
-
-std::vector<std::string> words_of(const Json& config, const char* key, const std::string& where) {
-  std::vector<std::string> words;
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return words;
-  const bool list =
-      found->is_array() && std::ranges::all_of(*found, [](const Json& word) { return word.is_string(); });
-  if (!list) {
-    throw Error({.what = std::string("'") + key + "' of an adapter's configuration is no list of names",
-                 .expected = "a list of texts",
-                 .found = found->dump().substr(0, 100),
-                 .where = where,
-                 .fix = "mend it in the adapter's adapter_config.json",
-                 .code = ExitCode::usage});
-  }
-  for (const Json& word : *found) words.push_back(word.get<std::string>());
-  return words;
-}
-
-const Json& patterns_of(const Json& config, const char* key, const std::string& where) {
-  static const Json none = Json::object();
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return none;
-  if (found->is_object()) return *found;
-  throw Error({.what = std::string("'") + key + "' of an adapter's configuration is no table",
-               .expected = "an object of expressions and numbers",
-               .found = found->dump().substr(0, 100),
-               .where = where,
-               .fix = "mend it in the adapter's adapter_config.json",
-               .code = ExitCode::usage});
-}
-
-}  // namespace
-
-AdapterWish read_adapter_config(const Json& config, const std::string& where) {
-  AdapterWish wish{.where = where};
-  const auto other = [&](const std::string& what, const std::string& expected, const std::string& found) {
-    refuse(wish, what, expected, found, "train such an adapter with PEFT, or merge it into its base there");
-  };
-  if (!config.is_object())
-    other("an adapter's configuration is no object", "adapter_config.json of PEFT", "");
-  const std::string type = json_string(config, "peft_type", "", where);
-  if (type != "LORA") other("the adapter is of another method", "peft_type: LORA", type);
-  const std::string bias = json_string(config, "bias", "none", where);
-  if (bias != "none") other("biases that are trained beside adapters are not built", "bias: none", bias);
-  for (const Unbuilt& unbuilt : kUnbuilt) {
-    const auto found = config.find(unbuilt.key);
-    if (found == config.end() || says_nothing(*found)) continue;
-    other(std::string(unbuilt.name) + " is not built",
-          std::string("an adapter without '") + unbuilt.key + "'", found->dump().substr(0, 100));
-  }
-  constexpr std::int64_t most = 1 << 20;
-  wish.rank = json_int(config, "r", 8, 1, most, where);
-  wish.alpha = json_number(config, "lora_alpha", 8, where);
-  wish.rslora = json_bool(config, "use_rslora", false, where);
-  wish.dora = json_bool(config, "use_dora", false, where);
-  wish.dropout = json_number(config, "lora_dropout", 0, where);
-  if (!(wish.dropout >= 0 && wish.dropout < 1)) {
-    other("lora_dropout of an adapter is no share", "at least 0 and below 1", std::to_string(wish.dropout));
-  }
-  for (const auto& [expression, rank] : patterns_of(config, "rank_pattern", where).items()) {
-    wish.ranks.emplace_back(expression, json_int(config["rank_pattern"], expression, 0, 1, most, where));
-  }
-  for (const auto& [expression, alpha] : patterns_of(config, "alpha_pattern", where).items()) {
-    wish.alphas.emplace_back(expression, json_number(config["alpha_pattern"], expression, 0, where));
-  }
-  const auto targets = config.find("target_modules");
-  if (targets != config.end() && targets->is_string()) {
-    wish.expression = targets->get<std::string>();
-    wish.all = wish.expression == "all-linear";
-  } else {
-    wish.targets = words_of(config, "target_modules", where);
-  }
-  wish.whole = words_of(config, "modules_to_save", where);
-  return wish;
-}
-
-AdapterWish read_adapter_folder(const std::string& folder) {
-  const std::string path = folder + "/adapter_config.json";
-  if (path_exists(path)) return read_adapter_config(read_json(path), path);
-  const bool checkpoint = path_exists(folder + "/manifest.json");
-  throw Error({.what = "there is no adapter in the folder that is named as one",
-               .expected = "adapter_config.json and adapter_model.safetensors, as PEFT writes them",
-               .found = checkpoint ? "a checkpoint of this program" : "",
-               .where = folder,
-               .fix = checkpoint ? "trainer export " + folder + " FOLDER writes its adapter"
-                                 : "name the folder of an adapter, or leave it out",
-               .code = ExitCode::usage});
 }
 
 bool trains_adapters(const config::Config& config) {

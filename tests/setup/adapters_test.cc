@@ -190,6 +190,15 @@ TEST_F(WrongAdapters, AreRefusedByName) {
   // Without training nothing is dropped.
   EXPECT_EQ(refusal(lora(R"(, "use_dora": true, "lora_dropout": 0.1)")), "accepted");
   EXPECT_EQ(refusal(lora(R"(, "qalora_group_size": 16, "use_dora": true, "eva_config": null)")), "accepted");
+  for (const char* harmless :
+       {R"("init_lora_weights": true)", R"("init_lora_weights": false)", R"("init_lora_weights": "gaussian")",
+        R"("init_lora_weights": "eva", "eva_config": {"rho": 2.0})", R"("init_lora_weights": "orthogonal")",
+        R"("loftq_config": {"loftq_bits": 4})", R"("megatron_core": "megatron.core")",
+        R"("task_type": "CAUSAL_LM")", R"("peft_version": "0.21.2")",
+        R"("auto_mapping": {"base_model_class": "LlamaForCausalLM"})", R"("revision": "main")",
+        R"("layers_pattern": "layers")", R"("wholly_new": null, "newer": false)"}) {
+    EXPECT_EQ(refusal(lora(std::string(", ") + harmless)), "accepted") << harmless;
+  }
   const std::pair<std::string, std::string> cases[] = {
       {R"({"peft_type": "IA3"})", "peft_type"},
       {lora(R"(, "bias": "all")"), "bias: none"},
@@ -210,9 +219,59 @@ TEST_F(WrongAdapters, AreRefusedByName) {
       {R"({"peft_type": "LORA", "target_modules": [3]})", "list of names"},
       {R"({"peft_type": "LORA", "target_modules": []})", "nothing would be trained"},
       {R"([1])", "object"},
+      // These take a part out of the base when they begin.
+      {lora(R"(, "init_lora_weights": "pissa")"), "'init_lora_weights'"},
+      {lora(R"(, "init_lora_weights": "pissa_niter_16")"), "pissa_niter_16"},
+      {lora(R"(, "init_lora_weights": "olora")"), "olora"},
+      {lora(R"(, "init_lora_weights": "corda")"), "corda"},
+      {lora(R"(, "init_lora_weights": "loftq", "loftq_config": {"loftq_bits": 4})"), "loftq"},
+      {lora(R"(, "init_lora_weights": "lora_ga")"), "lora_ga"},
+      {lora(R"(, "init_lora_weights": "mica")"), "mica"},
+      {lora(R"(, "init_lora_weights": 3)"), "'init_lora_weights'"},
+      {lora(R"(, "layers_to_transform": [0])"), "layers_to_transform"},
+      {lora(R"(, "layers_to_transform": 0)"), "layers_to_transform"},
+      {lora(R"(, "exclude_modules": ["q_proj"])"), "exclude_modules"},
+      {lora(R"(, "trainable_token_indices": [1])"), "trainable_token_indices"},
+      {lora(R"(, "target_parameters": ["mlp.experts"])"), "target_parameters"},
+      {lora(R"(, "alora_invocation_tokens": [1])"), "alora_invocation_tokens"},
+      {lora(R"(, "arrow_config": {"top_k": 3})"), "arrow_config"},
+      {lora(R"(, "kasa_config": {"beta": 1})"), "kasa_config"},
+      {lora(R"(, "velora_config": {"num_groups": 8})"), "velora_config"},
+      {lora(R"(, "monteclora_config": {"num_samples": 8})"), "monteclora_config"},
+      {lora(R"(, "use_bdlora": {"nblocks": 2})"), "use_bdlora"},
+      {lora(R"(, "megatron_config": {"tensor_model_parallel_size": 2})"), "megatron_config"},
+      {lora(R"(, "fan_in_fan_out": true)"), "fan_in_fan_out"},
+      {lora(R"(, "wholly_new": 1)"), "'wholly_new'"},
+      {lora(R"(, "lora_alfa": 16)"), "'lora_alpha'"},
   };
   for (const auto& [config, says] : cases) {
     EXPECT_NE(refusal(config).find(says), std::string::npos) << config << " says: " << refusal(config);
+  }
+}
+
+// PEFT trains a copy of one table and leaves the other, unless ensure_weight_tying ties the copies.
+TEST(AdapterTargets, OneOfTwoTiedTablesIsTrainedOnlyIfTheyStayTied) {
+  Architecture a = model::read_architecture(golden_folder("llama3"));
+  const auto accepted = [&](const Json& whole, bool ties) {
+    const Json config{{"peft_type", "LORA"},
+                      {"target_modules", {"q_proj"}},
+                      {"modules_to_save", whole},
+                      {"ensure_weight_tying", ties}};
+    try {
+      tuning_of(read_adapter_config(config, "adapter_config.json"), a);
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("ensure_weight_tying"), std::string::npos) << error.what();
+      return false;
+    }
+    return true;
+  };
+  for (const bool tied : {false, true}) {
+    a.tied = tied;
+    for (const char* one : {"lm_head", "embed_tokens", "model.embed_tokens"}) {
+      EXPECT_EQ(accepted({one}, false), !tied) << one;
+      EXPECT_TRUE(accepted({one}, true)) << one;
+    }
+    EXPECT_TRUE(accepted({"lm_head", "embed_tokens"}, false));
   }
 }
 

@@ -31,11 +31,13 @@ struct AdapterWish {
   std::vector<std::pair<std::string, double>> alphas;
   /// Modules that are trained whole: embed_tokens, lm_head. A tied table is one.
   std::vector<std::string> whole;
+  /// Whether embedding and head stay one table if the model ties them (PEFT's ensure_weight_tying).
+  bool ties = true;
   std::string where;  ///< for messages: a file, or configuration keys
 };
 
-/// Of an adapter_config.json. Throws Error, naming the key, for other methods than LoRA and for what is not
-/// built.
+/// Reads an adapter_config.json. Throws Error, naming the key, for other methods than LoRA, for what is not
+/// built and for keys that are not known.
 AdapterWish read_adapter_config(const Json& config, const std::string& where);
 
 /// Of a folder that PEFT wrote. Throws Error (usage) where it holds no adapter, and as above.
