@@ -15,6 +15,8 @@ class Settled {
 
   void settle() {
     const Setting* model = strongest("model_name_or_path");
+    if (const Fact* tokens = find("special_tokens"))
+      require_own_tokens(*tokens, model == nullptr ? "" : model->value.text);
     if (model == nullptr) return;
     base_ = model->at;
     adapters();

@@ -8,6 +8,10 @@
 
 namespace octet::config {
 
+/// Throws the Error for special_tokens that the tokenizer of `model`, a folder or a name of the hub, does not
+/// have in these roles. Nothing is padded, so that pad_token may be any.
+void require_own_tokens(const Fact& special_tokens, const std::string& model);
+
 /// What axolotl's facts mean, and its defaults.
 void settle_axolotl(Sources& sources);
 

@@ -93,13 +93,9 @@ void take_long_rows(const Node& node, const Location& at, const Target& target) 
   }
 }
 
-void take_special_tokens(const Node& node, const Location& at, const Target&) {
+void take_special_tokens(const Node& node, const Location& at, const Target& target) {
   if (node.kind != Node::Kind::map) wrong(node, at, "a map of names to tokens");
-  for (const auto& [name, token] : node.members) {
-    if (name == "pad_token" || token.is_null()) continue;
-    wrong(node, at, "pad_token alone, for nothing is padded with it here",
-          "the tokenizer is taken as it is; write " + name + " into its tokenizer_config.json");
-  }
+  target.sources.facts["special_tokens"] = {.node = node, .at = at, .override = target.replace};
 }
 
 // Liger and cut cross entropy are faster kernels of what is computed anyway.

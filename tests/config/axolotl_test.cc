@@ -3,6 +3,7 @@
 
 #include "config/support.h"
 #include "octet/base/strings.h"
+#include "support/program.h"
 
 namespace octet::config::test {
 namespace {
@@ -182,6 +183,36 @@ TEST(Axolotl, EachKeyHasItsMeaning) {
     EXPECT_EQ(std::string(text),
               row.value.ends_with(".0") ? row.value.substr(0, row.value.size() - 2) : row.value);
   }
+}
+
+// Many examples of axolotl name the tokens that the tokenizer has anyway.
+TEST(Axolotl, SpecialTokensMayBeTheTokenizersOwn) {
+  const ::octet::test::TemporaryFolder folder("special_tokens");
+  const auto loads = [&](const std::string& tokens) {
+    try {
+      load_text("base_model: " + folder.path() + "\nspecial_tokens: " + tokens, "axolotl.yaml", {},
+                quiet(false));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_NE(std::string(error.what()).find("special_tokens"), std::string::npos) << error.what();
+      return false;
+    }
+    return true;
+  };
+  ::octet::test::spill(folder / "tokenizer_config.json",
+                       R"({"eos_token": "</s>", "bos_token": {"content": "<s>"}})");
+  EXPECT_TRUE(loads("{eos_token: \"</s>\", bos_token: <s>, unk_token: null, pad_token: x}"));
+  EXPECT_FALSE(loads("{eos_token: <s>}"));
+  EXPECT_FALSE(loads("{unk_token: <unk>}")) << "the tokenizer has none";
+  EXPECT_TRUE(loads("{additional_special_tokens: []}"));
+  EXPECT_FALSE(loads("{additional_special_tokens: [</s>]}"));
+  // Without added_tokens_decoder the words of the map count.
+  ::octet::test::spill(folder / "special_tokens_map.json", R"({"eos_token": "<end>", "unk_token": "<unk>"})");
+  EXPECT_TRUE(loads("{eos_token: <end>, unk_token: <unk>}"));
+  EXPECT_FALSE(loads("{eos_token: \"</s>\"}"));
+  ::octet::test::spill(folder / "tokenizer_config.json",
+                       R"({"eos_token": "</s>", "added_tokens_decoder": {}})");
+  EXPECT_TRUE(loads("{eos_token: \"</s>\"}"));
 }
 
 TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {

@@ -1,0 +1,55 @@
+// axolotl's special_tokens: the tokenizer is taken as it is, so that they must be those that it has.
+#include "dialect_axolotl.h"
+#include "octet/base/files.h"
+#include "octet/base/hub_cache.h"
+#include "octet/base/json.h"
+
+namespace octet::config {
+namespace {
+
+Json read_object(const std::string& path) {
+  Json json = path_exists(path) ? read_json(path) : Json::object();
+  return json.is_object() ? json : Json::object();
+}
+
+std::string token_of(const Json& config, const std::string& role) {
+  const auto found = config.find(role);
+  if (found == config.end()) return "";
+  if (found->is_string()) return found->get<std::string>();
+  const auto content = found->is_object() ? found->find("content") : found->end();
+  return found->is_object() && content != found->end() && content->is_string() ? content->get<std::string>()
+                                                                               : "";
+}
+
+}  // namespace
+
+void require_own_tokens(const Fact& special_tokens, const std::string& model) {
+  const std::string snapshot = path_exists(model) ? "" : hub_snapshot(hub_folder(), HubKind::model, model);
+  const std::string folder = snapshot.empty() ? model : snapshot;
+  Json config, map;
+  if (!model.empty()) {
+    config = read_object(folder + "/tokenizer_config.json");
+    map = read_object(folder + "/special_tokens_map.json");
+  }
+  for (const auto& [role, token] : special_tokens.node.members) {
+    if (role == "pad_token" || token.is_null()) continue;
+    if (token.kind == Node::Kind::list && token.items.empty()) continue;
+    // The map counts where added_tokens_decoder is absent, as in transformers 5.
+    std::string own = token_of(config, role);
+    const std::string in_map = token_of(map, role);
+    if (own.empty() || (!config.contains("added_tokens_decoder") && !in_map.empty())) own = in_map;
+    if (!own.empty() && token.kind == Node::Kind::scalar && token.text == own) continue;
+    const std::string none =
+        "pad_token alone, for nothing is padded with it here, or tokens that the tokenizer of " +
+        (model.empty() ? "the model" : model) + " has in these roles";
+    complain(
+        {.what = "value of '" + special_tokens.at.key + "' cannot be used",
+         .expected = own.empty() ? none : role + ": " + own + ", as the tokenizer of " + model + " has it",
+         .found = role + ": " + (token.kind == Node::Kind::scalar ? token.text : shown(token)),
+         .where = special_tokens.at.where,
+         .fix = "remove it to train with the tokenizer's own; or write " + role +
+                " into the tokenizer_config.json of the model"});
+  }
+}
+
+}  // namespace octet::config
