@@ -1,12 +1,16 @@
 #include "octet/data/template_encoder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
+#include "octet/text/unknown.h"
 
 namespace octet::data {
 namespace {
@@ -16,6 +20,30 @@ bool shorten(std::vector<text::TokenId>& ids, std::int64_t pieces, std::int64_t 
   if (pieces == 0 || static_cast<std::int64_t>(ids.size()) <= pieces * length) return false;
   ids.resize(static_cast<std::size_t>(pieces * length));
   return true;
+}
+
+/// The first bytes of a text, cut between characters.
+std::string head(const std::string& text, std::size_t most) {
+  std::size_t end = std::min(most, text.size());
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return text.substr(0, end);
+}
+
+/// Warns once if most of one of the first texts of a process is unknown to the tokenizer.
+void watch_unknown(const text::Tokenizer& tokenizer, const Sample& sample) {
+  static std::atomic<int> left{64};
+  static std::atomic<bool> said{false};
+  if (said.load(std::memory_order_relaxed) || left.fetch_sub(1, std::memory_order_relaxed) <= 0) return;
+  constexpr std::size_t read = 4096;
+  std::string all = sample.plain ? head(sample.text, read) : "";
+  for (const Turn& turn : sample.turns) all += head(turn.content, read) + "\n";
+  if (!is_utf8(all)) return;  // refused where the row is written
+  const double share = text::unknown_share(tokenizer, all);
+  if (share <= 0.5 || said.exchange(true)) return;
+  log::warn(
+      "most of a text is unknown to the tokenizer: " + std::to_string(static_cast<int>(share * 100)) +
+      " % of its bytes vanish or become the unknown token, in the row that begins '" + head(all, 40) +
+      "'. Check that tokenizer.json is whole, and belongs to the model and to the language of the data");
 }
 
 }  // namespace
@@ -49,6 +77,12 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     text::TemplateMatch match = text::match_template(options.folder, tokenizer_);
     template_ = std::move(match.found);
     why_no_template_ = std::move(match.reason);
+    if (template_ && !match.other_blanks.empty()) {
+      log::warn(options.folder +
+                ": the model's own chat template changes blanks around contents of the role '" +
+                match.other_blanks + "'; they are trained as the template '" + template_->name() +
+                "' writes them. Set template: to the file of the chat template to train as it writes");
+    }
   }
   if (template_) {
     template_->check(options_);
@@ -147,6 +181,7 @@ EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
 }
 
 EncodedSample TemplateEncoder::encode(const Sample& sample) const {
+  watch_unknown(tokenizer_, sample);
   if (sample.plain) return encode_text(sample.text);
   if (text_cut_ == TextCut::whole) {
     throw Error({.what = "blocks of text are made of plain text, not of conversations",
