@@ -193,8 +193,8 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
                             "the number of messages is not even: questions and answers do not pair up");
     }
     turns = row_->file ? row_->file->turns(tokenizer, conversation, options, options.mask_history)
-                       : encode_turns(*row_, tokenizer, with_thoughts(*row_, trimmed(*row_, conversation)), options,
-                                      options.mask_history && !options.preserve_thinking);
+                       : encode_turns(*row_, tokenizer, with_thoughts(*row_, trimmed(*row_, conversation)),
+                                      options, options.mask_history && !options.preserve_thinking);
   } catch (const Refusal& refusal) {
     return ended<Example>(Example::Outcome::refused, refusal.reason);
   } catch (const Error& error) {
