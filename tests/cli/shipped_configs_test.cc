@@ -137,6 +137,47 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   EXPECT_EQ(start("gpus", all).code, 64);
 }
 
+// Stand-ins for the program and for nvidia-smi tell how the guide's scripts start.
+TEST(LaunchScripts, StartARankForEachVisibleGpu) {
+  const TemporaryFolder folder("launch_scripts");
+  const auto script = [&](const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    spill(folder / name, "#!/bin/sh\n" + text + "\n");
+    fs::permissions(folder / name, fs::perms::owner_all);
+  };
+  script("bin/trainer", "echo \"$OMPI_COMM_WORLD_SIZE ranks\"");
+  script("gpus/nvidia-smi", "for i in 0 1 2; do echo \"GPU $i: H100\"; done");
+  const auto start = [&](const std::string& variables, const std::string& words) {
+    return shell("OCTETRUN_BUILD=" + folder.path() + " PATH=" + (folder / "gpus") + ":$PATH TEACHER=a PROMPT=b " +
+                 "MODEL=a DATA=b " + variables + " " OCTET_SOURCE_DIR "/launch/" + words);
+  };
+  struct Case {
+    const char *variables, *words, *said;
+    int code = 0;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {"", "all -g", "3\n"},
+           {"CUDA_VISIBLE_DEVICES=0,2", "all -g", "2\n"},
+           {"CUDA_VISIBLE_DEVICES=GPU-1a,MIG-2b", "all -g", "2\n"},
+           {"CUDA_VISIBLE_DEVICES=-1", "all -g", "0\n"},
+           {"CUDA_VISIBLE_DEVICES=0,7,1", "all -g", "1\n"},
+           {"", "train_sft_h100x8 out", "3 ranks"},
+           {"CUDA_VISIBLE_DEVICES=1", "train_sft_h100x8 out", "1 ranks"},
+           {"RANKS=2", "train_sft_h100x8 out", "2 ranks"},
+           {"RANKS=4", "train_sft_h100x8 out", "-n of at most 3", 64},
+           {"RANKS=4", "train_sft_h100x8 out device=cpu", "4 ranks"},
+           {"", "create_data_h100x8 in out", "3 ranks"},
+           {"", "create_data_h100x8 in out 2", "2 ranks"},
+           {"CUDA_VISIBLE_DEVICES=0,1", "create_data_h100x8 in out", "2 ranks"},
+           {"CUDA_VISIBLE_DEVICES=0", "create_data_h100x8 in out 2", "this host has 1", 64},
+           {"RANKS=4", "create_data_h100x8 in out", "this host has 3", 64},
+           {"RANKS=4", "create_data_h100x8 in out --device cpu", "4 ranks"}}) {
+    const Outcome run = start(c.variables, c.words);
+    EXPECT_EQ(run.code, c.code) << c.variables << " " << c.words << "\n" << run.both();
+    EXPECT_NE(run.both().find(c.said), std::string::npos) << c.variables << " " << c.words << "\n" << run.both();
+  }
+}
+
 TEST(SlurmBatch, OutsideOfSlurmItSaysSoAndHowItIsGivenToSlurm) {
   const std::string script = OCTET_SOURCE_DIR "/launch/slurm.sbatch";
   const Outcome run = shell("env -u SLURM_JOB_ID bash " + script + " configs/run_bnb.yaml seed=3");
