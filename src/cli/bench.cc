@@ -5,8 +5,10 @@
 #include <cstdio>
 
 #include "decode_bench.h"
+#include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "octet/base/median.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
@@ -180,10 +182,14 @@ int bench_command(const Arguments& arguments) {
   options.take_overrides();
   train::BenchOptions bench{.model = "tiny"};
   bool json = false;
-  options.app()
-      .add_option("MODEL", bench.model,
-                  "folder with config.json (no weights needed), a config.json, or a shape: " + shapes_text())
-      ->capture_default_str();
+  const CLI::Option* named =
+      options.app()
+          .add_option(
+              "MODEL", bench.model,
+              "folder with config.json (no weights needed), a config.json, a model's name on the hub, or "
+              "a shape: " +
+                  shapes_text())
+          ->capture_default_str();
   options.setting("steps", bench.steps, "timed steps")->check(Range(1, 1000000))->capture_default_str();
   options.setting("warmup", bench.warmup, "steps before those, which are not timed")
       ->check(Range(0, 1000000))
@@ -223,7 +229,7 @@ int bench_command(const Arguments& arguments) {
   CLI::Option* cache_dtype =
       options
           .setting("kv_cache_dtype", cache, "--decode: auto, as computed, or fp8: keys and values in E4M3")
-          ->check(CLI::IsMember({"auto", "fp8"}))
+          ->transform(one_of({"auto", "fp8"}))
           ->capture_default_str();
   CLI::Option* tensor = options
                             .setting("tensor_parallel_size", decoding.tensor_parallel_size,
@@ -242,9 +248,13 @@ int bench_command(const Arguments& arguments) {
   require_one_kind(decode, given > 0, !save.empty());
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
+  const bool by_key = named->count() == 0 && !config.model_name_or_path.empty();
+  const ModelWord word = find_model_word(by_key ? config.model_name_or_path : bench.model);
+  bench.model = word.model;
   const setup::SessionWish wish = setup::session_wish(config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   const auto measure = [&] {
+    if (session.prints() && !word.note.empty()) log::info(word.note);
     train::require_same_start(session, OCTET_VERSION, config, arguments);
     if (!save.empty()) {
       train::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};

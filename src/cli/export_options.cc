@@ -103,7 +103,7 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
          "--dtype,--export_dtype", dtype,
          "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in; of a model with "
          "adapters the model's own")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+      ->transform(one_of({"fp32", "bf16", "fp16"}));
   app.add_option("--size,--export_size", size,
                  "largest size of a file of weights, in GB; default: the run's export_size")
       ->check(FromZero(FromZero::Zero::refused));

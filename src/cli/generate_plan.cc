@@ -240,6 +240,7 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
         target.rates.card, static_cast<long long>((plan.max_length - 1) / 2),
         tensor * stages > 1 ? " What ranks send each other comes on top." : "");
   }
+  if (!plan.note.empty()) std::printf("\nnote: %s\n", plan.note.c_str());
 }
 
 void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& asked,
@@ -255,6 +256,7 @@ void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& a
                        {"tokens_per_second_at_most", f.tokens_per_second()}});
   }
   std::printf("%s\n", Json{{"model", plan.model},
+                           {"notes", plan.note.empty() ? Json::array() : Json::array({plan.note})},
                            {"device", target.kind == DeviceKind::cuda ? "cuda" : "cpu"},
                            {"dtype", plan.dtype},
                            {"kv_cache_dtype", plan.kv_cache_dtype},

@@ -13,6 +13,7 @@ namespace octet::cli {
 /// What is to be answered, in the words of `trainer generate`.
 struct GeneratePlan {
   std::string model;                                   ///< model::find_shape
+  std::string note;                                    ///< where the model was found; "": nothing to say
   std::int64_t batch = 32;                             ///< questions side by side
   std::int64_t max_length = 2048;                      ///< tokens of question and answer
   std::optional<std::int64_t> max_num_batched_tokens;  ///< of a pass at most

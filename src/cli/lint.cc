@@ -1,9 +1,11 @@
 #include <cstdio>
 
+#include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/config/derive.h"
 #include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"
+#include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
 #include "octet/setup/setup.h"
@@ -14,14 +16,23 @@
 namespace octet::cli {
 namespace {
 
-/// Throws what training would throw for the model, its tokenizer and template, the data sets and the batch.
-/// Returns the model's architecture.
-model::Architecture require_inputs(const config::Config& c) {
-  const model::Architecture architecture = runtime::read_model(c.model_name_or_path);
-  model::require_trainable(architecture, c.model_name_or_path);
+/// Throws what training would throw for the weights, the tokenizer and the template of a model.
+void require_files(const config::Config& c, const model::Architecture& architecture) {
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
   const data::TemplateEncoder encoder(setup::encoder_options(c));
   runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
+}
+
+/// Throws what training would throw for the model, the data sets and the batch. Returns the architecture of
+/// the model.
+model::Architecture require_inputs(const config::Config& c) {
+  const ModelWord word = find_model_word(c.model_name_or_path);
+  if (word.shape)
+    std::printf("note: %s, so that lint reads no weights and no tokenizer\n", word.note.c_str());
+  const model::Architecture architecture =
+      word.shape ? model::find_shape(word.model) : runtime::read_model(c.model_name_or_path);
+  model::require_trainable(architecture, c.model_name_or_path);
+  if (!word.shape) require_files(c, architecture);
   feed::check_datasets(c);
   // A step that one rank cannot cut into micro-batches, no number of ranks can.
   if (!c.auto_find_batch_size && c.global_batch_size && !c.gradient_accumulation_steps &&

@@ -45,6 +45,11 @@ class FromZero : public CLI::Validator {
   }
 };
 
+/// A transform that takes one of these words in any case, and hands it on as it is spelt here.
+inline CLI::IsMember one_of(const std::vector<std::string>& words) {
+  return CLI::IsMember(words, CLI::ignore_case);
+}
+
 /// A CLI11 parser that collects what it does not know as configuration overrides: "key=value", "--key=value",
 /// "--key value".
 class Options {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "generate_plan.h"
+#include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/plan/cards.h"
@@ -112,10 +113,10 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
                    "CPU, or twice the batch where that is more")
           ->check(Range(1, 1 << 20)),
       options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
-          ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
+          ->transform(one_of({"fp32", "bf16", "fp8"}))
           ->capture_default_str(),
       options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
-          ->check(CLI::IsMember({"auto", "fp8"}))
+          ->transform(one_of({"auto", "fp8"}))
           ->capture_default_str(),
       options.setting("kv_cache_bytes", plan.kv_cache_bytes,
                       "--generate: memory for keys and values, such as 8GiB; else as much as the batch "
@@ -195,7 +196,9 @@ int plan_command(const Arguments& arguments) {
   }
   config::Resolved resolved = config::load(words, {.for_training = false});
   config::Config& config = resolved.config;
-  const std::string model = configured || what.empty() ? config.model_name_or_path : what;
+  const ModelWord word = find_model_word(configured || what.empty() ? config.model_name_or_path : what);
+  const std::string& model = word.model;
+  if (!word.note.empty()) resolved.notes.push_back(word.note);
   if (model.empty()) {
     throw Error({.what = "there is nothing to plan",
                  .expected = "a configuration, a model's folder, or a shape such as llama-3.1-8b",
@@ -208,6 +211,7 @@ int plan_command(const Arguments& arguments) {
     const PlanTarget target = target_of(config, settings);
     if (generates) {
       generation.model = model;
+      generation.note = word.note;
       generation.json = json;
       return plan_generation(resolved, generation, target);
     }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
@@ -73,11 +74,16 @@ std::vector<std::string> card_keys() {
 }
 
 const Card& find_card(const std::string& key) {
-  const auto found = std::ranges::find_if(kCards, [&](const Card& card) { return key == card.key; });
+  std::string word = key;
+  for (char& c : word) c = c == '_' ? '-' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto found = std::ranges::find_if(kCards, [&](const Card& card) { return word == card.key; });
   if (found != kCards.end()) return *found;
+  if (key.starts_with("NVIDIA ")) {
+    if (const Card* described = described_card(key)) return *described;
+  }
   std::string names;
   for (const std::string& name : card_keys()) names += (names.empty() ? "" : ", ") + name;
-  const std::string near = nearest_name(key, card_keys());
+  const std::string near = nearest_name(word, card_keys());
   throw Error({.what = "'" + key + "' is not a card that plans know",
                .expected = names,
                .found = key,

@@ -1,6 +1,7 @@
 #include "octet/plan/memory.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <map>
 
@@ -84,8 +85,8 @@ std::size_t parse_bytes(const std::string& text, const std::string& name) {
                   .code = ExitCode::usage});
   };
   static const std::map<std::string, double> units{
-      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
-      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+      {"", 1},      {"b", 1},        {"kb", 1e3},     {"mb", 1e6},     {"gb", 1e9},
+      {"tb", 1e12}, {"kib", 0x1p10}, {"mib", 0x1p20}, {"gib", 0x1p30}, {"tib", 0x1p40}};
   std::size_t end = 0;
   double number = 0;
   try {
@@ -93,7 +94,9 @@ std::size_t parse_bytes(const std::string& text, const std::string& name) {
   } catch (const std::exception&) {
     throw wrong();
   }
-  const auto unit = units.find(std::string(trim(std::string_view(text).substr(end))));
+  std::string word(trim(std::string_view(text).substr(end)));
+  for (char& c : word) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const auto unit = units.find(word);
   if (unit == units.end() || !std::isfinite(number) || number <= 0 || number * unit->second > 0x1p62)
     throw wrong();
   return static_cast<std::size_t>(number * unit->second);

@@ -81,6 +81,26 @@ TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
   }
 }
 
+// On a machine that has none of their models.
+TEST(ShippedConfigs, ArePlannedAsTheyStand) {
+  const TemporaryFolder folder("planned");
+  int seen = 0;
+  for (const auto& entry : fs::directory_iterator(kConfigs)) {
+    if (entry.path().extension() != ".yaml") continue;
+    ++seen;
+    const Outcome plan = shell("cd " + folder.path() + " && HF_HUB_CACHE=" + folder.path() +
+                               " " OCTET_TRAINER " plan " + entry.path().string() + " card=H100 world=8");
+    EXPECT_EQ(plan.code, 0) << entry.path() << "\n" << plan.both();
+    EXPECT_NE(plan.out.find("is not on this machine: its built-in shape "), std::string::npos) << plan.both();
+    if (entry.path().stem() == "prompt_distillation") {
+      EXPECT_NE(plan.out.find("recompute norms"), std::string::npos) << plan.out;
+      EXPECT_NE(plan.out.find("param_dtype fp32, grad_dtype fp32, optim_dtype fp32"), std::string::npos)
+          << plan.out;
+    }
+  }
+  EXPECT_GE(seen, 11);
+}
+
 // SFT-Play's scripts and its Makefile name a configuration otherwise.
 TEST(ShippedConfigs, AreNamedInOtherWaysToo) {
   const std::string rest = " device=cuda model_name_or_path=qwen3-8b memory=16GB";
@@ -148,8 +168,9 @@ TEST(LaunchScripts, StartARankForEachVisibleGpu) {
   script("bin/trainer", "echo \"$OMPI_COMM_WORLD_SIZE ranks\"");
   script("gpus/nvidia-smi", "for i in 0 1 2; do echo \"GPU $i: H100\"; done");
   const auto start = [&](const std::string& variables, const std::string& words) {
-    return shell("OCTETRUN_BUILD=" + folder.path() + " PATH=" + (folder / "gpus") + ":$PATH TEACHER=a PROMPT=b " +
-                 "MODEL=a DATA=b " + variables + " " OCTET_SOURCE_DIR "/launch/" + words);
+    return shell("OCTETRUN_BUILD=" + folder.path() + " PATH=" + (folder / "gpus") +
+                 ":$PATH TEACHER=a PROMPT=b " + "MODEL=a DATA=b " + variables +
+                 " " OCTET_SOURCE_DIR "/launch/" + words);
   };
   struct Case {
     const char *variables, *words, *said;
@@ -174,7 +195,8 @@ TEST(LaunchScripts, StartARankForEachVisibleGpu) {
            {"RANKS=4", "create_data_h100x8 in out --device cpu", "4 ranks"}}) {
     const Outcome run = start(c.variables, c.words);
     EXPECT_EQ(run.code, c.code) << c.variables << " " << c.words << "\n" << run.both();
-    EXPECT_NE(run.both().find(c.said), std::string::npos) << c.variables << " " << c.words << "\n" << run.both();
+    EXPECT_NE(run.both().find(c.said), std::string::npos) << c.variables << " " << c.words << "\n"
+                                                          << run.both();
   }
 }
 

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
 
+#include "octet/base/error.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
 
@@ -68,17 +70,96 @@ TEST(Layout, PartsCoverTheirTensorsAndTensorsStandAligned) {
   }
 }
 
-// As Hugging Face counts those of the models.
+// As Hugging Face counts the parameters of these models; of Gemma 3, those of its text model.
 TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
-  EXPECT_EQ(build_layout(find_shape("llama-3.1-8b")).parameter_count(), 8030261248);
-  EXPECT_EQ(build_layout(find_shape("llama-3.2-1b")).parameter_count(), 1235814400);
-  EXPECT_EQ(build_layout(find_shape("qwen2.5-0.5b")).parameter_count(), 494032768);
-  EXPECT_EQ(build_layout(find_shape("qwen2.5-32b")).parameter_count(), 32763876352);
-  EXPECT_EQ(build_layout(find_shape("llama-3.1-70b")).parameter_count(), 70553706496);
-  EXPECT_EQ(build_layout(find_shape("llama-3.1-405b")).parameter_count(), 405853388800);
-  EXPECT_EQ(build_layout(find_shape("qwen3-8b")).parameter_count(), 8190735360);
-  EXPECT_EQ(build_layout(find_shape("gemma-3-27b")).parameter_count(), 27009346304)
-      << "without what sees images";
+  const std::map<std::string, std::int64_t> known{
+      {"llama-2-7b", 6738415616},      {"llama-2-13b", 13015864320},
+      {"llama-2-70b", 68976648192},    {"llama-3-8b", 8030261248},
+      {"llama-3-70b", 70553706496},    {"llama-3.1-8b", 8030261248},
+      {"llama-3.1-70b", 70553706496},  {"llama-3.1-405b", 405853388800},
+      {"llama-3.2-1b", 1235814400},    {"llama-3.2-3b", 3212749824},
+      {"tinyllama-1.1b", 1100048384},  {"smollm2-135m", 134515008},
+      {"smollm2-360m", 361821120},     {"smollm2-1.7b", 1711376384},
+      {"mistral-7b-v0.1", 7241732096}, {"mistral-7b-v0.2", 7241732096},
+      {"mistral-7b", 7248023552},      {"mistral-nemo-12b", 12247782400},
+      {"qwen2.5-0.5b", 494032768},     {"qwen2.5-1.5b", 1543714304},
+      {"qwen2.5-3b", 3085938688},      {"qwen2.5-7b", 7615616512},
+      {"qwen2.5-14b", 14770033664},    {"qwen2.5-32b", 32763876352},
+      {"qwen2.5-72b", 72706203648},    {"r1-distill-qwen-1.5b", 1777088000},
+      {"qwen3-0.6b", 596049920},       {"qwen3-1.7b", 1720574976},
+      {"qwen3-4b", 4022468096},        {"qwen3-8b", 8190735360},
+      {"qwen3-14b", 14768307200},      {"qwen3-32b", 32762123264},
+      {"qwen3-30b-a3b", 30532122624},  {"gemma-2-2b", 2614341888},
+      {"gemma-2-9b", 9241705984},      {"gemma-2-27b", 27227128320},
+      {"gemma-3-1b", 999885952},       {"gemma-3-270m", 268098176},
+      {"gemma-3-27b", 27009346304}};
+  for (const auto& [name, parameters] : known)
+    EXPECT_EQ(build_layout(find_shape(name)).parameter_count(), parameters) << name;
+  for (const std::string& name : shape_names())
+    EXPECT_GT(build_layout(find_shape(name)).parameter_count(), 0) << name;
+}
+
+TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
+  for (const auto& [name, shape] : std::map<std::string, std::string>{
+           {"meta-llama/Llama-3.2-1B-Instruct", "llama-3.2-1b"},
+           {"meta-llama/Meta-Llama-3-8B-Instruct", "llama-3-8b"},
+           {"meta-llama/Llama-3.1-8B", "llama-3.1-8b"},
+           {"meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-70b"},
+           {"meta-llama/Llama-2-7b-chat-hf", "llama-2-7b"},
+           {"unsloth/Llama-3.2-3B-Instruct-bnb-4bit", "llama-3.2-3b"},
+           {"Qwen/Qwen2-7B-Instruct", "qwen2.5-7b"},
+           {"Qwen/Qwen2.5-Coder-14B-Instruct", "qwen2.5-14b"},
+           {"Qwen/Qwen2.5-0.5B", "qwen2.5-0.5b"},
+           {"Qwen/Qwen3-8B", "qwen3-8b"},
+           {"Qwen/Qwen3-8B-Base", "qwen3-8b"},
+           {"Qwen/Qwen3-4B-Instruct-2507", "qwen3-4b"},
+           {"Qwen/Qwen3-30B-A3B-Thinking-2507", "qwen3-30b-a3b"},
+           {"deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", "qwen2.5-7b"},
+           {"deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "r1-distill-qwen-1.5b"},
+           {"deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"},
+           {"mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"},
+           {"mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"},
+           {"mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"},
+           {"mistralai/Mistral-Small-24B-Base-2501", "mistral-small-24b"},
+           {"google/gemma-2-2b-it", "gemma-2-2b"},
+           {"google/gemma-3-27b-it", "gemma-3-27b"},
+           {"HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m"},
+           {"TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"},
+           {"models/Llama-3.2-1B", "llama-3.2-1b"},
+           {"Llama-3.1-8B-Instruct", "llama-3.1-8b"},
+           // Other models, other weights, and paths.
+           {"Qwen/Qwen2.5-VL-7B-Instruct", ""},
+           {"meta-llama/Llama-3.2-11B-Vision", ""},
+           {"Qwen/Qwen2.5-7B-Instruct-AWQ", ""},
+           {"acme/secret-7b", ""},
+           {"acme/tiny", ""},
+           {"/models/Llama-3.1-8B", ""},
+           {"./Llama-3.1-8B", ""},
+           {"~/Llama-3.1-8B", ""},
+           {"a/b/Llama-3.1-8B", ""},
+           {"", ""}}) {
+    EXPECT_EQ(shape_of_model(name), shape) << name;
+    if (shape.empty()) {
+      EXPECT_THROW(find_shape(name), Error) << name;
+      continue;
+    }
+    EXPECT_EQ(build_layout(find_shape(name)).parameter_count(),
+              build_layout(find_shape(shape)).parameter_count())
+        << name;
+  }
+  EXPECT_EQ(find_shape("unsloth/Qwen3-8B-unsloth-bnb-4bit").stored.format, StoredWeights::Format::nf4);
+  EXPECT_EQ(find_shape("Qwen/Qwen3-8B-FP8").stored.format, StoredWeights::Format::fp8_blocks);
+  for (const auto& [path, mend] : std::map<std::string, std::string>{
+           {"/models/Llama-3.1-8B-Instruct", "its built-in shape: llama-3.1-8b"},
+           {"lama-3.1-8b", "did you mean 'llama-3.1-8b'?"}}) {
+    try {
+      find_shape(path);
+      ADD_FAILURE() << path;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::usage);
+      EXPECT_NE(e.problem().fix.find(mend), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(Layout, CountsTheParametersAndOperationsOfLlama31) {

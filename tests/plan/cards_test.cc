@@ -95,6 +95,16 @@ TEST(Cards, AreFoundByWhatTheDriverCallsThem) {
   }
 }
 
+TEST(Cards, AreFoundInAnyCaseAndByTheNameOfTheDriver) {
+  for (const auto& [word, key] : std::map<std::string, std::string>{{"H100", "h100"},
+                                                                    {"GH200-144GB", "gh200-144gb"},
+                                                                    {"gh200_144GB", "gh200-144gb"},
+                                                                    {"NVIDIA H200", "h200"},
+                                                                    {"NVIDIA H100 80GB HBM3", "h100"}}) {
+    EXPECT_EQ(find_card(word).key, key) << word;
+  }
+}
+
 TEST(Cards, ThatAreNotKnownAreRefusedWithTheNamesOfThoseThatAre) {
   for (const auto& [wrong, advice] : std::map<std::string, std::string>{
            {"h10", "did you mean 'h100'?"}, {"b200", "memory=80GB"}, {"mi300x", "memory=80GB"}}) {

@@ -394,6 +394,8 @@ TEST(Memory, SizesAreReadWithTheirUnits) {
   EXPECT_EQ(parse_bytes("80 GiB", ""), std::size_t{80} << 30);
   EXPECT_EQ(parse_bytes("1.5MiB", ""), std::size_t{3} << 19);
   EXPECT_EQ(parse_bytes("4096", ""), 4096u);
+  for (const char* text : {"80gib", "80GIB", "80 Gib"})
+    EXPECT_EQ(parse_bytes(text, ""), std::size_t{80} << 30) << text;
   const std::pair<const char*, double> units[] = {
       {"2B", 2},      {"2KB", 2e3},      {"2MB", 2e6},         {"2GB", 2e9},           {"2TB", 2e12},
       {"2KiB", 2048}, {"2MiB", 2097152}, {"2GiB", 2147483648}, {"2TiB", 2199023255552}};

@@ -1,75 +1,17 @@
 // Shapes of well-known models, as their config.json has them.
 #include "octet/model/shapes.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
-#include <map>
 
+#include "hub_names.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 
 namespace octet::model {
 namespace {
-
-Json llama(int hidden, int intermediate, int layers, int heads, int kv_heads, int vocabulary) {
-  return {{"model_type", "llama"},
-          {"vocab_size", vocabulary},
-          {"hidden_size", hidden},
-          {"intermediate_size", intermediate},
-          {"num_hidden_layers", layers},
-          {"num_attention_heads", heads},
-          {"num_key_value_heads", kv_heads},
-          {"hidden_act", "silu"},
-          {"max_position_embeddings", 131072},
-          {"rms_norm_eps", 1e-5},
-          {"rope_theta", 500000.0},
-          {"tie_word_embeddings", false}};
-}
-
-Json qwen2(int hidden, int intermediate, int layers, int heads, int kv_heads, int vocabulary) {
-  Json shape = llama(hidden, intermediate, layers, heads, kv_heads, vocabulary);
-  shape["model_type"] = "qwen2";
-  shape["max_position_embeddings"] = 32768;
-  shape["rope_theta"] = 1000000.0;
-  return shape;
-}
-
-Json qwen3(int hidden, int intermediate, int layers, int heads, int kv_heads, int vocabulary) {
-  Json shape = qwen2(hidden, intermediate, layers, heads, kv_heads, vocabulary);
-  shape["model_type"] = "qwen3";
-  shape["head_dim"] = 128;
-  shape["max_position_embeddings"] = 40960;
-  shape["rms_norm_eps"] = 1e-6;
-  return shape;
-}
-
-Json qwen3_30b_a3b() {
-  Json shape = qwen3(2048, 6144, 48, 32, 4, 151936);
-  shape["model_type"] = "qwen3_moe";
-  shape["num_experts"] = 128;
-  shape["num_experts_per_tok"] = 8;
-  shape["moe_intermediate_size"] = 768;
-  shape["norm_topk_prob"] = true;
-  return shape;
-}
-
-/// The text model of the published one.
-Json gemma3_27b() {
-  Json shape = llama(5376, 21504, 62, 32, 16, 262208);
-  shape["model_type"] = "gemma3_text";
-  shape["head_dim"] = 128;
-  shape["hidden_activation"] = "gelu_pytorch_tanh";
-  shape["rms_norm_eps"] = 1e-6;
-  shape["rope_theta"] = 1000000.0;
-  shape["rope_local_base_freq"] = 10000.0;
-  shape["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
-  shape["sliding_window"] = 1024;
-  shape["sliding_window_pattern"] = 6;
-  shape["query_pre_attn_scalar"] = 168;
-  shape["tie_word_embeddings"] = true;
-  shape.erase("hidden_act");
-  return shape;
-}
 
 Json llama3_scaling(double factor) {
   return {{"rope_type", "llama3"},
@@ -79,52 +21,194 @@ Json llama3_scaling(double factor) {
           {"original_max_position_embeddings", 8192}};
 }
 
-std::map<std::string, Json> shapes() {
-  std::map<std::string, Json> all;
-  all["tiny"] = llama(128, 384, 4, 4, 2, 4096);
-  all["llama-3.1-8b"] = llama(4096, 14336, 32, 32, 8, 128256);
-  all["llama-3.1-8b"]["rope_scaling"] = llama3_scaling(8.0);
-  all["llama-3.1-70b"] = llama(8192, 28672, 80, 64, 8, 128256);
-  all["llama-3.1-70b"]["rope_scaling"] = llama3_scaling(8.0);
-  all["llama-3.1-405b"] = llama(16384, 53248, 126, 128, 8, 128256);
-  all["llama-3.1-405b"]["rope_scaling"] = llama3_scaling(8.0);
-  all["llama-3.2-1b"] = llama(2048, 8192, 16, 32, 8, 128256);
-  all["llama-3.2-1b"]["rope_scaling"] = llama3_scaling(32.0);
-  all["llama-3.2-1b"]["tie_word_embeddings"] = true;
-  all["qwen2.5-0.5b"] = qwen2(896, 4864, 24, 14, 2, 151936);
-  all["qwen2.5-0.5b"]["tie_word_embeddings"] = true;
-  all["qwen2.5-0.5b"]["rms_norm_eps"] = 1e-6;
-  all["qwen2.5-32b"] = qwen2(5120, 27648, 64, 40, 8, 152064);
-  all["qwen3-8b"] = qwen3(4096, 12288, 36, 32, 8, 151936);
-  all["qwen3-30b-a3b"] = qwen3_30b_a3b();
-  all["gemma-3-27b"] = gemma3_27b();
-  return all;
+/// Keys that the shapes of a family share.
+Json family_keys(const std::string& family) {
+  Json keys{{"model_type", "llama"},
+            {"hidden_act", "silu"},
+            {"max_position_embeddings", 131072},
+            {"rms_norm_eps", 1e-5},
+            {"rope_theta", 500000.0}};
+  if (family == "llama2") {
+    keys.update({{"max_position_embeddings", 4096}, {"rope_theta", 10000.0}});
+  } else if (family == "llama3") {
+    keys["max_position_embeddings"] = 8192;
+  } else if (family == "llama3.1") {
+    keys["rope_scaling"] = llama3_scaling(8.0);
+  } else if (family == "llama3.2") {
+    keys["rope_scaling"] = llama3_scaling(32.0);
+  } else if (family == "smollm2") {
+    keys.update({{"max_position_embeddings", 8192}, {"rope_theta", 100000.0}});
+  } else if (family == "yi") {
+    keys.update({{"max_position_embeddings", 4096}, {"rope_theta", 5000000.0}, {"rms_norm_eps", 1e-6}});
+  } else if (family == "mistral") {
+    keys.update({{"model_type", "mistral"},
+                 {"max_position_embeddings", 32768},
+                 {"rope_theta", 1000000.0},
+                 {"head_dim", 128},
+                 {"sliding_window", nullptr}});
+  } else if (family == "qwen2") {
+    keys.update({{"model_type", "qwen2"},
+                 {"max_position_embeddings", 32768},
+                 {"rope_theta", 1000000.0},
+                 {"rms_norm_eps", 1e-6}});
+  } else if (family == "qwen3" || family == "qwen3_moe") {
+    keys.update({{"model_type", family},
+                 {"head_dim", 128},
+                 {"max_position_embeddings", 40960},
+                 {"rope_theta", 1000000.0},
+                 {"rms_norm_eps", 1e-6}});
+  } else if (family == "gemma2" || family == "gemma3_text") {
+    keys = {{"model_type", family},
+            {"head_dim", 256},
+            {"hidden_activation", "gelu_pytorch_tanh"},
+            {"rms_norm_eps", 1e-6},
+            {"query_pre_attn_scalar", 256}};
+  }
+  if (family == "gemma2") {
+    keys.update({{"sliding_window", 4096}, {"max_position_embeddings", 8192}, {"rope_theta", 10000.0}});
+  } else if (family == "gemma3_text") {
+    keys.update({{"sliding_window", 1024},
+                 {"sliding_window_pattern", 6},
+                 {"max_position_embeddings", 131072},
+                 {"rope_theta", 1000000.0},
+                 {"rope_local_base_freq", 10000.0},
+                 {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  }
+  return keys;
+}
+
+struct Shape {
+  const char* name;
+  const char* family;
+  int hidden, intermediate, layers, heads, kv_heads, vocabulary;
+  bool tied = false;
+  const char* more = "{}";  ///< keys in which it differs from its family
+};
+
+/// Gemma 3 is the text model of the published one.
+constexpr std::array kShapes{
+    Shape{"gemma-2-27b", "gemma2", 4608, 36864, 46, 32, 16, 256000, true,
+          R"({"head_dim": 128, "query_pre_attn_scalar": 144})"},
+    Shape{"gemma-2-2b", "gemma2", 2304, 9216, 26, 8, 4, 256000, true},
+    Shape{"gemma-2-9b", "gemma2", 3584, 14336, 42, 16, 8, 256000, true},
+    Shape{"gemma-3-12b", "gemma3_text", 3840, 15360, 48, 16, 8, 262208, true},
+    Shape{"gemma-3-1b", "gemma3_text", 1152, 6912, 26, 4, 1, 262144, true,
+          R"({"sliding_window": 512, "max_position_embeddings": 32768, "rope_scaling": null})"},
+    Shape{"gemma-3-270m", "gemma3_text", 640, 2048, 18, 4, 1, 262144, true,
+          R"({"sliding_window": 512, "max_position_embeddings": 32768, "rope_scaling": null})"},
+    Shape{"gemma-3-27b", "gemma3_text", 5376, 21504, 62, 32, 16, 262208, true,
+          R"({"head_dim": 128, "query_pre_attn_scalar": 168})"},
+    Shape{"gemma-3-4b", "gemma3_text", 2560, 10240, 34, 8, 4, 262208, true},
+    Shape{"llama-2-13b", "llama2", 5120, 13824, 40, 40, 40, 32000},
+    Shape{"llama-2-70b", "llama2", 8192, 28672, 80, 64, 8, 32000},
+    Shape{"llama-2-7b", "llama2", 4096, 11008, 32, 32, 32, 32000},
+    Shape{"llama-3-70b", "llama3", 8192, 28672, 80, 64, 8, 128256},
+    Shape{"llama-3-8b", "llama3", 4096, 14336, 32, 32, 8, 128256},
+    Shape{"llama-3.1-405b", "llama3.1", 16384, 53248, 126, 128, 8, 128256},
+    Shape{"llama-3.1-70b", "llama3.1", 8192, 28672, 80, 64, 8, 128256},
+    Shape{"llama-3.1-8b", "llama3.1", 4096, 14336, 32, 32, 8, 128256},
+    Shape{"llama-3.2-1b", "llama3.2", 2048, 8192, 16, 32, 8, 128256, true},
+    Shape{"llama-3.2-3b", "llama3.2", 3072, 8192, 28, 24, 8, 128256, true},
+    Shape{"mistral-7b", "mistral", 4096, 14336, 32, 32, 8, 32768},
+    Shape{"mistral-7b-v0.1", "mistral", 4096, 14336, 32, 32, 8, 32000, false,
+          R"({"sliding_window": 4096, "rope_theta": 10000.0})"},
+    Shape{"mistral-7b-v0.2", "mistral", 4096, 14336, 32, 32, 8, 32000},
+    Shape{"mistral-nemo-12b", "mistral", 5120, 14336, 40, 32, 8, 131072, false,
+          R"({"max_position_embeddings": 131072})"},
+    Shape{"mistral-small-24b", "mistral", 5120, 32768, 40, 32, 8, 131072, false,
+          R"({"rope_theta": 100000000.0})"},
+    Shape{"qwen2.5-0.5b", "qwen2", 896, 4864, 24, 14, 2, 151936, true},
+    Shape{"qwen2.5-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 151936, true},
+    Shape{"qwen2.5-14b", "qwen2", 5120, 13824, 48, 40, 8, 152064},
+    Shape{"qwen2.5-32b", "qwen2", 5120, 27648, 64, 40, 8, 152064},
+    Shape{"qwen2.5-3b", "qwen2", 2048, 11008, 36, 16, 2, 151936, true},
+    Shape{"qwen2.5-72b", "qwen2", 8192, 29568, 80, 64, 8, 152064},
+    Shape{"qwen2.5-7b", "qwen2", 3584, 18944, 28, 28, 4, 152064},
+    Shape{"qwen3-0.6b", "qwen3", 1024, 3072, 28, 16, 8, 151936, true},
+    Shape{"qwen3-1.7b", "qwen3", 2048, 6144, 28, 16, 8, 151936, true},
+    Shape{"qwen3-14b", "qwen3", 5120, 17408, 40, 40, 8, 151936},
+    Shape{"qwen3-235b-a22b", "qwen3_moe", 4096, 12288, 94, 64, 4, 151936, false,
+          R"({"moe_intermediate_size": 1536})"},
+    Shape{"qwen3-30b-a3b", "qwen3_moe", 2048, 6144, 48, 32, 4, 151936, false,
+          R"({"moe_intermediate_size": 768})"},
+    Shape{"qwen3-32b", "qwen3", 5120, 25600, 64, 64, 8, 151936},
+    Shape{"qwen3-4b", "qwen3", 2560, 9728, 36, 32, 8, 151936, true},
+    Shape{"qwen3-8b", "qwen3", 4096, 12288, 36, 32, 8, 151936},
+    Shape{"r1-distill-qwen-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 151936},
+    Shape{"smollm2-1.7b", "smollm2", 2048, 8192, 24, 32, 32, 49152, true, R"({"rope_theta": 130000.0})"},
+    Shape{"smollm2-135m", "smollm2", 576, 1536, 30, 9, 3, 49152, true},
+    Shape{"smollm2-360m", "smollm2", 960, 2560, 32, 15, 5, 49152, true},
+    Shape{"tiny", "llama3", 128, 384, 4, 4, 2, 4096},
+    Shape{"tinyllama-1.1b", "llama2", 2048, 5632, 22, 32, 4, 32000, false,
+          R"({"max_position_embeddings": 2048})"},
+    Shape{"yi-1.5-34b", "yi", 7168, 20480, 60, 56, 8, 64000},
+    Shape{"yi-1.5-6b", "yi", 4096, 11008, 32, 32, 4, 64000},
+    Shape{"yi-1.5-9b", "yi", 4096, 11008, 48, 32, 4, 64000},
+};
+
+Json config_of(const Shape& shape) {
+  Json config = family_keys(shape.family);
+  config.update({{"vocab_size", shape.vocabulary},
+                 {"hidden_size", shape.hidden},
+                 {"intermediate_size", shape.intermediate},
+                 {"num_hidden_layers", shape.layers},
+                 {"num_attention_heads", shape.heads},
+                 {"num_key_value_heads", shape.kv_heads},
+                 {"tie_word_embeddings", shape.tied}});
+  if (config.at("model_type") == "qwen3_moe")
+    config.update({{"num_experts", 128}, {"num_experts_per_tok", 8}, {"norm_topk_prob", true}});
+  config.update(Json::parse(shape.more));
+  return config;
+}
+
+const Shape* shape_named(const std::string& name) {
+  const auto found = std::ranges::find_if(kShapes, [&](const Shape& shape) { return name == shape.name; });
+  return found == kShapes.end() ? nullptr : &*found;
+}
+
+std::string last_part(std::string path) {
+  while (path.ends_with('/')) path.pop_back();
+  return path.substr(path.rfind('/') + 1);
+}
+
+[[noreturn]] void refuse_model(const std::string& wanted) {
+  std::string names;
+  for (const std::string& name : shape_names()) names += (names.empty() ? "" : ", ") + name;
+  const std::string known = name_on_hub(last_part(wanted)).shape;
+  const std::string near = nearest_name(last_part(wanted), shape_names());
+  throw Error(
+      {.what = "'" + wanted + "' is neither the folder of a model nor a shape with a name",
+       .expected = "a folder with config.json, a config.json, a model's name on the hub, or one of " + names,
+       .fix = !known.empty() ? "name the folder where the model is, or its built-in shape: " + known
+              : near.empty() ? "name one of these, or a folder with config.json"
+                             : "did you mean '" + near + "'?",
+       .code = ExitCode::usage});
 }
 
 }  // namespace
 
 std::vector<std::string> shape_names() {
   std::vector<std::string> names;
-  for (const auto& [name, json] : shapes()) names.push_back(name);
+  for (const Shape& shape : kShapes) names.emplace_back(shape.name);
   return names;
+}
+
+std::string shape_of_model(const std::string& name) {
+  return is_name_on_hub(name) ? name_on_hub(last_part(name)).shape : "";
 }
 
 Architecture find_shape(const std::string& wanted) {
   std::error_code ignored;
   if (std::filesystem::is_directory(wanted, ignored)) return read_architecture(wanted);
   if (wanted.ends_with(".json")) return read_architecture(read_json(wanted), wanted);
-  const auto all = shapes();
-  if (const auto found = all.find(wanted); found != all.end()) {
-    return read_architecture(found->second, "the shape '" + wanted + "'");
-  }
-  std::string names;
-  for (const std::string& name : shape_names()) names += (names.empty() ? "" : ", ") + name;
-  const std::string near = nearest_name(wanted, shape_names());
-  throw Error({.what = "'" + wanted + "' is neither a model's folder nor a shape with a name",
-               .expected = "a folder with config.json, a config.json, or one of " + names,
-               .fix = near.empty() ? "name one of these, or a folder with config.json"
-                                   : "did you mean '" + near + "'?",
-               .code = ExitCode::usage});
+  const std::string where = "the shape '" + wanted + "'";
+  if (const Shape* shape = shape_named(wanted)) return read_architecture(config_of(*shape), where);
+  const std::string shape = shape_of_model(wanted);
+  if (shape.empty()) refuse_model(wanted);
+  Json config = config_of(*shape_named(shape));
+  if (const std::string stored = name_on_hub(last_part(wanted)).stored; !stored.empty())
+    config["quantization_config"] = Json::parse(stored);
+  return read_architecture(config, where);
 }
 
 }  // namespace octet::model
