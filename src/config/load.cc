@@ -1,10 +1,12 @@
 // Sources are read from the strongest to the weakest and merged.
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 
 #include "dialects.h"
 #include "octet/base/files.h"
+#include "octet/base/strings.h"
 #include "settings.h"
 
 namespace octet::config {
@@ -163,26 +165,61 @@ std::vector<Override> last_of_each(const std::vector<Override>& overrides) {
   return last;
 }
 
+/// Returns the file that `path` names beside the configuration `file`, in the working folder, or in a parent
+/// folder of the configuration; "" if there is none.
+std::string find_beside(const std::string& path, const std::string& file, Resolved& resolved) {
+  namespace fs = std::filesystem;
+  const fs::path folder = file.empty() ? fs::path() : fs::weakly_canonical(file).parent_path();
+  const std::string beside = (folder / path).string();
+  if (folder.empty() || beside == path) return path_exists(path) ? path : "";
+  const bool here = path_exists(path);
+  if (path_exists(beside)) {
+    const bool other = here && fs::weakly_canonical(path) != fs::weakly_canonical(beside);
+    if (other) resolved.notes.push_back("'" + path + "' is read beside the configuration: " + beside);
+    return other || !here ? beside : path;
+  }
+  if (here) return path;
+  for (fs::path up = folder; up.has_relative_path(); up = up.parent_path()) {
+    const fs::path above = up.parent_path() / path;
+    if (!path_exists(above.string())) continue;
+    resolved.notes.push_back("'" + path + "' is read from " + above.string());
+    return above.string();
+  }
+  return "";
+}
+
+/// What to do about a missing DeepSpeed JSON. The stage is part of the usual names: ds_z3_config.json.
+std::string mend_of_missing(const std::string& path) {
+  const std::size_t name = path.rfind('/') + 1, at = path.find("_z", name);
+  const std::size_t digit = at == std::string::npos ? at : at + 2;
+  const bool known = digit < path.size() && path[digit] >= '0' && path[digit] <= '3';
+  return "check the path, or remove 'deepspeed' and set zero_stage" +
+         (known ? std::string(": ") + path[digit] : std::string());
+}
+
 void read_deepspeed(const Node& tree, const std::string& file, Sources& sources, Resolved& resolved) {
   const Setting* chosen = sources.overrides.find("deepspeed");
   if (chosen == nullptr) chosen = sources.yaml.find("deepspeed");
   if (chosen == nullptr) chosen = sources.environment.find("deepspeed");
   if (chosen != nullptr) {
     if (!chosen->value.given || chosen->value.text.empty()) return;
-    const std::string& path = chosen->value.text;
-    if (is_inline_deepspeed("deepspeed", path)) {
+    const std::string text = chosen->value.text;
+    if (is_inline_deepspeed("deepspeed", text)) {
       const std::string name = chosen->at.where + ": deepspeed";
       // JSON has quotes, and YAML's maps may have none.
-      const bool json = path.find('"') != std::string::npos;
-      translate_deepspeed(json ? parse_json_node(path, name) : parse_argument(path, name), name, sources);
+      const bool json = text.find('"') != std::string::npos;
+      translate_deepspeed(json ? parse_json_node(text, name) : parse_argument(text, name), name, sources);
       return;
     }
-    if (!path_exists(path)) {
+    const std::string path = find_beside(text, file, resolved);
+    if (path.empty()) {
       complain({.what = "the DeepSpeed JSON does not exist",
-                .expected = "a file, relative to the working folder",
-                .found = path,
+                .expected =
+                    "a file, relative to the configuration, to one of its parent folders or to the working "
+                    "folder; or the JSON itself, {…}",
+                .found = text,
                 .where = chosen->at.where,
-                .fix = "check the path, or remove 'deepspeed' and set zero_stage"});
+                .fix = mend_of_missing(text)});
     }
     translate_deepspeed(parse_json_node(read_file(path), path), path, sources);
   } else if (const Node* map = tree.find("deepspeed"); map != nullptr && map->kind == Node::Kind::map) {

@@ -272,5 +272,40 @@ TEST_F(DeepSpeed, AnInlineMapIsReadTheSame) {
   EXPECT_SAYS(refusal("deepspeed: {zero_optimization: {stag: 1}}"), "zero_optimization.stag");
 }
 
+// Beside the configuration, in the working folder, or in a folder above the configuration; or the JSON
+// itself.
+TEST(DeepspeedPath, IsFoundFromAnyWorkingFolder) {
+  namespace fs = std::filesystem;
+  const octet::test::TemporaryFolder folder("deepspeed_path");
+  const auto write = [&](const std::string& path, const std::string& text) {
+    fs::create_directories(fs::path(folder / path).parent_path());
+    write_file_atomically(folder / path, text);
+  };
+  const auto json = [](int stage) {
+    return R"({"zero_optimization": {"stage": )" + std::to_string(stage) + "}}";
+  };
+  write("repository/configs/z3.json", json(3));
+  write("repository/configs/deep/z2.json", json(2));
+  const std::string yaml = folder / "repository/configs/deep/run.yaml";
+  const auto stage = [&](const std::string& path, const Strings& words = {}) {
+    write("repository/configs/deep/run.yaml", kBase + (path.empty() ? "" : "deepspeed: " + path + "\n"));
+    Strings arguments = words;
+    arguments.push_back(yaml);
+    return load(arguments, quiet()).config.zero_stage;
+  };
+  EXPECT_EQ(stage("z2.json"), 2);
+  EXPECT_EQ(stage("../z3.json"), 3);
+  EXPECT_EQ(stage("configs/z3.json"), 3) << "the repository is not the working folder";
+  EXPECT_EQ(stage("configs/deep/z2.json"), 2);
+  EXPECT_EQ(stage(folder / "repository/configs/z3.json"), 3);
+  EXPECT_EQ(stage("", {"deepspeed=configs/z3.json"}), 3);
+  EXPECT_EQ(stage("", {"deepspeed=" + json(2)}), 2);
+  EXPECT_EQ(stage("z2.json", {"--deepspeed", json(1)}), 1);
+  EXPECT_EQ(stage("'" + json(2) + "'"), 2);
+  EXPECT_SAYS(refusal("deepspeed: examples/deepspeed/ds_z3_offload_config.json"), "set zero_stage: 3");
+  EXPECT_SAYS(refusal("deepspeed: nowhere.json"), "relative to the configuration");
+  EXPECT_SAYS(refusal("", {R"(deepspeed={"zero_optimization": {"stage": 3},,})"}), "command line");
+}
+
 }  // namespace
 }  // namespace octet::config::test
