@@ -18,14 +18,13 @@
 namespace octet::cli {
 namespace {
 
-/// As the run would store its states: in the first way that fits, or else in the last.
-config::Config with_storage_that_fits(const config::Config& config, const model::Architecture& architecture,
-                                      const PlanTarget& target) {
-  const std::vector<config::Config> all = config::storages(config);
-  for (const config::Config& stored : all) {
-    if (&stored == &all.back() || Planner(stored, architecture, target).fits()) return stored;
+/// Returns the first of the memory choices of a run that fits, or else the storage that holds least.
+config::Config with_memory_that_fits(const config::Config& config, const model::Architecture& architecture,
+                                     const PlanTarget& target) {
+  for (const config::Config& choice : config::memory_choices(config)) {
+    if (Planner(choice, architecture, target).fits()) return choice;
   }
-  return config;
+  return config::storages(config).back();
 }
 
 /// As the run would save, once it has chosen its sizes.
@@ -121,7 +120,7 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   const model::Architecture architecture = model::find_shape(model);
   model::require_trainable(architecture, model);
   const config::Config config =
-      with_saves_that_fit(with_storage_that_fits(asked, architecture, target), architecture, target);
+      with_saves_that_fit(with_memory_that_fits(asked, architecture, target), architecture, target);
   const Planner planner(config, architecture, target);
   PlanReport r{.config = config, .model = model};
   for (const plan::Choice& choice : planner.fitting()) {

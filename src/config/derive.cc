@@ -176,6 +176,21 @@ std::vector<Config> storages(const Config& config) {
   return all;
 }
 
+bool says_recompute(const Config& config) {
+  return config.recompute_requested || config.gradient_checkpointing || config.disable_gradient_checkpointing;
+}
+
+std::vector<Config> memory_choices(const Config& config) {
+  std::vector<Config> all;
+  for (const Config& stored : storages(config)) {
+    all.push_back(stored);
+    if (says_recompute(config)) continue;
+    all.push_back(stored);
+    all.back().recompute_requested = "auto";
+  }
+  return all;
+}
+
 Config with_storage_of(const Config& saved, Config config) {
   const Config first = storages(saved).front();
   if (config.param_dtype == "auto") config.param_dtype = first.param_dtype;

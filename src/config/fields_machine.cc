@@ -64,15 +64,16 @@ void add_precision(Table& t) {
 }
 
 void add_storage(Table& t) {
-  t.used("param_dtype", &Config::param_dtype,
-         "Storage of the master parameters of matrices; bf16 (with bf16: true) rounds stochastically at each "
-         "update. Norms and biases, their gradients and moments are always fp32. auto, here and in the next "
-         "two "
-         "keys: fp32 where the run fits the device so; else, with bf16: true, bf16 in all three; else "
-         "moments in "
-         "int8. What was taken is told at the start and stays when the run is resumed; adapters, bench and "
-         "probe "
-         "take fp32.")
+  t.used(
+       "param_dtype", &Config::param_dtype,
+       "Storage of the master parameters of matrices; bf16 (with bf16: true) rounds stochastically at each "
+       "update. Norms and biases, their gradients and moments are always fp32. auto, here and in the next "
+       "two "
+       "keys: fp32 if the run fits the device, with recomputation if recompute leaves that open; else, with "
+       "bf16: true, bf16 in all three; else moments in int8. What was taken is told at the start and stays "
+       "when the run is resumed; adapters, bench and "
+       "probe "
+       "take fp32.")
       .one_of({"auto", "fp32", "bf16"})
       .decides_numbers();
   t.used("grad_dtype", &Config::grad_dtype,
@@ -155,11 +156,13 @@ void add_sharding(Table& t) {
 
 void add_memory(Table& t) {
   t.group("Memory");
-  t.used("recompute", &Config::recompute_requested,
-         "What backward computes again instead of keeping it: nothing; norms: outputs of norms and of the "
-         "gated "
-         "activation; qkv: queries, keys and values too; full: all of a block but its input; auto: the least "
-         "that makes the run fit the device's memory. Null follows gradient_checkpointing.")
+  t.used(
+       "recompute", &Config::recompute_requested,
+       "What backward computes again instead of keeping it: nothing; norms: outputs of norms and of the "
+       "gated "
+       "activation; qkv: queries, keys and values too; full: all of a block but its input; auto: the least "
+       "that makes the run fit the device's memory. null: as gradient_checkpointing says; if no key says it, "
+       "none if the run then fits the device's memory, else auto.")
       .one_of({"none", "norms", "qkv", "full", "auto"});
   t.used("gradient_checkpointing", &Config::gradient_checkpointing, "true means recompute: full.");
   t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,

@@ -10,8 +10,9 @@ constexpr double kMaxCount = 9007199254740992.0;  // 2^53: exact as a double
 void add_batch(Table& t) {
   t.group("Batch");
   t.used("per_device_train_batch_size", &Config::per_device_train_batch_size,
-         "Samples per micro-batch on each rank.")
+         "Samples per micro-batch on each rank. auto means auto_find_batch_size: true.")
       .range(1, 1048576)
+      .or_auto()
       .decides_numbers();
   t.used(
       "auto_find_batch_size", &Config::auto_find_batch_size,
@@ -21,8 +22,9 @@ void add_batch(Table& t) {
       "given.");
   t.used("per_device_eval_batch_size", &Config::per_device_eval_batch_size,
          "Samples per evaluation batch on each rank; null: as many as a micro-batch of training has, so that "
-         "evaluation takes no more memory.")
-      .range(1, 1048576);
+         "evaluation takes no more memory. auto means null.")
+      .range(1, 1048576)
+      .or_auto();
   t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
          "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size. "
          "auto: without global_batch_size as many as come nearest to 32 samples per step over all ranks.")

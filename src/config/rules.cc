@@ -64,8 +64,29 @@ class Rules : RulesOf {
     derive(own, key);
   }
 
+  // `per_device_train_batch_size: auto`, as LLaMA-Factory's DeepSpeed files and SFT-Play write it.
+  void automatic_batch() {
+    if (c_.per_device_eval_batch_size == kAutomatic) {
+      c_.per_device_eval_batch_size.reset();
+      r_.origins.erase("per_device_eval_batch_size");
+    }
+    if (c_.per_device_train_batch_size != kAutomatic) return;
+    if (r_.is_set("auto_find_batch_size") && !c_.auto_find_batch_size) {
+      complain({.what = named("per_device_train_batch_size", "auto") + " and " +
+                        named("auto_find_batch_size", "false") + " exclude each other",
+                .expected = "a number of samples, or auto_find_batch_size: true, for which auto stands",
+                .where = both("per_device_train_batch_size", "auto_find_batch_size"),
+                .fix = "write a number, or remove " + said("auto_find_batch_size")});
+    }
+    c_.per_device_train_batch_size = Config().per_device_train_batch_size;
+    if (!c_.auto_find_batch_size) derive("auto_find_batch_size", "per_device_train_batch_size");
+    c_.auto_find_batch_size = true;
+    r_.origins.erase("per_device_train_batch_size");
+  }
+
   // Keys of Hugging Face that stand for keys of ours.
   void other_names() {
+    automatic_batch();
     if (c_.use_cpu) ask("use_cpu", "device", &Config::device, "cpu", "auto");
     if (c_.full_determinism && c_.deterministic != "strict")
       ask("full_determinism", "deterministic", &Config::deterministic, "true", "auto");

@@ -135,7 +135,9 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
   const std::vector<plan::Level> levels = setup::levels_of(config_, kind);
   level_ = levels.front();
   const bool asked = config_.auto_find_batch_size || setup::leaves_recompute_open(config_);
-  if (!asked && levels.size() == 1 && !config::leaves_storage_open(config_)) return;
+  if (!asked && levels.size() == 1 && !config::leaves_storage_open(config_) &&
+      config::says_recompute(config_))
+    return;
   const std::size_t limit = memory_limit(job_, session_.device());
   job_.together([&] {
     Candidates candidates{.build = [&](const plan::Choice& choice) { return engine_for(choice, sample); },
@@ -147,14 +149,15 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
     if (config_.auto_find_batch_size) {
       candidates.micros = buildable(config::possible_micro_batches(config_, job_.size()), sample.tokens);
     }
-    choose_storage(candidates, limit);
-    if (!asked && levels.size() == 1) return;
+    choose_memory(candidates, limit);
+    if (!asked && candidates.levels.size() == 1) return;
     const plan::Choice choice = choose(candidates, job_.place(), kind, limit);
     level_ = choice.level;
     config::Config chosen = config_;
     chosen.per_device_train_batch_size = choice.micro;
     batch_ = config::resolve_batch(chosen, job_.size());
-    if (session_.prints() && (asked || level_.transposes_at_use)) {
+    const bool recomputes = level_.recompute != levels.front().recompute;
+    if (session_.prints() && (asked || recomputes || level_.transposes_at_use)) {
       log::info("what fits the device's memory: per_device_train_batch_size=" + std::to_string(choice.micro) +
                 " " + plan::keys_of(level_));
     }

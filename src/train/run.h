@@ -62,8 +62,9 @@ class Run {
   void prepare_data();
   /// Storage of states, micro-batch and level, where the configuration leaves them to the device's memory.
   void choose_sizes(const feed::Feed::Shape& sample);
-  /// The first of the storages that fits, else the last; says which.
-  void choose_storage(Candidates candidates, std::size_t limit);
+  /// Takes the first of the memory choices that fits, else the storage that holds least, and logs it. Leaves
+  /// in `candidates` the levels of recomputation that it allows.
+  void choose_memory(Candidates& candidates, std::size_t limit);
   /// Says in what the checkpoint's run stored its states, where this one takes that over.
   void say_storage_of_checkpoint() const;
   /// Of a micro-batch's samples, each.

@@ -1,11 +1,13 @@
-// param_dtype, grad_dtype and optim_dtype, where they are left to the program: what is chosen, and what is
-// said.
-#include <utility>
+// Chooses param_dtype, grad_dtype, optim_dtype and recompute by the memory of the device, if the
+// configuration does not say them, and logs the choice.
+#include <algorithm>
+#include <optional>
 
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/device/device.h"
+#include "octet/setup/model_options.h"
 #include "octet/train/fit.h"
 #include "run.h"
 
@@ -23,25 +25,43 @@ std::string text(std::size_t bytes) {
 
 }  // namespace
 
-void Run::choose_storage(Candidates candidates, std::size_t limit) {
-  if (!config::leaves_storage_open(config_)) return;
+void Run::choose_memory(Candidates& candidates, std::size_t limit) {
+  const std::vector<config::Config> choices = config::memory_choices(config_);
+  const bool open = config::leaves_storage_open(config_);
+  if (!open && choices.size() == 1) return;
   const DeviceKind kind = session_.device().stands_for();
-  const std::vector<config::Config> all = config::storages(config_);
-  std::size_t taken = 0;
-  for (; taken + 1 < all.size(); ++taken) {
-    resolved_.config = all[taken];
-    if (fastest_that_fits(candidates, job_.place(), kind, limit)) break;
+  const config::Config wide = choices.front(), last = config::storages(config_).back();
+  const std::optional<std::string> recompute = config_.recompute_requested;
+  const std::vector<plan::Level> levels = candidates.levels;
+  const auto take = [&](const config::Config& choice) {
+    resolved_.config = choice;
+    resolved_.config.recompute_requested = recompute;
+  };
+  const auto fits = [&](const config::Config& choice) {
+    take(choice);
+    candidates.levels = setup::levels_of(choice, kind);
+    return fastest_that_fits(candidates, job_.place(), kind, limit).has_value();
+  };
+  if (std::ranges::none_of(choices, fits)) {
+    candidates.levels = levels;
+    take(last);
   }
-  const auto need = [&](std::size_t i) {
-    resolved_.config = all[i];
+  if (!open) return;
+  const std::string taken = keys_of(config_);
+  const auto need = [&] {
     const plan::Choice least{candidates.micros.front(), candidates.levels.back()};
     return text(plan_memory(candidates.build(least), job_.place(), kind).bytes);
   };
-  const std::string wide = need(0), chosen = need(taken);
+  const std::string chosen = need();
+  const config::Config narrow = config_;
+  take(wide);
+  const bool lower = keys_of(config_) != taken;
+  const std::string in_fp32 = need();
+  take(narrow);
   if (!session_.prints()) return;
-  log::info("states are stored as " + keys_of(config_) + ": each rank holds at least " + chosen +
-            (taken > 0 ? " (" + wide + " with fp32)" : "") + " of " + text(limit) +
-            (taken > 0 ? "; what is set in the configuration stays as it is set" : ""));
+  log::info("states are stored as " + taken + ": each rank holds at least " + chosen +
+            (lower ? " (" + in_fp32 + " with fp32)" : "") + " of " + text(limit) +
+            (lower ? "; what is set in the configuration stays as it is set" : ""));
 }
 
 void Run::say_storage_of_checkpoint() const {

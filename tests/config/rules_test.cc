@@ -262,6 +262,28 @@ TEST(Derive, ABatchThatDoesNotDivideNamesNumbersThatDo) {
       "gradient_accumulation_steps 2");
 }
 
+TEST(Rules, AnAutomaticMicroBatchIsAutoFindBatchSize) {
+  for (const std::string yaml :
+       {"per_device_train_batch_size: auto\nglobal_batch_size: 32",
+        "per_device_train_batch_size: AUTO\ngradient_accumulation_steps: auto",
+        "auto_find_batch_size: true\nper_device_train_batch_size: auto\nglobal_batch_size: 32"}) {
+    const Resolved resolved = read(yaml);
+    EXPECT_TRUE(resolved.config.auto_find_batch_size) << yaml;
+    EXPECT_EQ(resolved.config.per_device_train_batch_size, Config().per_device_train_batch_size) << yaml;
+    const Resolved again = load_text(resolved.to_yaml(), "resolved.yaml", {}, quiet());
+    EXPECT_TRUE(again.config.auto_find_batch_size) << yaml;
+  }
+  EXPECT_EQ(read("per_device_eval_batch_size: auto").config.per_device_eval_batch_size, std::nullopt);
+  EXPECT_SAYS(refusal("per_device_train_batch_size: auto"),
+              "'per_device_train_batch_size' (auto_find_batch_size: true) needs global_batch_size");
+  EXPECT_SAYS(refusal("per_device_train_batch_size: auto\nauto_find_batch_size: false\nglobal_batch_size: 8"),
+              "exclude each other");
+  EXPECT_SAYS(
+      refusal("per_device_train_batch_size: auto\nglobal_batch_size: 8\nfp8: true\nfp8_recipe: current\n"
+              "bf16: true\ndeterministic: strict"),
+      "per_device_train_batch_size");
+}
+
 TEST(Derive, SharesBecomeSteps) {
   Config c = read("warmup_ratio: 0.03").config;
   EXPECT_EQ(warmup_steps(c, 101), 4);

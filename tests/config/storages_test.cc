@@ -33,6 +33,28 @@ TEST(Storages, GoFromWideToNarrowAndKeepWhatIsSet) {
   EXPECT_TRUE(leaves_storage_open(with("bf16: true\ngrad_dtype: fp32")));
 }
 
+// Recomputation changes no numbers: it comes before a lower precision, if no key says what is recomputed.
+TEST(Storages, ComeWithRecomputationBeforeALowerPrecision) {
+  const auto choices = [](const std::string& yaml) {
+    std::string all;
+    for (const Config& c : memory_choices(with(yaml))) all += c.param_dtype + "/" + c.recompute() + " ";
+    return all;
+  };
+  EXPECT_EQ(choices("bf16: true"), "fp32/none fp32/auto bf16/none bf16/auto bf16/none bf16/auto ");
+  EXPECT_EQ(choices("bf16: true\nparam_dtype: fp32\noptim_dtype: fp32"), "fp32/none fp32/auto ");
+  EXPECT_EQ(choices("pure_bf16: true"), "bf16/none bf16/auto ");
+  for (const auto& [said, level] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"recompute: none", "none"},
+           {"recompute: norms", "norms"},
+           {"recompute: auto", "auto"},
+           {"gradient_checkpointing: true", "full"},
+           {"gradient_checkpointing: false", "none"},
+           {"disable_gradient_checkpointing: true", "none"}}) {
+    EXPECT_EQ(choices("bf16: true\n" + said), "fp32/" + level + " bf16/" + level + " bf16/" + level + " ")
+        << said;
+  }
+}
+
 TEST(Storages, OfAResumedRunAreThoseThatItHad) {
   const Config saved = with("pure_bf16: true\noptim_dtype: int8"), open = with("bf16: true");
   const Config now = with_storage_of(saved, open);

@@ -37,6 +37,14 @@ bool leaves_storage_open(const Config& config);
 /// holds most: fp32; all in bf16, rounded stochastically; moments in 8 bits. Keys that are set stay.
 std::vector<Config> storages(const Config& config);
 
+/// Whether a key says what is recomputed.
+bool says_recompute(const Config& config);
+
+/// Returns what a run tries in turn until its memory suffices: each of storages(). If no key says what is
+/// recomputed, each is followed by itself with `recompute: auto`, since recomputation changes no numbers and
+/// a lower precision does.
+std::vector<Config> memory_choices(const Config& config);
+
 /// `config` with what the run that wrote `saved` stored its states in, where it is left open.
 Config with_storage_of(const Config& saved, Config config);
 
