@@ -150,8 +150,9 @@ TEST(Fp8, PaysForLargeProductsAndNotForSmallOnes) {
     small.architecture = model::find_shape("tiny");
     small.tokens = 512;
     const std::string warning = fp8_warning(small);
-    for (const char* part : {"FP8 does not pay here: with 512 tokens per micro-batch it makes each layer's products ",
-                             " microseconds slower, and its copies cost ", "fp8: false is faster"}) {
+    for (const char* part :
+         {"FP8 does not pay here: with 512 tokens per micro-batch it makes each layer's products ",
+          " microseconds slower, and its copies cost ", "fp8: false is faster"}) {
       EXPECT_NE(warning.find(part), std::string::npos) << warning;
     }
   }

@@ -26,8 +26,8 @@ struct Card {
 /// All that are known, in the order in which messages name them.
 std::span<const Card> cards();
 std::vector<std::string> card_keys();
-/// The card with that key, in any case, or with the name that its driver says. Throws Error (usage), which lists the
-/// keys, for another one.
+/// The card with that key, in any case, or with the name that its driver says. Throws Error (usage), which
+/// lists the keys, for another one.
 const Card& find_card(const std::string& key);
 /// The card that a device's description ("GPU 0: NVIDIA H200 (139.8 GiB)") names; nullptr for another GPU.
 const Card* described_card(const std::string& description);
