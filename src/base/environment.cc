@@ -138,6 +138,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "wrong, and the "
      "program says so",
      "src/comm/process.cc", test},
+    {"OCTETRUN_TEST_SWEEPS", "anything", "tests of GEMMs on AMX take thousands of shapes. Not set: a few",
+     "tests/ops/gemm_amx_test.cc", test},
     {"OCTETRUN_SOAK_STEPS", "a number", "steps of the soak test of stores. Not set: a few",
      "tests/store/soak_test.cc", test},
     {"OCTETRUN_STRICT_TOKENS", "a number",
@@ -185,6 +187,12 @@ constexpr EnvironmentVariable kVariables[] = {
      "OpenMP's own: threads that a rank computes with on CPUs, and for what is left to the CPU on GPUs. Not "
      "set: the cores of its host are divided among its ranks",
      "src/device/cpu/threads.cc", foreign},
+    {"OMP_WAIT_POLICY", "`passive` or `active`",
+     "OpenMP's own: whether threads that wait for each other sleep or spin. Not set: they spin, and sleep soon "
+     "if the cores turn out to be shared with other work",
+     "src/device/cpu/shared_cores.cc", foreign},
+    {"GOMP_SPINCOUNT", "a number", "that of GNU's OpenMP: how often a waiting thread looks before it sleeps",
+     "src/device/cpu/shared_cores.cc", foreign},
     {"OMP_STACKSIZE", "a size, such as `512K`",
      "OpenMP's own: stack of each of these threads. Not set: as `ulimit -s` says",
      "src/device/cpu/threads.cc", foreign},

@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <dnnl.hpp>
@@ -11,6 +12,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "cpu/attention_amx.h"
@@ -195,9 +197,39 @@ void dense_matmul(const MatmulShape& shape, const MatmulData& data) {
   }
 }
 
-}  // namespace
+/// Whether this machine and the loaded oneDNN have the fault of is_wrong_on_amx().
+bool has_amx_fault() {
+#if defined(__x86_64__)
+  static const bool faulty = dnnl_version()->major < 3 &&
+                             dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  return faulty;
+#else
+  return false;
+#endif
+}
 
-std::size_t matmul_scratch(const MatmulShape& shape) {
+/// The last columns of a shape that is_wrong_on_amx(): without them n is a multiple of 32.
+constexpr std::int64_t kLastColumns = 16;
+
+/// The shape of the GEMM of `count` columns of D, and its arrays from column `begin` on.
+MatmulShape columns_of(const MatmulShape& whole, std::int64_t count) {
+  MatmulShape part = whole;
+  part.n = count;
+  if (part.ldb == 0) part.ldb = whole.b_transposed ? whole.k : whole.n;
+  return part;
+}
+MatmulData columns_of(const MatmulShape& part, const MatmulData& whole, std::int64_t begin) {
+  const auto from = [begin](const void* data, std::int64_t apart, DType dtype) {
+    return static_cast<const std::byte*>(data) + static_cast<std::size_t>(begin * apart) * size_of(dtype);
+  };
+  MatmulData data = whole;
+  data.b = from(whole.b, part.b_transposed ? part.ldb : 1, part.operands);
+  data.d = const_cast<std::byte*>(from(whole.d, 1, part.result));
+  if (whole.bias != nullptr) data.bias = whole.bias + begin;
+  return data;
+}
+
+std::size_t whole_matmul_scratch(const MatmulShape& shape) {
   try {
     return compiled(without_columns(shape))->scratch.get_size();
   } catch (const dnnl::error& error) {
@@ -205,7 +237,7 @@ std::size_t matmul_scratch(const MatmulShape& shape) {
   }
 }
 
-void matmul(const MatmulShape& shape, const MatmulData& data) {
+void whole_matmul(const MatmulShape& shape, const MatmulData& data) {
   const Columns columns(shape);
   MatmulData dense = data;
   std::vector<std::byte> a, b, d;
@@ -228,6 +260,28 @@ void matmul(const MatmulShape& shape, const MatmulData& data) {
   }
   dense_matmul(without_columns(shape), dense);
   if (columns.d) copy_column(d.data(), 1, data.d, shape.ldd, shape.m, shape.result);
+}
+
+}  // namespace
+
+bool is_wrong_on_amx(const MatmulShape& shape) {
+  return shape.operands == DType::bf16 && shape.k == 63 && shape.n >= 80 && shape.n % 32 == 16 &&
+         shape.m % 16 != 0;
+}
+
+std::size_t matmul_scratch(const MatmulShape& shape) {
+  if (!has_amx_fault() || !is_wrong_on_amx(shape)) return whole_matmul_scratch(shape);
+  return std::max(whole_matmul_scratch(columns_of(shape, shape.n - kLastColumns)),
+                  whole_matmul_scratch(columns_of(shape, kLastColumns)));
+}
+
+void matmul(const MatmulShape& shape, const MatmulData& data) {
+  if (!has_amx_fault() || !is_wrong_on_amx(shape)) return whole_matmul(shape, data);
+  const std::int64_t first = shape.n - kLastColumns;
+  for (const auto& [begin, count] : {std::pair{std::int64_t{0}, first}, {first, kLastColumns}}) {
+    const MatmulShape part = columns_of(shape, count);
+    whole_matmul(part, columns_of(part, data, begin));
+  }
 }
 
 bool has_amx_bf16() {

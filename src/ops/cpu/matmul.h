@@ -40,6 +40,10 @@ struct MatmulData {
   std::size_t scratch_bytes = 0;
 };
 
+/// Returns true for bf16 shapes that kernels of oneDNN 2.6 for AMX compute wrongly or with an illegal
+/// instruction: k is 63, n is at least 80 and 16 more than a multiple of 32, m is no multiple of 16.
+bool is_wrong_on_amx(const MatmulShape& shape);
+
 /// Scratch bytes that `matmul` uses for this shape.
 std::size_t matmul_scratch(const MatmulShape& shape);
 /// Runs on the calling thread and its OpenMP team; all sizes above zero. With less scratch than it needs (a
