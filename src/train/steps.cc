@@ -6,8 +6,13 @@ void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
   // Had before the step begins: what goes wrong with it can still be told to all ranks.
   runtime::HostBatch batch = next(true);
   engine_.begin(static_cast<int>(accumulation_));
+  micro_batch(batch, logits);
+  for (std::int64_t i = 1; i < accumulation_; ++i) micro_batch(next(false), logits);
+}
+
+void StepLoop::micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits) {
   engine_.micro_batch(batch, logits);
-  for (std::int64_t i = 1; i < accumulation_; ++i) engine_.micro_batch(next(false), logits);
+  waiting_.look();
 }
 
 store::StepResult StepLoop::take(const NextBatch& next, const std::function<bool()>& may_update) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "octet/device/shared_cores.h"
 #include "octet/feed/loader.h"
 #include "octet/model/transformer.h"
 #include "octet/optim/schedule.h"
@@ -35,11 +36,13 @@ class StepLoop {
 
  private:
   void pass(const NextBatch& next, const model::LogitsHook& logits);
+  void micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits);
 
   Engine& engine_;
   const optim::Schedule& schedule_;
   std::int64_t accumulation_;
   std::int64_t done_;
+  cpu::WaitingThreads waiting_;
 };
 
 }  // namespace octet::train

@@ -1,0 +1,68 @@
+// How threads of OpenMP wait for each other at the end of an op. On cores of their own they spin, which is
+// fastest. Beside other work spinning threads use up their turns and are then kept from their cores: short
+// ops become up to a hundred times slower. So the time that threads wait for a core is measured.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace octet::cpu {
+
+/// Decides by measurements whether cores are shared.
+class SharedCores {
+ public:
+  /// Adds a measurement: the threads waited `waited` seconds for a core, all together, in `passed` seconds.
+  /// Returns the new answer if it changes.
+  std::optional<bool> add(double waited, double passed);
+  bool shared() const { return shared_; }
+
+ private:
+  bool shared_ = false;
+  int in_a_row_ = 0;       ///< measurements that say so
+  double quiet_ = 0;       ///< seconds without waiting
+  double patience_ = 10;   ///< seconds after which cores count as quiet
+};
+
+/// Lets waiting threads of OpenMP sleep soon while this object lives: GNU's library spins 300 times less if it
+/// has more threads than there are cores, so it is given idle ones.
+class SleepingThreads {
+ public:
+  SleepingThreads();
+  ~SleepingThreads();
+  SleepingThreads(const SleepingThreads&) = delete;
+  SleepingThreads& operator=(const SleepingThreads&) = delete;
+  /// Returns false if the system does not give the threads.
+  bool active() const { return idle_ != nullptr; }
+
+ private:
+  struct Idle;
+  std::unique_ptr<Idle> idle_;
+};
+
+/// Measures the threads of ops of the calling thread and chooses how they wait.
+class WaitingThreads {
+ public:
+  WaitingThreads();
+  ~WaitingThreads();
+  WaitingThreads(const WaitingThreads&) = delete;
+  WaitingThreads& operator=(const WaitingThreads&) = delete;
+
+  /// Call often, between ops, from one thread. Measures at most five times a second. Logs that cores are
+  /// shared. Does nothing for a single thread, or if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set.
+  void look();
+
+ private:
+  void measure(std::chrono::steady_clock::time_point now);
+
+  bool chosen_;  ///< by the user
+  std::vector<int> threads_;
+  std::chrono::steady_clock::time_point last_{};
+  double waited_ = 0;
+  SharedCores cores_;
+  bool told_ = false;
+  std::unique_ptr<SleepingThreads> sleeping_;
+};
+
+}  // namespace octet::cpu
