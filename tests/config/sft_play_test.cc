@@ -75,13 +75,13 @@ TEST(SftPlay, KeysMayStandWithoutTheirSection) {
       {"with hyphens", "", {"--max-seq-len", "512", "--batch_size", "4"}, 512, 4, "'batch_size' is read as"},
       {"the command line wins", "batch_size: 2\nmax_seq_len: 1024\n", {"train.batch_size=8"}, 1024, 8, ""},
       {"over a key in its section too",
-       "tuning: {lora: {r: 8}}\n",
+       "tuning: {mode: lora, lora: {r: 8}}\n",
        {"batch_size=3", "model.max_seq_len=256"},
        256,
        3,
        ""},
       {"a key of three parts",
-       "alpha: 7\nmax_seq_len: 128\nbatch_size: 1\n",
+       "tuning: {mode: lora}\nalpha: 7\nmax_seq_len: 128\nbatch_size: 1\n",
        {},
        128,
        1,
@@ -104,7 +104,7 @@ TEST(SftPlay, KeysMayStandWithoutTheirSection) {
     return "";
   };
   EXPECT_SAYS(message("epochs: 2\n"), "'train.epochs' is given twice");
-  EXPECT_SAYS(message("max_seq_length: 2\n"), "did you mean 'model.max_seq_len'");
+  EXPECT_SAYS(message("max_seq_lem: 2\n"), "did you mean 'model.max_seq_len'");
   EXPECT_SAYS(message("backend: x\n"), "unknown key 'backend'");
 }
 
