@@ -194,21 +194,25 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (address == MAP_FAILED) fail("cannot map a file", path, errno);
   data_ = static_cast<const std::byte*>(address);
+  watched_ = WatchedMapping(data_, size_, file.fd, path_);
 }
 
 MappedFile::~MappedFile() {
+  watched_ = {};
   if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      watched_(std::move(other.watched_)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(watched_, other.watched_);
   return *this;
 }
 

@@ -159,21 +159,25 @@ PartMemory::PartMemory(std::string path, int fd, std::size_t size, bool writes)
   void* data = ::mmap(nullptr, size_, writes ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
   if (data == MAP_FAILED) file_error("cannot map memory for a checkpoint", path_, errno);
   data_ = static_cast<std::byte*>(data);
+  watched_ = WatchedMapping(data_, size_, fd, path_, WatchedMapping::Loss::hashed);
 }
 
 PartMemory::~PartMemory() {
+  watched_ = {};
   if (data_ != nullptr) ::munmap(data_, size_);
 }
 
 PartMemory::PartMemory(PartMemory&& other) noexcept
     : path_(std::move(other.path_)),
       data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+      size_(std::exchange(other.size_, 0)),
+      watched_(std::move(other.watched_)) {}
 
 PartMemory& PartMemory::operator=(PartMemory&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(watched_, other.watched_);
   return *this;
 }
 

@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "octet/base/mapped_files.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/tensor_header.h"
 
@@ -76,6 +77,7 @@ class PartMemory {
   std::string path_;
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  WatchedMapping watched_;
 };
 
 /// Copies the values of the slices, for which the header was made, and hashes them on the way.

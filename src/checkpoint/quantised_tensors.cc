@@ -224,6 +224,7 @@ void WeightFolder::decode_nf4(const QuantisedTensor& q, std::int64_t begin, std:
   ops::nf4_decode(*stream, args);
   stream->synchronize();
   if (first != begin) std::copy_n(values.data() + (begin - first), count, out);
+  require_mapped_files();
 }
 
 void WeightFolder::decode_fp8(const QuantisedTensor& q, std::int64_t begin, std::int64_t count,
@@ -250,6 +251,7 @@ void WeightFolder::read_stored(const TensorSlice& slice) const {
     check(slice.begin == 0 && from.size() == static_cast<std::size_t>(slice.count) * size_of(slice.dtype),
           "arrays of a quantised tensor are read whole");
     std::memcpy(slice.data, from.data(), from.size());
+    require_mapped_files();
   };
   const QuantisedTensor* q = quantised(slice.name);
   if (q != nullptr && slice.dtype == DType::u8) return whole(bytes(*q->codes));

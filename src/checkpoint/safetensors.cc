@@ -92,6 +92,7 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int
   const StoredTensor& tensor = at(name);
   const std::byte* const from = range(*this, tensor, begin, count, true);
   to_float(tensor.dtype, from, count, out);
+  require_mapped_files();
   leave_pages(from, static_cast<std::size_t>(count) * size_of(tensor.dtype));
 }
 
@@ -106,12 +107,14 @@ void SafetensorsFile::leave(const std::string& name, std::int64_t begin, std::in
 void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int64_t count, Bf16* out) const {
   const StoredTensor& tensor = at(name);
   checkpoint::to_bf16(tensor.dtype, range(*this, tensor, begin, count, true), count, out);
+  require_mapped_files();
 }
 
 void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int64_t count,
                            std::int64_t* out) const {
   const StoredTensor& tensor = at(name);
   to_int64(tensor.dtype, range(*this, tensor, begin, count, false), count, out);
+  require_mapped_files();
 }
 
 void WeightFolder::read(const TensorSlice& slice) const {

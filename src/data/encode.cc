@@ -11,6 +11,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/mapped_files.h"
 #include "octet/base/strings.h"
 
 namespace octet::data {
@@ -25,8 +26,14 @@ void remember(EncodingCounts& counts, const std::string& reason) {
 // The row, or nothing for one that cannot be read.
 std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts) {
   try {
-    return place.file->row(place.row);
+    Json row = place.file->row(place.row);
+    require_mapped_files();
+    return row;
+  } catch (const ShortenedFile&) {
+    throw;
   } catch (const Error& e) {
+    // The row may be broken because its file has lost its end.
+    require_mapped_files(FileSizes::always);
     ++counts.broken;
     const Problem& p = e.problem();
     remember(counts, place.file->where(place.row) + ": " + p.what + (p.found.empty() ? "" : ": " + p.found));
@@ -187,6 +194,7 @@ Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare
   work();
   for (auto& thread : pool) thread.join();
   Encoded all = parts.take();
+  require_mapped_files(FileSizes::always);
   if (all.counts.broken > share.max_broken) throw too_many_broken(all.counts, share.max_broken);
   return all;
 }

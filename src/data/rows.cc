@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/json_digits.h"
+#include "octet/base/mapped_files.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 #include "row_bytes.h"
@@ -119,9 +120,7 @@ class TextLines : public LineReader {
   Json row(std::int64_t i) const override { return Json{{"text", std::string(text(i))}}; }
 };
 
-}  // namespace
-
-std::unique_ptr<RowReader> open_rows(const std::string& path) {
+std::unique_ptr<RowReader> reader_of(const std::string& path) {
   const std::string ending = data_ending(path);
   if (ending == "jsonl" || ending == "ndjson") {
     auto lines = std::make_unique<JsonLines>(path);
@@ -148,6 +147,14 @@ std::unique_ptr<RowReader> open_rows(const std::string& path) {
                .where = path,
                .fix = "convert it to JSON lines",
                .code = ExitCode::usage});
+}
+
+}  // namespace
+
+std::unique_ptr<RowReader> open_rows(const std::string& path) {
+  auto reader = reader_of(path);
+  require_mapped_files();
+  return reader;
 }
 
 bool is_data_file(const std::string& path) {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 
@@ -172,10 +173,17 @@ class ColumnReader : public RowReader {
   std::vector<std::int64_t> ends_;
 };
 
+// The file as Arrow reads it, without a copy of its bytes.
+std::shared_ptr<arrow::io::RandomAccessFile> file_of(const MappedFile& map) {
+  const std::string_view text = map.text();
+  return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
+      reinterpret_cast<const std::uint8_t*>(text.data()), static_cast<std::int64_t>(text.size())));
+}
+
 class ArrowReader : public ColumnReader {
  public:
-  explicit ArrowReader(const std::string& path) : ColumnReader(path) {
-    auto file = value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ), path);
+  explicit ArrowReader(const std::string& path) : ColumnReader(path), map_(path) {
+    auto file = file_of(map_);
     const auto magic = value_of(file->ReadAt(0, 6), path);
     if (magic->size() == 6 && std::string_view(*magic) == "ARROW1") {
       const auto reader = value_of(arrow::ipc::RecordBatchFileReader::Open(file), path);
@@ -204,13 +212,14 @@ class ArrowReader : public ColumnReader {
     add_part(batch->num_rows());
     batches_.push_back(std::move(batch));
   }
+  MappedFile map_;
   Batches batches_;
 };
 
 class ParquetReader : public ColumnReader {
  public:
-  explicit ParquetReader(const std::string& path) : ColumnReader(path) {
-    auto file = value_of(arrow::io::MemoryMappedFile::Open(path, arrow::io::FileMode::READ), path);
+  explicit ParquetReader(const std::string& path) : ColumnReader(path), map_(path) {
+    auto file = file_of(map_);
     reader_ = value_of(parquet::arrow::OpenFile(std::move(file), arrow::default_memory_pool()), path);
     for (int g = 0; g < reader_->num_row_groups(); ++g) {
       add_part(reader_->parquet_reader()->metadata()->RowGroup(g)->num_rows());
@@ -241,6 +250,7 @@ class ParquetReader : public ColumnReader {
     if (kept_.size() > kKept) kept_.pop_back();
     return kept_.front().second;
   }
+  MappedFile map_;
   std::unique_ptr<parquet::arrow::FileReader> reader_;
   mutable std::mutex mutex_;
   mutable std::list<std::pair<std::size_t, std::shared_ptr<arrow::RecordBatch>>> kept_;

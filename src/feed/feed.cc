@@ -22,6 +22,15 @@ std::int64_t whole_groups_of(const config::Config& config, const config::Batch& 
   return setup::is_strict(config) ? batch.micro : batch.micro * batch.world;
 }
 
+// Runs `work` on all ranks. Throws DataError on all of them if it throws an Error on one.
+void together_with_data(comm::Job& job, const std::function<void()>& work) {
+  try {
+    job.together(work);
+  } catch (const Error& e) {
+    throw DataError(e.problem());
+  }
+}
+
 std::string hash_of(const LongArray<std::int64_t>& numbers) {
   const auto span = numbers.span();
   return hash128_hex({reinterpret_cast<const char*>(span.data()), span.size_bytes()});
@@ -71,8 +80,10 @@ void require_same_order(const Json& state, const Json& place, const std::string&
 
 class IndexedFeed final : public Feed {
  public:
-  IndexedFeed(const config::Config& config, const config::Batch& batch, const Corpus& corpus)
-      : corpus_(corpus),
+  IndexedFeed(runtime::Session& session, const config::Config& config, const config::Batch& batch,
+              const Corpus& corpus)
+      : session_(session),
+        corpus_(corpus),
         batch_(batch),
         order_{.items = corpus.training_items.size(),
                .global_batch = batch.global,
@@ -127,9 +138,18 @@ class IndexedFeed final : public Feed {
     loader_ =
         std::make_unique<Loader>(corpus_.training, corpus_.training_items, order_, deal, order_.first_step);
   }
-  runtime::HostBatch next(bool, double* waited) override {
+  // Ranks do not wait for each other here: failures are found between steps, by failed().
+  runtime::HostBatch next(bool first_of_step, double* waited) override {
+    if (first_of_step && batch_.world == 1 && failed()) require_data();
+    runtime::HostBatch batch = loader_->next(waited);
     ++given_;
-    return loader_->next(waited);
+    return batch;
+  }
+  bool failed() const override { return loader_ && loader_->failure(); }
+  void require_data() override {
+    together_with_data(session_.job(), [this] {
+      if (const auto failure = loader_->failure()) std::rethrow_exception(failure);
+    });
   }
   // The order is known, so nobody has to be asked.
   Step step() const override {
@@ -162,6 +182,7 @@ class IndexedFeed final : public Feed {
     return order_hash_;
   }
 
+  runtime::Session& session_;
   mutable std::string order_hash_;  ///< made when it is wanted
   const Corpus& corpus_;
   config::Batch batch_;
@@ -266,7 +287,7 @@ class StreamFeed final : public Feed {
     const auto take = [&] { batch = loader_->next(waited); };
     // Rows that cannot be read show between two steps.
     if (first_of_step) {
-      session_.job().together(take);
+      together_with_data(session_.job(), take);
     } else {
       take();
     }
@@ -274,6 +295,9 @@ class StreamFeed final : public Feed {
     place_ = step_.behind;
     return batch;
   }
+  // next() finds failures on all ranks before each step.
+  bool failed() const override { return false; }
+  void require_data() override {}
   Step step() const override {
     return {.samples = step_.items,
             .tokens = step_.tokens,
@@ -320,7 +344,7 @@ std::unique_ptr<Feed> make_feed(runtime::Session& session, const config::Config&
                                 const Corpus& corpus) {
   if (corpus.rows) return std::make_unique<StreamFeed>(session, config, batch, encoder, corpus);
   std::unique_ptr<Feed> feed;
-  session.job().together([&] { feed = std::make_unique<IndexedFeed>(config, batch, corpus); });
+  session.job().together([&] { feed = std::make_unique<IndexedFeed>(session, config, batch, corpus); });
   return feed;
 }
 

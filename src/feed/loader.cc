@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "octet/base/mapped_files.h"
+
 namespace octet::feed {
 
 void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::Items& items,
@@ -70,6 +72,7 @@ void Loader::run() {
           which[static_cast<std::size_t>(i)] = order_.item(step_, deal_.first_place(a) + i);
         }
         runtime::HostBatch batch = make_batch(set_, items_, which);
+        require_mapped_files();
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || ready_.size() < ahead_; });
         if (stop_) return;
@@ -82,6 +85,11 @@ void Loader::run() {
     failure_ = std::current_exception();
     changed_.notify_all();
   }
+}
+
+std::exception_ptr Loader::failure() {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 runtime::HostBatch Loader::next(double* waited_seconds) {

@@ -164,6 +164,8 @@ class Run {
   void stand_at_checkpoint();
   /// Begins to take steps, or begins again.
   void start_steps();
+  /// Saves a checkpoint of the steps that are done, before the run ends by an error of its data.
+  void keep_before_data_error();
   /// With so many passes over the data behind.
   void evaluate(double epoch);
   /// Whether, with load_best_model_at_end, these weights are the best that were evaluated.

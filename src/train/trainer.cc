@@ -38,16 +38,18 @@ double mean_loss(const store::StepResult& result) {
 /// What a rank asks for between two steps.
 struct Wishes {
   bool save = false, stop = false, settle = false;
+  bool data = false;  ///< looks at its data, which cannot be read
 };
 
 /// What any rank asks for.
 Wishes wishes_of_all(comm::Channel& channel, const Wishes& own) {
   Wishes all;
-  const int bits = (own.save ? 1 : 0) + (own.stop ? 2 : 0) + (own.settle ? 4 : 0);
+  const int bits = (own.save ? 1 : 0) + (own.stop ? 2 : 0) + (own.settle ? 4 : 0) + (own.data ? 8 : 0);
   for (const std::int64_t of_rank : channel.all_gather_int(bits)) {
     all.save |= (of_rank & 1) != 0;
     all.stop |= (of_rank & 2) != 0;
     all.settle |= (of_rank & 4) != 0;
+    all.data |= (of_rank & 8) != 0;
   }
   return all;
 }
@@ -167,6 +169,15 @@ store::StepResult Run::train_step() {
   engine_->instance().check_products();
   guard(result, spike);
   return result;
+}
+
+void Run::keep_before_data_error() {
+  if (step_ == 0 || !may_be_saved()) return;
+  save_for_good();
+  if (session_.prints()) {
+    log::info("the data cannot be read any further; the checkpoint of step " + with_commas(step_) +
+              " is kept: " + last_checkpoint_);
+  }
 }
 
 void Run::evaluate(double epoch) {
@@ -350,12 +361,23 @@ int Run::run() {
   signals.begin_steps();
   while (step_ < total_steps_ && !stopped) {
     make_up_for_evaluation();
-    train_step();
+    try {
+      train_step();
+    } catch (const feed::DataError&) {
+      keep_before_data_error();
+      throw;
+    }
     if (goes_back()) continue;
     look_at_memory();
     signals.at_step(step_, saved_step_);
-    const Wishes wishes = wishes_of_all(
-        job_, {.save = signals.take_save(), .stop = signals.stop(), .settle = saver_->asks_to_settle()});
+    const Wishes wishes = wishes_of_all(job_, {.save = signals.take_save(),
+                                               .stop = signals.stop(),
+                                               .settle = saver_->asks_to_settle(),
+                                               .data = feed_->failed()});
+    if (wishes.data && step_ < total_steps_) {
+      keep_before_data_error();
+      feed_->require_data();
+    }
     stopped = wishes.stop && step_ < total_steps_;
     if (wishes.settle) settle_save();
     // Who stops a run may not give it the time of an evaluation.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
+#include "octet/base/mapped_files.h"
 
 namespace octet {
 
@@ -38,7 +39,8 @@ void sync_folder(const std::string& path);
 /// True when a file or folder exists.
 bool path_exists(const std::string& path);
 
-/// A file mapped read-only. Movable, not copyable. Empty files have size 0 and no data.
+/// A file mapped read-only. Movable, not copyable. Empty files have size 0 and no data. If the file becomes
+/// shorter, its lost pages read as zeros and require_mapped_files() throws.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -54,6 +56,7 @@ class MappedFile {
   std::string path_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
+  WatchedMapping watched_;
 };
 
 /// 64-bit XXH3 hash of some bytes, and 128-bit as 32 hexadecimal digits.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "octet/base/error.h"
 #include "octet/base/json_fwd.h"
 #include "octet/config/config.h"
 #include "octet/config/derive.h"
@@ -16,6 +17,12 @@
 #include "octet/runtime/session.h"
 
 namespace octet::feed {
+
+/// Thrown on all ranks before a step whose data cannot be read. The state is that after the step before.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
 
 class Feed {
  public:
@@ -58,6 +65,10 @@ class Feed {
   /// The next micro-batch of this rank; `waited` is raised by the seconds that had to be waited.
   /// `first_of_step`: the first of a step, where all ranks throw when one met an Error.
   virtual runtime::HostBatch next(bool first_of_step, double* waited) = 0;
+  /// Returns true if a later next() of this rank will throw and not find that on all ranks.
+  virtual bool failed() const = 0;
+  /// Throws DataError on all ranks if failed() is true on one of them.
+  virtual void require_data() = 0;
   /// The step of which next() gave micro-batches last; before that, the place of go_on() with nothing in it.
   virtual Step step() const = 0;
   /// The place behind the step of which next() gave micro-batches last, for go_on().

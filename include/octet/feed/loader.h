@@ -32,6 +32,8 @@ class Loader {
   /// The next micro-batch in order (step by step, micro-batch by micro-batch); empty when a partial step has
   /// no items for it. `waited_seconds`, if given, is raised by the time the call had to wait.
   runtime::HostBatch next(double* waited_seconds = nullptr);
+  /// The Error that ended the laying out of micro-batches; null if there is none.
+  std::exception_ptr failure();
 
  private:
   void run();

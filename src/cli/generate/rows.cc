@@ -80,6 +80,7 @@ QuestionFile::QuestionFile(const std::string& path, const Shard& shard) : rows_(
 
 Question QuestionFile::read(std::int64_t i) const {
   Json row = rows_->row(first_ + i);
+  require_mapped_files();
   if (row.is_object() && row.contains("prompt_ids")) {
     Question question;
     question.prompt_ids = ids_of(row["prompt_ids"], where(i));
