@@ -1,6 +1,7 @@
 // axolotl's lists of data sets.
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "dialect_axolotl.h"
 
@@ -17,6 +18,7 @@ class Sets {
   void take(const Node& node) {
     for (const Node& item : list_of(node).items) take_item(item);
     target_.settings.add(trains_ ? "dataset" : "eval_dataset", paths_, at_, target_.replace);
+    add_split();
     if (!trains_ || texts_ == 0) return;
     const bool only_texts = texts_ == paths_.items.size();
     target_.settings.add("stage", scalar_node(only_texts ? "pt" : "sft"), at_, target_.replace);
@@ -24,6 +26,10 @@ class Sets {
 
  private:
   static constexpr const char* kColumns = "name the columns in dataset_info.json, and the set in dataset";
+  static constexpr const char* kSplits =
+      "describe the sets in dataset_info.json, each with its \"split\", and name these entries in dataset";
+  static constexpr const char* kSlices =
+      "name the split alone; max_samples takes the first rows of each set, val_set_size holds rows out";
   static constexpr const char* kThoughts = "write thoughts into the content, between <think> and </think>";
   static constexpr const char* kByRole = "answers are trained, whole; train_on_inputs adds the rest";
   /// What a set says that is read here, or is the same whatever it says.
@@ -99,8 +105,8 @@ class Sets {
     for (const auto& [key, value] : item.members) {
       if (std::ranges::find(known, key) == known.end()) unknown_key(key, at_.where + ": " + at_.key, known);
     }
-    only(item, "split", {"train"}, kColumns);
-    only(item, "name", {}, kColumns);
+    take_split(item);
+    only(item, "name", {}, "describe the set in dataset_info.json with this name as its \"subset\"");
     only(item, "field", {"text"}, kColumns);
     only(item, "field_system", {"system"}, kColumns);
     only(item, "field_tools", {"tools"}, kColumns);
@@ -123,6 +129,25 @@ class Sets {
     if (jinja != nullptr && !jinja->is_null())
       target_.settings.add("template", *jinja, {at_.where, at_.key + ".chat_template_jinja"},
                            target_.replace);
+  }
+
+  // One key holds the split of all sets: all must name the same one.
+  void take_split(const Node& item) {
+    const Node* split = item.find("split");
+    Node found = scalar_node("train");
+    if (split != nullptr && !split->is_null()) found = *split;
+    const std::string word = word_of(found);
+    if (word.empty() || word.find_first_of("[]+%:") != std::string::npos)
+      refuse(found, "split", "the name of a split, such as train", kSlices);
+    if (split_ && word_of(*split_) != word) refuse(found, "split", "one split for all sets", kSplits);
+    if (!split_) split_ = found;
+    names_split_ |= split != nullptr && !split->is_null();
+  }
+  // If no set names a split the default of the key holds.
+  void add_split() const {
+    if (!names_split_ || (trains_ && word_of(*split_) == "train")) return;
+    const char* key = trains_ ? "dataset_train_split" : "dataset_test_split";
+    target_.settings.add(key, *split_, {at_.where, at_.key + ".split"}, target_.replace);
   }
 
   void take_mappings(const Node& item, const std::string& fix) const {
@@ -180,6 +205,8 @@ class Sets {
   const Target& target_;
   bool trains_;
   Node paths_;
+  std::optional<Node> split_;
+  bool names_split_ = false;
   std::size_t texts_ = 0;
 };
 

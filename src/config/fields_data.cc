@@ -136,12 +136,19 @@ void add_format(Table& t) {
 
 void add_sets(Table& t) {
   t.used("dataset", &Config::dataset,
-         "What is trained: names of dataset_dir/dataset_info.json, paths, or globs; a list or separated by "
-         "commas.")
+         "What is trained: names of dataset_dir/dataset_info.json, paths, globs, or names of the hub "
+         "(owner/name) that Hugging Face's cache holds; a list or separated by commas.")
       .decides_numbers();
   t.used("dataset_dir", &Config::dataset_dir, "Folder of dataset_info.json and of relative paths.");
   t.used("eval_dataset", &Config::eval_dataset,
          "What is evaluated, written like dataset; excludes val_size.");
+  t.used("dataset_train_split", &Config::dataset_train_split,
+         "Split of the folders and hub data sets of dataset that is trained; null means train. An entry of "
+         "dataset_info.json with a split keeps its own.")
+      .decides_numbers();
+  t.used("dataset_test_split", &Config::dataset_test_split,
+         "Split of the folders and hub data sets of eval_dataset that is evaluated; null means validation, "
+         "or else test, or else train.");
   t.used("messages_column", &Config::messages_column,
          "Column of dataset and eval_dataset that holds conversations, where they are paths; null recognises "
          "rows by the names of their columns.")

@@ -8,8 +8,10 @@
 
 namespace octet::data {
 
-/// Files of a path: itself, or what a folder holds, by name. Throws Error for a folder that cannot be read.
-std::vector<std::string> files_of(const std::string& path);
+/// Returns a file itself, or the files of the chosen split of a folder (splits.h). `name` is what the
+/// configuration calls it.
+std::vector<std::string> files_of_path(const std::string& path, const std::string& name,
+                                       const DataOptions& options);
 
 /// Files that a pattern of the shell matches, by name.
 std::vector<std::string> expand_glob(const std::string& pattern);
@@ -17,9 +19,9 @@ std::vector<std::string> expand_glob(const std::string& pattern);
 /// Whether a name means a file, a folder or a pattern rather than an entry of dataset_info.json.
 bool looks_like_path(const std::string& name);
 
-/// Files of an entry: its file, or those of its folder (below `folder` and `subset`) that belong to its
-/// split. `file` is its file_name, `where` names the entry in messages.
-std::vector<std::string> files_of_entry(const Json& entry, const std::string& file, const std::string& where,
-                                        const DataOptions& options);
+/// Returns the files of an entry of dataset_info.json: its file, or those of its folder (below `folder` and
+/// `subset`) that belong to its split. `file` is its file_name, `where` names the entry in messages.
+std::vector<std::string> files_of_entry(const Json& entry, const std::string& name, const std::string& file,
+                                        const std::string& where, const DataOptions& options);
 
 }  // namespace octet::data

@@ -27,23 +27,33 @@ Json read_info(const std::string& folder, std::string* path) {
   std::vector<std::string> names;
   for (const auto& [key, value] : info.items()) names.push_back(key);
   const std::string near = nearest_name(name, names);
+  const bool on_hub = std::ranges::count(name, '/') == 1 && name.find('/') > 0 && !is_data_file(name);
   throw Error({.what = "data set '" + name + "' is not known",
-               .expected = "a name in " + info_path + ", a path, or a glob",
+               .expected = "a name in " + info_path + ", a path, a glob, or a data set in Hugging Face's cache",
                .found = names.empty() ? "no such file, and no dataset_info.json"
                                       : "no such name among " + std::to_string(names.size()),
                .where = "configuration key '" + options.key + "'",
-               .fix = near.empty() ? "check the path, or dataset_dir" : "did you mean '" + near + "'?",
+               .fix = !near.empty() ? "did you mean '" + near + "'?"
+                      : on_hub      ? "check the path, or fetch it (hf download --repo-type dataset " + name + ")"
+                                    : "check the path, or dataset_dir",
                .code = ExitCode::usage});
 }
 
-DataSource from_paths(const std::string& name, const std::vector<std::string>& paths) {
+DataSource from_files(const std::string& name, const std::vector<std::string>& files) {
   DataSource source;
   source.name = name;
-  for (const auto& path : paths) {
-    for (const auto& file : files_of(path)) source.files.push_back(open_rows(file));
-  }
+  for (const auto& file : files) source.files.push_back(open_rows(file));
   source.rows = source.file_rows();
   return source;
+}
+
+DataSource from_paths(const std::string& name, const std::vector<std::string>& paths,
+                      const DataOptions& options) {
+  std::vector<std::string> files;
+  for (const auto& path : paths) {
+    for (auto& file : files_of_path(path, name, options)) files.push_back(std::move(file));
+  }
+  return from_files(name, files);
 }
 
 // The first rows that can be read: what columns a set has.
@@ -151,16 +161,9 @@ void check_columns(const DataSource& source, const std::string& where, const cha
   }
 }
 
-// The folder of a data set of the hub that Hugging Face's libraries have fetched, in which its files, or the
-// folder of its subset, lie; "" where it is not there.
-std::string hub_files(const std::string& name, const std::string& subset) {
-  const std::string snapshot = hub_snapshot(hub_folder(), HubKind::dataset, name);
-  if (snapshot.empty()) return "";
-  const auto holds = [&](const std::string& folder) {
-    return subset.empty() ? !files_of(folder).empty() : path_exists(folder + "/" + subset);
-  };
-  const std::string below = snapshot + "/data";
-  return !holds(snapshot) && path_exists(below) && holds(below) ? below : snapshot;
+// The folder of a data set of the hub that Hugging Face's libraries have fetched; "" if it is not there.
+std::string hub_files(const std::string& name) {
+  return hub_snapshot(hub_folder(), HubKind::dataset, name);
 }
 
 // An entry of dataset_info.json: where its rows are and how they are read.
@@ -169,7 +172,7 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
   const std::string where = info_path + ": " + name;
   std::string file = json_string(entry, "file_name", "", where);
   const std::string on_hub = json_string(entry, "hf_hub_url", "", where);
-  if (file.empty() && !on_hub.empty()) file = hub_files(on_hub, json_string(entry, "subset", "", where));
+  if (file.empty() && !on_hub.empty()) file = hub_files(on_hub);
   std::string found_hub;
   for (const char* hub : {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name"}) {
     if (file.empty() && entry.contains(hub)) found_hub = hub;
@@ -186,7 +189,7 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
          .code = ExitCode::usage});
   }
   const RowFormat format = format_of_entry(entry, name, info_path);
-  DataSource source = from_paths(name, files_of_entry(entry, file, where, options));
+  DataSource source = from_files(name, files_of_entry(entry, name, file, where, options));
   source.format = format;
   check_columns(source, where, kNamedByEntry, other_columns(format));
   const std::int64_t picks = json_int(entry, "num_samples", 0, 1, INT64_C(1) << 40, where);
@@ -228,8 +231,9 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
         if (paths.empty() && path_exists(candidate)) paths = {candidate};
         if (paths.empty() && looks_like_path(name)) paths = expand_glob(candidate);
       }
+      if (const std::string fetched = paths.empty() ? hub_files(name) : ""; !fetched.empty()) paths = {fetched};
       if (paths.empty()) unknown_dataset(name, info, info_path, options);
-      source = from_paths(name, paths);
+      source = from_paths(name, paths, options);
       const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();
       if (source.rows > 0 && named) {
         source.format = named_format(source, options.columns);

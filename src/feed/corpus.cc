@@ -64,6 +64,8 @@ Mixes open_mixes(const config::Config& config) {
   mixes.training = data::RowMix(data::open_datasets(options), setup::mix_options(config));
   if (!config.eval_dataset.empty()) {
     options.dataset = config.eval_dataset;
+    options.split = config.dataset_test_split.value_or("");
+    options.evaluates = true;
     options.key = "eval_dataset";
     mixes.evaluation = data::RowMix(data::open_datasets(options), {});
   }

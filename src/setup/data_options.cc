@@ -42,6 +42,7 @@ data::DataOptions data_options(const config::Config& config) {
           .columns = {.messages = config.messages_column.value_or(""),
                       .prompt = config.prompt_column.value_or(""),
                       .response = config.response_column.value_or("")},
+          .split = config.dataset_train_split.value_or(""),
           .dataset_dir = config.dataset_dir,
           .max_samples = config.max_samples,
           .seed = config.order_seed()};

@@ -44,6 +44,8 @@ class Files {
     spill(folder_ / "few.jsonl", few);
     spill(folder_ / "many.jsonl", many);
     spill(folder_ / "other/few.jsonl", few + few);
+    spill(folder_ / "splits/train.jsonl", few);
+    spill(folder_ / "splits/validation.jsonl", few + few);
     spill(folder_ / "text.txt", text);
     Json columns = Json{{"messages", {turn("user", "m"), turn("assistant", "n")}}};
     columns["chat"] = {turn("user", "other"), turn("assistant", "talk")};
@@ -150,6 +152,16 @@ std::vector<KeyRow> set_rows() {
        {{files / "few.jsonl", few}},
        evaluation_of,
        "0 documents of 0 rows in 0 sequences"},
+      {"dataset_train_split",
+       {{"dataset", files / "splits"}},
+       {{"validation", "8 documents of 8 rows in 8 sequences"}},
+       sizes_of,
+       few},
+      {"dataset_test_split",
+       {{"eval_dataset", files / "splits"}},
+       {{"train", few}},
+       evaluation_of,
+       "8 documents of 8 rows in 8 sequences"},
       {"val_size",
        {},
        {{"3", "3 documents of 0 rows in 3 sequences"}, {"0.2", "2 documents of 0 rows in 2 sequences"}},

@@ -148,7 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"unknown_data_set",
               "dataset_dir={} dataset=nera",
               {"'nera' is not known", "did you mean 'near'"}},
-        Wrong{"split_without_files", "dataset_dir={} dataset=test", {"split 'test' of a data set is empty"}},
+        Wrong{"split_without_files", "dataset_dir={} dataset=test", {"split 'test' of data set 'test' is not there"}},
         Wrong{"split_without_rows", "dataset_dir={} dataset=validation", {"'validation' is empty"}},
         Wrong{"unknown_columns", "dataset={}/strange.jsonl", {"strange.jsonl"}},
         Wrong{"only_questions", "dataset={}/questions.jsonl", {"nothing to train on"}},

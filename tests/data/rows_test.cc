@@ -224,7 +224,7 @@ TEST_F(Rows, EntriesChooseSplitFolderAndSubset) {
   EXPECT_EQ(open("train")[0].rows, 2);
   EXPECT_EQ(open("test")[0].rows, 1);
   EXPECT_EQ(open("flat")[0].rows, 3);
-  EXPECT_SAYS(message([&] { open("dev"); }), "split 'dev' of a data set is empty");
+  EXPECT_SAYS(message([&] { open("dev"); }), "split 'dev' of data set 'dev' is not there");
   EXPECT_SAYS(message([&] { open("nosuch"); }), "set/de");
   EXPECT_SAYS(message([&] { open("slice"); }), "slices");
   EXPECT_SAYS(message([&] { open("file"); }), "no splits");

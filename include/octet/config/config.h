@@ -42,6 +42,8 @@ struct Config {
   Strings dataset;
   std::string dataset_dir = "data";
   Strings eval_dataset;
+  std::optional<std::string> dataset_train_split;
+  std::optional<std::string> dataset_test_split;
   std::optional<std::string> messages_column;
   std::optional<std::string> prompt_column;
   std::optional<std::string> response_column;

@@ -124,6 +124,8 @@ ColumnUse column_use(const DataSource& source);
 struct DataOptions {
   std::vector<std::string> dataset;  ///< names, paths or globs
   Columns columns;                   ///< of paths
+  std::string split;                 ///< of folders; "": train, for evaluation validation or test if there
+  bool evaluates = false;            ///< the sets are evaluated, not trained
   std::string dataset_dir = "data";
   std::optional<std::int64_t> max_samples;
   std::uint64_t seed = 42;
