@@ -20,6 +20,7 @@ install(PROGRAMS launch/mpirun DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-
 install(PROGRAMS launch/check-hosts DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-check-hosts)
 install(PROGRAMS launch/all DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-all)
 install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-supervise)
+install(FILES launch/hosts.bash launch/keeper.bash launch/messages.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/octet/launch)
 install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
 
 # The program writes its pages itself, where what was built runs here.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "command.h"
+#include "faults.h"
 #include "help/description.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
@@ -21,6 +22,7 @@
 #include "octet/device/gpus.h"
 #include "octet/device/threads.h"
 #include "octet/runtime/session.h"
+#include "octet/runtime/signals.h"
 #include "options.h"
 #include "version.h"
 
@@ -116,6 +118,14 @@ void require_mpi_launcher(const Arguments& arguments) {
     throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
 }
 
+// Hosts that a platform has started without MPI would each train alone.
+void require_mpi_between_hosts(const Arguments& arguments) {
+  if (std::ranges::find(arguments, "--help") != arguments.end()) return;
+  const comm::Launched launched = comm::hosts_without_mpi(environment_variable);
+  if (launched.size > 1)
+    throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
+}
+
 // A command of one process does its work once, however many a launcher started.
 int run_once(const Command& command, const Arguments& arguments) {
   try {
@@ -127,6 +137,25 @@ int run_once(const Command& command, const Arguments& arguments) {
     return command.run(arguments);
   } catch (const Error& e) {
     return printed(e);
+  }
+}
+
+bool names_configuration(const std::string& word) {
+  return word.find_first_of("./=") != std::string::npos || word.starts_with('-');
+}
+
+// From the start of the program until a run has handlers of its own. launch/mpirun asks ranks to stop when it
+// sees that they have such a handler.
+void answer_stops(const Arguments& arguments) {
+  if (arguments.empty() || arguments[0].starts_with("--")) return;
+  const bool handed_on = comm::stops_are_handed_on(environment_variable);
+  const char* rank = environment_variable("OMPI_COMM_WORLD_RANK");
+  if (rank == nullptr) rank = environment_variable("PMI_RANK");
+  const bool prints = rank == nullptr || std::string_view(rank) == "0";
+  if (arguments[0] == "train" || names_configuration(arguments[0])) {
+    runtime::answer_stops_at_start(prints, handed_on);
+  } else if (handed_on) {
+    runtime::answer_stops_of_a_command(prints);
   }
 }
 
@@ -146,12 +175,12 @@ int dispatch(const Arguments& arguments) {
   if (found != commands().end()) {
     const Arguments rest(arguments.begin() + 1, arguments.end());
     require_mpi_launcher(rest);
+    if (found->name == "train") require_mpi_between_hosts(rest);
     return found->place == CommandPlace::one_rank ? run_once(*found, rest) : found->run(rest);
   }
-  const bool is_config =
-      arguments[0].find_first_of("./=") != std::string::npos || arguments[0].starts_with('-');
-  if (is_config) {
+  if (names_configuration(arguments[0])) {
     require_mpi_launcher(arguments);
+    require_mpi_between_hosts(arguments);
     return train_command(arguments);
   }
   std::vector<std::string> names;
@@ -168,6 +197,10 @@ int dispatch(const Arguments& arguments) {
 
 int run(int argc, const char* const* argv) {
   const EndsItself ends_itself;
+  const Arguments arguments(argv + 1, argv + std::max(1, argc));
+  // Under launch/mpirun the launcher reports the signal.
+  if (!comm::stops_are_handed_on(environment_variable)) tell_of_faults();
+  answer_stops(arguments);
   cpu::spare_limited_memory();
   // As the user set it, before the program changes it for the driver.
   const config::Environment environment = config::process_environment();
@@ -179,7 +212,7 @@ int run(int argc, const char* const* argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     require_known_variables(environment);
-    return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
+    return dispatch(arguments);
   } catch (const Error& e) {
     return refuse(e);
   } catch (const std::exception& e) {

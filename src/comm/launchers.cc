@@ -52,8 +52,8 @@ std::string variables_that_are_set(const Lookup& variable, std::initializer_list
   return all;
 }
 
-// The launchers of PyTorch's world all set RANK, LOCAL_RANK and WORLD_SIZE; a platform that starts one
-// process a host sets RANK and WORLD_SIZE alone.
+// The launchers of PyTorch's world all set RANK, LOCAL_RANK and WORLD_SIZE. hosts_without_mpi() reads what
+// platforms set that start one process a host.
 Launched by_pytorch(const Lookup& variable) {
   const auto rank = number(variable, "RANK"), size = number(variable, "WORLD_SIZE");
   if (!rank || !size || *size < 2 || !is_set(variable, "LOCAL_RANK")) return {};
@@ -122,6 +122,12 @@ std::string srun_line(const Launched& launched, const std::string& command, cons
 
 std::string line_to_type(const Launched& launched, const std::string& command, const ProgramMpi& mpi) {
   const std::string mpirun = mpirun_line(launched, command, mpi);
+  if (launched.one_per_host) {
+    return "on the first host, with a line NAME slots=RANKS for each host in FILE (hostfiles/ has examples):\n"
+           "            launch/mpirun --hostfile FILE -np " +
+           std::to_string(launched.size) + " " + command +
+           "\n            (as many ranks as all hosts have GPUs)";
+  }
   if (!launched.slurm) return mpirun + "\n            (several hosts: --hostfile FILE, see hostfiles/)";
   if (launched.pmi != "PMIx")
     return srun_line(launched, command, "pmix") + "\n            or, in a batch script, " + mpirun;
@@ -151,6 +157,25 @@ Launched launched_without_mpi(const Lookup& variable, const std::function<bool()
   Launched launched = by_slurm(variable);
   const bool deaf = launched.pmi == "PMI-2" && !is_set(variable, "OMPI_COMM_WORLD_SIZE") && !speaks_pmi2();
   return deaf || !has_mpi_launcher(variable) ? launched : Launched{};
+}
+
+Launched hosts_without_mpi(const Lookup& variable) {
+  if (single_is_meant(variable) || has_mpi_launcher(variable)) return {};
+  struct Names {
+    const char *rank, *size;
+  };
+  for (const auto& [rank_name, size_name] :
+       {Names{"RANK", "WORLD_SIZE"}, Names{"PET_NODE_RANK", "PET_NNODES"}, Names{"NODE_RANK", "NNODES"}}) {
+    const auto rank = number(variable, rank_name), size = number(variable, size_name);
+    if (!rank || !size || *size < 2) continue;
+    return {.launcher = "a platform of PyTorch",
+            .rank = *rank,
+            .size = *size,
+            .one_per_host = true,
+            .where = variables_that_are_set(
+                variable, {rank_name, size_name, "MASTER_ADDR", "PET_MASTER_ADDR", "NPROC_PER_NODE"})};
+  }
+  return {};
 }
 
 Launched claimed_by_launcher(const Lookup& variable) {
@@ -192,7 +217,7 @@ std::vector<std::string> command_line() {
 
 Problem wrong_launcher(const Launched& launched, const std::vector<std::string>& arguments,
                        const ProgramMpi& mpi) {
-  if (launched.rank != 0) return {.what = "", .code = ExitCode::usage, .agreed = true};
+  if (launched.rank != 0 && !launched.one_per_host) return {.what = "", .code = ExitCode::usage, .agreed = true};
   const std::string count = std::to_string(launched.size);
   const std::string meant =
       launched.above.empty()

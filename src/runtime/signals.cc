@@ -129,6 +129,11 @@ void ask_stop(int signal) {
   errno = error;
 }
 
+void end_the_command(int) {
+  if (speaks) (Line() << "\nstopped, as asked\n").write();
+  leave(static_cast<int>(ExitCode::preempted));
+}
+
 /// Has handlers of this thread run on a stack of their own, if it has none. Kernels that oneDNN writes (those
 /// of fp32 for AVX2, for one) keep values further below their stack pointer than the kernel of the system
 /// spares: a handler there would write over them. Signals to a process reach its first thread, which
@@ -153,6 +158,20 @@ void handle(int signal, void (*handler)(int)) {
 }
 
 }  // namespace
+
+void answer_stops_at_start(bool prints, bool term_is_an_end) {
+  speaks = prints;
+  term_is_no_request = term_is_an_end;
+  take_stack_for_handlers();
+  handle(SIGUSR1, ask_save);
+  for (const int signal : kStops) handle(signal, ask_stop);
+}
+
+void answer_stops_of_a_command(bool prints) {
+  speaks = prints;
+  take_stack_for_handlers();
+  handle(SIGUSR2, end_the_command);
+}
 
 Signals::Signals(double grace_seconds, bool prints, bool term_is_an_end) {
   save_asked = false;

@@ -72,6 +72,14 @@ int sum_of_slots(int a, int b) {
 class Hosts {
  public:
   void add(const std::string& name, int slots) {
+    if (name.starts_with('-') || name.find("@-") != std::string::npos) {
+      throw Error({.what = "a name of a host cannot be used",
+                   .expected = "a name or an address that begins with no -",
+                   .found = "'" + name + "'",
+                   .where = "the hostfile, or --host",
+                   .fix = "correct the name: ssh would take it as an option",
+                   .code = ExitCode::usage});
+    }
     const auto [known, is_new] = places_.try_emplace(name, all_.size());
     if (is_new) all_.push_back({.name = name, .slots = 0});
     int& sum = all_[known->second].slots;

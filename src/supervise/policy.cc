@@ -8,6 +8,8 @@
 namespace octet::supervise {
 namespace {
 
+// What the same signal ends after the same step so often is no accident.
+constexpr int kSameEnds = 3;
 constexpr int kUnknownFailures = 3;  // in a row without progress: what code 1 stands for mostly comes back
 
 // A shell's codes for a program that cannot be started.
@@ -62,6 +64,17 @@ Decision Policy::decide(const Ended& ended) {
   if (code == 0 || ended.asked) return {.next = Next::end, .code = code};
   if (is_final(code))
     return {.next = Next::end, .code = code, .why = "another start would end alike: " + meaning_of(code)};
+  const bool same = same_end_ > 0 && code == last_.code && ended.step == last_.step && !ended.progressed;
+  same_end_ = code <= 128 ? 0 : same ? same_end_ + 1 : 1;
+  last_ = ended;
+  last_.code = code;
+  if (same_end_ >= kSameEnds) {
+    return {.next = Next::end,
+            .code = code,
+            .why = meaning_of(code) + " " + std::to_string(same_end_) +
+                   " times in a row after the same step (" + std::to_string(std::max<std::int64_t>(0, ended.step)) +
+                   "): look for its cause in the messages above and in the limits (ulimit -a)"};
+  }
   without_progress_ = ended.progressed ? 0 : without_progress_ + 1;
   const int most = may_pass(code) ? options_.most_starts : std::min(options_.most_starts, kUnknownFailures);
   if (without_progress_ >= most) {

@@ -69,8 +69,9 @@ class HostMemory {
 
 class Supervisor {
  public:
-  Supervisor(const Options& options, const Command& command, const config::Config& config)
+  Supervisor(const Options& options, const Command& command, const config::Config& config, Requests& requests)
       : config_(config),
+        requests_(requests),
         policy_(options.policy),
         places_(command, config, options.min_ranks),
         incidents_(config.output_dir),
@@ -141,11 +142,11 @@ class Supervisor {
   std::string goodput_text() const;
 
   config::Config config_;
+  Requests& requests_;
   Policy policy_;
   Places places_;
   Incidents incidents_;
   double end_within_;
-  Requests requests_;
   Goodput goodput_;
   /// A row that lacks what the next step tells.
   struct OpenRow {
@@ -315,6 +316,7 @@ Ended Supervisor::ended(const Start& start) {
   // A stop that came before the run could listen to it has ended nothing but a start.
   if (asked_ && !start.told && start.code > 128) how.code = static_cast<int>(ExitCode::preempted);
   if (start.told) {
+    how.step = start.progress.step;
     how.finished = start.progress.finished;
     how.unfinished = !how.finished;
     newest_ = std::max(newest_, start.began);
@@ -393,6 +395,12 @@ int Supervisor::run() {
     return 0;
   }
   take_over();
+  pass_on(nullptr);
+  if (asked_) {
+    log::info("supervise: stopped before the first start, as asked");
+    clear_up();
+    return static_cast<int>(ExitCode::preempted);
+  }
   for (;;) {
     const Start start = this->start();
     Decision decision = policy_.decide(ended(start));
@@ -423,13 +431,14 @@ int Supervisor::run() {
 }  // namespace
 
 int supervise(const Options& options) {
+  Requests requests;  // before the work that takes time: a request that comes earlier ends the process
   const Command command = parse_command(options.launcher, options.words);
   require_hostfiles(command);
   // What is wrong with the configuration is said before anything is started.
   const config::Config config = config_of(command);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);  // ignored, children end without a code
-  Supervisor supervisor(options, command, config);
+  Supervisor supervisor(options, command, config, requests);
   std::optional<HostMemory> memory;
   // Before orphans are adopted: whoever keeps the memory is none of the job's processes.
   if (config.memory_checkpoint_steps != 0) memory.emplace(supervisor.name());

@@ -409,7 +409,8 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(rule + killed("11 (Segmentation fault).") + rule, 11),
             "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    started again, the run goes on from its newest checkpoint\n");
+            "  to do:    look at the limits of memory and stack (ulimit -a); started again, the run goes on from "
+            "its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
   const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
   const std::string file = "\"\necho \"But I couldn't open the help file:\"\n";
@@ -422,7 +423,8 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(aborted, 137), "error: a rank was ended by signal 9 (SIGKILL), and the others with it\n" +
                                     which + "  to do:    look for a lack of memory (dmesg); " + again);
   EXPECT_EQ(said(aborted, 139), "error: a rank was ended by signal 11 (SIGSEGV), and the others with it\n" +
-                                    which + "  to do:    " + again);
+                                    which + "  to do:    look at the limits of memory and stack (ulimit -a); " +
+                                    again);
   EXPECT_EQ(said(aborted, 140), "") << "asked to stop";
   EXPECT_EQ(said(rule + sorry + "prun:exe-not-accessible" + file + rule, 1),
             "error: mpirun cannot start a program: it is not there, or may not be executed\n"
@@ -470,7 +472,7 @@ TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
 
 TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
   stands_in("mpirun (Open MPI) 5.0.7", "mkdir \"$TMPDIR/prterun.here.$$.$(id -u)\"; kill -SEGV $$");
-  for (const auto& [arguments, said] : {std::pair{"-np 1 x", "started again, the run goes on"},
+  for (const auto& [arguments, said] : {std::pair{"-np 1 x", "look at the limits of memory and stack"},
                                         std::pair{"-np 1 x : -np 1 y", "give mpirun one program"}}) {
     const Outcome outcome = start(arguments, "TMPDIR=" + folder_.path());
     EXPECT_EQ(outcome.code, 139) << outcome.both();
@@ -493,10 +495,10 @@ TEST_F(Mpirun, MemoryThatPmixLeavesIsRemoved) {
 }
 
 TEST_F(Mpirun, SignalsReachTheRanksAsOthersAndTheCodeIsThatOfTheSignal) {
-  stands_in(
-      "mpirun (Open MPI) 4.1.4",
-      "trap \"echo usr1\" USR1; trap \"echo usr2; exit ${CODE}\" USR2; touch ready; for i in $(seq 200); "
-      "do sleep 0.05; done");
+  spill(folder_ / "rank",
+        "trap \"echo usr1\" USR1; trap \"echo usr2; exit ${CODE}\" USR2; touch ready; for i in $(seq 200); "
+        "do sleep 0.05; done");
+  stands_in("mpirun (Open MPI) 4.1.4", "OMPI_COMM_WORLD_RANK=0 bash rank");
   const auto told = [&](const std::string& signals, int code) {
     fs::remove(folder_ / "ready");
     return run("true; CODE=" + std::to_string(code) + " TMPDIR=" + folder_.path() +
@@ -517,7 +519,7 @@ TEST_F(Mpirun, ASecondRequestReachesTheRanks) {
       "while :; do sleep 0.05; done";
   spill(folder_ / "rank", rank);
   for (const char* version : {"mpirun (Open MPI) 4.1.4", "HYDRA build details"}) {
-    stands_in(version, std::string(version)[0] == 'H' ? "PMI_RANK=0 bash rank" : "exec bash rank");
+    stands_in(version, std::string(version)[0] == 'H' ? "PMI_RANK=0 bash rank" : "OMPI_COMM_WORLD_RANK=0 bash rank");
     const Outcome ended =
         run("rm -f ready asked1 asked2; TMPDIR=" + folder_.path() +
             " " OCTET_SOURCE_DIR
@@ -530,16 +532,144 @@ TEST_F(Mpirun, ASecondRequestReachesTheRanks) {
 
 // Who asks twice may do so while mpirun, of which the ranks have gone, is ending.
 TEST_F(Mpirun, ASecondRequestDoesNotKillAnMpirunThatIsEnding) {
+  spill(folder_ / "rank", "trap \"exit 76\" USR2; touch ready; for i in $(seq 200); do sleep 0.05; done");
   stands_in("mpirun (Open MPI) 4.1.4",
-            "trap \"trap - USR2; touch ending; sleep 0.6; exit 76\" USR2; touch ready; for i in $(seq 200); "
-            "do sleep 0.05; done");
+            "trap : USR2; OMPI_COMM_WORLD_RANK=0 bash rank; code=$?; trap - USR2; touch ending; sleep 0.6; exit $code");
   const Outcome stopped =
       run("true; TMPDIR=" + folder_.path() +
           " " OCTET_SOURCE_DIR
           "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -TERM $job; "
           "until [ -e ending ]; do sleep 0.02; done; kill -TERM $job; wait $job");
   EXPECT_EQ(stopped.code, 76) << stopped.both();
-  EXPECT_EQ(stopped.err, "");
+  EXPECT_EQ(stopped.err, "stopped before the first step, as asked: nothing is lost\n") << "the rank said nothing";
+}
+
+// A request that comes before the ranks can take it waits for them; without ranks it ends the start.
+TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
+  spill(folder_ / "rank",
+        "touch loading; sleep 0.7; trap \"echo told; exit 76\" USR2; touch ready; for i in $(seq 200); do sleep "
+        "0.05; done");
+  const auto stopped = [&](const std::string& signal, const std::string& moment, const std::string& target) {
+    const Outcome outcome = run("rm -f begun loading ready; set -m; TMPDIR=" + folder_.path() +
+                                " " OCTET_SOURCE_DIR "/launch/mpirun -np 1 x & job=$!; until [ -e " + moment +
+                                " ]; do sleep 0.01; done; kill -" + signal + " " + target + "$job; wait $job");
+    EXPECT_EQ(outcome.code, 76) << signal << " " << moment << " " << outcome.both();
+    EXPECT_EQ(errors_in(outcome), 0) << outcome.err;
+    return outcome;
+  };
+  for (const std::string target : {"", "-"}) {
+    for (const std::string signal : {"TERM", "INT", "HUP", "USR2"}) {
+      stands_in("mpirun (Open MPI) 4.1.4",
+                "trap : USR2; touch begun; sleep 0.3; OMPI_COMM_WORLD_RANK=0 bash rank");
+      EXPECT_EQ(stopped(signal, "begun", target).out, "told\n") << signal << target;
+      EXPECT_EQ(stopped(signal, "loading", target).out, "told\n") << signal << target;
+    }
+  }
+  stands_in("mpirun (Open MPI) 4.1.4", "touch begun; exec sleep 30");
+  expect_says(stopped("TERM", "begun", "").err, "stopped before the first step, as asked: nothing is lost\n");
+  script("bin/mpirun", "touch begun; sleep 0.3; echo \"mpirun (Open MPI) 4.1.4\"; [ \"$1\" = --version ] || touch started");
+  expect_says(stopped("TERM", "begun", "").err, "stopped before the first step, as asked: nothing is lost\n");
+  EXPECT_FALSE(fs::exists(folder_ / "started"));
+}
+
+// Signals in close succession: bash may leave a wait for mpirun early, and the launcher with it.
+TEST_F(Mpirun, ItStaysUntilMpirunHasEnded) {
+  spill(folder_ / "rank", "trap \"echo saved >>saves\" USR1; touch ready; until [ -e end ]; do sleep 0.05; done");
+  stands_in("mpirun (Open MPI) 4.1.4", "OMPI_COMM_WORLD_RANK=0 bash rank; exit 3");
+  const Outcome ended = run("TMPDIR=" + folder_.path() +
+                            " " OCTET_SOURCE_DIR
+                            "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; for i in "
+                            "$(seq 300); do kill -USR1 $job || break; sleep 0.003; done; until [ -e saves ]; do sleep "
+                            "0.05; done; touch end; wait $job");
+  EXPECT_EQ(ended.code, 3) << ended.both();
+}
+
+// What mpirun cannot read, or would start nothing or everything with, is refused before it is called.
+TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
+  stands_in("mpirun (Open MPI) 4.1.4", "echo started");
+  const auto refused = [&](const std::string& words, const std::string& what) {
+    const Outcome outcome = start(words + " true c.yaml", "TMPDIR=" + folder_.path());
+    EXPECT_EQ(outcome.code, 64) << words << outcome.both();
+    EXPECT_EQ(outcome.out, "") << words;
+    EXPECT_EQ(errors_in(outcome), 1) << outcome.err;
+    expect_says(outcome.err, what);
+    expect_says(outcome.err, "  to do:    ");
+  };
+  const std::string file = folder_ / "hosts";
+  for (const auto& [text, what] :
+       {std::pair<std::string, std::string>{"localhost slots=2\r\n", "line ends of Windows (CR LF)"},
+        {"localhost slots=2 # the first", "a comment without a line end"},
+        {"", "names no host"},
+        {"# none\n\n", "names no host"},
+        {"localhost slots=many\n", "a host has no number of ranks"},
+        {"localhost slots=0\n", "a host has no number of ranks"},
+        {"localhost:x\n", "a host has no number of ranks"},
+        {"a\n-oProxyCommand=x slots=2\n", "a name of a host cannot be used"},
+        {"me@-x\n", "a name of a host cannot be used"},
+        {"\xef\xbb\xbflocalhost\n", "a character that no name of a host has"}}) {
+    spill(file, text);
+    refused("--hostfile " + file + " -np 2", what);
+    EXPECT_EQ(run("OMPI_MCA_orte_default_hostfile=" + file + " TMPDIR=" + folder_.path() +
+                  " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 true")
+                  .code,
+              64);
+    const Outcome checked = run(std::string("bash " OCTET_SOURCE_DIR "/launch/check-hosts -p /bin/true -n ") + file);
+    EXPECT_EQ(checked.code, 64) << checked.both();
+    expect_says(checked.err, what);
+  }
+  for (const char* words : {"--host a,-b", "-H -oProxyCommand=x", "--host me@-b"})
+    refused(words, "a name of a host cannot be used");
+  refused("--host a:many", "a host has no number of ranks");
+  refused("--hostfile " + (folder_ / "none"), "the hostfile cannot be read");
+  for (const char* words : {"-np 0", "-n 0", "--np -1", "-np two", "-npernode 0", "-np 1 true : -np 0"})
+    refused(words, "the number of ranks cannot be used");
+  spill(file, "localhost slots = 2 # first\nroot@localhost slots=2 max_slots=4 \t\n[::1]:2\nlast:3");
+  for (const std::string fine : {"--hostfile " + file + " -np 2 true", std::string("-np 1 true -np 0 --host -x"),
+                                 std::string("--host a:2,b:* -np 2 true")})
+    EXPECT_EQ(start(fine, "TMPDIR=" + folder_.path()).out, "started\n") << fine;
+  for (const char* limit : {"-n 20", "-s 64", "-f 1024"}) {
+    const Outcome low = run(std::string("ulimit ") + limit + "; TMPDIR=" + folder_.path() +
+                            " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 true");
+    EXPECT_EQ(low.code, 64) << limit << low.both();
+    expect_says(low.err, "error: a limit of the system is too low for mpirun");
+  }
+}
+
+// MPI's own words at its start become one message.
+TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
+  const std::string rule = "--------------------------------------------------------------------------\n";
+  struct Case {
+    std::string text, what;
+    int code;
+  };
+  for (const Case& one :
+       {Case{"[vm:1] PMIX ERROR: OUT-OF-RESOURCE in file src/mca/common/dstore/dstore_base.c at line 664\n"
+             "*** An error occurred in MPI_Init\n*** on a NULL communicator\n",
+             "MPI has no room for the files", 74},
+        Case{"[vm:1] [[1,0],0] ORTE_ERROR_LOG: The system limit on number of pipes a process can open was reached in "
+             "file a.c at line 1\n",
+             "cannot open as many files", 1},
+        Case{"[vm:1] [[1,0],0] Unable to start listen thread\n", "as many processes and threads", 1},
+        Case{rule + "A call to mkdir was unable to create the desired directory:\n\n  Directory: /x\n" + rule,
+             "cannot make its folder", 64},
+        Case{rule + "It looks like MPI_INIT failed for some reason; your parallel process is\n" + rule,
+             "MPI could not start the ranks", 1}}) {
+    stands_in("mpirun (Open MPI) 4.1.4", "cat <<'EOF' >&2\n" + one.text + "EOF\nexit 1");
+    const Outcome outcome = start("-np 2 true", "TMPDIR=" + folder_.path());
+    EXPECT_EQ(outcome.code, one.code) << outcome.both();
+    EXPECT_EQ(errors_in(outcome), 1) << outcome.err;
+    expect_says(outcome.err, one.what);
+  }
+  // An mpirun that waits for ever for the other ranks.
+  stands_in("mpirun (Open MPI) 4.1.4",
+            "echo '[vm:1] Local abort before MPI_INIT completed completed successfully' >&2; sleep 60");
+  const Outcome hung = start("-np 2 true", "TMPDIR=" + folder_.path());
+  EXPECT_EQ(hung.code, 1) << hung.both();
+  expect_says(hung.err, "error: MPI could not start the ranks");
+  stands_in("mpirun (Open MPI) 4.1.4", "kill -SEGV $$");
+  const Outcome killed = start("-np 2 true", "TMPDIR=" + folder_.path());
+  EXPECT_EQ(killed.code, 139);
+  expect_says(killed.err, "error: mpirun was ended by signal 11");
 }
 
 }  // namespace

@@ -82,15 +82,29 @@ TEST(OtherLaunchers, CommandsOfOneRankAreRefusedToo) {
   expect_success(shell(torchrun + "OCTETRUN_SINGLE=1 " + make));
 }
 
+// Each host would train alone.
+TEST(OtherLaunchers, HostsOfAPlatformAreRefusedByTrainingAlone) {
+  const TemporaryFolder folder("hosts");
+  for (const std::string hosts : {"RANK=1 WORLD_SIZE=2 ", "NODE_RANK=1 NNODES=2 "}) {
+    const Outcome run = shell(hosts + OCTET_TRAINER " " + Task::get().train(folder / "run"));
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_TRUE(says(run, "launch/mpirun --hostfile FILE -np 2 " OCTET_TRAINER " train ")) << run.err;
+    EXPECT_FALSE(fs::exists(folder / "run"));
+    EXPECT_EQ(shell(hosts + OCTET_TRAINER " lint " + Task::get().config()).code,
+              shell(OCTET_TRAINER " lint " + Task::get().config()).code);
+  }
+}
+
 TEST(OtherLaunchers, VariablesOfHabitAreExplained) {
   const TemporaryFolder folder("habit");
   const Outcome run = shell(
-      "WORLD_SIZE=2 RANK=0 MASTER_ADDR=a MASTER_PORT=1 NCCL_DEBUG=INFO HSA_A=1 "
+      "WORLD_SIZE=1 RANK=0 MASTER_ADDR=a MASTER_PORT=1 NCCL_DEBUG=INFO HSA_A=1 "
       "CUDA_DEVICE_MAX_CONNECTIONS=1 " OCTET_TRAINER " " +
       Task::get().train(folder / "run", "max_steps=1 device=cpu"));
   expect_success(run);
   for (const char* said :
-       {"environment WORLD_SIZE=2: does nothing: this run has 1 rank (", "environment RANK=0: does nothing",
+       {"environment WORLD_SIZE=1: does nothing: this run has 1 rank (", "environment RANK=0: does nothing",
         ", and this run has 1 host (",
         "environment CUDA_DEVICE_MAX_CONNECTIONS=1: does nothing: this run computes on CPUs",
         "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing", "environment NCCL_DEBUG=INFO: is NCCL",

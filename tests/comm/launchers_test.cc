@@ -98,6 +98,28 @@ TEST(Launchers, OneProcessIsFree) {
   EXPECT_FALSE(free(kTorchrun));
 }
 
+// Platforms that start one process a host.
+TEST(Launchers, HostsWithoutMpiAreRefusedByTraining) {
+  for (const Variables& hosts :
+       {Variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, Variables{{"NODE_RANK", "1"}, {"NNODES", "2"}},
+        Variables{{"PET_NODE_RANK", "1"}, {"PET_NNODES", "2"}, {"PET_MASTER_ADDR", "a"}}}) {
+    const Launched found = hosts_without_mpi(lookup(hosts));
+    ASSERT_EQ(found.size, 2);
+    const Problem problem = wrong_launcher(found, {"trainer", "c.yaml"}, {.name = "Open MPI 4.1.4"});
+    EXPECT_EQ(problem.code, ExitCode::usage);
+    expect_in(problem.what, "2 processes that do not know each other");  // each host has its own terminal
+    expect_in(problem.fix, "launch/mpirun --hostfile FILE -np 2 trainer c.yaml");
+    expect_in(problem.where, "=2");
+    for (const Variables& more : {Variables{{"OCTETRUN_SINGLE", "1"}}, Variables{{"PMIX_RANK", "0"}},
+                                  Variables{{"OMPI_COMM_WORLD_SIZE", "2"}}})
+      EXPECT_EQ(hosts_without_mpi(lookup(with(hosts, more))).size, 1);
+  }
+  for (const Variables& one :
+       {Variables{}, Variables{{"RANK", "0"}, {"WORLD_SIZE", "1"}}, Variables{{"WORLD_SIZE", "2"}},
+        Variables{{"NNODES", "2"}}, Variables{{"PET_NODE_RANK", "0"}, {"PET_NNODES", "1:4"}}})
+    EXPECT_EQ(hosts_without_mpi(lookup(one)).size, 1);
+}
+
 TEST(Launchers, MpiBetweenMakesRanks) {
   EXPECT_EQ(unheard(with(kSlurm, kPmix)).size, 1);
   EXPECT_EQ(unheard(with(kSlurm, kPmi2)).size, 1);

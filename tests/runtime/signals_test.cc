@@ -69,6 +69,26 @@ TEST(SignalsDeathTest, BeforeTheFirstStepTheRequestIsToldAndTheEndOfTheJobIsNot)
   EXPECT_EXIT(told(true, SIGTERM), testing::ExitedWithCode(76), "^$");
 }
 
+// From the start of the program to the run's own handlers.
+TEST(SignalsDeathTest, RequestsAtTheStartOfTheProgramEndItWith76) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto told = [](bool prints, bool term_is_an_end, int signal) {
+    answer_stops_at_start(prints, term_is_an_end);
+    std::raise(SIGUSR1);  // nothing to save yet
+    std::raise(signal);
+  };
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
+    EXPECT_EXIT(told(true, false, signal), testing::ExitedWithCode(76), "stopped before the first step");
+    EXPECT_EXIT(told(false, false, signal), testing::ExitedWithCode(76), "^$");
+  }
+  EXPECT_EXIT(told(true, true, SIGTERM), testing::ExitedWithCode(76), "^$");
+  const auto command = [] {
+    answer_stops_of_a_command(true);
+    std::raise(SIGUSR2);
+  };
+  EXPECT_EXIT(command(), testing::ExitedWithCode(76), "stopped, as asked");
+}
+
 // Requests come in the same instant where a process group, its launcher and a batch system all tell it: a
 // handler finds another one half done.
 TEST(Signals, RequestsOfTheSameInstantAreOne) {

@@ -49,7 +49,7 @@ TEST(Policy, EndsWithTheCodeOfARunThatWasAskedToStop) {
 TEST(Policy, WaitsTwiceAsLongBehindEachStartWithoutProgressAndNotAtAllBehindOneWithSome) {
   Policy policy(kOptions);
   std::vector<double> waits;
-  for (int i = 0; i < 4; ++i) waits.push_back(policy.decide({.code = 137}).wait);
+  for (int i = 0; i < 4; ++i) waits.push_back(policy.decide({.code = 137, .step = i}).wait);
   EXPECT_EQ(waits, (std::vector<double>{2, 4, 8, 10}));
   EXPECT_EQ(policy.decide({.code = 137, .progressed = true}).wait, 0);
   EXPECT_EQ(policy.decide({.code = 137}).wait, 2);
@@ -57,7 +57,7 @@ TEST(Policy, WaitsTwiceAsLongBehindEachStartWithoutProgressAndNotAtAllBehindOneW
 
 TEST(Policy, GivesUpBehindSoManyStartsInARowWithoutProgress) {
   Policy policy(kOptions);
-  for (int i = 0; i < 4; ++i) EXPECT_EQ(policy.decide({.code = 137}).next, Next::start) << i;
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(policy.decide({.code = 137, .step = i}).next, Next::start) << i;
   EXPECT_EQ(policy.decide({.code = 137, .progressed = true}).next, Next::start);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(policy.decide({.code = 75}).next, Next::start) << i;
   const Decision last = policy.decide({.code = 75});
@@ -71,6 +71,29 @@ TEST(Policy, TriesAFailureWithoutANameOnlyAFewTimes) {
   EXPECT_EQ(policy.decide({.code = 1}).next, Next::start);
   EXPECT_EQ(policy.decide({.code = 1}).next, Next::start);
   EXPECT_EQ(policy.decide({.code = 1}).next, Next::end);
+}
+
+TEST(Policy, GivesUpWhenTheSameSignalEndsThreeStartsAfterTheSameStep) {
+  for (const int signal : {4, 7, 9, 11}) {
+    for (const std::int64_t step : {-1, 0, 5}) {
+      Policy policy({.most_starts = 10});
+      const Ended ended{.code = 128 + signal, .step = step};
+      EXPECT_EQ(policy.decide(ended).next, Next::start);
+      EXPECT_EQ(policy.decide(ended).next, Next::start);
+      const Decision last = policy.decide(ended);
+      EXPECT_EQ(last.next, Next::end) << signal;
+      EXPECT_EQ(last.code, 128 + signal);
+      EXPECT_NE(last.why.find("3 times in a row after the same step"), std::string::npos) << last.why;
+    }
+  }
+  // Another step, another signal, and a checkpoint begin the count anew.
+  for (const Ended& other : {Ended{.code = 132, .step = 6}, Ended{.code = 139, .step = 5},
+                             Ended{.code = 132, .progressed = true, .step = 5}, Ended{.code = 75, .step = 5}}) {
+    Policy policy({.most_starts = 10});
+    for (const Ended& ended : {Ended{.code = 132, .step = 5}, Ended{.code = 132, .step = 5}, other,
+                               Ended{.code = 132, .step = 5}})
+      EXPECT_EQ(policy.decide(ended).next, Next::start) << ended.code;
+  }
 }
 
 TEST(Policy, CountsAnewBehindAChangeOfTheJob) {

@@ -35,6 +35,8 @@ struct Launched {
   int rank = 0;          ///< as the launcher counts
   int size = 1;
   bool slurm = false;
+  /// The processes are on different hosts and see different terminals: each of them prints the error.
+  bool one_per_host = false;
   std::string where;  ///< the variables that say so
   /// The variable by which an MPI launcher above knows the process that started this one and the others, for
   /// all of which it stands: "PMIX_RANK=0"; empty: there is none.
@@ -50,6 +52,12 @@ struct Launched {
 /// which each process is meant to be a run, or mpirun was started on purpose by a process of torchrun.
 /// `speaks_pmi2`: asked only where it matters.
 Launched launched_without_mpi(const Lookup& variable, const std::function<bool()>& speaks_pmi2);
+
+/// Returns the hosts that an environment of PyTorch's distributed training names, one process a host: RANK and
+/// WORLD_SIZE without LOCAL_RANK (training operators of Kubernetes), or NODE_RANK and NNODES (LLaMA-Factory,
+/// torchrun's PET_ variables). Without MPI each host would train alone. Size 1 if an MPI launcher or
+/// OCTETRUN_SINGLE is set. Commands that do not train may run in such an environment.
+Launched hosts_without_mpi(const Lookup& variable);
 
 /// How many processes an MPI launcher or Slurm says that there are; 1 where nobody says anything, and with
 /// OCTETRUN_SINGLE. MPI that knows of fewer was not reached by the launcher.

@@ -7,6 +7,7 @@
 // goodput.h, messages.h) is a function of values; supervisor.h puts them together.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace octet::supervise {
@@ -24,6 +25,7 @@ struct Ended {
   bool finished = false;    ///< the run says in its folder that it is complete
   bool unfinished = false;  ///< it says that it is not
   bool progressed = false;  ///< there is a checkpoint of a later step than any before this start
+  std::int64_t step = -1;   ///< the last step that was finished; -1: none that is known
 };
 
 enum class Next { end, start };
@@ -43,11 +45,13 @@ class Policy {
   /// Starts in a row that ended without progress.
   int without_progress() const { return without_progress_; }
   /// The job is another one from here on (fewer ranks): its starts count anew.
-  void begin_anew() { without_progress_ = 0; }
+  void begin_anew() { without_progress_ = same_end_ = 0; }
 
  private:
   PolicyOptions options_;
   int without_progress_ = 0;
+  int same_end_ = 0;  ///< starts in a row that the same signal ended after the same step
+  Ended last_;
 };
 
 /// What an exit code means, in a few words: "stopped as asked", "signal 9 ended a rank".

@@ -1,0 +1,68 @@
+#include "faults.h"
+
+#include <sys/mman.h>
+
+#include <csignal>
+#include <cstddef>
+#include <string_view>
+
+#include "octet/base/log.h"
+
+namespace octet::cli {
+namespace {
+
+// About what an allocator or a thread asks the system for at once.
+constexpr std::size_t kPiece = std::size_t{64} << 20;
+
+bool memory_has_run_out() {
+  void* const piece =
+      ::mmap(nullptr, kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (piece == MAP_FAILED) return true;
+  ::munmap(piece, kPiece);
+  return false;
+}
+
+void write(std::string_view text) {
+  log::write_from_handler(text.data(), text.size());
+}
+
+void tell(int signal, siginfo_t* info, void*) {
+  // The instruction runs again after the handler, and its signal then ends the program.
+  std::signal(signal, SIG_DFL);
+  if (info->si_code <= 0) {
+    std::raise(signal);
+    return;
+  }
+  if (signal == SIGILL) {
+    write(
+        "\nerror: the program met an instruction that this CPU does not have (signal 4)\n"
+        "  to do:    build the program on this machine (launch/build), or report the CPU's model (lscpu)\n");
+  } else if (memory_has_run_out()) {
+    write(
+        "\nerror: the system gives the program no more memory, and a library did not expect that (signal 11)\n"
+        "  expected: 64 MiB of address space at least\n"
+        "  found:    none (ENOMEM)\n"
+        "  to do:    raise the limits (ulimit -v, the memory of the container or job, vm.max_map_count), or "
+        "use fewer threads (OMP_NUM_THREADS)\n");
+  } else {
+    write(
+        "\nerror: the program used memory that it does not have (signal 11)\n"
+        "  to do:    look at the limits (ulimit -a: stack, virtual memory); start it again: a run resumes from "
+        "its newest checkpoint\n");
+  }
+}
+
+}  // namespace
+
+void tell_of_faults() {
+  for (const int signal : {SIGSEGV, SIGILL}) {
+    struct sigaction before {};
+    if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
+    struct sigaction action {};
+    action.sa_sigaction = tell;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    ::sigaction(signal, &action, nullptr);
+  }
+}
+
+}  // namespace octet::cli
