@@ -13,7 +13,9 @@ below() {
 # Whether a process has ended, though nobody may have asked for its exit code yet.
 gone() {
   local stat
-  { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 0
+  until { read -r stat <"/proc/$1/stat"; } 2>/dev/null; do # which a trap may interrupt
+    [ -e "/proc/$1" ] || return 0
+  done
   case ${stat##*) } in [ZX]*) return 0 ;; esac
   return 1
 }

@@ -15,8 +15,7 @@ namespace {
 constexpr std::size_t kPiece = std::size_t{64} << 20;
 
 bool memory_has_run_out() {
-  void* const piece =
-      ::mmap(nullptr, kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const piece = ::mmap(nullptr, kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (piece == MAP_FAILED) return true;
   ::munmap(piece, kPiece);
   return false;
@@ -39,7 +38,8 @@ void tell(int signal, siginfo_t* info, void*) {
         "  to do:    build the program on this machine (launch/build), or report the CPU's model (lscpu)\n");
   } else if (memory_has_run_out()) {
     write(
-        "\nerror: the system gives the program no more memory, and a library did not expect that (signal 11)\n"
+        "\nerror: the system gives the program no more memory, and a library did not expect that (signal "
+        "11)\n"
         "  expected: 64 MiB of address space at least\n"
         "  found:    none (ENOMEM)\n"
         "  to do:    raise the limits (ulimit -v, the memory of the container or job, vm.max_map_count), or "
@@ -47,7 +47,8 @@ void tell(int signal, siginfo_t* info, void*) {
   } else {
     write(
         "\nerror: the program used memory that it does not have (signal 11)\n"
-        "  to do:    look at the limits (ulimit -a: stack, virtual memory); start it again: a run resumes from "
+        "  to do:    look at the limits (ulimit -a: stack, virtual memory); start it again: a run resumes "
+        "from "
         "its newest checkpoint\n");
   }
 }

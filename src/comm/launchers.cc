@@ -123,7 +123,8 @@ std::string srun_line(const Launched& launched, const std::string& command, cons
 std::string line_to_type(const Launched& launched, const std::string& command, const ProgramMpi& mpi) {
   const std::string mpirun = mpirun_line(launched, command, mpi);
   if (launched.one_per_host) {
-    return "on the first host, with a line NAME slots=RANKS for each host in FILE (hostfiles/ has examples):\n"
+    return "on the first host, with a line NAME slots=RANKS for each host in FILE (hostfiles/ has "
+           "examples):\n"
            "            launch/mpirun --hostfile FILE -np " +
            std::to_string(launched.size) + " " + command +
            "\n            (as many ranks as all hosts have GPUs)";
@@ -217,7 +218,8 @@ std::vector<std::string> command_line() {
 
 Problem wrong_launcher(const Launched& launched, const std::vector<std::string>& arguments,
                        const ProgramMpi& mpi) {
-  if (launched.rank != 0 && !launched.one_per_host) return {.what = "", .code = ExitCode::usage, .agreed = true};
+  if (launched.rank != 0 && !launched.one_per_host)
+    return {.what = "", .code = ExitCode::usage, .agreed = true};
   const std::string count = std::to_string(launched.size);
   const std::string meant =
       launched.above.empty()

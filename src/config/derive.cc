@@ -22,6 +22,9 @@ std::string near_divisors(std::int64_t n, std::int64_t wanted) {
   return below == above ? std::to_string(below) : std::to_string(below) + " or " + std::to_string(above);
 }
 
+/// The range of gradient_accumulation_steps.
+constexpr std::int64_t kMostPasses = 1048576;
+
 /// What gradient_accumulation_steps: auto makes steps of, about: four samples a GPU, four times, on two GPUs.
 constexpr double kAutomaticStep = 32;
 
@@ -68,6 +71,16 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
                 .fix = fix});
     }
     const std::int64_t accumulation = global / pass;
+    if (accumulation > kMostPasses) {
+      complain(
+          {.what = "global_batch_size " + std::to_string(global) + " takes too many micro-batches a step",
+           .expected = "at most " + std::to_string(kMostPasses) +
+                       " on each rank, as for "
+                       "gradient_accumulation_steps: " +
+                       std::to_string(kMostPasses * pass) + " samples (" + numbers + ")",
+           .found = std::to_string(accumulation),
+           .fix = "give a smaller global_batch_size, or a larger per_device_train_batch_size"});
+    }
     if (config.gradient_accumulation_steps && !automatic &&
         accumulation != *config.gradient_accumulation_steps) {
       complain({.what = "global_batch_size and gradient_accumulation_steps disagree",

@@ -72,7 +72,8 @@ Decision Policy::decide(const Ended& ended) {
     return {.next = Next::end,
             .code = code,
             .why = meaning_of(code) + " " + std::to_string(same_end_) +
-                   " times in a row after the same step (" + std::to_string(std::max<std::int64_t>(0, ended.step)) +
+                   " times in a row after the same step (" +
+                   std::to_string(std::max<std::int64_t>(0, ended.step)) +
                    "): look for its cause in the messages above and in the limits (ulimit -a)"};
   }
   without_progress_ = ended.progressed ? 0 : without_progress_ + 1;

@@ -406,11 +406,12 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
             "  where:    rank 3 on far\n"
             "  to do:    look for a lack of memory (dmesg); started again, the run goes on from its newest "
             "checkpoint\n");
-  EXPECT_EQ(said(rule + killed("11 (Segmentation fault).") + rule, 11),
-            "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
-            "  where:    rank 3 on far\n"
-            "  to do:    look at the limits of memory and stack (ulimit -a); started again, the run goes on from "
-            "its newest checkpoint\n");
+  EXPECT_EQ(
+      said(rule + killed("11 (Segmentation fault).") + rule, 11),
+      "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
+      "  where:    rank 3 on far\n"
+      "  to do:    look at the limits of memory and stack (ulimit -a); started again, the run goes on from "
+      "its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
   const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
   const std::string file = "\"\necho \"But I couldn't open the help file:\"\n";
@@ -422,9 +423,9 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
                                   "  to do:    look for a lack of memory (dmesg); " + again);
   EXPECT_EQ(said(aborted, 137), "error: a rank was ended by signal 9 (SIGKILL), and the others with it\n" +
                                     which + "  to do:    look for a lack of memory (dmesg); " + again);
-  EXPECT_EQ(said(aborted, 139), "error: a rank was ended by signal 11 (SIGSEGV), and the others with it\n" +
-                                    which + "  to do:    look at the limits of memory and stack (ulimit -a); " +
-                                    again);
+  EXPECT_EQ(said(aborted, 139),
+            "error: a rank was ended by signal 11 (SIGSEGV), and the others with it\n" + which +
+                "  to do:    look at the limits of memory and stack (ulimit -a); " + again);
   EXPECT_EQ(said(aborted, 140), "") << "asked to stop";
   EXPECT_EQ(said(rule + sorry + "prun:exe-not-accessible" + file + rule, 1),
             "error: mpirun cannot start a program: it is not there, or may not be executed\n"
@@ -519,7 +520,8 @@ TEST_F(Mpirun, ASecondRequestReachesTheRanks) {
       "while :; do sleep 0.05; done";
   spill(folder_ / "rank", rank);
   for (const char* version : {"mpirun (Open MPI) 4.1.4", "HYDRA build details"}) {
-    stands_in(version, std::string(version)[0] == 'H' ? "PMI_RANK=0 bash rank" : "OMPI_COMM_WORLD_RANK=0 bash rank");
+    stands_in(version,
+              std::string(version)[0] == 'H' ? "PMI_RANK=0 bash rank" : "OMPI_COMM_WORLD_RANK=0 bash rank");
     const Outcome ended =
         run("rm -f ready asked1 asked2; TMPDIR=" + folder_.path() +
             " " OCTET_SOURCE_DIR
@@ -534,25 +536,30 @@ TEST_F(Mpirun, ASecondRequestReachesTheRanks) {
 TEST_F(Mpirun, ASecondRequestDoesNotKillAnMpirunThatIsEnding) {
   spill(folder_ / "rank", "trap \"exit 76\" USR2; touch ready; for i in $(seq 200); do sleep 0.05; done");
   stands_in("mpirun (Open MPI) 4.1.4",
-            "trap : USR2; OMPI_COMM_WORLD_RANK=0 bash rank; code=$?; trap - USR2; touch ending; sleep 0.6; exit $code");
+            "trap : USR2; OMPI_COMM_WORLD_RANK=0 bash rank; code=$?; trap - USR2; touch ending; sleep 0.6; "
+            "exit $code");
   const Outcome stopped =
       run("true; TMPDIR=" + folder_.path() +
           " " OCTET_SOURCE_DIR
           "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -TERM $job; "
           "until [ -e ending ]; do sleep 0.02; done; kill -TERM $job; wait $job");
   EXPECT_EQ(stopped.code, 76) << stopped.both();
-  EXPECT_EQ(stopped.err, "stopped before the first step, as asked: nothing is lost\n") << "the rank said nothing";
+  EXPECT_EQ(stopped.err, "stopped before the first step, as asked: nothing is lost\n")
+      << "the rank said nothing";
 }
 
 // A request that comes before the ranks can take it waits for them; without ranks it ends the start.
 TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   spill(folder_ / "rank",
-        "touch loading; sleep 0.7; trap \"echo told; exit 76\" USR2; touch ready; for i in $(seq 200); do sleep "
+        "touch loading; sleep 0.7; trap \"echo told; exit 76\" USR2; touch ready; for i in $(seq 200); do "
+        "sleep "
         "0.05; done");
   const auto stopped = [&](const std::string& signal, const std::string& moment, const std::string& target) {
-    const Outcome outcome = run("rm -f begun loading ready; set -m; TMPDIR=" + folder_.path() +
-                                " " OCTET_SOURCE_DIR "/launch/mpirun -np 1 x & job=$!; until [ -e " + moment +
-                                " ]; do sleep 0.01; done; kill -" + signal + " " + target + "$job; wait $job");
+    const Outcome outcome =
+        run("rm -f begun loading ready; TMPDIR=" + folder_.path() +
+            " setsid env --default-signal=INT,HUP " OCTET_SOURCE_DIR
+            "/launch/mpirun -np 1 x & job=$!; until [ -e " +
+            moment + " ]; do sleep 0.01; done; kill -s " + signal + " -- " + target + "$job; wait $job");
     EXPECT_EQ(outcome.code, 76) << signal << " " << moment << " " << outcome.both();
     EXPECT_EQ(errors_in(outcome), 0) << outcome.err;
     return outcome;
@@ -567,20 +574,23 @@ TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   }
   stands_in("mpirun (Open MPI) 4.1.4", "touch begun; exec sleep 30");
   expect_says(stopped("TERM", "begun", "").err, "stopped before the first step, as asked: nothing is lost\n");
-  script("bin/mpirun", "touch begun; sleep 0.3; echo \"mpirun (Open MPI) 4.1.4\"; [ \"$1\" = --version ] || touch started");
+  script("bin/mpirun",
+         "touch begun; sleep 0.3; echo \"mpirun (Open MPI) 4.1.4\"; [ \"$1\" = --version ] || touch started");
   expect_says(stopped("TERM", "begun", "").err, "stopped before the first step, as asked: nothing is lost\n");
   EXPECT_FALSE(fs::exists(folder_ / "started"));
 }
 
 // Signals in close succession: bash may leave a wait for mpirun early, and the launcher with it.
 TEST_F(Mpirun, ItStaysUntilMpirunHasEnded) {
-  spill(folder_ / "rank", "trap \"echo saved >>saves\" USR1; touch ready; until [ -e end ]; do sleep 0.05; done");
+  spill(folder_ / "rank",
+        "trap \"echo saved >>saves\" USR1; touch ready; until [ -e end ]; do sleep 0.05; done");
   stands_in("mpirun (Open MPI) 4.1.4", "OMPI_COMM_WORLD_RANK=0 bash rank; exit 3");
-  const Outcome ended = run("TMPDIR=" + folder_.path() +
-                            " " OCTET_SOURCE_DIR
-                            "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; for i in "
-                            "$(seq 300); do kill -USR1 $job || break; sleep 0.003; done; until [ -e saves ]; do sleep "
-                            "0.05; done; touch end; wait $job");
+  const Outcome ended =
+      run("true; TMPDIR=" + folder_.path() +
+          " " OCTET_SOURCE_DIR
+          "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; for i in "
+          "$(seq 300); do kill -USR1 $job || break; sleep 0.003; done; until [ -e saves ]; do sleep "
+          "0.05; done; touch end; wait $job");
   EXPECT_EQ(ended.code, 3) << ended.both();
 }
 
@@ -613,7 +623,8 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
                   " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 true")
                   .code,
               64);
-    const Outcome checked = run(std::string("bash " OCTET_SOURCE_DIR "/launch/check-hosts -p /bin/true -n ") + file);
+    const Outcome checked =
+        run(std::string("bash " OCTET_SOURCE_DIR "/launch/check-hosts -p /bin/true -n ") + file);
     EXPECT_EQ(checked.code, 64) << checked.both();
     expect_says(checked.err, what);
   }
@@ -624,8 +635,9 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
   for (const char* words : {"-np 0", "-n 0", "--np -1", "-np two", "-npernode 0", "-np 1 true : -np 0"})
     refused(words, "the number of ranks cannot be used");
   spill(file, "localhost slots = 2 # first\nroot@localhost slots=2 max_slots=4 \t\n[::1]:2\nlast:3");
-  for (const std::string fine : {"--hostfile " + file + " -np 2 true", std::string("-np 1 true -np 0 --host -x"),
-                                 std::string("--host a:2,b:* -np 2 true")})
+  for (const std::string& fine :
+       {"--hostfile " + file + " -np 2 true", std::string("-np 1 true -np 0 --host -x"),
+        std::string("--host a:2,b:* -np 2 true")})
     EXPECT_EQ(start(fine, "TMPDIR=" + folder_.path()).out, "started\n") << fine;
   for (const char* limit : {"-n 20", "-s 64", "-f 1024"}) {
     const Outcome low = run(std::string("ulimit ") + limit + "; TMPDIR=" + folder_.path() +
@@ -646,7 +658,8 @@ TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
        {Case{"[vm:1] PMIX ERROR: OUT-OF-RESOURCE in file src/mca/common/dstore/dstore_base.c at line 664\n"
              "*** An error occurred in MPI_Init\n*** on a NULL communicator\n",
              "MPI has no room for the files", 74},
-        Case{"[vm:1] [[1,0],0] ORTE_ERROR_LOG: The system limit on number of pipes a process can open was reached in "
+        Case{"[vm:1] [[1,0],0] ORTE_ERROR_LOG: The system limit on number of pipes a process can open was "
+             "reached in "
              "file a.c at line 1\n",
              "cannot open as many files", 1},
         Case{"[vm:1] [[1,0],0] Unable to start listen thread\n", "as many processes and threads", 1},

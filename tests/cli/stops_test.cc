@@ -85,7 +85,7 @@ TEST(OtherLaunchers, CommandsOfOneRankAreRefusedToo) {
 // Each host would train alone.
 TEST(OtherLaunchers, HostsOfAPlatformAreRefusedByTrainingAlone) {
   const TemporaryFolder folder("hosts");
-  for (const std::string hosts : {"RANK=1 WORLD_SIZE=2 ", "NODE_RANK=1 NNODES=2 "}) {
+  for (const std::string& hosts : {std::string("RANK=1 WORLD_SIZE=2 "), std::string("NODE_RANK=1 NNODES=2 ")}) {
     const Outcome run = shell(hosts + OCTET_TRAINER " " + Task::get().train(folder / "run"));
     EXPECT_EQ(run.code, 64) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;

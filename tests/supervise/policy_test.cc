@@ -87,11 +87,12 @@ TEST(Policy, GivesUpWhenTheSameSignalEndsThreeStartsAfterTheSameStep) {
     }
   }
   // Another step, another signal, and a checkpoint begin the count anew.
-  for (const Ended& other : {Ended{.code = 132, .step = 6}, Ended{.code = 139, .step = 5},
-                             Ended{.code = 132, .progressed = true, .step = 5}, Ended{.code = 75, .step = 5}}) {
+  for (const Ended& other :
+       {Ended{.code = 132, .step = 6}, Ended{.code = 139, .step = 5},
+        Ended{.code = 132, .progressed = true, .step = 5}, Ended{.code = 75, .step = 5}}) {
     Policy policy({.most_starts = 10});
-    for (const Ended& ended : {Ended{.code = 132, .step = 5}, Ended{.code = 132, .step = 5}, other,
-                               Ended{.code = 132, .step = 5}})
+    for (const Ended& ended :
+         {Ended{.code = 132, .step = 5}, Ended{.code = 132, .step = 5}, other, Ended{.code = 132, .step = 5}})
       EXPECT_EQ(policy.decide(ended).next, Next::start) << ended.code;
   }
 }
@@ -109,7 +110,7 @@ TEST(Policy, OnlyCodesThatSayWhatIsWrongAreTriedAsOftenAsAllowed) {
   const auto starts = [](int code) {
     Policy policy(kOptions);
     int count = 1;
-    while (count < 20 && policy.decide({.code = code}).next == Next::start) ++count;
+    while (count < 20 && policy.decide({.code = code, .step = count}).next == Next::start) ++count;
     return count;
   };
   for (const int code : {73, 74, 75, 76, 78, 129, 137}) EXPECT_EQ(starts(code), 5) << code;

@@ -53,10 +53,10 @@ struct Launched {
 /// `speaks_pmi2`: asked only where it matters.
 Launched launched_without_mpi(const Lookup& variable, const std::function<bool()>& speaks_pmi2);
 
-/// Returns the hosts that an environment of PyTorch's distributed training names, one process a host: RANK and
-/// WORLD_SIZE without LOCAL_RANK (training operators of Kubernetes), or NODE_RANK and NNODES (LLaMA-Factory,
-/// torchrun's PET_ variables). Without MPI each host would train alone. Size 1 if an MPI launcher or
-/// OCTETRUN_SINGLE is set. Commands that do not train may run in such an environment.
+/// Returns the hosts that an environment of PyTorch's distributed training names, one process a host: RANK
+/// and WORLD_SIZE without LOCAL_RANK (training operators of Kubernetes), or NODE_RANK and NNODES
+/// (LLaMA-Factory, torchrun's PET_ variables). Without MPI each host would train alone. Size 1 if an MPI
+/// launcher or OCTETRUN_SINGLE is set. Commands that do not train may run in such an environment.
 Launched hosts_without_mpi(const Lookup& variable);
 
 /// How many processes an MPI launcher or Slurm says that there are; 1 where nobody says anything, and with

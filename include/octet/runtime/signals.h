@@ -39,8 +39,8 @@ class Signals {
 /// from the start of the program to the first Signals object. Such a request ends the process with code 76. A
 /// request for a checkpoint has no effect. The parameters are like those of Signals.
 void answer_stops_at_start(bool prints, bool term_is_an_end);
-/// Installs a handler for SIGUSR2, by which launch/mpirun asks ranks to stop: for commands that have no steps.
-/// The process ends with code 76; `prints`: after a line that says so.
+/// Installs a handler for SIGUSR2, by which launch/mpirun asks ranks to stop: for commands that have no
+/// steps. The process ends with code 76; `prints`: after a line that says so.
 void answer_stops_of_a_command(bool prints);
 
 }  // namespace octet::runtime
