@@ -9,8 +9,9 @@ namespace octet::train {
 namespace {
 
 config::Config config_of(const std::string& keys) {
-  return config::load_text("model_name_or_path: m\ndataset: d\noutput_dir: o\nbf16: true\ncutoff_len: 64\n" + keys,
-                           "test.yaml", {}, {.for_training = true, .environment = {}})
+  return config::load_text(
+             "model_name_or_path: m\ndataset: d\noutput_dir: o\nbf16: true\ncutoff_len: 64\n" + keys,
+             "test.yaml", {}, {.for_training = true, .environment = {}})
       .config;
 }
 
@@ -26,8 +27,10 @@ TEST(Fp8Fallbacks, AreToldByTheSizesOfTheModel) {
       {"sizes that FP8 has", "fp8: true", 384, false, false},
       {"an odd width", "fp8: true", 200, true, false},
       {"an odd width that ends the run", "fp8: true\nfp8_fallback: error", 200, true, true},
-      {"an odd width with scales of blocks", "fp8: true\nfp8_recipe: block\nfp8_fallback: error", 200, true, true},
-      {"an odd width and a micro-batch that is found", "fp8: true\nauto_find_batch_size: true", 200, true, false},
+      {"an odd width with scales of blocks", "fp8: true\nfp8_recipe: block\nfp8_fallback: error", 200, true,
+       true},
+      {"an odd width and a micro-batch that is found",
+       "fp8: true\nauto_find_batch_size: true\nglobal_batch_size: 8", 200, true, false},
       {"an odd width in bf16", "fp8_fallback: error", 200, false, false},
       {"good sizes that must stay in FP8", "fp8: true\nfp8_fallback: error", 384, false, false},
   };
