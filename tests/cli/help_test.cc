@@ -41,7 +41,7 @@ TEST(Help, EveryCommandHasWordsUsageOptionsAndAnExample) {
   }
   const std::string generate = said("generate --help");
   expect_in(generate, "max new tokens per answer (from 1 to 1048576; default 256)");
-  expect_in(generate, "(fp32, bf16, fp8; default fp32)");
+  expect_in(generate, "(fp32, bf16, fp8, auto; default fp32)");
   expect_in(generate, "MODEL [QUESTION...]");
   expect_in(generate, "as HDF5\n                          where --out ends in .h5 or .hdf5");
   expect_in(

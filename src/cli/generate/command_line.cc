@@ -279,7 +279,7 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
                  "compute dtype: fp32, bf16, or fp8: bf16 with the blocks' weights in E4M3 (one byte per "
                  "parameter, a scale per output) and activations in E4M3 (a scale per token); auto: bf16 if "
                  "the weights are stored in 16 bits, else fp32")
-      ->check(CLI::IsMember({"auto", "fp32", "bf16", "fp8", "float32", "bfloat16"}))
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "auto"}))
       ->capture_default_str();
   app.add_option(
          "--fp8-recipe", recipe,
@@ -307,7 +307,7 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   if (!options.parse(without_vllm_words(arguments))) return std::nullopt;
   if (app.count("--default_system") > 0) o.default_system = default_system;
   o.dtype_of_model = dtype == "auto";
-  o.dtype = dtype == "bf16" || dtype == "bfloat16" || dtype == "fp8" ? DType::bf16 : DType::f32;
+  o.dtype = dtype == "bf16" || dtype == "fp8" ? DType::bf16 : DType::f32;
   o.fp8 = dtype == "fp8";
   o.fp8_cache = cache == "fp8";
   o.strict = deterministic == "strict";

@@ -24,6 +24,11 @@ bool is_bool(std::string word) {
   return std::ranges::find(kWords, word) != kWords.end();
 }
 
+std::string our_dtype(const std::string& word) {
+  if (word == "float32") return "fp32";
+  return word == "bfloat16" ? "bf16" : word;
+}
+
 }  // namespace
 
 Arguments without_vllm_words(const Arguments& arguments) {
@@ -37,6 +42,9 @@ Arguments without_vllm_words(const Arguments& arguments) {
       model = equals != std::string::npos ? word.substr(equals + 1) : arguments[++i];
     } else if (is_flag(word) && equals == std::string::npos && more && is_bool(arguments[i + 1])) {
       words.push_back(word + "=" + arguments[++i]);
+    } else if (name_of(word) == "--dtype" && (equals != std::string::npos || more)) {
+      words.push_back("--dtype=" +
+                      our_dtype(equals != std::string::npos ? word.substr(equals + 1) : arguments[++i]));
     } else {
       words.push_back(word);
     }

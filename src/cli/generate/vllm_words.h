@@ -6,7 +6,8 @@
 namespace octet::cli {
 
 /// The arguments in the way of this program's options: the value of `--model` becomes the first argument,
-/// MODEL, and the value of a flag, as in `--enforce_eager False`, is joined to the flag.
+/// MODEL; the value of a flag, as in `--enforce_eager False`, is joined to the flag; PyTorch's names of formats
+/// become ours.
 Arguments without_vllm_words(const Arguments& arguments);
 
 }  // namespace octet::cli
