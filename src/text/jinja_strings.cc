@@ -392,7 +392,8 @@ std::string replaced(const std::string& text, const std::string& from, const std
                      std::int64_t most, Budget& budget) {
   std::string out;
   std::size_t done = 0;
-  const auto may = [&] { return most < 0 || most-- > 0; };
+  std::int64_t count = 0;
+  const auto may = [&] { return most < 0 || count++ < most; };
   if (from.empty()) {
     // Between all characters, as Python has it.
     const List items = items_of(Value(text));
