@@ -173,8 +173,7 @@ Launched hosts_without_mpi(const Lookup& variable) {
             .rank = *rank,
             .size = *size,
             .one_per_host = true,
-            .where = variables_that_are_set(
-                variable, {rank_name, size_name, "MASTER_ADDR", "PET_MASTER_ADDR", "NPROC_PER_NODE"})};
+            .where = variables_that_are_set(variable, {rank_name, size_name})};
   }
   return {};
 }
