@@ -13,8 +13,10 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/finite.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
+#include "safetensors_header.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -34,6 +36,7 @@ constexpr const char* kCopied[] = {"generation_config.json",
                                    "preprocessor_config.json",
                                    "processor_config.json"};
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kWhole = "model.safetensors";
 constexpr std::int64_t kRun = 4 << 20;  ///< elements read at a time: whole chunks of fp32 and bf16
 
 const char* torch_name(DType dtype) {
@@ -83,17 +86,58 @@ std::string config_text(const Json& config, const ExportOptions& options) {
   return changed.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-bool is_weight_file(const std::string& name) {
-  return name == kIndex || (name.starts_with("model") && name.ends_with(".safetensors"));
+/// The shards that the folder's index names; none if there is no index, or none that can be read.
+std::vector<std::string> indexed_shards(const std::string& folder) {
+  const std::string index = folder + "/" + kIndex;
+  std::set<std::string> shards;
+  if (!path_exists(index)) return {};
+  try {
+    for (const auto& [tensor, file] : parse_weight_map(read_file(index), index)) shards.insert(file);
+  } catch (const Error& e) {
+    log::warn("the shards of the index that is replaced stay: " + e.problem().what + ": " + index);
+  }
+  return {shards.begin(), shards.end()};
 }
 
+/// The weights of the model that lies in a folder, its index first: without an index no reader looks for
+/// shards. Other files named model*.safetensors belong to the user.
 std::vector<fs::path> weight_files(const std::string& folder) {
   std::vector<fs::path> files;
-  std::error_code code;
-  for (const auto& entry : fs::directory_iterator(folder, code)) {
-    if (is_weight_file(entry.path().filename().string())) files.push_back(entry.path());
+  std::vector<std::string> names = indexed_shards(folder);
+  names.insert(names.begin(), {kIndex, kWhole});
+  for (const std::string& name : names) {
+    const fs::path file = fs::path(folder) / name;
+    std::error_code none;
+    const bool there = fs::exists(fs::symlink_status(file, none));
+    if (there && std::ranges::find(files, file) == files.end()) files.push_back(file);
   }
   return files;
+}
+
+/// Whether a file holds these tensors: an export that was interrupted before its index has left it.
+bool holds(const std::string& path, const std::vector<TensorHeader>& tensors) {
+  try {
+    const SafetensorsFile file(path);
+    return file.tensors().size() == tensors.size() &&
+           std::ranges::all_of(tensors, [&](const TensorHeader& t) { return file.find(t.name) != nullptr; });
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+/// Throws Error if a file of the export would replace one that belongs to no model of the folder.
+void require_free_names(const std::string& folder, const ShardPlan& plan) {
+  const std::vector<fs::path> old = weight_files(folder);
+  for (std::size_t i = 0; i < plan.files.size(); ++i) {
+    const fs::path file = fs::path(folder) / plan.files[i];
+    if (!path_exists(file.string()) || std::ranges::find(old, file) != old.end()) continue;
+    if (holds(file.string(), plan.tensors[i])) continue;
+    throw Error({.what = "a shard of the export has the name of another file",
+                 .expected = "no file of this name, or one that " + std::string(kIndex) + " names",
+                 .where = file.string(),
+                 .fix = "move the file out of the folder, or choose another export_size",
+                 .code = ExitCode::usage});
+  }
 }
 
 // Writes everything into `folder`, which exists.
@@ -105,6 +149,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     written.push_back(name);
   };
   const ShardPlan plan = plan_shards(tensors, options.shard_bytes);
+  require_free_names(folder, plan);
   std::vector<std::unique_ptr<SafetensorsWriter>> shards;
   std::vector<float> run;
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
@@ -126,7 +171,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     if (path_exists(from)) put(name, read_file(from));
   }
   if (options.complete) options.complete(folder);
-  // From here on only renames: old weights go, the index comes behind the last shard.
+  // From here on only renames: old weights are removed, and the new index comes after the last shard.
   for (const auto& old : weight_files(folder)) {
     std::error_code code;
     if (!fs::remove(old, code) && code)
@@ -298,6 +343,7 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
                       [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
                         if (trained.contains(name)) {
                           source.read(name, begin, count, out);
+                          require_finite(name, out, count, options.dtype, checkpoint);
                         } else {
                           others->read(name, begin, count, out);
                         }

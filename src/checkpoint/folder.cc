@@ -1,4 +1,5 @@
 #include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/own_checkpoint.h"
 
 #include <algorithm>
 #include <charconv>
@@ -29,6 +30,16 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   const auto [stop, code] = std::from_chars(name.data() + kPrefix.size(), end, step);
   if (code != std::errc() || stop != end || step < 0 || folder_name(step) != name) return std::nullopt;
   return step;
+}
+
+// What follows ".tmp-" in the names that save() and rotate() give: "123-456", "123-456-old" or "pruned".
+bool is_temporary(std::string_view ending) {
+  if (ending == "pruned") return true;
+  if (ending.ends_with("-old")) ending.remove_suffix(4);
+  const std::size_t dash = ending.find('-');
+  return dash != std::string_view::npos && dash > 0 && dash + 1 < ending.size() &&
+         ending.find_first_not_of("0123456789-") == std::string_view::npos &&
+         ending.find('-', dash + 1) == std::string_view::npos;
 }
 
 // Why this rank finds a checkpoint unusable; "" when it does not.
@@ -69,12 +80,17 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
   return found;
 }
 
+bool is_own_checkpoint(const std::string& path) {
+  return path_exists(path + "/" + kManifestName) || path_exists(path + "/" + kDataName);
+}
+
 void remove_stale(const std::string& output_dir) {
   std::error_code code;
   for (const auto& entry : fs::directory_iterator(output_dir, code)) {
     const std::string name = entry.path().filename().string();
     const std::size_t mark = name.find(".tmp-");
-    if (mark == std::string::npos || !step_of(name.substr(0, mark))) continue;
+    if (mark == std::string::npos || !step_of(name.substr(0, mark)) || !is_temporary(name.substr(mark + 5)))
+      continue;
     log::info("removing what an interrupted save left: " + entry.path().string());
     std::error_code failed;
     fs::remove_all(entry.path(), failed);

@@ -21,8 +21,10 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/own_checkpoint.h"
 #include "outline.h"
 #include "packing.h"
 
@@ -231,7 +233,17 @@ class Saving {
     sync_folder(output_dir_);
   }
 
+  // A folder of this name that another program wrote keeps its files under another name.
+  static void spare(const std::string& target) {
+    if (!path_exists(target) || is_own_checkpoint(target)) return;
+    std::string kept = target + ".kept";
+    for (int i = 2; path_exists(kept); ++i) kept = target + ".kept-" + std::to_string(i);
+    if (::rename(target.c_str(), kept.c_str()) != 0) file_error("cannot move a folder", target, errno);
+    log::warn("a folder that is no checkpoint of this program had the name of one, and is now " + kept);
+  }
+
   void give_name(const std::string& target) {
+    spare(target);
     if (!path_exists(target)) {
       if (::rename(temporary_.c_str(), target.c_str()) != 0)
         file_error("cannot rename a finished checkpoint into place", target, errno);

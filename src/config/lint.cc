@@ -118,21 +118,19 @@ class Doubts {
         "more than 20 checkpoints will be kept; set save_total_limit");
     add(c_.logging_steps >= 1 && c_.max_steps > 0 && c_.logging_steps > static_cast<double>(c_.max_steps),
         "logging_steps is beyond max_steps: no step will be logged");
-    add(c_.overwrite_output_dir,
-        "overwrite_output_dir: a checkpoint of another run in output_dir is not resumed but deleted");
   }
 
   void memory() {
     add(c_.zero_stage == 3 && !c_.overlap_comm,
         "zero_stage 3 without overlap_comm waits for every block's parameters");
-    add(c_.per_device_train_batch_size == 1 && !c_.packing && !c_.auto_find_batch_size &&
+    add(c_.device != "cpu" && c_.per_device_train_batch_size == 1 && !c_.packing && !c_.auto_find_batch_size &&
             c_.cutoff_len < 1024,
         "micro-batches of one short sample leave a GPU idle; raise per_device_train_batch_size, or set "
         "packing");
   }
 
   void communication() {
-    add(c_.gpu_transport == "host",
+    add(c_.device != "cpu" && c_.gpu_transport == "host",
         "gpu_transport: host is the slowest way between GPUs and meant for machines where they cannot reach "
         "each other; auto takes it where nothing else works");
   }

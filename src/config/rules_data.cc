@@ -4,6 +4,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/hub_cache.h"
+#include "octet/config/derive.h"
 #include "rules.h"
 
 namespace octet::config {
@@ -140,15 +141,57 @@ class DataRules : RulesOf {
     for (const auto& [key, word] :
          {std::pair{"eval_strategy", c_.eval_strategy}, {"save_strategy", c_.save_strategy}}) {
       if (word != "no") continue;
+      const std::string& other = std::string(key) == "eval_strategy" ? c_.save_strategy : c_.eval_strategy;
       const bool evaluates =
           c_.val_size > 0 || !c_.eval_dataset.empty() || std::string(key) != "eval_strategy";
       const char* held_out = evaluates ? "" : " with eval_dataset or val_size";
       complain({.what = named("load_best_model_at_end", "true") +
                         " needs checkpoints that were evaluated, and " + named(key, "no") + " makes none",
                 .where = both("load_best_model_at_end", key),
-                .fix = set_to(key, "steps or epoch") + held_out + ", or " +
+                .fix = set_to(key, other == "no" ? "steps" : other) + held_out + ", or " +
                        set_to("load_best_model_at_end", "false")});
     }
+    evaluates_what_it_saves();
+  }
+
+  // As Hugging Face's TrainingArguments do. Otherwise the best of the logged losses may be of no checkpoint.
+  void evaluates_what_it_saves() {
+    const std::string without = set_to("load_best_model_at_end", "false");
+    if (c_.eval_strategy != c_.save_strategy) {
+      complain({.what = named("load_best_model_at_end", "true") +
+                        " needs an evaluation of each checkpoint, and " + said("save_strategy") + " and " +
+                        said("eval_strategy") + " differ",
+                .found = said("save_strategy") + ": " + c_.save_strategy + ", " + said("eval_strategy") +
+                         ": " + c_.eval_strategy,
+                .where = both("save_strategy", "eval_strategy"),
+                .fix = set_to("eval_strategy", c_.save_strategy) + ", or " + without});
+    }
+    if (c_.save_strategy != "steps") return;
+    if (c_.mtbf_hours && !r_.is_set("save_steps")) {
+      complain({.what = named("load_best_model_at_end", "true") +
+                        " needs an evaluation of each checkpoint, and mtbf_hours chooses when they are saved",
+                .where = both("load_best_model_at_end", "mtbf_hours"),
+                .fix = set_to("save_steps", "a multiple of eval_steps") + ", or " + without});
+    }
+    const double save = c_.save_steps, evaluate = c_.eval_steps.value_or(c_.logging_steps);
+    if (is_multiple(save, evaluate)) return;
+    complain({.what = named("load_best_model_at_end", "true") +
+                      " needs an evaluation of each checkpoint, and " + said("save_steps") +
+                      " is no multiple of " + said("eval_steps"),
+              .found = said("save_steps") + ": " + number_text(save) + ", " + said("eval_steps") + ": " +
+                       number_text(evaluate) + (c_.eval_steps ? "" : ", from logging_steps"),
+              .where = both("save_steps", c_.eval_steps ? "eval_steps" : "logging_steps"),
+              .fix = set_to("eval_steps", number_text(save)) + ", or " + without});
+  }
+
+  // Of two intervals in steps, or in shares of the run.
+  bool is_multiple(double save, double evaluate) const {
+    if (c_.max_steps > 0)
+      return interval_steps(save, c_.max_steps) % interval_steps(evaluate, c_.max_steps) == 0;
+    if ((save < 1) != (evaluate < 1)) return false;
+    constexpr double kParts = 1e6;
+    const double scale = save < 1 ? kParts : 1;
+    return std::llround(save * scale) % std::max<long long>(1, std::llround(evaluate * scale)) == 0;
   }
 
   void data() {

@@ -28,6 +28,11 @@ std::string newest_folder(const std::string& parent) {
   return newest;
 }
 
+/// Whether a model card may be written to `path`: there is none, or one of an earlier run.
+bool is_own_card(const std::string& path) {
+  return !path_exists(path) || read_file(path).find("\ntags:\n- octet\n") != std::string::npos;
+}
+
 // Files for people do not end a run: what a disk does not take is told of.
 void unless_refused(const std::function<void()>& write) {
   try {
@@ -325,7 +330,12 @@ void Reporter::finish(const FinishFacts& facts) {
     if (!retold) {
       write("train_results.json", train);
       write("all_results.json", all);
-      write_file_atomically(r.facts.output_dir + "/README.md", model_card(r.facts, r.log.rows(), all));
+      const std::string card = r.facts.output_dir + "/README.md";
+      if (is_own_card(card)) {
+        write_file_atomically(card, model_card(r.facts, r.log.rows(), all));
+      } else {
+        log::info("no model card is written, since another file has its name: " + card);
+      }
     }
     r.write_state();
     r.write_plots();

@@ -6,6 +6,7 @@
 #include "held.h"
 #include "inside.h"
 #include "octet/base/error.h"
+#include "store_parts.h"
 
 namespace octet::store {
 namespace {
@@ -85,6 +86,12 @@ StateHashes Hashes::state(Stream& compute) {
     found.own[kind] = host_[kHeldKinds + kind];
   }
   return found;
+}
+
+bool Hashes::masters_are_finite(ParameterStore& store, Stream& compute) {
+  check(!store.parts_->stepping, "masters are looked at between steps");
+  store.synchronize(compute);
+  return store.parts_->updater.masters_are_finite(compute);
 }
 
 ops::Hash Hashes::sums(Stream& compute) {

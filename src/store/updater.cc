@@ -1,6 +1,7 @@
 #include "updater.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "octet/device/profile.h"
@@ -81,6 +82,21 @@ void Updater::measure_norm(Reducer& reducer, Stream& compute) {
       if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.slice);
     }
   }
+}
+
+// The norm's limbs and a word of host memory that the next step writes first serve once more.
+bool Updater::masters_are_finite(Stream& compute) {
+  norm_.zero(compute);
+  segments_.each([&](Segment& s) {
+    if (!s.row.trained()) return;
+    for (const ops::AdamWSpan& span : s.spans)
+      norm_.add(compute, s.master.from(span.begin).data, s.master.dtype, span.count);
+  });
+  double* flag = &host_->label_tokens_in;
+  static_assert(sizeof *flag == sizeof(std::int64_t));
+  device_.copy_to_host(compute, flag, norm_.limbs() + ops::kExactLimbs, sizeof *flag);
+  compute.synchronize();
+  return std::bit_cast<std::int64_t>(*flag) == 0;
 }
 
 void Updater::finish(const StepInput& input, std::int64_t step, Reducer& reducer, Gatherer& gatherer,

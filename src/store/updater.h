@@ -37,6 +37,9 @@ class Updater {
   /// What steps may show to be used, from the next finish on.
   void limit_steps(const ops::StepLimits& limits) { limits_ = limits; }
 
+  /// Returns whether all masters of this rank are finite. Between steps; waits for `compute`.
+  bool masters_are_finite(Stream& compute);
+
   /// What the last finish left in host memory.
   StepResult result() const;
   precision::ScaleSet* scales() { return scales_ ? &*scales_ : nullptr; }

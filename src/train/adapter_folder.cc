@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/checkpoint/finite.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/model/tuning.h"
@@ -64,6 +65,7 @@ std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& 
     values.resize(static_cast<std::size_t>(count));
     const bool table = tensor.name == kHead && !tensors.table.empty();
     source.read(table ? tensors.table : tensor.name, 0, count, values.data());
+    checkpoint::require_finite(tensor.name, values.data(), count, DType::f32, source.path());
     writer->append(values.data(), count);
   }
   writer->finish();

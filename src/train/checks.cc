@@ -108,9 +108,10 @@ bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
 }
 
 bool Run::may_be_saved() {
-  if (!faults_ || saved_step_ == step_) return true;
+  if (saved_step_ == step_) return true;
   begins("a check before a checkpoint");
-  return agreed(faults_->before_save(), step_);
+  if (faults_ && !agreed(faults_->before_save(), step_)) return false;
+  return weights_are_finite();
 }
 
 std::vector<runtime::HostBatch> Run::batches_ahead(double* waited) {

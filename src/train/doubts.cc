@@ -23,9 +23,13 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
                   std::to_string(architecture.max_positions) + " positions that the model was made for");
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
-  const bool afresh = c.overwrite_output_dir || c.resume_from_checkpoint == "false" || names_checkpoint(c);
-  if (!checkpoints.empty() && !afresh) {
-    all.push_back("output_dir holds " + checkpoints.back().second + ": the run will go on from it");
+  if (checkpoints.empty()) return all;
+  const std::string& newest = checkpoints.back().second;
+  if (c.overwrite_output_dir) {
+    all.push_back("overwrite_output_dir: the checkpoints of output_dir are deleted, unless " + newest +
+                  " belongs to this run and is not its last");
+  } else if (c.resume_from_checkpoint != "false" && !names_checkpoint(c)) {
+    all.push_back("output_dir holds " + newest + ": the run will go on from it");
   }
   return all;
 }
@@ -57,7 +61,10 @@ config::Strings first_doubts(const config::Strings& doubts, std::size_t most) {
 void Run::say_doubts() const {
   constexpr std::size_t kMost = 10;
   if (!session_.prints()) return;
-  config::Strings all = doubts(resolved_, architecture_);
+  config::Resolved known = resolved_;
+  // What slows a GPU down is no matter of a run on CPUs.
+  if (session_.device().host_reaches_memory()) known.config.device = "cpu";
+  config::Strings all = doubts(known, architecture_);
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
     all.insert(
         all.begin(),

@@ -6,11 +6,14 @@
 #include <array>
 #include <filesystem>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/own_checkpoint.h"
 
 namespace octet::train {
 namespace {
@@ -88,8 +91,15 @@ OutputFolder::~OutputFolder() {
 
 namespace {
 
+/// The checkpoints that this program wrote.
+std::vector<std::pair<std::int64_t, std::string>> own_checkpoints(const std::string& folder) {
+  auto all = checkpoint::list_checkpoints(folder);
+  std::erase_if(all, [](const auto& one) { return !checkpoint::is_own_checkpoint(one.second); });
+  return all;
+}
+
 void set_aside(const std::string& folder) {
-  const auto all = checkpoint::list_checkpoints(folder);
+  const auto all = own_checkpoints(folder);
   if (all.empty()) return;
   const std::string aside = folder + "/" + kSetAside;
   make_folders(aside);
@@ -97,7 +107,7 @@ void set_aside(const std::string& folder) {
   for (const auto& [step, from] : all) {
     const std::string to = aside + "/" + checkpoint::folder_name(step);
     std::error_code code;
-    fs::remove_all(to, code);
+    if (checkpoint::is_own_checkpoint(to)) fs::remove_all(to, code);
     if (!code) fs::rename(from, to, code);
     if (code)
       throw Error({.what = "cannot move a checkpoint",
@@ -117,7 +127,7 @@ void remove_from_aside(const std::string& folder) {
   if (!path_exists(aside)) return;
   // Only what set_checkpoints_aside() put there, so that a user's folder of that name is safe.
   std::error_code code;
-  for (const auto& [step, path] : checkpoint::list_checkpoints(aside)) {
+  for (const auto& [step, path] : own_checkpoints(aside)) {
     if (!code) fs::remove_all(path, code);
   }
   if (code) log::warn("cannot remove old checkpoints: " + aside + ": " + code.message());

@@ -12,6 +12,7 @@
 #include "octet/device/device.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/model/build.h"
+#include "octet/runtime/config_changes.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/same_model.h"
 #include "octet/setup/data_options.h"
@@ -64,6 +65,7 @@ void Run::prepare_model() {
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
     adapters_ = adapter_state(config_, architecture_);
+    model_config_ = runtime::config_state(config_.model_name_or_path);
     // What cannot be built is refused before data are read, and by one rank.
     setup::instance_options(config_, architecture_, 1, 1, 1);
     encoder_ = std::make_unique<data::TemplateEncoder>(setup::encoder_options(config_));
@@ -164,12 +166,15 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
   });
 }
 
-void Run::warn_of_fp8() const {
+void Run::say_fp8() const {
   if (!config_.fp8) return;
-  if (session_.device().kind() != DeviceKind::cuda) {
-    log::info("FP8 on a CPU gives the numbers that a GPU would, more slowly than bf16: true alone");
-    return;
-  }
+  const std::string& name = config_.fp8_backend;
+  const bool own = name == "auto" || name == "native";
+  log::info("FP8 backend: " + (own ? std::string("native") : name) + " (this program's own FP8 core" +
+            (own ? "" : " in its place") + "), recipe " + config_.fp8_recipe + ", format " +
+            config_.fp8_format);
+  log::info(engine_->audit().table());
+  if (session_.device().kind() != DeviceKind::cuda) return;
   plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
   work.tokens = feed_->shape().tokens;  // evaluations may have more
   const std::string warning = plan::fp8_warning(work);
@@ -295,6 +300,12 @@ void Run::prepare_engine() {
             "the training data are not those of the checkpoint: the run goes on at the same place of other "
             "data");
       }
+      const std::string changed =
+          runtime::config_changes(checkpoint_->state().value("model_config", Json()), model_config_);
+      if (!changed.empty()) {
+        log::warn("since the checkpoint was written, files of " + config_.model_name_or_path +
+                  " changed: " + changed + "; the run goes on with the new values");
+      }
       const std::string words = json_string(checkpoint_->state(), "template_words", "", checkpoint_->path());
       const auto& chat = encoder_->chat_template();
       if (!words.empty() && chat && chat->words_hash() != words)
@@ -303,6 +314,7 @@ void Run::prepare_engine() {
     }
   } else {
     begin_weights();
+    require_finite_base();
   }
   make_checks();
   require_memory_room();
@@ -345,7 +357,7 @@ void Run::start_reporter() {
   row("total_train_batch_size", std::to_string(batch_.global));
   row("seed", std::to_string(config_.seed));
   reporter_ = std::make_unique<report::Reporter>(std::move(facts));
-  log::open_file(config_.output_dir + "/training.log");
+  log::open_file(training_log());
   write_file_atomically(config_.output_dir + "/config.resolved.yaml", resolved_.to_yaml());
 }
 
@@ -379,6 +391,7 @@ void Run::prepare() {
     folder_ = std::make_unique<OutputFolder>(config_.output_dir, config_.model_name_or_path);
     if (config_.save_fallback_dir) require_fallback(*config_.save_fallback_dir);
   });
+  if (!session_.prints()) log::open_file_for_errors(training_log());
   prepare_model();
   make_memory();
   open_start();
@@ -395,6 +408,7 @@ void Run::prepare() {
     if (!session_.prints()) return;
     if (!checkpoint_ && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
     start_reporter();
+    say_storage_asked();
     if (checkpoint_) {
       log::info("Training is resumed from " + checkpoint_->path() +
                 "; change `output_dir` or use `overwrite_output_dir` to avoid");
@@ -407,8 +421,7 @@ void Run::prepare() {
     if (!step.empty()) log::info(step);
     for (const std::string& line : start_lines) log::info(line);
     log::info(feed::show_example(feed_->shown(), *encoder_, false));
-    log::info(engine_->audit().table());
-    warn_of_fp8();
+    say_fp8();
     std::string memory = "memory per rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
     for (const runtime::MemoryRow& r : engine_->instance().memory()) {
       memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +

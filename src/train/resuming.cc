@@ -37,6 +37,7 @@ std::string Run::read_checkpoint() {
   std::string mine;
   try {
     restore(*engine_, *checkpoint_);
+    require_finite_checkpoint();
     return "";
   } catch (const Error& e) {
     const bool damaged = e.problem().agreed && e.code() == ExitCode::no_valid_checkpoint;

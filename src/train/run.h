@@ -74,8 +74,11 @@ class Run {
   runtime::InstanceOptions engine_of(const config::Config& config, const plan::Choice& choice,
                                      const feed::Feed::Shape& sample, int world) const;
   runtime::InstanceOptions engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const;
-  /// Where FP8 costs more than it saves on this device.
-  void warn_of_fp8() const;
+  /// Logs the FP8 core, the formats of all GEMMs, and a warning if FP8 costs more than it saves on this
+  /// device.
+  void say_fp8() const;
+  /// Logs in what the states are stored if the configuration asks for less than fp32.
+  void say_storage_asked() const;
   /// What the start was asked for and one would rarely mean, in at most ten lines.
   void say_doubts() const;
   /// How much of the optimizer's state lies in the host's memory.
@@ -125,6 +128,7 @@ class Run {
   /// Where steps have another size than those of the checkpoint.
   void tell_batch() const;
   void start_reporter();
+  std::string training_log() const { return config_.output_dir + "/training.log"; }
   store::StepResult train_step();
   /// Whether a step makes a row of the log, and whether rows tell of casts to FP8.
   bool logs_at(std::int64_t step) const;
@@ -154,6 +158,24 @@ class Run {
   bool agreed(const std::vector<Fault>& faults, std::int64_t step);
   /// Checks the state before it is saved; false: the run is to go back.
   bool may_be_saved();
+
+  // finite.cc; all ranks call them alike.
+  /// Returns the name of a trained tensor that holds a value that is not finite, or "".
+  std::string weight_not_finite();
+  /// Returns the first such tensor of the base and of the adapters that are added to it, with its file, or
+  /// "".
+  std::string base_not_finite();
+  /// Throws Error (usage) if a weight that the run begins with is not finite.
+  void require_finite_base();
+  /// Throws Error (no_valid_checkpoint) if a weight that was read from the checkpoint is not finite.
+  void require_finite_checkpoint();
+  /// Warns of such a tensor of the base at the first step whose loss or gradient is not finite.
+  void look_at_base();
+  /// Returns false if the run is to go back. Throws Error if a weight is not finite and the run is to stop.
+  bool weights_are_finite();
+  /// Throws Error if no step of the run has changed the weights.
+  void require_updates();
+
   /// The step's micro-batches, where one of them is replayed first.
   std::vector<runtime::HostBatch> batches_ahead(double* waited);
   /// A step that stands out, by what: does what spike_action says.
@@ -197,6 +219,8 @@ class Run {
   /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
   void save_for_good();
   void finish(bool stopped);
+  /// Returns the command that resumes a run that was stopped.
+  std::string resuming_command() const;
   /// What one would do with a finished run.
   std::vector<std::string> next_commands() const;
   /// What a finished run leaves in its folder: a model, or adapters.
@@ -215,7 +239,8 @@ class Run {
   std::unique_ptr<SaveInterval> memory_interval_;  ///< where memory_checkpoint_steps is
 
   model::Architecture architecture_;
-  Json adapters_;  ///< as adapter_state()
+  Json adapters_;      ///< as adapter_state()
+  Json model_config_;  ///< as runtime::config_state()
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
   plan::Level level_;
@@ -254,6 +279,7 @@ class Run {
   bool takes_best_ = false;
   bool told_that_it_waits_ = false;
   Evaluated evaluated_;           ///< the latest; no path
+  Evaluated lowest_;              ///< of all evaluations of this process; no path
   Evaluated best_, second_best_;  ///< of load_best_model_at_end
   OwnLoss own_loss_;              ///< since the last row of the log
   std::optional<Spikes> spikes_;
@@ -264,7 +290,9 @@ class Run {
   std::int64_t rollbacks_ = 0;  ///< since the run began
   int rollbacks_in_a_row_ = 0;  ///< without a checkpoint in between
   int not_finite_ = 0;          ///< steps in a row whose loss or gradient was not finite
-  bool fresh_ = false;          ///< begins with random weights
+  bool looked_at_base_ = false;
+  std::string base_wrong_;  ///< as base_not_finite()
+  bool fresh_ = false;      ///< begins with random weights
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

@@ -45,6 +45,7 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
                         {"data_fingerprint", feed_->fingerprint()},
                         {"model", runtime::model_state(architecture_, encoder_->tokenizer())},
                         {"adapters", adapters_},
+                        {"model_config", model_config_},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},

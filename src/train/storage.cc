@@ -64,6 +64,23 @@ void Run::choose_memory(Candidates& candidates, std::size_t limit) {
             (lower ? "; what is set in the configuration stays as it is set" : ""));
 }
 
+void Run::say_storage_asked() const {
+  if (open_storage_ || config::leaves_storage_open(config_) || !session_.prints()) return;
+  const std::pair<const char*, const std::string&> all[] = {{"param_dtype", config_.param_dtype},
+                                                            {"grad_dtype", config_.grad_dtype},
+                                                            {"optim_dtype", config_.optim_dtype}};
+  std::string where;
+  for (const auto& [key, value] : all) {
+    const auto origin = resolved_.origins.find(key);
+    const std::string from = origin == resolved_.origins.end() ? "" : origin->second.where;
+    if (value != "fp32" && value != "auto" && !from.empty() && where.find(from) == std::string::npos)
+      where += (where.empty() ? "" : ", ") + from;
+  }
+  if (where.empty()) return;
+  log::info("states are stored as " + keys_of(config_) + ", as asked (" + where +
+            "): less than fp32 rounds updates and moments");
+}
+
 void Run::say_storage_of_checkpoint() const {
   if (!open_storage_) return;
   const config::Config wide = config::storages(*open_storage_).front();

@@ -1,10 +1,12 @@
 #include "octet/train/trainer.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include "cast_log.h"
@@ -15,12 +17,14 @@
 #include "octet/comm/launchers.h"
 #include "octet/device/cpu.h"
 #include "octet/report/number.h"
+#include "octet/report/progress.h"
 #include "octet/runtime/signals.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "run.h"
+#include "start.h"
 
 namespace octet::train {
 namespace {
@@ -54,6 +58,18 @@ Wishes wishes_of_all(comm::Channel& channel, const Wishes& own) {
   return all;
 }
 
+/// A word as a shell takes it.
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain = "%+,-./:=@_";
+  const bool plain = !word.empty() && std::ranges::all_of(word, [&](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || kPlain.find(c) != std::string_view::npos;
+  });
+  if (plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 bool was_skipped(const store::StepResult& result) {
   return result.skipped && result.label_tokens > 0;
 }
@@ -68,6 +84,7 @@ void Run::guard(const store::StepResult& result, const std::string& spike) {
   const bool finite = !was_skipped(result) && std::isfinite(result.loss_sum);
   not_finite_ = finite ? 0 : not_finite_ + 1;
   if (finite) return;
+  look_at_base();
   const std::string figures = "loss " + report::python_number(mean_loss(result), 6) + ", gradient norm " +
                               report::python_number(result.grad_norm, 6);
   if (spikes_->action() != setup::SpikeAction::skip)
@@ -82,9 +99,12 @@ void Run::guard(const store::StepResult& result, const std::string& spike) {
   job_.together([&] {
     throw Error({.what = "the loss or the gradient was not finite in " + std::to_string(kMostNotFinite) +
                          " steps in a row",
-                 .found = figures,
+                 .found = figures + (base_wrong_.empty() ? "" : "; not finite in the base: " + base_wrong_),
                  .where = "step " + std::to_string(step_),
-                 .fix = "lower learning_rate, or go back to an earlier checkpoint"});
+                 .fix = base_wrong_.empty()
+                            ? "lower learning_rate, or go back to an earlier checkpoint"
+                            : "fetch the weights again, or name a base whose weights are finite",
+                 .code = base_wrong_.empty() ? ExitCode::failure : ExitCode::usage});
   });
 }
 
@@ -211,6 +231,7 @@ void Run::evaluate(double epoch) {
   }
   labels = job_.all_sum(labels);
   evaluated_ = {.step = step_, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
+  if (lowest_.step < 0 || evaluated_.loss < lowest_.loss) lowest_ = evaluated_;
   if (!reporter_) return;
   reporter_->evaluation({.step = step_,
                          .epoch = epoch,
@@ -242,7 +263,11 @@ void Run::write_final_model() {
   const std::string& from = best_.step >= 0 ? best_.path : last_checkpoint_;
   if (best_.step >= 0) {
     log::info("the final model is that of step " + with_commas(best_.step) + ", whose evaluation loss " +
-              report::python_number(best_.loss, 6) + " is the smallest");
+              report::python_number(best_.loss, 6) + " is the smallest of all checkpoints" +
+              (lowest_.step >= 0 && lowest_.loss < best_.loss
+                   ? "; that of step " + with_commas(lowest_.step) + ", which has none, was " +
+                         report::python_number(lowest_.loss, 6)
+                   : ""));
   }
   if (setup::trains_adapters(config_)) {
     export_adapter(
@@ -276,12 +301,40 @@ std::vector<std::string> Run::next_commands() const {
   return commands;
 }
 
+// The ranks of several hosts need the options of their launcher too, which no rank sees.
+std::string Run::resuming_command() const {
+  std::string command;
+  if (job_.size() > 1) {
+    const bool supervised = !report::supervised_run().empty();
+    const bool ours = supervised || comm::stops_are_handed_on(environment_variable);
+    command = std::string(supervised ? "launch/supervise"
+                          : ours     ? "launch/mpirun"
+                                     : "mpirun") +
+              " -np " + std::to_string(job_.size()) + " ";
+  } else if (!report::supervised_run().empty()) {
+    command = "launch/supervise ";
+  }
+  // A run that was told where to begin would begin there again.
+  const std::string& wish = config_.resume_from_checkpoint.value_or("");
+  const bool elsewhere = names_checkpoint(config_) || wish == "false";
+  constexpr std::string_view kKey = "resume_from_checkpoint=";
+  for (const std::string& word : comm::command_line()) {
+    const std::size_t key = std::min(word.find_first_not_of('-'), word.size());
+    if (!elsewhere || !word.substr(key).starts_with(kKey)) command += shell_word(word) + " ";
+  }
+  if (elsewhere) command += shell_word(std::string(kKey) + last_checkpoint_) + " ";
+  command.pop_back();
+  return command;
+}
+
 void Run::finish(bool stopped) {
   const bool kept = stopped || setup::saves_when(config_) != setup::When::never;
+  if (!stopped) require_updates();
   save_for_good();
   begins("the writing of the final model");
   job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;
+  if (stopped) next.push_back("to resume: " + resuming_command());
   if (!stopped) {
     job_.together([&] {
       if (!session_.prints()) return;
@@ -297,7 +350,7 @@ void Run::finish(bool stopped) {
   const std::string products = engine_->instance().audit_of_all().summary();
   job_.together([&] {
     if (!reporter_) return;
-    log::info(products);
+    if (config_.fp8) log::info(products);
     reporter_->finish({.status = stopped ? "stopped" : "completed",
                        .final_model = stopped ? last_checkpoint_ : config_.output_dir,
                        .keeps_checkpoint = kept,
@@ -368,6 +421,7 @@ int Run::run() {
       throw;
     }
     if (goes_back()) continue;
+    if (step_ == total_steps_) require_updates();
     look_at_memory();
     signals.at_step(step_, saved_step_);
     const Wishes wishes = wishes_of_all(job_, {.save = signals.take_save(),

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <set>
+#include "octet/base/files.h"
 
 #include "sample.h"
 
@@ -63,6 +64,28 @@ TEST(Checkpoint, ContentHashesDoNotDependOnWhoWroteWhat) {
     hashes.insert(tensor.hash);
   }
   EXPECT_EQ(hashes.size(), one.tensors().size());
+}
+
+TEST(Checkpoint, AFolderOfAnotherProgramWithItsNameIsKept) {
+  const Scratch scratch;
+  float value = 1;
+  const auto save_one = [&] {
+    on_ranks(1, [&](comm::Channel& channel) {
+      CheckpointContents contents{.step = 5};
+      contents.slices.push_back({"w", DType::f32, {1}, 0, 1, &value});
+      save(channel, scratch.path(), contents);
+    });
+  };
+  for (const char* kept : {"checkpoint-5.kept", "checkpoint-5.kept-2"}) {
+    std::filesystem::remove_all(scratch / "checkpoint-5");
+    std::filesystem::create_directory(scratch / "checkpoint-5");
+    put(scratch / "checkpoint-5/pytorch_model.bin", "mine");
+    save_one();
+    EXPECT_EQ(Checkpoint(scratch / "checkpoint-5").step(), 5);
+    EXPECT_EQ(read_file(scratch / (std::string(kept) + "/pytorch_model.bin")), "mine");
+  }
+  save_one();  // over a checkpoint of its own
+  EXPECT_FALSE(path_exists(scratch / "checkpoint-5.kept-3"));
 }
 
 TEST(Checkpoint, RunsAreReadAsColumnsAndColumnsAsRuns) {

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <csignal>
 
 #include "octet/base/files.h"
@@ -99,6 +100,64 @@ TEST_F(Export, ShardsBySizeAndReplacesOldWeightsWhenAsked) {
   expect_weights(DType::bf16);
   EXPECT_FALSE(path_exists(scratch_ / "out/model.safetensors.index.json"));
   EXPECT_FALSE(path_exists(scratch_ / "out/model-00001-of-00002.safetensors"));
+}
+
+// A user may keep files of such names beside the model. Only what an index names is the model's.
+TEST_F(Export, FilesThatBelongToNoModelOfTheFolderStay) {
+  const std::vector<std::string> mine{"model_best.safetensors", "model-old.safetensors",
+                                      "model.ema.safetensors",  "model-00001-of-00003.safetensors",
+                                      "modelcard.safetensors",  "model.safetensors.bak"};
+  for (const char* index : {R"({"weight_map": {"a": "model-00001-of-00009.safetensors"}})", "{", ""}) {
+    SCOPED_TRACE(index);
+    const std::string out = scratch_ / "out";
+    std::filesystem::remove_all(out);
+    std::filesystem::create_directory(out);
+    for (const std::string& name : mine) put(out + "/" + name, "mine");
+    put(out + "/model.safetensors", "of the model before");
+    if (*index != '\0') put(out + "/model.safetensors.index.json", index);
+    put(out + "/model-00001-of-00009.safetensors", "a shard");
+    EXPECT_ERROR("holds weights already", run(options(DType::f32)));
+    ExportOptions again = options(DType::f32);
+    again.overwrite = true;
+    run(again);
+    expect_weights(DType::f32);
+    for (const std::string& name : mine) EXPECT_EQ(read_file(out + "/" + name), "mine") << name;
+    const bool named = std::string(index).size() > 1;
+    EXPECT_EQ(path_exists(out + "/model-00001-of-00009.safetensors"), !named);
+    EXPECT_FALSE(path_exists(out + "/model.safetensors.index.json"));
+  }
+}
+
+TEST_F(Export, AShardReplacesNoFileOfTheUserAndItsOwnRemains) {
+  ExportOptions small = options(DType::f32);
+  small.shard_bytes = 50000;
+  small.overwrite = true;
+  const std::string shard = scratch_ / "out/model-00002-of-00002.safetensors";
+  std::filesystem::create_directory(scratch_ / "out");
+  put(shard, "mine");
+  EXPECT_ERROR("a shard of the export has the name of another file", run(small));
+  EXPECT_EQ(read_file(shard), "mine");
+  std::filesystem::remove_all(scratch_ / "out");
+  run(small);
+  // An export that was killed before its index has left its shards.
+  std::filesystem::remove(scratch_ / "out/model.safetensors.index.json");
+  run(small);
+  expect_weights(DType::f32);
+}
+
+TEST_F(Export, AWeightThatIsNotFiniteIsWrittenNowhere) {
+  for (const auto& [value, dtype] :
+       {std::pair{NAN, DType::f32}, {INFINITY, DType::bf16}, {70000.0f, DType::f16}}) {
+    embedding_[7] = value;
+    on_ranks(1, [&](comm::Channel& channel) {
+      CheckpointContents contents;
+      contents.slices.push_back({"model.norm.weight", DType::f32, {10}, 0, 10, embedding_.data()});
+      save(channel, scratch_ / "odd", contents);
+    });
+    EXPECT_ERROR("tensor 'model.norm.weight'",
+                 export_checkpoint(options(dtype), scratch_ / "odd/checkpoint-0"));
+    EXPECT_FALSE(path_exists(scratch_ / "out")) << value;
+  }
 }
 
 TEST_F(Export, ATiedHeadIsNotWrittenTwice) {

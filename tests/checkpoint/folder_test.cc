@@ -36,12 +36,15 @@ TEST(ListCheckpoints, TakesFoldersThatAreNamedAsTheirStepIsWritten) {
 TEST(RemoveStale, TakesWhatSavesLeftAndNothingElse) {
   const Scratch scratch;
   for (const char* name : {"checkpoint-6.tmp-1-2", "checkpoint-7.tmp-pruned", "checkpoint-8", "other.tmp-3",
-                           "checkpoint-x.tmp-1", "checkpoint-9.old"})
+                           "checkpoint-x.tmp-1", "checkpoint-9.old", "checkpoint-9.tmp-mine",
+                           "checkpoint-9.tmp-1-2-3", "checkpoint-6.tmp-1-2-old"})
     fs::create_directories(scratch / (std::string(name) + "/inside"));
   testing::internal::CaptureStderr();
   remove_stale(scratch.path());
   const std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(names_in(scratch.path()), "checkpoint-8 checkpoint-9.old checkpoint-x.tmp-1 other.tmp-3");
+  EXPECT_EQ(names_in(scratch.path()),
+            "checkpoint-8 checkpoint-9.old checkpoint-9.tmp-1-2-3 checkpoint-9.tmp-mine checkpoint-x.tmp-1 "
+            "other.tmp-3");
   for (const char* name : {"checkpoint-6.tmp-1-2", "checkpoint-7.tmp-pruned"})
     EXPECT_NE(said.find("removing what an interrupted save left: " + (scratch / name)), std::string::npos)
         << said;

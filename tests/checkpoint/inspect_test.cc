@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <functional>
 #include <limits>
 
 #include "octet/base/json.h"
@@ -32,6 +34,43 @@ void save_values(const std::string& output_dir, std::vector<Values> all, std::in
     }
     save(channel, output_dir, contents);
   });
+}
+
+TEST(Inspect, ACheckpointWithTheNameOfAnotherStepIsRefused) {
+  const Scratch scratch;
+  save_values(scratch.path(), {{"w", {1.0f}}});
+  std::filesystem::rename(scratch / "checkpoint-1", scratch / "checkpoint-2");
+  save_values(scratch.path(), {{"w", {1.0f}}});
+  const auto code_of = [](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const Error& e) {
+      return e.code();
+    }
+    return ExitCode::ok;
+  };
+  EXPECT_EQ(code_of([&] { inspect(scratch / "checkpoint-1", "", true); }), ExitCode::ok);
+  EXPECT_EQ(code_of([&] { inspect(scratch / "checkpoint-2", "", true); }), ExitCode::no_valid_checkpoint);
+  EXPECT_EQ(code_of([&] { diff(scratch / "checkpoint-1", scratch / "checkpoint-2"); }),
+            ExitCode::no_valid_checkpoint);
+  EXPECT_EQ(code_of([&] { diff(scratch / "checkpoint-2", scratch / "checkpoint-1"); }),
+            ExitCode::no_valid_checkpoint);
+}
+
+TEST(Inspect, AnUnreadableDataFileIsADamagedCheckpoint) {
+  for (const bool missing : {true, false}) {
+    const Scratch scratch;
+    save_values(scratch.path(), {{"w", {1.0f}}});
+    const std::string data = scratch / "checkpoint-1/checkpoint.h5";
+    std::filesystem::remove(data);
+    if (!missing) std::filesystem::create_directory(data);
+    try {
+      inspect(scratch / "checkpoint-1", "", true);
+      FAIL();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::no_valid_checkpoint) << e.what();
+    }
+  }
 }
 
 TEST(Inspect, TellsNormsRangesAndHashes) {

@@ -1,6 +1,8 @@
 // Steps whose gradients are not finite: skipped, counted, said; five in a row end the run, however often it
 // is started again.
 #include <cmath>
+#include <filesystem>
+#include <set>
 
 #include "cli/task.h"
 #include "cli/weights.h"
@@ -11,8 +13,8 @@ namespace {
 
 constexpr int kSamples = 8;  // of a step
 
-/// A model in which one token's embedding is no number, so that every step with that token has no finite
-/// gradient, and rows of which some steps hold it.
+/// A base in which one token's embedding is no number, so that every step of adapters on it with that token
+/// has no finite gradient, and rows of which some steps hold it.
 class Poisoned {
  public:
   Poisoned() : folder_("poisoned") {
@@ -45,13 +47,14 @@ class Poisoned {
       }
     }
     spill(folder_ / "rows.jsonl", rows);
-    return trainer(Task::get().train(output, "model_name_or_path=" + (folder_ / "model") +
-                                                 " train_from_scratch=false device=cpu dataset=" +
-                                                 (folder_ / "rows.jsonl") +
-                                                 " disable_shuffling=true global_batch_size=8 "
-                                                 "per_device_train_batch_size=2 save_steps=1 max_steps=" +
-                                                 std::to_string(steps) + " " + more),
-                   2);
+    return trainer(
+        Task::get().train(output, "model_name_or_path=" + (folder_ / "model") +
+                                      " train_from_scratch=false finetuning_type=lora device=cpu dataset=" +
+                                      (folder_ / "rows.jsonl") +
+                                      " disable_shuffling=true global_batch_size=8 "
+                                      "per_device_train_batch_size=2 save_steps=1 max_steps=" +
+                                      std::to_string(steps) + " " + more),
+        2);
   }
   std::string operator/(const std::string& name) const { return folder_ / name; }
 
@@ -110,11 +113,15 @@ TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
   const std::vector<int> poisoned{3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
   for (int start = 0; start < 2; ++start) {
     const Outcome ended = task.train(run, 12, poisoned);
-    EXPECT_EQ(ended.code, 1) << ended.both();
+    EXPECT_EQ(ended.code, 64) << "the base is at fault: " << ended.both();
     EXPECT_EQ(errors_in(ended), 1) << ended.err;
     EXPECT_NE(ended.err.find("was not finite in 5 steps in a row"), std::string::npos) << ended.err;
     EXPECT_NE(ended.err.find("step 7"), std::string::npos) << ended.err;
-    EXPECT_NE(ended.err.find("lower learning_rate"), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find("not finite in the base: tensor 'model.embed_tokens.weight' of " +
+                             (task / "model/model.safetensors")),
+              std::string::npos)
+        << ended.err;
+    EXPECT_NE(ended.err.find("fetch the weights again"), std::string::npos) << ended.err;
     // The second start goes on behind step 6, where four had been counted.
     EXPECT_EQ(count(ended.err, "the step was skipped"), start == 0 ? 5u : 1u) << ended.err;
     EXPECT_TRUE(std::filesystem::exists(run + "/checkpoint-6"));
@@ -150,6 +157,71 @@ TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
   EXPECT_NE(stop.err.find("the last checkpoint is none; spike_action: rollback leaves such data out"),
             std::string::npos)
       << stop.err;
+}
+
+/// Names of weights, and of checkpoints with a value that is not finite, in an output folder.
+std::set<std::string> bad_files(const std::string& output) {
+  std::set<std::string> bad;
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(output, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".safetensors")) bad.insert(name);
+    if (!name.starts_with("checkpoint-")) continue;
+    const Outcome shown = trainer("inspect " + entry.path().string());
+    if (shown.out.find("not finite") != std::string::npos) bad.insert(name);
+  }
+  return bad;
+}
+
+// Neither a short run nor a long one is a success, whatever is trained and however it is saved.
+TEST(NotFinite, ARunWithoutAnUpdateFailsAndSavesNoValueThatIsNotFinite) {
+  struct Row {
+    const char *name, *keys;
+    int code;
+    std::vector<const char*> says;
+  };
+  const std::string tensor = "tensor 'model.embed_tokens.weight' of ";
+  const Poisoned task;
+  const std::vector<int> all{1, 2, 3};
+  for (const Row& row : {
+           Row{"whole", "finetuning_type=full", 64, {"a weight that is to be trained is not finite"}},
+           {"adapters", "", 64, {"the run has made no update", "step 1: the base holds values"}},
+           {"unsaved", "save_strategy=no", 64, {"the run has made no update"}},
+           {"beside", "save_async=true", 64, {"the run has made no update"}},
+       }) {
+    SCOPED_TRACE(row.name);
+    const Outcome run = task.train(task / row.name, 3, all, row.keys);
+    EXPECT_EQ(run.code, row.code) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_NE(run.err.find(tensor), std::string::npos) << run.err;
+    for (const char* piece : row.says) EXPECT_NE(run.err.find(piece), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("Training completed"), std::string::npos) << run.err;
+    EXPECT_EQ(bad_files(task / row.name), std::set<std::string>{});
+  }
+}
+
+TEST(NotFinite, AnUpdateThatBreaksTheWeightsIsNotSaved) {
+  const TemporaryFolder folder("broken");
+  const std::string base = folder / "base";
+  expect_success(trainer(Task::get().train(base, "max_steps=1 save_strategy=no")));
+  for (const std::string keys :
+       {"save_steps=1", "save_steps=1 save_async=true", "save_strategy=no max_steps=1",
+        "save_steps=1 bf16=true param_dtype=bf16 grad_dtype=bf16 optim_dtype=bf16",
+        "save_steps=1 finetuning_type=lora train_from_scratch=false lora_rank=2 model_name_or_path=BASE"}) {
+    SCOPED_TRACE(keys);
+    const std::string output = folder / "out";
+    std::filesystem::remove_all(output);
+    std::string more = keys;
+    if (const std::size_t at = more.find("BASE"); at != std::string::npos) more.replace(at, 4, base);
+    const Outcome run = trainer(Task::get().train(
+        output, "learning_rate=1e308 weight_decay=0.1 device=cpu lr_scheduler_type=constant " + more));
+    EXPECT_EQ(run.code, 1) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_NE(run.err.find("the weights are not finite, and no checkpoint of them is written"),
+              std::string::npos)
+        << run.err;
+    EXPECT_EQ(bad_files(output), std::set<std::string>{});
+  }
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ constexpr Mended kMended[] = {
       {"bf16_states_without_bf16", "", "BASEparam_dtype: fp32\n"},
       {"weights_of_one_set", "", "BASE"},
       {"best_of_nothing", "", "BASEload_best_model_at_end: true\neval_strategy: steps\nval_size: 0.1\n"},
-      {"best_of_nothing", "", "BASEload_best_model_at_end: true\neval_strategy: epoch\neval_dataset: {}/made/data/held_out.jsonl\n"},
+      {"best_of_nothing", "", "BASEload_best_model_at_end: true\neval_strategy: epoch\nsave_strategy: epoch\neval_dataset: {}/made/data/held_out.jsonl\n"},
       {"best_of_nothing", "", "BASEload_best_model_at_end: false\n"},
       {"best_by_rouge", "", "BASEload_best_model_at_end: true\nmetric_for_best_model: eval_loss\nval_size: 0.1\neval_strategy: steps\n"},
       {"best_by_rouge", "", "BASEload_best_model_at_end: false\nmetric_for_best_model: rougeL\nval_size: 0.1\neval_strategy: steps\n"},

@@ -94,6 +94,15 @@ TEST_F(Run, TheFilesHaveTheFieldsOfHuggingFace) {
   }
 }
 
+TEST_F(Run, AReadmeOfTheUserStays) {
+  for (const std::string before : {"# my notes\n", "---\ntags:\n- llama-factory\n---\n"}) {
+    write_file_atomically(folder_ + "/README.md", before);
+    const std::string said = captured([&] { Reporter(facts(0, 20)).finish({}); });
+    EXPECT_EQ(read_file(folder_ + "/README.md"), before);
+    EXPECT_NE(said.find("no model card is written"), std::string::npos) << said;
+  }
+}
+
 TEST_F(Run, TheCardOfALongRunShowsFortyRowsAllEvaluationsAndTheLast) {
   captured([&] {
     Reporter reporter(facts(0, 995));

@@ -54,17 +54,22 @@ TEST(OutputFolder, CheckpointsAreSetAsideAndThenRemovedAndNothingElse) {
   output.set_checkpoints_aside();
   EXPECT_FALSE(fs::exists(folder / "overwritten")) << "there was nothing";
   for (const char* name :
-       {"checkpoint-5/a", "checkpoint-10/a", "mine/a", "overwritten/mine", "overwritten/checkpoint-5/old"})
+       {"checkpoint-5/manifest.json", "checkpoint-10/checkpoint.h5", "mine/a",
+        "checkpoint-7/pytorch_model.bin", "overwritten/mine", "overwritten/checkpoint-5/manifest.json",
+        "overwritten/checkpoint-5/old", "overwritten/checkpoint-8/of_a_user"})
     spill(folder / name, "x");
   output.set_checkpoints_aside();
   EXPECT_FALSE(fs::exists(folder / "checkpoint-5"));
-  EXPECT_TRUE(fs::exists(folder / "overwritten/checkpoint-5/a"));
+  EXPECT_TRUE(fs::exists(folder / "overwritten/checkpoint-5/manifest.json"));
   EXPECT_FALSE(fs::exists(folder / "overwritten/checkpoint-5/old"));
-  EXPECT_TRUE(fs::exists(folder / "overwritten/checkpoint-10/a"));
+  EXPECT_TRUE(fs::exists(folder / "overwritten/checkpoint-10/checkpoint.h5"));
   output.remove_set_aside();
   EXPECT_FALSE(fs::exists(folder / "overwritten/checkpoint-10"));
-  EXPECT_TRUE(fs::exists(folder / "overwritten/mine"));
-  EXPECT_TRUE(fs::exists(folder / "mine/a"));
+  // What another program wrote is not this one's to delete.
+  for (const char* name :
+       {"overwritten/mine", "overwritten/checkpoint-8/of_a_user", "checkpoint-7/pytorch_model.bin", "mine/a"})
+    EXPECT_TRUE(fs::exists(folder / name)) << name;
+  fs::remove_all(folder / "overwritten/checkpoint-8");
   fs::remove(folder / "overwritten/mine");
   output.remove_set_aside();
   EXPECT_FALSE(fs::exists(folder / "overwritten"));

@@ -46,6 +46,8 @@ class Hashes {
   Hashes& operator=(const Hashes&) = delete;
 
   StateHashes state(Stream& compute);
+  /// Returns whether all masters that this rank holds are finite. Between steps.
+  static bool masters_are_finite(ParameterStore& store, Stream& compute);
   /// Of the sums of gradients that every rank has whole (stage 0), before the update; of nothing at other
   /// stages, where each lies on one rank.
   ops::Hash sums(Stream& compute);

@@ -1,0 +1,51 @@
+#include "octet/checkpoint/finite.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "octet/base/error.h"
+
+namespace octet::checkpoint {
+namespace {
+
+/// The largest float that does not become infinite in `dtype`.
+float largest(DType dtype) {
+  if (dtype == DType::f16) return std::nextafter(65520.0f, 0.0f);
+  if (dtype == DType::bf16) return std::nextafter(0x1.ffp127f, 0.0f);
+  return std::numeric_limits<float>::max();
+}
+
+}  // namespace
+
+std::optional<std::int64_t> first_not_finite(const float* values, std::int64_t count, DType dtype) {
+  constexpr std::int64_t kBlock = 4096;
+  const float most = largest(dtype);
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t end = std::min(count, begin + kBlock);
+    int wrong = 0;  // counted without a branch, so that the loop is vectorised
+    for (std::int64_t i = begin; i < end; ++i) wrong += std::abs(values[i]) <= most ? 0 : 1;
+    if (wrong == 0) continue;
+    for (std::int64_t i = begin; i < end; ++i) {
+      if (!(std::abs(values[i]) <= most)) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+void require_finite(const std::string& tensor, const float* values, std::int64_t count, DType dtype,
+                    const std::string& where) {
+  const auto wrong = first_not_finite(values, count, dtype);
+  if (!wrong) return;
+  const float value = values[*wrong];
+  const bool finite = std::isfinite(value);
+  throw Error({.what = "a weight is not finite" + std::string(finite ? " in the dtype of the export" : ""),
+               .expected = "finite values that " + std::string(name_of(dtype)) + " holds",
+               .found = std::to_string(value),
+               .where = where + ", tensor '" + tensor + "'",
+               .fix = finite ? "export in a wider dtype: --export_dtype bfloat16 or float32"
+                             : "take an earlier checkpoint, and lower learning_rate",
+               .code = ExitCode::usage});
+}
+
+}  // namespace octet::checkpoint

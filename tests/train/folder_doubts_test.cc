@@ -1,0 +1,47 @@
+// What a start says of an output folder that a run has used.
+#include "octet/train/doubts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "octet/model/shapes.h"
+#include "support/temporary_folder.h"
+
+namespace octet::train {
+namespace {
+
+/// The doubts that name the folder of a checkpoint, or overwrite_output_dir.
+config::Strings of_folder(const std::string& output_dir, const std::string& keys) {
+  const config::Resolved resolved = config::load_text("output_dir: " + output_dir + "\n" + keys, "test.yaml",
+                                                      {}, {.for_training = false, .environment = {}});
+  config::Strings all = doubts(resolved, model::find_shape("tiny"));
+  std::erase_if(all, [](const std::string& line) {
+    return line.find("checkpoint-") == std::string::npos && line.find("overwrite") == std::string::npos;
+  });
+  return all;
+}
+
+TEST(DoubtsOfAFolder, CheckpointsThatGoAreToldOfOnlyWhereThereAreSome) {
+  const test::TemporaryFolder folder("doubts");
+  for (const std::string& output : {folder / "none", folder.path()}) {
+    EXPECT_TRUE(of_folder(output, "overwrite_output_dir: true\n").empty());
+    EXPECT_TRUE(of_folder(output, "").empty());
+  }
+  std::filesystem::create_directories(folder / "checkpoint-5");
+  std::filesystem::create_directories(folder / "checkpoint-12");
+  const std::string newest = folder / "checkpoint-12";
+  const config::Strings overwritten = of_folder(folder.path(), "overwrite_output_dir: true\n");
+  ASSERT_EQ(overwritten.size(), 1u);
+  EXPECT_NE(overwritten[0].find("overwrite_output_dir: the checkpoints of output_dir are deleted"),
+            std::string::npos)
+      << overwritten[0];
+  EXPECT_NE(overwritten[0].find(newest), std::string::npos) << overwritten[0];
+  EXPECT_EQ(of_folder(folder.path(), ""),
+            config::Strings{"output_dir holds " + newest + ": the run will go on from it"});
+  EXPECT_TRUE(of_folder(folder.path(), "resume_from_checkpoint: false\n").empty());
+}
+
+}  // namespace
+}  // namespace octet::train
