@@ -143,6 +143,7 @@ void AnswerJournal::read() {
   }
   std::map<std::int64_t, std::string> texts;  // what OUT holds of each row of the run before
   std::int64_t answered = 0;
+  bool moved = false;  // OUT has other places for rows than they have now
   for (const Json& note : lines) {
     if (!is_note(note)) continue;
     std::optional<RowResult> result = result_of(note);
@@ -154,6 +155,7 @@ void AnswerJournal::read() {
     const auto asked = rows.find(note["question"].get<std::string>());
     answered += result ? 1 : 0;
     if (!result || asked == rows.end() || asked->second.empty()) continue;
+    moved = moved || asked->second.back() != note["row"].get<std::int64_t>();
     results_.emplace(asked->second.back(), std::move(*result));
     asked->second.pop_back();
   }
@@ -163,7 +165,7 @@ void AnswerJournal::read() {
   const std::string out = read_file(path_);
   const std::string hash = head.value("hash", "");
   require_unchanged(out, texts, hash);
-  complete_ = hash == hash128_hex(out) && kept_ == std::ssize(job_.questions);
+  complete_ = !moved && hash == hash128_hex(out) && kept_ == std::ssize(job_.questions);
 }
 
 // Throws Error if `answered` noted rows are more than those that are asked: rewrite() would drop the others.
