@@ -1,6 +1,7 @@
 // Which columns of a data set are read.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "fields.h"
 #include "octet/base/error.h"
@@ -19,12 +20,25 @@ bool holds_text(const Json& value) {
          std::ranges::any_of(value, [](const Json& item) { return holds_text(item); });
 }
 
+void add_message_fields(const Json& row, const RowFormat& format, std::set<std::string>& fields) {
+  if (format.kind != RowFormat::Kind::sharegpt && format.kind != RowFormat::Kind::openai) return;
+  const Json* list = value_at(row, format.messages);
+  if (!list || !list->is_array()) return;
+  for (const Json& message : *list) {
+    if (!message.is_object()) continue;
+    for (const auto& [name, value] : message.items()) {
+      if (!value.is_null() && is_read_message_field(name, format)) fields.insert(name);
+    }
+  }
+}
+
 }  // namespace
 
 ColumnUse column_use(const DataSource& source) {
   const RowFormat& format = source.format;
   const std::set<std::string> named = named_columns(format);
   std::map<std::string, bool> texts;  // whether a column holds some
+  std::set<std::string> fields;
   for (const auto& file : source.files) {
     for (std::int64_t i = 0; i < std::min(file->size(), kMostRows); ++i) {
       Json row;
@@ -35,9 +49,11 @@ ColumnUse column_use(const DataSource& source) {
       }
       if (!row.is_object()) continue;
       for (const auto& [name, value] : row.items()) texts[name] |= holds_text(value);
+      add_message_fields(row, format, fields);
     }
   }
   ColumnUse use;
+  use.message_fields = {fields.begin(), fields.end()};
   for (const auto& [name, text] : texts) {
     const bool everywhere = format.kind != RowFormat::Kind::text && is_read_column(name);
     if (named.contains(name) || everywhere) {

@@ -223,6 +223,12 @@ bool is_read_column(const std::string& name) {
   return field && field->rule == Rule::read;
 }
 
+bool is_read_message_field(const std::string& name, const RowFormat& format) {
+  if (name == format.role_tag || name == format.content_tag) return true;
+  const Field* field = find(kMessageFields, name);
+  return field && (field->rule == Rule::read || field->rule == Rule::trains || field->rule == Rule::masks);
+}
+
 void check_row_fields(const Json& row, const RowFormat& format, Noted& noted) {
   const std::set<std::string> named = named_columns(format);
   for (const auto& [name, value] : row.items()) {

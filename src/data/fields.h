@@ -24,6 +24,9 @@ bool check_message_fields(const Json& message, const RowFormat& format, std::str
 /// Whether every format reads a column of this name.
 bool is_read_column(const std::string& name);
 
+/// Whether a field of this name decides what is written or trained of a message.
+bool is_read_message_field(const std::string& name, const RowFormat& format);
+
 /// Columns that the format names.
 std::set<std::string> named_columns(const RowFormat& format);
 

@@ -36,7 +36,9 @@ std::string listed(const std::vector<std::string>& names) {
 void report_columns(const data::RowMix& mix) {
   for (const data::DataSource& source : mix.sources()) {
     const data::ColumnUse use = data::column_use(source);
-    log::info("data set " + source.name + ": columns read: " + listed(use.read) +
+    const std::string fields =
+        use.message_fields.empty() ? "" : " (fields of messages: " + listed(use.message_fields) + ")";
+    log::info("data set " + source.name + ": columns read: " + listed(use.read) + fields +
               "; columns with texts that are not read: " + listed(use.unread_texts));
   }
 }

@@ -300,6 +300,12 @@ TEST_F(Rows, ColumnsThatAreReadAndThatAreNotAreListed) {
   const ColumnUse use = column_use(open("a.jsonl")[0]);
   EXPECT_EQ(use.read, (std::vector<std::string>{"enable_thinking", "messages", "system"}));
   EXPECT_EQ(use.unread_texts, (std::vector<std::string>{"late", "prompt", "source", "tags"}));
+  EXPECT_EQ(use.message_fields, std::vector<std::string>());
+  write("c.jsonl",
+        R"({"messages":[{"role":"user","content":"q","name":"n"},{"role":"assistant","content":null,)"
+        R"("function_call":{"name":"f","arguments":"{}"},"weight":1,"thinking":null,"id":"1"}]})");
+  EXPECT_EQ(column_use(open("c.jsonl")[0]).message_fields,
+            (std::vector<std::string>{"content", "function_call", "role", "weight"}));
   write("b.jsonl", R"({"text":"x","system":"s"})");
   EXPECT_EQ(column_use(open("b.jsonl")[0]).unread_texts, (std::vector<std::string>{"system"}));
 }

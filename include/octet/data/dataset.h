@@ -116,6 +116,7 @@ struct DataSource {
 /// The columns of a data set that are read, and those with texts that are not.
 struct ColumnUse {
   std::vector<std::string> read, unread_texts;
+  std::vector<std::string> message_fields;  ///< fields of messages that are read
 };
 
 /// Looks at the first rows of each file.
