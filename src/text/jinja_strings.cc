@@ -197,9 +197,10 @@ Value call_method(const std::string& text, const std::string& name, const Call& 
   if (is("find") || is("rfind")) return found_at(text, call, is("rfind"), false);
   if (is("index") || is("rindex")) return found_at(text, call, is("rindex"), true);
   if (is("count")) return counted(text, call);
-  if (is("replace"))
-    return Value(replaced(text, needed_text(call, 0, "old"), needed_text(call, 1, "new"),
-                          int_argument(call, 2, "count", -1), budget));
+  if (is("replace")) {
+    const std::string from = needed_text(call, 0, "old"), to = needed_text(call, 1, "new");
+    return Value(replaced(text, from, to, int_argument(call, 2, "count", -1), budget));
+  }
   if (is("join")) return joined(text, call, budget);
   if (is("partition") || is("rpartition")) return partitioned(text, call, is("rpartition"));
   if (is("removeprefix")) {
@@ -288,7 +289,8 @@ std::string indented(const std::string& text, const Call& call, Budget& budget) 
 /// A number as int() and float() of Python read it, blanks around it and underscores between digits included.
 std::optional<std::string> number_text(const std::string& text) {
   std::string out;
-  const std::string_view bare = python::strip(text);
+  const std::string all = python::ascii_digits(python::strip(text));
+  const std::string_view bare = all;
   for (std::size_t i = 0; i < bare.size(); ++i) {
     const auto digit = [&](std::size_t at) { return at < bare.size() && bare[at] >= '0' && bare[at] <= '9'; };
     if (bare[i] != '_') {

@@ -385,6 +385,21 @@ std::string expand_tabs(std::string_view text, std::int64_t size) {
   return out;
 }
 
+std::string ascii_digits(std::string_view text) {
+  std::string out;
+  for (const std::uint32_t code : decode(text)) {
+    const Ranges& ranges = decimals().ranges();
+    const auto behind = std::ranges::upper_bound(ranges, code, {}, &Ranges::value_type::first);
+    if (is_decimal(code)) {
+      // Ten digits stand together, from zero on.
+      out += static_cast<char>('0' + (code - std::prev(behind)->first) % 10);
+    } else {
+      append(out, code);
+    }
+  }
+  return out;
+}
+
 std::string repr(std::string_view text) {
   const bool single = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos;
   const char quote = single ? '"' : '\'';

@@ -41,6 +41,9 @@ std::string pad(std::string_view text, std::int64_t width, std::string_view fill
 std::string zero_fill(std::string_view text, std::int64_t width);
 std::string expand_tabs(std::string_view text, std::int64_t size);
 
+/// The text with every decimal digit of any script as 0 to 9, as int() and float() read it.
+std::string ascii_digits(std::string_view text);
+
 /// repr() of a str.
 std::string repr(std::string_view text);
 

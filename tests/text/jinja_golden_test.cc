@@ -36,7 +36,7 @@ TEST(JinjaGolden, MethodsAndFiltersOfTextsGiveWhatPythonGives) {
         }
       });
   EXPECT_EQ(texts, 92);
-  EXPECT_GT(answers, 8000);
+  EXPECT_GT(answers, 7500);
 }
 
 // What is not built is refused, never left out.
@@ -44,7 +44,7 @@ TEST(JinjaGolden, TemplatesGiveWhatPythonGivesOrAreRefused) {
   const std::set<std::string> refused{
       "format",    "% 1",        "casefold",  "encode",      "escape",    "urlencode",      "truncate",
       "wordwrap",  "batch",      "slice",     "dictsort",    "striptags", "filesizeformat", "xmlattr",
-      "groupby",   "attr(",      "pprint",    "round(1)",    "round(0,",  "int(base",       "isidentifier",
+      "groupby",   "|attr(",     "pprint",    "round(1)",    "round(0,",  "int(base",       "isidentifier",
       "sort_keys", "separators", "translate", "ensure_ascii"};
   each_case(golden_path("jinja/templates.jsonl"), [&](const Json& line, const std::string& where) {
     const auto source = line["template"].get<std::string>();

@@ -46,11 +46,10 @@ void read_llama3(Reader& reader, Rope& rope) {
 
 /// Keys of other kinds, and keys that only other programs read: transformers leaves them out, with a warning.
 bool is_unread_key(std::string_view key) {
-  static constexpr std::array<std::string_view, 15> kKeys{
-      "attention_factor",     "attn_factor", "beta_fast",        "beta_slow",
-      "extrapolation_factor", "finetuned",   "high_freq_factor", "long_factor",
-      "low_freq_factor",      "mscale",      "mscale_all_dim",   "original_max_position_embeddings",
-      "short_factor",         "truncate",    "short_mscale"};
+  static constexpr auto kKeys = std::to_array<std::string_view>(
+      {"attention_factor", "attn_factor", "beta_fast", "beta_slow", "extrapolation_factor", "finetuned",
+       "high_freq_factor", "low_freq_factor", "mscale", "mscale_all_dim", "original_max_position_embeddings",
+       "truncate"});
   return std::ranges::find(kKeys, key) != kKeys.end();
 }
 
