@@ -208,25 +208,23 @@ bool has_amx_fault() {
 #endif
 }
 
-/// The last columns of a shape that is_wrong_on_amx(): without them n is a multiple of 32.
-constexpr std::int64_t kLastColumns = 16;
-
-/// The shape of the GEMM of `count` columns of D, and its arrays from column `begin` on.
-MatmulShape columns_of(const MatmulShape& whole, std::int64_t count) {
-  MatmulShape part = whole;
-  part.n = count;
-  if (part.ldb == 0) part.ldb = whole.b_transposed ? whole.k : whole.n;
-  return part;
+/// The shape that is computed in place of one that is_wrong_on_amx(): its inner dimension ends with zeros.
+MatmulShape padded(const MatmulShape& shape) {
+  MatmulShape wider = shape;
+  wider.k = shape.k + 1;
+  wider.lda = wider.ldb = 0;
+  return wider;
 }
-MatmulData columns_of(const MatmulShape& part, const MatmulData& whole, std::int64_t begin) {
-  const auto from = [begin](const void* data, std::int64_t apart, DType dtype) {
-    return static_cast<const std::byte*>(data) + static_cast<std::size_t>(begin * apart) * size_of(dtype);
-  };
-  MatmulData data = whole;
-  data.b = from(whole.b, part.b_transposed ? part.ldb : 1, part.operands);
-  data.d = const_cast<std::byte*>(from(whole.d, 1, part.result));
-  if (whole.bias != nullptr) data.bias = whole.bias + begin;
-  return data;
+
+/// Copies bf16 rows that are `apart` elements apart into dense rows of `to_cols` elements. Elements and rows
+/// beyond those that are copied are zeros.
+std::vector<std::uint16_t> padded_rows(const void* from, std::int64_t rows, std::int64_t cols, std::int64_t apart,
+                                       std::int64_t to_rows, std::int64_t to_cols) {
+  std::vector<std::uint16_t> copy(static_cast<std::size_t>(to_rows * to_cols), 0);
+  const auto* values = static_cast<const std::uint16_t*>(from);
+  for (std::int64_t r = 0; r < rows; ++r)
+    std::memcpy(&copy[static_cast<std::size_t>(r * to_cols)], values + r * apart, static_cast<std::size_t>(cols) * 2);
+  return copy;
 }
 
 std::size_t whole_matmul_scratch(const MatmulShape& shape) {
@@ -265,23 +263,27 @@ void whole_matmul(const MatmulShape& shape, const MatmulData& data) {
 }  // namespace
 
 bool is_wrong_on_amx(const MatmulShape& shape) {
-  return shape.operands == DType::bf16 && shape.k == 63 && shape.n >= 80 && shape.n % 32 == 16 &&
-         shape.m % 16 != 0;
+  return shape.operands == DType::bf16 && shape.k == 63;
 }
 
 std::size_t matmul_scratch(const MatmulShape& shape) {
-  if (!has_amx_fault() || !is_wrong_on_amx(shape)) return whole_matmul_scratch(shape);
-  return std::max(whole_matmul_scratch(columns_of(shape, shape.n - kLastColumns)),
-                  whole_matmul_scratch(columns_of(shape, kLastColumns)));
+  return whole_matmul_scratch(has_amx_fault() && is_wrong_on_amx(shape) ? padded(shape) : shape);
 }
 
 void matmul(const MatmulShape& shape, const MatmulData& data) {
   if (!has_amx_fault() || !is_wrong_on_amx(shape)) return whole_matmul(shape, data);
-  const std::int64_t first = shape.n - kLastColumns;
-  for (const auto& [begin, count] : {std::pair{std::int64_t{0}, first}, {first, kLastColumns}}) {
-    const MatmulShape part = columns_of(shape, count);
-    whole_matmul(part, columns_of(part, data, begin));
-  }
+  const auto apart = [](std::int64_t ld, std::int64_t dense) { return ld == 0 ? dense : ld; };
+  const MatmulShape wider = padded(shape);
+  MatmulData copies = data;
+  const auto a = shape.a_transposed
+                     ? padded_rows(data.a, shape.k, shape.m, apart(shape.lda, shape.m), wider.k, shape.m)
+                     : padded_rows(data.a, shape.m, shape.k, apart(shape.lda, shape.k), shape.m, wider.k);
+  const auto b = shape.b_transposed
+                     ? padded_rows(data.b, shape.n, shape.k, apart(shape.ldb, shape.k), shape.n, wider.k)
+                     : padded_rows(data.b, shape.k, shape.n, apart(shape.ldb, shape.n), wider.k, shape.n);
+  copies.a = a.data();
+  copies.b = b.data();
+  whole_matmul(wider, copies);
 }
 
 bool has_amx_bf16() {

@@ -40,8 +40,8 @@ struct MatmulData {
   std::size_t scratch_bytes = 0;
 };
 
-/// Returns true for bf16 shapes that kernels of oneDNN 2.6 for AMX compute wrongly or with an illegal
-/// instruction: k is 63, n is at least 80 and 16 more than a multiple of 32, m is no multiple of 16.
+/// Returns true for bf16 shapes with the inner dimension 63. Kernels of oneDNN 2.6 for AMX compute some of
+/// them wrongly or with an illegal instruction, which also depends on the shapes that were computed before.
 bool is_wrong_on_amx(const MatmulShape& shape);
 
 /// Scratch bytes that `matmul` uses for this shape.
