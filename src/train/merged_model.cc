@@ -42,9 +42,9 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   return checkpoint::export_model(
       whole, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
         base.read(name, begin, count, out);
-        const bool whole = !checkpoint::first_not_finite(out, count, options.dtype);
+        const bool finite_base = !checkpoint::first_not_finite(out, count, options.dtype);
         added.add_to(name, begin, count, out);
-        if (whole) checkpoint::require_finite(name, out, count, options.dtype, adapters.back());
+        if (finite_base) checkpoint::require_finite(name, out, count, options.dtype, adapters.back());
       });
 }
 
