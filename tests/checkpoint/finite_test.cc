@@ -33,7 +33,9 @@ TEST(Finite, AValueThatADtypeRoundsToInfinityIsFound) {
       values[9'001] = row.value;
       const auto found = first_not_finite(values.data(), std::ssize(values), dtype);
       EXPECT_EQ(found.has_value(), !finite) << row.value << " " << name_of(dtype);
-      if (found) EXPECT_EQ(*found, 9'001);
+      if (found) {
+        EXPECT_EQ(*found, 9'001);
+      }
       // The rounding of the writer is the reference.
       const float rounded = dtype == DType::f16    ? from_f16(to_f16(row.value))
                             : dtype == DType::bf16 ? from_bf16(to_bf16(row.value))

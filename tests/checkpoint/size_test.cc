@@ -43,7 +43,7 @@ TEST(CheckpointSize, IsThatOfTheFilesAtAnyNumberOfRanksAndLengthOfTexts) {
       const std::string text(state, 'x'), config(state / 3 + 1, '#');
       on_ranks(ranks, [&](comm::Channel& channel) {
         CheckpointContents contents = contents_of(tensors, step, channel.rank(), ranks);
-        contents.state = text;
+        contents.state = Json(text);
         contents.config_yaml = config;
         save(channel, scratch.path(), contents);
       });
@@ -73,7 +73,7 @@ TEST(CheckpointSize, DoesNotChangeWithWhatTheStateSays) {
     auto tensors = sample(step);
     on_ranks(2, [&](comm::Channel& channel) {
       CheckpointContents contents = contents_of(tensors, step, channel.rank(), 2);
-      contents.state["loss"] = loss;
+      (*contents.state)["loss"] = loss;
       save(channel, scratch.path(), contents);
     });
   }
