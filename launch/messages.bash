@@ -32,7 +32,7 @@ filter() {
       if [[ $line =~ $refusal ]] && [ "$untold" -ne "$unknown_host" ]; then untold=$not_started; fi
       case $line in
       *"Could not resolve hostname"*) untold=$unknown_host ;;
-      *", as asked"*) [ "$untold" -ne 0 ] || untold=$answered ;;
+      *", as asked"* | *"stopping after this step, with"* | *"the last step is done, the model"*) [ "$untold" -ne 0 ] || untold=$answered ;;
       esac
       printf '%s\n' "$line"
     fi

@@ -142,8 +142,8 @@ TEST(Help, BashCompletesCommandsOptionsKeysAndValues) {
   spill(folder / "config.yaml", "");
   EXPECT_EQ(completed(folder, "trainer gen"), " generate ");
   expect_in(completed(folder, "trainer conf"), " config.yaml ");
-  expect_in(completed(folder, "trainer generate --max"), " --max-new --max-length ");
-  EXPECT_EQ(completed(folder, "trainer generate --dtype \"\""), " fp32 bf16 fp8 ");
+  expect_in(completed(folder, "trainer generate --max"), " --max-new ");
+  EXPECT_EQ(completed(folder, "trainer generate --dtype \"\""), " fp32 bf16 fp8 auto ");
   expect_in(completed(folder, "trainer config.yaml learning_r"), " learning_rate= ");
   expect_in(completed(folder, "trainer config.yaml finetuning_type ="), " lora ");
   EXPECT_EQ(completed(folder, "trainer config.yaml bf16 = t"), " true ");

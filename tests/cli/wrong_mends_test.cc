@@ -88,7 +88,6 @@ constexpr Mended kMended[] = {
       {"interpolation", "", "BASErun_name: ${logging_dir}\nlogging_dir: logs\n"},
       {"interpolation", "lint {}/interpolation.yaml logging_dir=logs", "BASErun_name: ${logging_dir}\n"},
       {"axolotl_typo", "", "base_model: {}/made/model\ntrain_from_scratch: true\nchat_template: chatml\noutput_dir: {}/out\nmicro_batch_size: 4\nsequence_len: 128\ndatasets:\n  - path: {}/made/data/train.jsonl\n    type: chat_template\n"},
-      {"axolotl_alpaca_split", "", "base_model: {}/made/model\ntrain_from_scratch: true\nchat_template: chatml\noutput_dir: {}/out\nmicro_batch_size: 4\ndataset: {}/made/data/train.jsonl\n"},
       {"torchtune", "", "BASE"},
       {"two_configs", "lint {}/base.yaml seed=3", ""},
       {"command_unknown", "inspect --help", ""},
