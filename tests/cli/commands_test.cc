@@ -81,7 +81,7 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
 TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
   for (const int np : {0, 2}) {
     const Outcome run = trainer("verify device=cpu --folder /proc/nowhere", np);
-    EXPECT_EQ(run.code, 1) << run.both();
+    EXPECT_EQ(run.code, 64) << run.both();
     for (const char* text : {"✗ disk ", "✗ checkpoint ", "✓ FP8 step", "where:    /proc/nowhere", "2 of "})
       EXPECT_TRUE(prints(run, text)) << text << "\n" << run.both();
     EXPECT_EQ(errors_in(run), 0) << run.both();

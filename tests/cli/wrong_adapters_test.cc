@@ -122,7 +122,8 @@ TEST_F(WrongAdapters, DescriptionsThatCannotBe) {
   expect_adapter_refused(with("lora_alpha", "nan"), "lora_alpha");
   expect_adapter_refused(with("target_modules", Json::array({"q_proj", "up_proj", "k_proj"})),
                          "lacks a tensor");
-  expect_adapter_refused(with("modules_to_save", Json::array({"embed_tokens"})), "lacks a tensor");
+  expect_adapter_refused(with("modules_to_save", Json::array({"embed_tokens"})),
+                         "one of two tables that the model ties");
   expect_adapter_refused(described("fewer", [](Json& c) { c["target_modules"] = Json::array({"q_proj"}); }),
                          "has no place in the model");
   const std::string no_json = copy("no_json");
