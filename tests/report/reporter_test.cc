@@ -95,6 +95,7 @@ TEST_F(Run, TheFilesHaveTheFieldsOfHuggingFace) {
 }
 
 TEST_F(Run, AReadmeOfTheUserStays) {
+  std::filesystem::create_directories(folder_);
   for (const std::string before : {"# my notes\n", "---\ntags:\n- llama-factory\n---\n"}) {
     write_file_atomically(folder_ + "/README.md", before);
     const std::string said = captured([&] { Reporter(facts(0, 20)).finish({}); });
