@@ -95,8 +95,9 @@ TEST_F(Run, TheFilesHaveTheFieldsOfHuggingFace) {
 }
 
 TEST_F(Run, AReadmeOfTheUserStays) {
-  std::filesystem::create_directories(folder_);
   for (const std::string before : {"# my notes\n", "---\ntags:\n- llama-factory\n---\n"}) {
+    std::filesystem::remove_all(folder_);  // a finished run writes no second card
+    std::filesystem::create_directories(folder_);
     write_file_atomically(folder_ + "/README.md", before);
     const std::string said = captured([&] { Reporter(facts(0, 20)).finish({}); });
     EXPECT_EQ(read_file(folder_ + "/README.md"), before);
