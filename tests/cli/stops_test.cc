@@ -433,6 +433,9 @@ TEST(Stops, TheLauncherNeverCallsItself) {
   const TemporaryFolder folder("path");
   fs::create_directories(folder / "bin");
   fs::copy(OCTET_SOURCE_DIR "/launch/mpirun", folder / "bin/mpirun");
+  fs::create_directories(folder / "share/octet/launch");
+  for (const std::string part : {"hosts", "keeper", "messages"})
+    fs::copy(OCTET_SOURCE_DIR "/launch/" + part + ".bash", folder / "share/octet/launch");
   fs::create_symlink(OCTET_SOURCE_DIR "/launch/mpirun", folder / "bin/mpiexec");
   // Every bash that runs a file of that name says so; the mpirun that is called at last is no bash.
   spill(folder / "tell", "case $0 in */mpirun | */mpiexec) echo $0 >>" + (folder / "told") + " ;; esac\n");
