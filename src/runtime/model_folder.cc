@@ -95,9 +95,14 @@ bool holds_another_head(const model::Architecture& architecture, const checkpoin
   return false;
 }
 
+// The object of a file that is only compared: a broken file is refused by the code that needs it.
 Json optional_json(const std::string& path) {
-  Json json = path_exists(path) ? read_json(path) : Json::object();
-  return json.is_object() ? json : Json::object();
+  try {
+    Json json = path_exists(path) ? read_json(path) : Json::object();
+    return json.is_object() ? json : Json::object();
+  } catch (const Error&) {
+    return Json::object();
+  }
 }
 
 std::set<std::int64_t> end_tokens(const Json& config) {
