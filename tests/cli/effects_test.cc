@@ -60,6 +60,7 @@ void expect_effects(const std::vector<KeyRow>& rows) {
 std::string notes_of(const config::Resolved& resolved) {
   std::string all;
   for (const std::string& note : resolved.notes) all += note + "\n";
+  for (const std::string& warning : resolved.warnings) all += warning + "\n";
   return all;
 }
 
