@@ -54,10 +54,13 @@ bool output_is_terminal(int parent) {
 }
 
 std::FILE* printable_stream(int fd) {
-  auto* screen =
-      new Screen{.fd = fd, .pieces = {}};  // lives as long as the stream: to the end of the process
+  auto* screen = new Screen{.fd = fd, .pieces = {}};  // freed by fclose()
   cookie_io_functions_t calls{};
   calls.write = write_screen;
+  calls.close = [](void* cookie) {
+    delete static_cast<Screen*>(cookie);
+    return 0;
+  };
   std::FILE* stream = ::fopencookie(screen, "w", calls);
   if (stream == nullptr) {
     delete screen;
