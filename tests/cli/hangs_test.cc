@@ -88,7 +88,8 @@ TEST(Launcher, AHostThatRefusesTheStartIsToldToBeLookedFor) {
             "finding the required libraries\"\necho " +
             line + "\nexit 255\n");
   fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
-  const Outcome run = shell("PATH=" + (folder / "bin") +
+  spill(folder / "mine", "far slots=4\n");
+  const Outcome run = shell("cd " + folder.path() + " && PATH=" + (folder / "bin") +
                             ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun --hostfile mine -np 4 true");
   EXPECT_EQ(run.code, 75) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
@@ -158,8 +159,9 @@ TEST(Launcher, AStoreThatHangsTheStartOnSeveralHostsIsLeftOut) {
         "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\n"
         "echo \"store: ${PMIX_MCA_gds-none}\"\n");
   fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
+  spill(folder / "hosts", "one slots=2\ntwo slots=2\n");
   const auto store = [&](const std::string& set, const std::string& words) {
-    return shell("PATH=" + (folder / "bin") + ":$PATH PMIX_MCA_gds=" + set +
+    return shell("cd " + folder.path() + " && PATH=" + (folder / "bin") + ":$PATH PMIX_MCA_gds=" + set +
                  " " OCTET_SOURCE_DIR "/launch/mpirun " + words + " -np 1 true");
   };
   for (const char* hosts : {"--hostfile hosts", "-H one:2,two:2", "--host one", "--machinefile hosts"}) {
