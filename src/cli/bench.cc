@@ -182,28 +182,28 @@ int bench_command(const Arguments& arguments) {
   options.take_overrides();
   train::BenchOptions bench{.model = "tiny"};
   bool json = false;
-  const CLI::Option* named =
-      options.app()
+  const Option& named =
+      options
           .add_option(
               "MODEL", bench.model,
               "folder with config.json (no weights needed), a config.json, a model's name on the hub, or "
               "a shape: " +
                   shapes_text())
-          ->capture_default_str();
-  options.setting("steps", bench.steps, "timed steps")->check(Range(1, 1000000))->capture_default_str();
+          .shows_default();
+  options.setting("steps", bench.steps, "timed steps").check(whole(1, 1000000)).shows_default();
   options.setting("warmup", bench.warmup, "steps before those, which are not timed")
-      ->check(Range(0, 1000000))
-      ->capture_default_str();
+      .check(whole(0, 1000000))
+      .shows_default();
   options
       .setting("logged", bench.logged,
                "true: every step makes the statistics of casts to FP8 that steps with a row in the log make")
-      ->capture_default_str();
+      .shows_default();
   options
       .setting("label_share", bench.label_share,
                "share of each sequence that counts in the loss, as the answers of conversations do")
-      ->check(Range(1e-6, 1.0))
-      ->capture_default_str();
-  options.setting("profile", bench.profile, "true: show where the time goes")->capture_default_str();
+      .check(between(1e-6, 1.0))
+      .shows_default();
+  options.setting("profile", bench.profile, "true: show where the time goes").shows_default();
   std::string save;
   options.setting(
       "save", save,
@@ -211,44 +211,43 @@ int bench_command(const Arguments& arguments) {
       "in turn, in output_dir (or here)");
   bool decode = false;
   DecodeBench decoding;
-  options.app().add_flag(
+  options.add_flag(
       "--decode", decode,
       "time decoding steps instead of training steps: each makes one token per sequence, behind a "
       "cache that random prompts have filled");
-  CLI::Option* sequences =
+  const Option& sequences =
       options
           .setting("sequences", decoding.options.sequences, "--decode: sequences that are decoded together")
-          ->check(Range(1, 65536))
-          ->capture_default_str();
-  CLI::Option* context =
+          .check(whole(1, 65536))
+          .shows_default();
+  const Option& context =
       options
           .setting("context", decoding.options.context, "--decode: tokens per sequence before the first step")
-          ->check(Range(1, 1 << 20))
-          ->capture_default_str();
+          .check(whole(1, 1 << 20))
+          .shows_default();
   std::string cache = "auto";
-  CLI::Option* cache_dtype =
-      options
-          .setting("kv_cache_dtype", cache, "--decode: auto, as computed, or fp8: keys and values in E4M3")
-          ->transform(one_of({"auto", "fp8"}))
-          ->capture_default_str();
-  CLI::Option* tensor = options
-                            .setting("tensor_parallel_size", decoding.tensor_parallel_size,
-                                     "--decode: ranks that share each layer")
-                            ->check(Range(1, 4096))
-                            ->capture_default_str();
-  CLI::Option* stages = options
-                            .setting("pipeline_parallel_size", decoding.pipeline_parallel_size,
-                                     "--decode: groups of ranks among which the layers are divided")
-                            ->check(Range(1, 4096))
-                            ->capture_default_str();
-  options.app().add_flag("--json", json, "print one line of JSON");
+  const Option& cache_dtype =
+      options.setting("kv_cache_dtype", cache, "--decode: auto, as computed, or fp8: keys and values in E4M3")
+          .check(one_of_any_case({"auto", "fp8"}))
+          .shows_default();
+  const Option& tensor = options
+                             .setting("tensor_parallel_size", decoding.tensor_parallel_size,
+                                      "--decode: ranks that share each layer")
+                             .check(whole(1, 4096))
+                             .shows_default();
+  const Option& stages = options
+                             .setting("pipeline_parallel_size", decoding.pipeline_parallel_size,
+                                      "--decode: groups of ranks among which the layers are divided")
+                             .check(whole(1, 4096))
+                             .shows_default();
+  options.add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
   const auto given =
-      sequences->count() + context->count() + cache_dtype->count() + tensor->count() + stages->count();
+      sequences.count() + context.count() + cache_dtype.count() + tensor.count() + stages.count();
   require_one_kind(decode, given > 0, !save.empty());
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
-  const bool by_key = named->count() == 0 && !config.model_name_or_path.empty();
+  const bool by_key = named.count() == 0 && !config.model_name_or_path.empty();
   const ModelWord word = find_model_word(by_key ? config.model_name_or_path : bench.model);
   bench.model = word.model;
   const setup::SessionWish wish = setup::session_wish(config);

@@ -175,8 +175,8 @@ int compare_command(const Arguments& arguments) {
   options.example("trainer compare runs/bf16 runs/fp8");
   std::vector<std::string> paths;
   bool json = false;
-  options.app().add_option("RUN", paths, "output folders (or logs) of runs")->required();
-  options.app().add_flag("--json", json, "print one line of JSON");
+  options.add_option("RUN", paths, "output folders (or logs) of runs").required();
+  options.add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
   std::vector<LoggedRun> runs;
   for (const std::string& path : paths) runs.push_back(read_run(path));

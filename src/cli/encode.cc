@@ -215,12 +215,12 @@ int encode_command(const Arguments& arguments) {
   options.example("trainer encode models/qwen3-8b --template qwen3 < rows.jsonl");
   std::string model, template_name, input, date;
   options.take_overrides();
-  options.app().add_option("MODEL", model, "Hugging Face folder with tokenizer.json")->required();
-  options.app().add_option(
+  options.add_option("MODEL", model, "Hugging Face folder with tokenizer.json").required();
+  options.add_option(
       "--template", template_name,
       "chat template for lines with messages, or its file (.jinja); default: the one that writes as the "
       "model's own");
-  options.app().add_option("--input", input, "file to read instead of standard input");
+  options.add_option("--input", input, "file to read instead of standard input");
   if (!options.parse(arguments)) return 0;
   for (const std::string& word : options.overrides()) {
     const std::size_t equals = word.find('=');

@@ -88,27 +88,29 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   std::string adapter, dtype;
   double size = 0;
   bool overwrite = false;
-  auto& app = options.app();
-  app.add_option("CHECKPOINT", wish.path,
-                 "folder checkpoint-N, or that of a run, for its newest checkpoint; with --merge also that "
-                 "of an adapter, as PEFT writes it, and with "
-                 "--adapter that of a model; or CONFIG.yaml")
-      ->required();
-  app.add_option("FOLDER", wish.folder, "folder to write; CONFIG.yaml names it itself (export_dir)");
-  app.add_option("--model", wish.model,
-                 "Hugging Face folder with config.json and tokenizer; default: the run's");
-  app.add_option("--adapter", adapter,
-                 "folder of an adapter to add to the model; several with commas between");
-  app.add_option(
-         "--dtype,--export_dtype", dtype,
-         "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in; of a model with "
-         "adapters the model's own")
-      ->transform(one_of({"fp32", "bf16", "fp16"}));
-  app.add_option("--size,--export_size", size,
-                 "largest size of a file of weights, in GB; default: the run's export_size")
-      ->check(FromZero(FromZero::Zero::refused));
-  app.add_flag("--overwrite", overwrite, "replace weights that the folder holds");
-  app.add_flag("--merge", wish.merge, "add adapters to their base model, and write a whole one");
+  options
+      .add_option("CHECKPOINT", wish.path,
+                  "folder checkpoint-N, or that of a run, for its newest checkpoint; with --merge also that "
+                  "of an adapter, as PEFT writes it, and with "
+                  "--adapter that of a model; or CONFIG.yaml")
+      .required();
+  options.add_option("FOLDER", wish.folder, "folder to write; CONFIG.yaml names it itself (export_dir)");
+  options.add_option("--model", wish.model,
+                     "Hugging Face folder with config.json and tokenizer; default: the run's");
+  options.add_option("--adapter", adapter,
+                     "folder of an adapter to add to the model; several with commas between");
+  options
+      .add_option(
+          "--dtype,--export_dtype", dtype,
+          "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in; of a model with "
+          "adapters the model's own")
+      .check(one_of_any_case({"fp32", "bf16", "fp16"}));
+  options
+      .add_option("--size,--export_size", size,
+                  "largest size of a file of weights, in GB; default: the run's export_size")
+      .check(above_zero());
+  options.add_flag("--overwrite", overwrite, "replace weights that the folder holds");
+  options.add_flag("--merge", wish.merge, "add adapters to their base model, and write a whole one");
   if (!options.parse(arguments)) return std::nullopt;
   const auto wrong = [](const std::string& what, const std::string& expected, const std::string& fix) {
     throw Error(

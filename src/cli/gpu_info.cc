@@ -77,7 +77,7 @@ int gpu_info_command(const Arguments& arguments) {
       "which can access each other's memory. Exits with 1 when it can train on none");
   options.example("trainer gpu-info");
   bool json = false;
-  options.app().add_flag("--json", json, "print one line of JSON");
+  options.add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
   const std::vector<GpuInfo> found = gpus();
   const std::vector<GpuPair> pairs = gpu_pairs();

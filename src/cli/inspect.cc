@@ -43,15 +43,13 @@ int inspect_command(const Arguments& arguments) {
   options.example("trainer inspect runs/first/checkpoint-500 --diff runs/second/checkpoint-500");
   std::string path, other, filter;
   bool verify = false, json = false;
-  options.app()
-      .add_option("CHECKPOINT", path, "folder checkpoint-N, or that of a run, for its newest checkpoint")
-      ->required();
-  options.app().add_option("--filter", filter,
-                           "only tensors whose name matches this glob, or holds this text");
-  options.app().add_flag("--verify", verify,
-                         "hash every byte, also of tensors that are not shown; with --diff, of both");
-  options.app().add_flag("--json", json, "print JSON");
-  options.app().add_option(
+  options.add_option("CHECKPOINT", path, "folder checkpoint-N, or that of a run, for its newest checkpoint")
+      .required();
+  options.add_option("--filter", filter, "only tensors whose name matches this glob, or holds this text");
+  options.add_flag("--verify", verify,
+                   "hash every byte, also of tensors that are not shown; with --diff, of both");
+  options.add_flag("--json", json, "print JSON");
+  options.add_option(
       "--diff", other,
       "another checkpoint: compares parameters, moments and FP8 state by name, whatever stage or "
       "world size wrote them; exit code 0 when all bits agree, 1 when not, another one when one cannot be "

@@ -1,5 +1,6 @@
 #include "option_error.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <optional>
 

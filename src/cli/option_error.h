@@ -1,10 +1,13 @@
 // What is said of a command line that CLI11 refuses.
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include "command.h"
 #include "octet/base/error.h"
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
 
 namespace octet::cli {
 

@@ -1,7 +1,11 @@
 #include "options.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <optional>
+#include <sstream>
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
@@ -13,6 +17,34 @@ namespace octet::cli {
 namespace {
 
 thread_local CommandText* describing = nullptr;
+
+// CLI::Range with our own words: those of CLI11 differ between its versions.
+template <typename T>
+class Range : public CLI::Range {
+ public:
+  Range(T least, T most) : CLI::Range(least, most) {
+    func_ = [least, most](const std::string& word) {
+      T value{};
+      if (CLI::detail::lexical_cast(word, value) && value >= least && value <= most) return std::string();
+      std::ostringstream said;
+      said << "Value " << word << " not in range " << least << " to " << most;
+      return said.str();
+    };
+  }
+};
+
+// The validators of CLI11 for these say a range up to the largest number.
+class FromZero : public CLI::Validator {
+ public:
+  explicit FromZero(bool zero) : CLI::Validator(zero ? "NONNEGATIVE" : "POSITIVE") {
+    func_ = [zero](const std::string& word) {
+      double value{};
+      const bool number = CLI::detail::lexical_cast(word, value) && std::isfinite(value);
+      if (number && (zero ? value >= 0 : value > 0)) return std::string();
+      return "Value " + word + " is no finite number " + (zero ? "of at least 0" : "above 0");
+    };
+  }
+};
 
 // Keys of configurations, ours and those of other trainers' files.
 const std::vector<std::string>& key_names() {
@@ -42,18 +74,110 @@ Describing::~Describing() {
   describing = nullptr;
 }
 
+Option& Option::check(const Check& what) {
+  switch (what.kind) {
+    case Check::Kind::whole_range:
+      parsed_->check(Range(what.least, what.most));
+      break;
+    case Check::Kind::range:
+      parsed_->check(Range(what.from, what.to));
+      break;
+    case Check::Kind::at_least_zero:
+      parsed_->check(FromZero(true));
+      break;
+    case Check::Kind::above_zero:
+      parsed_->check(FromZero(false));
+      break;
+    case Check::Kind::words:
+      parsed_->check(CLI::IsMember(what.choices));
+      break;
+    case Check::Kind::words_in_any_case:
+      parsed_->transform(CLI::IsMember(what.choices, CLI::ignore_case));
+      break;
+  }
+  return *this;
+}
+
+Option& Option::shows_default() {
+  parsed_->capture_default_str();
+  return *this;
+}
+
+Option& Option::required() {
+  parsed_->required();
+  return *this;
+}
+
+Option& Option::repeated() {
+  parsed_->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  return *this;
+}
+
+Option& Option::takes_all() {
+  parsed_->take_all();
+  return *this;
+}
+
+Option& Option::split_at(char letter) {
+  parsed_->delimiter(letter);
+  return *this;
+}
+
+Option& Option::needs(const std::string& name) {
+  parsed_->needs(name);
+  return *this;
+}
+
+std::size_t Option::count() const {
+  return parsed_->count();
+}
+
+std::string Option::name() const {
+  return parsed_->get_name();
+}
+
 Options::Options(const std::string& name, const std::string& summary)
-    : app_(summary, "trainer " + name), name_(name) {
-  app_.allow_extras();
-  app_.set_help_flag("-h,--help", "print this and exit");
+    : app_(std::make_unique<CLI::App>(summary, "trainer " + name)), name_(name) {
+  app_->allow_extras();
+  app_->set_help_flag("-h,--help", "print this and exit");
+}
+
+Options::~Options() = default;
+
+template <typename T>
+Option& Options::add_option(const std::string& names, T& value, const std::string& description) {
+  return added_.emplace_back(app_->add_option(names, value, description));
+}
+template Option& Options::add_option(const std::string&, bool&, const std::string&);
+template Option& Options::add_option(const std::string&, std::int32_t&, const std::string&);
+template Option& Options::add_option(const std::string&, std::int64_t&, const std::string&);
+template Option& Options::add_option(const std::string&, std::uint64_t&, const std::string&);
+template Option& Options::add_option(const std::string&, float&, const std::string&);
+template Option& Options::add_option(const std::string&, double&, const std::string&);
+template Option& Options::add_option(const std::string&, std::optional<std::int64_t>&, const std::string&);
+template Option& Options::add_option(const std::string&, std::optional<double>&, const std::string&);
+template Option& Options::add_option(const std::string&, std::string&, const std::string&);
+template Option& Options::add_option(const std::string&, std::vector<std::int32_t>&, const std::string&);
+template Option& Options::add_option(const std::string&, std::vector<std::string>&, const std::string&);
+
+Option& Options::add_flag(const std::string& names, bool& value, const std::string& description) {
+  return added_.emplace_back(app_->add_flag(names, value, description));
+}
+
+void Options::last_value_counts() {
+  app_->option_defaults()->take_last();
+}
+
+std::size_t Options::count(const std::string& name) const {
+  return app_->count(name);
 }
 
 CommandText Options::describe() const {
   return {.name = name_,
           .summary = "",
-          .words = app_.get_description(),
+          .words = app_->get_description(),
           .examples = examples_,
-          .options = option_texts(app_),
+          .options = option_texts(*app_),
           .takes_keys = takes_overrides_};
 }
 
@@ -74,7 +198,7 @@ std::string Options::near_option(const std::string& word) const {
   const std::string name = word.substr(0, word.find('='));
   std::vector<std::string> names;
   if (name.starts_with('-')) {
-    for (const OptionText& option : option_texts(app_))
+    for (const OptionText& option : option_texts(*app_))
       names.insert(names.end(), option.names.begin(), option.names.end());
     std::erase_if(names, [](const std::string& option) { return !option.starts_with("--"); });
   } else if (name.size() < word.size()) {
@@ -97,7 +221,7 @@ std::string Options::nearest_among(const std::vector<std::string>& own, const st
 // Scripts of other programs write "_" where an option has "-", or the other way round.
 Arguments Options::spelled(const Arguments& arguments) const {
   const auto is_option = [this](const std::string& name) {
-    return std::ranges::any_of(app_.get_options(), [&](const CLI::Option* option) {
+    return std::ranges::any_of(app_->get_options(), [&](const CLI::Option* option) {
       return std::ranges::find(option->get_lnames(), name) != option->get_lnames().end();
     });
   };
@@ -144,17 +268,17 @@ bool Options::parse(const Arguments& typed) {
   }
   if (takes_overrides_) std::erase_if(reversed, is_override);
   try {
-    app_.parse(std::move(reversed));
+    app_->parse(std::move(reversed));
   } catch (const CLI::ParseError& e) {
-    throw option_error(app_, arguments, e);
+    throw option_error(*app_, arguments, e);
   }
-  const Arguments rest = app_.remaining();
+  const Arguments rest = app_->remaining();
   for (const std::string& word : rest) {
     refuse_near_setting(word);
     if (takes_overrides_) continue;  // whoever reads the keys says more
     throw Error({.what = "argument '" + word + "' is not known",
                  .where = "command line",
-                 .fix = "'" + app_.get_name() + " --help' lists the options",
+                 .fix = "'" + app_->get_name() + " --help' lists the options",
                  .code = ExitCode::usage});
   }
   overrides_.insert(overrides_.end(), rest.begin(), rest.end());

@@ -1,68 +1,108 @@
-// Arguments of a command: flags and key=value overrides in any order.
+// Arguments of a command: flags and key=value overrides in any order. CLI11 parses them; only the sources of
+// this room that parse include its header, which takes seconds to compile.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <cmath>
-#include <sstream>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "command.h"
 #include "help/description.h"
 
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
 namespace octet::cli {
 
-/// CLI::Range with words of its own: CLI11's differ from version to version.
-class Range : public CLI::Range {
- public:
-  template <typename T>
-  Range(T least, T most) : CLI::Range(least, most) {
-    func_ = [least, most](const std::string& word) {
-      T value{};
-      if (CLI::detail::lexical_cast(word, value) && value >= least && value <= most) return std::string();
-      std::ostringstream said;
-      said << "Value " << word << " not in range " << least << " to " << most;
-      return said.str();
-    };
-  }
+/// What the value of an option must be.
+struct Check {
+  enum class Kind { whole_range, range, at_least_zero, above_zero, words, words_in_any_case };
+  Kind kind;
+  std::int64_t least = 0, most = 0;       ///< of whole_range
+  double from = 0, to = 0;                ///< of range
+  std::vector<std::string> choices = {};  ///< of words
 };
 
-/// Checks that a word is a finite number of at least 0, or above it. CLI11's own say a range up to the
-/// largest number.
-class FromZero : public CLI::Validator {
- public:
-  enum class Zero { allowed, refused };
-  explicit FromZero(Zero zero) : CLI::Validator(zero == Zero::allowed ? "NONNEGATIVE" : "POSITIVE") {
-    func_ = [zero](const std::string& word) {
-      double value{};
-      if (CLI::detail::lexical_cast(word, value) && std::isfinite(value) &&
-          (zero == Zero::allowed ? value >= 0 : value > 0)) {
-        return std::string();
-      }
-      return "Value " + word + " is no finite number " +
-             (zero == Zero::allowed ? "of at least 0" : "above 0");
-    };
-  }
-};
-
-/// A transform that takes one of these words in any case, and hands it on as it is spelt here.
-inline CLI::IsMember one_of(const std::vector<std::string>& words) {
-  return CLI::IsMember(words, CLI::ignore_case);
+/// A whole number from `least` to `most`.
+inline Check whole(std::int64_t least, std::int64_t most) {
+  return {.kind = Check::Kind::whole_range, .least = least, .most = most};
+}
+/// A number from `from` to `to`.
+inline Check between(double from, double to) {
+  return {.kind = Check::Kind::range, .from = from, .to = to};
+}
+/// A finite number of at least 0.
+inline Check at_least_zero() {
+  return {.kind = Check::Kind::at_least_zero};
+}
+/// A finite number above 0.
+inline Check above_zero() {
+  return {.kind = Check::Kind::above_zero};
+}
+/// One of these words.
+inline Check one_of(std::vector<std::string> words) {
+  return {.kind = Check::Kind::words, .choices = std::move(words)};
+}
+/// One of these words in any case; the variable gets it as it is spelled here.
+inline Check one_of_any_case(std::vector<std::string> words) {
+  return {.kind = Check::Kind::words_in_any_case, .choices = std::move(words)};
 }
 
-/// A CLI11 parser that collects what it does not know as configuration overrides: "key=value", "--key=value",
+/// An option of a command, while Options lives.
+class Option {
+ public:
+  explicit Option(CLI::Option* parsed) : parsed_(parsed) {}
+  Option& check(const Check& what);
+  /// --help shows the value that the variable has now.
+  Option& shows_default();
+  Option& required();
+  /// May be given several times, with one value each.
+  Option& repeated();
+  /// Takes all words that follow.
+  Option& takes_all();
+  /// One word holds several values, with `letter` between them.
+  Option& split_at(char letter);
+  /// Only with the option of this name.
+  Option& needs(const std::string& name);
+  /// How often it was given.
+  std::size_t count() const;
+  /// "--max-new"
+  std::string name() const;
+
+ private:
+  CLI::Option* parsed_;
+};
+
+/// A parser that collects what it does not know as configuration overrides: "key=value", "--key=value",
 /// "--key value".
 class Options {
  public:
   Options(const std::string& name, const std::string& summary);
-  CLI::App& app() { return app_; }
+  ~Options();
+  Options(const Options&) = delete;
+  Options& operator=(const Options&) = delete;
+  /// An option ("--batch,--max-num-seqs") or a positional argument ("CONFIG") whose value goes to `value`. T:
+  /// bool, std::int32_t, std::int64_t, std::uint64_t, float, double, std::string, std::optional of
+  /// std::int64_t or double, or std::vector of std::int32_t or std::string.
+  template <typename T>
+  Option& add_option(const std::string& names, T& value, const std::string& description);
+  Option& add_flag(const std::string& names, bool& value, const std::string& description);
   /// An option of the command that may also be written like a configuration key: "--name value",
   /// "--name=value" or "name=value".
   template <typename T>
-  CLI::Option* setting(const std::string& name, T& value, const std::string& description) {
+  Option& setting(const std::string& name, T& value, const std::string& description) {
     settings_.push_back(name);
-    return app_.add_option("--" + name, value, description);
+    return add_option("--" + name, value, description);
   }
+  /// Of an option that is given twice the last value counts. Before the first option.
+  void last_value_counts();
+  /// How often the option of this name ("--batch") was given.
+  std::size_t count(const std::string& name) const;
   /// A command line that --help and the manual show.
   void example(const std::string& line) { examples_.push_back(line); }
   /// Does what Describing or --help ask for, if one of them does: for commands that parse in their own way.
@@ -87,7 +127,8 @@ class Options {
   /// Throws for a word that is neither an option nor a key, and near an option of the command.
   void refuse_near_setting(const std::string& word) const;
 
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
+  std::deque<Option> added_;
   std::string name_;
   std::vector<std::string> examples_;
   bool takes_overrides_ = false;

@@ -95,47 +95,46 @@ bool is_configuration(const std::string& word) {
 }
 
 /// Options of `--generate`, which this returns but for the flag itself.
-std::vector<CLI::Option*> add_generation(Options& options, bool& generates, GeneratePlan& plan) {
-  options.app().add_flag(
-      "--generate", generates,
-      "plan `trainer generate` of the model instead: what it holds, which batches fit, and "
-      "the floor of a step");
+std::vector<Option> add_generation(Options& options, bool& generates, GeneratePlan& plan) {
+  options.add_flag("--generate", generates,
+                   "plan `trainer generate` of the model instead: what it holds, which batches fit, and "
+                   "the floor of a step");
   return {
       options.setting("batch", plan.batch, "--generate: questions side by side")
-          ->check(Range(1, 4096))
-          ->capture_default_str(),
+          .check(whole(1, 4096))
+          .shows_default(),
       options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
-          ->check(Range(2, 1 << 20))
-          ->capture_default_str(),
+          .check(whole(2, 1 << 20))
+          .shows_default(),
       options
           .setting("max_num_batched_tokens", plan.max_num_batched_tokens,
                    "--generate: tokens of a forward pass at most; unless given 4096 on a GPU and 512 on a "
                    "CPU, or twice the batch where that is more")
-          ->check(Range(1, 1 << 20)),
+          .check(whole(1, 1 << 20)),
       options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
-          ->transform(one_of({"fp32", "bf16", "fp8"}))
-          ->capture_default_str(),
+          .check(one_of_any_case({"fp32", "bf16", "fp8"}))
+          .shows_default(),
       options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
-          ->transform(one_of({"auto", "fp8"}))
-          ->capture_default_str(),
+          .check(one_of_any_case({"auto", "fp8"}))
+          .shows_default(),
       options.setting("kv_cache_bytes", plan.kv_cache_bytes,
                       "--generate: memory for keys and values, such as 8GiB; else as much as the batch "
                       "fills"),
       options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
                       "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
       options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens per page of the cache")
-          ->check(Range(1, 4096))
-          ->capture_default_str(),
+          .check(whole(1, 4096))
+          .shows_default(),
       options
           .setting("tensor_parallel_size", plan.tensor_parallel_size,
                    "--generate: ranks that have a piece of every layer each")
-          ->check(Range(1, 4096))
-          ->capture_default_str(),
+          .check(whole(1, 4096))
+          .shows_default(),
       options
           .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
                    "--generate: stages of layers on ranks of their own")
-          ->check(Range(1, 4096))
-          ->capture_default_str()};
+          .check(whole(1, 4096))
+          .shows_default()};
 }
 
 }  // namespace
@@ -156,33 +155,33 @@ int plan_command(const Arguments& arguments) {
   std::string what;
   Settings settings;
   bool json = false;
-  options.app().add_option("CONFIG", what, "a configuration; or a model, as for bench");
-  options.setting("world", settings.world, "ranks")->check(Range(1, 1 << 20))->capture_default_str();
+  options.add_option("CONFIG", what, "a configuration; or a model, as for bench");
+  options.setting("world", settings.world, "ranks").check(whole(1, 1 << 20)).shows_default();
   options.setting("ranks_per_node", settings.ranks_per_node, "0: all of up to eight")
-      ->check(Range(0, 1 << 20));
+      .check(whole(0, 1 << 20));
   options.setting(
       "card", settings.card,
       "a GPU to plan for: h100, h200, gh200 (96 GB) or gh200-144gb; else that of this machine, or an "
       "H200");
   options.setting("memory", settings.memory,
                   "per device (on CPUs per rank's share of it), such as 141GB; else that of the card");
-  const CLI::Option* tokens =
+  const Option& tokens =
       options.setting("tokens", settings.tokens, "on which the run trains in all, such as 2e9")
-          ->check(FromZero(FromZero::Zero::refused));
-  options.app().add_flag("--json", json, "print one line of JSON");
+          .check(above_zero());
+  options.add_flag("--json", json, "print one line of JSON");
   bool generates = false;
   GeneratePlan generation;
-  const std::vector<CLI::Option*> of_generation = add_generation(options, generates, generation);
+  const std::vector<Option> of_generation = add_generation(options, generates, generation);
   if (!options.parse(arguments)) return 0;
-  if (tokens->count() > 0 && generates) {
+  if (tokens.count() > 0 && generates) {
     throw Error({.what = "tokens is a setting of plans of training",
                  .where = "command line",
                  .fix = "leave out tokens or --generate",
                  .code = ExitCode::usage});
   }
-  for (const CLI::Option* option : of_generation) {
-    if (option->count() == 0 || generates) continue;
-    throw Error({.what = option->get_name().substr(2) + " is a setting of --generate",
+  for (const Option& option : of_generation) {
+    if (option.count() == 0 || generates) continue;
+    throw Error({.what = option.name().substr(2) + " is a setting of --generate",
                  .where = "command line",
                  .fix = "give --generate, or leave it out",
                  .code = ExitCode::usage});

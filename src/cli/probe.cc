@@ -14,20 +14,19 @@ int probe_command(const Arguments& arguments) {
   options.example("trainer probe models/llama3 --batch batch.safetensors --out out.safetensors bf16=true");
   options.take_overrides();
   train::ProbeOptions probe;
-  options.app()
+  options
       .add_option("MODEL", probe.model,
                   "Hugging Face folder: config.json and weights; or an adapter's, which is added to its base")
-      ->required();
-  options.app()
+      .required();
+  options
       .add_option(
           "--batch", probe.batch,
           "safetensors with input_ids and labels [rows, length] (not shifted, -100 = not trained), perhaps "
           "document [rows, length]; with --steps [steps, rows, length]")
-      ->required();
-  options.app().add_option("--out", probe.out, "safetensors to write")->required();
-  options.app()
-      .add_option("--steps", probe.steps, "train on that many batches instead")
-      ->check(Range(std::int64_t{1}, std::int64_t{1} << 40));
+      .required();
+  options.add_option("--out", probe.out, "safetensors to write").required();
+  options.add_option("--steps", probe.steps, "train on that many batches instead")
+      .check(whole(std::int64_t{1}, std::int64_t{1} << 40));
   if (!options.parse(arguments)) return 0;
   const config::Resolved config = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wish = setup::session_wish(config.config);

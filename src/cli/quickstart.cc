@@ -197,19 +197,15 @@ int quickstart_command(const Arguments& arguments) {
   std::int64_t rows = 57600, held_out = 200;
   bool distillation = false;
   std::uint64_t seed = 42;
-  options.app().add_option("FOLDER", folder, "where everything goes, new or empty")->capture_default_str();
-  options.app()
-      .add_option("--rows", rows, "training questions")
-      ->check(Range(100, 10000000))
-      ->capture_default_str();
-  options.app()
-      .add_option("--held-out", held_out, "questions that training never sees")
-      ->check(Range(1, 100000))
-      ->capture_default_str();
-  options.app().add_flag(
+  options.add_option("FOLDER", folder, "where everything goes, new or empty").shows_default();
+  options.add_option("--rows", rows, "training questions").check(whole(100, 10000000)).shows_default();
+  options.add_option("--held-out", held_out, "questions that training never sees")
+      .check(whole(1, 100000))
+      .shows_default();
+  options.add_flag(
       "--distillation", distillation,
       "instead: word lists under rules in a prompt for a teacher, and without it for its student");
-  options.app().add_option("--seed", seed, "of the lists of --distillation")->capture_default_str();
+  options.add_option("--seed", seed, "of the lists of --distillation").shows_default();
   if (!options.parse(arguments)) return 0;
   const auto lock = lock_output(folder);
   require_new(folder);

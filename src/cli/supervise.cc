@@ -66,40 +66,39 @@ int supervise_command(const Arguments& arguments) {
   options.example("launch/supervise --survive --min-ranks 6 -np 8 build/bin/trainer config.yaml");
   options.example("launch/supervise --min-ranks 4 --hostfile hosts -np 16 trainer config.yaml");
   supervise::Options job;
-  options.app().add_option("--launcher", job.launcher, "launch/mpirun; launch/supervise names it");
-  options.app()
+  options.add_option("--launcher", job.launcher, "launch/mpirun; launch/supervise names it");
+  options
       .add_option("--min-ranks", job.min_ranks,
                   "go on with as few ranks as this where a host or a rank's place is gone; not given: never "
                   "with fewer")
-      ->check(Range(1, 1 << 22));
-  options.app()
+      .check(whole(1, 1 << 22));
+  options
       .add_flag(
           kSurvive, job.survive,
           "where a rank ends, the others go on at once in their processes, with --min-ranks or more of them; "
           "for ranks on CPUs, with Open MPI 5.0 or later")
-      ->needs("--min-ranks");
-  options.app()
+      .needs("--min-ranks");
+  options
       .add_option("--most-starts", job.policy.most_starts,
                   "give up after so many starts in a row that ended before a newer checkpoint was saved")
-      ->check(Range(1, 1 << 20))
-      ->capture_default_str();
-  options.app()
+      .check(whole(1, 1 << 20))
+      .shows_default();
+  options
       .add_option(
           "--first-wait", job.policy.first_wait,
           "seconds before the start behind the first of those; twice as long behind each more. Behind "
           "one with progress the next follows at once")
-      ->check(Range(0.0, 86400.0))
-      ->capture_default_str();
-  options.app()
-      .add_option("--longest-wait", job.policy.longest_wait, "seconds that such a wait lasts at most")
-      ->check(Range(0.0, 86400.0))
-      ->capture_default_str();
-  options.app()
+      .check(between(0.0, 86400.0))
+      .shows_default();
+  options.add_option("--longest-wait", job.policy.longest_wait, "seconds that such a wait lasts at most")
+      .check(between(0.0, 86400.0))
+      .shows_default();
+  options
       .add_option("--end-within", job.end_within,
                   "seconds that the launcher has from the job's first error to its end, before it is killed: "
                   "mpirun may wait for a host that is gone")
-      ->check(Range(1.0, 86400.0))
-      ->capture_default_str();
+      .check(between(1.0, 86400.0))
+      .shows_default();
   const auto rest = arguments.begin() + static_cast<std::ptrdiff_t>(own_options(arguments));
   if (!options.parse({arguments.begin(), rest})) return 0;
   job.words.assign(rest, arguments.end());

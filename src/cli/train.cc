@@ -32,8 +32,8 @@ int train_command(const Arguments& arguments) {
       "Fine-tunes a model as CONFIG says, alone or on the ranks that `mpirun -np N` started. The word "
       "train may be left out");
   std::string config_file;
-  options.app().add_option("CONFIG", config_file,
-                           "YAML or JSON: our own, or LLaMA-Factory's, SFT-Play's, verl's, axolotl's");
+  options.add_option("CONFIG", config_file,
+                     "YAML or JSON: our own, or LLaMA-Factory's, SFT-Play's, verl's, axolotl's");
   options.take_overrides();
   options.example("trainer config.yaml learning_rate=2e-5");
   options.example("launch/mpirun -np 8 build/bin/trainer config.yaml zero_stage=2");

@@ -14,95 +14,110 @@
 namespace octet::cli {
 namespace {
 
-void add_answer_options(CLI::App& app, GenerateOptions& o) {
+void add_answer_options(Options& options, GenerateOptions& o) {
   generate::Sampling& sampling = o.answers.sampling;
-  app.add_option("--max-new,--max-tokens", o.answers.max_new, "max new tokens per answer")
-      ->check(Range(1, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--min-new", o.answers.min_new,
-                 "min new tokens per answer, before which no end token is taken")
-      ->check(Range(0, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--max-length,--max-model-len", o.max_length,
-                 "max tokens of a question and its answer together")
-      ->check(Range(2, 1 << 20))
-      ->capture_default_str();
-  app.add_option("--temperature", sampling.temperature, "divides the logits; 0 takes the most probable token")
-      ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "sample from the k most probable tokens; 0: from all")
-      ->capture_default_str();
-  app.add_option("--top-p", sampling.top_p,
-                 "sample from the most probable tokens whose probabilities add up to p")
-      ->capture_default_str();
-  app.add_option("--min-p", sampling.min_p,
-                 "sample from tokens that are at least p times as probable as the most probable one")
-      ->capture_default_str();
-  app.add_option("--repetition-penalty", sampling.repetition_penalty,
-                 "above 1: tokens that occurred before become less probable")
-      ->capture_default_str();
-  app.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
-  app.add_option("--stop", o.stops,
-                 "stop string: ends an answer and is not part of it; may be given several times")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--stop-id", o.stop_ids, "stop token: an id that ends an answer; may be given several times")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(Range(0, INT32_MAX));
-  app.add_flag("--ignore-eos", o.ignore_eos, "end tokens do not end an answer: only its limit does");
+  options.add_option("--max-new,--max-tokens", o.answers.max_new, "max new tokens per answer")
+      .check(whole(1, 1 << 20))
+      .shows_default();
+  options
+      .add_option("--min-new", o.answers.min_new,
+                  "min new tokens per answer, before which no end token is taken")
+      .check(whole(0, 1 << 20))
+      .shows_default();
+  options
+      .add_option("--max-length,--max-model-len", o.max_length,
+                  "max tokens of a question and its answer together")
+      .check(whole(2, 1 << 20))
+      .shows_default();
+  options
+      .add_option("--temperature", sampling.temperature,
+                  "divides the logits; 0 takes the most probable token")
+      .shows_default();
+  options.add_option("--top-k", sampling.top_k, "sample from the k most probable tokens; 0: from all")
+      .shows_default();
+  options
+      .add_option("--top-p", sampling.top_p,
+                  "sample from the most probable tokens whose probabilities add up to p")
+      .shows_default();
+  options
+      .add_option("--min-p", sampling.min_p,
+                  "sample from tokens that are at least p times as probable as the most probable one")
+      .shows_default();
+  options
+      .add_option("--repetition-penalty", sampling.repetition_penalty,
+                  "above 1: tokens that occurred before become less probable")
+      .shows_default();
+  options.add_option("--seed", sampling.seed, "seed of sampling").shows_default();
+  options
+      .add_option("--stop", o.stops,
+                  "stop string: ends an answer and is not part of it; may be given several times")
+      .repeated();
+  options
+      .add_option("--stop-id", o.stop_ids,
+                  "stop token: an id that ends an answer; may be given several times")
+      .repeated()
+      .check(whole(0, INT32_MAX));
+  options.add_flag("--ignore-eos", o.ignore_eos, "end tokens do not end an answer: only its limit does");
 }
 
-void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std::string& pattern) {
-  app.add_option("--file,--input_file", o.file,
-                 "questions in a file: a data set, lines, or rows of prompt_ids");
-  app.add_option("--out,--output_file", o.out,
-                 "file for the answers, a data set; what it holds is not computed again");
-  app.add_flag("--overwrite", o.overwrite, "replace what --out holds");
-  app.add_option("--n", o.samples, "answers per question")->check(Range(1, 4096))->capture_default_str();
-  app.add_option("--logprobs", o.answers.logprobs,
-                 "write the log-probability of each token, and of the N most probable tokens in its place")
-      ->check(Range(0, 1000));
-  app.add_flag(
+void add_file_options(Options& options, GenerateOptions& o, std::string& shard, std::string& pattern) {
+  options.add_option("--file,--input_file", o.file,
+                     "questions in a file: a data set, lines, or rows of prompt_ids");
+  options.add_option("--out,--output_file", o.out,
+                     "file for the answers, a data set; what it holds is not computed again");
+  options.add_flag("--overwrite", o.overwrite, "replace what --out holds");
+  options.add_option("--n", o.samples, "answers per question").check(whole(1, 4096)).shows_default();
+  options
+      .add_option("--logprobs", o.answers.logprobs,
+                  "write the log-probability of each token, and of the N most probable tokens in its place")
+      .check(whole(0, 1000));
+  options.add_flag(
       "--score", o.score,
       "write the log-probability of every token of the file's texts, as HDF5 where --out ends in .h5 or "
       ".hdf5, else as lines of JSON; no answers are made");
-  app.add_flag("--exact-match", o.exact_match,
-               "with --file: print only the share of answers that are exactly the file's");
-  app.add_flag("--rouge-l", o.rouge_l,
-               "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; with "
-               "--out each row gets its own");
-  app.add_option("--prompt-file", o.prompt_file,
-                 "prompt: a text with {text} in it, which stands for each row's own text");
-  app.add_option("--extract", pattern,
-                 "regular expression (RE2) whose first group, where it fits last, is the answer");
-  app.add_option("--allow", o.allow, "the only answers of --extract that count, with commas between")
-      ->delimiter(',');
-  app.add_option("--retries", o.retries,
-                 "extra attempts where --extract finds nothing, each at a 10 % higher temperature")
-      ->check(Range(0, 1000))
-      ->capture_default_str();
-  app.add_option("--max-broken-rows", o.max_broken_rows,
-                 "rows that may fail, and are left out, before the command fails")
-      ->check(Range(std::int64_t{0}, INT64_MAX))
-      ->capture_default_str();
-  app.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
-  app.add_option("--gpu-hour-price", o.gpu_hour_price,
-                 "price of a device per hour: the cost is printed at the end")
-      ->check(FromZero(FromZero::Zero::allowed));
+  options.add_flag("--exact-match", o.exact_match,
+                   "with --file: print only the share of answers that are exactly the file's");
+  options.add_flag(
+      "--rouge-l", o.rouge_l,
+      "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; with "
+      "--out each row gets its own");
+  options.add_option("--prompt-file", o.prompt_file,
+                     "prompt: a text with {text} in it, which stands for each row's own text");
+  options.add_option("--extract", pattern,
+                     "regular expression (RE2) whose first group, where it fits last, is the answer");
+  options.add_option("--allow", o.allow, "the only answers of --extract that count, with commas between")
+      .split_at(',');
+  options
+      .add_option("--retries", o.retries,
+                  "extra attempts where --extract finds nothing, each at a 10 % higher temperature")
+      .check(whole(0, 1000))
+      .shows_default();
+  options
+      .add_option("--max-broken-rows", o.max_broken_rows,
+                  "rows that may fail, and are left out, before the command fails")
+      .check(whole(std::int64_t{0}, INT64_MAX))
+      .shows_default();
+  options.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
+  options
+      .add_option("--gpu-hour-price", o.gpu_hour_price,
+                  "price of a device per hour: the cost is printed at the end")
+      .check(at_least_zero());
 }
 
-void add_split_options(CLI::App& app, GenerateOptions& o) {
-  app.add_option("--tensor_parallel_size,--tensor-parallel-size", o.tensor_parallel_size,
-                 "tensor parallelism: ranks, under mpirun, that every layer is split over (attention heads, "
-                 "width of MLPs and experts, vocabulary)")
-      ->check(Range(1, 4096))
-      ->capture_default_str();
-  app.add_option(
-         "--pipeline_parallel_size,--pipeline-parallel-size", o.pipeline_parallel_size,
-         "pipeline parallelism: stages that the layers are split into; the product of both sizes divides "
-         "the number of ranks, and the replicas take rows from one queue")
-      ->check(Range(1, 4096))
-      ->capture_default_str();
+void add_split_options(Options& options, GenerateOptions& o) {
+  options
+      .add_option("--tensor_parallel_size,--tensor-parallel-size", o.tensor_parallel_size,
+                  "tensor parallelism: ranks, under mpirun, that every layer is split over (attention heads, "
+                  "width of MLPs and experts, vocabulary)")
+      .check(whole(1, 4096))
+      .shows_default();
+  options
+      .add_option(
+          "--pipeline_parallel_size,--pipeline-parallel-size", o.pipeline_parallel_size,
+          "pipeline parallelism: stages that the layers are split into; the product of both sizes divides "
+          "the number of ranks, and the replicas take rows from one queue")
+      .check(whole(1, 4096))
+      .shows_default();
 }
 
 /// Options of vLLM's scripts that decide nothing here.
@@ -111,12 +126,12 @@ struct VllmWords {
   bool trust_remote_code = false, enforce_eager = false;
 };
 
-void add_vllm_options(CLI::App& app, VllmWords& words) {
-  app.add_option("--model", words.model, "MODEL, as vLLM's scripts name it");
-  app.add_flag("--trust-remote-code", words.trust_remote_code,
-               "changes nothing: no code of a model is ever run");
-  app.add_flag("--enforce-eager", words.enforce_eager,
-               "changes nothing: kernels are always started one by one");
+void add_vllm_options(Options& options, VllmWords& words) {
+  options.add_option("--model", words.model, "MODEL, as vLLM's scripts name it");
+  options.add_flag("--trust-remote-code", words.trust_remote_code,
+                   "changes nothing: no code of a model is ever run");
+  options.add_flag("--enforce-eager", words.enforce_eager,
+                   "changes nothing: kernels are always started one by one");
 }
 
 struct CacheWords {
@@ -125,25 +140,28 @@ struct CacheWords {
   double utilization = kGpuMemoryUtilization;
 };
 
-void add_cache_options(CLI::App& app, GenerateOptions& o, CacheWords& words) {
-  app.add_option("--kv-cache-bytes", words.bytes,
-                 "memory of the KV cache, such as 8GiB; default on a CPU: room for --batch questions of "
-                 "--max-length tokens. When it is full, the youngest question goes back to the queue");
-  app.add_option("--gpu-memory-utilization", words.utilization,
-                 "share of a GPU's free memory for weights, KV cache and everything else; unless given, the "
-                 "cache is no larger than --batch questions of --max-length tokens need")
-      ->capture_default_str();
-  app.add_option("--kv-page-tokens", o.page_tokens,
-                 "tokens per page of the KV cache, a power of two; below 64 a GPU reads them more slowly")
-      ->check(Range(1, 4096))
-      ->capture_default_str();
-  app.add_flag("--no-prefix-sharing", words.no_sharing,
-               "compute every prompt in full, even where several begin alike");
+void add_cache_options(Options& options, GenerateOptions& o, CacheWords& words) {
+  options.add_option("--kv-cache-bytes", words.bytes,
+                     "memory of the KV cache, such as 8GiB; default on a CPU: room for --batch questions of "
+                     "--max-length tokens. When it is full, the youngest question goes back to the queue");
+  options
+      .add_option("--gpu-memory-utilization", words.utilization,
+                  "share of a GPU's free memory for weights, KV cache and everything else; unless given, the "
+                  "cache is no larger than --batch questions of --max-length tokens need")
+      .shows_default();
+  options
+      .add_option("--kv-page-tokens", o.page_tokens,
+                  "tokens per page of the KV cache, a power of two; below 64 a GPU reads them more slowly")
+      .check(whole(1, 4096))
+      .shows_default();
+  options.add_flag("--no-prefix-sharing", words.no_sharing,
+                   "compute every prompt in full, even where several begin alike");
 }
 
-void take_cache_words(const CLI::App& app, GenerateOptions& o, const CacheWords& words) {
+void take_cache_words(const Options& options, GenerateOptions& o, const CacheWords& words) {
   o.share_prefixes = !words.no_sharing;
-  const bool bytes = app.count("--kv-cache-bytes") > 0, share = app.count("--gpu-memory-utilization") > 0;
+  const bool bytes = options.count("--kv-cache-bytes") > 0,
+             share = options.count("--gpu-memory-utilization") > 0;
   if (bytes && share) {
     throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both say how large the cache is",
                  .where = "command line",
@@ -234,86 +252,96 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   std::string recipe = "rows", deterministic = "auto";
   bool no_model_defaults = false;
   CacheWords words;
-  auto& app = options.app();
   // A script's own options may be followed by those of whoever calls it.
-  app.option_defaults()->take_last();
-  app.add_option("MODEL", o.model,
-                 "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
-                 "adapter_config.json names its base; or a checkpoint of training (checkpoint-N), or a run's "
-                 "folder, for its newest checkpoint")
-      ->required();
-  app.add_option("--adapter", o.adapter,
-                 "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
-  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input")
-      ->take_all();
-  app.add_option(
+  options.last_value_counts();
+  options
+      .add_option(
+          "MODEL", o.model,
+          "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
+          "adapter_config.json names its base; or a checkpoint of training (checkpoint-N), or a run's "
+          "folder, for its newest checkpoint")
+      .required();
+  options.add_option(
+      "--adapter", o.adapter,
+      "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
+  options.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input")
+      .takes_all();
+  options.add_option(
       "--template", o.template_name,
       "chat template; default: the checkpoint's run's, or the one that writes as the model's own; a "
       "model that has none continues text");
-  app.add_option("--system", o.system, "system message of every question without one of its own");
+  options.add_option("--system", o.system, "system message of every question without one of its own");
   std::string default_system;
-  app.add_option(
+  options.add_option(
       "--default_system,--default-system", default_system,
       "as in training: the template's system message in place of its own, where neither a question "
       "nor --system has one; default: the checkpoint's run's");
-  app.add_option(
-         "--enable_thinking,--enable-thinking", o.enable_thinking,
-         "as in training, for templates with thoughts: with true the model writes them, with false and "
-         "null the prompt ends in empty ones; default: the checkpoint's run's, else true, or what a "
-         "template in Jinja does by itself")
-      ->check(CLI::IsMember({"true", "false", "null"}));
-  app.add_option("--batch,--max-num-seqs", o.batch,
-                 "batch size: questions that are answered at the same time")
-      ->check(Range(1, 4096))
-      ->capture_default_str();
-  app.add_option(
-         "--max-num-batched-tokens", o.batched_tokens,
-         "tokens per forward pass, at most: one for each question that is being answered, the rest for "
-         "prompts; default: 4096 on a GPU and 512 on a CPU, or twice --batch where that is more. Never "
-         "less than --batch")
-      ->check(Range(1, 1 << 20));
-  add_answer_options(app, o);
-  app.add_flag("--no-model-defaults", no_model_defaults, "do not read the model's generation_config.json");
-  add_file_options(app, o, shard, pattern);
-  app.add_option("--dtype", dtype,
-                 "compute dtype: fp32, bf16, or fp8: bf16 with the blocks' weights in E4M3 (one byte per "
-                 "parameter, a scale per output) and activations in E4M3 (a scale per token); auto: bf16 if "
-                 "the weights are stored in 16 bits, else fp32")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp8", "auto"}))
-      ->capture_default_str();
-  app.add_option(
-         "--fp8-recipe", recipe,
-         "of --dtype fp8: rows, as said there, or block, as trained with fp8_recipe: block (E4M3 with a "
-         "scale per 128 values of a token, and per 128 x 128 values of a weight)")
-      ->check(CLI::IsMember({"rows", "block", "current", "delayed"}))
-      ->capture_default_str();
-  app.add_option(
-         "--deterministic", deterministic,
-         "strict: log-probabilities are bitwise those that a training step with deterministic: strict "
-         "computes, whatever else is in the batch; slower. auto: the same up to rounding")
-      ->check(CLI::IsMember({"auto", "strict"}))
-      ->capture_default_str();
-  app.add_option(
-         "--kv-cache-dtype", cache,
-         "dtype of the KV cache: auto, as keys and values are computed; fp8: E4M3, with a scale per key and "
-         "value of each head")
-      ->check(CLI::IsMember({"auto", "fp8"}))
-      ->capture_default_str();
-  add_cache_options(app, o, words);
-  add_split_options(app, o);
+  options
+      .add_option(
+          "--enable_thinking,--enable-thinking", o.enable_thinking,
+          "as in training, for templates with thoughts: with true the model writes them, with false and "
+          "null the prompt ends in empty ones; default: the checkpoint's run's, else true, or what a "
+          "template in Jinja does by itself")
+      .check(one_of({"true", "false", "null"}));
+  options
+      .add_option("--batch,--max-num-seqs", o.batch,
+                  "batch size: questions that are answered at the same time")
+      .check(whole(1, 4096))
+      .shows_default();
+  options
+      .add_option(
+          "--max-num-batched-tokens", o.batched_tokens,
+          "tokens per forward pass, at most: one for each question that is being answered, the rest for "
+          "prompts; default: 4096 on a GPU and 512 on a CPU, or twice --batch where that is more. Never "
+          "less than --batch")
+      .check(whole(1, 1 << 20));
+  add_answer_options(options, o);
+  options.add_flag("--no-model-defaults", no_model_defaults,
+                   "do not read the model's generation_config.json");
+  add_file_options(options, o, shard, pattern);
+  options
+      .add_option("--dtype", dtype,
+                  "compute dtype: fp32, bf16, or fp8: bf16 with the blocks' weights in E4M3 (one byte per "
+                  "parameter, a scale per output) and activations in E4M3 (a scale per token); auto: bf16 if "
+                  "the weights are stored in 16 bits, else fp32")
+      .check(one_of({"fp32", "bf16", "fp8", "auto"}))
+      .shows_default();
+  options
+      .add_option(
+          "--fp8-recipe", recipe,
+          "of --dtype fp8: rows, as said there, or block, as trained with fp8_recipe: block (E4M3 with a "
+          "scale per 128 values of a token, and per 128 x 128 values of a weight)")
+      .check(one_of({"rows", "block", "current", "delayed"}))
+      .shows_default();
+  options
+      .add_option(
+          "--deterministic", deterministic,
+          "strict: log-probabilities are bitwise those that a training step with deterministic: strict "
+          "computes, whatever else is in the batch; slower. auto: the same up to rounding")
+      .check(one_of({"auto", "strict"}))
+      .shows_default();
+  options
+      .add_option(
+          "--kv-cache-dtype", cache,
+          "dtype of the KV cache: auto, as keys and values are computed; fp8: E4M3, with a scale per key and "
+          "value of each head")
+      .check(one_of({"auto", "fp8"}))
+      .shows_default();
+  add_cache_options(options, o, words);
+  add_split_options(options, o);
   VllmWords vllm;
-  add_vllm_options(app, vllm);
-  app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_vllm_options(options, vllm);
+  options.add_option("--device", device, "auto, cpu or cuda").check(one_of({"auto", "cpu", "cuda"}));
   if (!options.parse(without_vllm_words(arguments))) return std::nullopt;
-  if (app.count("--default_system") > 0) o.default_system = default_system;
+  if (options.count("--default_system") > 0) o.default_system = default_system;
   o.dtype_of_model = dtype == "auto";
   o.dtype = dtype == "bf16" || dtype == "fp8" ? DType::bf16 : DType::f32;
   o.fp8 = dtype == "fp8";
   o.fp8_cache = cache == "fp8";
   o.strict = deterministic == "strict";
-  require_answerable(recipe, o, app.count("--fp8-recipe") > 0);
+  require_answerable(recipe, o, options.count("--fp8-recipe") > 0);
   o.fp8_blocks = o.fp8 && recipe == "block";
-  take_cache_words(app, o, words);
+  take_cache_words(options, o, words);
   o.device = setup::device_wish(device);
   if (!shard.empty()) o.shard = parse_shard(shard);
   if (!pattern.empty()) o.extract = pattern;
@@ -327,7 +355,7 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
                                      {"--min-p", "min_p"},
                                      {"--repetition-penalty", "repetition_penalty"},
                                      {"--max-new", "max_new_tokens"}}) {
-    if (app.count(option) > 0) call.given.emplace_back(name);
+    if (options.count(option) > 0) call.given.emplace_back(name);
   }
   return call;
 }

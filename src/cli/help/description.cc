@@ -1,5 +1,6 @@
 #include "help/description.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <regex>
 

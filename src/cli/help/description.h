@@ -1,9 +1,12 @@
 // What commands tell of themselves: the one source of --help, manual pages and completion.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}  // namespace CLI
 
 namespace octet::cli {
 

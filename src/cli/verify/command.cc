@@ -165,10 +165,8 @@ int verify_command(const Arguments& arguments) {
   options.example("launch/mpirun -np 8 build/bin/trainer verify --json");
   options.take_overrides();
   Wish wish{.resolved = {}, .folder = ".", .json = false, .unopened = std::nullopt};
-  options.app()
-      .add_option("--folder", wish.folder, "where checkpoints would be written")
-      ->capture_default_str();
-  options.app().add_flag("--json", wish.json, "print JSON");
+  options.add_option("--folder", wish.folder, "where checkpoints would be written").shows_default();
+  options.add_flag("--json", wish.json, "print JSON");
   if (!options.parse(arguments)) return 0;
   wish.resolved = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wanted = setup::session_wish(wish.resolved.config);
