@@ -73,7 +73,9 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
     throw Error({.what = "cannot list an output folder",
                  .found = code.message(),
                  .where = output_dir,
-                 .fix = "look at the rights of the folder and of the file system",
+                 .fix = code == std::errc::not_a_directory
+                            ? "name a folder: there is a file of this name"
+                            : "look at the rights of the folder and of the file system",
                  .code = exit_code_of(code.value())});
   }
   std::sort(found.begin(), found.end());

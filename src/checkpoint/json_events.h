@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "octet/base/error.h"
+#include "octet/base/json_problem.h"
 
 namespace octet::checkpoint {
 
@@ -49,7 +50,7 @@ class Events {
   virtual bool end_object() = 0;
   virtual bool end_array() { return true; }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
-    broken(path_, "", "not valid JSON", "", e.what());
+    broken(path_, "", "not valid JSON", "", json_problem(e.what()));
   }
 
  protected:

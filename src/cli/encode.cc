@@ -1,9 +1,12 @@
 // `trainer encode`: JSON lines in, JSON lines out, one for each.
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <system_error>
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -241,8 +244,12 @@ int encode_command(const Arguments& arguments) {
   std::ifstream file;
   if (!input.empty()) {
     file.open(input);
-    if (!file)
+    // A folder can be opened, but not read.
+    std::error_code ignored;
+    const bool folder = std::filesystem::is_directory(input, ignored);
+    if (!file || folder)
       throw Error({.what = "cannot open a file",
+                   .found = folder ? "a folder" : std::generic_category().message(errno),
                    .where = input,
                    .fix = "check the path of --input and its permissions",
                    .code = ExitCode::usage});

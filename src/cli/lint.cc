@@ -3,6 +3,7 @@
 #include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/config/derive.h"
+#include "octet/device/gpus.h"
 #include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"
 #include "octet/model/shapes.h"
@@ -47,7 +48,10 @@ config::Strings warnings_of(const config::Resolved& resolved) {
   const model::Architecture architecture = require_inputs(resolved.config);
   config::Strings all = train::doubts(resolved, architecture);
   all.erase(all.begin(), all.begin() + std::ssize(resolved.warnings));
-  if (setup::session_wish(resolved.config).device != DeviceWish::cpu) {
+  const DeviceWish wish = setup::session_wish(resolved.config).device;
+  if (wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0)))
+    train::require_no_fallback(resolved.config, architecture);
+  if (wish != DeviceWish::cpu) {
     for (std::string& line : train::fp8_fallbacks(resolved.config, architecture))
       all.push_back(std::move(line));
   }

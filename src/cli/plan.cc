@@ -145,8 +145,7 @@ int plan_command(const Arguments& arguments) {
       "Says what a run holds at most on each rank (with samples of cutoff_len tokens, to the byte) and how "
       "long its steps take at least, without starting it; what they cost (gpu_hour_price), which messages "
       "computation cannot hide, which zero_stage would be chosen and why. Exits with 1 when it does not fit, "
-      "or "
-      "when this version does not read the model. Keys of the configuration may follow, such as device=cuda");
+      "and with 64 when the run would be refused. Keys of the configuration may follow, such as device=cuda");
   options.example("trainer plan config.yaml");
   options.example("trainer plan config.yaml device=cuda world=8 zero_stage=3");
   options.example("trainer plan llama-3.1-70b card=h100 world=64 zero_stage=3 gpu_hour_price=2.5 tokens=1e9");
@@ -222,8 +221,8 @@ int plan_command(const Arguments& arguments) {
     report.steps = steps_of_run(config, settings.tokens, report.tokens_per_step());
     report.notes = plan_notes(resolved, configured, model, report.work.architecture, target.kind);
     (json ? print_json : print_report)(report, target);
-    const bool runs = report.total() <= target.memory && report.notes.cannot_run.empty();
-    return runs ? 0 : static_cast<int>(ExitCode::failure);
+    if (!report.notes.cannot_run.empty()) return static_cast<int>(report.notes.code);
+    return report.total() <= target.memory ? 0 : static_cast<int>(ExitCode::failure);
   });
 }
 

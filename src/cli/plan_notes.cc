@@ -36,26 +36,27 @@ config::Strings doubts_of(const config::Resolved& resolved, bool configured,
   return doubts;
 }
 
-/// Of a model's folder.
-config::Strings refusals(config::Config config, const std::string& folder,
-                         const model::Architecture& architecture) {
-  config::Strings all;
-  const auto check = [&all](const std::function<void()>& what) {
-    try {
-      what();
-    } catch (const Error& e) {
-      all.emplace_back(e.what());
-    }
-  };
-  check([&] { runtime::read_model(folder); });
-  if (!config.train_from_scratch) check([&] { runtime::has_weights(folder); });
-  if (!path_exists(folder + "/tokenizer.json")) return all;
+/// Adds the message of `what`, if it throws one that is new, and the exit code of the first.
+void check(PlanNotes& notes, const std::function<void()>& what) {
+  try {
+    what();
+  } catch (const Error& e) {
+    if (std::ranges::find(notes.cannot_run, e.what()) != notes.cannot_run.end()) return;
+    if (notes.cannot_run.empty()) notes.code = e.code();
+    notes.cannot_run.emplace_back(e.what());
+  }
+}
+
+void check_folder(PlanNotes& notes, config::Config config, const std::string& folder,
+                  const model::Architecture& architecture) {
+  check(notes, [&] { runtime::read_model(folder); });
+  if (!config.train_from_scratch) check(notes, [&] { runtime::has_weights(folder); });
+  if (!path_exists(folder + "/tokenizer.json")) return;
   config.model_name_or_path = folder;
-  check([&] {
+  check(notes, [&] {
     const data::TemplateEncoder encoder(setup::encoder_options(config));
     runtime::require_fit(encoder.tokenizer(), architecture, folder);
   });
-  return all;
 }
 
 }  // namespace
@@ -65,12 +66,13 @@ PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const st
   PlanNotes notes{notes_of(resolved), doubts_of(resolved, configured, architecture), {}};
   std::error_code ignored;
   if (std::filesystem::is_directory(model, ignored))
-    notes.cannot_run = refusals(resolved.config, model, architecture);
-  if (kind == DeviceKind::cuda) {
-    const bool ends = resolved.config.fp8_fallback == "error";
-    for (std::string& line : train::fp8_fallbacks(resolved.config, model::find_shape(model)))
-      (ends ? notes.cannot_run : notes.doubts).push_back(std::move(line));
-  }
+    check_folder(notes, resolved.config, model, architecture);
+  if (kind == DeviceKind::cpu) return notes;
+  const model::Architecture shape = model::find_shape(model);
+  check(notes, [&] { train::require_no_fallback(resolved.config, shape); });
+  if (resolved.config.fp8_fallback == "error") return notes;
+  for (std::string& line : train::fp8_fallbacks(resolved.config, shape))
+    notes.doubts.push_back(std::move(line));
   return notes;
 }
 

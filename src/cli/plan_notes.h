@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "octet/base/error.h"
 #include "octet/config/config.h"
 #include "octet/device/device.h"
 #include "octet/model/architecture.h"
@@ -10,9 +11,10 @@
 namespace octet::cli {
 
 struct PlanNotes {
-  config::Strings notes;       ///< of the configuration, as a run prints them
-  config::Strings doubts;      ///< settings that one would rarely mean
-  config::Strings cannot_run;  ///< messages with which a run would end: what this version does not read
+  config::Strings notes;         ///< of the configuration, as a run prints them
+  config::Strings doubts;        ///< settings that one would rarely mean
+  config::Strings cannot_run;    ///< messages with which a run would end: what this version does not read
+  ExitCode code = ExitCode::ok;  ///< of the first of them
 };
 
 /// `kind`: the device that is planned for. `configured`: there is a configuration; else the shape of a model

@@ -270,7 +270,8 @@ void Audit::require_fp8() const {
   throw Error({.what = "FP8 was asked for and no GEMM ran in FP8",
                .expected = "FP8 GEMMs in the linear layers",
                .found = summary() + "\n" + table(),
-               .fix = "set fp8: false, or see the reasons in the table"});
+               .fix = "set fp8: false, or see the reasons in the table",
+               .code = ExitCode::usage});
 }
 
 }  // namespace octet::precision

@@ -121,14 +121,7 @@ void Instance::gather_parameters() {
 void Instance::tell_fallbacks() {
   const std::vector<std::string> fallbacks = audit_.take_fallbacks();
   if (fallbacks.empty()) return;
-  if (options_.fp8_fallback_ends) {
-    std::string found;
-    for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
-    throw Error({.what = "a GEMM that should run in FP8 does not",
-                 .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error asks for",
-                 .found = found,
-                 .fix = std::string(kFp8Shapes) + ", or set fp8_fallback: warn"});
-  }
+  if (options_.fp8_fallback_ends) throw Error(fp8_refusal(fallbacks));
   if (job_.rank() != 0) return;
   for (const std::string& line : fallbacks) {
     log::warn("a GEMM should run in FP8 and does not: " + line + "; " + kFp8Shapes);

@@ -88,6 +88,13 @@ std::vector<std::string> tokenizer_files(const std::string& folder) {
 
 Tokenizer Tokenizer::from_folder(const std::string& path) {
   const std::string where = path + "/tokenizer.json";
+  if (!path_exists(path)) {
+    throw Error({.what = "the folder of the tokenizer is not there",
+                 .expected = "a folder with tokenizer.json; nothing is downloaded",
+                 .where = path,
+                 .fix = "fetch the model first (hf download NAME), or name a folder that holds it",
+                 .code = ExitCode::usage});
+  }
   if (!path_exists(where)) {
     throw Error({.what = "the model folder has no tokenizer",
                  .expected = "a file tokenizer.json",

@@ -34,14 +34,27 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
   return all;
 }
 
-config::Strings fp8_fallbacks(const config::Config& config, const model::Architecture& architecture) {
-  config::Strings all;
-  if (!config.fp8) return all;
+namespace {
+
+std::vector<std::string> fallbacks_of(const config::Config& config, const model::Architecture& architecture) {
+  if (!config.fp8) return {};
   const std::int64_t micro = config.auto_find_batch_size ? 1 : config.per_device_train_batch_size;
   const plan::Choice choice{micro, setup::levels_of(config, DeviceKind::cuda).front()};
+  return plan_fallbacks(worst_options(config, architecture, choice, 1), {}, DeviceKind::cuda);
+}
+
+}  // namespace
+
+void require_no_fallback(const config::Config& config, const model::Architecture& architecture) {
+  if (config.fp8_fallback != "error") return;
+  const std::vector<std::string> fallbacks = fallbacks_of(config, architecture);
+  if (!fallbacks.empty()) throw Error(runtime::fp8_refusal(fallbacks));
+}
+
+config::Strings fp8_fallbacks(const config::Config& config, const model::Architecture& architecture) {
+  config::Strings all;
   const bool ends = config.fp8_fallback == "error";
-  for (const std::string& line :
-       plan_fallbacks(worst_options(config, architecture, choice, 1), {}, DeviceKind::cuda)) {
+  for (const std::string& line : fallbacks_of(config, architecture)) {
     all.push_back("a GEMM should run in FP8 and does not on a GPU: " + line +
                   (ends ? ", and fp8_fallback: error ends the run before its first step; " : "; ") +
                   runtime::kFp8Shapes + (ends ? ", or set fp8_fallback: warn" : ""));

@@ -169,8 +169,8 @@ std::string after_a_fallback(const config::Resolved& r) {
     std::string found = "the run goes on";
     try {
       engine.instance().check_products();
-    } catch (const Error&) {
-      found = "the run ends";
+    } catch (const Error& e) {
+      found = "the run ends with " + std::to_string(static_cast<int>(e.code()));
     }
     if (job.rank() == 0) text = found;
   });
@@ -212,7 +212,7 @@ std::vector<KeyRow> precision_rows() {
          return std::string(options_of(r.config).store.recipe.fast_gradients ? "gradients too" : "forward");
        },
        "forward"},
-      {"fp8_fallback", kFp8, {{"error", "the run ends"}}, after_a_fallback, "the run goes on"},
+      {"fp8_fallback", kFp8, {{"error", "the run ends with 64"}}, after_a_fallback, "the run goes on"},
       {"param_dtype", kBf16, {{"bf16"}}, memory},
       {"grad_dtype", {{"bf16", "true"}, {"param_dtype", "bf16"}}, {{"bf16"}}, memory},
       {"optim_dtype", {}, {{"bf16"}, {"int8"}}, memory},

@@ -271,20 +271,20 @@ TEST(PlanNotes, SayWhatThisVersionCannotRun) {
   spill(folder / "model/pytorch_model.bin", "pickle");
   const std::string run = task.config() + " device=cpu model_name_or_path=" + (folder / "model");
   EXPECT_TRUE(plan_of(run)["cannot_run"].empty()) << "training begins without weights";
-  const Json other = plan_of(run + " train_from_scratch=false", 1);
+  const Json other = plan_of(run + " train_from_scratch=false", 64);
   ASSERT_EQ(other["cannot_run"].size(), 1u) << other["cannot_run"];
   EXPECT_NE(other["cannot_run"][0].get<std::string>().find("pytorch_model.bin"), std::string::npos);
   EXPECT_EQ(other["fits"], true);
   expect_words(run + " train_from_scratch=false",
                {"\ncannot run: the weights of a model are in a format that is not read"});
-  const Json words = plan_of(run + " template=nosuch", 1);
+  const Json words = plan_of(run + " template=nosuch", 64);
   ASSERT_EQ(words["cannot_run"].size(), 1u) << words["cannot_run"];
   EXPECT_NE(words["cannot_run"][0].get<std::string>().find("there is no chat template"), std::string::npos);
   // The tokenizer has more tokens than the model has rows.
   Json config = parse_json(slurp(folder / "model/config.json"), "config.json");
   config["vocab_size"] = 300;
   spill(folder / "model/config.json", config.dump());
-  const Json large = plan_of(run, 1);
+  const Json large = plan_of(run, 64);
   ASSERT_EQ(large["cannot_run"].size(), 1u) << large["cannot_run"];
   EXPECT_NE(large["cannot_run"][0].get<std::string>().find("does not fit the model"), std::string::npos);
   expect_refused("qwen3-30b-a3b card=h200", {"models with experts are not trained by this version"});

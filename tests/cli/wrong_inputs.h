@@ -137,7 +137,7 @@ inline constexpr Wrong kInputs[] = {
       {"compare_one", "compare {}/none", "", "", 64, "cannot open a file", "No such file or directory", "{}/none", "check the path and its permissions"},
       {"export_size", "export {}/none {}/x --size 0", "", "", 64, "value of '--size' cannot be used", "'0'", "command line", "give such a value; 'trainer export --help' says more"},
       {"export_nothing", "export {}/none {}/x", "", "", 77, "this is no complete checkpoint", "no such folder", "{}/none", "name a folder checkpoint-<step>"},
-      {"encode_nothing", "encode {}/none", "", "", 64, "the model folder has no tokenizer", "", "{}/none", "a tokenizer of the fast kind is needed; transformers' save_pretrained writes one"},
+      {"encode_nothing", "encode {}/none", "", "", 64, "the folder of the tokenizer is not there", "", "{}/none", "fetch the model first (hf download NAME), or name a folder that holds it"},
       {"generate_without_model", "generate", "", "", 64, "MODEL is required", "", "command line", "'trainer generate --help' lists the options"},
       {"generate_of_nothing", "generate {}/none why", "", "", 64, "the folder of the model is not there", "", "{}/none", "name the folder that holds it"},
       {"score_and_match", "generate {}/made/model --file {}/base.yaml --score --exact-match", "", "", 64, "--score answers nothing", "", "command line", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file"},

@@ -411,7 +411,9 @@ std::string model_below(const std::string& folder) {
   for (fs::recursive_directory_iterator at(folder, code), end; !code && at != end && left > 0;
        at.increment(code), --left) {
     if (at.depth() >= 2) at.disable_recursion_pending();
-    if (at->path().filename() == "config.json") return at->path().parent_path().string();
+    std::error_code broken;
+    if (at->path().filename() == "config.json" && fs::exists(at->path(), broken))
+      return at->path().parent_path().string();
   }
   return "";
 }
