@@ -4,7 +4,7 @@
 
 #include "octet/base/dtype.h"
 
-namespace octet {
+namespace octet::dtype_test {
 namespace {
 
 // Nearest representable value by search over all codes, ties to the even code: an independent statement of
@@ -85,4 +85,4 @@ TEST(F16, EveryCodeSurvivesARoundTrip) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::dtype_test

@@ -9,7 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 
-namespace octet {
+namespace octet::environment_test {
 namespace {
 
 Problem refusal_of(const std::map<std::string, std::string>& environment) {
@@ -112,4 +112,4 @@ TEST(Environment, ThePageInDocsIsTheTable) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::environment_test

@@ -5,7 +5,7 @@
 #include <new>
 #include <system_error>
 
-namespace octet {
+namespace octet::error_test {
 namespace {
 
 TEST(ProblemOf, AnErrorIsItsOwn) {
@@ -35,4 +35,4 @@ TEST(ProblemOf, MistakesOfTheProgramAreNone) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::error_test

@@ -12,7 +12,7 @@
 #include "octet/base/printable.h"
 #include "support/temporary_folder.h"
 
-namespace octet {
+namespace octet::files_test {
 namespace {
 
 TEST(Files, APipeThatNobodyWritesToAndADeviceWithoutEndAreRefused) {
@@ -49,4 +49,4 @@ TEST(Printable, ControlCharactersAreShownAndNotObeyed) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::files_test

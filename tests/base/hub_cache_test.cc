@@ -7,7 +7,7 @@
 #include "octet/base/files.h"
 #include "support/program.h"
 
-namespace octet {
+namespace octet::hub_cache_test {
 namespace {
 
 std::string folder_with(std::map<std::string, std::string> set) {
@@ -49,4 +49,4 @@ TEST(HubCache, GivesTheSnapshotThatAReferenceOrACommitNames) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::hub_cache_test

@@ -7,7 +7,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet {
+namespace octet::json_test {
 namespace {
 
 std::string refusal(const std::string& text, int depth = 256) {
@@ -73,4 +73,4 @@ TEST(JsonText, ManyMembersAndManyElementsTakeTimeInProportionToThem) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::json_test

@@ -10,7 +10,7 @@
 
 #include "support/program.h"
 
-namespace octet::log {
+namespace octet::log::log_test {
 namespace {
 
 /// Runs `work` in a process of its own, whose log begins empty. Returns what it wrote to the screen.
@@ -79,4 +79,4 @@ TEST(Log, TheErrorOfARankThatDoesNotPrintReachesTheFileOfTheRankThatDoes) {
 }
 
 }  // namespace
-}  // namespace octet::log
+}  // namespace octet::log::log_test

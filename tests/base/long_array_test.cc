@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace octet {
+namespace octet::long_array_test {
 namespace {
 
 using List = LongArray<std::int32_t>;
@@ -97,4 +97,4 @@ TEST(LongArray, AFullDiskIsAnError) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::long_array_test

@@ -14,7 +14,7 @@
 #include "octet/base/files.h"
 #include "support/temporary_folder.h"
 
-namespace octet {
+namespace octet::mapped_files_test {
 namespace {
 
 const std::size_t kPage = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -108,4 +108,4 @@ TEST_F(MappedFiles, OtherBusErrorsEndTheProcessAsBefore) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::mapped_files_test

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace octet {
+namespace octet::own_end_test {
 namespace {
 
 TEST(EndsItself, ALibraryThatEndsTheProgramIsFollowedByWhatToDo) {
@@ -34,4 +34,4 @@ TEST(EndsItself, AnEndOfItsOwnSaysNoMore) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::own_end_test

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-namespace octet {
+namespace octet::random_test {
 namespace {
 
 using Words = std::array<std::uint32_t, 4>;
@@ -77,4 +77,4 @@ TEST(Permute, IsAPermutationThatTheSeedAndTheRoundChoose) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::random_test

@@ -8,7 +8,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet {
+namespace octet::tensor_slice_test {
 namespace {
 
 using Extents = std::vector<std::int64_t>;
@@ -107,4 +107,4 @@ TEST(TensorSlice, WhatLiesOutsideOrOverlapsIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::tensor_slice_test

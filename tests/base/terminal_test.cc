@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-namespace octet {
+namespace octet::terminal_test {
 namespace {
 
 struct Pieces {
@@ -100,4 +100,4 @@ TEST(Terminal, IsKnownFromAPipe) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::terminal_test

@@ -9,7 +9,7 @@
 #include "octet/base/strings.h"
 #include "octet/base/tensor_slice.h"
 
-namespace octet {
+namespace octet::text_test {
 namespace {
 
 std::string error_of(const std::function<void()>& work) {
@@ -117,4 +117,4 @@ TEST(Words, AreThoseThatPeopleRead) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::text_test

@@ -9,7 +9,7 @@
 
 #include "support/threads.h"
 
-namespace octet {
+namespace octet::thread_priority_test {
 namespace {
 
 TEST(ThreadPriority, IsThatOfTheThreadAndOfThoseItStarts) {
@@ -29,4 +29,4 @@ TEST(ThreadPriority, IsThatOfTheThreadAndOfThoseItStarts) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::thread_priority_test

@@ -12,7 +12,7 @@
 #include "octet/base/files.h"
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::arrays_file_test {
 namespace {
 
 template <typename T>
@@ -114,4 +114,4 @@ TEST(ArraysFile, BytesThatAreNotTheShapesAreNoArray) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::arrays_file_test

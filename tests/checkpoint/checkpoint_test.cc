@@ -8,7 +8,7 @@
 
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::checkpoint_test {
 namespace {
 
 class CheckpointAtRanks : public testing::TestWithParam<int> {};
@@ -253,4 +253,4 @@ TEST(FindLatest, AnEmptyOrMissingFolderHasNone) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::checkpoint_test

@@ -12,7 +12,7 @@
 #include "octet/base/files.h"
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::damage_test {
 namespace {
 
 // Runs `work` in a child process, which the failpoint kills; true when it was killed.
@@ -355,4 +355,4 @@ TEST(WrongName, ACheckpointUnderTheNameOfAnotherStepIsNotTaken) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::damage_test

@@ -11,7 +11,7 @@
 #include "octet/base/files.h"
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::direct_test {
 namespace {
 
 bool takes_direct_writes(const std::string& folder) {
@@ -88,4 +88,4 @@ TEST(Direct, LeavesThePageCacheAlone) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::direct_test

@@ -13,7 +13,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::export_test {
 namespace {
 
 // A source folder and a checkpoint of three parameters and their moments.
@@ -286,4 +286,4 @@ TEST_F(Export, LeavesNothingBehindWhenItFails) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::export_test

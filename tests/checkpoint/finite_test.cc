@@ -9,7 +9,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::finite_test {
 namespace {
 
 TEST(Finite, AValueThatADtypeRoundsToInfinityIsFound) {
@@ -58,4 +58,4 @@ TEST(Finite, TheTensorAndTheFixAreNamed) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::finite_test

@@ -15,7 +15,7 @@
 #include "octet/base/json.h"
 #include "scratch.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::folder_lock_test {
 namespace {
 
 constexpr FolderLockOptions kFast{.beat_seconds = 0.1, .patience_seconds = 0.6};
@@ -189,4 +189,4 @@ TEST(FolderLock, OfManyThatStartAtOnceOneGetsIt) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::folder_lock_test

@@ -6,7 +6,7 @@
 
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ TEST(Rotate, WhatHasTheNameOfAnotherStepNeitherCountsNorGoes) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::folder_test

@@ -9,7 +9,7 @@
 #include "octet/base/json.h"
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::hdf5_test {
 namespace {
 
 std::string output_of(const std::string& command) {
@@ -126,4 +126,4 @@ TEST(Hdf5, SmallTensorsTakeLittleMoreThanTheirBytesAndLargeOnesBeginOnPages) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::hdf5_test

@@ -12,7 +12,7 @@
 #include "sample.h"
 #include "support/page.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::inspect_test {
 namespace {
 
 struct Values {
@@ -269,4 +269,4 @@ TEST(Resolve, TakesACheckpointOrTheNewestOfAFolder) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::inspect_test

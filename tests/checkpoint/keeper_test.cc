@@ -8,7 +8,7 @@
 #include "sample.h"
 #include "support/threads.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::keeper_test {
 namespace {
 
 std::vector<std::int64_t> steps_in(const std::string& folder) {
@@ -117,4 +117,4 @@ TEST(Keeper, ADamagedOneNeitherCountsNorSendsAGoodOneAway) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::keeper_test

@@ -7,7 +7,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::manifest_test {
 namespace {
 
 // A mixture of experts with its moments. Quadratic time was most of a minute.
@@ -77,4 +77,4 @@ TEST(Manifest, PlacesNothingOutsideTheFile) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::manifest_test

@@ -6,7 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::memory_part_test {
 namespace {
 
 PartHeader header_in(const std::string& name) {
@@ -38,4 +38,4 @@ TEST(PartHeaders, WhatWasLaidOutIsReadAgain) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::memory_part_test

@@ -18,7 +18,7 @@
 #include "sample.h"
 #include "support/threads.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -488,4 +488,4 @@ TEST(MemoryFolder, OfEarlierRunsOfTheJobThatNobodyHoldsGo) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::memory_test

@@ -11,7 +11,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "scratch.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::quantised_tensors_test {
 namespace {
 
 /// Tensors of a file that is to be written.
@@ -237,4 +237,4 @@ TEST_F(QuantisedTensors, FineGrainedFp8IsDecodedOnTheWayIn) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::quantised_tensors_test

@@ -11,7 +11,7 @@
 
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::read_together_test {
 namespace {
 
 // What this process has read from files so far.
@@ -215,4 +215,4 @@ TEST(ManyTensors, AHundredThousandAreOpenedInASecond) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::read_together_test

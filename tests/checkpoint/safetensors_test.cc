@@ -14,7 +14,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "scratch.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::safetensors_test {
 namespace {
 
 // A safetensors file with any header and `data_size` bytes 0, 1, 2, …
@@ -442,4 +442,4 @@ TEST(SafetensorsMemory, AFileThatIsReadInPiecesDoesNotStayInTheProcess) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::safetensors_test

@@ -9,7 +9,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "sample.h"
 
-namespace octet::checkpoint {
+namespace octet::checkpoint::size_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -171,4 +171,4 @@ TEST_F(ExportSizes, OfAShapeAreThoseOfItsWeights) {
 }
 
 }  // namespace
-}  // namespace octet::checkpoint
+}  // namespace octet::checkpoint::size_test

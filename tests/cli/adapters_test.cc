@@ -5,7 +5,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
-namespace octet::test {
+namespace octet::test::adapters_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -293,4 +293,4 @@ TEST_F(Adapters, AnAdapterOfAnotherModelIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::adapters_test

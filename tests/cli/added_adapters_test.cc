@@ -3,7 +3,7 @@
 
 #include "cli/adapter_task.h"
 
-namespace octet::test {
+namespace octet::test::added_adapters_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,4 +214,4 @@ TEST_F(AddedAdapters, WrongMergesAreRefusedAndLeaveNothing) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::added_adapters_test

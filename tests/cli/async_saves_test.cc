@@ -7,7 +7,7 @@
 #include "cli/saves.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::async_saves_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -261,4 +261,4 @@ TEST(AsyncSaves, TheCopyIsInThePlan) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::async_saves_test

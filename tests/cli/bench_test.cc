@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::bench_test {
 namespace {
 
 Json bench(const std::string& arguments, int np = 0) {
@@ -248,4 +248,4 @@ TEST(Bench, RefusesDecodingThatItCannotMeasure) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::bench_test

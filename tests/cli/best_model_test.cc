@@ -5,7 +5,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::best_model_test {
 namespace {
 
 /// Evaluation losses by step.
@@ -118,4 +118,4 @@ TEST(BestModel, IsTheNextBestWhereTheBestDoesNotHold) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::best_model_test

@@ -4,7 +4,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::check_hosts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -298,4 +298,4 @@ TEST_F(CheckHosts, WrongCallsAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::check_hosts_test

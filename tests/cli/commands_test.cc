@@ -5,7 +5,7 @@
 #include "cli/two_logs.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::commands_test {
 namespace {
 
 bool prints(const Outcome& outcome, const std::string& text) {
@@ -208,4 +208,4 @@ TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::commands_test

@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::data_keys_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -222,4 +222,4 @@ TEST_F(DataKey, TextAndChatsTrainTogetherByWeight) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::data_keys_test

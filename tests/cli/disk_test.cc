@@ -6,7 +6,7 @@
 #include "cli/saves.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::disk_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +109,4 @@ TEST(PlannedDisk, IsInTheTextToo) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::disk_test

@@ -3,7 +3,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::drop_last_test {
 namespace {
 
 class DropLast : public testing::Test {
@@ -65,4 +65,4 @@ TEST_F(DropLast, AnEpochWithoutAWholeMicroBatchIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::drop_last_test

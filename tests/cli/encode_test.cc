@@ -5,7 +5,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::encode_test {
 namespace {
 
 const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
@@ -160,4 +160,4 @@ TEST(Encode, ALineThatAsksForNothingIsNamedByItsNumber) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::encode_test

@@ -7,7 +7,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::experts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -85,4 +85,4 @@ TEST(ExpertModels, AreRefusedByWhateverTrains) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::experts_test

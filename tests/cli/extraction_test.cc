@@ -5,7 +5,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet::cli {
+namespace octet::cli::extraction_test {
 namespace {
 
 TEST(Extraction, TakesTheLastPlaceThatFitsWithoutBlanks) {
@@ -38,4 +38,4 @@ TEST(Extraction, RefusesWhatIsNoPatternAndOneWithoutAGroup) {
 }
 
 }  // namespace
-}  // namespace octet::cli
+}  // namespace octet::cli::extraction_test

@@ -7,7 +7,7 @@
 
 #include "cli/saves.h"
 
-namespace octet::test {
+namespace octet::test::failed_saves_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,4 +128,4 @@ TEST(FlippingDisk, TheGoodCheckpointStaysAndIsGoneOnFrom) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::failed_saves_test

@@ -5,7 +5,7 @@
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 
-namespace octet::test {
+namespace octet::test::freeze_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -92,4 +92,4 @@ TEST_F(Freeze, ARunGoesOnBitForBitAndWithTheSamePartsAlone) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::freeze_test

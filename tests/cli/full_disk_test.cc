@@ -3,7 +3,7 @@
 
 #include "cli/small_disk.h"
 
-namespace octet::test {
+namespace octet::test::full_disk_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -87,4 +87,4 @@ TEST(NoRoom, CheckpointsGoToTheFallbackWhereThatHasSome) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::full_disk_test

@@ -5,7 +5,7 @@
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::generate_cache_test {
 namespace {
 
 /// What `trainer plan --generate` says of the model.
@@ -129,4 +129,4 @@ TEST_F(GenerateFile, WrongSizesOfTheCacheAreRefusedInASentence) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_cache_test

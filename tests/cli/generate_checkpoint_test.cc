@@ -4,7 +4,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
-namespace octet::test {
+namespace octet::test::generate_checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -252,4 +252,4 @@ TEST_F(GenerateCheckpoint, AsksInTheWordsOfItsRun) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_checkpoint_test

@@ -3,7 +3,7 @@
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::generate_kept_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -255,4 +255,4 @@ TEST_F(GenerateFile, WrongCallsAreRefusedInASentence) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_kept_test

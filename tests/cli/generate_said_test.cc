@@ -15,12 +15,13 @@
 #include "support/page.h"
 #include "support/program.h"
 
-namespace octet::test {
+namespace octet::test::generate_said_test {
 namespace {
 
 std::string without(std::string text, const std::string& folder) {
   for (std::size_t at; (at = text.find(folder)) != std::string::npos;) text.erase(at, folder.size());
-  return std::regex_replace(text, std::regex("(line [0-9]+, )?column [0-9]+: [^\n]*"), "(the parser's words)");
+  return std::regex_replace(text, std::regex("(line [0-9]+, )?column [0-9]+: [^\n]*"),
+                            "(the parser's words)");
 }
 
 std::string answer_of(const std::function<std::string()>& body) {
@@ -123,4 +124,4 @@ TEST(Said, OfCallsOfGenerate) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_said_test

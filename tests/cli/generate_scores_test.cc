@@ -9,7 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/arrays_file.h"
 
-namespace octet::test {
+namespace octet::test::generate_scores_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -269,4 +269,4 @@ TEST_F(ScoreFiles, GoIntoFoldersThatAreMadeAndOnlyScoresAreWrittenSo) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_scores_test

@@ -5,7 +5,7 @@
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::generate_split_test {
 namespace {
 
 struct SplitRun {
@@ -192,4 +192,4 @@ TEST(SplitBench, MeasuresTheRanksOfOneModel) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_split_test

@@ -3,7 +3,7 @@
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::generate_strict_test {
 namespace {
 
 constexpr const char* kWays[] = {"--dtype fp32", "--dtype bf16", "--dtype fp8 --fp8-recipe block"};
@@ -131,4 +131,4 @@ TEST(Plan, OfStrictAnswersIsWhatTheyHold) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_strict_test

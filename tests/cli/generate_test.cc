@@ -3,7 +3,7 @@
 #include "octet/base/json.h"
 #include "octet/text/rouge.h"
 
-namespace octet::test {
+namespace octet::test::generate_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -379,4 +379,4 @@ TEST_F(GenerateFile, TheGuidesCommandsRun) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::generate_test

@@ -4,7 +4,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::guides_test {
 namespace {
 
 const std::string kGuides = std::string(OCTET_SOURCE_DIR) + "/tests/guides/";
@@ -218,4 +218,4 @@ TEST(GuidesResume, AutoTakesTheNewestCheckpointWhereThereIsOne) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::guides_test

@@ -7,7 +7,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::hangs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -182,4 +182,4 @@ TEST(Launcher, AStoreThatHangsTheStartOnSeveralHostsIsLeftOut) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::hangs_test

@@ -7,7 +7,7 @@
 #include "cli/task.h"
 #include "octet/config/schema.h"
 
-namespace octet::test {
+namespace octet::test::help_test {
 namespace {
 
 const std::vector<std::string> kCommands = {"train",    "encode",   "probe",      "inspect",  "export",
@@ -245,4 +245,4 @@ TEST(Help, FishCompletesCommandsOptionsKeysAndValues) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::help_test

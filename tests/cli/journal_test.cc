@@ -10,7 +10,7 @@
 #include "octet/base/files.h"
 #include "support/temporary_folder.h"
 
-namespace octet::test {
+namespace octet::test::journal_test {
 namespace {
 
 using cli::AnswerJournal;
@@ -115,4 +115,4 @@ TEST_F(Journal, OfTwoCallsAtOnceTheSecondIsRefusedAndHarmsNothing) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::journal_test

@@ -2,7 +2,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::ladder_test {
 namespace {
 
 Json plan_of(const std::string& arguments, int code) {
@@ -169,4 +169,4 @@ TEST(Ladder, ADeviceThatHasNoMemoryLeftTellsItToo) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::ladder_test

@@ -4,7 +4,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::launch_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -686,4 +686,4 @@ TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::launch_test

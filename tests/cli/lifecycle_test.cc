@@ -5,7 +5,7 @@
 #include "octet/base/json.h"
 #include "octet/device/cpu.h"
 
-namespace octet::test {
+namespace octet::test::lifecycle_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -302,4 +302,4 @@ TEST(Saving, TheLimitKeepsTheNewestAndStrategiesMeanWhatTheySay) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::lifecycle_test

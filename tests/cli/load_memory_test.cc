@@ -8,7 +8,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::load_memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -64,4 +64,4 @@ TEST(LoadMemory, IsThatOfThePlanAndAtMost64MiBMore) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::load_memory_test

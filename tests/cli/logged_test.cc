@@ -8,7 +8,7 @@
 #include "octet/base/json.h"
 #include "support/events.h"
 
-namespace octet::test {
+namespace octet::test::logged_test {
 namespace {
 
 /// Memory: what a run prints as reserved before its first step, and what the system saw its ranks use.
@@ -254,4 +254,4 @@ TEST_P(LoggedResumes, CountOn) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::logged_test

@@ -6,7 +6,7 @@
 #include "octet/base/json.h"
 #include "support/events.h"
 
-namespace octet::test {
+namespace octet::test::logged_weights_test {
 namespace {
 
 struct Probed {
@@ -140,4 +140,4 @@ TEST(LoggedEvaluation, IsItsOwn) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::logged_weights_test

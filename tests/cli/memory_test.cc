@@ -9,7 +9,7 @@
 #include "cli/small_disk.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -302,4 +302,4 @@ TEST(MemoryCheckpoints, AreInThePlan) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::memory_test

@@ -5,7 +5,7 @@
 #include "cli/weights.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::model_export_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -175,4 +175,4 @@ TEST(ModelExport, ATokenizerWithMoreTokensThanTheModelHasRowsIsRefusedWhereverIt
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::model_export_test

@@ -8,7 +8,7 @@
 #include "cli/weights.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::model_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -184,4 +184,4 @@ TEST_F(ModelFolder, AMultimodalCheckpointIsTheTextModelUnderEitherName) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::model_folder_test

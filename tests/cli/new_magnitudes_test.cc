@@ -1,7 +1,7 @@
 // DoRA over bases of every kind: a new adapter changes nothing, and a base in 4 bits trains as any other.
 #include "cli/adapter_task.h"
 
-namespace octet::test {
+namespace octet::test::new_magnitudes_test {
 namespace {
 
 const std::string kPlain = OCTET_SOURCE_DIR "/tests/golden/models/llama3";
@@ -48,4 +48,4 @@ TEST(NewMagnitudes, OfABaseIn4BitsTrainTheSameAtAnyNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::new_magnitudes_test

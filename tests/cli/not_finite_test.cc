@@ -8,7 +8,7 @@
 #include "cli/weights.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::not_finite_test {
 namespace {
 
 constexpr int kSamples = 8;  // of a step
@@ -225,4 +225,4 @@ TEST(NotFinite, AnUpdateThatBreaksTheWeightsIsNotSaved) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::not_finite_test

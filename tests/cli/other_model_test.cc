@@ -7,7 +7,7 @@
 #include "octet/checkpoint/save.h"
 #include "octet/comm/threads.h"
 
-namespace octet::test {
+namespace octet::test::other_model_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +109,4 @@ TEST_F(OtherModel, AKeyThatDecidesNumbersIsNamed) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::other_model_test

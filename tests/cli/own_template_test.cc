@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::own_template_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ TEST_F(OwnTemplate, OfTheModelGivesWayInTheFinalOneWhereItWritesOtherwise) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::own_template_test

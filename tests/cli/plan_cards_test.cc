@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::plan_cards_test {
 namespace {
 
 Json plan_of(const std::string& arguments, int code = 0) {
@@ -291,4 +291,4 @@ TEST(PlanNotes, SayWhatThisVersionCannotRun) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::plan_cards_test

@@ -4,7 +4,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::plan_guides_test {
 namespace {
 
 Json plan_of(const std::string& arguments, int code = 0) {
@@ -100,4 +100,4 @@ TEST(PlanOfGuides, VerlWithFsdp2SharesStatesOut) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::plan_guides_test

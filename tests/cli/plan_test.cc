@@ -2,7 +2,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::plan_test {
 namespace {
 
 Json plan_of(const std::string& arguments, int code = 0) {
@@ -529,4 +529,4 @@ TEST(Plan, OfAGenerationRefusesWhatItDoesNotRead) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::plan_test

@@ -8,7 +8,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
-namespace octet::test {
+namespace octet::test::plateau_test {
 namespace {
 
 // Some evaluations are better by so much, and some are not.
@@ -169,4 +169,4 @@ TEST(Plateau, OtherSchedulesAndItTakeOverEachOthersCheckpoints) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::plateau_test

@@ -12,7 +12,7 @@
 #include "support/program.h"
 #include "support/samples.h"
 
-namespace octet {
+namespace octet::probe_test {
 namespace {
 
 const std::string kModels = OCTET_SOURCE_DIR "/tests/golden/models/";
@@ -315,4 +315,4 @@ INSTANTIATE_TEST_SUITE_P(Golden, ProbeFp8, testing::Values(Case{"llama3"}, Case{
                          [](const auto& param) { return param.param.model; });
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::probe_test

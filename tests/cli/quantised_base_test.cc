@@ -12,7 +12,7 @@
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 
-namespace octet::test {
+namespace octet::test::quantised_base_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -299,4 +299,4 @@ TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::quantised_base_test

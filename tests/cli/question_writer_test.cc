@@ -9,7 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::question_writer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -178,4 +178,4 @@ TEST_F(WritesQuestions, AndTellsHow) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::question_writer_test

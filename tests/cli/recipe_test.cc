@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::recipe_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,4 +148,4 @@ TEST(Generate, AnswersComeFromTheFinalModelToStandardOutput) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::recipe_test

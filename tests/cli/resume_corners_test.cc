@@ -4,7 +4,7 @@
 
 #include "cli/saves.h"
 
-namespace octet::test {
+namespace octet::test::resume_corners_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -66,4 +66,4 @@ TEST_F(GoesOn, ScalesAndLossesOfWiresComeAndGo) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::resume_corners_test

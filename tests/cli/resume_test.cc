@@ -7,7 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 
-namespace octet::test {
+namespace octet::test::resume_test {
 namespace {
 
 struct ResumedRun {
@@ -164,4 +164,4 @@ TEST(ResumeElsewhere, KilledBeforeTheFirstCheckpointItStartsAfresh) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::resume_test

@@ -16,7 +16,7 @@
 #include "octet/comm/threads.h"
 #include "support/page.h"
 
-namespace octet::test {
+namespace octet::test::said_test {
 namespace {
 
 /// Words of a command line, with "double quotes" around those that have blanks.
@@ -233,4 +233,4 @@ TEST(Said, OfComparedRuns) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::said_test

@@ -1,7 +1,7 @@
 // Checkpoints whose interval nobody gave: when they come, and that they change nothing else.
 #include "cli/saves.h"
 
-namespace octet::test {
+namespace octet::test::save_interval_test {
 namespace {
 
 /// The task without the line that says how often it is saved.
@@ -60,4 +60,4 @@ TEST(SaveInterval, IsThatOfSaveStepsWhereItIsGiven) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::save_interval_test

@@ -5,7 +5,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::shipped_configs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -158,6 +158,38 @@ TEST(LaunchAll, StartsARankForEachGpu) {
 }
 
 // Stand-ins for the program and for nvidia-smi tell how the guide's scripts start.
+// The scripts that it calls, nproc and nvidia-smi are false ones.
+TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {
+  const TemporaryFolder folder("quickstart_says");
+  const auto script = [&](const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    spill(folder / name, "#!/bin/sh\n" + text + "\n");
+    fs::permissions(folder / name, fs::perms::owner_all);
+  };
+  fs::create_directories(folder / "launch");
+  fs::copy_file(OCTET_SOURCE_DIR "/launch/quickstart", folder / "launch/quickstart");
+  for (const char* name : {"launch/setup", "launch/build", "launch/mpirun"}) script(name, "echo $0");
+  script("cores2/nproc", "echo 2");
+  script("cores2/nvidia-smi", "exit 9");
+  script("cores16/nproc", "echo 16");
+  script("cores16/nvidia-smi", "exit 0");
+  const auto first_line = [&](const std::string& machine) {
+    const Outcome run = shell("PATH=" + (folder / machine) + ":$PATH " + (folder / "launch/quickstart"));
+    return run.out.substr(0, run.out.find('\n'));
+  };
+  EXPECT_EQ(
+      first_line("cores2"),
+      "quickstart: installs packages, builds and trains a small model: about 9 minutes on 2 cores, 300 MB of "
+      "disk");
+  EXPECT_EQ(first_line("cores16"),
+            "quickstart: installs packages, builds and trains a small model: about 5 minutes on 16 cores, "
+            "700 MB of "
+            "disk");
+  script("build/bin/trainer", "exit 0");
+  EXPECT_EQ(first_line("cores2"),
+            "quickstart: brings the build up to date, and trains a small model: about a minute");
+}
+
 TEST(LaunchScripts, StartARankForEachVisibleGpu) {
   const TemporaryFolder folder("launch_scripts");
   const auto script = [&](const std::string& name, const std::string& text) {
@@ -216,4 +248,4 @@ TEST(SlurmBatch, OutsideOfSlurmItSaysSoAndHowItIsGivenToSlurm) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::shipped_configs_test

@@ -2,7 +2,7 @@
 // asked for.
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::silent_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ TEST(SilentFaults, ATextThatNamesNoBitsIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::silent_faults_test

@@ -3,7 +3,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::spikes_test {
 namespace {
 
 constexpr int kBad = 14;  ///< the step whose answers are unlike all others
@@ -166,4 +166,4 @@ TEST(SpikesOfRuns, ARunGoesBackToWhereItBegan) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::spikes_test

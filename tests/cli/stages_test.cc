@@ -9,7 +9,7 @@
 #include "octet/base/json.h"
 #include "support/program.h"
 
-namespace octet {
+namespace octet::stages_test {
 namespace {
 
 struct TrainRun {
@@ -190,4 +190,4 @@ TEST_F(Stages, ModelsAreExportedAlikeAtEveryStage) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::stages_test

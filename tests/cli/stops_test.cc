@@ -6,7 +6,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::stops_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -85,7 +85,8 @@ TEST(OtherLaunchers, CommandsOfOneRankAreRefusedToo) {
 // Each host would train alone.
 TEST(OtherLaunchers, HostsOfAPlatformAreRefusedByTrainingAlone) {
   const TemporaryFolder folder("hosts");
-  for (const std::string& hosts : {std::string("RANK=1 WORLD_SIZE=2 "), std::string("NODE_RANK=1 NNODES=2 ")}) {
+  for (const std::string& hosts :
+       {std::string("RANK=1 WORLD_SIZE=2 "), std::string("NODE_RANK=1 NNODES=2 ")}) {
     const Outcome run = shell(hosts + OCTET_TRAINER " " + Task::get().train(folder / "run"));
     EXPECT_EQ(run.code, 64) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;
@@ -477,4 +478,4 @@ TEST(Stops, AKilledLauncherTakesTheRanksWithIt) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::stops_test

@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::storage_test {
 namespace {
 
 double mean_of_last(const std::string& output, std::int64_t steps, std::int64_t last) {
@@ -150,4 +150,4 @@ TEST(Storage, WhatWasTrainedInBf16IsExportedAsItIs) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::storage_test

@@ -4,7 +4,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::streaming_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -181,4 +181,4 @@ TEST(Streaming, WhatItCannotDoIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::streaming_test

@@ -6,7 +6,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::supervise_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -378,4 +378,4 @@ TEST(Supervise, ARunThatIsKilledInItsSavesEndsInTheBitsOfOneThatIsNot) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::supervise_test

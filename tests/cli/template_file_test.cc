@@ -8,7 +8,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::template_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -142,4 +142,4 @@ TEST_F(TemplateInAFile, OfOneQuestionIsFilledIn) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::template_file_test

@@ -9,7 +9,7 @@
 #include "octet/base/strings.h"
 #include "support/program.h"
 
-namespace octet::test {
+namespace octet::test::terminal_help_test {
 namespace {
 
 /// What the program writes to a terminal of so many columns.
@@ -79,4 +79,4 @@ TEST(TerminalHelp, PutsWordsBesideOptionsWhereThereIsRoom) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::terminal_help_test

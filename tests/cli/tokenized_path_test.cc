@@ -5,7 +5,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::tokenized_path_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -145,4 +145,4 @@ TEST_F(TokenizedPath, TheLimitOfBrokenRowsHoldsForTokensThatWereKept) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::tokenized_path_test

@@ -12,7 +12,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::trainer_runs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -152,4 +152,4 @@ INSTANTIATE_TEST_SUITE_P(Golden, SeldomLogged, testing::Values("seldom"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::trainer_runs_test

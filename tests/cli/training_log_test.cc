@@ -4,7 +4,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::training_log_test {
 namespace {
 
 /// Lines of the screen that the log lacks. The progress bar is no line.
@@ -88,4 +88,4 @@ TEST(TrainingLog, AStoppedRunNamesTheCommandThatResumesIt) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::training_log_test

@@ -8,7 +8,7 @@
 #include "verify/checks.h"
 #include "verify/leftovers.h"
 
-namespace octet::cli {
+namespace octet::cli::verify_said_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -74,4 +74,4 @@ TEST(VerifyLeftovers, ThatAreRemovedMayComeAgain) {
 }
 
 }  // namespace
-}  // namespace octet::cli
+}  // namespace octet::cli::verify_said_test

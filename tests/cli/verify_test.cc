@@ -5,7 +5,7 @@
 #include "cli/small_disk.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::verify_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,4 +104,4 @@ TEST(Verify, ThatIsStoppedLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::verify_test

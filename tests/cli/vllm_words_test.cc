@@ -5,7 +5,7 @@
 #include "../src/cli/generate/vllm_words.h"
 #include "octet/base/error.h"
 
-namespace octet::test {
+namespace octet::test::vllm_words_test {
 namespace {
 
 using cli::Arguments;
@@ -24,9 +24,9 @@ struct Words {
 TEST(VllmWords, MeanOptionsOfGenerate) {
   const std::vector<Words> all{
       {"a script's call",
-       {"--model", "m", "--input_file", "in.jsonl", "--output_file", "out.jsonl", "--tensor_parallel_size", "1",
-        "--gpu_memory_utilization", "0.9", "--max_model_len", "32768", "--trust_remote_code", "--enforce_eager",
-        "False", "--dtype", "auto"},
+       {"--model", "m", "--input_file", "in.jsonl", "--output_file", "out.jsonl", "--tensor_parallel_size",
+        "1", "--gpu_memory_utilization", "0.9", "--max_model_len", "32768", "--trust_remote_code",
+        "--enforce_eager", "False", "--dtype", "auto"},
        "m",
        {},
        32768,
@@ -42,13 +42,38 @@ TEST(VllmWords, MeanOptionsOfGenerate) {
        7,
        DType::bf16,
        false},
-      {"the model behind a question", {"a question", "--model", "m"}, "m", {"a question"}, 2048, 32, DType::f32, false},
-      {"a flag before a question", {"m", "--trust_remote_code", "a question"}, "m", {"a question"}, 2048, 32,
-       DType::f32, false},
-      {"a flag and its word before a question", {"m", "--enforce_eager", "True", "true"}, "m", {"true"}, 2048, 32,
-       DType::f32, false},
-      {"this program's own words", {"m", "--max-length", "128", "--batch", "4", "--dtype", "float32", "q"}, "m", {"q"},
-       128, 4, DType::f32, false},
+      {"the model behind a question",
+       {"a question", "--model", "m"},
+       "m",
+       {"a question"},
+       2048,
+       32,
+       DType::f32,
+       false},
+      {"a flag before a question",
+       {"m", "--trust_remote_code", "a question"},
+       "m",
+       {"a question"},
+       2048,
+       32,
+       DType::f32,
+       false},
+      {"a flag and its word before a question",
+       {"m", "--enforce_eager", "True", "true"},
+       "m",
+       {"true"},
+       2048,
+       32,
+       DType::f32,
+       false},
+      {"this program's own words",
+       {"m", "--max-length", "128", "--batch", "4", "--dtype", "float32", "q"},
+       "m",
+       {"q"},
+       128,
+       4,
+       DType::f32,
+       false},
   };
   for (const Words& words : all) {
     SCOPED_TRACE(words.name);
@@ -71,4 +96,4 @@ TEST(VllmWords, LeaveEverythingElse) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::vllm_words_test

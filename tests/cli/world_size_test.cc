@@ -4,7 +4,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::world_size_test {
 namespace {
 
 TEST(WorldSize, RanksAndAccumulationTradeWithoutChangingTheLosses) {
@@ -44,4 +44,4 @@ TEST(WorldSize, StagesAndOverlapChangeNoBitAtOneWorldSize) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::world_size_test

@@ -8,7 +8,7 @@
 #include "cli/turns.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::wrong_adapters_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -219,4 +219,4 @@ TEST_F(WrongAdapters, MergesWithoutABase) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::wrong_adapters_test

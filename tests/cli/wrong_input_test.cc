@@ -11,7 +11,7 @@
 #include "cli/task.h"
 #include "octet/base/json.h"
 
-namespace octet::test {
+namespace octet::test::wrong_input_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -148,7 +148,9 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"unknown_data_set",
               "dataset_dir={} dataset=nera",
               {"'nera' is not known", "did you mean 'near'"}},
-        Wrong{"split_without_files", "dataset_dir={} dataset=test", {"split 'test' of data set 'test' is not there"}},
+        Wrong{"split_without_files",
+              "dataset_dir={} dataset=test",
+              {"split 'test' of data set 'test' is not there"}},
         Wrong{"split_without_rows", "dataset_dir={} dataset=validation", {"'validation' is empty"}},
         Wrong{"unknown_columns", "dataset={}/strange.jsonl", {"strange.jsonl"}},
         Wrong{"only_questions", "dataset={}/questions.jsonl", {"nothing to train on"}},
@@ -320,4 +322,4 @@ TEST(WrongDevices, AreRefusedByAllRanksWithOneMessage) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::wrong_input_test

@@ -2,7 +2,7 @@
 #include "cli/wrong_inputs.h"
 #include "octet/base/error.h"
 
-namespace octet::test {
+namespace octet::test::wrong_mends_test {
 namespace {
 
 // A row of the table after its mend. Where both are empty, nothing but what they replace has changed.
@@ -282,4 +282,4 @@ TEST(WrongInputs, HaveAMendEach) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::wrong_mends_test

@@ -4,7 +4,7 @@
 #include "cli/wrong_inputs.h"
 #include "support/distance.h"
 
-namespace octet::test {
+namespace octet::test::wrong_messages_test {
 namespace {
 
 // The line behind this label; "" where there is none.
@@ -75,4 +75,4 @@ TEST(WrongInputs, OfferNamesThatAreNear) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::wrong_messages_test

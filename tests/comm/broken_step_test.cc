@@ -9,7 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::broken_step_test {
 namespace {
 
 /// What three ranks throw whose last one fails so; empty: they came through.
@@ -51,4 +51,4 @@ TEST(BrokenStep, RefusesWhatIsNoFailure) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::broken_step_test

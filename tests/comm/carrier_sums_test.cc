@@ -8,7 +8,7 @@
 #include "octet/base/dtype.h"
 #include "transport.h"
 
-namespace octet::comm {
+namespace octet::comm::carrier_sums_test {
 namespace {
 
 /// Stands in for a carrier that sums: the own slice becomes its triple. Counts what it is asked for.
@@ -134,4 +134,4 @@ TEST_F(CarrierSums, ByNodesAreOursAndOthersCountWhatCrosses) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::carrier_sums_test

@@ -16,7 +16,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 
-namespace octet::comm {
+namespace octet::comm::composed_test {
 namespace {
 
 std::string name_of(Carrier carrier) {
@@ -328,4 +328,4 @@ TEST(ComposedFailure, ARankThatThrowsEndsTheOthers) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::composed_test

@@ -7,7 +7,7 @@
 
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::compression_test {
 namespace {
 
 enum class Shape { gaussian, heavy_tailed, coherent };
@@ -135,4 +135,4 @@ TEST(Compression, BytesOnTheWireAreHalfOfThoseOfBf16) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::compression_test

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace octet::comm {
+namespace octet::comm::deadline_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -23,4 +23,4 @@ TEST(Deadline, WhatTakesTooLongIsToldAndWhatComesInTimeIsNot) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::deadline_test

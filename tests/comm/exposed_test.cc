@@ -9,7 +9,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/waiting.h"
 
-namespace octet::comm {
+namespace octet::comm::exposed_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -85,4 +85,4 @@ TEST(Exposed, CollectivesSideBySideCountOnce) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::exposed_test

@@ -9,7 +9,7 @@
 #include "octet/base/dtype.h"
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::feedback_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -169,4 +169,4 @@ TEST(ErrorFeedback, AWideWireLeavesTheResidualAlone) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::feedback_test

@@ -8,7 +8,7 @@
 #include "comm/ranks.h"
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::hierarchy_test {
 namespace {
 
 using Nodes = std::vector<int>;
@@ -226,4 +226,4 @@ TEST(Hierarchy, WhatIsNotFiniteIsSeen) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::hierarchy_test

@@ -12,7 +12,7 @@
 
 #include "support/temporary_folder.h"
 
-namespace octet::comm {
+namespace octet::comm::launchers_test {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -316,4 +316,4 @@ TEST(Launchers, MpirunAloneKillsWhatItIsAskedToStop) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::launchers_test

@@ -11,7 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::mesh_test {
 namespace {
 
 std::string message_of(int ranks, const std::vector<Axis>& axes) {
@@ -229,4 +229,4 @@ TEST(ACollectiveOfAGroup, ThatIsLostIsNamedWithTheRanksOfTheJob) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::mesh_test

@@ -5,7 +5,7 @@
 
 #include <set>
 
-namespace octet::comm {
+namespace octet::comm::messages_test {
 namespace {
 
 /// Messages are through when the test says so. Tickets count from 0.
@@ -99,4 +99,4 @@ TEST(Messages, CountBytesBetweenNodesApart) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::messages_test

@@ -12,7 +12,7 @@
 
 #include "support/temporary_folder.h"
 
-namespace octet::comm {
+namespace octet::comm::nccl_library_test {
 namespace {
 
 const std::string good = STAND_IN_NCCL_GOOD;
@@ -238,4 +238,4 @@ TEST(NcclFailures, SayPlainlyThatAGpuIsShared) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::nccl_library_test

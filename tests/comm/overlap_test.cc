@@ -7,7 +7,7 @@
 #include "octet/comm/threads.h"
 #include "octet/device/cpu.h"
 
-namespace octet::comm {
+namespace octet::comm::overlap_test {
 namespace {
 
 class Overlap : public testing::Test {
@@ -53,4 +53,4 @@ TEST_F(Overlap, IsForcedByTheEnvironmentSoThatTestsReachIt) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::overlap_test

@@ -5,7 +5,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet::comm {
+namespace octet::comm::same_build_test {
 namespace {
 
 TEST(SameBuild, CopiesOfOneProgramAreAlike) {
@@ -53,4 +53,4 @@ TEST(SameBuild, WhatIsNoIntroductionIsAnotherProgram) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::same_build_test

@@ -5,7 +5,7 @@
 
 #include "comm/ranks.h"
 
-namespace octet::comm {
+namespace octet::comm::seals_test {
 namespace {
 
 constexpr std::int64_t kCount = 3000;
@@ -74,4 +74,4 @@ TEST(Seals, CollectivesOfStreamsHaveNone) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::seals_test

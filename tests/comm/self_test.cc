@@ -4,7 +4,7 @@
 #include "comm/claims.h"
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::self_test {
 namespace {
 
 TEST(LoneRank, KeepsEveryClaimOfRanks) {
@@ -70,4 +70,4 @@ TEST(Launcher, IsKnownByItsEnvironment) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::self_test

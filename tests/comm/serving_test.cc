@@ -17,7 +17,7 @@
 #include "comm/ranks.h"
 #include "octet/base/error.h"
 
-namespace octet::comm {
+namespace octet::comm::serving_test {
 namespace {
 
 /// What a rank's calls looked like.
@@ -286,4 +286,4 @@ TEST(Serving, AnEndThatNobodyElseAgreesToComesInTime) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::serving_test

@@ -14,7 +14,7 @@
 #include "octet/comm/threads.h"
 #include "octet/ops/wire.h"
 
-namespace octet::comm {
+namespace octet::comm::stopwatch_test {
 namespace {
 
 constexpr std::int64_t count = 1000;
@@ -124,4 +124,4 @@ TEST_P(Counted, ManyThatNobodyAsksForAreNotLost) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::stopwatch_test

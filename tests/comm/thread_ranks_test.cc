@@ -11,7 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
 
-namespace octet::comm {
+namespace octet::comm::thread_ranks_test {
 namespace {
 
 class ThreadRanks : public testing::TestWithParam<int> {
@@ -226,4 +226,4 @@ TEST(ThreadRankFailure, OverlappingBuffersAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::thread_ranks_test

@@ -16,7 +16,7 @@
 #include "octet/comm/threads.h"
 #include "support/program.h"
 
-namespace octet::comm {
+namespace octet::comm::watch_test {
 namespace {
 
 std::string name_of(Carrier carrier) {
@@ -206,4 +206,4 @@ TEST_P(WatchOfDevices, ACollectiveToWhichAllCameAndThatDoesNotEndIsLost) {
 }
 
 }  // namespace
-}  // namespace octet::comm
+}  // namespace octet::comm::watch_test

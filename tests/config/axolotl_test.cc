@@ -5,7 +5,7 @@
 #include "octet/base/strings.h"
 #include "support/program.h"
 
-namespace octet::config::test {
+namespace octet::config::test::axolotl_test {
 namespace {
 
 Resolved axolotl(const std::string& yaml, const Strings& overrides = {}) {
@@ -317,4 +317,4 @@ TEST(Axolotl, WhatChangesNothingIsSaid) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::axolotl_test

@@ -1,7 +1,7 @@
 // Keys of the checks for what goes wrong without an error: what is refused, and what it says.
 #include "config/support.h"
 
-namespace octet::config::test {
+namespace octet::config::test::checks_test {
 namespace {
 
 TEST(CheckRules, AFactorLeavesOrdinarySteps) {
@@ -48,4 +48,4 @@ TEST(CheckRules, AnActionWithoutChecksIsToldOf) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::checks_test

@@ -6,7 +6,7 @@
 #include "config/support.h"
 #include "support/temporary_folder.h"
 
-namespace octet::config::test {
+namespace octet::config::test::deepspeed_test {
 namespace {
 
 bool warns(const Resolved& resolved, const std::string& part) {
@@ -314,4 +314,4 @@ TEST(DeepspeedPath, IsFoundFromAnyWorkingFolder) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::deepspeed_test

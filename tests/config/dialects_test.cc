@@ -5,7 +5,7 @@
 #include "octet/base/strings.h"
 #include "support/temporary_folder.h"
 
-namespace octet::config::test {
+namespace octet::config::test::dialects_test {
 namespace {
 
 TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
@@ -126,4 +126,4 @@ TEST(Dialects, AKeyThatSeveralHaveMeansTheSame) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::dialects_test

@@ -8,7 +8,7 @@
 #include "octet/config/lint.h"
 #include "support/temporary_folder.h"
 
-namespace octet::config::test {
+namespace octet::config::test::guide_errors_test {
 namespace {
 
 /// A configuration: keys in YAML behind the three that a training needs, a DeepSpeed JSON ("": none),
@@ -353,4 +353,4 @@ TEST(GuideVariables, TellTheNumbersOfRanksAndHostsWhereTheyAreKnown) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::guide_errors_test

@@ -4,7 +4,7 @@
 
 #include "config/support.h"
 
-namespace octet::config::test {
+namespace octet::config::test::guides_test {
 namespace {
 
 using Meanings = std::map<std::string, std::string>;
@@ -335,4 +335,4 @@ TEST_P(Guides, MeanHereWhatTheyMeanThere) {
 INSTANTIATE_TEST_SUITE_P(All, Guides, testing::Range<std::size_t>(0, guides().size()));
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::guides_test

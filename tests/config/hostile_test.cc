@@ -1,6 +1,6 @@
 #include "config/support.h"
 
-namespace octet::config::test {
+namespace octet::config::test::hostile_test {
 namespace {
 
 std::string repeated(const std::string& piece, int n) {
@@ -88,4 +88,4 @@ TEST(Hostile, ControlCharactersSurviveTheDump) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::hostile_test

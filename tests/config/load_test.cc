@@ -6,7 +6,7 @@
 #include "config/support.h"
 #include "support/temporary_folder.h"
 
-namespace octet::config::test {
+namespace octet::config::test::load_test {
 namespace {
 
 // The YAML of a LLaMA-Factory guide, with every key it uses.
@@ -531,4 +531,4 @@ TEST(Load, InterpolationsExpand) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::load_test

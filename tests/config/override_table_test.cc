@@ -3,7 +3,7 @@
 #include "config/support.h"
 #include "octet/base/strings.h"
 
-namespace octet::config::test {
+namespace octet::config::test::override_table_test {
 namespace {
 
 struct Row {
@@ -256,4 +256,4 @@ TEST(OverrideTable, NullReachesWeakerSourcesToo) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::override_table_test

@@ -1,7 +1,7 @@
 #include "config/support.h"
 #include "octet/config/lint.h"
 
-namespace octet::config::test {
+namespace octet::config::test::rules_test {
 namespace {
 
 TEST(Rules, KeysThatExcludeEachOtherAreNamedWithTheirPlaces) {
@@ -307,4 +307,4 @@ TEST(Derive, ThePartialGroupAtTheEndOfAnEpochSteps) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::rules_test

@@ -8,7 +8,7 @@
 #include "octet/config/lint.h"
 #include "support/page.h"
 
-namespace octet::config::test {
+namespace octet::config::test::said_test {
 namespace {
 
 /// A file of a page: keys in YAML, `> key=value` for the command line, `$ NAME=value` for the environment,
@@ -200,4 +200,4 @@ TEST(Said, OfEveryKeyOfOtherTrainers) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::said_test

@@ -3,7 +3,7 @@
 
 #include "config/support.h"
 
-namespace octet::config::test {
+namespace octet::config::test::schema_test {
 namespace {
 
 TEST(Schema, EveryKeyIsDocumentedAndItsDefaultIsAcceptable) {
@@ -87,4 +87,4 @@ TEST(Schema, AResumeNamesWhatChanged) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::schema_test

@@ -5,7 +5,7 @@
 #include "config/support.h"
 #include "support/temporary_folder.h"
 
-namespace octet::config::test {
+namespace octet::config::test::sft_play_test {
 namespace {
 
 TEST(SftPlay, ItsNestedKeysBecomeOurs) {
@@ -375,4 +375,4 @@ TEST_F(Included, MistakesAreToldOfTheFileThatHasThem) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::sft_play_test

@@ -5,7 +5,7 @@
 #include "config/support.h"
 #include "support/temporary_folder.h"
 
-namespace octet::config::test {
+namespace octet::config::test::sources_test {
 namespace {
 
 TEST(OtherTrainers, AreRecognisedByName) {
@@ -79,4 +79,4 @@ TEST(Paths, AModelOfTheHubIsFoundInItsCache) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::sources_test

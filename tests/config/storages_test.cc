@@ -4,7 +4,7 @@
 #include "config/support.h"
 #include "octet/config/derive.h"
 
-namespace octet::config {
+namespace octet::config::storages_test {
 namespace {
 
 std::string texts(const Config& config) {
@@ -69,4 +69,4 @@ TEST(Storages, OfAResumedRunAreThoseThatItHad) {
 }
 
 }  // namespace
-}  // namespace octet::config
+}  // namespace octet::config::storages_test

@@ -7,7 +7,7 @@
 #include "octet/base/strings.h"
 #include "support/distance.h"
 
-namespace octet::config::test {
+namespace octet::config::test::suggestions_test {
 namespace {
 
 using octet::test::edits;
@@ -95,4 +95,4 @@ TEST(Suggestions, OfSectionsCountTheRestAlone) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::suggestions_test

@@ -1,7 +1,7 @@
 // verl's files and arguments.
 #include "config/support.h"
 
-namespace octet::config::test {
+namespace octet::config::test::verl_test {
 namespace {
 
 Config verl(const std::string& yaml, const Strings& overrides = {}) {
@@ -136,4 +136,4 @@ TEST(Verl, WhatItCannotHaveHereIsRefusedUnlessItAsksForNothing) {
 }
 
 }  // namespace
-}  // namespace octet::config::test
+}  // namespace octet::config::test::verl_test

@@ -20,7 +20,7 @@
 #include <arrow/ipc/api.h>
 #include <parquet/arrow/writer.h>
 
-namespace octet::data {
+namespace octet::data::columns_test {
 namespace {
 
 constexpr int kRows = 1000;
@@ -273,7 +273,7 @@ TEST_F(Columns, AColumnThatIsNotThereIsNamedWithItsNeighbour) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::columns_test
 
 #else
 

@@ -11,7 +11,7 @@
 #include "octet/data/dataset.h"
 #include "support/temporary_folder.h"
 
-namespace octet::data {
+namespace octet::data::convert_test {
 namespace {
 
 std::string text_or_empty(const Json& value) {
@@ -206,4 +206,4 @@ TEST_F(Files, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::convert_test

@@ -17,7 +17,7 @@
 #include "support/encoded.h"
 #include "support/temporary_folder.h"
 
-namespace octet::data {
+namespace octet::data::encoded_test {
 namespace {
 
 TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
@@ -237,4 +237,4 @@ TEST(HoldOut, DocumentsKeepTheirTokensLabelsAndRows) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::encoded_test

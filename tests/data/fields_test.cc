@@ -9,7 +9,7 @@
 #include "octet/base/json_digits.h"
 #include "octet/data/dataset.h"
 
-namespace octet::data {
+namespace octet::data::fields_test {
 namespace {
 
 // A sample in one line: "s system, t tools, q question, a answer". (a) is shown and not trained, {} a
@@ -331,4 +331,4 @@ TEST(Fields, NumbersOfCallsAndToolsKeepTheirDigits) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::fields_test

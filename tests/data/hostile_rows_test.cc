@@ -14,7 +14,7 @@
 #include "octet/data/dataset.h"
 #include "support/temporary_folder.h"
 
-namespace octet::data {
+namespace octet::data::hostile_rows_test {
 namespace {
 
 class HostileRows : public testing::Test {
@@ -100,4 +100,4 @@ TEST_F(HostileRows, WhatIsNoFileIsNotWaitedFor) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::hostile_rows_test

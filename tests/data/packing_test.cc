@@ -9,7 +9,7 @@
 #include "octet/feed/loader.h"
 #include "support/program.h"
 
-namespace octet::data {
+namespace octet::data::packing_test {
 namespace {
 
 // Golden files of LLaMA-Factory's own packing; packs are stored without their padding, positions and masks as
@@ -260,4 +260,4 @@ TEST(Pretraining, OursLosesNoToken) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::packing_test

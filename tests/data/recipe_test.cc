@@ -22,7 +22,7 @@
 #include "support/encoded.h"
 #include "support/program.h"
 
-namespace octet::data {
+namespace octet::data::recipe_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -343,4 +343,4 @@ TEST_F(Kept, TheNearestRecipeTellsWhatIsNew) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::recipe_test

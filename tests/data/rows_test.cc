@@ -13,7 +13,7 @@
 #include "octet/data/encode.h"
 #include "support/temporary_folder.h"
 
-namespace octet::data {
+namespace octet::data::rows_test {
 namespace {
 
 class Rows : public testing::Test {
@@ -498,4 +498,4 @@ TEST_F(Mixes, AnyShareOfTheRowsIsTheSameWhoeverTakesIt) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::rows_test

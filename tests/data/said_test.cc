@@ -9,7 +9,7 @@
 #include "support/page.h"
 #include "support/program.h"
 
-namespace octet::data {
+namespace octet::data::said_test {
 namespace {
 
 std::string answer_of(const std::function<std::string()>& body) {
@@ -75,4 +75,4 @@ TEST(Said, OfWhatRowsBecome) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::said_test

@@ -11,7 +11,7 @@
 #include "support/page.h"
 #include "support/program.h"
 
-namespace octet::data {
+namespace octet::data::sets_test {
 namespace {
 
 void replace(std::string& text, const std::string& from, const std::string& to) {
@@ -202,4 +202,4 @@ TEST(Encode, RowsThatMayNotBeCutAreNamedAndNoOthers) {
 }
 
 }  // namespace
-}  // namespace octet::data
+}  // namespace octet::data::sets_test

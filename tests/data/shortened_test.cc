@@ -7,7 +7,7 @@
 #include "octet/data/encode.h"
 #include "support/program.h"
 
-namespace octet::data {
+namespace octet::data::shortened_test {
 namespace shortened {
 namespace {
 
@@ -35,7 +35,10 @@ TEST(ShortenedRows, EndTheReadingWithTheNameOfTheFile) {
   }
   list += "]";
   const test::TemporaryFolder folder("shortened");
-  for (const auto& [name, content] : {std::pair{"a.jsonl", lines}, {"b.json", list}, {"b2.json", lines}, {"c.csv", cells},
+  for (const auto& [name, content] : {std::pair{"a.jsonl", lines},
+                                      {"b.json", list},
+                                      {"b2.json", lines},
+                                      {"c.csv", cells},
                                       {"d.txt", texts}}) {
     // Most of the file is lost, its last byte, or all of it.
     for (const std::size_t left : {std::size_t{5000}, content.size() - 30, std::size_t{0}}) {
@@ -57,4 +60,4 @@ TEST(ShortenedRows, EndTheReadingWithTheNameOfTheFile) {
 
 }  // namespace
 }  // namespace shortened
-}  // namespace octet::data
+}  // namespace octet::data::shortened_test

@@ -9,7 +9,7 @@
 #include "path_pattern.h"
 #include "support/program.h"
 
-namespace octet::data {
+namespace octet::data::splits_test {
 namespace splits_test {
 namespace {
 
@@ -17,10 +17,10 @@ constexpr const char* kRow = "{\"text\":\"t\"}\n";
 
 /// What a folder opens: the files, relative to it, or the message.
 struct Layout {
-  std::string files;   ///< with blanks between them
-  std::string card;    ///< README.md; "": none
-  std::string split;   ///< dataset_train_split or dataset_test_split
-  std::string read;    ///< the files that are read, or a part of the message
+  std::string files;  ///< with blanks between them
+  std::string card;   ///< README.md; "": none
+  std::string split;  ///< dataset_train_split or dataset_test_split
+  std::string read;   ///< the files that are read, or a part of the message
   bool evaluates = false;
 };
 
@@ -45,7 +45,8 @@ std::string opened(const Layout& layout, const std::string& entry = "") {
   }
   testing::internal::GetCapturedStderr();
   const std::string root = folder / "set/";
-  for (std::size_t at = text.find(root); at != std::string::npos; at = text.find(root)) text.erase(at, root.size());
+  for (std::size_t at = text.find(root); at != std::string::npos; at = text.find(root))
+    text.erase(at, root.size());
   return text;
 }
 
@@ -59,10 +60,12 @@ const std::string kUltrachat =
 
 TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
   const std::string named = card(
-      "- config_name: default\n  data_files:\n  - split: train\n    path: a/*.jsonl\n  - split: test\n    path: "
+      "- config_name: default\n  data_files:\n  - split: train\n    path: a/*.jsonl\n  - split: test\n    "
+      "path: "
       "[b/x.jsonl, b/y*]\n");
   const std::string two = card(
-      "- config_name: en\n  data_files: en.jsonl\n- config_name: de\n  data_files: [de.jsonl, more/de.jsonl]\n");
+      "- config_name: en\n  data_files: en.jsonl\n- config_name: de\n  data_files: [de.jsonl, "
+      "more/de.jsonl]\n");
   const std::vector<Layout> layouts = {
       // Names of files.
       {"train.jsonl validation.jsonl test.jsonl", "", "", "train.jsonl"},
@@ -79,11 +82,11 @@ TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
       {"train/a.jsonl test/a.jsonl", "", "", "train/a.jsonl"},
       {"train/test.jsonl valid/train.jsonl", "", "", "train/test.jsonl"},
       {"x/train_1/a.jsonl x/dev/a.jsonl", "", "", "x/train_1/a.jsonl"},
-      {"train/data-00000-of-00001.jsonl train/cache-1f.arrow train/state.json test/data-00000-of-00001.jsonl", "",
-       "", "train/data-00000-of-00001.jsonl"},
+      {"train/data-00000-of-00001.jsonl train/cache-1f.arrow train/state.json test/data-00000-of-00001.jsonl",
+       "", "", "train/data-00000-of-00001.jsonl"},
       // Names of shards.
-      {"data/train-00000-of-00002.jsonl data/train-00001-of-00002-ab.jsonl data/test-00000-of-00001.jsonl", "", "",
-       "data/train-00000-of-00002.jsonl data/train-00001-of-00002-ab.jsonl"},
+      {"data/train-00000-of-00002.jsonl data/train-00001-of-00002-ab.jsonl data/test-00000-of-00001.jsonl",
+       "", "", "data/train-00000-of-00002.jsonl data/train-00001-of-00002-ab.jsonl"},
       {kUltrachat, "", "train_sft", "data/train_sft-00000-of-00001.jsonl"},
       {kUltrachat, "", "", "split 'train' of data set"},
       {kUltrachat, "", "", "test_gen (1 file), test_sft (1 file), train_gen (1 file), train_sft (1 file)"},
@@ -113,8 +116,10 @@ TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
       {"b/x.jsonl", named, "", "README.md names for it"},
       {"en.jsonl de.jsonl more/de.jsonl", two, "", "has several configurations"},
       {"en.jsonl de.jsonl more/de.jsonl", two, "", "one of en, de"},
-      {"en.jsonl de.jsonl", card("- config_name: en\n  data_files: en.jsonl\n- config_name: de\n  default: true\n  "
-                                 "data_files: de.jsonl\n"), "", "de.jsonl"},
+      {"en.jsonl de.jsonl",
+       card("- config_name: en\n  data_files: en.jsonl\n- config_name: de\n  default: true\n  "
+            "data_files: de.jsonl\n"),
+       "", "de.jsonl"},
       {"en/train.jsonl en/test.jsonl de/train.jsonl", card("- config_name: only\n  data_dir: en\n"), "",
        "en/train.jsonl"},
       {"x/1.jsonl x/y/2.jsonl", card("- data_files: \"**/*.jsonl\"\n"), "", "x/1.jsonl x/y/2.jsonl"},
@@ -168,29 +173,29 @@ TEST(Splits, AnEntryNamesSplitAndSubset) {
 }
 
 TEST(Splits, PatternsMatchAsFsspecMatchesThem) {
-  for (const auto& [pattern, path, matches] : std::vector<std::tuple<const char*, const char*, bool>>{
-           {"a.jsonl", "a.jsonl", true},
-           {"a.jsonl", "b/a.jsonl", false},
-           {"*.jsonl", "a.jsonl", true},
-           {"*.jsonl", "b/a.jsonl", false},
-           {"*", "", true},
-           {"**", "b/a.jsonl", true},
-           {"**/*.jsonl", "a.jsonl", true},
-           {"**/*.jsonl", "b/c/a.jsonl", true},
-           {"b/**/a", "b/a", true},
-           {"b/**/a", "b/c/d/a", true},
-           {"b/**/a", "c/a", false},
-           {"b/**", "b/c/d", true},
-           {"b/**", "bc/d", false},
-           {"data/t?-[0-9].x", "data/ta-7.x", true},
-           {"data/t?-[0-9].x", "data/ta-b.x", false},
-           {"[!a]b", "cb", true},
-           {"[!a]b", "ab", false},
-           {"[a", "[a", true},
-           {"?", "/", false},
-           {"a*b*c", "aXbYc", true},
-           {"a*b*c", "aXbY", false},
-           {"", "a", false}}) {
+  for (const auto& [pattern, path, matches] :
+       std::vector<std::tuple<const char*, const char*, bool>>{{"a.jsonl", "a.jsonl", true},
+                                                               {"a.jsonl", "b/a.jsonl", false},
+                                                               {"*.jsonl", "a.jsonl", true},
+                                                               {"*.jsonl", "b/a.jsonl", false},
+                                                               {"*", "", true},
+                                                               {"**", "b/a.jsonl", true},
+                                                               {"**/*.jsonl", "a.jsonl", true},
+                                                               {"**/*.jsonl", "b/c/a.jsonl", true},
+                                                               {"b/**/a", "b/a", true},
+                                                               {"b/**/a", "b/c/d/a", true},
+                                                               {"b/**/a", "c/a", false},
+                                                               {"b/**", "b/c/d", true},
+                                                               {"b/**", "bc/d", false},
+                                                               {"data/t?-[0-9].x", "data/ta-7.x", true},
+                                                               {"data/t?-[0-9].x", "data/ta-b.x", false},
+                                                               {"[!a]b", "cb", true},
+                                                               {"[!a]b", "ab", false},
+                                                               {"[a", "[a", true},
+                                                               {"?", "/", false},
+                                                               {"a*b*c", "aXbYc", true},
+                                                               {"a*b*c", "aXbY", false},
+                                                               {"", "a", false}}) {
     EXPECT_EQ(matches_path(pattern, path), matches) << pattern << " " << path;
   }
 }
@@ -204,4 +209,4 @@ TEST(Splits, ALinkToAFolderAboveListsNothingTwice) {
 
 }  // namespace
 }  // namespace splits_test
-}  // namespace octet::data
+}  // namespace octet::data::splits_test

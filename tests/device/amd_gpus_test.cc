@@ -9,7 +9,7 @@
 #include "octet/device/gpu_answers.h"
 #include "support/temporary_folder.h"
 
-namespace octet {
+namespace octet::amd_gpus_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -62,4 +62,4 @@ TEST_F(AmdGpus, AreNamedWhereThereIsNoDriverOfNvidias) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::amd_gpus_test

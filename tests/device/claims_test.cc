@@ -9,7 +9,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 
-namespace octet {
+namespace octet::claims_test {
 namespace {
 
 /// Does `count` pieces and says how often each was done.
@@ -112,4 +112,4 @@ TEST(Claims, AreAPropertyOfTheStream) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::claims_test

@@ -14,7 +14,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 
-namespace octet {
+namespace octet::device_test {
 namespace {
 
 TEST(Arena, GivesZeroedMemoryOnA256ByteBoundaryAndCountsIt) {
@@ -247,4 +247,4 @@ TEST(CudaDevice, SaysInASentenceWhyItCannotBeHad) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::device_test

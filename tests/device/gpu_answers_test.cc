@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet {
+namespace octet::gpu_answers_test {
 namespace {
 
 const GpuAnswers kGood{.driver = 13000,
@@ -120,4 +120,4 @@ TEST(GpuAnswers, NameWhatToDoAboutAGpuThatIsFullOrTaken) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::gpu_answers_test

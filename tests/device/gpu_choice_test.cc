@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace octet {
+namespace octet::gpu_choice_test {
 namespace {
 
 using Ints = std::vector<int>;
@@ -289,4 +289,4 @@ TEST(GpuChoice, FindsAWayWhereThereIsOne) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::gpu_choice_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet {
+namespace octet::gpu_links_test {
 namespace {
 
 TEST(GpuLinks, AreWhatTheDriverTells) {
@@ -45,4 +45,4 @@ TEST(GpuLinks, SayWhyNothingIsKnown) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::gpu_links_test

@@ -12,7 +12,7 @@
 #include "octet/device/device.h"
 #include "support/temporary_folder.h"
 
-namespace octet {
+namespace octet::gpus_test {
 namespace {
 
 TEST(Gpus, AreAsManyAsTheDriverShows) {
@@ -91,4 +91,4 @@ TEST(CoresNear, AreSharedByTheRanksThatAreBestThere) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::gpus_test

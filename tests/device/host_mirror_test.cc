@@ -10,7 +10,7 @@
 
 #include "device/far_device.h"
 
-namespace octet {
+namespace octet::host_mirror_test {
 namespace {
 
 /// Tensors of odd sizes and several dtypes, each element its own number.
@@ -149,4 +149,4 @@ TEST(HostMirror, WhereTheHostReachesTheMemoryNothingIsCopied) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::host_mirror_test

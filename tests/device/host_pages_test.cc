@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-namespace octet {
+namespace octet::host_pages_test {
 namespace {
 
 std::size_t whole(std::size_t bytes) {
@@ -43,4 +43,4 @@ TEST(HostPages, AreNotToBeHadBeyondAnAddressSpace) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::host_pages_test

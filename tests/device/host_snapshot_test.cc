@@ -10,7 +10,7 @@
 
 #include "octet/device/cpu.h"
 
-namespace octet {
+namespace octet::host_snapshot_test {
 namespace {
 
 /// A matrix whose slices begin anywhere, columns of another one, a moving vector and a number of the host.
@@ -123,4 +123,4 @@ TEST(HostSnapshot, ItsMemoryIsInThePlan) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::host_snapshot_test

@@ -8,7 +8,7 @@
 
 #include "support/temporary_folder.h"
 
-namespace octet {
+namespace octet::nvidia_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -56,4 +56,4 @@ TEST(NvidiaFiles, AreTheGpusThatTheKernelShows) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::nvidia_files_test

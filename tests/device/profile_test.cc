@@ -7,7 +7,7 @@
 
 #include "octet/device/cpu.h"
 
-namespace octet {
+namespace octet::profile_test {
 namespace {
 
 void work(Stream& stream, int milliseconds) {
@@ -66,4 +66,4 @@ TEST(Profile, NothingHappensOnTheDryDevice) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::profile_test

@@ -4,7 +4,7 @@
 
 #include "octet/device/device.h"
 
-namespace octet {
+namespace octet::recording_test {
 namespace {
 
 TEST(Recording, WhereNothingIsRecordedNothingIsCalled) {
@@ -17,4 +17,4 @@ TEST(Recording, WhereNothingIsRecordedNothingIsCalled) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::recording_test

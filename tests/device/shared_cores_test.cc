@@ -12,7 +12,7 @@
 
 #include "octet/device/cpu.h"
 
-namespace octet::cpu {
+namespace octet::cpu::shared_cores_test {
 namespace {
 
 TEST(SharedCores, TwoMeasurementsInARowDecide) {
@@ -57,7 +57,8 @@ double spun() {
 #pragma omp barrier
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
     if (omp_get_thread_num() == 1)
-      took = static_cast<double>(after.tv_sec - before.tv_sec) + 1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
+      took = static_cast<double>(after.tv_sec - before.tv_sec) +
+             1e-9 * static_cast<double>(after.tv_nsec - before.tv_nsec);
   }
   return took;
 }
@@ -80,13 +81,14 @@ TEST(WaitingThreads, DISABLED_InTheirOwnProcess) {
 
 TEST(WaitingThreads, SleepSoonWhileIdleOnesAreThere) {
 #if defined(__GNUC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-  EXPECT_EQ(std::system("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT -u OMP_NUM_THREADS /proc/$PPID/exe "
-                        "--gtest_also_run_disabled_tests --gtest_filter='WaitingThreads.DISABLED_*' > /dev/null"),
-            0);
+  EXPECT_EQ(
+      std::system("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT -u OMP_NUM_THREADS /proc/$PPID/exe "
+                  "--gtest_also_run_disabled_tests --gtest_filter='WaitingThreads.DISABLED_*' > /dev/null"),
+      0);
 #else
   GTEST_SKIP() << "the library of OpenMP is not GNU's, or slowed down by a sanitizer";
 #endif
 }
 
 }  // namespace
-}  // namespace octet::cpu
+}  // namespace octet::cpu::shared_cores_test

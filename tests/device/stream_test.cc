@@ -12,7 +12,7 @@
 #include "octet/device/device.h"
 #include "octet/device/waiting.h"
 
-namespace octet {
+namespace octet::stream_test {
 namespace {
 
 using Mode = StreamOptions::Mode;
@@ -321,4 +321,4 @@ TEST(Stream, EventsAndStreamsOfDifferentDevicesDoNotMix) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::stream_test

@@ -13,7 +13,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 
-namespace octet {
+namespace octet::threads_test {
 namespace {
 
 /// Sets OpenMP's variables for one test.
@@ -114,4 +114,4 @@ TEST_F(OpenMpVariables, ThreadsThatCannotBeStartedAreAnErrorWithWhatToDo) {
 #endif
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::threads_test

@@ -6,7 +6,7 @@
 
 #include "octet/feed/loader.h"
 
-namespace octet::feed {
+namespace octet::feed::batches_test {
 namespace {
 
 // Items of one, three and two documents, of which the second and third share their context or do not.
@@ -65,4 +65,4 @@ TEST(Batches, NamesTellRowAndDocument) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::batches_test

@@ -8,7 +8,7 @@
 #include "octet/base/json.h"
 #include "what_is_trained.h"
 
-namespace octet::feed {
+namespace octet::feed::corpus_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -407,4 +407,4 @@ TEST_F(WhatIsTrained, PlacesThatAreNoneAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::corpus_test

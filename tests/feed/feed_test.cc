@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::feed {
+namespace octet::feed::feed_test {
 namespace {
 
 // Documents of 3, 5 and 2 tokens, the first two in one sequence.
@@ -24,4 +24,4 @@ TEST(MeanContext, CountsEveryTokenWithWhatItSees) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::feed_test

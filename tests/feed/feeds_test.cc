@@ -12,7 +12,7 @@
 #include "octet/feed/feed.h"
 #include "support/temporary_folder.h"
 
-namespace octet::feed {
+namespace octet::feed::feeds_test {
 namespace {
 
 /// One document a row: the row's number, three to six times.
@@ -468,4 +468,4 @@ TEST(ShowExample, MarksWhatIsTrainedAndEndsInTime) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::feeds_test

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace octet::feed {
+namespace octet::feed::gather_test {
 namespace {
 
 // A part of some documents; rank 1 has none.
@@ -57,4 +57,4 @@ TEST(GatherParts, ARankAloneKeepsWhatItHas) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::gather_test

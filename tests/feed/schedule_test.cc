@@ -10,7 +10,7 @@
 #include "octet/feed/loader.h"
 #include "support/encoded.h"
 
-namespace octet::feed {
+namespace octet::feed::schedule_test {
 namespace {
 
 TEST(SampleOrder, VisitsEveryItemOnceAnEpochInANewOrder) {
@@ -142,4 +142,4 @@ TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::schedule_test

@@ -6,7 +6,7 @@
 #include "octet/base/json.h"
 #include "what_is_trained.h"
 
-namespace octet::feed {
+namespace octet::feed::stream_feeds_test {
 namespace {
 
 // ---- places in streams ----
@@ -257,4 +257,4 @@ TEST_F(StreamFeeds, AMicroBatchMayHoldAsManyDocumentsAsPackingAllows) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::stream_feeds_test

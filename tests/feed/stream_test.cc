@@ -12,7 +12,7 @@
 #include "octet/base/error.h"
 #include "support/temporary_folder.h"
 
-namespace octet::feed {
+namespace octet::feed::stream_test {
 namespace {
 
 class Streams : public testing::Test {
@@ -326,4 +326,4 @@ TEST_F(Streams, EveryLineHasItsTextAndNumber) {
 }
 
 }  // namespace
-}  // namespace octet::feed
+}  // namespace octet::feed::stream_test

@@ -10,7 +10,7 @@
 #include "octet/base/files.h"
 #include "scratch.h"
 
-namespace octet::fuzz {
+namespace octet::fuzz::replay_test {
 namespace {
 
 class Replay : public testing::Test {
@@ -83,4 +83,4 @@ TEST_F(Replay, ChatTemplates) {
 }
 
 }  // namespace
-}  // namespace octet::fuzz
+}  // namespace octet::fuzz::replay_test

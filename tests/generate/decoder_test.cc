@@ -13,7 +13,7 @@
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
 
-namespace octet::generate {
+namespace octet::generate::decoder_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -354,4 +354,4 @@ TEST(Decoder, OtherWeightsGiveOtherAnswers) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::decoder_test

@@ -17,7 +17,7 @@
 #include "octet/generate/decoder.h"
 #include "octet/runtime/model_folder.h"
 
-namespace octet::generate {
+namespace octet::generate::experts_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -172,4 +172,4 @@ TEST(Experts, AreNotTrained) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::experts_test

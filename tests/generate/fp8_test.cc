@@ -19,7 +19,7 @@
 #include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
 
-namespace octet::generate {
+namespace octet::generate::fp8_test {
 namespace {
 
 struct Numbers {
@@ -260,4 +260,4 @@ TEST(Fp8Decoder, ABenchCountsTheBytesThatLie) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::fp8_test

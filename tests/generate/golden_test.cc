@@ -14,7 +14,7 @@
 #include "octet/generate/decoder.h"
 #include "octet/runtime/model_folder.h"
 
-namespace octet::generate {
+namespace octet::generate::golden_test {
 namespace {
 
 struct Setting {
@@ -106,4 +106,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(golden_models()),
                          [](const auto& value) { return test_name(value.param); });
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::golden_test

@@ -14,7 +14,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 
-namespace octet::generate {
+namespace octet::generate::listed_choice_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -351,4 +351,4 @@ TEST(ListedChoice, IsAskedForWhereItCanSuffice) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::listed_choice_test

@@ -13,7 +13,7 @@
 #include "octet/runtime/instance.h"
 #include "octet/runtime/model_folder.h"
 
-namespace octet::generate {
+namespace octet::generate::lone_gemm_test {
 namespace {
 
 /// What a decoder said, and how many such GEMMs it made for that.
@@ -114,4 +114,4 @@ TEST(LoneGemmAnswers, AreNotMadeInFixedOrder) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::lone_gemm_test

@@ -18,7 +18,7 @@
 #include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
 
-namespace octet::generate {
+namespace octet::generate::paged_cache_test {
 namespace {
 
 DecoderOptions options_of(const std::string& name, std::int64_t sequences, std::int64_t page_tokens) {
@@ -277,4 +277,4 @@ TEST(PagedDecoder, WindowsHoldWhatIsSeenAlone) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::paged_cache_test

@@ -15,7 +15,7 @@
 #include "prefix_tree.h"
 #include "repeated_passes.h"
 
-namespace octet::generate {
+namespace octet::generate::pages_test {
 namespace {
 
 TEST(PagePool, TakesEmptyPagesFirstAndThenThoseThatNobodyHeldForLongest) {
@@ -203,4 +203,4 @@ TEST(Sampling, WhatMayBeDrawnAtTheEdges) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::pages_test

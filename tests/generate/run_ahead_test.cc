@@ -15,7 +15,7 @@
 #include "octet/generate/decoder.h"
 #include "octet/runtime/model_folder.h"
 
-namespace octet::generate {
+namespace octet::generate::run_ahead_test {
 namespace {
 
 struct How {
@@ -232,4 +232,4 @@ TEST(RunAheadDecoder, MayEndWithAPassOnItsWay) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::run_ahead_test

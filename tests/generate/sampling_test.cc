@@ -10,7 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/generate/sampling.h"
 
-namespace octet::generate {
+namespace octet::generate::sampling_test {
 namespace {
 
 std::map<std::int32_t, int> draw(const std::vector<float>& logits, const Sampling& sampling, int times) {
@@ -165,4 +165,4 @@ TEST(Sampling, TheSameSeedAndPlaceGiveTheSameToken) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::sampling_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace octet::generate {
+namespace octet::generate::sequences_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -419,4 +419,4 @@ TEST(Sequences, TextsTakeTheirPagesAndLeaveNone) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::sequences_test

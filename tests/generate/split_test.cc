@@ -15,7 +15,7 @@
 #include "octet/runtime/model_folder.h"
 #include "tensor_sums.h"
 
-namespace octet::generate {
+namespace octet::generate::split_test {
 namespace {
 
 struct SplitSize {
@@ -355,4 +355,4 @@ TEST(SplitErrors, TheLeadersErrorEndsAll) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::split_test

@@ -10,7 +10,7 @@
 #include "octet/model/shapes.h"
 #include "strict_runs.h"
 
-namespace octet::generate {
+namespace octet::generate::strict_test {
 namespace {
 
 using precision::RecipeKind;
@@ -198,4 +198,4 @@ TEST(StrictAnswers, AreRefusedWhereNeighboursOrOtherRoundingsWouldCount) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::strict_test

@@ -15,7 +15,7 @@
 #include "tensor_sums.h"
 #include "vocabulary_pieces.h"
 
-namespace octet::generate {
+namespace octet::generate::team_test {
 namespace {
 
 TEST(VocabularyPieces, TheBestIsThatOfTheWholeRow) {
@@ -181,4 +181,4 @@ TEST(SplitPlans, AreWhatRanksHold) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::team_test

@@ -10,7 +10,7 @@
 #include "octet/generate/decoder.h"
 #include "octet/model/architecture.h"
 
-namespace octet::generate {
+namespace octet::generate::token_choice_test {
 namespace {
 
 /// A golden model, of whose 192 tokens as many are listed.
@@ -144,4 +144,4 @@ TEST(TokenChoice, StrictAnswersComeFromWholeRows) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::token_choice_test

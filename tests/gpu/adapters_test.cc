@@ -8,7 +8,7 @@
 #include "octet/ops/dora.h"
 #include "octet/ops/dropout.h"
 
-namespace octet::ops {
+namespace octet::ops::adapters_test {
 namespace {
 
 std::vector<std::uint64_t> names_of(std::int64_t tokens) {
@@ -130,4 +130,4 @@ TEST(Dora, ProductsOfColumnsAreNearTheCpus) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::adapters_test

@@ -6,7 +6,7 @@
 
 #include "gpu/device_arrays.h"
 
-namespace octet::ops {
+namespace octet::ops::attention_test {
 namespace {
 
 struct Shape {
@@ -362,4 +362,4 @@ TEST(GpuAttention, LargeScoresDoNotOverflow) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::attention_test

@@ -7,7 +7,7 @@
 
 #include "gpu/sides.h"
 
-namespace octet::ops {
+namespace octet::ops::best_tokens_test {
 namespace {
 
 std::vector<BestToken> best_of(bool gpu, const std::vector<float>& logits, std::int64_t rows,
@@ -91,4 +91,4 @@ TEST(GpuBestTokens, IdsThatAreNotKnownYetAreThoseOfTheRowsTheyName) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::best_tokens_test

@@ -4,7 +4,7 @@
 #include "gpu/sides.h"
 #include "octet/ops/gemm.h"
 
-namespace octet::ops {
+namespace octet::ops::block_quantize_test {
 namespace {
 
 /// The copies of a matrix on a side, with their scales.
@@ -88,4 +88,4 @@ TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::block_quantize_test

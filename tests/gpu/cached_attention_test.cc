@@ -5,7 +5,7 @@
 #include "gpu/device_arrays.h"
 #include "octet/ops/attention.h"
 
-namespace octet::ops {
+namespace octet::ops::cached_attention_test {
 namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16};
@@ -372,4 +372,4 @@ TEST(GpuCachedAttention, WhatIsOutsideTheCacheBecomesNanAndTouchesNothing) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::cached_attention_test

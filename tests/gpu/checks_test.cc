@@ -3,7 +3,7 @@
 #include "octet/ops/hash.h"
 #include "octet/ops/step_limits.h"
 
-namespace octet::ops {
+namespace octet::ops::checks_test {
 namespace {
 
 std::vector<std::uint8_t> noise(std::int64_t count) {
@@ -49,4 +49,4 @@ TEST(LimitStepOnBothSides, SkipsTheSame) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::checks_test

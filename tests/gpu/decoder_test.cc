@@ -12,7 +12,7 @@
 #include "octet/comm/job.h"
 #include "octet/device/cpu.h"
 
-namespace octet::generate {
+namespace octet::generate::decoder_test {
 namespace {
 
 const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
@@ -251,4 +251,4 @@ TEST(GpuDecoder, AMixtureAnswersAsOnACpuAndItsPassesAreRecorded) {
 }
 
 }  // namespace
-}  // namespace octet::generate
+}  // namespace octet::generate::decoder_test

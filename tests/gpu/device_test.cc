@@ -14,7 +14,7 @@
 #include "octet/device/waiting.h"
 #include "octet/ops/elementwise.h"
 
-namespace octet {
+namespace octet::device_test {
 namespace {
 
 TEST(CudaDevice, GivesZeroedMemoryAndRefusesWhatItDoesNotHave) {
@@ -155,4 +155,4 @@ TEST(HostMirror, ShowsDeviceMemoryAndWritesItBack) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::device_test

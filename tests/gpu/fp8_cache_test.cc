@@ -4,7 +4,7 @@
 #include "gpu/device_arrays.h"
 #include "octet/ops/attention.h"
 
-namespace octet::ops {
+namespace octet::ops::fp8_cache_test {
 namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16};
@@ -146,4 +146,4 @@ TEST(GpuFp8Cache, LongCachesAreReadInPieces) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::fp8_cache_test

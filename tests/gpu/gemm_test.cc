@@ -6,7 +6,7 @@
 #include "gpu/device_arrays.h"
 #include "octet/device/cuda.h"
 
-namespace octet::ops {
+namespace octet::ops::gemm_test {
 namespace {
 
 struct Case {
@@ -526,4 +526,4 @@ TEST(GpuGemm, EveryFp8ValueIsMultipliedExactly) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::gemm_test

@@ -10,7 +10,7 @@
 #include "octet/model/shapes.h"
 #include "octet/train/fit.h"
 
-namespace octet::train {
+namespace octet::train::levels_test {
 namespace {
 
 constexpr std::int64_t kLength = 96;
@@ -105,4 +105,4 @@ TEST(Levels, AreReservedAsThePlanSays) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::levels_test

@@ -8,7 +8,7 @@
 #include "gpu/sides.h"
 #include "octet/ops/best_tokens.h"
 
-namespace octet::ops {
+namespace octet::ops::listed_logits_test {
 namespace {
 
 struct Listing {
@@ -171,4 +171,4 @@ TEST(GpuListedLogits, SeeNansAndInfinities) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::listed_logits_test

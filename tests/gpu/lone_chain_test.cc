@@ -8,7 +8,7 @@
 
 #include "gpu/sides.h"
 
-namespace octet::ops {
+namespace octet::ops::lone_chain_test {
 namespace {
 
 using End = LoneGemmArgs::End;
@@ -201,4 +201,4 @@ TEST(GpuLoneChain, TakesWhatFitsItsTilesAlone) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::lone_chain_test

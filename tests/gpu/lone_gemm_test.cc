@@ -10,7 +10,7 @@
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 
-namespace octet::ops {
+namespace octet::ops::lone_gemm_test {
 namespace {
 
 using End = LoneGemmArgs::End;
@@ -180,4 +180,4 @@ TEST(GpuLoneGemm, InE4m3HasTheBitsOfTheOpsThatItPutsTogether) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::lone_gemm_test

@@ -6,7 +6,7 @@
 
 #include "gpu/sides.h"
 
-namespace octet::ops {
+namespace octet::ops::nf4_test {
 namespace {
 
 /// So many bytes that nothing was written to.
@@ -115,4 +115,4 @@ TEST(Nf4, CastToFp8ItHasTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::nf4_test

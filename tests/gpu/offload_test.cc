@@ -16,7 +16,7 @@
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
 
-namespace octet {
+namespace octet::offload_test {
 namespace {
 
 constexpr std::size_t kMany = (std::size_t{96} << 20) + 512;  // mapped here; less is the driver's
@@ -172,4 +172,4 @@ TEST(StateInHostMemory, TrainsWithTheSameBitsAndIsSavedAndHashedAlike) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::offload_test

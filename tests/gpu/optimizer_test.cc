@@ -4,7 +4,7 @@
 #include "gpu/sides.h"
 #include "octet/ops/optimizer.h"
 
-namespace octet::ops {
+namespace octet::ops::optimizer_test {
 namespace {
 
 std::vector<float> gradients(std::int64_t count, double scale) {
@@ -231,4 +231,4 @@ TEST(AdamW, NaNStaysWhereItIs) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::optimizer_test

@@ -9,7 +9,7 @@
 #include "octet/device/recording.h"
 #include "ops/peer_sums.h"
 
-namespace octet::ops {
+namespace octet::ops::peer_sum_test {
 namespace {
 
 constexpr std::size_t kRoom = std::size_t{64} << 10;
@@ -118,4 +118,4 @@ TEST_F(GpuPeerSum, CanBeReplayed) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::peer_sum_test

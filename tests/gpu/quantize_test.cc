@@ -5,7 +5,7 @@
 #include "gpu/copies.h"
 #include "octet/ops/quantize.h"
 
-namespace octet::ops {
+namespace octet::ops::quantize_test {
 namespace {
 
 TEST(Quantize, GivesTheSameBitsForEveryFloatPattern) {
@@ -96,4 +96,4 @@ TEST(Scales, FollowTheSameRules) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::quantize_test

@@ -9,7 +9,7 @@
 #include "octet/device/profile.h"
 #include "octet/ops/elementwise.h"
 
-namespace octet {
+namespace octet::recording_test {
 namespace {
 
 class GpuRecording : public testing::Test {
@@ -77,4 +77,4 @@ TEST_F(GpuRecording, AStreamWhoseTimeIsTakenIsNotRecorded) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::recording_test

@@ -4,7 +4,7 @@
 #include "gpu/copies.h"
 #include "octet/ops/normed_rope.h"
 
-namespace octet::ops {
+namespace octet::ops::rope_test {
 namespace {
 
 TEST(Rope, TableRotationAndItsInverse) {
@@ -118,4 +118,4 @@ TEST(NormedRope, ForwardAndBackward) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::rope_test

@@ -10,7 +10,7 @@
 #include "gpu/sides.h"
 #include "octet/ops/grouped_gemm.h"
 
-namespace octet::ops {
+namespace octet::ops::routing_test {
 namespace {
 
 struct Routed {
@@ -288,4 +288,4 @@ TEST(GpuGroupedGemm, ManyRowsHaveTheSameBitsAgainAndAgain) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::routing_test

@@ -12,7 +12,7 @@
 #include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 
-namespace octet::ops {
+namespace octet::ops::row_ops_test {
 namespace {
 
 /// A tensor without its margin, as activations lie in memory: packs of it move as a whole.
@@ -389,4 +389,4 @@ TEST(RandomNormal, GivesTheNumbersOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::row_ops_test

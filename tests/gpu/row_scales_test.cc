@@ -8,7 +8,7 @@
 #include "octet/ops/gemm.h"
 #include "octet/ops/rms_norm.h"
 
-namespace octet::ops {
+namespace octet::ops::row_scales_test {
 namespace {
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16};
@@ -237,4 +237,4 @@ TEST(RowScales, RowsOfAStreamedProductHaveTheSameBitsBesideOthers) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::row_scales_test

@@ -12,7 +12,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
-namespace octet {
+namespace octet::strict_test {
 namespace {
 
 using generate::Tokens;
@@ -270,4 +270,4 @@ TEST(GpuStrict, AttentionAndItsGradientsAreThoseOfACpu) {
 }
 
 }  // namespace
-}  // namespace octet
+}  // namespace octet::strict_test

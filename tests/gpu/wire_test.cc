@@ -7,7 +7,7 @@
 #include "gpu/sides.h"
 #include "ops/wire_values.h"
 
-namespace octet::ops {
+namespace octet::ops::wire_test {
 namespace {
 
 /// Values on a side, `skip` elements behind a boundary of 256 bytes.
@@ -314,4 +314,4 @@ TEST(CombineParts, GivesTheBitsOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::wire_test

@@ -4,7 +4,7 @@
 #include "octet/base/random.h"
 #include "support.h"
 
-namespace octet::model::testing {
+namespace octet::model::testing::adapters_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -295,4 +295,4 @@ TEST(AdapterDropout, IsTheSameWhenBackwardMakesItAgainAndNoneInEvaluation) {
 }
 
 }  // namespace
-}  // namespace octet::model::testing
+}  // namespace octet::model::testing::adapters_test

@@ -8,7 +8,7 @@
 #include "octet/base/json.h"
 #include "octet/model/facts.h"
 
-namespace octet::model {
+namespace octet::model::architecture_test {
 namespace {
 
 Json llama() {
@@ -530,4 +530,4 @@ TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
 }
 
 }  // namespace
-}  // namespace octet::model
+}  // namespace octet::model::architecture_test

@@ -6,7 +6,7 @@
 #include "octet/model/shapes.h"
 #include "support.h"
 
-namespace octet::model::testing {
+namespace octet::model::testing::decode_test {
 namespace {
 
 /// Token `row` of the flat batch, and where it stands.
@@ -267,4 +267,4 @@ TEST(Plan, RecomputationKeepsOneBlockAndFp8HalvesLinearInputs) {
 }
 
 }  // namespace
-}  // namespace octet::model::testing
+}  // namespace octet::model::testing::decode_test

@@ -6,7 +6,7 @@
 #include "octet/model/work.h"
 #include "support.h"
 
-namespace octet::model::testing {
+namespace octet::model::testing::frozen_test {
 namespace {
 
 using precision::Recipe;
@@ -256,4 +256,4 @@ TEST(Frozen, OperationsOfATokenCountWhatIsTrainedWhatIsPassedThroughAndWhatIsOnl
 }
 
 }  // namespace
-}  // namespace octet::model::testing
+}  // namespace octet::model::testing::frozen_test

@@ -3,7 +3,7 @@
 #include "support.h"
 #include "support/samples.h"
 
-namespace octet::model::testing {
+namespace octet::model::testing::golden_test {
 namespace {
 
 const std::vector<std::string> kCases = {
@@ -335,4 +335,4 @@ TEST(Core, AMicroBatchThatIsTooLargeIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::model::testing
+}  // namespace octet::model::testing::golden_test

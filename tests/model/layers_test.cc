@@ -6,7 +6,7 @@
 #include "octet/model/work.h"
 #include "support.h"
 
-namespace octet::model::testing {
+namespace octet::model::testing::layers_test {
 namespace {
 
 using precision::Recipe;
@@ -372,4 +372,4 @@ TEST(Work, LinearLayersOfOneShapeAreOneRow) {
 }
 
 }  // namespace
-}  // namespace octet::model::testing
+}  // namespace octet::model::testing::layers_test

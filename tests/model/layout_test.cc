@@ -10,7 +10,7 @@
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
 
-namespace octet::model {
+namespace octet::model::layout_test {
 namespace {
 
 Architecture odd_model(bool tied, bool biased) {
@@ -235,4 +235,4 @@ TEST(Layout, FreshWeightsDependOnNameAndElementAlone) {
 }
 
 }  // namespace
-}  // namespace octet::model
+}  // namespace octet::model::layout_test

@@ -8,7 +8,7 @@
 #include "octet/ops/optimizer.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::adamw_storage_test {
 namespace {
 
 double decode(std::uint8_t code, int exponent_bias, bool has_sign) {
@@ -345,4 +345,4 @@ TEST(AdamWStorage, SpansThatCutABlockAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::adamw_storage_test

@@ -13,7 +13,7 @@
 #undef amx_backward
 #undef amx_backward_scratch_bytes
 
-namespace octet::ops {
+namespace octet::ops::attention_amx_backward_test {
 namespace {
 
 /// Runs the tasks of `p` on what forward leaves and compares the gradient.
@@ -72,6 +72,6 @@ TEST(AmxAttention, BackwardAgreesForHeadSizesLengthsAndCaps) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::attention_amx_backward_test
 
 #endif

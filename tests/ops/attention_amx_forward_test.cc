@@ -13,7 +13,7 @@
 #undef amx_forward
 #undef amx_forward_scratch_bytes
 
-namespace octet::ops {
+namespace octet::ops::attention_amx_forward_test {
 namespace {
 
 constexpr std::int64_t kQueriesOfATask = 128;
@@ -82,6 +82,6 @@ TEST(AmxAttention, ForwardAgreesForHeadSizesLengthsAndCaps) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::attention_amx_forward_test
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "ops/attention_problem.h"
 
-namespace octet::ops {
+namespace octet::ops::attention_test {
 namespace {
 
 void expect_reference(const Shape& shape) {
@@ -299,4 +299,4 @@ TEST(Attention, OnADryDeviceItPlansAndDoesNothing) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::attention_test

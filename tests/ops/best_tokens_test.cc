@@ -10,7 +10,7 @@
 
 #include "octet/device/cpu.h"
 
-namespace octet::ops {
+namespace octet::ops::best_tokens_test {
 namespace {
 
 std::vector<BestToken> best_of(std::vector<float> logits, std::int64_t rows, std::int64_t ld,
@@ -76,4 +76,4 @@ TEST(BestTokens, ANanCountsAsTheLargest) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::best_tokens_test

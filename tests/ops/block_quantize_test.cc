@@ -6,7 +6,7 @@
 #include "octet/ops/gemm.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::block_quantize_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -242,4 +242,4 @@ TEST(BlockQuantize, AnOutlierDoesNotReachOtherBlocks) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::block_quantize_test

@@ -4,7 +4,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::cross_entropy_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -193,4 +193,4 @@ TEST(SoftCap, IsTheScaledTangentOfEveryLogit) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::cross_entropy_test

@@ -3,7 +3,7 @@
 #include "octet/base/dtype.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::dora_test {
 namespace {
 
 /// A weight in any format, dense, and its values.
@@ -141,4 +141,4 @@ TEST(Dora, ProductsOfColumnsAreAddedUp) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::dora_test

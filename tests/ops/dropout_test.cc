@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::dropout_test {
 namespace {
 
 std::vector<std::uint64_t> names_of(std::int64_t tokens, std::uint64_t seed = 1) {
@@ -96,4 +96,4 @@ TEST(Dropout, NoiseFollowsTheTokenAndTheModule) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::dropout_test

@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::elementwise_test {
 namespace {
 
 std::vector<float> every_exponent() {
@@ -82,4 +82,4 @@ TEST(Elementwise, WrongArgumentsAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::elementwise_test

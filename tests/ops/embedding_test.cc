@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::embedding_test {
 namespace {
 
 constexpr std::int64_t kVocabulary = 101;
@@ -205,4 +205,4 @@ TEST(Bias, BackwardIsTheColumnSumAtAnyNumberOfThreads) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::embedding_test

@@ -10,7 +10,7 @@
 #include "octet/ops/gemm.h"
 #include "ops/attention_problem.h"
 
-namespace octet::ops {
+namespace octet::ops::fixed_order_test {
 namespace {
 
 struct Kind {
@@ -298,4 +298,4 @@ TEST(FixedOrder, OfACacheInE4m3IsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::fixed_order_test

@@ -1,7 +1,7 @@
 // Decoding from a cache in E4M3, against float64 attention over what the cache stands for.
 #include "ops/attention_problem.h"
 
-namespace octet::ops {
+namespace octet::ops::fp8_cache_test {
 namespace {
 
 /// Caches of two slots, and what a call leaves in them.
@@ -198,4 +198,4 @@ TEST(Fp8Cache, KeysAndValuesHaveOneFormat) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::fp8_cache_test

@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::gated_activation_test {
 namespace {
 
 double activate(Activation a, double g) {
@@ -116,4 +116,4 @@ TEST(GatedActivation, TheFp8CopyAloneHasTheSameBits) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::gated_activation_test

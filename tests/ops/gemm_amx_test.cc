@@ -14,7 +14,7 @@
 #include "cpu/one_thread.h"
 #include "octet/base/environment.h"
 
-namespace octet::ops::cpu {
+namespace octet::ops::cpu::gemm_amx_test {
 namespace amx_shapes {
 namespace {
 
@@ -37,7 +37,8 @@ std::string wrong_shape(const MatmulShape& given) {
   if (s.ldd == 0) s.ldd = s.n;
   std::mt19937 random(static_cast<unsigned>(s.m * 131 + s.n * 7 + s.k));
   const auto a = values(s.m * s.k, random), b = values(s.k * s.n, random);
-  std::vector<float> bias(static_cast<std::size_t>(s.n), 0.5f), d(static_cast<std::size_t>(s.m * s.ldd), 2.0f);
+  std::vector<float> bias(static_cast<std::size_t>(s.n), 0.5f),
+      d(static_cast<std::size_t>(s.m * s.ldd), 2.0f);
   matmul(s, {.a = a.data(), .b = b.data(), .d = d.data(), .scale = 2.0f, .bias = bias.data()});
   std::vector<float> wide(b.size()), row(static_cast<std::size_t>(s.n));
   for (std::size_t i = 0; i < b.size(); ++i) wide[i] = from_bf16(b[i]);
@@ -46,7 +47,8 @@ std::string wrong_shape(const MatmulShape& given) {
     for (std::int64_t x = 0; x < s.k; ++x) {
       const float factor = from_bf16(a[static_cast<std::size_t>(s.a_transposed ? x * s.m + i : i * s.k + x)]);
       for (std::int64_t j = 0; j < s.n; ++j)
-        row[static_cast<std::size_t>(j)] += factor * wide[static_cast<std::size_t>(s.b_transposed ? j * s.k + x : x * s.n + j)];
+        row[static_cast<std::size_t>(j)] +=
+            factor * wide[static_cast<std::size_t>(s.b_transposed ? j * s.k + x : x * s.n + j)];
     }
     for (std::int64_t j = 0; j < s.ldd; ++j) {
       float expected = 2.0f;  // beside D
@@ -106,8 +108,9 @@ void expect_right(const std::vector<MatmulShape>& shapes) {
 #define NEEDS_AMX() \
   if (!has_amx_bf16()) GTEST_SKIP() << "this processor has no AMX"
 // The sweep takes minutes: tests/long asks for it.
-#define NEEDS_TIME() \
-  if (environment_variable("OCTETRUN_TEST_SWEEPS") == nullptr) GTEST_SKIP() << "OCTETRUN_TEST_SWEEPS is not set"
+#define NEEDS_TIME()                                           \
+  if (environment_variable("OCTETRUN_TEST_SWEEPS") == nullptr) \
+  GTEST_SKIP() << "OCTETRUN_TEST_SWEEPS is not set"
 
 TEST(GemmOnAmx, BfloatShapesOfOneInnerDimensionArePadded) {
   for (const std::int64_t k : {1, 31, 62, 63, 64, 126, 127}) {
@@ -144,8 +147,7 @@ TEST(GemmOnAmx, SweepOfInnerDimensions) {
   const std::vector<std::int64_t> rows{1, 7, 15, 17, 31, 33, 45, 63}, cols{16, 48, 80, 112, 259};
   for (std::int64_t k = 1; k <= 130; ++k) {
     for (const std::int64_t m : rows) {
-      for (const std::int64_t n : cols)
-        shapes.push_back({.m = m, .n = n, .k = k, .a_transposed = true});
+      for (const std::int64_t n : cols) shapes.push_back({.m = m, .n = n, .k = k, .a_transposed = true});
     }
   }
   expect_right(shapes);
@@ -165,7 +167,9 @@ TEST(GemmOnAmx, SweepOfRandomShapes) {
   NEEDS_AMX();
   NEEDS_TIME();
   std::mt19937 random(63);
-  const auto up_to = [&random](std::int64_t most) { return 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(most)); };
+  const auto up_to = [&random](std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(random() % static_cast<unsigned>(most));
+  };
   std::vector<MatmulShape> shapes;
   for (int i = 0; i < 2000; ++i) {
     shapes.push_back({.m = up_to(300),
@@ -183,4 +187,4 @@ TEST(GemmOnAmx, SweepOfRandomShapes) {
 
 }  // namespace
 }  // namespace amx_shapes
-}  // namespace octet::ops::cpu
+}  // namespace octet::ops::cpu::gemm_amx_test

@@ -11,7 +11,7 @@
 #include "octet/base/error.h"
 #include "support/temporary_folder.h"
 
-namespace octet::ops {
+namespace octet::ops::gemm_autotune_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -266,4 +266,4 @@ TEST_F(GemmChoices, WhatAnEarlierRunChoseIsCheckedOnceBeforeItIsUsed) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::gemm_autotune_cache_test

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-namespace octet::ops::cuda {
+namespace octet::ops::cuda::gemm_autotune_score_test {
 namespace {
 
 /// The candidates' numbers, the fastest first; equal ones in their order.
@@ -60,4 +60,4 @@ TEST(AutotuneScore, AnEvenNumberOfRoundsTakesTheMiddleOfTheTwoInTheMiddle) {
 }
 
 }  // namespace
-}  // namespace octet::ops::cuda
+}  // namespace octet::ops::cuda::gemm_autotune_score_test

@@ -8,7 +8,7 @@
 #include "octet/ops/gemm.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::gemm_outcome_test {
 namespace {
 
 /// Y [rows, out] = X [rows, in] · Wᵀ, and the products of its gradients.
@@ -193,4 +193,4 @@ TEST(GemmOutcome, FollowsWhoMultiplies) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::gemm_outcome_test

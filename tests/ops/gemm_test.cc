@@ -11,7 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 
-namespace octet::ops {
+namespace octet::ops::gemm_test {
 namespace {
 
 /// A random operand with its exact values.
@@ -609,4 +609,4 @@ TEST(Gemm, PiecesThatThreadsClaimAgreeWithFloat64) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::gemm_test

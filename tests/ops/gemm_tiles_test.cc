@@ -9,7 +9,7 @@
 #include "cuda/gemm/sample.h"
 #include "octet/base/dtype.h"
 
-namespace octet::ops::cuda {
+namespace octet::ops::cuda::gemm_tiles_test {
 namespace {
 
 // Counts tile by tile what busy_share computes.
@@ -105,4 +105,4 @@ TEST(GemmSample, RowsOfZerosAndOfWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace octet::ops::cuda
+}  // namespace octet::ops::cuda::gemm_tiles_test

@@ -8,7 +8,7 @@
 #include "octet/ops/step_limits.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::hash_test {
 namespace {
 
 std::vector<std::uint8_t> bytes_of(std::size_t count, std::uint64_t seed) {
@@ -93,4 +93,4 @@ TEST(LimitStep, SkipsWhatIsAboveALimit) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::hash_test

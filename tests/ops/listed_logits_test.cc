@@ -13,7 +13,7 @@
 #include "octet/device/cpu.h"
 #include "octet/ops/best_tokens.h"
 
-namespace octet::ops {
+namespace octet::ops::listed_logits_test {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -291,4 +291,4 @@ TEST(ListedLogits, RefusesWhatItHasNoRoomFor) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::listed_logits_test

@@ -15,7 +15,7 @@
 #include "octet/ops/rope.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::lone_gemm_test {
 namespace {
 
 using End = LoneGemmArgs::End;
@@ -285,4 +285,4 @@ TEST(LoneGemm, RefusesWhatMakesNoSense) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::lone_gemm_test

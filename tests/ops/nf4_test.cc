@@ -10,7 +10,7 @@
 #include "octet/checkpoint/safetensors.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::nf4_test {
 namespace {
 
 class Nf4 : public testing::Test {
@@ -221,4 +221,4 @@ TEST_F(Nf4, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::nf4_test

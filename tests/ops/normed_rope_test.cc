@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::normed_rope_test {
 namespace {
 
 constexpr double kEps = 1e-5;
@@ -247,4 +247,4 @@ TEST(NormedRope, HeadsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::normed_rope_test

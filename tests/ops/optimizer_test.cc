@@ -5,7 +5,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::optimizer_test {
 namespace {
 
 using Limbs = std::vector<std::int64_t>;
@@ -371,4 +371,4 @@ TEST(AdamW, AnF32CopyIsTheMaster) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::optimizer_test

@@ -10,7 +10,7 @@
 #include "octet/ops/attention.h"
 #include "ops/attention_problem.h"
 
-namespace octet::ops {
+namespace octet::ops::paged_cache_test {
 namespace {
 
 constexpr std::int64_t kCapacity = 90, kSlots = 2;
@@ -125,4 +125,4 @@ TEST(PagedCache, PagesThatCannotBeAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::paged_cache_test

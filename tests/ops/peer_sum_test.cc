@@ -13,7 +13,7 @@
 #include "octet/device/device.h"
 #include "ops/peer_sums.h"
 
-namespace octet::ops {
+namespace octet::ops::peer_sum_test {
 namespace {
 
 constexpr std::size_t kRoom = 4096;
@@ -142,4 +142,4 @@ TEST(PeerSumForms, OthersAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::peer_sum_test

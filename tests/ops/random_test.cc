@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::random_test {
 namespace {
 
 TEST(RandomNormal, GivesTheNumbersOfTheGeneratorInAnyPieces) {
@@ -75,4 +75,4 @@ TEST(RandomNormal, HasTheMomentsAndTheTailOfANormalDistribution) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::random_test

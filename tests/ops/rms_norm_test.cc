@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::rms_norm_test {
 namespace {
 
 constexpr float kEps = 1e-5f;
@@ -252,4 +252,4 @@ TEST(RmsNorm, WrongShapesAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::rms_norm_test

@@ -2,7 +2,7 @@
 
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::rope_test {
 namespace {
 
 struct Table {
@@ -114,4 +114,4 @@ TEST(Rope, BackwardIsTheTransposeOfForward) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::rope_test

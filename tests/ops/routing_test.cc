@@ -12,7 +12,7 @@
 
 #include "octet/device/cpu.h"
 
-namespace octet::ops {
+namespace octet::ops::routing_test {
 namespace {
 
 std::size_t index(std::int64_t i) {
@@ -176,4 +176,4 @@ TEST(Deal, RowsStandByExpertAndToken) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::routing_test

@@ -9,7 +9,7 @@
 #include "octet/ops/rms_norm.h"
 #include "ops/tensor.h"
 
-namespace octet::ops {
+namespace octet::ops::row_scales_test {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
@@ -273,4 +273,4 @@ TEST(RowScales, AGpuMultipliesWholeUnitsInFp8AndDecodesTheRest) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::row_scales_test

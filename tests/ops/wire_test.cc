@@ -5,7 +5,7 @@
 
 #include "ops/wire_values.h"
 
-namespace octet::ops {
+namespace octet::ops::wire_test {
 namespace {
 
 constexpr std::int64_t kCounts[] = {0, 1, 127, 128, 129, 1023, 1025, 5000};
@@ -462,4 +462,4 @@ TEST(Wire, WrongArgumentsAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::ops
+}  // namespace octet::ops::wire_test

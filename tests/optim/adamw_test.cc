@@ -12,7 +12,7 @@
 #include "octet/base/random.h"
 #include "octet/optim/gradient_norm.h"
 
-namespace octet::optim {
+namespace octet::optim::adamw_test {
 namespace {
 
 float draw(std::uint64_t what, std::uint64_t i) {
@@ -214,4 +214,4 @@ TEST(AdamW, HyperParametersThatMakeNoSenseAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::optim
+}  // namespace octet::optim::adamw_test

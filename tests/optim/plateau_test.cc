@@ -12,7 +12,7 @@
 #include "octet/base/error.h"
 #include "octet/optim/schedule.h"
 
-namespace octet::optim {
+namespace octet::optim::plateau_test {
 namespace {
 
 using Values = std::vector<double>;
@@ -221,4 +221,4 @@ TEST(Plateau, RefusesWhatTorchCannotUse) {
 }
 
 }  // namespace
-}  // namespace octet::optim
+}  // namespace octet::optim::plateau_test

@@ -10,7 +10,7 @@
 
 #include "octet/base/error.h"
 
-namespace octet::optim {
+namespace octet::optim::schedule_test {
 namespace {
 
 ScheduleOptions options_of(const std::string& name, ScheduleArguments arguments = {}) {
@@ -428,4 +428,4 @@ TEST(Schedule, WhatItDoesNotKnowIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::optim
+}  // namespace octet::optim::schedule_test

@@ -8,7 +8,7 @@
 #include "octet/base/error.h"
 #include "octet/model/shapes.h"
 
-namespace octet::plan {
+namespace octet::plan::cards_test {
 namespace {
 
 TEST(Cards, HaveTheFiguresOfDriversAndDataSheets) {
@@ -121,4 +121,4 @@ TEST(Cards, ThatAreNotKnownAreRefusedWithTheNamesOfThoseThatAre) {
 }
 
 }  // namespace
-}  // namespace octet::plan
+}  // namespace octet::plan::cards_test

@@ -5,7 +5,7 @@
 
 #include "octet/model/shapes.h"
 
-namespace octet::plan {
+namespace octet::plan::exposed_test {
 namespace {
 
 constexpr Link kLink{"a link", 1e9, false}, kShared{"a network", 1e9, true};
@@ -58,4 +58,4 @@ TEST(Exposed, PassesAreTheTimeOfAStepWithoutItsUpdate) {
 }
 
 }  // namespace
-}  // namespace octet::plan
+}  // namespace octet::plan::exposed_test

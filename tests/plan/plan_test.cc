@@ -11,7 +11,7 @@
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
 
-namespace octet::plan {
+namespace octet::plan::plan_test {
 namespace {
 
 using model::Recompute;
@@ -409,4 +409,4 @@ TEST(Memory, SizesAreReadWithTheirUnits) {
 }
 
 }  // namespace
-}  // namespace octet::plan
+}  // namespace octet::plan::plan_test

@@ -9,7 +9,7 @@
 #include "octet/plan/time.h"
 #include "support/page.h"
 
-namespace octet::plan {
+namespace octet::plan::said_test {
 namespace {
 
 model::Recompute level_of(const std::string& name) {
@@ -58,4 +58,4 @@ TEST(Said, OfFloors) {
 }
 
 }  // namespace
-}  // namespace octet::plan
+}  // namespace octet::plan::said_test

@@ -11,7 +11,7 @@
 #include "octet/precision/audit.h"
 #include "octet/precision/quantizer.h"
 
-namespace octet::precision {
+namespace octet::precision::precision_test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -467,4 +467,4 @@ TEST(Audit, ShapesThatMustDecodeAreToldBeforeAnythingRan) {
 }
 
 }  // namespace
-}  // namespace octet::precision
+}  // namespace octet::precision::precision_test

@@ -12,7 +12,7 @@
 #include "report/support.h"
 #include "support/temporary_folder.h"
 
-namespace octet::report::test {
+namespace octet::report::test::drawing_test {
 namespace {
 
 Figure figure(std::size_t n) {
@@ -170,4 +170,4 @@ TEST(ProgressBar, ReadsLikeTqdm) {
 }
 
 }  // namespace
-}  // namespace octet::report::test
+}  // namespace octet::report::test::drawing_test

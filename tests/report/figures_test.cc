@@ -7,7 +7,7 @@
 #include "report/support.h"
 #include "support/events.h"
 
-namespace octet::report::test {
+namespace octet::report::test::figures_test {
 namespace {
 
 /// Seven steps that are all different, on three ranks, a row every three: rows at 3, 6 and 7.
@@ -373,4 +373,4 @@ TEST(Rows, AreOfEveryIntervalTheFirstAndTheLast) {
 }
 
 }  // namespace
-}  // namespace octet::report::test
+}  // namespace octet::report::test::figures_test

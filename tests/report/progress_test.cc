@@ -9,7 +9,7 @@
 #include "octet/report/reporter.h"
 #include "support/program.h"
 
-namespace octet::report {
+namespace octet::report::progress_test {
 namespace {
 
 TEST(Progress, IsReadAsItWasWritten) {
@@ -84,4 +84,4 @@ TEST(Progress, OfARunUnderASupervisorIsTold) {
 }
 
 }  // namespace
-}  // namespace octet::report
+}  // namespace octet::report::progress_test

@@ -7,7 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/report/throughput.h"
 
-namespace octet::report::test {
+namespace octet::report::test::reporter_test {
 namespace {
 
 std::string captured(const std::function<void()>& body) {
@@ -323,4 +323,4 @@ TEST(Throughput, UtilisationFollowsTheFormula) {
 }
 
 }  // namespace
-}  // namespace octet::report::test
+}  // namespace octet::report::test::reporter_test

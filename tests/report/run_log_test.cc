@@ -12,7 +12,7 @@
 #include "octet/base/strings.h"
 #include "support/temporary_folder.h"
 
-namespace octet::report {
+namespace octet::report::run_log_test {
 namespace {
 
 // Files of this process may not grow beyond a size while an object of this class lives.
@@ -62,4 +62,4 @@ TEST(RunLog, RowsWaitWhileTheDiskTakesNothingAndAreWrittenWhole) {
 }
 
 }  // namespace
-}  // namespace octet::report
+}  // namespace octet::report::run_log_test

@@ -7,7 +7,7 @@
 #include "report/support.h"
 #include "support/page.h"
 
-namespace octet::report::test {
+namespace octet::report::test::said_test {
 namespace {
 
 class Said : public Run {
@@ -125,15 +125,15 @@ TEST_F(Said, OfWholeRuns) {
          [&] {
            RunFacts f = everything(3);
            f.resumed = Json{{"global_step", 3},
-                        {"num_input_tokens_seen", 3333},
-                        {"epoch", 0.8},
-                        {"since_last_log", {{"loss_sum", 9.0}, {"steps", 2}}},
-                        {"so_far",
-                         {{"elapsed_seconds", 70},
-                          {"device_seconds", 300},
-                          {"skipped_steps", 2},
-                          {"loss_sum", 15.0},
-                          {"loss_steps", 3}}}};
+                            {"num_input_tokens_seen", 3333},
+                            {"epoch", 0.8},
+                            {"since_last_log", {{"loss_sum", 9.0}, {"steps", 2}}},
+                            {"so_far",
+                             {{"elapsed_seconds", 70},
+                              {"device_seconds", 300},
+                              {"skipped_steps", 2},
+                              {"loss_sum", 15.0},
+                              {"loss_steps", 3}}}};
            go_on(f);
          }},
         {"goes on after step 3 of another run's checkpoint\n", [&] {
@@ -174,4 +174,4 @@ TEST(SaidOfFigures, PlacesTicksAndColours) {
 }
 
 }  // namespace
-}  // namespace octet::report::test
+}  // namespace octet::report::test::said_test

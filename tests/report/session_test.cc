@@ -18,7 +18,7 @@
 #include "report/support.h"
 #include "support/events.h"
 
-namespace octet::report::test {
+namespace octet::report::test::session_test {
 namespace {
 
 // ---- progress ----
@@ -546,4 +546,4 @@ TEST(Words, SumsOfNothingAreNothing) {
 }
 
 }  // namespace
-}  // namespace octet::report::test
+}  // namespace octet::report::test::session_test

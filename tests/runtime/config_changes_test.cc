@@ -7,7 +7,7 @@
 #include "octet/runtime/config_changes.h"
 #include "support/program.h"
 
-namespace octet::runtime {
+namespace octet::runtime::config_changes_test {
 namespace {
 
 Json state_of(const std::string& config, const std::string& generation = "") {
@@ -53,4 +53,4 @@ TEST(ConfigChanges, ALongValueTakesLittleRoomAndIsComparedAllTheSame) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::config_changes_test

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-namespace octet::runtime {
+namespace octet::runtime::host_batch_test {
 namespace {
 
 TEST(HostBatch, LabelsAreShiftedInsideEachDocument) {
@@ -47,4 +47,4 @@ TEST(HostBatch, MixedNumbersDifferInBothOfTheirParts) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::host_batch_test

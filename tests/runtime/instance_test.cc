@@ -11,7 +11,7 @@
 #include "octet/comm/job.h"
 #include "octet/model/shapes.h"
 
-namespace octet::runtime {
+namespace octet::runtime::instance_test {
 namespace {
 
 InstanceOptions tiny() {
@@ -92,4 +92,4 @@ TEST(Instance, WeightsThatAreNotThereAreNamed) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::instance_test

@@ -7,7 +7,7 @@
 
 #include "octet/comm/threads.h"
 
-namespace octet::runtime {
+namespace octet::runtime::link_rates_test {
 namespace {
 
 TEST(LinkRates, EveryPairHasItsTurnOnceAndNoRankIsInTwoOfARound) {
@@ -54,4 +54,4 @@ TEST(LinkRates, AreThoseOfTheLink) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::link_rates_test

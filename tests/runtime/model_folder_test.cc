@@ -12,7 +12,7 @@
 #include "octet/text/tokenizer.h"
 #include "support/program.h"
 
-namespace octet::runtime {
+namespace octet::runtime::model_folder_test {
 namespace {
 
 using test::spill;
@@ -140,4 +140,4 @@ TEST(ModelFolder, FilesThatDisagreeAreSaid) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::model_folder_test

@@ -6,7 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/comm/serialize.h"
 
-namespace octet::runtime {
+namespace octet::runtime::rank_facts_test {
 namespace {
 
 TEST(RankFacts, ArriveWhole) {
@@ -53,4 +53,4 @@ TEST(RankFacts, OfAnotherProgramAreAnError) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::rank_facts_test

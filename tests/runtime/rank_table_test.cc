@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::runtime {
+namespace octet::runtime::rank_table_test {
 namespace {
 
 const RankRow kRow{.rank = 0,
@@ -38,4 +38,4 @@ TEST(RankTable, OfVeryManyRanksShowsTheFirst) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::rank_table_test

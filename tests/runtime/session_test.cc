@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::runtime {
+namespace octet::runtime::session_test {
 namespace {
 
 // What is agreed upon names its rank already, and a lone rank needs no name.
@@ -27,4 +27,4 @@ TEST(Session, OfALoneRankNeedsNoCarrierWhateverIsAskedFor) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::session_test

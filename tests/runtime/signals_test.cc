@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <thread>
 
-namespace octet::runtime {
+namespace octet::runtime::signals_test {
 namespace {
 
 bool by_default(int signal) {
@@ -128,4 +128,4 @@ TEST(Signals, HandlersWriteNothingBelowTheStackPointerOfWhatTheyInterrupt) {
 #endif
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::signals_test

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-namespace octet::runtime {
+namespace octet::runtime::watchdog_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -56,4 +56,4 @@ TEST(WatchdogDeathTest, EndsTheProcessWithTheCodeOfAHang) {
 }
 
 }  // namespace
-}  // namespace octet::runtime
+}  // namespace octet::runtime::watchdog_test

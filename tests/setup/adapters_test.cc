@@ -8,7 +8,7 @@
 #include "octet/base/json.h"
 #include "support/program.h"
 
-namespace octet::setup {
+namespace octet::setup::adapters_test {
 namespace {
 
 using namespace model::testing;
@@ -405,4 +405,4 @@ TEST(AdapterTargets, TheRatioOfRatesIsThatOfBAndMagnitudes) {
 }
 
 }  // namespace
-}  // namespace octet::setup
+}  // namespace octet::setup::adapters_test

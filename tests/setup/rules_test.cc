@@ -10,7 +10,7 @@
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
 
-namespace octet::setup {
+namespace octet::setup::rules_test {
 namespace {
 
 bool store_takes(const config::Config& config) {
@@ -74,4 +74,4 @@ TEST(Rules, WhatTheStoreIsNotBuiltForIsRefusedWithItsKey) {
 }
 
 }  // namespace
-}  // namespace octet::setup
+}  // namespace octet::setup::rules_test

@@ -11,7 +11,7 @@
 #include "octet/setup/adapters.h"
 #include "support/page.h"
 
-namespace octet::setup {
+namespace octet::setup::said_test {
 namespace {
 
 std::string number(double value) {
@@ -65,4 +65,4 @@ TEST(Said, OfAdapters) {
 }
 
 }  // namespace
-}  // namespace octet::setup
+}  // namespace octet::setup::said_test

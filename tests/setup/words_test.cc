@@ -15,7 +15,7 @@
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 
-namespace octet::setup {
+namespace octet::setup::words_test {
 namespace {
 
 /// The words of a key, without those that are refused.
@@ -135,4 +135,4 @@ TEST(Words, EveryScheduleOfTheConfigurationIsBuilt) {
 }
 
 }  // namespace
-}  // namespace octet::setup
+}  // namespace octet::setup::words_test

@@ -7,7 +7,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::amax_history_test {
 namespace {
 
 using namespace synthetic;
@@ -124,4 +124,4 @@ TEST(AmaxHistory, PartsOfAFusedWeightHaveTheirOwn) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::amax_history_test

@@ -1,7 +1,7 @@
 // Stages and overlap where reductions and gathers go by nodes.
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::by_node_test {
 namespace {
 
 using namespace synthetic;
@@ -87,4 +87,4 @@ TEST(ByNode, OnlyNarrowReductionsChangeTheirBitsByThemselves) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::by_node_test

@@ -2,7 +2,7 @@
 // stage, with overlap or without, gives the bits that messages give.
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::carriers_test {
 namespace {
 
 using namespace synthetic;
@@ -93,4 +93,4 @@ TEST_P(Carriers, ByNodesTheSumsAreThoseOfMessages) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::carriers_test

@@ -7,7 +7,7 @@
 #include "octet/device/waiting.h"
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::exposed_test {
 namespace {
 
 using namespace synthetic;
@@ -73,4 +73,4 @@ TEST(Exposed, WithOverlapComputingHidesMostOfIt) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::exposed_test

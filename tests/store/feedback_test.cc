@@ -5,7 +5,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::feedback_test {
 namespace {
 
 using namespace synthetic;
@@ -221,4 +221,4 @@ TEST(ErrorFeedback, UpdatesFollowTheUnroundedOnesMoreClosely) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::feedback_test

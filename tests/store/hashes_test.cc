@@ -5,7 +5,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::hashes_test {
 namespace {
 
 using namespace synthetic;
@@ -154,4 +154,4 @@ TEST(Hashes, GradientsAreWatchedOfOneMicroBatch) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::hashes_test

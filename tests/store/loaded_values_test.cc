@@ -12,7 +12,7 @@
 #include "device/far_device.h"
 #include "octet/device/cpu.h"
 
-namespace octet::store {
+namespace octet::store::loaded_values_test {
 namespace {
 
 /// What lay at `out` behind each of some pieces, whose sizes grow and shrink.
@@ -75,4 +75,4 @@ TEST(Departures, WhereTheHostReachesItWaitsForWhoReads) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::loaded_values_test

@@ -4,7 +4,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::memory_test {
 namespace {
 
 using namespace synthetic;
@@ -252,4 +252,4 @@ TEST(UpdateBytes, AreFewerWhereStatesAreNarrow) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::memory_test

@@ -3,7 +3,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::messages_test {
 namespace {
 
 using namespace synthetic;
@@ -224,4 +224,4 @@ TEST(Messages, ALoneRankSendsNone) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::messages_test

@@ -1,7 +1,7 @@
 // Parameters that travel in a narrower format than the one that is computed with.
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::narrow_gather_test {
 namespace {
 
 using namespace synthetic;
@@ -138,4 +138,4 @@ TEST(NarrowGather, BytesOnTheWireAreThoseOfTheFormat) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::narrow_gather_test

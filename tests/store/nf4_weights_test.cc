@@ -11,7 +11,7 @@
 #include "octet/store/placement.h"
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::nf4_weights_test {
 namespace {
 
 using namespace synthetic;
@@ -485,4 +485,4 @@ TEST(Nf4Weights, LoadingHoldsATensorAndAPieceAndNotTheModel) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::nf4_weights_test

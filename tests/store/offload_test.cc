@@ -5,7 +5,7 @@
 #include "device/far_device.h"
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::offload_test {
 namespace {
 
 using namespace synthetic;
@@ -189,4 +189,4 @@ TEST(StateInHostMemory, IsSavedAndLoadedWhereItLies) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::offload_test

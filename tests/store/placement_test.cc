@@ -8,7 +8,7 @@
 #include "octet/model/shapes.h"
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::placement_test {
 namespace {
 
 using namespace synthetic;
@@ -305,4 +305,4 @@ TEST(Placements, BytesAParameterOfLlama8B) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::placement_test

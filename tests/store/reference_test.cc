@@ -3,7 +3,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::reference_test {
 namespace {
 
 using namespace synthetic;
@@ -158,4 +158,4 @@ TEST(ZeroReference, CompressedWiresStayCloseAndAgreeOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::reference_test

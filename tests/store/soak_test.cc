@@ -6,7 +6,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::soak_test {
 namespace {
 
 using namespace synthetic;
@@ -58,4 +58,4 @@ TEST_P(Soak, RanksThatComeLateAtRandomChangeNoBit) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::soak_test

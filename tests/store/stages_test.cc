@@ -3,7 +3,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::stages_test {
 namespace {
 
 using namespace synthetic;
@@ -216,4 +216,4 @@ TEST(Zero, WhatIsInUseIsNotGatheredOver) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::stages_test

@@ -1,6 +1,6 @@
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::state_test {
 namespace {
 
 using namespace synthetic;
@@ -131,4 +131,4 @@ TEST(ZeroState, CallsOutOfOrderAreCaught) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::state_test

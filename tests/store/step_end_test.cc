@@ -9,7 +9,7 @@
 #include "octet/base/json.h"
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::step_end_test {
 namespace {
 
 using namespace synthetic;
@@ -118,4 +118,4 @@ TEST(StepEnd, GroupsAreGatheredInTheOrderInWhichTheyAreReady) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::step_end_test

@@ -6,7 +6,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::storage_test {
 namespace {
 
 using namespace synthetic;
@@ -292,4 +292,4 @@ TEST(ZeroStorage, MemoryOfARankFollowsTheFormulaOfThePaper) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::storage_test

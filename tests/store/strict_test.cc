@@ -4,7 +4,7 @@
 #include "../src/store/sum_tree.h"
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::strict_test {
 namespace {
 
 using namespace synthetic;
@@ -188,4 +188,4 @@ TEST(ZeroStrict, WhatDependsOnTheRanksIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::strict_test

@@ -4,7 +4,7 @@
 
 #include "store/synthetic.h"
 
-namespace octet::store {
+namespace octet::store::transposed_test {
 namespace {
 
 using namespace synthetic;
@@ -73,4 +73,4 @@ TEST(TransposedWeights, MadeAtUseTakeTheMemoryOfOneBlock) {
 }
 
 }  // namespace
-}  // namespace octet::store
+}  // namespace octet::store::transposed_test

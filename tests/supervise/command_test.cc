@@ -6,7 +6,7 @@
 #include "octet/base/strings.h"
 #include "support/program.h"
 
-namespace octet::supervise {
+namespace octet::supervise::command_test {
 namespace {
 
 // What of these words can be executed.
@@ -118,4 +118,4 @@ TEST(Hosts, OneIsLeftOutAndTheOthersStay) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::command_test

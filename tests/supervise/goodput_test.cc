@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::supervise {
+namespace octet::supervise::goodput_test {
 namespace {
 
 TEST(Goodput, CountsEachStepOnce) {
@@ -54,4 +54,4 @@ TEST(Goodput, ARunThatWasGoneOnFromElsewhereCountsItsOwnSteps) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::goodput_test

@@ -10,7 +10,7 @@
 #include "octet/base/error.h"
 #include "support/program.h"
 
-namespace octet::supervise {
+namespace octet::supervise::job_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -134,4 +134,4 @@ TEST(Job, ALauncherThatEndsByItselfHasClearedUp) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::job_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::supervise {
+namespace octet::supervise::messages_test {
 namespace {
 
 Fault heard(std::string_view text) {
@@ -102,4 +102,4 @@ TEST(Messages, RanksThatGoOnWithoutOthersAreHeard) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::messages_test

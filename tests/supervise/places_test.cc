@@ -5,7 +5,7 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 
-namespace octet::supervise {
+namespace octet::supervise::places_test {
 namespace {
 
 Command command(const std::string& words) {
@@ -137,4 +137,4 @@ TEST(Places, RefusesANumberThatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::places_test

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace octet::supervise {
+namespace octet::supervise::policy_test {
 namespace {
 
 constexpr PolicyOptions kOptions{.most_starts = 5, .first_wait = 2, .longest_wait = 10};
@@ -139,4 +139,4 @@ TEST(Policy, KnowsWhatCodesMean) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::policy_test

@@ -26,7 +26,7 @@
 #include "octet/supervise/resumption.h"
 #include "support/program.h"
 
-namespace octet::supervise {
+namespace octet::supervise::supervisor_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -540,4 +540,4 @@ TEST(Rows, OfEarlierJobsStayAndWhatADiskDidNotTakeFollows) {
 }
 
 }  // namespace
-}  // namespace octet::supervise
+}  // namespace octet::supervise::supervisor_test

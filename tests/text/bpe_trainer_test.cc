@@ -7,7 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/text/tokenizer.h"
 
-namespace octet::text {
+namespace octet::text::bpe_trainer_test {
 namespace {
 
 std::vector<std::string> sample() {
@@ -97,4 +97,4 @@ TEST(BpeTrainer, WhatCannotBeIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::bpe_trainer_test

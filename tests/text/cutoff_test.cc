@@ -4,7 +4,7 @@
 #include "folder.h"
 #include "octet/text/chat_template.h"
 
-namespace octet::text {
+namespace octet::text::cutoff_test {
 namespace {
 
 struct Cut {
@@ -50,4 +50,4 @@ TEST(Cutoff, QuestionsAndAnswersAreCutByTheirShares) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::cutoff_test

@@ -9,7 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/text/jinja.h"
 
-namespace octet::text {
+namespace octet::text::jinja_golden_test {
 namespace {
 
 /// What a template writes; nothing if it ends with an error.
@@ -56,4 +56,4 @@ TEST(JinjaGolden, TemplatesGiveWhatPythonGivesOrAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::jinja_golden_test

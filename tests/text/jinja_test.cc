@@ -6,7 +6,7 @@
 #include "octet/base/json.h"
 #include "octet/text/jinja.h"
 
-namespace octet::text {
+namespace octet::text::jinja_test {
 namespace {
 
 Json variables() {
@@ -134,4 +134,4 @@ TEST(JinjaRefusals, WorkWithoutEndIsStopped) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::jinja_test

@@ -7,7 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/text/chat_template.h"
 
-namespace octet::text {
+namespace octet::text::literal_test {
 namespace {
 
 class Literal : public testing::TestWithParam<const char*> {
@@ -70,4 +70,4 @@ TEST(Literal, AStretchOfATextIsKeptApart) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::literal_test

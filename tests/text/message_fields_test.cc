@@ -6,7 +6,7 @@
 #include "golden.h"
 #include "octet/text/chat_template.h"
 
-namespace octet::text {
+namespace octet::text::message_fields_test {
 namespace {
 
 const char* const kCalls = R"([{"name": "f", "arguments": {"x": 1}}])";
@@ -156,4 +156,4 @@ TEST(MessageFields, DigitsOfCallsAreKeptOrRefused) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::message_fields_test

@@ -8,7 +8,7 @@
 #include "octet/base/json.h"
 #include "octet/text/tokenizer.h"
 
-namespace octet::text {
+namespace octet::text::regex_test {
 namespace {
 
 struct Case {
@@ -178,4 +178,4 @@ TEST(Regex, NestedLoopsEndSoonWhateverTheText) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::regex_test

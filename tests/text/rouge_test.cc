@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace octet::text {
+namespace octet::text::rouge_test {
 namespace {
 
 TEST(RougeL, IsTheF1OfTheLongestCommonSubsequenceOfWords) {
@@ -60,4 +60,4 @@ TEST(RougeL, AgreesWithItsDefinitionOnManyTexts) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::rouge_test

@@ -12,7 +12,7 @@
 #include "octet/text/tokenizer.h"
 #include "support/page.h"
 
-namespace octet::text {
+namespace octet::text::said_test {
 namespace {
 
 /// A small file with members, and members of its model, replaced. null in place of a model's member: without
@@ -191,4 +191,4 @@ TEST(Said, OfTools) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::said_test

@@ -12,7 +12,7 @@
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
 
-namespace octet::text {
+namespace octet::text::template_file_test {
 namespace {
 
 /// SFT-Play's kind of file: the prompt of one question, where the answer begins behind it.
@@ -354,4 +354,4 @@ TEST(TemplateFile, KnowsSomeOptionsNot) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::template_file_test

@@ -7,7 +7,7 @@
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
 
-namespace octet::text {
+namespace octet::text::template_golden_test {
 namespace {
 
 TemplateOptions options_of(const Json& c, const std::string& where) {
@@ -258,4 +258,4 @@ INSTANTIATE_TEST_SUITE_P(Rows, TemplateGolden,
                          [](const auto& row) { return std::string(row.param); });
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::template_golden_test

@@ -8,7 +8,7 @@
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
 
-namespace octet::text {
+namespace octet::text::template_match_test {
 namespace {
 
 const std::string kChatml =
@@ -174,4 +174,4 @@ TEST_F(MatchNone, TheTemplateStandsInOneOfThreePlaces) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::template_match_test

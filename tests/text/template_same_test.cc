@@ -8,7 +8,7 @@
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
 
-namespace octet::text {
+namespace octet::text::template_same_test {
 namespace {
 
 class Rows : public testing::TestWithParam<std::string> {};
@@ -234,4 +234,4 @@ TEST(TemplateSame, OfSeveralTemplatesTheOneForToolsWritesTools) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::template_same_test

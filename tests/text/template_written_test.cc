@@ -9,7 +9,7 @@
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
 
-namespace octet::text {
+namespace octet::text::template_written_test {
 namespace {
 
 /// The part of a case's options that decides what is written; the day is that of the reference.
@@ -131,4 +131,4 @@ INSTANTIATE_TEST_SUITE_P(Rows, Written,
                          [](const auto& row) { return row.param; });
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::template_written_test

@@ -7,7 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/text/tokenizer.h"
 
-namespace octet::text {
+namespace octet::text::tokenizer_golden_test {
 namespace {
 
 std::string text_of(const Json& c) {
@@ -133,4 +133,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, TokenizerGolden,
                          [](const auto& shape) { return std::string(shape.param); });
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::tokenizer_golden_test

@@ -7,7 +7,7 @@
 #include "octet/text/tokenizer.h"
 #include "octet/text/unknown.h"
 
-namespace octet::text {
+namespace octet::text::tokenizer_sources_test {
 namespace {
 
 constexpr const char* kFile =
@@ -163,4 +163,4 @@ TEST(UnknownShare, IsThatOfWhatVanishesOrIsUnknown) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::tokenizer_sources_test

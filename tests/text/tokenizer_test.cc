@@ -10,7 +10,7 @@
 #include "golden.h"
 #include "octet/base/error.h"
 
-namespace octet::text {
+namespace octet::text::tokenizer_test {
 namespace {
 
 /// A small tokenizer file with parts of it replaced.
@@ -244,4 +244,4 @@ TEST(Tokenizer, NormalizersThatMultiplyATextAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::text
+}  // namespace octet::text::tokenizer_test

@@ -15,7 +15,7 @@
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::casts_test {
 namespace {
 
 using precision::RecipeKind;
@@ -227,4 +227,4 @@ TEST(CastLog, HasTheWorstLayerAndAllOfThem) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::casts_test

@@ -7,7 +7,7 @@
 #include "octet/train/doubts.h"
 #include "support/program.h"
 
-namespace octet::train {
+namespace octet::train::disk_room_test {
 namespace {
 
 constexpr std::int64_t kBlock = 4096;
@@ -174,4 +174,4 @@ TEST(FirstDoubts, AreTenLinesAtMostTheLastOfWhichCountsTheRest) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::disk_room_test

@@ -15,7 +15,7 @@
 #include "octet/train/fit.h"
 #include "support/temporary_folder.h"
 
-namespace octet::train {
+namespace octet::train::disk_test {
 namespace {
 
 model::Architecture tiny() {
@@ -152,4 +152,4 @@ TEST(DiskOfARun, CheckpointsAreThoseThatSaveTotalLimitLeaves) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::disk_test

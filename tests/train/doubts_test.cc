@@ -5,7 +5,7 @@
 
 #include "octet/model/shapes.h"
 
-namespace octet::train {
+namespace octet::train::doubts_test {
 namespace {
 
 config::Config config_of(const std::string& keys) {
@@ -49,4 +49,4 @@ TEST(Fp8Fallbacks, AreToldByTheSizesOfTheModel) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::doubts_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::train {
+namespace octet::train::fault_verdict_test {
 namespace {
 
 using Ranks = std::vector<int>;
@@ -119,4 +119,4 @@ TEST(Faults, AReportArrivesAsItWasSent) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::fault_verdict_test

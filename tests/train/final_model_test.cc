@@ -10,7 +10,7 @@
 #include "octet/base/json.h"
 #include "support/program.h"
 
-namespace octet::train {
+namespace octet::train::final_model_test {
 namespace {
 
 constexpr const char* kTokenizers = OCTET_SOURCE_DIR "/tests/golden/tokenizers/";
@@ -166,4 +166,4 @@ TEST(FinalModel, ATokenizerWithoutAConfigGetsOne) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::final_model_test

@@ -11,7 +11,7 @@
 #include "octet/store/hashes.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::finite_test {
 namespace {
 
 void put(const TensorSlice& slice, std::int64_t element, float value) {
@@ -63,4 +63,4 @@ TEST(FiniteMasters, OneValueOfAnyTensorIsEnough) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::finite_test

@@ -13,7 +13,7 @@
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 
-namespace octet::train {
+namespace octet::train::fit_test {
 namespace {
 
 runtime::InstanceOptions options_of(int stage, precision::RecipeKind kind, model::Recompute level) {
@@ -311,4 +311,4 @@ TEST(Levels, TransposedWeightsAreAChoiceOnlyWhereThereAreSome) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::fit_test

@@ -9,7 +9,7 @@
 #include "octet/model/shapes.h"
 #include "support/temporary_folder.h"
 
-namespace octet::train {
+namespace octet::train::folder_doubts_test {
 namespace {
 
 /// The doubts that name the folder of a checkpoint, or overwrite_output_dir.
@@ -44,4 +44,4 @@ TEST(DoubtsOfAFolder, CheckpointsThatGoAreToldOfOnlyWhereThereAreSome) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::folder_doubts_test

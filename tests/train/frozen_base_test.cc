@@ -13,7 +13,7 @@
 #include "octet/plan/memory.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::frozen_base_test {
 namespace {
 
 struct Found {
@@ -137,4 +137,4 @@ TEST(FrozenBase, EveryKindOfAdapterHasTheSameBitsAtEveryStage) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::frozen_base_test

@@ -8,7 +8,7 @@
 #include "octet/base/error.h"
 #include "support/program.h"
 
-namespace octet::train {
+namespace octet::train::output_folder_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -76,4 +76,4 @@ TEST(OutputFolder, CheckpointsAreSetAsideAndThenRemovedAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::output_folder_test

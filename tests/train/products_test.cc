@@ -6,7 +6,7 @@
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::products_test {
 namespace {
 
 runtime::InstanceOptions options_of(std::int64_t hidden, precision::RecipeKind kind) {
@@ -85,4 +85,4 @@ TEST(Products, NoneInFp8EndTheRunAfterItsFirstStep) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::products_test

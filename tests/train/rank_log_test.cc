@@ -12,7 +12,7 @@
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 
-namespace octet::train {
+namespace octet::train::rank_log_test {
 namespace {
 
 /// Memory that the host does not reach, and nothing else.
@@ -137,4 +137,4 @@ TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::rank_log_test

@@ -17,7 +17,7 @@
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 
-namespace octet::train {
+namespace octet::train::rehearsal_test {
 namespace {
 
 /// What ranks did, in the order in which they did it.
@@ -146,4 +146,4 @@ TEST(Rehearsal, TrainingDoesNotNotice) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::rehearsal_test

@@ -9,7 +9,7 @@
 #include "octet/comm/threads.h"
 #include "support/program.h"
 
-namespace octet::train {
+namespace octet::train::sameness_test {
 namespace {
 
 /// What the ranks throw, each with facts of its own: one message, and silence.
@@ -105,4 +105,4 @@ TEST(Sameness, FactsAreTheBytesOfTheTemplatesFile) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::sameness_test

@@ -6,7 +6,7 @@
 #include "octet/comm/threads.h"
 #include "support/program.h"
 
-namespace octet::train {
+namespace octet::train::sample_log_test {
 namespace {
 
 /// Steps `first` + 1 to `last` of two ranks, of two micro-batches each.
@@ -48,4 +48,4 @@ TEST(SampleLog, AFolderThatTakesNoFileIsAnErrorOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::sample_log_test

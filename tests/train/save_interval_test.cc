@@ -6,7 +6,7 @@
 
 #include "octet/comm/job.h"
 
-namespace octet::train {
+namespace octet::train::save_interval_test {
 namespace {
 
 constexpr double kHour = 3600;
@@ -89,4 +89,4 @@ TEST(SaveInterval, ForgetsWhatIsLongPast) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::save_interval_test

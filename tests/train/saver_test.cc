@@ -21,7 +21,7 @@
 #include "support/program.h"
 #include "support/threads.h"
 
-namespace octet::train {
+namespace octet::train::saver_test {
 namespace {
 
 using test::TemporaryFolder;
@@ -252,4 +252,4 @@ TEST(SaveBeside, AThreadThatEndsOnOneRankAloneIsNoticedThere) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::saver_test

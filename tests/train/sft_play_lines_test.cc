@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace octet::train {
+namespace octet::train::sft_play_lines_test {
 namespace {
 
 using Lines = std::vector<std::string>;
@@ -38,4 +38,4 @@ TEST(SftPlayLines, AreThoseOfItsGuide) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::sft_play_lines_test

@@ -13,7 +13,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::snapshot_test {
 namespace {
 
 struct How {
@@ -118,4 +118,4 @@ TEST(Snapshot, WhatABackwardPassWritesIsNotLeftToBeCopiedBesideIt) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::snapshot_test

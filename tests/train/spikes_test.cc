@@ -8,7 +8,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 
-namespace octet::train {
+namespace octet::train::spikes_test {
 namespace {
 
 store::StepResult step(double loss, double norm = 1) {
@@ -93,4 +93,4 @@ TEST(Spikes, AStateThatNoneWroteIsRefused) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::spikes_test

@@ -11,7 +11,7 @@
 #include "octet/device/cpu.h"
 #include "octet/device/waiting.h"
 
-namespace octet::train {
+namespace octet::train::step_watch_test {
 namespace {
 
 constexpr std::int64_t count = 50000;
@@ -88,4 +88,4 @@ TEST(StepWatch, WaitingForOtherThanMessagesIsNotTheirs) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::step_watch_test

@@ -10,7 +10,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::strict_products_test {
 namespace {
 
 /// A hash of all parameters, the loss and the norm of one step of a model whose matrices are small and whose
@@ -56,4 +56,4 @@ TEST(StrictProducts, AnyNumberOfThreadsGivesTheSameBits) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::strict_products_test

@@ -13,7 +13,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::strict_sampling_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -170,4 +170,4 @@ TEST(StrictAnswersBesideTraining, OfCurrentScalingAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::strict_sampling_test

@@ -6,7 +6,7 @@
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::token_unit_test {
 namespace {
 
 runtime::HostBatch documents_of(const std::vector<int>& lengths) {
@@ -70,4 +70,4 @@ TEST(TokenUnit, FillingUpMovesFp8ByLessThanItsRounding) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::token_unit_test

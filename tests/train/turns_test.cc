@@ -16,7 +16,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
-namespace octet::train {
+namespace octet::train::turns_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -243,4 +243,4 @@ TEST(LogProbabilities, OfAnEmptyOrTooLongSequenceAreRefused) {
 }
 
 }  // namespace
-}  // namespace octet::train
+}  // namespace octet::train::turns_test
