@@ -21,6 +21,13 @@ HostBatch filled_up(HostBatch batch, std::int64_t unit) {
   return batch;
 }
 
+/// Returns the number of values in the whole blocks of an arena that hold `count` of them.
+template <typename T>
+std::size_t aligned(std::size_t count) {
+  constexpr std::size_t kBlock = 256 / sizeof(T);
+  return (count + kBlock - 1) / kBlock * kBlock;
+}
+
 }  // namespace
 
 Staging::Staging(Arena& arena, const StagingOptions& options)
@@ -36,13 +43,12 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
   targets_ = arena.reserve_as<std::int32_t>("batch/targets", labels);
   cu_seqlens_ = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
   if (options.names) names_ = arena.reserve_as<std::uint64_t>("batch/names", tokens);
-  losses_ = options.losses ? sets_.size() : 1;
+  losses_ = options.losses ? sets_ : 1;
   loss_sum_ = arena.reserve_as<double>("batch/loss_sum", losses_);
-  for (HostSet& set : sets_) {
-    set.words = arena.reserve_as<std::int32_t>("batch/words", 2 * tokens + 2 * labels + documents + 1,
-                                               MemoryKind::pinned);
-    if (options.names) set.names = arena.reserve_as<std::uint64_t>("batch/names", tokens, MemoryKind::pinned);
-  }
+  words_of_set_ = aligned<std::int32_t>(2 * tokens + 2 * labels + documents + 1);
+  host_words_ = arena.reserve_as<std::int32_t>("batch/words", sets_ * words_of_set_, MemoryKind::pinned);
+  names_of_set_ = aligned<std::uint64_t>(options.names ? tokens : 0);
+  host_names_ = arena.reserve_as<std::uint64_t>("batch/names", sets_ * names_of_set_, MemoryKind::pinned);
   host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
 }
 
@@ -73,8 +79,9 @@ model::MicroBatch Staging::upload(Stream& stream, const HostBatch& batch, std::s
 
 model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::size_t host_set) {
   check_batch(batch);
-  HostSet& set = sets_.at(host_set);
-  std::int32_t* host = set.words;
+  check(host_set < sets_, "a host set is one of those that were planned");
+  if (host_set >= cu_seqlens_of_.size()) cu_seqlens_of_.resize(host_set + 1);
+  std::int32_t* host = host_words_ + host_set * words_of_set_;
   const auto copy = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {
     std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
     device_.copy_to_device(stream, to, host, from.size() * sizeof(std::int32_t));
@@ -85,15 +92,15 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
   copy(label_rows_, batch.label_rows);
   copy(targets_, batch.targets);
   copy(cu_seqlens_, batch.cu_seqlens);
-  set.cu_seqlens = batch.cu_seqlens;
-  if (names_ != nullptr) send_names(stream, batch, set.names);
+  cu_seqlens_of_[host_set] = batch.cu_seqlens;
+  if (names_ != nullptr) send_names(stream, batch, host_names_ + host_set * names_of_set_);
   model::MicroBatch m;
   m.ids = ids_, m.positions = positions_;
   m.label_rows = label_rows_, m.targets = targets_;
   m.names = names_;
   m.labels = static_cast<std::int64_t>(batch.targets.size());
   m.documents = {.cu_seqlens = cu_seqlens_,
-                 .host_cu_seqlens = set.cu_seqlens.data(),
+                 .host_cu_seqlens = cu_seqlens_of_[host_set].data(),
                  .count = batch.documents(),
                  .max_length = batch.max_length,
                  .tokens = batch.tokens()};

@@ -1,6 +1,7 @@
 #include "octet/store/messages.h"
 
 #include <algorithm>
+#include <array>
 
 #include "segments.h"
 #include "sum_tree.h"
@@ -12,6 +13,26 @@ namespace {
 std::int64_t slice_bytes(comm::Wire wire, DType dtype, std::int64_t count) {
   return static_cast<std::int64_t>(ops::wire_bytes(ops::wire_of_values(wire, dtype), count));
 }
+
+/// What a rank sends for each byte of a collective. Bytes multiply it, and the ranks are looked at once.
+class PerByte {
+ public:
+  explicit PerByte(const comm::Place& place) {
+    for (const bool by_node : {false, true}) {
+      gather_[by_node] = comm::sent_by_gather(place, 1, by_node);
+      wire_[by_node] = comm::sent_by_reduction(place, 1, 0, by_node);
+      inside_[by_node] = comm::sent_by_reduction(place, 0, 1, by_node);
+    }
+  }
+  comm::Sent gather(std::int64_t slice, bool by_node) const { return gather_[by_node] * slice; }
+  comm::Sent reduction(std::int64_t wire, std::int64_t inside, bool by_node) const {
+    comm::Sent sent = wire_[by_node] * wire;
+    return sent += inside_[by_node] * inside;
+  }
+
+ private:
+  std::array<comm::Sent, 2> gather_, wire_, inside_;
+};
 
 /// How far backward goes.
 struct Walk {
@@ -93,21 +114,21 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   sent.beside.sum_passes = policy.reduce_each && !policy.tree ? micro_batches : 1;
   sent.beside.forward_passes = policy.shard_parameters ? micro_batches : 1;
   Counter counter(sent, counted.overlap, walk);
+  const PerByte per_byte(place);
   for (int g = 0; g < walk.groups; ++g) {
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.gather_bytes());
-      counter.gathered(g, comm::sent_by_gather(place, shard, gathers_so),
-                       gathers_of(s.row, g, walk, micro_batches));
+      counter.gathered(g, per_byte.gather(shard, gathers_so), gathers_of(s.row, g, walk, micro_batches));
       if (!s.gradient) continue;
       const comm::Wire wire = reduce_wire(*s.spec, counted);
       counter.reduced(g,
-                      comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),
-                                              slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
-                                              reduces_by_node(counted, place, wire)),
+                      per_byte.reduction(slice_bytes(wire, s.gradient.dtype, s.slice),
+                                         slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
+                                         reduces_by_node(counted, place, wire)),
                       reductions);
       if (s.row.state_axis != Axis::none) continue;
-      counter.sums(g, comm::sent_by_gather(place, slice_bytes(wire, s.total.dtype, s.slice), gathers_so));
+      counter.sums(g, per_byte.gather(slice_bytes(wire, s.total.dtype, s.slice), gathers_so));
     }
   }
   return sent;

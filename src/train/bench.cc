@@ -144,6 +144,7 @@ void Bench::prepare() {
     how.max_micro_batches = static_cast<int>(batch_.accumulation);
   });
   how = with_fitting_level(how, config_, job_, session_.device());
+  job_.together([&] { require_room(how, job_.place(), session_.device()); });
   job_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), how); });
   engine_->initialise(static_cast<std::uint64_t>(config_.seed));
   engine_->store().synchronize(engine_->compute());

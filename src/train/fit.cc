@@ -99,6 +99,14 @@ std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, cons
   });
 }
 
+namespace {
+
+constexpr const char* kGeneralAdvice =
+    "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or raise zero_stage or "
+    "the number of ranks; trainer plan shows what takes the memory";
+
+}  // namespace
+
 plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
                     std::size_t limit) {
   if (const auto best = fastest_that_fits(candidates, place, kind, limit)) return *best;
@@ -110,10 +118,7 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
        .found = human_bytes(static_cast<double>(plan_memory(candidates.build(least), place, kind).bytes)) +
                 " with per_device_train_batch_size=" + std::to_string(least.micro) + " " +
                 plan::keys_of(least.level),
-       .fix = candidates.advice
-                  ? candidates.advice(limit)
-                  : "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or "
-                    "raise zero_stage or the number of ranks; trainer plan shows what takes the memory",
+       .fix = candidates.advice ? candidates.advice(limit) : kGeneralAdvice,
        .code = ExitCode::usage});
 }
 
@@ -143,6 +148,25 @@ bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& plac
   for (const plan::MemoryRow& row : memory.host) passing = std::max(passing, row.bytes);
   return memory.pinned_bytes() + passing <=
          host_free / 4 * 3 / static_cast<std::size_t>(std::max(1, place.local_size));
+}
+
+void require_room(const runtime::InstanceOptions& options, const comm::Place& place, const Device& device,
+                  const std::function<std::string(std::size_t)>& advice) {
+  const MemoryInfo memory = device.memory();
+  // Ranks of a host that computes share its memory.
+  const auto sharing =
+      static_cast<std::size_t>(device.host_reaches_memory() ? std::max(1, place.local_size) : 1);
+  const std::size_t need = plan_memory(options, place, device.stands_for()).bytes;
+  const std::size_t free = memory.free / sharing;
+  if (need <= free) return;
+  throw Error(
+      {.what = "the run does not fit the memory of its device",
+       .expected = "at most " + human_bytes(static_cast<double>(free)) + " per rank",
+       .found = human_bytes(static_cast<double>(need)),
+       .where = device.description(),
+       .fix = advice ? advice(free) : std::string("lower per_device_train_batch_size, ") + kGeneralAdvice,
+       // Other programs may give memory back, but a device does not grow.
+       .code = need > memory.total / sharing ? ExitCode::usage : ExitCode::failure});
 }
 
 void require_host_room(const plan::Memory& memory, const comm::Place& place, std::size_t host_free) {

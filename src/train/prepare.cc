@@ -280,7 +280,11 @@ void Run::prepare_engine() {
     if (checkpoint_)
       job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
     // Before a rank of a host takes any of it.
-    job_.together([&] { look_at_host_room(options); });
+    job_.together([&] {
+      look_at_host_room(options);
+      require_room(options, job_.place(), session_.device(),
+                   [&](std::size_t limit) { return memory_advice(sample_shape(), limit); });
+    });
     job_.together([&] { build_engine(options); });
     if (!checkpoint_) break;
     wrong = read_checkpoint();

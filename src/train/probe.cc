@@ -341,6 +341,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
       how.added.push_back(std::move(adapter));
   });
   how = with_fitting_level(std::move(how), config, job, session.device());
+  job.together([&] { require_room(how, job.place(), session.device()); });
   job.together([&] { engine = std::make_unique<Engine>(session.device(), job, session.data(), how); });
   if (config.train_from_scratch) {
     engine->initialise(static_cast<std::uint64_t>(config.seed));

@@ -51,18 +51,18 @@ class Staging {
   const double* host_losses() const { return host_losses_; }
 
  private:
-  struct HostSet {
-    std::int32_t* words = nullptr;   ///< pinned where that matters
-    std::uint64_t* names = nullptr;  ///< pinned likewise
-    std::vector<std::int32_t> cu_seqlens;
-  };
   void check_batch(const HostBatch& batch) const;
   model::MicroBatch send(Stream& stream, const HostBatch& batch, std::size_t host_set);
   void send_names(Stream& stream, const HostBatch& batch, std::uint64_t* host);
 
   Device& device_;
   StagingOptions options_;
-  std::vector<HostSet> sets_;
+  std::size_t sets_;
+  // Pinned if that matters: a block for each set. There may be a million sets, of which few are used.
+  std::int32_t* host_words_ = nullptr;
+  std::uint64_t* host_names_ = nullptr;
+  std::size_t words_of_set_ = 0, names_of_set_ = 0;
+  std::vector<std::vector<std::int32_t>> cu_seqlens_of_;  ///< of the sets that were used
   std::int32_t *ids_ = nullptr, *positions_ = nullptr, *label_rows_ = nullptr, *targets_ = nullptr,
                *cu_seqlens_ = nullptr;
   std::uint64_t* names_ = nullptr;  ///< null where they are not wanted

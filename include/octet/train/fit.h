@@ -75,6 +75,12 @@ runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, co
 bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
                        std::size_t limit, std::size_t host_free);
 
+/// Throws Error if an engine at `place` holds more than its share of what the device has free, before
+/// anything is allocated: with code usage if the device is too small, else with code failure. `advice`: what
+/// to change so that a rank fits so many bytes; empty: a general sentence.
+void require_room(const runtime::InstanceOptions& options, const comm::Place& place, const Device& device,
+                  const std::function<std::string(std::size_t limit)>& advice = {});
+
 /// Throws Error where the optimizer's state is to lie in the host's memory and what all ranks of a host hold
 /// there is more than the `host_free` bytes that are free.
 void require_host_room(const plan::Memory& memory, const comm::Place& place, std::size_t host_free);
