@@ -14,7 +14,7 @@
 #include "cli/task.h"
 #include "octet/cli/cli.h"
 
-namespace octet::test {
+namespace octet::test::exit_codes_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -412,4 +412,4 @@ TEST_F(ExitCodes, OfSizesThatFp8CannotTake) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::exit_codes_test

@@ -13,7 +13,7 @@
 #include "octet/cli/cli.h"
 #include "octet/config/schema.h"
 
-namespace octet::test {
+namespace octet::test::sizes_test {
 namespace {
 
 struct Answer {
@@ -125,4 +125,4 @@ TEST(LargeSizes, ThatCannotFitAreRefusedBeforeTheyAreAllocated) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::sizes_test
