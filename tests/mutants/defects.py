@@ -1,5 +1,7 @@
 """What `mutants` and `generate` share: places in sources, one changed file compiled and linked, test programs started."""
 
+import atexit
+import fnmatch
 import functools
 import json
 import os
@@ -9,6 +11,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 
@@ -62,15 +65,14 @@ def bodies(text, name):
 
 @functools.lru_cache(maxsize=None)
 def tests_of(program):
-    """Returns the suites of a test program as its sources name them, or None if there is no such program."""
+    """Returns the suites of a test program as GoogleTest names them, or None if there is no such program."""
     folder = SOURCE / "tests" / program.removesuffix("_tests").removesuffix("_mpi")
     if not program.endswith("_tests") or not folder.is_dir():
         return None
-    names = set()
-    for path in folder.glob("*.cc"):
-        text = path.read_text()
-        names.update(re.findall(r"^(?:TEST|TEST_F|TEST_P|TYPED_TEST)\(\s*(\w+)", text, re.M))
-    return names
+    text = "".join(path.read_text() for path in sorted(folder.glob("*.cc")))
+    names = set(re.findall(r"^TEST(?:_F)?\(\s*(\w+)", text, re.M))
+    names |= {f"{suite}/0" for suite in re.findall(r"^TYPED_TEST\(\s*(\w+)", text, re.M)}
+    return names | {"/".join(pair) for pair in re.findall(r"INSTANTIATE_TEST_SUITE_P\(\s*(\w+),\s*(\w+)", text)}
 
 
 def complaint_about_run(run):
@@ -80,25 +82,24 @@ def complaint_about_run(run):
     if suites is None:
         return f"{run}: there is no test program {program}"
     for part in filters.split("-")[0].split(":") if filters else []:
-        pattern = part.split(".")[0].split("/")
-        if not any(re.fullmatch(re.escape(word).replace(r"\*", ".*"), suite) for word in pattern for suite in suites):
-            return f"{run}: no suite of tests/{program.removesuffix('_tests')} fits {part}"
+        if not any(fnmatch.fnmatchcase(suite, part.split(".")[0]) for suite in suites):
+            return f"{run}: no suite of tests/{program.removesuffix('_tests')} is called {part.split('.')[0]}"
     return ""
 
 
 class Build:
     """A build folder with compiled tests. Nothing in it is changed: changed objects and programs lie in a folder of their own."""
 
-    def __init__(self, folder, work):
-        self.folder, self.work = folder.resolve(), work.resolve()
+    def __init__(self, folder):
+        self.folder = folder.resolve()
         database = self.folder / "compile_commands.json"
         if not database.exists():
             raise Trouble(f"{self.folder} is no build folder; run launch/test --fast first, or name another one with --build")
         entries = json.loads(database.read_text())
         self.commands = {Path(e["file"]): shlex.split(e["command"]) for e in entries}
         self.links = {}
-        shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True)
+        self.work = Path(tempfile.mkdtemp(prefix="mutants.", dir=self.folder))
+        atexit.register(shutil.rmtree, self.work, ignore_errors=True)
         self.environment = dict(os.environ, OMP_WAIT_POLICY="passive", OMPI_ALLOW_RUN_AS_ROOT="1",
                                 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 
