@@ -256,6 +256,8 @@ TEST(Derive, ABatchThatDoesNotDivideNamesNumbersThatDo) {
   EXPECT_SAYS(text, "a multiple of 20");
   EXPECT_SAYS(text, "per_device_train_batch_size: 4 or 8");
   EXPECT_SAYS(text, "global_batch_size: 60 or 80");
+  EXPECT_SAYS(message("per_device_train_batch_size: 3\nglobal_batch_size: 28", 4),
+              "per_device_train_batch_size: 1 or 7");
   EXPECT_SAYS(message("per_device_train_batch_size: 8\nglobal_batch_size: 4", 3), "global_batch_size: 24");
   EXPECT_SAYS(
       message("per_device_train_batch_size: 1\nglobal_batch_size: 8\ngradient_accumulation_steps: 3", 4),
@@ -303,6 +305,7 @@ TEST(Derive, ThePartialGroupAtTheEndOfAnEpochSteps) {
   EXPECT_EQ(steps_per_epoch(0, 4), 1);
   EXPECT_EQ(total_steps(read("num_train_epochs: 1.5").config, 3), 5);
   EXPECT_EQ(total_steps(read("max_steps: 2").config, 3), 2);
+  EXPECT_EQ(total_steps(read("max_steps: 1\nnum_train_epochs: 5").config, 3), 1);
   EXPECT_THROW(total_steps(read("num_train_epochs: 1e300").config, 3), Error);
 }
 

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -527,6 +529,23 @@ TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
       EXPECT_LT(scaled[i], scaled[i - 1]);
     }
   }
+}
+
+// The formula of transformers' _compute_llama3_parameters.
+TEST(Rope, Llama3FollowsItsFormula) {
+  Rope rope{.kind = RopeKind::llama3, .theta = 500000.0, .factor = 8.0, .original_max_positions = 8192};
+  rope.low_freq_factor = 1.5;
+  rope.high_freq_factor = 5.0;
+  const std::vector<float> found = inverse_frequencies(rope, 128);
+  const std::vector<float> plain = inverse_frequencies({.theta = 500000.0}, 128);
+  std::set<int> ranges;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const double f = static_cast<double>(plain[i]), turns = 8192 * f / (2 * std::acos(-1.0));
+    const double kept = std::clamp((turns - 1.5) / (5.0 - 1.5), 0.0, 1.0);
+    ranges.insert(kept == 0 ? 0 : kept == 1 ? 2 : 1);
+    EXPECT_NEAR(found[i] / ((1 - kept) * f / 8 + kept * f), 1, 2e-7) << i;
+  }
+  EXPECT_EQ(ranges.size(), 3u) << "the sample has frequencies of all three ranges";
 }
 
 }  // namespace

@@ -35,6 +35,7 @@ StepScalars finish(const Limbs& limbs, double label_tokens, float max_grad_norm)
   StepScalars s;
   s.label_tokens = label_tokens;
   s.max_grad_norm = max_grad_norm;
+  s.grad_norm = s.grad_scale = 7.0f;  // of the step before
   CpuStream stream;
   finish_norm(stream, limbs.data(), &s);
   return s;
@@ -53,7 +54,7 @@ double sum_as_promised(const std::vector<float>& x, std::size_t b) {
 }
 
 TEST(SquareSum, WholeNumbersAddUpToTheirExactSum) {
-  for (const std::int64_t n : {0, 1, 127, 128, 129, 1023, 1024, 1025, 10000}) {
+  for (const std::int64_t n : {0, 1, 127, 128, 129, 1023, 1024, 1025, 10000, 300000}) {
     std::vector<float> x;
     unsigned __int128 want = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -180,13 +181,27 @@ TEST(FinishNorm, ClipsAsPyTorchDoes) {
 }
 
 TEST(FinishNorm, AllBitsOfTheSumCount) {
-  // 2^53 + 1 and a bit far below round up to 2^53 + 2 in double; the tie alone would go to even.
+  // t^2 + 2^-4 is a tie of doubles: it rounds down to t^2, and with a bit far below it rounds up. t itself is
+  // a tie of floats.
+  constexpr std::int64_t t = (3 << 23) + 1;
   Limbs limbs(kExactLimbs + 1);
-  limbs[17] = 1 << 21;
-  limbs[16] = 1;
-  limbs[2] = 1;
-  const StepScalars s = finish(limbs, 1, 0);
-  EXPECT_EQ(s.grad_norm, static_cast<float>(std::sqrt(0x1p53 + 2)));
+  limbs[17] = (t * t) >> 32;
+  limbs[16] = (t * t) & 0xFFFFFFFF;
+  limbs[15] = 1 << 28;
+  EXPECT_EQ(finish(limbs, 1, 0).grad_norm, static_cast<float>(t - 1));
+  for (const std::size_t far_below : {14u, 2u, 0u}) {
+    Limbs more = limbs;
+    more[far_below] = 1;
+    EXPECT_EQ(finish(more, 1, 0).grad_norm, static_cast<float>(t + 1)) << far_below;
+  }
+  // The first and the last limb, and what the last one carries.
+  Limbs first(kExactLimbs + 1), last(kExactLimbs + 1);
+  first[0] = 1;
+  EXPECT_EQ(finish(first, 0x1p-200, 0).grad_norm, 0x1p-56f);
+  last[kExactLimbs - 1] = 1;
+  EXPECT_EQ(finish(last, 0x1p200, 0).grad_norm, 0x1p40f);
+  last[kExactLimbs - 1] = std::int64_t{1} << 62;
+  EXPECT_EQ(finish(last, 0x1p200, 0).grad_norm, 0x1p71f);
   // Limbs that several ranks filled beyond 32 bits carry.
   Limbs full(kExactLimbs + 1);
   full[15] = std::int64_t{1} << 62;
@@ -231,6 +246,7 @@ TEST(AdamW, IsTheFloat32StatementOfPyTorchBitForBit) {
   const AdamWSpan spans[] = {{.begin = 0, .count = 1100, .decay = true, .amax_index = 1},
                              {.begin = 1280, .count = 1721, .decay = false}};
   AdamWArgs args = o.args();
+  args.eps = 0.01;  // large enough to show in every element
   args.spans = spans;
   CpuStream stream;
   adamw(stream, args);
@@ -255,7 +271,7 @@ TEST(AdamW, IsTheFloat32StatementOfPyTorchBitForBit) {
     v = v + scaled * g;
     const float root = std::sqrt(v) / static_cast<float>(std::sqrt(static_cast<double>(s.bias_correction2)));
     const float step = static_cast<float>(lr / static_cast<double>(s.bias_correction1)) * m;
-    w = w - step / (root + static_cast<float>(1e-8));
+    w = w - step / (root + static_cast<float>(0.01));
     ASSERT_EQ(o.master[i], w) << i;
     ASSERT_EQ(o.m[i], m) << i;
     ASSERT_EQ(o.v[i], v) << i;

@@ -2,6 +2,7 @@
 
 #include <cfloat>
 #include <limits>
+#include <vector>
 
 #include "ops/tensor.h"
 
@@ -192,6 +193,23 @@ TEST(CurrentScale, FollowsTransformerEngineAtTheEdges) {
     EXPECT_EQ(scale[i], want[i]) << i;
     EXPECT_EQ(inverse[i], 1.0f / want[i]) << i;
   }
+}
+
+TEST(CurrentScale, WritesItsOwnPlacesAlone) {
+  const float amax[] = {2.0f, 4.0f, 8.0f};
+  const auto e4 = std::uint8_t(DType::e4m3);
+  const std::uint8_t formats[] = {e4, e4, e4};
+  float scale[3] = {-1, -1, -1}, inverse[6] = {-1, -1, -1, -1, -1, -1};
+  CpuStream stream;
+  current_scale(stream, {.amax = amax,
+                         .formats = formats,
+                         .scale = scale,
+                         .scale_inv = inverse,
+                         .count = 2,
+                         .inverse_stride = 2});
+  EXPECT_EQ(std::vector<float>(scale, scale + 3), (std::vector<float>{224.0f, 112.0f, -1.0f}));
+  EXPECT_EQ(std::vector<float>(inverse, inverse + 6),
+            (std::vector<float>{1 / 224.0f, -1.0f, 1 / 112.0f, -1.0f, -1.0f, -1.0f}));
 }
 
 // One tensor with its history as TransformerEngine keeps it, row 0 being where the next amax is staged.

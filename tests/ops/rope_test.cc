@@ -36,6 +36,20 @@ TEST(Rope, TheTableHoldsCosinesAndSinesOfFp32Angles) {
   }
 }
 
+TEST(Rope, TheTableEndsWithItsLastPosition) {
+  const float inv_freq[] = {1.0f, 0.1f};
+  std::vector<float> cosine(7, -9.0f), sine(7, -9.0f);
+  CpuStream stream;
+  rope_table(stream, {.inv_freq = inv_freq,
+                      .factor = 1.0f,
+                      .positions = 3,
+                      .half_dim = 2,
+                      .cosine = cosine.data(),
+                      .sine = sine.data()});
+  EXPECT_EQ(cosine[6], -9.0f);
+  EXPECT_EQ(sine[6], -9.0f);
+}
+
 void expect_rotation(std::int64_t tokens, const Heads& heads, DType dtype, bool inverse) {
   SCOPED_TRACE(testing::Message() << tokens << " tokens, head_dim " << heads.head_dim << " "
                                   << name_of(dtype));

@@ -136,6 +136,19 @@ TEST(Schedule, WarmupStableDecayHasThreePhases) {
                                                                   {"warmup_type", "1-sqrt"}});
   EXPECT_NEAR(at(root, 35), 0.5, 1e-15);
   EXPECT_NEAR(at(root, 5), 1 - std::sqrt(0.5), 1e-15);
+  const ScheduleOptions wave = options_of("warmup_stable_decay", {{"warmup_type", "cosine"}});
+  for (const std::int64_t step : {0, 1, 4, 9}) {
+    EXPECT_NEAR(at(wave, step), double(1 - half_cosine(static_cast<long double>(step) / 10)), 1e-15) << step;
+  }
+}
+
+TEST(Schedule, OneStepAfterTheWarmUpIsAWholeCourse) {
+  for (const char* name : {"linear", "cosine"}) {
+    ScheduleOptions options = options_of(name);
+    options.total_steps = 11;
+    EXPECT_EQ(at(options, 10), 1.0) << name;
+    EXPECT_EQ(at(options, 11), 0.0) << name;
+  }
 }
 
 TEST(Schedule, WarmupStableDecayIsStableForAThirdUnlessTold) {
@@ -151,7 +164,7 @@ TEST(Schedule, WarmupStableDecayIsStableForAThirdUnlessTold) {
 // _get_wsd_scheduler_lambda, from the mathematics in long double at every step of runs of several shapes.
 TEST(Schedule, CosineWarmupWithMinLrIsThatOfTransformersAtEveryStep) {
   const long double pi = std::acos(-1.0L);
-  for (const std::int64_t warmup : {0, 1, 10}) {
+  for (const std::int64_t warmup : {0, 1, 2, 10}) {
     for (const double cycles : {0.5, 1.25}) {
       for (const double start : {-1.0, 0.0, 0.3}) {
         ScheduleOptions options =
