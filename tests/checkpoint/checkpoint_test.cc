@@ -190,6 +190,7 @@ TEST(Checkpoint, EveryElementMustBeGivenExactlyOnce) {
   using Slices = std::vector<std::vector<TensorSlice>>;
   const std::vector<std::pair<Slices, const char*>> cases = {
       {{{slice(0, 5)}, {slice(4, 6)}}, "from element 4, by ranks 0 and 1"},
+      {{{}, {slice(0, 5)}, {slice(4, 6)}}, "from element 4, by ranks 1 and 2"},
       {{{slice(0, 10)}, {slice(0, 10)}}, "twice"},
       {{{slice(0, 5)}, {slice(6, 4)}}, "none from element 5"},
       {{{slice(0, 5)}, {slice(5, 4)}}, "none from element 9"},
@@ -203,6 +204,8 @@ TEST(Checkpoint, EveryElementMustBeGivenExactlyOnce) {
     EXPECT_NE(errors[1], "none") << "every rank must learn of it";
     EXPECT_FALSE(std::filesystem::exists(scratch / "out"));
   }
+  EXPECT_EQ(errors_of_saving(scratch / "empty", {{slice(0, 10)}, {slice(5, 0)}})[0], "none");
+  std::filesystem::remove_all(scratch / "empty");
   auto odd = slice(0, 10);
   odd.name = "a//b";
   EXPECT_NE(errors_of_saving(scratch / "out", {{odd}})[0].find("cannot stand in an HDF5 file"),

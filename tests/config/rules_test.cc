@@ -306,6 +306,9 @@ TEST(Derive, ThePartialGroupAtTheEndOfAnEpochSteps) {
   EXPECT_EQ(total_steps(read("num_train_epochs: 1.5").config, 3), 5);
   EXPECT_EQ(total_steps(read("max_steps: 2").config, 3), 2);
   EXPECT_EQ(total_steps(read("max_steps: 1\nnum_train_epochs: 5").config, 3), 1);
+  Config none = read("num_train_epochs: 1.5").config;
+  none.max_steps = 0;
+  EXPECT_EQ(total_steps(none, 3), 5);
   EXPECT_THROW(total_steps(read("num_train_epochs: 1e300").config, 3), Error);
 }
 
