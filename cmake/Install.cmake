@@ -45,6 +45,7 @@ if(NOT CMAKE_CROSSCOMPILING)
 endif()
 install(FILES docs/man/octet-mpirun.1 docs/man/octet-check-hosts.1 docs/man/octet-all.1 docs/man/octet-supervise.1
         DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES cmake/octet.modulefile DESTINATION ${CMAKE_INSTALL_DATADIR}/modulefiles RENAME octet)
 
 # Apache Arrow: what the build fetched goes along, what the system has is found there again.
