@@ -1,13 +1,39 @@
 # Hostfiles, mpirun's options that name hosts or count ranks, and limits of the system: launch/mpirun and launch/check-hosts
 # refuse what cannot work before mpirun sees it. Sourced.
 
+# Puts a text into REPLY, with control characters as escapes (\x1b): a terminal would obey them.
+escape() { # text
+  local LC_ALL=C rest=$1 plain char
+  REPLY=''
+  while plain=${rest%%[$'\001'-$'\010'$'\012'-$'\037\177\302']*} && [ "$plain" != "$rest" ]; do
+    REPLY+=$plain char=${rest:${#plain}:1} rest=${rest:${#plain}+1}
+    if [ "$char" != $'\302' ]; then
+      printf -v char '\\x%02x' "'$char"
+    elif [[ $rest == [$'\200'-$'\237']* ]]; then # U+0080 to U+009F
+      char="\\xc2\\x$(printf %s "${rest:0:1}" | od -An -tx1 | tr -d ' ')" rest=${rest:1}
+    fi
+    REPLY+=$char
+  done
+  REPLY+=$rest
+}
+# Prints a line. Names and values in it may hold any character.
+tell() { # text...
+  escape "$*"
+  printf '%s\n' "$REPLY"
+}
+# Prints lines of another program.
+tell_lines() { # text
+  local line
+  while IFS= read -r line; do tell "$line"; done <<<"$1"
+}
+
 # Prints an error and returns 64.
 refused() { # what, expected, found, where, what to do
-  echo "error: $1" >&2
-  echo "  expected: $2" >&2
-  echo "  found:    $3" >&2
-  echo "  where:    $4" >&2
-  echo "  to do:    $5" >&2
+  tell "error: $1" >&2
+  tell "  expected: $2" >&2
+  tell "  found:    $3" >&2
+  tell "  where:    $4" >&2
+  tell "  to do:    $5" >&2
   return 64
 }
 

@@ -37,9 +37,9 @@ filter() {
       printf '%s\n' "$line"
     fi
   done
-  [ -z "$block" ] || printf '%s\n' "$block"
+  [ -z "$block" ] || tell_lines "$block"
   # Words that no cause is known for may help; the program may have gone on after them.
-  if [ ${#raw[@]} -gt 0 ] && [ "${cause:-$mpi_failed}" -eq "$mpi_failed" ]; then printf '%s\n' "${raw[@]}"; fi
+  if [ ${#raw[@]} -gt 0 ] && [ "${cause:-$mpi_failed}" -eq "$mpi_failed" ]; then tell_lines "$(printf '%s\n' "${raw[@]}")"; fi
   case $untold in 0 | "$answered" | "$told_of_end") untold=${cause:-$untold} ;; esac
   return "$untold"
 }
@@ -72,37 +72,37 @@ banner() {
   *"unable to reliably start one or more daemons"*) [ "$untold" = "$unknown_host" ] || untold=$not_started ;;
   *" calling \"abort\". This may have caused"*)
     untold=$aborted
-    printf '%s\n' "$1"
+    tell_lines "$1"
     ;;
   *"PRTE has lost communication with a remote daemon"* | *"help about: node-died "*)
     [ "$untold" = "$not_started" ] || untold=$lost_a_host
-    printf '%s\n' "$1"
+    tell_lines "$1"
     ;;
   *"help about: prun:exe-"*)
     echo "error: mpirun cannot start a program: it is not there, or may not be executed"
-    echo "  where:    mpirun $arguments"
+    tell "  where:    mpirun $arguments"
     echo "  to do:    look at its name, and for it on every host"
     ;;
   *"as it could not access or execute an executable: Executable: "*" Node: "*)
     words=${words##*Executable: }
     echo "error: mpirun cannot start a program: it is not there, or may not be executed"
-    echo "  found:    ${words%% Node: *}, on $(sed -E 's/.* Node: ([^ ]+) .*/\1/' <<<"$words")"
-    echo "  where:    mpirun $arguments"
+    tell "  found:    ${words%% Node: *}, on $(sed -E 's/.* Node: ([^ ]+) .*/\1/' <<<"$words")"
+    tell "  where:    mpirun $arguments"
     echo "  to do:    look at its name, and for it on every host"
     untold=$wrong_call
     ;;
   *"No executable was specified on the mpirun command line"*)
     echo "error: mpirun is given no program to start"
     echo "  expected: launch/mpirun -np RANKS build/bin/trainer config.yaml"
-    echo "  where:    mpirun${arguments:+ $arguments}"
+    tell "  where:    mpirun${arguments:+ $arguments}"
     echo "  to do:    name the program behind mpirun's options"
     untold=$wrong_call
     ;;
   *"a parameter given to a command line option does not match the expected format: "*)
     words=${words##*expected format: }
     echo "error: the value of one of mpirun's options cannot be used"
-    echo "  found:    ${words%% This is *}"
-    echo "  where:    mpirun $arguments"
+    tell "  found:    ${words%% This is *}"
+    tell "  where:    mpirun $arguments"
     echo "  to do:    give such a value as mpirun --help names, a number of ranks for -np"
     untold=$wrong_call
     ;;
@@ -110,16 +110,16 @@ banner() {
     words=${words##*the hostfile: }
     echo "error: the hostfile cannot be read"
     echo "  expected: a file with a line for each host: NAME slots=RANKS"
-    echo "  found:    $(sed -E 's/ (Check to make sure|---).*$//' <<<"$words")"
-    echo "  where:    mpirun $arguments"
+    tell "  found:    $(sed -E 's/ (Check to make sure|---).*$//' <<<"$words")"
+    tell "  where:    mpirun $arguments"
     echo "  to do:    name a file that is there and holds such lines; hostfiles/ has examples"
     untold=$wrong_call
     ;;
   *"detected a bad parameter in the hostfile: "* | *"No nodes are available for this job"*)
     echo "error: the hostfile names no host that ranks can be started on"
     echo "  expected: a file with a line for each host: NAME slots=RANKS"
-    echo "  found:    $(sed -E 's/.*the hostfile: //; s/^.*No nodes are available.*/no host/; s/ ?-{70,}//' <<<"$words")"
-    echo "  where:    mpirun $arguments"
+    tell "  found:    $(sed -E 's/.*the hostfile: //; s/^.*No nodes are available.*/no host/; s/ ?-{70,}//' <<<"$words")"
+    tell "  where:    mpirun $arguments"
     echo "  to do:    write such lines; hostfiles/ has examples"
     untold=$wrong_call
     ;;
@@ -135,22 +135,22 @@ banner() {
     raw+=("$1")
     [ -z "${told:-}" ] || echo failed >&"$told"
     ;;
-  *"An internal error has occurred in ORTE"*) [ "$untold" = "$wrong_call" ] || printf '%s\n' "$1" ;; # its end after these
+  *"An internal error has occurred in ORTE"*) [ "$untold" = "$wrong_call" ] || tell_lines "$1" ;; # its end after these
   *"noticed that process rank "*" exited on signal "*)
     signal=${words##* exited on signal }
     signal=${signal%%.*}
     # The largest signal is 64: a higher number is 128 less than a code of mpirun or of whatever ran.
     if [ "${signal%% *}" -gt 64 ] 2>/dev/null; then
-      echo "warning: rank $(sed -E 's/.*process rank ([0-9]+) with PID [0-9]+ on node ([^ ]+) .*/\1 on \2/' <<<"$words") ended with code $((128 + ${signal%% *}))"
+      tell "warning: rank $(sed -E 's/.*process rank ([0-9]+) with PID [0-9]+ on node ([^ ]+) .*/\1 on \2/' <<<"$words") ended with code $((128 + ${signal%% *}))"
       return
     fi
     [ "${signal%% *}" -eq "$(kill -l USR2)" ] && return # asked to stop before it could answer
     untold=$told_of_end
-    echo "error: a rank was ended by signal $signal, and the others with it"
-    echo "  where:    rank $(sed -E 's/.*process rank ([0-9]+) with PID [0-9]+ on node ([^ ]+) .*/\1 on \2/' <<<"$words")"
+    tell "error: a rank was ended by signal $signal, and the others with it"
+    tell "  where:    rank $(sed -E 's/.*process rank ([0-9]+) with PID [0-9]+ on node ([^ ]+) .*/\1 on \2/' <<<"$words")"
     to_do_after "${signal%% *}"
     ;;
-  *) printf '%s\n' "$1" ;;
+  *) tell_lines "$1" ;;
   esac
 }
 

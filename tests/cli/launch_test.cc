@@ -648,6 +648,32 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
 }
 
 // MPI's own words at its start become one message.
+// A terminal obeys control characters: names that hold them are shown with escapes.
+TEST_F(Mpirun, ControlCharactersInNamesReachNoTerminal) {
+  const std::string bad = "a\\033]0;b\\007\\r\\302\\233c", shown = "a\\x1b]0;b\\x07\\x0d\\xc2\\x9bc";
+  const std::string rule = "echo " + std::string(76, '-') + "\n";
+  stands_in("mpirun (Open MPI) 4.1.4", "exec >&2\n" + rule + "printf 'The value of " + bad +
+                                           " cannot be used.\\nNode: x\\n'\n" + rule + "exit 5");
+  const std::string name = "\"$(printf '" + bad + "')\"";
+  spill(folder_ / "hosts", "good slots=1\n");
+  const std::string launch = OCTET_SOURCE_DIR "/launch/";
+  const std::string tmp = "TMPDIR=" + folder_.path() + " ";
+  for (const std::string& command :
+       {tmp + launch + "mpirun -np " + name + " prog",
+        tmp + launch + "mpirun --hostfile " + name + " -np 2 prog",
+        tmp + launch + "mpirun --host " + name + ":x -np 2 prog", tmp + launch + "mpirun -np 2 prog " + name,
+        tmp + "OCTETRUN_MPIRUN_FILE=/none/" + name + " " + launch + "mpirun -np 2 prog",
+        launch + "check-hosts " + name}) {
+    script("bin/call", command);
+    const Outcome outcome = run("call");
+    EXPECT_NE(outcome.code, 0) << command;
+    EXPECT_NE(outcome.both().find(shown), std::string::npos) << command << "\n" << outcome.both();
+    for (const unsigned char c : outcome.both())
+      EXPECT_TRUE(c >= 0x20 || c == '\n') << command << ": " << static_cast<int>(c);
+    EXPECT_EQ(outcome.both().find("\xc2\x9b"), std::string::npos) << command;
+  }
+}
+
 TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
   const std::string rule = "--------------------------------------------------------------------------\n";
   struct Case {
