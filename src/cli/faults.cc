@@ -1,11 +1,13 @@
 #include "faults.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstddef>
 #include <string_view>
 
+#include "octet/base/ending.h"
 #include "octet/base/log.h"
 
 namespace octet::cli {
@@ -25,13 +27,18 @@ void write(std::string_view text) {
   log::write_from_handler(text.data(), text.size());
 }
 
+bool tells = true;
+
 void tell(int signal, siginfo_t* info, void*) {
+  // The error is printed already, and only the cleaning up has failed.
+  if (const int code = noted_ending(); code >= 0 && info->si_code > 0) ::_exit(code);
   // The instruction runs again after the handler, and its signal then ends the program.
   std::signal(signal, SIG_DFL);
   if (info->si_code <= 0) {
     std::raise(signal);
     return;
   }
+  if (!tells) return;
   if (signal == SIGILL) {
     write(
         "\nerror: the program met an instruction that this CPU does not have (signal 4)\n"
@@ -55,7 +62,8 @@ void tell(int signal, siginfo_t* info, void*) {
 
 }  // namespace
 
-void tell_of_faults() {
+void tell_of_faults(bool print) {
+  tells = print;
   for (const int signal : {SIGSEGV, SIGILL}) {
     struct sigaction before {};
     if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;

@@ -8,6 +8,7 @@
 #include "command.h"
 #include "faults.h"
 #include "help/description.h"
+#include "octet/base/ending.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -87,6 +88,7 @@ std::string help(const Arguments& topic) {
 }
 
 int printed(const Error& e) {
+  note_ending(static_cast<int>(e.code()));
   if (e.problem().what.empty()) {
     // Another rank prints it. mpirun ends all ranks when the first has failed: that one should be it.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
@@ -199,7 +201,7 @@ int run(int argc, const char* const* argv) {
   const EndsItself ends_itself;
   const Arguments arguments(argv + 1, argv + std::max(1, argc));
   // Under launch/mpirun the launcher reports the signal.
-  if (!comm::stops_are_handed_on(environment_variable)) tell_of_faults();
+  tell_of_faults(!comm::stops_are_handed_on(environment_variable));
   answer_stops(arguments);
   cpu::spare_limited_memory();
   // As the user set it, before the program changes it for the driver.

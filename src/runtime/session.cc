@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "octet/base/ending.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -191,6 +192,7 @@ int Session::failed() {
   } catch (const std::exception& e) {
     const Problem problem = problem_of(e).value_or(
         Problem{.what = "internal error on rank " + std::to_string(place_.rank) + ": " + e.what()});
+    note_ending(static_cast<int>(problem.code));
     // A silent Error says that another rank has printed it; one thrown by together() is known to all.
     if (!problem.what.empty()) log::error(Error(placed(problem, place_, device)).what());
     if (place_.size > 1 && !problem.agreed) job_->abort(static_cast<int>(problem.code));

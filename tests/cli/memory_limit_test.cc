@@ -1,0 +1,53 @@
+// Too little address space ends a command with one message and a documented code.
+#include <filesystem>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+// 133 MiB is enough to load the libraries and too little to start; the last limit is about what a run needs.
+TEST(MemoryLimits, OfEveryCommandGiveOneMessageAndADocumentedCode) {
+  const Task& task = Task::get();
+  const TemporaryFolder folder("memory_limits");
+  const std::string run = folder / "run";
+  expect_success(trainer(task.train(run, "max_steps=1 save_steps=1 device=cpu")));
+  const std::string model = run + " --template chatml --device cpu ";
+  const std::string limited = folder / "limited";
+  spill(limited, "#!/bin/bash\nulimit -v $1\nshift\nexec " OCTET_TRAINER " \"$@\"\n");
+  std::filesystem::permissions(limited, std::filesystem::perms::owner_all);
+  const std::string commands[] = {
+      task.train(folder / "other", "max_steps=1 overwrite_output_dir=true device=cpu"),
+      "plan " + task.config() + " output_dir=" + (folder / "plan"),
+      "generate " + model + "--max-new 1 hello",
+      "generate " + model + "--score --overwrite --file " + task.held_out() + " --out " + (folder / "scores"),
+      "export " + run + "/checkpoint-1 " + (folder / "exported") + " --overwrite",
+  };
+  for (const int ranks : {1, 2}) {
+    for (const std::string& command : commands) {
+      for (const int mib : {133, 160, 240}) {
+        if (ranks == 2 && (&command != &commands[0] || mib == 160)) continue;
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(mib) + " MiB: " + command);
+        // The limit is for the program alone: mpirun has other messages.
+        const std::string launch = ranks == 1 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np 2 ";
+        std::filesystem::remove_all(folder / "exported");
+        const Outcome outcome =
+            shell(launch + limited + " " + std::to_string(mib * 1024) + " " + command, 60);
+        if (outcome.code == 0) continue;
+        if (outcome.code == 127) {  // the loader has no room for the libraries, and says so
+          EXPECT_NE(outcome.err.find("error while loading shared libraries"), std::string::npos);
+          continue;
+        }
+        const bool documented = outcome.code == 1 || outcome.code == 75 || outcome.code > 128;
+        EXPECT_TRUE(documented) << outcome.code << outcome.both();
+        // Before MPI's start a rank does not know the others, and each prints its own error.
+        EXPECT_GE(errors_in(outcome), 1) << outcome.err;
+        EXPECT_LE(errors_in(outcome), ranks) << outcome.err;
+        EXPECT_NE(outcome.err.find("to do:"), std::string::npos) << outcome.err;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::test
