@@ -23,6 +23,8 @@ struct Slot {
   std::string path;
   dev_t device = 0;
   ino_t inode = 0;
+  timespec changed{};  ///< when the file was last written
+  std::string sample;  ///< some of its bytes
 };
 
 std::atomic<Slot*> slots = nullptr;
@@ -75,11 +77,47 @@ void catch_bus_errors() {
   });
 }
 
-// The size of the file that has the name of a mapped one; -1 if it is another file or none.
-std::int64_t size_of_file(const Slot& slot) {
+/// The file that has the name of a mapped one.
+struct File {
+  std::int64_t size = -1;  ///< -1: another file or none
+  timespec changed{};
+};
+
+File file_of(const Slot& slot) {
   struct stat found {};
-  if (::stat(slot.path.c_str(), &found) != 0) return -1;
-  return found.st_dev == slot.device && found.st_ino == slot.inode ? found.st_size : -1;
+  if (::stat(slot.path.c_str(), &found) != 0) return {};
+  if (found.st_dev != slot.device || found.st_ino != slot.inode) return {};
+  return {.size = found.st_size, .changed = found.st_mtim};
+}
+
+// Bytes from four places, which other contents do not have.
+std::string sample_of(const char* bytes, std::size_t count) {
+  constexpr std::size_t kPlaces = 4, kBytes = 64;
+  if (count <= kPlaces * kBytes) return {bytes, count};
+  std::string sample;
+  for (std::size_t i = 0; i < kPlaces; ++i)
+    sample.append(bytes + (count - kBytes) * i / (kPlaces - 1), kBytes);
+  return sample;
+}
+
+// Whether something else was written into the file. Adding to its end is no change.
+bool is_overwritten(Slot& slot, const File& file) {
+  if (file.changed.tv_sec == slot.changed.tv_sec && file.changed.tv_nsec == slot.changed.tv_nsec)
+    return false;
+  const auto* bytes = reinterpret_cast<const char*>(slot.begin.load());
+  if (sample_of(bytes, slot.end.load() - slot.begin.load()) != slot.sample) return true;
+  slot.changed = file.changed;
+  return false;
+}
+
+[[noreturn]] void report_overwritten(const std::string& path) {
+  throw ShortenedFile({.what = "a file was overwritten while the program was reading it",
+                       .expected = "the contents of the file when it was opened",
+                       .found = "other contents",
+                       .where = path,
+                       .fix = "restore the file, and do not write to files of a run that is under way; then "
+                              "start the run again: it resumes from its newest checkpoint",
+                       .code = ExitCode::usage});
 }
 
 [[noreturn]] void report(const std::string& path, std::size_t mapped, std::int64_t size) {
@@ -118,6 +156,10 @@ WatchedMapping::WatchedMapping(const void* address, std::size_t bytes, int descr
   slot->inode = known ? found.st_ino : 0;
   slot->lost.store(false);
   slot->loss = loss;
+  slot->changed = found.st_mtim;
+  slot->sample.clear();
+  if (known && loss == Loss::reported && bytes > 0)
+    slot->sample = sample_of(static_cast<const char*>(address), bytes);
   slot->begin.store(reinterpret_cast<std::uintptr_t>(address));
   slot->end.store(reinterpret_cast<std::uintptr_t>(address) + bytes);
   if (made) {
@@ -135,7 +177,8 @@ WatchedMapping::~WatchedMapping() {
   slot->begin.store(0);
 }
 
-WatchedMapping::WatchedMapping(WatchedMapping&& other) noexcept : slot_(std::exchange(other.slot_, nullptr)) {}
+WatchedMapping::WatchedMapping(WatchedMapping&& other) noexcept
+    : slot_(std::exchange(other.slot_, nullptr)) {}
 
 WatchedMapping& WatchedMapping::operator=(WatchedMapping&& other) noexcept {
   std::swap(slot_, other.slot_);
@@ -147,13 +190,14 @@ void require_mapped_files(FileSizes sizes) {
   if (!compare && !any_lost.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex());
   bool lost = false;
-  for (const Slot* slot = slots.load(); slot != nullptr; slot = slot->next) {
+  for (Slot* slot = slots.load(); slot != nullptr; slot = slot->next) {
     if (slot->end.load() == 0 || slot->loss == WatchedMapping::Loss::hashed) continue;
     const std::size_t mapped = slot->end.load() - slot->begin.load();
     lost |= slot->lost.load();
-    const std::int64_t size = compare || slot->lost.load() ? size_of_file(*slot) : -1;
-    if (slot->lost.load() || (size >= 0 && static_cast<std::size_t>(size) < mapped))
-      report(slot->path, mapped, size);
+    const File file = compare || slot->lost.load() ? file_of(*slot) : File();
+    if (slot->lost.load() || (file.size >= 0 && static_cast<std::size_t>(file.size) < mapped))
+      report(slot->path, mapped, file.size);
+    if (file.size >= 0 && is_overwritten(*slot, file)) report_overwritten(slot->path);
   }
   if (!lost) any_lost.store(false);
 }

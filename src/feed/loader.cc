@@ -51,7 +51,7 @@ Loader::Loader(const data::Encoded& set, const data::Items& items, const SampleO
       order_(order),
       deal_(deal),
       step_(first_step),
-      ahead_(static_cast<std::size_t>(ahead)),
+      ahead_(static_cast<std::size_t>(std::max<std::int64_t>(ahead, deal.accumulation))),
       thread_([this] { run(); }) {}
 
 Loader::~Loader() {
@@ -71,8 +71,11 @@ void Loader::run() {
         for (std::int64_t i = 0; i < deal_.micro; ++i) {
           which[static_cast<std::size_t>(i)] = order_.item(step_, deal_.first_place(a) + i);
         }
+        // Places in a file that was overwritten may lie outside of it.
+        require_mapped_files(FileSizes::always);
         runtime::HostBatch batch = make_batch(set_, items_, which);
-        require_mapped_files();
+        // A file that lost less than a page reads as zeros without a signal.
+        require_mapped_files(FileSizes::always);
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || ready_.size() < ahead_; });
         if (stop_) return;
@@ -88,7 +91,9 @@ void Loader::run() {
 }
 
 std::exception_ptr Loader::failure() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  const auto step = static_cast<std::size_t>(deal_.accumulation);
+  changed_.wait(lock, [&] { return failure_ || ready_.size() >= step; });
   return failure_;
 }
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -71,6 +72,32 @@ TEST_F(MappedFiles, AFileThatAnotherOneReplacesStaysWhole) {
   EXPECT_EQ(said(), "");
   std::filesystem::remove(path_);
   EXPECT_EQ(said(), "");
+}
+
+TEST_F(MappedFiles, OtherContentsInTheFileAreFoundAndAnAppendedEndIsNot) {
+  struct Case {
+    const char* name;
+    std::string bytes;
+    bool found;
+  };
+  const std::string old(3 * kPage, 'x');
+  for (const Case& c :
+       {Case{"as long", std::string(3 * kPage, 'y'), true}, Case{"longer", std::string(4 * kPage, 'y'), true},
+        Case{"another end", old.substr(1) + "y", true}, Case{"the same", old, false},
+        Case{"an appended end", old + "y", false}}) {
+    SCOPED_TRACE(c.name);
+    std::ofstream(path_) << old;
+    const MappedFile file(path_);
+    const int to = ::open(path_.c_str(), O_WRONLY);  // the file is never shorter
+    ASSERT_EQ(::write(to, c.bytes.data(), c.bytes.size()), static_cast<ssize_t>(c.bytes.size()));
+    ::close(to);
+    std::filesystem::last_write_time(path_,
+                                     std::filesystem::last_write_time(path_) + std::chrono::seconds(1));
+    const std::string message = said();
+    EXPECT_EQ(message.find("overwritten") != std::string::npos, c.found) << message;
+    EXPECT_EQ(message.find(path_) != std::string::npos, c.found) << message;
+    EXPECT_EQ(said(), message) << "and each time";
+  }
 }
 
 TEST_F(MappedFiles, ALossThatHashesFindIsNotReported) {

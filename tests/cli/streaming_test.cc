@@ -110,33 +110,56 @@ TEST(Streaming, HeldOutRowsAreEvaluatedAndNotTrained) {
   EXPECT_NE(slurp(folder / "run/trainer_log.jsonl").find("eval_loss"), std::string::npos);
 }
 
-// Runs until the log has a row, then cuts the file of `cut` to 2,000 bytes and waits for the end.
-Outcome cut_while_training(const std::string& arguments, const std::string& output, const std::string& cut) {
+// Runs until the log has a row, then runs `damage` and waits for the end.
+Outcome damage_while_training(const std::string& arguments, const std::string& output,
+                              const std::string& damage, int np) {
   const std::string log = output + "/trainer_log.jsonl";
-  return shell(std::string(OCTET_TRAINER) + " " + arguments +
-               " & run=$!; while kill -0 $run && ! grep -q loss " + log +
-               "; do sleep 0.05; done; truncate -s 2000 " + cut + "; wait $run");
+  const std::string launch = np > 1 ? OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " : "";
+  return shell(launch + OCTET_TRAINER " " + arguments + " & run=$!; while kill -0 $run && ! grep -q loss " +
+               log + "; do sleep 0.05; done; " + damage + "; wait $run");
 }
 
 TEST(Streaming, AFileThatBecomesShorterEndsTheRunWithACheckpoint) {
   const Task& task = Task::get();
   const TemporaryFolder folder("stream_shorter");
-  const std::string rows = folder / "rows.jsonl", output = folder / "run";
+  const std::string rows = folder / "rows.jsonl", cache = folder / "tokens", other = folder / "other";
   std::string text;
   for (int i = 0; i < 20; ++i) text += slurp(task.data());
-  spill(rows, text);
-  const Outcome run = cut_while_training(
-      task.train(output, "max_steps=100000 save_steps=100000 streaming=true buffer_size=50 dataset=" + rows),
-      output, rows);
-  EXPECT_EQ(run.code, 64) << run.both();
-  EXPECT_EQ(errors_in(run), 1);
-  EXPECT_NE(run.err.find("a file became shorter while the program was reading it"), std::string::npos)
-      << run.err;
-  EXPECT_NE(run.err.find("is kept: "), std::string::npos) << run.err;
-  bool kept = false;
-  for (const auto& entry : fs::directory_iterator(output))
-    kept |= entry.path().filename().string().starts_with("checkpoint-");
-  EXPECT_TRUE(kept);
+  spill(other, std::string(std::size_t{1} << 20, 'x'));
+  const std::string taken = "tokenized_path=" + cache + " ";
+  expect_success(trainer(task.train(folder / "first", taken + "max_steps=1 save_strategy=no")));
+  std::string tokens;
+  for (const auto& entry : fs::directory_iterator(cache)) tokens = entry.path();
+  const std::string bytes = slurp(tokens), streams = "streaming=true buffer_size=50 dataset=" + rows + " ";
+  struct Case {
+    std::string keys, file, damage, says;
+    int np;
+  };
+  const std::string shorter = "a file became shorter while the program was reading it";
+  for (const Case& c :
+       {Case{streams, rows, "truncate -s 2000 ", shorter, 1},
+        Case{streams, rows, "truncate -s 2000 ", shorter, 2},
+        Case{taken, tokens, "truncate -s -1 ", shorter, 1},
+        Case{taken + "per_device_train_batch_size=1 ", tokens, "truncate -s 2000 ", shorter, 2},
+        Case{taken, tokens, "dd conv=notrunc status=none if=" + other + " of=",
+             "a file was overwritten while the program was reading it", 2}}) {
+    SCOPED_TRACE(c.keys + c.damage);
+    spill(rows, text);
+    spill(tokens, bytes);
+    const std::string output = folder / "run";
+    fs::remove_all(output);
+    const Outcome run = damage_while_training(
+        task.train(output, "max_steps=100000 save_steps=100000 " + c.keys), output, c.damage + c.file, c.np);
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_NE(run.err.find(c.says), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find(c.file), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find("is kept: "), std::string::npos) << run.err;
+    bool kept = false;
+    for (const auto& entry : fs::directory_iterator(output))
+      kept |= entry.path().filename().string().starts_with("checkpoint-");
+    EXPECT_TRUE(kept);
+  }
 }
 
 TEST(Streaming, BrokenRowsAreCountedAndTooManyEndTheRunOnAllRanks) {
