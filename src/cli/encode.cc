@@ -10,6 +10,9 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/json_digits.h"
+#include "octet/data/dataset.h"
+#include "octet/data/template_encoder.h"
 #include "octet/text/chat_template.h"
 #include "octet/text/template_match.h"
 #include "octet/text/tokenizer.h"
@@ -41,16 +44,11 @@ class LineEncoder {
   }
 
   Json encode(const Json& line, const std::string& where) {
-    if (line.contains("messages")) return encode_messages(line, where);
+    if (line.contains("messages") || line.contains("conversations")) return encode_row(line, where);
     if (line.contains("text")) return encode_text(json_string(line, "text", "", where));
     if (line.contains("repeat")) return encode_repeated(line["repeat"], where);
     if (line.contains("ids")) return decode(line["ids"], where);
-    throw Error({.what = "a line asks for nothing",
-                 .expected = "\"text\", \"messages\", \"ids\" or \"repeat\"",
-                 .where = where,
-                 .fix = "give one of them: {\"text\": \"...\"} or {\"messages\": [{\"role\": \"user\", "
-                        "\"content\": \"...\"}]}",
-                 .code = ExitCode::usage});
+    return encode_row(line, where);
   }
 
  private:
@@ -162,34 +160,45 @@ class LineEncoder {
     template_->prepare(tokenizer_);
   }
 
-  Json encode_messages(const Json& line, const std::string& where) {
-    if (!template_) match(where);
-    if (!line["messages"].is_array())
-      throw Error({.what = "\"messages\" is not a list",
+  static data::RowFormat format_of(const Json& line, const std::string& where) {
+    try {
+      return data::detect_format(line, where);
+    } catch (const Error&) {
+      throw Error({.what = "a line asks for nothing",
+                   .expected = "\"text\", \"ids\", \"repeat\", or a row of a data set (\"messages\", "
+                               "\"conversations\", \"instruction\", \"prompt\" and \"completion\")",
                    .where = where,
-                   .fix = "write {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}]}",
+                   .fix = "give one of them: {\"text\": \"...\"} or {\"messages\": [{\"role\": \"user\", "
+                          "\"content\": \"...\"}]}",
                    .code = ExitCode::usage});
-    text::Conversation conversation;
-    for (const Json& message : line["messages"]) {
-      if (!message.is_object())
-        throw Error({.what = "a message is not an object",
-                     .where = where,
-                     .fix = "write {\"messages\": [{\"role\": \"user\", \"content\": \"...\"}]}",
-                     .code = ExitCode::usage});
-      conversation.messages.push_back(
-          {json_string(message, "role", "", where), json_string(message, "content", "", where)});
     }
-    conversation.system = json_string(line, "system", "", where);
-    if (const auto tools = line.find("tools"); tools != line.end() && !tools->is_null()) {
-      conversation.tools = tools->is_string() ? tools->get<std::string>() : tools->dump();
-    }
+  }
+
+  // Encodes a row as training does: the same converter reads it. Only the order of messages is left to the
+  // template.
+  Json encode_row(const Json& line, const std::string& where) {
+    data::RowFormat format = format_of(line, where);
+    format.any_order = true;
+    if (!template_) match(where);
     const text::TemplateOptions options = options_of(line, where);
     try {
       template_->check(options);
     } catch (const Error& e) {
       return outcome(text::Example::Outcome::refused, e.what());
     }
-    if (json_bool(line, "generate", false, where)) {
+    std::string why;
+    data::RowNotes notes;
+    const std::optional<data::Sample> sample = data::convert_row(line, format, &why, &notes);
+    if (!sample) return outcome(text::Example::Outcome::refused, why);
+    Json out =
+        encode_sample(data::conversation_of(*sample), options, json_bool(line, "generate", false, where));
+    for (const auto& [note, count] : notes) out["not_read"].push_back(note);
+    return out;
+  }
+
+  Json encode_sample(const text::Conversation& conversation, const text::TemplateOptions& options,
+                     bool generate) const {
+    if (generate) {
       const text::Prompt prompt = template_->encode_prompt(tokenizer_, conversation, options);
       if (prompt.outcome != text::Example::Outcome::kept) return outcome(prompt.outcome, prompt.reason);
       return Json{{"prompt_ids", prompt.prompt_ids}, {"response_ids", prompt.response_ids}};
@@ -212,8 +221,9 @@ int encode_command(const Arguments& arguments) {
       "encode",
       "Reads JSON lines and writes one for each: what training would see of it. {\"text\"} becomes ids, "
       "ids_plain, offsets, decoded, decoded_skip; {\"ids\"} becomes decoded, decoded_skip; {\"messages\", "
-      "\"system\", \"tools\", \"options\"} becomes input_ids, labels, and with \"generate\": true "
-      "prompt_ids, response_ids; or refused or dropped with the reason. template_date=YYYY-MM-DD is the "
+      "\"system\", \"tools\", \"options\"}, or any other row of a data set, becomes input_ids, labels, and "
+      "with \"generate\": true prompt_ids, response_ids; or refused or dropped with the reason; not_read "
+      "lists fields that are not read. template_date=YYYY-MM-DD is the "
       "date that templates print in place of today's");
   options.example("trainer encode models/qwen3-8b --template qwen3 < rows.jsonl");
   std::string model, template_name, input, date;
@@ -263,7 +273,7 @@ int encode_command(const Arguments& arguments) {
       std::puts("");
       continue;
     }
-    const Json parsed = parse_json(line, where);
+    const Json parsed = parse_json_digits(line, where);
     if (!parsed.is_object())
       throw Error({.what = "a line is not a JSON object",
                    .where = where,

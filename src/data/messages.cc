@@ -123,7 +123,8 @@ class Conversation {
 
   void end() const {
     if (sample_.turns.empty()) throw Unusable{"no messages"};
-    if (sample_.turns.size() % 2 != 0) throw Unusable{"the last question has no answer"};
+    if (sample_.turns.size() % 2 != 0 && !format_.any_order)
+      throw Unusable{"the last question has no answer"};
   }
 
  private:
@@ -175,7 +176,8 @@ class Conversation {
       sample_.turns.back().content += "\n</tool_response>\n<tool_response>\n" + turn.content;
       return;
     }
-    if (is_question != asks) throw Unusable{"roles do not take turns: '" + tag + "' out of order"};
+    if (is_question != asks && !format_.any_order)
+      throw Unusable{"roles do not take turns: '" + tag + "' out of order"};
     sample_.turns.push_back(std::move(turn));
   }
 

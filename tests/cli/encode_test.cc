@@ -4,6 +4,8 @@
 #include "cli/task.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/data/dataset.h"
+#include "octet/data/template_encoder.h"
 
 namespace octet::test::encode_test {
 namespace {
@@ -145,6 +147,94 @@ TEST_P(EncodeMessages, EveryConversationHasTheSameIdsLabelsAndPrompts) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, EncodeMessages, testing::Values("llama3", "qwen", "chatml"),
                          [](const auto& param) { return std::string(param.param); });
+
+// A question and an answer with more fields in the answer, and in the row.
+std::string chat(const std::string& answer, const std::string& row = "") {
+  return R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a")" +
+         (answer.empty() ? "" : "," + answer) + "}]" + (row.empty() ? "" : "," + row) + "}";
+}
+
+std::vector<std::string> rows_of_all_fields() {
+  std::vector<std::string> rows{chat("")};
+  for (const char* field :
+       {"weight",         "loss_weight", "loss_scale",   "loss",           "loss_mask", "train",
+        "training",       "trainable",   "trained",      "train_on_turn",  "masked",    "ignore",
+        "end_turn",       "mask",        "train_detail", "refusal",        "prefix",    "partial",
+        "canonical_form", "channel",     "recipient",    "function_calls", "parts",     "images"}) {
+    for (const char* value : {"0", "1", "true", "false", "0.5", "null", "\"x\"", "\"final\""})
+      rows.push_back(chat("\"" + std::string(field) + "\":" + value));
+  }
+  for (const char* field : {"reasoning_content", "reasoning", "thinking", "thought"}) {
+    for (const char* value : {"\"why\"", "7", "\"\"", "null", "true"}) {
+      rows.push_back(chat("\"" + std::string(field) + "\":" + value));
+      rows.push_back(chat("", "\"" + std::string(field) + "\":" + value));
+    }
+  }
+  for (const char* more :
+       {R"("enable_thinking":true)", R"("enable_thinking":false)", R"("enable_thinking":"x")",
+        R"("chat_template_kwargs":{"enable_thinking":false})", R"("chat_template_kwargs":{"other":1})",
+        R"("chat_template_kwargs":"{\"enable_thinking\":true}")", R"("system":"s")", R"("system_prompt":"s")",
+        R"("system_message":"s")", R"("tools":[{"name":"f"}])", R"("functions":[{"name":"f"}])",
+        R"("weight":0)", R"("label":false)", R"("labels":[1,2])", R"("mask":"Assistant")",
+        R"("images":["i"])", R"("documents":["d"])", R"("system":7)"})
+    rows.push_back(chat("", more));
+  const std::string call = R"({"name":"f","arguments":"{\"n\":123456789012345678901234567890}"})";
+  for (
+      const std::string& row : std::initializer_list<std::string>{
+          R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"","function_call":)" +
+              call + "}]}",
+          R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"function":)" +
+              call +
+              R"(}]},{"role":"tool","content":"1"},{"role":"tool","content":"2"},{"role":"assistant","content":"a"}]})",
+          R"({"messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"q"}]},{"role":"model","content":7}]})",
+          R"({"messages":[{"role":"user","content":null},{"role":"assistant","content":"a"}]})",
+          R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a","weight":0}]})",
+          R"({"instruction":"i","input":3,"output":"o","history":[["a","b"]]})",
+          R"({"prompt":[{"role":"user","content":"q"}],"completion":"a"})",
+          R"({"prompt":"q","completion":"a","reasoning_content":"w"})"})
+    rows.push_back(row);
+  return rows;
+}
+
+TEST(Encode, EveryFieldGivesTheTokensAndLabelsOfTraining) {
+  const std::string model =
+      kGolden + "templates/qwen3_nothink/" +
+      read_json(kGolden + "templates/qwen3_nothink/template.json")["tokenizer"].get<std::string>();
+  const data::TemplateEncoder training({.folder = model, .template_name = "qwen3"});
+  const std::vector<std::string> rows = rows_of_all_fields();
+  const TemporaryFolder folder("encode_fields");
+  std::string text;
+  for (const std::string& row : rows) text += row + "\n";
+  spill(folder / "in.jsonl", text);
+  const Outcome run = trainer("encode " + model + " --template qwen3 --input " + (folder / "in.jsonl"));
+  ASSERT_EQ(run.code, 0) << run.err;
+  const std::vector<Json> got = lines_of(run.out, "output");
+  ASSERT_EQ(got.size(), rows.size());
+  int refused = 0, unread = 0;
+  const auto file = data::open_rows(folder / "in.jsonl");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    SCOPED_TRACE(rows[i]);
+    const Json row = file->row(static_cast<std::int64_t>(i));
+    std::string why;
+    data::RowNotes notes;
+    const auto sample = data::convert_row(row, data::detect_format(row, "row"), &why, &notes);
+    if (!sample) {
+      EXPECT_EQ(got[i].value("reason", ""), why);
+      ++refused;
+      continue;
+    }
+    const data::EncodedSample want = training.encode(*sample);
+    ASSERT_EQ(want.documents.size(), 1u);
+    EXPECT_EQ(got[i].value("input_ids", Json()), Json(want.documents[0].ids));
+    EXPECT_EQ(got[i].value("labels", Json()), Json(want.documents[0].labels));
+    Json not_read;
+    for (const auto& [note, count] : notes) not_read.push_back(note);
+    EXPECT_EQ(got[i].value("not_read", Json()), not_read);
+    unread += notes.empty() ? 0 : 1;
+  }
+  EXPECT_GT(refused, 20);
+  EXPECT_GT(unread, 0);
+}
 
 TEST(Encode, ALineThatAsksForNothingIsNamedByItsNumber) {
   const std::string model = kGolden + "tokenizers/gpt2";

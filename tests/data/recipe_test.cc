@@ -212,8 +212,8 @@ TEST_F(MixRecipe, TellsOfEverySetWhatItIs) {
 // As above: a new column or tag is one more here.
 TEST_F(MixRecipe, TellsHowRowsAreRead) {
   const auto& [kind, prompt, query, response, history, messages, system, tools, role, content, user,
-               assistant, observation, function, system_tag, media, any_role] = RowFormat();
-  EXPECT_TRUE(kind == RowFormat::Kind::alpaca && media.empty() && !any_role);
+               assistant, observation, function, system_tag, media, any_role, any_order] = RowFormat();
+  EXPECT_TRUE(kind == RowFormat::Kind::alpaca && media.empty() && !any_role && !any_order);
   for (const std::string* column : {&prompt, &query, &response, &messages, &role, &content, &user, &assistant,
                                     &observation, &function, &system_tag}) {
     EXPECT_FALSE(column->empty());

@@ -1,6 +1,7 @@
 // Streams: every rank the same items, any step found again from its position, no row lost or twice in an
 // epoch.
 #include "octet/feed/stream.h"
+#include "octet/base/json.h"
 
 #include <gtest/gtest.h>
 

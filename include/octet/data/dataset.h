@@ -48,6 +48,7 @@ struct RowFormat {
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
   std::vector<std::string> media;  ///< columns of images, videos, sounds: rows that have some are refused
   bool any_role = false;           ///< reads the roles of all known formats, not only the tags above
+  bool any_order = false;          ///< messages in any order, of which a template decides
   bool operator==(const RowFormat&) const = default;
 };
 
