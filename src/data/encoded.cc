@@ -1,4 +1,5 @@
 #include "octet/data/encoded.h"
+#include "octet/data/held_out.h"
 
 #include <algorithm>
 #include <cstring>
@@ -151,12 +152,17 @@ std::string Encoded::fingerprint() const {
   return hash128_hex(all);
 }
 
-std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options) {
+std::set<std::int64_t> held_out_numbers(std::int64_t rows, std::int64_t count, std::uint64_t seed) {
   std::set<std::int64_t> chosen;
-  for (std::int64_t i = 0; i < options.count; ++i) {
-    chosen.insert(static_cast<std::int64_t>(permute(
-        static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(options.rows), options.seed, 0xE7A1u)));
+  for (std::int64_t i = 0; i < count; ++i) {
+    chosen.insert(static_cast<std::int64_t>(
+        permute(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(rows), seed, 0xE7A1u)));
   }
+  return chosen;
+}
+
+std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options) {
+  const std::set<std::int64_t> chosen = held_out_numbers(options.rows, options.count, options.seed);
   std::pair<Encoded, Encoded> parts;
   std::map<std::int64_t, std::int64_t> place_of;  // held-out row -> the first place it came from
   for (std::int64_t d = 0; d < all.documents(); ++d) {

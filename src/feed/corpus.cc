@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "held_out.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -10,6 +11,7 @@
 #include "octet/comm/job.h"
 #include "octet/data/packing.h"
 #include "octet/setup/data_options.h"
+#include "report.h"
 #include "tokenise.h"
 
 namespace octet::feed {
@@ -41,19 +43,6 @@ void report_columns(const data::RowMix& mix) {
     log::info("data set " + source.name + ": columns read: " + listed(use.read) + fields +
               "; columns with texts that are not read: " + listed(use.unread_texts));
   }
-}
-
-// How many rows are held out of so many.
-std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
-  const auto count = static_cast<std::int64_t>(
-      config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
-  if (count < rows) return count;
-  throw Error({.what = "val_size leaves nothing to train on",
-               .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
-               .found = with_commas(count),
-               .where = "configuration key 'val_size'",
-               .fix = "hold out fewer rows",
-               .code = ExitCode::usage});
 }
 
 struct Mixes {
@@ -137,27 +126,20 @@ void prepare_indexed(runtime::Session& session, const config::Config& config, co
 
 }  // namespace
 
+std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
+  const auto count = static_cast<std::int64_t>(
+      config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
+  if (count < rows) return count;
+  throw Error({.what = "val_size leaves nothing to train on",
+               .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
+               .found = with_commas(count),
+               .where = "configuration key 'val_size'",
+               .fix = "hold out fewer rows",
+               .code = ExitCode::usage});
+}
+
 void report_counts(const data::Encoded& set, const std::string& what) {
-  const data::EncodingCounts& c = set.counts;
-  log::info(what + ": " + with_commas(c.documents) + " documents of " + with_commas(c.rows) + " rows, " +
-            with_commas(c.tokens) + " tokens, " + with_commas(c.trained) + " of them trained");
-  const auto complain = [&what](std::int64_t count, const std::string& sentence) {
-    if (count > 0) log::warn(what + ": " + with_commas(count) + " rows " + sentence);
-  };
-  complain(c.broken, "were left out because they cannot be read");
-  complain(c.invalid, "were left out because they are not usable");
-  for (const auto& reason : c.reasons) log::warn("  " + reason);
-  complain(c.dropped, "were left out because the template gives nothing for them");
-  complain(c.unlabelled, "were left out because they have no trained token");
-  complain(c.truncated, "were cut to cutoff_len (texts: to pack_factor times that)");
-  complain(c.cut_answers, "lost the end of an answer: the model does not learn there to stop");
-  if (c.empty_answers > 0) {
-    log::warn(what + ": " + with_commas(c.empty_answers) + " of " + with_commas(c.rows) +
-              " rows have an empty answer or text, and train the model to say nothing; leave these rows out, "
-              "or check the columns of the data set");
-  }
-  for (const auto& [note, count] : c.notes)
-    log::warn(what + ": " + with_commas(count) + " rows have " + note + ", which is not read");
+  report(set.counts, what);
 }
 
 void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config) {

@@ -11,6 +11,7 @@
 #include "octet/setup/data_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
+#include "report.h"
 
 namespace octet::feed {
 namespace {
@@ -221,13 +222,14 @@ class StreamFeed final : public Feed {
         config_(config),
         corpus_(corpus),
         batch_(batch),
-        stream_(*corpus.rows, encoder, stream_options(config, batch, encoder, corpus)) {
+        stream_(*corpus.rows, encoder, counted(session, stream_options(config, batch, encoder, corpus))) {
     session.job().together([&] { first_ = stream_.read(0, 0); });
     if (!session.prints()) return;
     log::info("streaming: " + with_commas(corpus.rows->size()) + " rows in " +
               with_commas(stream_.windows()) + " windows of " + with_commas(stream_.options().window_rows) +
               " (buffer_size)");
     report_counts(first_.set, "the first window");
+    report_.add(stream_.row_window(0, 0), first_.set.counts);
     report_packing(first_.set, first_.items, config);
   }
 
@@ -298,6 +300,9 @@ class StreamFeed final : public Feed {
   // next() finds failures on all ranks before each step.
   bool failed() const override { return false; }
   void require_data() override {}
+  void report_end() const override {
+    if (session_.prints()) report_.end();
+  }
   Step step() const override {
     return {.samples = step_.items,
             .tokens = step_.tokens,
@@ -314,6 +319,16 @@ class StreamFeed final : public Feed {
   }
 
  private:
+  // The rank that prints reports every window.
+  StreamOptions counted(const runtime::Session& session, StreamOptions options) {
+    if (session.prints()) {
+      options.counted = [this](std::int64_t window, const data::EncodingCounts& counts) {
+        report_.add(window, counts);
+      };
+    }
+    return options;
+  }
+
   // Names what decides which sample is the n-th of a window, and which windows there are.
   std::string order_hash() const {
     const StreamOptions& options = stream_.options();
@@ -330,6 +345,7 @@ class StreamFeed final : public Feed {
   const config::Config& config_;
   const Corpus& corpus_;
   config::Batch batch_;
+  WindowReport report_;  ///< the stream's loader uses it
   Stream stream_;
   StreamWindow first_;
   StreamPosition place_;

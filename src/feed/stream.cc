@@ -111,6 +111,9 @@ void StreamLoader::enter(const StreamPosition& position) {
   if (stream_.options().refuse_longer > 0 && window_->set.counts.truncated > 0) {
     throw data::truncated_rows(window_->set.counts, stream_.options().refuse_longer);
   }
+  if (stream_.options().counted) {
+    stream_.options().counted(stream_.row_window(position.epoch, position.window), window_->set.counts);
+  }
   const StreamPosition behind = behind_window();
   begin_reading(behind.epoch, behind.window);
 }

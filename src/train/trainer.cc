@@ -331,6 +331,7 @@ void Run::finish(bool stopped) {
   const bool kept = stopped || setup::saves_when(config_) != setup::When::never;
   if (!stopped) require_updates();
   save_for_good();
+  feed_->report_end();
   begins("the writing of the final model");
   job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;

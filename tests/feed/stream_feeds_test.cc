@@ -56,6 +56,43 @@ TEST_F(StreamFeeds, ARunGoesOnAtItsPlaceInTheStream) {
   EXPECT_EQ(steps(*again, 3), second) << "the second epoch has an order of its own";
 }
 
+TEST_F(StreamFeeds, FieldsAndRowsOfLaterWindowsAreReportedOnceAndInTheEnd) {
+  struct Case {
+    const char *name, *row, *event;
+  };
+  const Case cases[] = {
+      {"a field that is not read", R"({"text":"5","documents":["d"]})", "have a column 'documents', which"},
+      {"an unusable row", R"({"text":["5"]})", "were left out because they are not usable"},
+      {"a row that cannot be read", R"({"text":)", "were left out because they cannot be read"},
+  };
+  config_.disable_shuffling = true;
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.name);
+    std::string text;
+    for (int row = 0; row < 80; ++row) {  // two of them in each of the last two of four windows
+      const bool odd = row == 45 || row == 46 || row == 65 || row == 66;
+      text += (odd ? std::string(c.row) : "{\"text\":\"" + std::to_string(row % 10) + "\"}") + "\n";
+    }
+    test::spill(folder_ / "rows.jsonl", text);
+    config_.dataset = {folder_ / "rows.jsonl"};
+    const Corpus corpus = this->corpus(config_);
+    const auto made = feed(config_, corpus);
+    EXPECT_EQ(printed_.find(c.event), std::string::npos) << printed_;
+    const std::string all = said([&] {
+      made->start(deal());
+      steps(*made, 40);  // two epochs
+      made->report_end();
+    });
+    EXPECT_NE(all.find(std::string("a later window: 2 ")), std::string::npos) << all;
+    const std::size_t first = all.find(c.event);
+    ASSERT_NE(first, std::string::npos) << all;
+    const std::size_t total = all.find(c.event, first + 1);
+    ASSERT_NE(total, std::string::npos) << all;
+    EXPECT_EQ(all.find(c.event, total + 1), std::string::npos) << "once, and once in the end\n" << all;
+    EXPECT_NE(all.find("all 4 windows that were read: 4 "), std::string::npos) << all;
+  }
+}
+
 TEST_F(StreamFeeds, WhereOneStandsTheOrderMustBeTheSame) {
   const Corpus corpus = this->corpus(config_);
   const auto feed = this->feed(config_, corpus);

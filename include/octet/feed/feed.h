@@ -73,6 +73,8 @@ class Feed {
   virtual Step step() const = 0;
   /// The place behind the step of which next() gave micro-batches last, for go_on().
   virtual Json position() const = 0;
+  /// Logs counts of all rows that were read, if the start could not know them.
+  virtual void report_end() const {}
 };
 
 /// The most tokens that see each other: of a document, or of a sequence whose documents share their context.

@@ -39,6 +39,8 @@ struct StreamOptions {
   std::set<data::RowKey> left_out;  ///< rows held out for evaluation
   /// Makes a window's items; may put other documents in place of those it is given.
   std::function<data::Items(data::Encoded&)> layout;
+  /// If set, a loader's thread calls it for each window that it takes, with the window's place in the rows.
+  std::function<void(std::int64_t, const data::EncodingCounts&)> counted = {};
 };
 
 /// Rows that were tokenised together.
@@ -60,6 +62,8 @@ class Stream {
   /// The window that is trained as the `window`-th of an epoch. Throws Error when more of its rows cannot be
   /// read than allowed. Thread-safe.
   StreamWindow read(std::int64_t epoch, std::int64_t window) const;
+  /// Number of the window, counted in the order of the rows, that is trained as the `window`-th of an epoch.
+  std::int64_t row_window(std::int64_t epoch, std::int64_t window) const;
   /// Number of the item that is trained as the `place`-th of a window of `items`.
   std::int64_t item_at(const StreamPosition& at, std::int64_t items) const;
   /// Passes over the data at a place: 1.5 in the middle of the second.
@@ -67,8 +71,6 @@ class Stream {
   const StreamOptions& options() const { return options_; }
 
  private:
-  std::int64_t row_window(std::int64_t epoch, std::int64_t window) const;
-
   const data::RowMix& mix_;
   const data::Encoder& encoder_;
   StreamOptions options_;
