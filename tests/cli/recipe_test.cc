@@ -147,5 +147,54 @@ TEST(Generate, AnswersComeFromTheFinalModelToStandardOutput) {
   EXPECT_TRUE(rouge.out.starts_with(match.out)) << "both are printed: " << rouge.out;
 }
 
+// Prompts that the run trained on are recognised by their text, in whatever file they are.
+TEST(Generate, PromptsThatWereTrainedAreReported) {
+  const TemporaryFolder folder("trained_prompts");
+  const auto row = [](int i) {
+    const std::string number = std::to_string(i);
+    return Json{{"messages",
+                 {{{"role", "user"}, {"content", "What is after " + number + "?"}},
+                  {{"role", "assistant"}, {"content", std::to_string(i + 1)}}}}}
+               .dump() +
+           "\n";
+  };
+  const auto write = [&](const std::string& name, int first, int last) {
+    std::string text;
+    for (int i = first; i < last; ++i) text += row(i);
+    spill(folder / name, text);
+    return folder / name;
+  };
+  const std::string rows = write("rows.jsonl", 0, 20);
+  const std::string half = write("half.jsonl", 15, 25), fresh = write("fresh.jsonl", 20, 25);
+  const auto train = [&](const std::string& name, const std::string& keys) {
+    expect_success(trainer(Task::get().train(
+        folder / name,
+        "dataset=" + rows + " max_steps=1 global_batch_size=8 save_steps=1 device=cpu " + keys)));
+    return folder / name;
+  };
+  const std::string all = train("all", "");
+  const std::string held = train("held", "val_size=4");
+  const std::string stream = train("stream", "val_size=4 streaming=true buffer_size=8");
+  struct Case {
+    std::string model, file, warns;
+  };
+  for (const Case& c : {Case{all, rows, "20 of 20 prompts"}, Case{all, half, "5 of 10 prompts"},
+                        Case{all, fresh, ""}, Case{all + "/checkpoint-1", half, "5 of 10 prompts"},
+                        Case{held, rows, "16 of 20 prompts"}, Case{stream, rows, "16 of 20 prompts"}}) {
+    SCOPED_TRACE(c.model + " " + c.file);
+    const Outcome run = trainer("generate " + c.model +
+                                " --template chatml --device cpu --max-new 1 --exact-match --file " + c.file);
+    expect_success(run);
+    const std::string words = "are rows that the model was trained on";
+    EXPECT_EQ(run.err.find(words) != std::string::npos, !c.warns.empty()) << run.err;
+    EXPECT_NE(run.err.find(c.warns), std::string::npos) << run.err;
+  }
+  std::filesystem::remove(rows);
+  const Outcome gone = trainer("generate " + all +
+                               " --template chatml --device cpu --max-new 1 --exact-match --file " + fresh);
+  expect_success(gone);
+  EXPECT_NE(gone.err.find("cannot tell whether prompts of "), std::string::npos) << gone.err;
+}
+
 }  // namespace
 }  // namespace octet::test::recipe_test

@@ -13,6 +13,7 @@
 #include "generate/generate_options.h"
 #include "generate/model_source.h"
 #include "generate/rows.h"
+#include "generate/trained_prompts.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
@@ -108,6 +109,7 @@ int generate(runtime::Session& session, const GenerateCall& call) {
   session.job().together([&] {
     source = find_model(o);
     if (session.prints() && !source.told().empty()) log::info(source.told());
+    if (session.prints()) warn_of_trained_prompts(o, source);
     if (o.dtype_of_model) {
       o.dtype = compute_dtype(source);
       if (session.prints())
