@@ -221,5 +221,58 @@ TEST_F(DataKey, TextAndChatsTrainTogetherByWeight) {
   EXPECT_NE(mixed.err.find("packing: 70 documents in"), std::string::npos) << mixed.err;
 }
 
+// Data of which the model learns nothing, or the wrong thing, are reported.
+TEST(DataKeys, RowsThatTrainNothingOfUseAreReported) {
+  const Task& task = Task::get();
+  const TemporaryFolder folder("useless_rows");
+  const std::string small = folder / "small";
+  std::filesystem::copy(task.model(), small);
+  Json tokenizer = parse_json(slurp(small + "/tokenizer.json"), "tokenizer.json");
+  tokenizer["model"]["vocab"] = Json{{"a", 0}};
+  tokenizer["model"]["merges"] = Json::array();
+  spill(small + "/tokenizer.json", tokenizer.dump());
+  const auto row = [](const std::string& answer, const Json& more = Json::object()) {
+    Json last{{"role", "assistant"}, {"content", answer}};
+    last.update(more);
+    return Json{{"messages", {{{"role", "user"}, {"content", "Which words are here?"}}, last}}}.dump() + "\n";
+  };
+  const std::string good = row("salt, tea") + row("tea, salt");
+  const std::string far(400, 'x');
+  const std::string cut =
+      Json{{"messages", {{{"role", "user"}, {"content", far}}, {{"role", "assistant"}, {"content", "yes"}}}}}
+          .dump() +
+      "\n";
+  struct Case {
+    const char *name, *keys;
+    std::string model, rows, says;
+    int code;
+  };
+  const std::string unknown = "most of a text is unknown to the tokenizer";
+  for (const Case& c :
+       {Case{"good", "", task.model(), good, "", 0}, Case{"unknown", "", small, good, unknown, 0},
+        Case{"empty", "", task.model(), row("") + row(" \n"), "2 of 2 rows have an empty answer", 0},
+        Case{"some_empty", "", task.model(), good + row(""), "1 of 3 rows have an empty answer", 0},
+        Case{"masked", "", task.model(), good + row("no", {{"weight", 0}}),
+             "1 rows were left out because they have no trained token", 0},
+        Case{"all_masked", "", task.model(), row("no", {{"weight", 0}}), "has nothing to train on", 64},
+        Case{"cut", "cutoff_len=32", task.model(), good + cut, "1 rows were cut to cutoff_len", 0},
+        Case{"all_cut", "train_on_prompt=false mask_history=false cutoff_len=2", task.model(), cut,
+             "has nothing to train on", 64}}) {
+    SCOPED_TRACE(c.name);
+    spill(folder / "rows.jsonl", c.rows);
+    const Outcome run = trainer(task.train(
+        folder / c.name, "model_name_or_path=" + c.model + " dataset=" + (folder / "rows.jsonl") +
+                             " global_batch_size=2 per_device_train_batch_size=1 max_steps=1 device=cpu "
+                             "save_strategy=no " +
+                             c.keys));
+    EXPECT_EQ(run.code, c.code) << run.both();
+    EXPECT_NE(run.err.find(c.says), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find(unknown) != std::string::npos, c.says == unknown) << run.err;
+    if (c.says.empty()) {
+      EXPECT_EQ(run.err.find("rows were"), std::string::npos) << run.err;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet::test::data_keys_test

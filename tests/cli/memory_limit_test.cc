@@ -3,7 +3,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
+namespace octet::test::memory_limit_test {
 namespace {
 
 // 133 MiB is enough to load the libraries and too little to start; the last limit is about what a run needs.
@@ -50,4 +50,4 @@ TEST(MemoryLimits, OfEveryCommandGiveOneMessageAndADocumentedCode) {
 }
 
 }  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::memory_limit_test

@@ -217,6 +217,25 @@ TEST(MemoryCheckpoints, WithoutASupervisorNoneAreTakenAndItIsSaid) {
   memory.expect_nothing_left();
 }
 
+// A host would go on from such a state, and the run would be lost.
+TEST(MemoryCheckpoints, AreNotTakenOfWeightsThatAreNotFinite) {
+  for (const std::string keys : {"zero_stage=0 save_async=false", "zero_stage=3 save_async=true"}) {
+    SCOPED_TRACE(keys);
+    const MemoryRun memory("memory_finite");
+    // A later entry of the command wins.
+    const Outcome run = memory.run(2, keys +
+                                          " learning_rate=1e308 weight_decay=0.1 device=cpu save_steps=100 "
+                                          "lr_scheduler_type=constant memory_checkpoint_steps=1");
+    EXPECT_EQ(run.code, 1) << run.both();
+    EXPECT_NE(run.err.find("the weights are not finite, and no checkpoint of them is written"),
+              std::string::npos)
+        << run.err;
+    EXPECT_EQ(run.err.find("is taken to memory"), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("resumed from memory"), std::string::npos) << run.err;
+    memory.expect_nothing_left();
+  }
+}
+
 TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
   const MemoryRun memory("memory_stop");
   const Outcome run =

@@ -224,5 +224,38 @@ TEST(NotFinite, AnUpdateThatBreaksTheWeightsIsNotSaved) {
   }
 }
 
+// Sends a signal to a run of two ranks once its log has a row.
+Outcome signal_after_first_step(const std::string& arguments, const std::string& output,
+                                const std::string& signal) {
+  return shell(std::string(OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " ") + arguments +
+               " & run=$!; while kill -0 $run && ! grep -q loss " + output +
+               "/trainer_log.jsonl; do sleep 0.05; done; kill -" + signal + " $run; wait $run");
+}
+
+TEST(NotFinite, NeitherRanksNorARequestSaveWeightsThatAreNotFinite) {
+  const TemporaryFolder folder("broken_ranks");
+  struct Row {
+    std::string keys, signal;
+  };
+  for (const Row& row :
+       {Row{"save_steps=1 zero_stage=1", ""}, Row{"save_steps=1 zero_stage=2 save_async=true", ""},
+        Row{"save_steps=1 zero_stage=3", ""}, Row{"save_strategy=no zero_stage=3", "TERM"},
+        Row{"save_strategy=no zero_stage=0", "USR1"}}) {
+    SCOPED_TRACE(row.keys + " " + row.signal);
+    const std::string output = folder / "out";
+    std::filesystem::remove_all(output);
+    const std::string arguments = Task::get().train(
+        output,
+        "learning_rate=1e308 weight_decay=0.1 device=cpu lr_scheduler_type=constant max_steps=100000 " +
+            row.keys);
+    const Outcome run =
+        row.signal.empty() ? trainer(arguments, 2) : signal_after_first_step(arguments, output, row.signal);
+    EXPECT_EQ(run.code, 1) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_NE(run.err.find("not finite"), std::string::npos) << run.err;
+    EXPECT_EQ(bad_files(output), std::set<std::string>{});
+  }
+}
+
 }  // namespace
 }  // namespace octet::test::not_finite_test

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <string>
 
 #include "octet/comm/threads.h"
 #include "octet/model/shapes.h"
@@ -58,6 +59,32 @@ TEST(FiniteMasters, OneValueOfAnyTensorIsEnough) {
           }
         });
       }
+    }
+  }
+}
+
+TEST(FiniteMasters, AValueInTheShardOfOneRankStopsAllRanks) {
+  for (int stage = 0; stage < 4; ++stage) {
+    for (const int wrong_rank : {0, 1}) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + ", rank " + std::to_string(wrong_rank));
+      config::Config config;
+      config.deterministic = "true";
+      config.zero_stage = stage;
+      model::Architecture a = model::find_shape("tiny");
+      a.layers = 1;
+      a.blocks.resize(1);
+      comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+        Engine engine(device, job, data, setup::instance_options(config, a, 16, 16, 1));
+        engine.initialise(7);
+        for (const TensorSlice& slice : engine.store().owned_slices()) {
+          if (job.rank() != wrong_rank || slice.count == 0) continue;
+          put(slice, 0, std::nanf(""));
+          break;
+        }
+        const bool mine = store::Hashes::masters_are_finite(engine.store(), engine.compute());
+        EXPECT_EQ(mine, job.rank() != wrong_rank);
+        EXPECT_EQ(job.all_min(mine ? 1 : 0), 0);
+      });
     }
   }
 }

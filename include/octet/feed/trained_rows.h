@@ -9,8 +9,8 @@
 
 namespace octet::feed {
 
-/// Calls `visit` for rows of the training data of `config` that can be read and used, at most for `most` rows.
-/// Rows that val_size holds out are left out. Returns whether all rows were visited. Throws Error like
+/// Calls `visit` for rows of the training data of `config` that can be read and used, at most for `most`
+/// rows. Rows that val_size holds out are left out. Returns whether all rows were visited. Throws Error like
 /// check_datasets().
 bool visit_trained_rows(const config::Config& config, std::int64_t most,
                         const std::function<void(const data::Sample&)>& visit);
