@@ -35,7 +35,8 @@ catches() { # pid, number of the signal
 ranks_below() { # pid, number of the signal
   local child
   for child in $(cat "/proc/$1/task/"*/children 2>/dev/null); do
-    if catches "$child" "$2" && grep -qsz -e '^OMPI_COMM_WORLD_RANK=' -e '^PMI_RANK=' "/proc/$child/environ"; then
+    # In this order: a child that has not become the rank yet has mpirun's handlers and environment.
+    if grep -qsz -e '^OMPI_COMM_WORLD_RANK=' -e '^PMI_RANK=' "/proc/$child/environ" && catches "$child" "$2"; then
       echo "$child"
     else
       ranks_below "$child" "$2"

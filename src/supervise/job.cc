@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -33,6 +34,7 @@ constexpr std::array kRequests{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHL
 constexpr std::chrono::seconds kDies(10);  // what is killed and still there waits for a disk or a GPU
 constexpr std::chrono::milliseconds kMoment(20);
 constexpr std::chrono::seconds kBetweenLooks(1);
+constexpr std::chrono::seconds kStarts(2);  // a launcher has handlers by then
 
 sigset_t requests() {
   sigset_t set;
@@ -53,6 +55,24 @@ pid_t parent_of(const std::string& process) {
   if (name_end == std::string::npos || name_end + 4 >= stat.size()) return 0;
   if (stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X') return 0;
   return static_cast<pid_t>(std::strtol(stat.c_str() + name_end + 4, nullptr, 10));
+}
+
+// Whether a process has handlers for a signal and for SIGTERM, or ignores them. One is not enough: bash
+// catches SIGINT before a script sets its traps, and drops it while it waits for a command.
+bool takes(pid_t process, int signal) {
+  std::string status;
+  try {
+    status = read_file("/proc/" + std::to_string(process) + "/status");
+  } catch (const Error&) {
+    return false;
+  }
+  unsigned long long taken = 0;
+  for (const char* name : {"SigCgt:\t", "SigIgn:\t"}) {
+    const std::size_t at = status.find(name);
+    if (at != std::string::npos) taken |= std::strtoull(status.c_str() + at + std::strlen(name), nullptr, 16);
+  }
+  const auto has = [taken](int one) { return (taken >> (one - 1) & 1) != 0; };
+  return has(signal) && has(SIGTERM);
 }
 
 // In the new process, between fork and exec: nothing that takes memory or locks.
@@ -192,7 +212,10 @@ void Job::look_for_traces() {
 }
 
 void Job::send(int signal) const {
-  if (!ended_) ::kill(launcher_, signal);
+  if (ended_) return;
+  while (signal != SIGKILL && !takes(launcher_, signal) && Clock::now() < started_ + kStarts)
+    std::this_thread::sleep_for(kMoment);
+  ::kill(launcher_, signal);
 }
 
 void Job::end_rest(std::chrono::milliseconds clears_up) {

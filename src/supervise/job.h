@@ -53,7 +53,8 @@ class Job {
   /// Takes what the job writes, until there is some, `wake` is readable, the launcher ends, or so many
   /// milliseconds are over. Returns false when the launcher has ended.
   bool wait(int wake, int milliseconds);
-  /// To the launcher.
+  /// Sends a signal to the launcher. A launcher that has just started would die of a request: until two
+  /// seconds after the start this waits for its handlers.
   void send(int signal) const;
   /// Once the launcher has ended: ends what it left, and takes the last of what the job wrote. A launcher
   /// that was killed has a keeper that clears up: it is given `clears_up`. When all are gone, files of Open
@@ -71,6 +72,7 @@ class Job {
 
   Hear hear_;
   pid_t launcher_ = -1;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   int output_ = -1;
   bool ended_ = false, killed_ = false;
   int code_ = 0;

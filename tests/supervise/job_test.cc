@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "octet/base/error.h"
@@ -131,6 +133,22 @@ TEST(Job, ALauncherThatEndsByItselfHasClearedUp) {
   const KilledLauncher start("launcher_ends");
   start.run("sleep 60", "exit 3", 300ms);
   EXPECT_TRUE(start.session() && start.memory());
+}
+
+TEST(Job, ARequestWaitsForTheHandlersOfALauncherThatStarts) {
+  const std::map<std::string, int> numbers{
+      {"HUP", SIGHUP}, {"INT", SIGINT}, {"TERM", SIGTERM}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
+  for (const auto& [name, signal] : numbers) {
+    std::signal(signal, SIG_DFL);  // a shell in the background has some of them ignored, and bash keeps that
+    Job job({"bash", "-c",
+             "sleep 0.2; trap 'exit 9' HUP INT TERM USR1 USR2; for i in {1..100}; do sleep 0.05; done"},
+            [](std::string_view) {});
+    const Requests requests;
+    job.send(signal);
+    while (job.wait(requests.file(), 50)) {
+    }
+    EXPECT_EQ(job.code(), 9) << name;
+  }
 }
 
 }  // namespace
