@@ -1,4 +1,5 @@
 // `trainer encode`: JSON lines in, JSON lines out, one for each.
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -174,11 +175,22 @@ class LineEncoder {
     }
   }
 
+  // The role function holds calls, as templates name it. OpenAI's holds a result, and has a name.
+  static bool calls_by_role(const Json& line) {
+    const auto list = line.find("messages");
+    if (list == line.end() || !list->is_array()) return false;
+    return std::ranges::any_of(*list, [](const Json& message) {
+      return message.is_object() && message.contains("role") && message["role"] == "function" &&
+             !message.contains("name");
+    });
+  }
+
   // Encodes a row as training does: the same converter reads it. Only the order of messages is left to the
   // template.
   Json encode_row(const Json& line, const std::string& where) {
     data::RowFormat format = format_of(line, where);
     format.any_order = true;
+    if (calls_by_role(line)) format.function_tag = "function";
     if (!template_) match(where);
     const text::TemplateOptions options = options_of(line, where);
     try {
