@@ -152,7 +152,7 @@ std::string replaced(std::string text, const std::string& mark, const std::strin
   return text;
 }
 
-class ExitCodes : public testing::Test {
+class WrongInputCodes : public testing::Test {
  protected:
   static void SetUpTestSuite() {
     shared_ = std::make_unique<TemporaryFolder>("exit_codes");
@@ -313,7 +313,7 @@ class ExitCodes : public testing::Test {
   static std::unique_ptr<TemporaryFolder> shared_;
 };
 
-std::unique_ptr<TemporaryFolder> ExitCodes::shared_;
+std::unique_ptr<TemporaryFolder> WrongInputCodes::shared_;
 
 bool has_word(std::string_view list, std::string_view word) {
   for (const std::string& one : split(std::string(list), ' ')) {
@@ -354,7 +354,7 @@ void expect_documented(const Case& one, const std::string& says) {
   EXPECT_TRUE(errors == 1 || (errors == 0 && reports)) << errors;
 }
 
-TEST_F(ExitCodes, AreThoseOfTheDocumentationForEveryWrongInputOfEveryCommand) {
+TEST_F(WrongInputCodes, AreThoseOfTheDocumentationForEveryWrongInputOfEveryCommand) {
   std::deque<Case> running;
   const auto finish = [&] {
     expect_documented(running.front(), filled(running.front().input->says));
@@ -379,7 +379,7 @@ TEST_F(ExitCodes, AreThoseOfTheDocumentationForEveryWrongInputOfEveryCommand) {
 }
 
 // Sizes that FP8 cannot take are refused when the configuration demands FP8.
-TEST_F(ExitCodes, OfSizesThatFp8CannotTake) {
+TEST_F(WrongInputCodes, OfSizesThatFp8CannotTake) {
   Json config = parse_json(slurp(folder() / "run/config.json"), "config.json");
   config["intermediate_size"] = 40;
   spill(folder() / "odd/config.json", config.dump());
