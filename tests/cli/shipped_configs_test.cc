@@ -177,13 +177,13 @@ TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {
     const Outcome run = shell("PATH=" + (folder / machine) + ":$PATH " + (folder / "launch/quickstart"));
     return run.out.substr(0, run.out.find('\n'));
   };
-  EXPECT_EQ(
-      first_line("cores2"),
-      "quickstart: installs packages, builds and trains a small model: about 9 minutes on 2 cores, 300 MB of "
-      "disk");
+  EXPECT_EQ(first_line("cores2"),
+            "quickstart: installs packages, builds and trains a small model: about 19 minutes on 2 cores, "
+            "150 MB of "
+            "disk");
   EXPECT_EQ(first_line("cores16"),
-            "quickstart: installs packages, builds and trains a small model: about 5 minutes on 16 cores, "
-            "700 MB of "
+            "quickstart: installs packages, builds and trains a small model: about 6 minutes on 16 cores, "
+            "300 MB of "
             "disk");
   script("build/bin/trainer", "exit 0");
   EXPECT_EQ(first_line("cores2"),
