@@ -150,12 +150,14 @@ bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& plac
          host_free / 4 * 3 / static_cast<std::size_t>(std::max(1, place.local_size));
 }
 
+std::size_t ranks_sharing_memory(const Device& device, const comm::Place& place) {
+  return static_cast<std::size_t>(device.host_reaches_memory() ? std::max(1, place.local_size) : 1);
+}
+
 void require_room(const runtime::InstanceOptions& options, const comm::Place& place, const Device& device,
                   const std::function<std::string(std::size_t)>& advice) {
   const MemoryInfo memory = device.memory();
-  // Ranks of a host that computes share its memory.
-  const auto sharing =
-      static_cast<std::size_t>(device.host_reaches_memory() ? std::max(1, place.local_size) : 1);
+  const std::size_t sharing = ranks_sharing_memory(device, place);
   const std::size_t need = plan_memory(options, place, device.stands_for()).bytes;
   const std::size_t free = memory.free / sharing;
   if (need <= free) return;
@@ -217,7 +219,7 @@ std::size_t memory_limit(comm::Channel& channel, Device& device) {
   free -= std::min(free, libraries);
   if (device.host_reaches_memory()) {
     // Of a machine's memory others want a little too.
-    free = free / 20 * 19 / static_cast<std::size_t>(std::max(1, channel.place().local_size));
+    free = free / 20 * 19 / ranks_sharing_memory(device, channel.place());
   }
   return static_cast<std::size_t>(channel.all_min(static_cast<std::int64_t>(free)));
 }

@@ -234,13 +234,12 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
   } catch (const Error& e) {
     if (!is_out_of_memory(e)) throw;
     Problem problem = e.problem();
-    // Ranks of a host that computes share its memory.
     const Device& device = session_.device();
-    const auto sharing = device.host_reaches_memory() ? std::max(1, job_.place().local_size) : 1;
     // What was too much is, even where the device says that it has more.
     const std::size_t asked = plan_memory(options, job_.place(), device.stands_for()).bytes;
     const std::size_t libraries = plan::library_bytes(device.kind());
-    const std::size_t free = (before - std::min(before, libraries)) / static_cast<std::size_t>(sharing);
+    const std::size_t free =
+        (before - std::min(before, libraries)) / ranks_sharing_memory(device, job_.place());
     problem.fix = memory_advice(sample_shape(), std::min(free, asked - 1));
     throw Error(std::move(problem));
   }

@@ -75,6 +75,9 @@ runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, co
 bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
                        std::size_t limit, std::size_t host_free);
 
+/// Returns the number of ranks that share the memory of `device`: all of a host that computes itself, else 1.
+std::size_t ranks_sharing_memory(const Device& device, const comm::Place& place);
+
 /// Throws Error if an engine at `place` holds more than its share of what the device has free, before
 /// anything is allocated: with code usage if the device is too small, else with code failure. `advice`: what
 /// to change so that a rank fits so many bytes; empty: a general sentence.
