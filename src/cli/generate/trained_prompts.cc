@@ -66,8 +66,8 @@ void compare(const GenerateOptions& options, const config::Config& run) {
     if (!all) log::info("no prompt of " + options.file + " is a training row of the model's run" + part);
     return;
   }
-  log::warn(with_commas(count) + " of " + with_commas(file.size()) + " prompts of " + options.file +
-            " are rows that the model was trained on" + part +
+  log::warn(with_commas(count) + " of " + with_commas(static_cast<std::int64_t>(questions.size())) +
+            " prompts of " + options.file + " are rows that the model was trained on" + part +
             ": their share of right answers says nothing about new questions. Name a file of rows that are "
             "not in the training data");
 }
