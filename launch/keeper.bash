@@ -168,13 +168,17 @@ waits_in_vain() { # pid of mpirun, whether it had ranks here
 }
 
 # Takes the words that launch/mpirun writes: "job PID", "stop", "save", and "failed" if MPI could not start in a rank. Returns after
-# 0.3 seconds, or after a word.
+# 0.3 seconds, or after a word. The time may end within a word: `begun` keeps the part that was read.
 take_words() {
-  local word
-  read -r -t 0.3 word
+  local part word=''
+  IFS= read -r -t 0.3 part
   case $? in
-  0) ;;
+  0)
+    word=$begun$part
+    begun=''
+    ;;
   1) sleep 0.3 ;; # launch/mpirun is gone
+  *) begun+=$part ;;
   esac
   case $word in
   "job "*) job=${word#job } ;;
@@ -190,7 +194,7 @@ ask() { # signal
 
 # Watches over mpirun from a session of its own.
 keep() { # mpi, pid of launch/mpirun, how mpirun's folder begins, when mpirun began, whether hosts are named
-  local job='' failed='' pending passed='' had_ranks=0 turn=0 since=0 patience signal
+  local job='' begun='' failed='' pending passed='' had_ranks=0 turn=0 since=0 patience signal
   local -A asked=([USR1]=0 [USR2]=0) told=() answered=()
   until [ -n "$job" ]; do
     take_words
