@@ -57,24 +57,30 @@ class MemoryRun {
   TemporaryFolder folder_;
 };
 
-/// The end of the same run without kills and without memory.
-void expect_undisturbed(const MemoryRun& run, const std::string& keys = "") {
-  const std::string calm = run / "calm";
-  expect_success(trainer(Task::get().train(calm, kKeys + "memory_checkpoint_steps=0 " + keys)));
-  expect_identical(calm + "/checkpoint-12", run.output() + "/checkpoint-12");
+/// The last checkpoint of the run without kills and without memory, trained once.
+const std::string& undisturbed() {
+  static const TemporaryFolder folder("memory_calm");
+  static const std::string path = [] {
+    const Outcome run = trainer(Task::get().train(folder / "run", kKeys + "memory_checkpoint_steps=0"));
+    if (run.code != 0) throw std::runtime_error(run.both());
+    return folder / "run/checkpoint-12";
+  }();
+  return path;
+}
+void expect_undisturbed(const MemoryRun& run) {
+  expect_identical(undisturbed(), run.output() + "/checkpoint-12");
   expect_every_step(run.output(), 12);
 }
 
-// Killed at every third checkpoint in memory, when two parts of it are written or not yet sealed: from the
-// one before.
-TEST(MemoryCheckpoints, AKilledRunGoesOnFromMemoryWithTheSameBits) {
-  struct Case {
-    int np, stage;
-    const char *async, *point;
-  };
-  for (const Case& c : {Case{1, 0, "false", "mid_memory"}, Case{2, 0, "true", "before_memory_seal"},
-                        Case{2, 3, "false", "before_memory_seal"}, Case{4, 1, "true", "mid_memory"},
-                        Case{3, 2, "false", "mid_memory"}}) {
+struct Killed {
+  int np, stage;
+  const char *async, *point;
+};
+
+/// Killed at every third checkpoint in memory, when two parts of it are written or not yet sealed: from the
+/// one before.
+void expect_same_bits_after_kills(const std::vector<Killed>& cases) {
+  for (const Killed& c : cases) {
     const MemoryRun memory("memory_bits");
     const Outcome run = memory.run(
         c.np, "save_steps=100 save_async=" + std::string(c.async) + " zero_stage=" + std::to_string(c.stage),
@@ -91,6 +97,17 @@ TEST(MemoryCheckpoints, AKilledRunGoesOnFromMemoryWithTheSameBits) {
     memory.expect_nothing_left();
     expect_undisturbed(memory);
   }
+}
+
+TEST(MemoryCheckpoints, AKilledRunGoesOnFromMemoryWithTheSameBits) {
+  expect_same_bits_after_kills({{1, 0, "false", "mid_memory"}, {2, 3, "true", "before_memory_seal"}});
+}
+
+TEST(WholeMemoryCheckpoints, AKilledRunOfAnyRanksAndStageGoesOnWithTheSameBits) {
+  expect_same_bits_after_kills({{2, 0, "true", "before_memory_seal"},
+                                {2, 3, "false", "before_memory_seal"},
+                                {4, 1, "true", "mid_memory"},
+                                {3, 2, "false", "mid_memory"}});
 }
 
 TEST(MemoryCheckpoints, AdaptersAreAllThatIsTaken) {
@@ -258,7 +275,7 @@ TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
   ASSERT_FALSE(memory.incidents().empty()) << run.err;
   EXPECT_EQ(memory.incidents().at(0)["from"], "disk") << run.err;
   memory.expect_nothing_left();
-  expect_undisturbed(memory, "save_steps=3");
+  expect_undisturbed(memory);
 }
 
 // Taken from memory behind the checkpoint on the disk whose evaluation was the best.
