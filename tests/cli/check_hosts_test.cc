@@ -35,6 +35,15 @@ PATH=)" + (folder_ / "hosts") +
                  " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + options + " hostfile " +
                  of_mpirun);
   }
+  /// The lines about a host: the first one begins with its name, the others with blanks.
+  static std::string part_of(const std::string& host, const std::string& out) {
+    const std::string text = "\n" + out;
+    const std::size_t begin = text.find("\n" + host + " (");
+    if (begin == std::string::npos) return "";
+    std::size_t end = text.find('\n', begin + 1);
+    while (end + 1 < text.size() && text[end + 1] == ' ') end = text.find('\n', end + 1);
+    return text.substr(begin, end - begin);
+  }
   TemporaryFolder folder_;
 };
 
@@ -73,17 +82,29 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
       {"nvidia-smi", "echo GPU 0: H200; echo GPU 1: H200", {"ok     GPUs       2"}},
       {"nproc", "echo 1", {"doubt  cores", "1 for 2 ranks", "slots=1 or fewer"}},
   };
-  for (const Case& c : cases) {
-    SCOPED_TRACE(c.command + ": " + c.text);
+  // A host for each row: what is wrong is seen in one check, and what is fine in another one.
+  for (const bool wrong : {true, false}) {
+    std::string lines = "one slots=1\n";
+    std::vector<std::pair<std::string, const Case*>> rows;
     fs::remove_all(folder_ / "hosts");
     host("one");
-    host("two", c.command, c.text);
-    const Outcome run = check("one slots=1\ntwo slots=2\n");
-    const bool wrong = c.says.front().starts_with("WRONG");
+    for (const Case& c : cases) {
+      if (c.says.front().starts_with("WRONG") != wrong) continue;
+      rows.emplace_back("row" + std::to_string(rows.size()), &c);
+      host(rows.back().first, c.command, c.text);
+      lines += rows.back().first + " slots=2\n";
+    }
+    const Outcome run = check(lines);
     EXPECT_EQ(run.code, wrong ? 1 : 0) << run.both();
-    for (const std::string& says : c.says) EXPECT_NE(run.out.find(says), std::string::npos) << run.out;
     EXPECT_EQ(run.out.find("fine", run.out.rfind('\n', run.out.size() - 2)) == std::string::npos, wrong)
         << run.out;
+    for (const auto& [name, c] : rows) {
+      SCOPED_TRACE(c->command + ": " + c->text);
+      const std::string found = part_of(name, run.out);
+      EXPECT_EQ(found.find("WRONG") != std::string::npos, wrong) << found;
+      for (const std::string& says : c->says) EXPECT_NE(found.find(says), std::string::npos) << found;
+    }
+    EXPECT_EQ(part_of("one", run.out).find("WRONG"), std::string::npos) << run.out;
   }
 }
 
