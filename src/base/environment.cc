@@ -16,153 +16,133 @@ using enum VariableUse;
 
 constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_CACHE", "a folder, or `off`",
-     "where algorithms of GEMMs are kept for the next run. Not set: `octet` in `XDG_CACHE_HOME`, else "
-     "`.cache/octet` in "
+     "folder of the measured GEMM algorithms. Not set: `octet` in `XDG_CACHE_HOME`, else `.cache/octet` in "
      "`HOME`",
      "src/ops/gemm_autotune_cache.cc", user},
     {"OCTETRUN_NCCL_LIBRARY", "the file `libnccl.so.2`",
-     "the NCCL to load, alone. Not set: the one among the system's libraries (`LD_LIBRARY_PATH` too), then "
-     "that of the "
-     "wheel `nvidia-nccl-cu13` of the Python environment in `VIRTUAL_ENV`, then that of "
-     "`/usr/local/cuda/lib64`",
+     "the only NCCL that is loaded. Not set: the first found in the system's libraries (`LD_LIBRARY_PATH` "
+     "too), the wheel `nvidia-nccl-cu13` of `VIRTUAL_ENV`, `/usr/local/cuda/lib64`",
      "src/comm/nccl_library.cc", user},
     {"OCTETRUN_SINGLE", "`0` or `1`",
-     "`1`: each process that `torchrun`, `accelerate`, `deepspeed` or `srun` without PMIx started is meant "
-     "to "
-     "be a run of its own, or to start mpirun. Not set or `0`: such processes are refused",
+     "`1`: each process of `torchrun`, `accelerate`, `deepspeed` or `srun` without PMIx is a separate run, "
+     "or starts mpirun. Not set or `0`: these processes are refused",
      "src/comm/launchers.cc", user},
     {"OCTETRUN_MPIRUN_FILE", "a file",
-     "the mpirun that `launch/mpirun` calls. Not set: the first on `PATH` that belongs to the MPI that the "
-     "program was built with (`trainer --version`)",
+     "the mpirun that `launch/mpirun` calls. Not set: the first on `PATH` that belongs to the MPI of the "
+     "program (`trainer --version`)",
      "launch/mpirun", user},
     {"OCTETRUN_START_TIMEOUT", "seconds, at least 1",
-     "that ranks have for MPI's start and for opening a channel, after which the job ends with 75. Not set: "
-     "600",
+     "limit for the start of MPI and for opening a channel; then the job ends with 75. Not set: 600",
      "src/comm/mpi_start.cc", user},
     {"OCTETRUN_MEMORY_FOLDER", "a folder of each host",
-     "where checkpoints in memory lie (`memory_checkpoint_steps`): a memory file system, or a disk of the "
-     "host's own. Not set: /dev/shm",
+     "folder of checkpoints in memory (`memory_checkpoint_steps`): a memory file system, or a local disk. "
+     "Not set: /dev/shm",
      "src/checkpoint/memory_folder.cc", user},
     {"OCTETRUN_MEMORY_KEEP", "seconds",
-     "that checkpoints in memory stay when their run has ended and nobody starts it again. Not set: 900",
+     "time until checkpoints in memory are removed after their run has ended without a restart. Not set: 900",
      "src/checkpoint/memory_folder.cc", user},
     {"OCTETRUN_OVERLAP", "`always`",
-     "communication runs beside computation on CPUs too where no core is spare. Not set: only where one is",
+     "communication overlaps computation on CPUs even without a spare core. Not set: only with a spare core",
      "src/comm/overlap.cc", user},
 
     {"OCTETRUN_LAUNCHER", "set by `launch/mpirun`",
-     "signals reach the ranks, so the program does not warn that they kill; `terminal`: standard output "
-     "reaches "
-     "a terminal, so control characters are shown as `\\x1B`",
+     "signals reach the ranks, so the program prints no warning that signals kill; `terminal`: standard "
+     "output reaches a terminal, so control characters are shown as `\\x1B`",
      "src/comm/launchers.cc", launcher},
     {"OCTETRUN_SUPERVISED", "set by `launch/supervise`",
-     "a name for this start of a job: rank 0 writes to `octet.progress` in `output_dir`, after every step, "
-     "how far the "
-     "run has come",
+     "name of this start of a job: rank 0 writes the progress to `octet.progress` in `output_dir` after "
+     "every step",
      "src/report/progress.cc", launcher},
     {"OCTETRUN_SURVIVORS", "a number of ranks",
-     "set by `launch/supervise --survive`: where ranks on CPUs end, the others go on in their processes, as "
-     "few as "
-     "these. Not set: an ended rank ends the job",
+     "set by `launch/supervise --survive`: the least number of ranks (on CPUs) that continue when others "
+     "end. Not set: a failed rank ends the job",
      "src/comm/process.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",
-     "the build that the scripts under `launch` and `tests` make and use. Not set: `build`", "launch/build",
-     launcher},
+     "the build folder of the scripts in `launch` and `tests`. Not set: `build`", "launch/build", launcher},
 
     {"OCTETRUN_SHARE_GPUS", "`0` or `1`",
-     "`1`: several ranks of a node may share a GPU, dealt out in turn (four ranks and two GPUs: 0, 1, 0, 1). "
-     "It is slower, "
-     "and NCCL refuses it. Not set or `0`: they may not",
+     "`1`: several ranks of a node may share a GPU, assigned in turn (four ranks and two GPUs: 0, 1, 0, 1). "
+     "This is slower, and NCCL refuses it. Not set or `0`: they may not",
      "src/runtime/session.cc", test},
     {"OCTETRUN_MEMORY_LIMIT", "MiB, at least 1",
-     "each rank chooses its sizes and how it stores its states as if its device had so much left for it. Not "
-     "set: "
-     "what the "
-     "device has",
+     "each rank chooses its sizes and the storage of its states for this much free device memory. Not set: "
+     "the free memory of the device",
      "src/train/fit.cc", test},
     {"OCTETRUN_RECORDING", "`on` or `off`",
-     "`off`: a GPU gets each pass of decoding kernel by kernel. Not set or `on`: passes that are alike are "
-     "recorded once and replayed",
+     "`off`: a GPU gets each decoding pass kernel by kernel. Not set or `on`: equal passes are recorded once "
+     "and replayed",
      "src/device/recording.cc", test},
     {"OCTETRUN_LONE_GEMM", "`always` or `never`",
-     "`always`: on a CPU too, GEMMs of very few tokens and the small ops around them are one op. `never`: "
+     "`always`: GEMMs of very few tokens and the small ops around them are one op, also on a CPU. `never`: "
      "nowhere. Not set: on a GPU, where they are one kernel",
      "src/ops/lone_gemm.cc", test},
     {"OCTETRUN_LONE_CHAIN", "`never`",
-     "`never`: such GEMMs that follow each other are a kernel each. Not set: on Hopper, those of one token "
-     "in E4M3 are one kernel, from attention's output to the next block's queries, keys and values",
+     "`never`: consecutive GEMMs of few tokens are one kernel each. Not set: on Hopper, single-token GEMMs "
+     "in E4M3 are one kernel, from the output of attention to the next queries, keys and values",
      "src/ops/lone_chain.cc", test},
     {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
-     "`always`: on a CPU too, what a mixture's experts multiply is one op. `never`: each expert has products "
-     "of its own, for which the host looks who has tokens. Not set: one kernel on a GPU, in bf16 and FP8; of "
-     "many tokens on Hopper alone",
+     "`always`: the GEMMs of all experts are one op, also on a CPU. `never`: each expert has separate GEMMs. "
+     "Not set: one kernel on a GPU, in bf16 and FP8; with many tokens only on Hopper",
      "src/ops/grouped_gemm.cc", test},
     {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",
-     "`off`: sums over GPUs that hold a model together are collectives. Not set or `on`: where such GPUs "
-     "write into each other's memory, short ones are a kernel each, and passes of decoding are recorded with "
-     "them",
+     "`off`: sums over the GPUs of a split model are collectives. Not set or `on`: if these GPUs write into "
+     "the memory of each other, short sums are one kernel each, and decoding passes are recorded",
      "src/comm/carriers.cc", test},
     {"OCTETRUN_EARLY_LAUNCH", "`on` or `off`",
-     "`off`: on a GPU no kernel begins before the one in front of it has ended. Not set or `on`: those of "
-     "decoding that can do",
+     "`off`: no GPU kernel begins before the previous kernel has ended. Not set or `on`: decoding kernels "
+     "may begin earlier",
      "src/ops/cuda/early_launch.cc", test},
     {"OCTETRUN_COMPUTE_WORKER", "anything",
-     "on CPUs computation runs on a thread of its own, in the order of its stream, as on a GPU. Not set: in "
-     "line",
+     "on CPUs a separate thread computes, in the order of its stream, as on a GPU. Not set: the calling "
+     "thread computes",
      "src/runtime/session.cc", test},
     {"OCTETRUN_FAILPOINT", "`NAME` or `NAME:COUNT`",
-     "the process kills itself (SIGKILL) when it passes this point of saving a checkpoint, the COUNT-th "
-     "time; "
-     "`full_disk`: folders that hold a file disk-is-full have no room",
+     "the process kills itself (SIGKILL) when it passes this point of a save for the COUNT-th time; "
+     "`full_disk`: folders with a file disk-is-full have no room",
      "src/checkpoint/failpoint.cc", test},
     {"OCTETRUN_DELAYS", "milliseconds, 0 to 1000",
-     "up to that long goes by before one of 32 collectives is enqueued, and before one of 32 begins on its "
-     "stream, drawn "
-     "by every rank for itself",
+     "longest random delay before one of 32 collectives is enqueued, and before one of 32 begins on its "
+     "stream; each rank draws its delays",
      "src/comm/delays.cc", test},
     {"OCTETRUN_BREAK_STEP", "`gpu:N`, `memory:N` or `nccl:N`",
-     "the last rank fails at its N-th collective: by a kernel that faults, by a reservation that no device "
-     "has room for, or "
-     "by an exchange that NCCL reports an error of",
+     "the last rank fails at its N-th collective: a kernel faults, a reservation is larger than any device, "
+     "or NCCL reports an error",
      "src/comm/broken_step.cc", test},
     {"OCTETRUN_BREAK_CARRIER", "`peer-open` or `peer-pattern`",
-     "plays a host on which GPUs cannot copy into each other's memory: it is not shared, or a link spoils "
-     "bytes",
+     "simulates a host on which GPUs cannot copy into the memory of each other: memory is not shared, or a "
+     "link corrupts bytes",
      "src/comm/carriers.cc", test},
     {"OCTETRUN_FLIPS", "`RANK:STEP:KIND:DRAW`, several with commas",
-     "with `sdc_steps`, a bit of that rank is inverted in that step, once, which DRAW chooses: of its "
-     "`parameters`, `masters`, `moments`, `frozen` weights, `gradients`, or of `messages` that it receives",
+     "with `sdc_steps`, inverts one bit of that rank in that step; DRAW chooses it. KIND: `parameters`, "
+     "`masters`, `moments`, `frozen`, `gradients`, or `messages` that the rank receives",
      "src/train/flips.cc", test},
     {"OCTETRUN_REMOVE_COMMUNICATION", "anything",
-     "ranks exchange no values, so that a step's time without communication can be measured. Results are "
-     "wrong, and the "
-     "program says so",
+     "ranks exchange no values, to measure the step time without communication. Results are wrong, and the "
+     "program prints this",
      "src/comm/process.cc", test},
-    {"OCTETRUN_TEST_SWEEPS", "anything", "tests of GEMMs on AMX take thousands of shapes. Not set: a few",
+    {"OCTETRUN_TEST_SWEEPS", "anything", "tests of AMX GEMMs use thousands of shapes. Not set: a few",
      "tests/ops/gemm_amx_test.cc", test},
     {"OCTETRUN_SOAK_STEPS", "a number", "steps of the soak test of stores. Not set: a few",
      "tests/store/soak_test.cc", test},
     {"OCTETRUN_STRICT_TOKENS", "a number",
      "tokens that the test of strict answers samples in each precision. Not set: 1,000",
      "tests/generate/strict_test.cc", test},
-    {"OCTETRUN_TEST_CARRIER", "`peer`, `nccl` or `host`",
-     "the carrier that comm_mpi_tests put to the test between GPUs", "tests/comm/comm_mpi_test.cc", test},
+    {"OCTETRUN_TEST_CARRIER", "`peer`, `nccl` or `host`", "the carrier between GPUs that comm_mpi_tests test",
+     "tests/comm/comm_mpi_test.cc", test},
     {"OCTETRUN_TEST_SUMS", "`nccl`",
-     "comm_mpi_tests put NCCL's own sums to the test as well, with a GPU for each rank. Not set: they do not",
+     "comm_mpi_tests also test the sums of NCCL, with one GPU per rank. Not set: they do not",
      "tests/comm/comm_mpi_test.cc", test},
     {"OCTETRUN_TEST_DEVICE", "`cuda`",
-     "comm_mpi_tests run on GPUs, which ranks take in turn. Not set: on CPUs", "tests/comm/comm_mpi_test.cc",
-     test},
-    {"OCTETRUN_WRITE_DOCS", "anything",
-     "tests of pages that are generated write them instead of comparing them", "tests/config/schema_test.cc",
-     test},
+     "comm_mpi_tests run on GPUs, which are assigned to ranks in turn. Not set: on CPUs",
+     "tests/comm/comm_mpi_test.cc", test},
+    {"OCTETRUN_WRITE_DOCS", "anything", "tests of generated pages write the pages instead of comparing them",
+     "tests/config/schema_test.cc", test},
 
-    {"TMPDIR", "a folder", "lists and columns that are too long for memory lie there. Not set: `/tmp`",
+    {"TMPDIR", "a folder", "folder of lists and columns that are too long for memory. Not set: `/tmp`",
      "src/base/long_array.cc", foreign},
     {"HF_HUB_CACHE", "a folder",
-     "where Hugging Face's libraries keep models and data sets, which are found there by their names on the "
-     "hub. Not set: `HUGGINGFACE_HUB_CACHE`, else `hub` in `HF_HOME`, else `huggingface/hub` in "
-     "`XDG_CACHE_HOME`, else in `.cache` of `HOME`",
+     "cache of models and data sets by hub name. Not set: `HUGGINGFACE_HUB_CACHE`, else `hub` in `HF_HOME`, "
+     "else `huggingface/hub` in `XDG_CACHE_HOME` or in `.cache` of `HOME`",
      "src/base/hub_cache.cc", foreign},
     {"HUGGINGFACE_HUB_CACHE", "a folder", "see `HF_HUB_CACHE`", "src/base/hub_cache.cc", foreign},
     {"HF_HOME", "a folder", "see `HF_HUB_CACHE`", "src/base/hub_cache.cc", foreign},
@@ -170,61 +150,61 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/ops/gemm_autotune_cache.cc", foreign},
     {"HOME", "a folder", "see `OCTETRUN_CACHE` and `HF_HUB_CACHE`", "src/ops/gemm_autotune_cache.cc",
      foreign},
-    {"PATH", "folders", "`trainer supervise` looks there for the program that it is to start",
-     "src/supervise/command.cc", foreign},
+    {"PATH", "folders", "`trainer supervise` finds the program there", "src/supervise/command.cc", foreign},
     {"LD_LIBRARY_PATH", "the system's",
-     "handed on to the process that removes checkpoints in memory of a run that is gone",
+     "passed to the process that removes checkpoints in memory of an ended run",
      "src/checkpoint/memory_folder.cc", foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
-     "the driver's own: which GPUs a process sees, and in which order", "src/device/gpu_answers.cc", foreign},
+     "for the driver: the GPUs of a process, and their order", "src/device/gpu_answers.cc", foreign},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "a number",
-     "the driver's own. The program sets it to 32, and says so where it replaces another value: streams that "
-     "share a "
-     "connection stand behind each other, and communication then behind computation",
+     "for the driver. The program sets it to 32, and logs a replaced value: streams that share a connection "
+     "wait for each other, and communication would wait for computation",
      "src/device/gpus.cc", foreign},
     {"OMP_NUM_THREADS", "a number",
-     "OpenMP's own: threads that a rank computes with on CPUs, and for what is left to the CPU on GPUs. Not "
-     "set: the cores of its host are divided among its ranks",
+     "for OpenMP: threads of a rank on CPUs, and for the work of the CPU with GPUs. Not set: the cores of a "
+     "host are divided among its ranks",
      "src/device/cpu/threads.cc", foreign},
     {"OMP_WAIT_POLICY", "`passive` or `active`",
-     "OpenMP's own: whether threads that wait for each other sleep or spin. Not set: they spin, and sleep soon "
-     "if the cores turn out to be shared with other work",
+     "for OpenMP: whether waiting threads sleep or spin. Not set: they spin, and sleep soon if the cores are "
+     "shared with other work",
      "src/device/cpu/shared_cores.cc", foreign},
-    {"GOMP_SPINCOUNT", "a number", "that of GNU's OpenMP: how often a waiting thread looks before it sleeps",
+    {"GOMP_SPINCOUNT", "a number", "for GNU's OpenMP: number of checks of a waiting thread before it sleeps",
      "src/device/cpu/shared_cores.cc", foreign},
     {"OMP_STACKSIZE", "a size, such as `512K`",
-     "OpenMP's own: stack of each of these threads. Not set: as `ulimit -s` says",
-     "src/device/cpu/threads.cc", foreign},
-    {"OMPI_COMM_WORLD_SIZE", "set by Open MPI", "there are so many ranks", "src/comm/launchers.cc", foreign},
+     "for OpenMP: stack of each thread. Not set: the limit of `ulimit -s`", "src/device/cpu/threads.cc",
+     foreign},
+    {"OMPI_COMM_WORLD_SIZE", "set by Open MPI", "number of ranks", "src/comm/launchers.cc", foreign},
     {"OMPI_COMM_WORLD_RANK", "set by Open MPI", "this rank", "src/comm/launchers.cc", foreign},
-    {"PMI_SIZE", "set by MPICH and Slurm", "there are so many ranks", "src/comm/launchers.cc", foreign},
+    {"PMI_SIZE", "set by MPICH and Slurm", "number of ranks", "src/comm/launchers.cc", foreign},
     {"PMI_RANK", "set by MPICH and Slurm", "this rank", "src/comm/launchers.cc", foreign},
     {"PMIX_RANK", "set by PMIx", "an MPI launcher started this process", "src/comm/launchers.cc", foreign},
     {"OMPI_MCA_hwloc_base_binding_policy", "Open MPI's",
-     "how cores are bound: where it is set the program leaves them so", "src/device/cpu/machine.cc", foreign},
-    {"OMPI_MCA_hwloc_base_cpu_list", "Open MPI's", "likewise", "src/device/cpu/machine.cc", foreign},
-    {"OMPI_MCA_hwloc_base_cpu_set", "Open MPI's", "likewise", "src/device/cpu/machine.cc", foreign},
-    {"PRTE_MCA_hwloc_default_binding_policy", "Open MPI's", "likewise", "src/device/cpu/machine.cc", foreign},
-    {"RANK", "set by launchers of PyTorch", "processes that do not know each other are refused",
+     "binding of cores: if it is set, the program does not change it", "src/device/cpu/machine.cc", foreign},
+    {"OMPI_MCA_hwloc_base_cpu_list", "Open MPI's", "the same", "src/device/cpu/machine.cc", foreign},
+    {"OMPI_MCA_hwloc_base_cpu_set", "Open MPI's", "the same", "src/device/cpu/machine.cc", foreign},
+    {"PRTE_MCA_hwloc_default_binding_policy", "Open MPI's", "the same", "src/device/cpu/machine.cc", foreign},
+    {"RANK", "set by launchers of PyTorch", "processes without a common MPI are refused",
      "src/comm/launchers.cc", foreign},
-    {"WORLD_SIZE", "set by launchers of PyTorch", "likewise", "src/comm/launchers.cc", foreign},
+    {"WORLD_SIZE", "set by launchers of PyTorch", "the same", "src/comm/launchers.cc", foreign},
     {"NODE_RANK", "set for LLaMA-Factory", "hosts that would each train alone are refused",
      "src/comm/launchers.cc", foreign},
-    {"NNODES", "set for LLaMA-Factory", "likewise", "src/comm/launchers.cc", foreign},
-    {"PET_NODE_RANK", "set by operators of Kubernetes", "likewise", "src/comm/launchers.cc", foreign},
-    {"PET_NNODES", "set by operators of Kubernetes", "likewise", "src/comm/launchers.cc", foreign},
-    {"LOCAL_RANK", "set by launchers of PyTorch", "likewise", "src/comm/launchers.cc", foreign},
-    {"LOCAL_WORLD_SIZE", "set by torchrun", "likewise, below an MPI launcher too, where it is more than one",
+    {"NNODES", "set for LLaMA-Factory", "the same", "src/comm/launchers.cc", foreign},
+    {"PET_NODE_RANK", "set by operators of Kubernetes", "the same", "src/comm/launchers.cc", foreign},
+    {"PET_NNODES", "set by operators of Kubernetes", "the same", "src/comm/launchers.cc", foreign},
+    {"LOCAL_RANK", "set by launchers of PyTorch", "processes without a common MPI are refused",
      "src/comm/launchers.cc", foreign},
-    {"LOCAL_SIZE", "set by deepspeed", "likewise; which launcher it was", "src/comm/launchers.cc", foreign},
-    {"CROSS_SIZE", "set by deepspeed", "likewise", "src/comm/launchers.cc", foreign},
-    {"ACCELERATE_MIXED_PRECISION", "set by accelerate", "likewise", "src/comm/launchers.cc", foreign},
-    {"ACCELERATE_DYNAMO_BACKEND", "set by accelerate", "likewise", "src/comm/launchers.cc", foreign},
-    {"TORCHELASTIC_RUN_ID", "set by torchrun", "likewise", "src/comm/launchers.cc", foreign},
+    {"LOCAL_WORLD_SIZE", "set by torchrun", "the same, also under an MPI launcher, if it is more than one",
+     "src/comm/launchers.cc", foreign},
+    {"LOCAL_SIZE", "set by deepspeed", "the same; it also identifies the launcher", "src/comm/launchers.cc",
+     foreign},
+    {"CROSS_SIZE", "set by deepspeed", "the same", "src/comm/launchers.cc", foreign},
+    {"ACCELERATE_MIXED_PRECISION", "set by accelerate", "the same", "src/comm/launchers.cc", foreign},
+    {"ACCELERATE_DYNAMO_BACKEND", "set by accelerate", "the same", "src/comm/launchers.cc", foreign},
+    {"TORCHELASTIC_RUN_ID", "set by torchrun", "the same", "src/comm/launchers.cc", foreign},
     {"SLURM_PROCID", "set by Slurm", "processes of a step without PMIx are refused", "src/comm/launchers.cc",
      foreign},
-    {"SLURM_STEP_NUM_TASKS", "set by Slurm", "likewise", "src/comm/launchers.cc", foreign},
+    {"SLURM_STEP_NUM_TASKS", "set by Slurm", "the same", "src/comm/launchers.cc", foreign},
 };
 
 struct Section {
@@ -234,7 +214,7 @@ struct Section {
 constexpr Section kSections[] = {{user, "For runs"},
                                  {launcher, "Between scripts and the program"},
                                  {test, "For tests and measurements"},
-                                 {foreign, "Of others"}};
+                                 {foreign, "Of other programs"}};
 
 const EnvironmentVariable* find(std::string_view name) {
   const auto* found =
@@ -335,9 +315,8 @@ void require_known_variables(const std::map<std::string, std::string>& environme
 
 std::string environment_help() {
   std::string text =
-      "Environment variables of the program. A key of the configuration is set by OCTET_<KEY> "
-      "(OCTET_SEED=3), below what "
-      "files and\nthe command line say.\n";
+      "Environment variables of the program. OCTET_<KEY> (OCTET_SEED=3) sets a key of the configuration;\n"
+      "files and the command line override it.\n";
   for (const Section& section : kSections) {
     text += "\n" + std::string(section.title) + "\n";
     for (const EnvironmentVariable& variable : kVariables) {
@@ -353,13 +332,16 @@ std::string environment_help() {
 
 std::string environment_markdown() {
   std::string page =
-      "# Environment variables\n\nThis page is generated from the table of variables, which `trainer --help "
-      "environment` "
-      "prints. Those of the program begin with\n`OCTETRUN_`; one that begins so and is not listed here ends "
-      "a command "
-      "before it starts. `launch/mpirun` passes them on to all hosts.\nA key of the configuration is set by "
-      "`OCTET_<KEY>` (`OCTET_SEED=3`), below what files and the command line "
-      "say\n([config.md](config.md)).\n";
+      "# Environment variables\n\nPrint the list on this page, or set a key for one command:\n\n"
+      "    build/bin/trainer --help environment\n"
+      "    OCTET_SEED=3 build/bin/trainer config.yaml\n\n"
+      "- `OCTET_<KEY>` sets a key of the [configuration](config.md). Files and the command line override "
+      "it.\n"
+      "- Variables of the program begin with `OCTETRUN_`. An unlisted variable with this prefix ends a "
+      "command "
+      "at its start.\n"
+      "- `launch/mpirun` passes both kinds to all hosts.\n\n"
+      "This page is generated from the table in `src/base/environment.cc`.\n";
   for (const Section& section : kSections) {
     page += "\n## " + std::string(section.title) +
             "\n\n| variable | values | meaning | read by |\n|---|---|---|---|\n";

@@ -7,7 +7,7 @@ namespace {
 using namespace axolotl;
 
 constexpr const char* kFused = "kernels are always fused";
-constexpr const char* kElsewhere = "logs lie in output_dir";
+constexpr const char* kElsewhere = "logs are written to output_dir";
 constexpr const char* kRead = "the architecture and the tokenizer are read from the model's folder";
 constexpr const char* kNoUpload = "nothing is uploaded";
 constexpr const char* kConfigJson = "change the model's config.json";
@@ -89,7 +89,7 @@ constexpr Entry kKeys[] = {
     {"peft_use_rslora", Action::fact, "use_rslora"},
     {"peft_use_dora", Action::fact, "use_dora"},
     {"relora", Action::refuse, "adapters of this kind are not built; adapter: lora trains others"},
-    {"unfrozen_parameters", Action::refuse, "freeze_trainable_layers says what is trained"},
+    {"unfrozen_parameters", Action::refuse, "freeze_trainable_layers sets the trained blocks"},
     {"micro_batch_size", Action::map, "per_device_train_batch_size"},
     {"batch_size", Action::refuse, "global_batch_size is the number of samples per step over all ranks"},
     {"eval_batch_size", Action::map, "per_device_eval_batch_size"},
@@ -165,9 +165,9 @@ constexpr Entry kKeys[] = {
     {"hub_strategy", Action::note, kNoUpload},
     {"hf_use_auth_token", Action::note, kNoUpload},
     {"push_dataset_to_hub", Action::note, kNoUpload},
-    {"strict", Action::note, "a key that nobody knows is always an error"},
-    {"debug", Action::note, "trainer encode shows what a row becomes"},
-    {"device_map", Action::note, "each rank has a device of its own"},
+    {"strict", Action::note, "an unknown key is always an error"},
+    {"debug", Action::note, "trainer encode shows the tokens of a row"},
+    {"device_map", Action::note, "each rank has one device"},
     {"gpu_memory_limit", Action::refuse, "trainer plan memory=80GB tells what fits"},
     {"low_cpu_mem_usage", Action::note, "weights are mapped from their files"},
     // The model and its tokenizer.
@@ -198,7 +198,7 @@ constexpr Entry kKeys[] = {
     {"dataset_shard_num", Action::refuse, kCut},
     {"dataset_shard_idx", Action::refuse, kCut},
     {"skip_prepare_dataset", Action::refuse,
-     "rows are encoded by the program; tokenized_path keeps what it made"},
+     "rows are encoded by the program; tokenized_path keeps the tokens"},
     {"num_dataset_shards_to_save", Action::note, "how tokens are cut into files of tokenized_path is fixed"},
     {"dataset_exact_deduplication", Action::refuse,
      "rows that occur twice are trained twice; remove them beforehand"},
@@ -222,9 +222,8 @@ constexpr Entry kKeys[] = {
      "read only with pretraining_dataset, which is refused"},
     {"streaming_multipack_buffer_size", Action::note, "buffer_size says how many samples are read ahead"},
     {"max_packed_sequence_len", Action::refuse, "sequence_len is the length of packed sequences, too"},
-    {"chat_template_kwargs", Action::refuse,
-     "what templates are asked has keys of its own: enable_thinking, preserve_thinking"},
-    {"eot_tokens", Action::note, "the tokens that end a turn are those of the template"},
+    {"chat_template_kwargs", Action::refuse, "use enable_thinking and preserve_thinking instead"},
+    {"eot_tokens", Action::note, "the template names the tokens that end a turn"},
     {"is_preprocess", Action::note, "it is set by axolotl's own commands"},
     {"preprocess_iterable", Action::note, "it is set by axolotl's own commands"},
     {"total_num_tokens", Action::note, "it is counted from the data"},
@@ -235,11 +234,11 @@ constexpr Entry kKeys[] = {
     {"image_resize_algorithm", Action::note, kTextOnly},
     {"freeze_mm_modules", Action::note, kTextOnly},
     // Adapters.
-    {"lora_target_parameters", Action::refuse, "adapters stand beside linear layers: lora_target_modules"},
+    {"lora_target_parameters", Action::refuse, "only linear layers have adapters: lora_target_modules"},
     {"lora_rank_pattern", Action::refuse, "all adapters have one rank: lora_r"},
     {"lora_alpha_pattern", Action::refuse, "all adapters have one scale: lora_alpha"},
-    {"peft_layers_to_transform", Action::refuse, "adapters stand in all layers"},
-    {"peft_layers_pattern", Action::refuse, "adapters stand in all layers"},
+    {"peft_layers_to_transform", Action::refuse, "all layers have adapters"},
+    {"peft_layers_pattern", Action::refuse, "all layers have adapters"},
     {"peft", Action::refuse, kAdapters},
     {"peft_layer_replication", Action::refuse, kAdapters},
     {"peft_init_lora_weights", Action::refuse,

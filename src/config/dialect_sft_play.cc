@@ -87,7 +87,7 @@ constexpr Entry kKeys[] = {
     {"task_mode", Action::fact, "stage packing"},
     {"mode", Action::fact, "stage packing"},
     {"block_size", Action::fact, "cutoff_len"},
-    {"stride", Action::note, "blocks do not overlap: the next one begins where the one before it ended"},
+    {"stride", Action::note, "blocks do not overlap"},
     {"datasets", Action::fact, "dataset interleave_probs mix_strategy"},
 };
 

@@ -114,7 +114,7 @@ constexpr Entry kKeys[] = {
     {"optim.lr_scheduler", Action::map, "lr_scheduler_type", "wsd=warmup_stable_decay"},
     {"trainer.default_local_dir", Action::map, "output_dir"},
     {"trainer.default_hdfs_dir", Action::refuse, "checkpoints are written to a file system"},
-    {"trainer.project_name", Action::note, "logs lie in output_dir"},
+    {"trainer.project_name", Action::note, "logs are written to output_dir"},
     {"trainer.experiment_name", Action::map, "run_name"},
     {"trainer.total_epochs", Action::map, "num_train_epochs"},
     {"trainer.total_training_steps", Action::map, "max_steps"},

@@ -27,15 +27,15 @@ constexpr const char* kUpload = "nothing is uploaded";
 const NotedKey kNoted[] = {
     {"cache_dir", kText, "null", "models are read from local folders; nothing is downloaded into a cache"},
     {"model_revision", kText, "main",
-     "read only where the model is found in Hugging Face's cache; a folder holds one revision"},
+     "read only if the model comes from the cache of Hugging Face; a folder has one revision"},
     {"trust_remote_code", kBool, "false", "no code of a model is ever run"},
     {"use_fast_tokenizer", kBool, "true", "tokenizer.json is read natively"},
     {"low_cpu_mem_usage", kBool, "true", "weights are always memory-mapped"},
     {"flash_attn", kText, "auto", "attention never forms the matrix of scores, whatever the value"},
     {"enable_liger_kernel", kBool, "false", "the program's own kernels are fused already"},
     {"use_unsloth", kBool, "false", "the program trains with its own kernels"},
-    {"use_unsloth_gc", kBool, "false", "recompute says what is computed again; nothing moves to the host"},
-    {"use_reentrant_gc", kBool, "true", "recompute says what is computed again, without PyTorch's autograd"},
+    {"use_unsloth_gc", kBool, "false", "recompute sets the recomputed values; nothing moves to the host"},
+    {"use_reentrant_gc", kBool, "true", "recompute sets the recomputed values, without PyTorch's autograd"},
     {"upcast_layernorm", kBool, "false", "norms always compute in fp32"},
     {"upcast_lmhead_output", kBool, "false", "the loss always computes in fp32"},
     {"infer_dtype", kText, "auto", "read by LLaMA-Factory's inference, not by its training"},
@@ -47,10 +47,10 @@ const NotedKey kNoted[] = {
     {"data_shared_file_system", kBool, "false", "every rank tokenises its share and sends it to the others"},
     {"ignore_pad_token_for_loss", kBool, "true", "sequences are joined without padding, so none is trained"},
     {"dataloader_num_workers", kInt, "0", "a thread of each rank prepares the next batches"},
-    {"dataloader_pin_memory", kBool, "true", "batches lie in pinned memory wherever there is a GPU"},
+    {"dataloader_pin_memory", kBool, "true", "batches are in pinned memory if there is a GPU"},
     {"dataloader_persistent_workers", kBool, "false",
      "the thread that prepares batches lives as long as the run"},
-    {"dataloader_prefetch_factor", kInt, "null", "how far batches are prepared ahead is fixed"},
+    {"dataloader_prefetch_factor", kInt, "null", "the number of prepared batches is fixed"},
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
     {"loraplus_lr_embedding", kNumber, "1.0e-06",
      "it is the rate of adapters of embeddings, which are trained whole or not at all"},
@@ -61,11 +61,11 @@ const NotedKey kNoted[] = {
     {"export_quantization_maxlen", kInt, "1024", "exports are not quantised"},
     {"export_device", kText, "cpu", kExport},
     {"export_legacy_format", kBool, "false", kExport},
-    {"do_eval", kBool, "false", "eval_strategy says when the model is evaluated"},
+    {"do_eval", kBool, "false", "eval_strategy sets when the model is evaluated"},
     {"logging_nan_inf_filter", kBool, "true",
-     "losses are logged as they are; a step whose gradient is not finite is skipped, and five in a row end "
-     "the run"},
-    {"log_level", kText, "passive", "what the log says does not depend on a level"},
+     "losses are logged as they are; a step with a gradient that is not finite is skipped, and five in a row "
+     "end the run"},
+    {"log_level", kText, "passive", "the log does not depend on a level"},
     {"disable_tqdm", kBool, "false", "the bar is drawn on a terminal only"},
     {"include_num_input_tokens_seen", kBool, "false", kTokensCounted},
     {"include_tokens_per_second", kBool, "false", kTokensCounted},
@@ -79,9 +79,9 @@ const NotedKey kNoted[] = {
     {"ddp_bucket_cap_mb", kInt, "null", "messages are cut by layer, not by bucket"},
     {"save_safetensors", kBool, "true", "checkpoints are HDF5; trainer export writes safetensors"},
     {"gradient_checkpointing_kwargs", Kind::arguments, "null",
-     "they are arguments of PyTorch's checkpointing; recompute says what is computed again"},
-    {"local_rank", kInt, "-1", "the launcher says which rank this is"},
-    {"ddp_backend", kText, "null", "gpu_transport says who carries bytes between GPUs; CPUs use MPI"},
+     "these are arguments of PyTorch's checkpointing; recompute sets the recomputed values"},
+    {"local_rank", kInt, "-1", "the launcher sets the rank"},
+    {"ddp_backend", kText, "null", "gpu_transport sets the carrier between GPUs; CPUs use MPI"},
     {"torch_compile_backend", kText, "null", kCompiled},
     {"torch_compile_mode", kText, "null", kCompiled},
     {"torch_empty_cache_steps", kInt, "null", "memory is planned and taken once"},
@@ -104,21 +104,21 @@ constexpr const char* kOptimizer = "the optimizer is AdamW";
 constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
 constexpr const char* kSplit =
     "training does not split layers over ranks, only generation does: trainer generate, with the option of "
-    "that name; zero_stage shares out parameters";
+    "that name; zero_stage shards parameters";
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
 
 const RefusedKey kRefused[] = {
     {"pissa_init", kBool, "false", kAdapters},
     {"quantization_method", kText, "bnb bitsandbytes",
-     "weights are quantised as bitsandbytes does it, to NF4; leave the key out"},
+     "weights are quantised as bitsandbytes does it, to NF4; remove the key"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},
     {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
     {"fp16_full_eval", kBool, "false", "evaluation computes in the formats of training; use bf16: true"},
     {"accelerator_config", kText, "",
-     "what it sets has keys of its own: per_device_train_batch_size, gradient_accumulation_steps, "
+     "use these keys instead: per_device_train_batch_size, gradient_accumulation_steps, "
      "dataloader_drop_last, seed"},
     {"fp8_enable_fsdp_float8_all_gather", kBool, "false",
-     "FP8 weights travel as FP8 by themselves, and others with gather_dtype: fp8"},
+     "FP8 weights are always sent as FP8, and others with gather_dtype: fp8"},
     {"rope_scaling", kText, "none", "positions follow the model's config.json; change rope_scaling there"},
     {"resize_vocab", kBool, "false", kTokens},
     {"add_tokens", kList, "", kTokens},

@@ -6,20 +6,20 @@ namespace {
 
 void add_precision(Table& t) {
   t.group("Precision");
-  t.used("bf16", &Config::bf16,
-         "Compute in bfloat16. With fp8 it is the format of all that is not an FP8 operand; false is fp32.")
+  t.used("bf16", &Config::bf16, "Compute in bfloat16, except for FP8 operands with fp8. false: fp32.")
       .decides_numbers();
   t.used("pure_bf16", &Config::pure_bf16,
-         "bf16, and parameters, gradients and moments stored in bfloat16 (param_dtype, grad_dtype, "
+         "bf16, with parameters, gradients and moments stored in bfloat16 (param_dtype, grad_dtype, "
          "optim_dtype).")
       .decides_numbers();
-  t.used("fp8", &Config::fp8, "Multiply the linear layers of the blocks in FP8.").decides_numbers();
+  t.used("fp8", &Config::fp8, "Compute the GEMMs of the linear layers of the blocks in FP8.")
+      .decides_numbers();
   t.used("fp8_backend", &Config::fp8_backend,
-         "Accepted for LLaMA-Factory's sake: every value means the FP8 core of this program.")
+         "Accepted for LLaMA-Factory: every value means the FP8 code of this program.")
       .one_of({"auto", "te", "torchao", "msamp", "native"});
   t.used("fp8_recipe", &Config::fp8_recipe,
-         "How scales are found: delayed from a history of maxima, current from the tensor itself, block from "
-         "1 x 128 elements (weights: 128 x 128) with E4M3 throughout.")
+         "Source of the scales. delayed: a history of amax. current: the tensor itself. block: 1 x 128 "
+         "elements (weights: 128 x 128), all in E4M3.")
       .one_of({"delayed", "current", "block"})
       .decides_numbers();
   t.used("fp8_format", &Config::fp8_format,
@@ -37,147 +37,133 @@ void add_precision(Table& t) {
       .range(0, 15)
       .decides_numbers();
   t.used("fp8_scale_granularity", &Config::fp8_scale_granularity,
-         "Whether q, k and v (gate and up) share one scale (fused: one GEMM, fastest on GPUs) or keep a "
-         "scale "
-         "each (tensor: more exact); auto is tensor with current scaling and fused with delayed.")
+         "fused: q, k and v (gate and up) share a scale and one GEMM, fastest on GPUs. tensor: one scale "
+         "each, more exact. auto: tensor with current scaling, fused with delayed.")
       .one_of({"auto", "fused", "tensor"})
       .decides_numbers();
   t.used("fp8_fast_accumulation", &Config::fp8_fast_accumulation,
-         "Which FP8 GEMMs keep about 14 bits of their partial sums on a GPU, which is faster than sums in "
-         "fp32. forward: those of the forward pass; all: those of gradients too. Not with fp8_recipe: block.")
+         "FP8 GEMMs that keep about 14 bits of their partial sums on a GPU, faster than fp32 sums. forward: "
+         "in the forward pass; all: also for gradients. Not with fp8_recipe: block.")
       .one_of({"forward", "all"})
       .decides_numbers();
-  t.used(
-       "fp8_fallback", &Config::fp8_fallback,
-       "What becomes of a run where a GEMM that fp8: true asks for is not multiplied in FP8 (sizes that "
-       "are "
-       "no multiple of 16, blocks that the library refuses) but decoded into bf16, which is slower. warn: it "
-       "is "
-       "told once for each kind and reason; error: the run ends. A run in which no GEMM is in FP8 ends in "
-       "any case.")
+  t.used("fp8_fallback", &Config::fp8_fallback,
+         "If a GEMM cannot run in FP8 and runs decoded in bf16, which is slower. warn: one warning per kind "
+         "and reason. error: the run ends. A run without any FP8 GEMM always ends.")
+      .details("Reasons are sizes that are no multiple of 16, and blocks that the library refuses.")
       .one_of({"warn", "error"});
   t.used("fp8_statistics", &Config::fp8_statistics,
-         "What rows of the log tell of the casts to FP8 (amax, scale, shares of values that were saturated "
-         "and "
-         "that became zero): layers, of every layer; worst, of the layer that lost most; none.")
+         "Statistics of FP8 casts in log rows (amax, scale, shares that were saturated or became zero): of "
+         "every layer (layers), of the layer that lost most (worst), or none.")
       .one_of({"layers", "worst", "none"});
 }
 
 void add_storage(Table& t) {
-  t.used(
-       "param_dtype", &Config::param_dtype,
-       "Storage of the master parameters of matrices; bf16 (with bf16: true) rounds stochastically at each "
-       "update. Norms and biases, their gradients and moments are always fp32. auto, here and in the next "
-       "two "
-       "keys: fp32 if the run fits the device, with recomputation if recompute leaves that open; else, with "
-       "bf16: true, bf16 in all three; else moments in int8. What was taken is told at the start and stays "
-       "when the run is resumed; adapters, bench and "
-       "probe "
-       "take fp32.")
+  t.used("param_dtype", &Config::param_dtype,
+         "Storage of master parameters of matrices; bf16 (with bf16: true) rounds stochastically at each "
+         "update. Norms and biases are always fp32.")
+      .details(
+          "auto, also for grad_dtype and optim_dtype: fp32 if the run fits the device, with recomputation if "
+          "recompute allows it. Otherwise bf16 in all three with bf16: true, else moments in int8. The start "
+          "logs the choice, and a resumed run keeps it. Adapters, bench and probe use fp32. Gradients and "
+          "moments of norms and biases are fp32 too.")
       .one_of({"auto", "fp32", "bf16"})
       .decides_numbers();
   t.used("grad_dtype", &Config::grad_dtype,
-         "Storage of the gradients of matrices; bf16 needs param_dtype: bf16. With deterministic: true their "
-         "sums are kept in fp32 beside them.")
+         "Storage of the gradients of matrices; bf16 needs param_dtype: bf16. deterministic: true also keeps "
+         "their sums in fp32.")
       .one_of({"auto", "fp32", "bf16"})
       .decides_numbers();
   t.used("optim_dtype", &Config::optim_dtype,
-         "Storage of the optimizer's moments of matrices, stochastically rounded below fp32; int8: blocks of "
-         "128 bytes (of floating point) with a scale.")
+         "Storage of the moments of matrices, stochastically rounded below fp32. int8: blocks of 128 bytes "
+         "(8-bit floating point) with a scale.")
       .one_of({"auto", "fp32", "bf16", "int8"})
       .decides_numbers();
 }
 
 void add_sharding(Table& t) {
   t.group("Devices and communication");
-  t.used("device", &Config::device, "Where the program computes; auto takes a CUDA device when there is one.")
+  t.used("device", &Config::device, "Device of the computation; auto: a CUDA device if there is one.")
       .one_of({"auto", "cpu", "cuda"});
   t.used("use_cpu", &Config::use_cpu, "true means device: cpu.");
   t.used("zero_stage", &Config::zero_stage,
-         "What the ranks share out: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters.")
+         "States that are sharded over the ranks: 0 none, 1 optimizer state, 2 also gradients, 3 also "
+         "parameters.")
       .one_of({"0", "1", "2", "3"});
   t.used("overlap_comm", &Config::overlap_comm,
-         "Communicate while computing; the results do not depend on it. Ranks that share a node and have one "
-         "core each send their messages while they wait, as with false: their cores have nothing to hide "
-         "them behind.");
-  t.used(
-       "gpu_transport", &Config::gpu_transport,
-       "Who carries bytes between GPUs: peer (copies into each other's memory, inside a host), nccl, or host "
-       "(pinned memory and MPI, anywhere). auto takes the fastest that works; the results are the same, "
-       "unless NCCL sums as well (gpu_sums).")
+         "Overlap communication and computation. Results do not depend on it. Ranks with one core each on a "
+         "shared node send while they wait, as with false.");
+  t.used("gpu_transport", &Config::gpu_transport,
+         "Carrier between GPUs: peer (direct copies inside a host), nccl, or host (pinned memory and MPI). "
+         "auto: the fastest that works. Results are the same, unless NCCL also sums (gpu_sums).")
       .one_of({"auto", "peer", "nccl", "host"});
   t.used("gpu_sums", &Config::gpu_sums,
-         "Who sums gradients between GPUs: ordered (kernels of this program, in rank order, so that the bits "
-         "depend on nobody who carries), or nccl (NCCL, in an order of its own and on multiprocessors; bf16 "
-         "is rounded to bf16 at every rank; only what travels as it lies). nccl excludes deterministic: true "
-         "and "
-         "strict. auto: nccl for fp32 where NCCL carries all reductions and deterministic is false (on GPUs: "
-         "auto too), else ordered.")
+         "Sums of gradients between GPUs: ordered (kernels of this program, in rank order) or nccl "
+         "(unspecified order; excludes deterministic: true and strict).")
+      .details(
+          "ordered gives bits that do not depend on the carrier. nccl sums on multiprocessors, rounds bf16 "
+          "to bf16 at every rank, and takes uncompressed values only. auto: nccl for fp32 if NCCL carries "
+          "all reductions and deterministic is false (on GPUs auto too), else ordered.")
       .one_of({"auto", "ordered", "nccl"});
-  t.used(
-       "reduce_dtype", &Config::reduce_dtype,
-       "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "
-       "fp32 whatever it is. Vectors and small groups travel in fp32. Narrow formats are for slow networks: "
-       "between GPUs of one host that NVLink joins messages hide behind the step anyway.")
+  t.used("reduce_dtype", &Config::reduce_dtype,
+         "Wire format of the gradients of matrices (fp8, int8: blocks of 128 with a scale); sums are in "
+         "fp32. Vectors and small groups use fp32. Narrow formats are for slow networks.")
+      .details("Between GPUs of one host with NVLink, messages of any format overlap the step.")
       .one_of({"fp32", "bf16", "fp8", "int8"})
       .decides_numbers();
   t.used("error_feedback", &Config::error_feedback,
-         "Keep on every rank what reduce_dtype lost of its gradients (2 bytes per parameter, whole at every "
-         "stage) and add it to the next reduction. Checkpoints hold it; another number of ranks begins "
-         "again without.")
+         "Keep the rounding error of reduce_dtype on every rank (2 bytes per parameter at every stage) and "
+         "add it to the next reduction. Checkpoints store it.")
+      .details("Another number of ranks starts without the stored error.")
       .decides_numbers();
   t.used("gather_dtype", &Config::gather_dtype,
-         "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "
-         "GEMMs read. bf16 and fp8 (blocks of 128 with a scale) matter where that is wider: all ranks then "
-         "compute with the values that travelled.")
+         "Wire format of the parameters of matrices at stages 1 to 3. compute: the format of the GEMMs. With "
+         "bf16 and fp8 (blocks of 128 with a scale) all ranks compute with the sent values.")
       .one_of({"compute", "bf16", "fp8"})
       .decides_numbers();
-  t.used(
-       "hierarchical_comm", &Config::hierarchical_comm,
-       "Sum inside a node first, in fp32, and send only these sums between nodes, as reduce_dtype says; send "
-       "gathered slices to every node once. auto: among several nodes of several ranks, for gathers and for "
-       "reductions that are not fp32. true: for all. One node: then nothing is compressed.")
+  t.used("hierarchical_comm", &Config::hierarchical_comm,
+         "Sum inside a node in fp32 first, and send only these sums between nodes. auto: with several nodes "
+         "of several ranks, for gathers and for reductions that are not fp32. true: always.")
+      .details(
+          "Sums between nodes use reduce_dtype. Gathered slices are sent to every node once. With one node "
+          "nothing is compressed.")
       .one_of({"auto", "true", "false"})
       .decides_numbers();
   t.used("deterministic", &Config::deterministic,
-         "true: the same bits at every stage, with overlap or without; auto is true on the CPU and false on "
-         "CUDA. strict: also on any number of ranks that share the same global batch in the same "
-         "micro-batches; a rank then keeps whole gradients, one more for each doubling of its micro-batches. "
-         "Answers that are sampled beside the model then have the log-probabilities that training computes.")
+         "true: the same bits at every stage, with or without overlap. strict: also with any number of "
+         "ranks. auto: true on the CPU, false on CUDA.")
+      .details(
+          "strict needs the same global batch in the same micro-batches. Each rank then keeps whole "
+          "gradients, one more for each doubling of its micro-batches. Answers that are sampled during "
+          "training have the log-probabilities of training.")
       .one_of({"auto", "true", "false", "strict"})
       .decides_numbers();
   t.used("full_determinism", &Config::full_determinism,
          "true means deterministic: true: every run of the same configuration gives the same bits.");
-  t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a rank that waits for others gives up.")
-      .range(1, 1e12);
+  t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a waiting rank gives up.").range(1, 1e12);
   t.used("deepspeed", &Config::deepspeed,
-         "A DeepSpeed JSON (path or map); its keys are translated into these.");
+         "A DeepSpeed JSON (path or map); its keys are translated into these keys.");
 }
 
 void add_memory(Table& t) {
   t.group("Memory");
-  t.used(
-       "recompute", &Config::recompute_requested,
-       "What backward computes again instead of keeping it: nothing; norms: outputs of norms and of the "
-       "gated "
-       "activation; qkv: queries, keys and values too; full: all of a block but its input; auto: the least "
-       "that makes the run fit the device's memory. null: as gradient_checkpointing says; if no key says it, "
-       "none if the run then fits the device's memory, else auto.")
+  t.used("recompute", &Config::recompute_requested,
+         "Values that backward recomputes: none, norms (outputs of norms and of the gated activation), qkv "
+         "(also queries, keys and values), full (a block except its input), or auto.")
+      .details(
+          "auto: the least that makes the run fit the device. null: gradient_checkpointing decides; if no "
+          "key decides, none if the run fits the device, else auto.")
       .one_of({"none", "norms", "qkv", "full", "auto"});
   t.used("gradient_checkpointing", &Config::gradient_checkpointing, "true means recompute: full.");
   t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,
          "true means recompute: none.");
-  t.used(
-       "fp8_transposed_weights", &Config::fp8_transposed_weights,
-       "FP8 weights as their input gradients read them on a GPU. keep: made once per step, one byte more per "
-       "weight; at_use: made before each use, for one block at a time; auto: kept if the run then fits the "
-       "device's memory. The bits are the same.")
+  t.used("fp8_transposed_weights", &Config::fp8_transposed_weights,
+         "Transposed FP8 weights for input gradients on a GPU. keep: once per step, one byte more per "
+         "weight. at_use: block by block. auto: keep if it fits. The bits are the same.")
       .one_of({"keep", "at_use", "auto"});
-  t.used(
-      "optim_state_cpu_offload", &Config::optim_state_cpu_offload,
-      "Keep the optimizer's state (moments, and masters beside bf16 or FP8 weights) in the host's pinned "
-      "memory; an update brings it to the GPU and back, which takes as long as the bytes pass the link, and "
-      "gives the same bits. On a CPU it lies there anyway.");
+  t.used("optim_state_cpu_offload", &Config::optim_state_cpu_offload,
+         "Store moments, and masters of bf16 or FP8 weights, in pinned host memory. Each update copies them "
+         "to the GPU and back, with the same bits. No effect on a CPU.")
+      .details("An update takes as long as the bytes need on the link.");
 }
 
 }  // namespace

@@ -14,20 +14,18 @@ void add_batch(Table& t) {
       .range(1, 1048576)
       .or_auto()
       .decides_numbers();
-  t.used(
-      "auto_find_batch_size", &Config::auto_find_batch_size,
-      "Take the micro-batch from the memory of the device instead of per_device_train_batch_size: the "
-      "fastest that fits and divides global_batch_size; or, with gradient_accumulation_steps instead of it, "
-      "the fastest that fits, and the number of samples per step follows from it. One of the two must be "
-      "given.");
+  t.used("auto_find_batch_size", &Config::auto_find_batch_size,
+         "Choose the fastest micro-batch that fits the device. It divides global_batch_size, or with "
+         "gradient_accumulation_steps sets the samples per step. One of the two is required.")
+      .details("With gradient_accumulation_steps, the samples per step follow from the micro-batch.");
   t.used("per_device_eval_batch_size", &Config::per_device_eval_batch_size,
-         "Samples per evaluation batch on each rank; null: as many as a micro-batch of training has, so that "
-         "evaluation takes no more memory. auto means null.")
+         "Samples per evaluation batch on each rank. null and auto: the size of a training micro-batch, so "
+         "that evaluation needs no more memory.")
       .range(1, 1048576)
       .or_auto();
   t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
-         "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size. "
-         "auto: without global_batch_size as many as come nearest to 32 samples per step over all ranks.")
+         "Micro-batches of one optimizer step on each rank. null: 1, or from global_batch_size. auto: about "
+         "32 samples per step over all ranks, unless global_batch_size is set.")
       .range(1, 1048576)
       .or_auto()
       .decides_numbers();
@@ -39,13 +37,12 @@ void add_batch(Table& t) {
 
 // Hugging Face's names of AdamW, of its 8-bit forms, and of what is something else.
 void add_optimizer_name(Table& t) {
-  Field& optim =
-      t.used("optim", &Config::optim,
-             "The optimizer by Hugging Face's names, of which those of AdamW are built; the 8-bit ones mean "
-             "optim_dtype: int8.")
-          .one_of({"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf", "adamw", "paged_adamw",
-                   "paged_adamw_32bit", "adamw_torch_8bit", "adamw_8bit", "adamw_bnb_8bit",
-                   "paged_adamw_8bit"});
+  Field& optim = t.used("optim", &Config::optim,
+                        "Hugging Face's name of the optimizer. Only AdamW is built. The 8-bit names mean "
+                        "optim_dtype: int8.")
+                     .one_of({"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf", "adamw",
+                              "paged_adamw", "paged_adamw_32bit", "adamw_torch_8bit", "adamw_8bit",
+                              "adamw_bnb_8bit", "paged_adamw_8bit"});
   for (const char* other : {"adafactor",
                             "sgd",
                             "adagrad",
@@ -93,13 +90,13 @@ void add_optimizer(Table& t) {
       .above(0)
       .decides_numbers();
   t.used("max_grad_norm", &Config::max_grad_norm,
-         "Gradients are scaled down to this global norm; 0 leaves them.")
+         "Gradients are scaled down to this global norm; 0: no clipping.")
       .at_least(0)
       .decides_numbers();
   t.used("seed", &Config::seed, "Seed of initial weights, of the order of samples and of rounding.")
       .range(0, kMaxCount)
       .decides_numbers();
-  t.used("data_seed", &Config::data_seed, "Seed of the order of samples alone; null is seed.")
+  t.used("data_seed", &Config::data_seed, "Seed of the order of samples only; null: seed.")
       .range(0, kMaxCount)
       .decides_numbers();
 }
@@ -109,31 +106,35 @@ void add_schedule(Table& t) {
       .above(0)
       .decides_numbers();
   t.used("max_steps", &Config::max_steps,
-         "Optimizer steps; -1 lets num_train_epochs decide, otherwise it wins.")
+         "Optimizer steps; overrides num_train_epochs. -1: num_train_epochs decides.")
       .range(-1, kMaxCount)
       .decides_numbers();
   t.used("lr_scheduler_type", &Config::lr_scheduler_type,
-         "Course of the learning rate: Hugging Face's schedules, and DeepSpeed's WarmupLR, WarmupDecayLR and "
-         "WarmupCosineLR under names that begin with deepspeed_. reduce_lr_on_plateau needs evaluations "
-         "(eval_strategy) and lowers the rate where their loss gets no better; it has no warm-up.")
+         "Schedule of the learning rate: names of Hugging Face, and schedules of DeepSpeed with deepspeed_. "
+         "reduce_lr_on_plateau needs eval_strategy and has no warm-up.")
+      .details(
+          "deepspeed_warmup, deepspeed_warmup_decay and deepspeed_warmup_cosine are WarmupLR, WarmupDecayLR "
+          "and WarmupCosineLR of DeepSpeed. reduce_lr_on_plateau lowers the rate when the evaluation loss "
+          "stops improving.")
       .one_of(schedule_types())
       .decides_numbers();
-  t.used("lr_scheduler_kwargs", &Config::lr_scheduler_kwargs,
-         "Arguments of the schedule: num_cycles (cosine, cosine_with_restarts); min_lr or min_lr_rate, "
-         "num_cycles (cosine_with_min_lr, and with warmup_lr_rate cosine_warmup_with_min_lr); lr_end, power "
-         "(polynomial); timescale (inverse_sqrt); num_stable_steps, num_decay_steps, warmup_type, "
-         "decay_type, min_lr_ratio, num_cycles (warmup_stable_decay, which is stable for a third of what "
-         "follows the warm-up and then decays unless told); warmup_type (log or linear), "
-         "warmup_min_lr (deepspeed_warmup, and with total_num_steps deepspeed_warmup_decay); warmup_type, "
-         "warmup_min_ratio, cos_min_ratio, total_num_steps (deepspeed_warmup_cosine); mode min or max, "
-         "factor 0.1, patience 10 and cooldown 0 (both evaluations), threshold 1e-4, threshold_mode rel or "
-         "abs, min_lr 0, eps 1e-8 (reduce_lr_on_plateau, as in PyTorch).")
+  t.used("lr_scheduler_kwargs", &Config::lr_scheduler_kwargs, "Arguments of the schedule.")
+      .details(
+          "cosine, cosine_with_restarts: num_cycles. cosine_with_min_lr: min_lr or min_lr_rate, num_cycles. "
+          "cosine_warmup_with_min_lr: also warmup_lr_rate. polynomial: lr_end, power. inverse_sqrt: "
+          "timescale. warmup_stable_decay: num_stable_steps, num_decay_steps, warmup_type, decay_type, "
+          "min_lr_ratio, num_cycles; by default a third of the steps after the warm-up is stable, then the "
+          "rate decays. deepspeed_warmup: warmup_type (log or linear), warmup_min_lr. "
+          "deepspeed_warmup_decay: also total_num_steps. deepspeed_warmup_cosine: warmup_type, "
+          "warmup_min_ratio, cos_min_ratio, total_num_steps. reduce_lr_on_plateau, as in PyTorch: mode min "
+          "or max, factor 0.1, patience 10 and cooldown 0 (both evaluations), threshold 1e-4, threshold_mode "
+          "rel or abs, min_lr 0, eps 1e-8.")
       .decides_numbers();
   t.used("warmup_steps", &Config::warmup_steps,
          "Steps in which the rate rises from 0; below 1 a share of all steps.")
       .range(0, kMaxCount)
       .decides_numbers();
-  t.used("warmup_ratio", &Config::warmup_ratio, "The same as a share of all steps; warmup_steps wins.")
+  t.used("warmup_ratio", &Config::warmup_ratio, "Warm-up as a share of all steps; warmup_steps wins.")
       .range(0, 1)
       .decides_numbers();
 }
@@ -141,23 +142,22 @@ void add_schedule(Table& t) {
 void add_logging(Table& t) {
   t.group("Output");
   t.used("output_dir", &Config::output_dir, "Folder of checkpoints, logs, plots and the final model.");
-  t.used(
-      "overwrite_output_dir", &Config::overwrite_output_dir,
-      "Start afresh although output_dir holds a run, whose checkpoints go when there is a new one; this run, "
-      "started again before its end, goes on. Otherwise the newest checkpoint is resumed.");
+  t.used("overwrite_output_dir", &Config::overwrite_output_dir,
+         "Start over even if output_dir has a run. Old checkpoints are removed when there is a new one. The "
+         "same run, restarted before its end, resumes. false: resume the newest checkpoint.");
   t.used("resume_from_checkpoint", &Config::resume_from_checkpoint,
-         "A checkpoint folder; true takes the newest of output_dir, auto too where there is one, false none; "
-         "null as overwrite_output_dir says.");
+         "A checkpoint folder. true: the newest of output_dir. auto: the newest if there is one. false: "
+         "none. null: overwrite_output_dir decides.");
   t.used("stop_grace", &Config::stop_grace,
-         "Seconds after a request to stop (SIGTERM, SIGINT, SIGHUP, SIGUSR2) in which further ones change "
-         "nothing; one after that stops at once, without a checkpoint.")
+         "Seconds after a stop request (SIGTERM, SIGINT, SIGHUP, SIGUSR2) in which more requests are "
+         "ignored. A later one stops at once, without a checkpoint.")
       .range(0, 1e6);
   t.used("logging_steps", &Config::logging_steps, "Steps between log lines; below 1 a share of all steps.")
       .range(0, kMaxCount)
       .above(0);
   t.used("logging_first_step", &Config::logging_first_step, "Log the first step too.");
   t.used("log_samples", &Config::log_samples,
-         "Write to samples.jsonl which rows of the data set each step trained, by rank and micro-batch.");
+         "Log the rows of the data set of each step to samples.jsonl, by rank and micro-batch.");
   t.used("report_to", &Config::report_to,
          "none, or tensorboard (all means the same): event files in logging_dir.")
       .one_of({"none", "all", "tensorboard", "wandb", "swanlab", "mlflow", "comet_ml", "trackio"});
@@ -166,7 +166,7 @@ void add_logging(Table& t) {
          "Folder of TensorBoard files; null is output_dir/runs/DATE_HOST.");
   t.used("plot_loss", &Config::plot_loss, "Draw training_loss.svg and .png in output_dir.");
   t.used("gpu_hour_price", &Config::gpu_hour_price,
-         "Price of one device for one hour: the summary tells the cost.")
+         "Price of one device for one hour; the summary then has the cost.")
       .at_least(0);
 }
 
@@ -177,42 +177,38 @@ void add_saving(Table& t) {
   t.used("save_steps", &Config::save_steps, "Steps between checkpoints; below 1 a share of all steps.")
       .range(0, kMaxCount)
       .above(0);
-  t.used(
-       "mtbf_hours", &Config::mtbf_hours,
-       "Mean time between failures of the machines that the run uses. With it, and without save_steps, the "
-       "steps between checkpoints follow from what a save and a step are measured to take, so that the time "
-       "which saves and failures cost is least; the first checkpoint comes after ten steps.")
+  t.used("mtbf_hours", &Config::mtbf_hours,
+         "Mean time between failures of the machines. Without save_steps it sets the steps between "
+         "checkpoints for the least cost of saves and failures. The first save follows after ten steps.")
       .above(0);
   t.used("memory_checkpoint_steps", &Config::memory_checkpoint_steps,
-         "Steps between checkpoints in the memory of the hosts, from which a run under launch/supervise goes "
-         "on when it is started again: each host keeps what its ranks hold, twice, and as much of another "
-         "host where there are several. 0: none. auto: they follow from mtbf_hours, as those between "
-         "checkpoints on the disk do, and from what one of these is measured to take. Without "
-         "launch/supervise none are kept.")
+         "Steps between checkpoints in host memory, from which launch/supervise restarts a run. They take "
+         "twice the state, and copies of another host. 0: none. auto: from mtbf_hours.")
+      .details("auto uses the measured cost of a memory checkpoint. Without launch/supervise none are kept.")
       .range(0, kMaxCount)
       .or_auto();
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
-  t.used(
-      "save_fallback_dir", &Config::save_fallback_dir,
-      "Folder for checkpoints that output_dir does not take (full, over its quota, failing): a folder of the "
-      "run's own is made in it, and a later start looks there, too.");
+  t.used("save_fallback_dir", &Config::save_fallback_dir,
+         "Folder for checkpoints that output_dir cannot take (full, over quota, failing). The run makes a "
+         "subfolder, and later starts look there too.");
   t.used("max_failed_saves", &Config::max_failed_saves,
-         "Saves that fail one behind the other and end the run, with exit code 78, after one more attempt. "
-         "Until then it goes on, and tries again after a tenth of the steps between checkpoints.")
+         "Consecutive failed saves that end the run with exit code 78, after one more attempt. Retries "
+         "follow after a tenth of the steps between checkpoints.")
       .at_least(1);
   t.used("export_dtype", &Config::export_dtype,
-         "Format of the final model's weights; null is bf16 with bf16: true, else fp32.")
+         "Format of the weights of the final model; null: bf16 with bf16: true, else fp32.")
       .one_of({"fp32", "bf16", "fp16"});
-  t.used("export_size", &Config::export_size, "GB of a file of the final model at most.").above(0);
+  t.used("export_size", &Config::export_size, "Largest size of a file of the final model, in GB.").above(0);
   t.used("load_best_model_at_end", &Config::load_best_model_at_end,
-         "The final model is that of the checkpoint whose evaluation loss was the smallest, which "
-         "save_total_limit does not remove. Checkpoints of steps that were not evaluated are not compared.");
-  t.used(
-       "save_async", &Config::save_async,
-       "Write checkpoints beside the next steps, not between them: the state is copied to host memory, whose "
-       "size is a checkpoint's divided by the ranks, and a thread of its own writes it and reads it back. "
-       "auto: where the run saves before its end, and three quarters of the memory hold it with that copy.")
+         "The final model is the checkpoint with the smallest evaluation loss, which save_total_limit does "
+         "not remove. Only evaluated steps are compared.");
+  t.used("save_async", &Config::save_async,
+         "Write checkpoints during the next steps, from a copy of the state in host memory. auto: if the run "
+         "saves before its end, and three quarters of the memory hold it with this copy.")
+      .details(
+          "The copy takes the bytes of a checkpoint divided by the number of ranks. A separate thread writes "
+          "the checkpoint and reads it back.")
       .one_of({"auto", "true", "false"});
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
       .one_of({"no", "steps", "epoch"})

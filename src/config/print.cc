@@ -1,5 +1,8 @@
 // The configuration, written out: with sources, as YAML, as documentation, as a hash.
 #include <algorithm>
+#include <cctype>
+#include <map>
+#include <utility>
 
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
@@ -110,10 +113,20 @@ std::string Resolved::to_yaml() const {
   return text;
 }
 
-std::string meaning_text(const Field& field) {
+namespace {
+
+/// Returns the meaning of a key without details: a cell of a table.
+std::string summary_text(const Field& field) {
   if (field.status == Status::noted) return "Changes nothing: " + field.reason + ".";
   if (field.status == Status::refused) return "Anything else is refused: " + field.reason + ".";
   std::string text = field.doc;
+  for (const auto& alias : field.aliases) text += " Also " + in_code(alias) + ".";
+  return text;
+}
+
+/// Returns the details of a key and its refused values; empty if there are none.
+std::string details_text(const Field& field) {
+  std::string text = field.more;
   std::vector<std::pair<std::string, Strings>> refused;  // values by reason, in the order of the table
   for (const auto& [value, reason] : field.refused_values) {
     if (refused.empty() || refused.back().first != reason) refused.push_back({reason, {}});
@@ -121,29 +134,48 @@ std::string meaning_text(const Field& field) {
   }
   for (const auto& [reason, values] : refused) {
     std::string list;
-    for (const auto& value : values) list += (list.empty() ? " " : ", ") + value;
-    text += list + (values.size() > 1 ? " are" : " is") + " refused: " + reason + ".";
+    for (const auto& value : values) list += (list.empty() ? "" : ", ") + value;
+    text +=
+        (text.empty() ? "" : " ") + list + (values.size() > 1 ? " are" : " is") + " refused: " + reason + ".";
   }
-  for (const auto& alias : field.aliases) text += " Also " + in_code(alias) + ".";
   return text;
 }
 
-std::string reference_markdown() {
-  std::string text =
-      "# Configuration reference\n\n"
-      "This page is generated from the table of keys. A configuration is a YAML (or JSON) file of these "
-      "keys; on "
-      "the command line they are written `key=value`, `--key value` or `--key=value`, in any order. Values "
-      "are "
-      "taken from, strongest first: command line, YAML, DeepSpeed JSON, environment (`OCTET_<KEY>`), "
-      "default. "
-      "Unknown keys are errors, which offer the nearest name where one is near: by one edit in words of up "
-      "to "
-      "four letters, two in longer ones, a quarter of their letters in long ones. An edit changes, adds or "
-      "leaves out a letter, or exchanges two neighbours.\n";
-  std::string group;
+/// Returns the address of a heading, as GitHub makes it.
+std::string anchor(const std::string& heading) {
+  std::string text = "#";
+  for (const char c : heading) {
+    if (c == ' ') text += '-';
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
+      text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    }
+  }
+  return text;
+}
+
+/// Returns a line for each first letter: names and aliases of keys, with links to their tables.
+std::string index_of_keys() {
+  std::map<std::string, std::string> groups;  // by name
+  for (const Field& field : schema()) {
+    groups[field.name] = field.group;
+    for (const auto& alias : field.aliases) groups[alias] = field.group;
+  }
+  std::string text;
+  char letter = 0;
+  for (const auto& [name, group] : groups) {
+    text += name.front() == letter ? ", " : (letter == 0 ? "- " : "\n- ");
+    letter = name.front();
+    text += "[" + in_code(name) + "](" + anchor(group) + ")";
+  }
+  return text + "\n";
+}
+
+/// Returns the tables of all groups, each with the details of its keys.
+std::string tables_of_keys() {
+  std::string text, group, below;
   for (const Field& field : schema()) {
     if (field.group != group) {
+      text += std::exchange(below, "");
       group = field.group;
       text += "\n## " + group + "\n\n";
       text += field.status == Status::refused ? "| key | accepted | meaning |\n|---|---|---|\n"
@@ -155,9 +187,40 @@ std::string reference_markdown() {
     } else {
       text += in_code(default_text(field)) + " | " + table_cell(expected_text(field)) + " | ";
     }
-    text += table_cell(meaning_text(field)) + " |\n";
+    text += table_cell(summary_text(field)) + " |\n";
+    const std::string details = details_text(field);
+    if (!details.empty())
+      below += (below.empty() ? "\n- " : "- ") + in_code(field.name) + ": " + details + "\n";
   }
-  return text;
+  return text + below;
+}
+
+}  // namespace
+
+std::string meaning_text(const Field& field) {
+  const std::string details = details_text(field);
+  return summary_text(field) + (details.empty() ? "" : " " + details);
+}
+
+std::string reference_markdown() {
+  return "# Configuration reference\n\n"
+         "    build/bin/trainer config.yaml learning_rate=1e-5      # train; a key overrides the file\n"
+         "    build/bin/trainer --help learning_rate                # explain a key\n"
+         "    build/bin/trainer lint config.yaml                    # check a configuration\n\n"
+         "A configuration is a YAML or JSON file of these keys. On the command line, write `key=value`, "
+         "`--key value` or\n"
+         "`--key=value`, in any order. If several sources set a key, the first of this list wins:\n\n"
+         "1. the command line;\n2. the YAML file;\n3. a DeepSpeed JSON (`deepspeed`);\n"
+         "4. the [environment](environment.md) (`OCTET_<KEY>`);\n5. the default.\n\n"
+         "An unknown key is an error, and the message offers the nearest name. Words of up to four letters "
+         "may differ by "
+         "one\nedit, longer words by two, and long words by a quarter of their letters. An edit changes, "
+         "adds or removes "
+         "a letter,\nor swaps two neighbours.\n\n"
+         "Find a key by name in the [index](#index). Keys of other trainers are on separate pages:\n"
+         "[LLaMA-Factory](from_llamafactory.md), [axolotl](from_axolotl.md), [SFT-Play and "
+         "verl](from_sft_play_and_verl.md). This\npage is generated from the tables in `src/config`.\n" +
+         tables_of_keys() + "\n## Index\n\n" + index_of_keys();
 }
 
 std::string resume_hash(const Config& config) {

@@ -26,6 +26,27 @@ TEST(Schema, TheReferenceNamesEveryKeyAndWhatIsRefused) {
   EXPECT_SAYS(page, "adapters are not built");
 }
 
+TEST(Schema, TheIndexLinksEveryNameToAHeadingOfThePage) {
+  const std::string page = reference_markdown();
+  const std::size_t start = page.find("\n## Index\n");
+  ASSERT_NE(start, std::string::npos);
+  const std::string index = page.substr(start);
+  for (const std::string& name : field_names()) EXPECT_SAYS(index, "[`" + name + "`](#");
+  EXPECT_SAYS(index, "[`lora_rank`](#adapters)");
+  EXPECT_SAYS(index, "[`evaluation_strategy`](#output)");
+  EXPECT_SAYS(index, "[`fp16`](#known-and-refused-when-they-ask-for-more)");
+}
+
+TEST(Schema, DetailsAreBelowTheTableAndInTheMeaning) {
+  const std::string page = reference_markdown();
+  for (const Field& field : schema()) {
+    EXPECT_LE(field.doc.size(), 200u) << field.name << ": move the rest to details()";
+    if (field.more.empty()) continue;
+    EXPECT_SAYS(page, "\n- `" + field.name + "`: " + field.more);
+    EXPECT_SAYS(meaning_text(field), field.doc + " " + field.more);
+  }
+}
+
 // OCTETRUN_WRITE_DOCS=1 writes the page instead of comparing it.
 TEST(Schema, ThePageInDocsIsTheTable) {
   const std::string path = std::string(OCTET_SOURCE_DIR) + "/docs/config.md";

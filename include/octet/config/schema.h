@@ -33,6 +33,7 @@ struct Field {
   bool optional = false;  ///< null and "none" mean "not given"
   Status status = Status::used;
   std::string doc;
+  std::string more;      ///< details, which a page shows below its table
   std::string fallback;  ///< default as text; for noted and refused keys the value that asks for nothing
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -49,6 +50,7 @@ struct Field {
   Field& at_least(double bound) & { return low = bound, *this; }
   Field& above(double bound) & { return low = bound, low_open = true, *this; }
   Field& below(double bound) & { return high = bound, high_open = true, *this; }
+  Field& details(std::string text) & { return more = std::move(text), *this; }
   Field& or_auto() & { return automatic = true, *this; }
   Field& one_of(Strings values) & { return choices = std::move(values), *this; }
   Field& alias(std::string other) & { return aliases.push_back(std::move(other)), *this; }
@@ -85,10 +87,10 @@ std::string value_text(const Field& field, const Config& config);
 std::string default_text(const Field& field);
 /// "integer in [1, 64]", "fp32, bf16", "number above 0".
 std::string expected_text(const Field& field);
-/// What the key does, in whole sentences, with what is said of values that are refused.
+/// Returns the meaning of the key in whole sentences, with details and refused values.
 std::string meaning_text(const Field& field);
 
-/// docs/config.md.
+/// Returns docs/config.md.
 std::string reference_markdown();
 
 }  // namespace octet::config
