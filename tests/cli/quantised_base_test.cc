@@ -62,19 +62,18 @@ class QuantisedBase : public testing::Test {
   }
   checkpoint::SafetensorsFile out() { return checkpoint::SafetensorsFile(folder_ / "out.safetensors"); }
 
-  TemporaryFolder folder_;
-};
+  using Ways = std::vector<std::pair<int, int>>;  ///< world sizes and stages
 
-TEST_F(QuantisedBase, ComputesWhatPeftComputesOverBitsandbytes) {
-  for (const auto& [name, twice] :
-       {std::pair<std::string, std::string>{"llama3-nf4", "false"}, {"llama3-nf4-dq", "true"}}) {
+  /// Logits, loss and gradients of a batch, and ten steps.
+  void expect_what_peft_computes(const std::string& name, const Ways& forward, const Ways& steps) {
+    const std::string twice = name.ends_with("-dq") ? "true" : "false";
     const Json numbers = read_json(kGolden + name + "/golden.json");
     const checkpoint::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
     const std::string keys =
         " bf16=false finetuning_type=lora quantization_bit=4 double_quantization=" + twice +
         " adapter_name_or_path=" + kGolden + name + "/adapter";
     const std::string one = batch(golden, "", true);
-    for (const auto& [np, stage] : {std::pair{1, 0}, {2, 1}, {2, 3}, {3, 2}, {4, 0}, {4, 3}}) {
+    for (const auto& [np, stage] : forward) {
       SCOPED_TRACE(name + ", np " + std::to_string(np) + ", stage " + std::to_string(stage));
       const Outcome run = probe(np, kBase, one, keys + " zero_stage=" + std::to_string(stage));
       ASSERT_EQ(run.code, 0) << run.both();
@@ -92,7 +91,7 @@ TEST_F(QuantisedBase, ComputesWhatPeftComputesOverBitsandbytes) {
       EXPECT_EQ(gradients, 28u);
     }
     const std::string ten = batch(golden, "adamw.", true);
-    for (const auto& [np, stage] : {std::pair{1, 0}, {2, 3}}) {
+    for (const auto& [np, stage] : steps) {
       const Outcome run = probe(np, kBase, ten,
                                 keys +
                                     " --steps 10 learning_rate=1e-3 weight_decay=0.01 "
@@ -108,6 +107,32 @@ TEST_F(QuantisedBase, ComputesWhatPeftComputesOverBitsandbytes) {
       }
     }
   }
+
+  struct Strict {
+    int np;
+    std::string keys;
+  };
+  const std::vector<Strict> strict_{
+      {2, " zero_stage=3"}, {4, " zero_stage=3 overlap_comm=false"}, {4, " zero_stage=1"}};
+  const std::vector<std::string> recipes_{"", " bf16=true fp8=true fp8_recipe=current",
+                                          " bf16=true fp8=true fp8_recipe=block", " recompute=full"};
+
+  /// The adapter of one rank and of the others.
+  void expect_same_bits(const std::string& keys, const std::vector<Strict>& others);
+
+  TemporaryFolder folder_;
+};
+
+class WholeQuantisedBase : public QuantisedBase {};
+
+TEST_F(QuantisedBase, ComputesWhatPeftComputesOverBitsandbytes) {
+  expect_what_peft_computes("llama3-nf4", {{1, 0}, {4, 3}}, {{1, 0}});
+  expect_what_peft_computes("llama3-nf4-dq", {{2, 1}, {3, 2}}, {{2, 3}});
+}
+
+TEST_F(WholeQuantisedBase, ComputesWhatPeftComputesAtEveryStage) {
+  for (const char* name : {"llama3-nf4", "llama3-nf4-dq"})
+    expect_what_peft_computes(name, {{1, 0}, {2, 1}, {2, 3}, {3, 2}, {4, 0}, {4, 3}}, {{1, 0}, {2, 3}});
 }
 
 TEST_F(QuantisedBase, IsNotTheUnquantisedOne) {
@@ -246,28 +271,33 @@ TEST_F(QuantisedBase, ARunGoesOnBitForBitAndSavesNothingOfTheBase) {
   EXPECT_NE(plain.err.find("double_quantization"), std::string::npos) << plain.err;
 }
 
-TEST_F(QuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
-  for (const std::string keys : {"", " bf16=true fp8=true fp8_recipe=current",
-                                 " bf16=true fp8=true fp8_recipe=block", " recompute=full"}) {
-    std::string first;
-    for (const auto& [np, how] : {std::pair<int, std::string>{1, ""},
-                                  {2, " zero_stage=3"},
-                                  {4, " zero_stage=3 overlap_comm=false"},
-                                  {4, " zero_stage=1"}}) {
-      const std::string output = folder_ / "strict";
-      fs::remove_all(output);
-      const Outcome run = shell("timeout 120 " OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) +
-                                " " OCTET_TRAINER " " +
-                                qlora(output,
+void QuantisedBase::expect_same_bits(const std::string& keys, const std::vector<Strict>& others) {
+  std::vector<Strict> runs{{1, ""}};
+  runs.insert(runs.end(), others.begin(), others.end());
+  std::string first;
+  for (const auto& [np, how] : runs) {
+    const std::string output = folder_ / "strict";
+    fs::remove_all(output);
+    const Outcome run = trainer(qlora(output,
                                       "save_strategy=no max_steps=2 deterministic=strict "
                                       "per_device_train_batch_size=3" +
-                                          keys + how));
-      ASSERT_EQ(run.code, 0) << run.both();
-      const std::string weights = slurp(output + "/adapter_model.safetensors");
-      if (first.empty()) first = weights;
-      EXPECT_TRUE(weights == first) << keys << ", np " << np << how;
-    }
+                                          keys + how),
+                                np);
+    ASSERT_EQ(run.code, 0) << run.both();
+    const std::string weights = slurp(output + "/adapter_model.safetensors");
+    if (first.empty()) first = weights;
+    EXPECT_TRUE(weights == first) << keys << ", np " << np << how;
   }
+}
+
+// Each recipe in one way.
+TEST_F(QuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
+  for (std::size_t i = 0; i < recipes_.size(); ++i)
+    expect_same_bits(recipes_[i], {strict_[i % strict_.size()]});
+}
+
+TEST_F(WholeQuantisedBase, BitsOfEveryRecipeDoNotDependOnStageOverlapOrRanks) {
+  for (const std::string& keys : recipes_) expect_same_bits(keys, strict_);
 }
 
 TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
