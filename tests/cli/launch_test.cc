@@ -564,12 +564,27 @@ TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
     EXPECT_EQ(errors_in(outcome), 0) << outcome.err;
     return outcome;
   };
+  stands_in("mpirun (Open MPI) 4.1.4",
+            "trap : USR2; touch begun; sleep 0.3; OMPI_COMM_WORLD_RANK=0 bash ../rank");
+  // Most of a row is waiting: four signals at a time.
+  script("row",
+         "mkdir $1$2$3; cd $1$2$3 || exit; TMPDIR=$PWD setsid env --default-signal=INT,HUP " OCTET_SOURCE_DIR
+         "/launch/mpirun -np 1 x >out 2>err & job=$!; until [ -e $2 ]; do sleep 0.01; done; "
+         "kill -s $1 -- $3$job; wait $job; echo $? >code");
+  const std::vector<std::string> signals = {"TERM", "INT", "HUP", "USR2"};
   for (const std::string target : {"", "-"}) {
-    for (const std::string signal : {"TERM", "INT", "HUP", "USR2"}) {
-      stands_in("mpirun (Open MPI) 4.1.4",
-                "trap : USR2; touch begun; sleep 0.3; OMPI_COMM_WORLD_RANK=0 bash rank");
-      EXPECT_EQ(stopped(signal, "begun", target).out, "told\n") << signal << target;
-      EXPECT_EQ(stopped(signal, "loading", target).out, "told\n") << signal << target;
+    for (const std::string moment : {"begun", "loading"}) {
+      std::string command;
+      for (const std::string& signal : signals)
+        command += "./row " + signal + " " + moment + " " + target + " & ";
+      run("true; " + command + "wait");
+      for (const std::string& signal : signals) {
+        SCOPED_TRACE(signal + " " + moment + target);
+        const std::string row = signal + moment + target;
+        EXPECT_EQ(said(row + "/code"), "76\n");
+        EXPECT_EQ(said(row + "/out"), "told\n");
+        EXPECT_EQ(said(row + "/err").find("error: "), std::string::npos) << said(row + "/err");
+      }
     }
   }
   stands_in("mpirun (Open MPI) 4.1.4", "touch begun; exec sleep 30");
