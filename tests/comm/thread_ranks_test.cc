@@ -82,8 +82,11 @@ TEST_P(ThreadRanks, GathersOfBf16AgreeWithThoseOfFp32) {
   on_all([](Job&, Collectives& c, Device&) { expect_gathers_to_keep_what_they_lose(c); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4, 5, 8, 16),
-                         [](const auto& test) { return "np" + std::to_string(test.param); });
+std::string ranks_name(const testing::TestParamInfo<int>& test) {
+  return "np" + std::to_string(test.param);
+}
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4), ranks_name);
+INSTANTIATE_TEST_SUITE_P(Whole, ThreadRanks, testing::Values(5, 8, 16), ranks_name);
 
 TEST(DirectSums, AreThereAmongPeersOfOneNodeUnlessTheyAreTurnedOff) {
   const auto expect = [](const ThreadRanksOptions& options, bool has_them) {

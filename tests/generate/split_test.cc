@@ -86,23 +86,37 @@ void PrintTo(const SplitSize& size, std::ostream* out) {
   *out << split_name(size);
 }
 
-/// Every model in two ways, pieces of stages among them, and two models in all: each takes seconds.
+const std::vector<SplitSize> kSizes{{1, 1}, {2, 1}, {4, 1}, {1, 2}, {2, 2}};
+
+/// Every model in one way, and every way. Each takes seconds.
 std::vector<std::tuple<std::string, SplitSize>> splits() {
-  const std::vector<SplitSize> sizes{{1, 1}, {2, 1}, {4, 1}, {1, 2}, {2, 2}};
+  std::vector<std::tuple<std::string, SplitSize>> some{{"llama3", kSizes[0]}, {"llama3", kSizes[2]}};
+  std::size_t number = 0;
+  for (const std::string& model : golden_models()) {
+    const std::size_t ways[] = {1, 3, 4};
+    some.emplace_back(model, kSizes[ways[number++ % 3]]);
+  }
+  return some;
+}
+
+/// Every model in two ways, pieces of stages among them, and two models in all.
+std::vector<std::tuple<std::string, SplitSize>> more_splits() {
   std::vector<std::tuple<std::string, SplitSize>> all;
   std::size_t number = 0;
   for (const std::string& model : golden_models()) {
     const bool whole = model == "llama3" || model == "qwen3-moe";
     const std::size_t one = 1 + number++ % 3;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (whole || i == one || i + 1 == sizes.size()) all.emplace_back(model, sizes[i]);
+    for (std::size_t i = 0; i < kSizes.size(); ++i) {
+      if (whole || i == one || i + 1 == kSizes.size()) all.emplace_back(model, kSizes[i]);
     }
   }
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Models, Split, testing::ValuesIn(splits()), [](const auto& value) {
+std::string case_name(const testing::TestParamInfo<std::tuple<std::string, SplitSize>>& value) {
   return test_name(std::get<0>(value.param)) + "_" + split_name(std::get<1>(value.param));
-});
+}
+INSTANTIATE_TEST_SUITE_P(Models, Split, testing::ValuesIn(splits()), case_name);
+INSTANTIATE_TEST_SUITE_P(Whole, Split, testing::ValuesIn(more_splits()), case_name);
 
 /// Answers of the whole model.
 std::vector<Answer> whole_answers(const std::string& folder, const DecoderOptions& options,
