@@ -50,48 +50,49 @@ class Stages : public testing::Test {
     return folder_ / (name + "/checkpoint-" + std::to_string(run.steps));
   }
 
-  void expect_same(const std::string& a, const std::string& b) {
-    const auto diff = test::trainer("inspect " + a + " --diff " + b);
-    EXPECT_EQ(diff.code, 0) << diff.both();
-  }
-
-  test::TemporaryFolder folder_;
-};
-
-TEST_F(Stages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
-  const std::pair<const char*, const char*> recipes[] = {
+  struct Recipe {
+    const char *name, *options;
+    int np = 2;
+  };
+  const std::vector<Recipe> recipes_{
       {"fp32", "bf16=false"},
       {"bf16", "bf16=true recompute=full"},
-      {"delayed", "bf16=true fp8=true"},
+      {"delayed", "bf16=true fp8=true", 3},
       {"current", "bf16=false fp8=true fp8_recipe=current"},
       {"block", "bf16=true fp8=true fp8_recipe=block"},
   };
-  for (const auto& [name, options] : recipes) {
-    SCOPED_TRACE(name);
-    const int np = name == std::string("delayed") ? 3 : 2;
-    const std::string prefix = std::string(name) + "-";
-    const std::string reference =
-        train(prefix + "0", {.np = np, .stage = 0, .overlap = false, .options = options});
-    int number = 1;
-    for (const auto& [stage, overlap] : {std::pair{0, true}, {1, true}, {2, true}, {3, true}, {3, false}}) {
-      SCOPED_TRACE("stage " + std::to_string(stage) + (overlap ? " overlap" : ""));
-      expect_same(reference, train(prefix + std::to_string(number++),
-                                   {.np = np, .stage = stage, .overlap = overlap, .options = options}));
-    }
-    const auto missing = test::trainer("inspect " + reference + " --diff " + reference + "0");
-    EXPECT_EQ(missing.code, 77) << "not a difference\n" << missing.both();
-  }
-}
+  struct Way {
+    int stage;
+    bool overlap;
+  };
+  const std::vector<Way> ways_{{0, true}, {1, true}, {2, true}, {3, true}, {3, false}};
 
-// One rank computes with all cores, eight with one each and oversubscribed. Parameters, moments, losses and
-// norms; the last batch of an evaluation is partial.
-TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
+  /// The bits of stage 0 without overlap.
+  void expect_same_bits(const Recipe& recipe, const std::vector<Way>& ways) {
+    SCOPED_TRACE(recipe.name);
+    const std::string prefix = std::string(recipe.name) + "-";
+    const std::string reference =
+        train(prefix + "0", {.np = recipe.np, .stage = 0, .overlap = false, .options = recipe.options});
+    int number = 1;
+    for (const auto& [stage, overlap] : ways) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + (overlap ? " overlap" : ""));
+      expect_same(reference,
+                  train(prefix + std::to_string(number++),
+                        {.np = recipe.np, .stage = stage, .overlap = overlap, .options = recipe.options}));
+    }
+  }
+
   struct Share {
     int np, accumulation, stage;
     bool overlap;
   };
-  const Share shares[] = {{1, 8, 0, true}, {2, 4, 3, true}, {4, 2, 1, false}, {8, 1, 2, true}};
-  for (const std::string recipe : {"bf16=false", "bf16=true", "bf16=true fp8=true fp8_recipe=current"}) {
+  const std::vector<Share> shares_{{1, 8, 0, true}, {2, 4, 3, true}, {4, 2, 1, false}, {8, 1, 2, true}};
+  const std::vector<std::string> strict_recipes_{"bf16=false", "bf16=true",
+                                                 "bf16=true fp8=true fp8_recipe=current"};
+
+  /// Parameters, moments, losses and norms of all shares are those of the first one; the last batch of an
+  /// evaluation is partial.
+  void expect_strict(const std::string& recipe, const std::vector<Share>& shares) {
     SCOPED_TRACE(recipe);
     std::string reference;
     std::set<std::string> losses;
@@ -115,7 +116,7 @@ TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
       }
       EXPECT_GT(found.size(), 60u);
       losses.insert(found);
-      if (np == 1) {
+      if (reference.empty()) {
         std::filesystem::rename(checkpoint, reference = folder_ / "strict-reference");
       } else {
         expect_same(reference, checkpoint);
@@ -124,6 +125,52 @@ TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
     EXPECT_EQ(losses.size(), 1u);
     std::filesystem::remove_all(reference);
   }
+
+  void expect_resumed(const std::vector<std::pair<int, int>>& stages) {
+    const std::string options = "bf16=true fp8=true";
+    const std::string whole = train("whole", {.stage = 0, .options = options});
+    for (const auto& [first, second] : stages) {
+      SCOPED_TRACE(std::to_string(first) + " then " + std::to_string(second));
+      const std::string name = "resumed" + std::to_string(first);
+      train(name, {.stage = first, .options = options, .steps = 2});
+      std::filesystem::remove(folder_ / (name + "/model.safetensors"));
+      expect_same(whole, train(name, {.stage = second,
+                                      .options = options +
+                                                 " overwrite_output_dir=false resume_from_checkpoint=true"}));
+    }
+  }
+
+  void expect_same(const std::string& a, const std::string& b) {
+    const auto diff = test::trainer("inspect " + a + " --diff " + b);
+    EXPECT_EQ(diff.code, 0) << diff.both();
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+class WholeStages : public Stages {};
+
+// Each recipe in two ways, each way with two recipes.
+TEST_F(Stages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
+  for (std::size_t i = 0; i < recipes_.size(); ++i)
+    expect_same_bits(recipes_[i], {ways_[i], ways_[(i + 3) % ways_.size()]});
+  const auto missing = test::trainer("inspect " + (folder_ / "fp32-0/checkpoint-4") + " --diff " +
+                                     (folder_ / "fp32-0/checkpoint-40"));
+  EXPECT_EQ(missing.code, 77) << "not a difference\n" << missing.both();
+}
+
+TEST_F(WholeStages, CheckpointsOfEveryRecipeAgreeInEveryWay) {
+  for (const Recipe& recipe : recipes_) expect_same_bits(recipe, ways_);
+}
+
+// One rank computes with all cores, eight with one each and oversubscribed.
+TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
+  for (std::size_t i = 0; i < strict_recipes_.size(); ++i)
+    expect_strict(strict_recipes_[i], {shares_[0], shares_[i + 1]});
+}
+
+TEST_F(WholeStages, StrictRunsOfEveryRecipeAndNumberOfRanksEndWithTheSameBits) {
+  for (const std::string& recipe : strict_recipes_) expect_strict(recipe, shares_);
 }
 
 // Losses of narrow reductions are in the checkpoint; another number of ranks begins again without.
@@ -161,18 +208,12 @@ TEST_F(Stages, EvaluationGivesTheSameLossAtEveryStage) {
   EXPECT_EQ(losses.size(), 1u);
 }
 
-TEST_F(Stages, ARunGoesOnAtAnyOtherStage) {
-  const std::string options = "bf16=true fp8=true";
-  const std::string whole = train("whole", {.stage = 0, .options = options});
-  for (const auto& [first, second] : {std::pair{3, 1}, {0, 3}, {2, 0}, {1, 2}}) {
-    SCOPED_TRACE(std::to_string(first) + " then " + std::to_string(second));
-    const std::string name = "resumed" + std::to_string(first);
-    train(name, {.stage = first, .options = options, .steps = 2});
-    std::filesystem::remove(folder_ / (name + "/model.safetensors"));
-    expect_same(
-        whole, train(name, {.stage = second,
-                            .options = options + " overwrite_output_dir=false resume_from_checkpoint=true"}));
-  }
+TEST_F(Stages, ARunGoesOnAtAnotherStage) {
+  expect_resumed({{3, 1}, {0, 3}});
+}
+
+TEST_F(WholeStages, ARunGoesOnAtOthers) {
+  expect_resumed({{2, 0}, {1, 2}});
 }
 
 TEST_F(Stages, ModelsAreExportedAlikeAtEveryStage) {
