@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gpu/device_arrays.h"
+#include "support/float64.h"
 
 namespace octet::ops::attention_test {
 namespace {
@@ -100,76 +101,15 @@ Outcome run(Bench& bench, const Inputs& in, std::uint8_t left_over = 0xFF) {
   return r;
 }
 
-/// The definition.
-struct Reference {
-  std::vector<double> out, lse, d_qkv;
-};
-
-Reference reference(const Inputs& in) {
-  const Heads& h = in.shape.heads;
-  const std::int64_t d = h.head_dim, width = h.q_heads * d, ld = h.qkv_width();
-  Reference r{.out = std::vector<double>(static_cast<std::size_t>(in.tokens * width)),
-              .lse = std::vector<double>(static_cast<std::size_t>(h.q_heads * in.tokens)),
-              .d_qkv = std::vector<double>(static_cast<std::size_t>(in.tokens * ld))};
-  std::vector<double> x(r.d_qkv.size()), g(r.out.size());
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = in.qkv[static_cast<std::int64_t>(i)];
-  for (std::size_t i = 0; i < g.size(); ++i) g[i] = in.d_out[static_cast<std::int64_t>(i)];
-  std::vector<double> weight, slope, d_weight;
-  for (std::size_t document = 0; document + 1 < in.starts.size(); ++document) {
-    for (std::int64_t head = 0; head < h.q_heads; ++head) {
-      const std::int64_t kv = head / (h.q_heads / h.kv_heads);
-      const std::int64_t k_at = (h.q_heads + kv) * d, v_at = k_at + h.kv_heads * d;
-      for (std::int64_t i = in.starts[document]; i < in.starts[document + 1]; ++i) {
-        std::int64_t first = in.starts[document];
-        if (in.shape.window > 0) first = std::max(first, i - in.shape.window + 1);
-        const auto seen = static_cast<std::size_t>(i - first + 1);
-        weight.assign(seen, 0);
-        slope.assign(seen, 1);
-        d_weight.assign(seen, 0);
-        const double* q = &x[static_cast<std::size_t>(i * ld + head * d)];
-        const double* out_gradient = &g[static_cast<std::size_t>(i * width + head * d)];
-        double* out = &r.out[static_cast<std::size_t>(i * width + head * d)];
-        double highest = -INFINITY, sum = 0, delta = 0;
-        for (std::size_t j = 0; j < seen; ++j) {
-          const double* k = &x[static_cast<std::size_t>((first + static_cast<std::int64_t>(j)) * ld + k_at)];
-          double s = 0;
-          for (std::int64_t l = 0; l < d; ++l) s += q[l] * k[l];
-          s *= double{in.scale()};
-          if (in.shape.soft_cap > 0) {
-            const double t = std::tanh(s / double{in.shape.soft_cap});
-            s = double{in.shape.soft_cap} * t;
-            slope[j] = 1 - t * t;
-          }
-          weight[j] = s;
-          highest = std::max(highest, s);
-        }
-        for (const double s : weight) sum += std::exp(s - highest);
-        const double lse = highest + std::log(sum);
-        r.lse[static_cast<std::size_t>(head * in.tokens + i)] = lse;
-        for (std::size_t j = 0; j < seen; ++j) {
-          const auto row = static_cast<std::size_t>((first + static_cast<std::int64_t>(j)) * ld + v_at);
-          weight[j] = std::exp(weight[j] - lse);
-          for (std::int64_t l = 0; l < d; ++l) {
-            const auto at = row + static_cast<std::size_t>(l);
-            out[l] += weight[j] * x[at];
-            d_weight[j] += out_gradient[l] * x[at];
-            r.d_qkv[at] += weight[j] * out_gradient[l];
-          }
-          delta += weight[j] * d_weight[j];
-        }
-        double* d_q = &r.d_qkv[static_cast<std::size_t>(i * ld + head * d)];
-        for (std::size_t j = 0; j < seen; ++j) {
-          const auto row = static_cast<std::size_t>((first + static_cast<std::int64_t>(j)) * ld + k_at);
-          const double ds = weight[j] * (d_weight[j] - delta) * slope[j] * double{in.scale()};
-          for (std::int64_t l = 0; l < d; ++l) {
-            d_q[l] += ds * x[row + static_cast<std::size_t>(l)];
-            r.d_qkv[row + static_cast<std::size_t>(l)] += ds * q[l];
-          }
-        }
-      }
-    }
-  }
-  return r;
+test::AttentionReference reference(const Inputs& in) {
+  return test::attention_reference(
+      {.heads = in.shape.heads,
+       .starts = {in.starts.begin(), in.starts.end()},
+       .tokens = in.tokens,
+       .scale = in.scale(),
+       .soft_cap = in.shape.soft_cap,
+       .window = in.shape.window},
+      [&](std::int64_t at) { return in.qkv[at]; }, [&](std::int64_t at) { return in.d_out[at]; });
 }
 
 double distance(const HostArray& got, const std::vector<double>& want) {
@@ -188,7 +128,7 @@ void check_shape(const Shape& shape) {
   Bench gpu(make_cuda_device()), cpu(make_cpu_device());
   try {
     const Outcome got = run(gpu, in), other = run(cpu, in);
-    const Reference want = reference(in);
+    const test::AttentionReference want = reference(in);
     // Norms over whole arrays: bf16 rounds weights, gradients of scores and results, each by 2^-9 at most.
     const bool narrow = shape.dtype == DType::bf16;
     EXPECT_LT(distance(got.out, want.out), narrow ? 6e-3 : 2e-6) << shape.name();

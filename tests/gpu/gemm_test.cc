@@ -5,6 +5,7 @@
 
 #include "gpu/device_arrays.h"
 #include "octet/device/cuda.h"
+#include "support/float64.h"
 
 namespace octet::ops::gemm_test {
 namespace {
@@ -114,9 +115,15 @@ Outcome run(Bench& bench, const Case& c, const Inputs& in) {
   return result;
 }
 
+/// Returns element [i, j] of the GEMM in float64, without scales and addends.
+test::Dot element_of(const Case& c, const Inputs& in, std::int64_t i, std::int64_t j) {
+  return test::gemm_element(
+      c.product, c.m, c.n, c.k, i, j, [&](std::int64_t at) { return in.a[at]; },
+      [&](std::int64_t at) { return in.b[at]; });
+}
+
 /// Holds every element against float64. FP8 in fast accumulation sums in about 14 bits.
 void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
-  const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
   const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : 1.0;
   const double unit = got.fp8 ? (c.fast ? 0x1p-10 : 0x1p-12) : 2.4e-7;
   double worst = 0;
@@ -128,25 +135,20 @@ void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
         ASSERT_EQ(got.d[at], in.before[at]) << c.name() << ": written between the rows of D";
         continue;
       }
-      double sum = 0, size = 0;
-      for (std::int64_t l = 0; l < c.k; ++l) {
-        const double x = in.a[wgrad ? l * c.m + i : i * c.k + l];
-        const double y = in.b[forward ? j * c.k + l : l * c.n + j];
-        sum += x * y;
-        size += x * y * x * y;
-      }
-      double want = sum * scale;
+      const test::Dot terms = element_of(c, in, i, j);
+      double want = terms.sum * scale;
       if (c.bias) want += in.bias[j];
       const bool adds = c.accumulate || c.addend;
       if (adds) want += in.before[at];
       const double rounded = c.d == DType::bf16 ? 1.0 / 256 : 3e-7;
       // cuBLASLt rounds the product to bf16 before it adds a bias or what is there, and then the sum.
       const bool twice = c.d == DType::bf16 && (c.bias || adds);
-      const double parts = std::abs(sum * scale) + (c.bias ? std::abs(in.bias[j]) : 0.0) +
+      const double parts = std::abs(terms.sum * scale) + (c.bias ? std::abs(in.bias[j]) : 0.0) +
                            (adds ? std::abs(in.before[at]) : 0.0);
       const double bias = twice ? parts / 200 : 0;
-      const double tolerance = std::sqrt(size) * scale * unit * (6 + std::sqrt(static_cast<double>(c.k))) +
-                               1e-6 + bias + std::abs(want) * rounded;
+      const double tolerance =
+          std::sqrt(terms.squares) * scale * unit * (6 + std::sqrt(static_cast<double>(c.k))) + 1e-6 + bias +
+          std::abs(want) * rounded;
       const double error = std::isfinite(got.d[at]) ? std::abs(got.d[at] - want) / tolerance : INFINITY;
       if (error > worst) {
         worst = error;
@@ -379,17 +381,11 @@ TEST(GpuGemm, PartialSumsOfFp8KeepFewerBitsOnlyWhereAsked) {
   for (const Product product : products) {
     Case c{.product = product, .m = 128, .n = 128, .k = 2048, .a = DType::e5m2, .b = DType::e4m3};
     SCOPED_TRACE(c.name());
-    const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
     const Inputs in(c);
     std::vector<double> want;
     for (std::int64_t i = 0; i < c.m; ++i) {
-      for (std::int64_t j = 0; j < c.n; ++j) {
-        double sum = 0;
-        for (std::int64_t l = 0; l < c.k; ++l) {
-          sum += in.a[wgrad ? l * c.m + i : i * c.k + l] * in.b[forward ? j * c.k + l : l * c.n + j];
-        }
-        want.push_back(sum * double{a_scale} * double{b_scale});
-      }
+      for (std::int64_t j = 0; j < c.n; ++j)
+        want.push_back(element_of(c, in, i, j).sum * double{a_scale} * double{b_scale});
     }
     const auto error = [&](bool fast) {
       c.fast = fast;

@@ -15,6 +15,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/ops/attention.h"
+#include "support/float64.h"
 
 namespace octet::ops {
 
@@ -132,71 +133,17 @@ inline Result run(const Problem64& p) {
   return r;
 }
 
-/// The definition in float64.
-struct Reference {
-  std::vector<double> out, lse, d_qkv;
-};
+using Reference = test::AttentionReference;
 
 inline Reference reference(const Problem64& p) {
-  const Heads& h = p.shape.heads;
-  const std::int64_t tokens = p.tokens(), d = h.head_dim, width = h.q_heads * d, ld = h.qkv_width();
-  Reference r{.out = std::vector<double>(static_cast<std::size_t>(tokens * width)),
-              .lse = std::vector<double>(static_cast<std::size_t>(h.q_heads * tokens)),
-              .d_qkv = std::vector<double>(static_cast<std::size_t>(tokens * ld))};
-  const auto grad = [&](std::int64_t at) -> double& { return r.d_qkv[static_cast<std::size_t>(at)]; };
-  for (std::size_t doc = 0; doc + 1 < p.starts.size(); ++doc) {
-    for (std::int64_t head = 0; head < h.q_heads; ++head) {
-      const std::int64_t kv = head / (h.q_heads / h.kv_heads);
-      const std::int64_t k_at = (h.q_heads + kv) * d, v_at = k_at + h.kv_heads * d;
-      for (std::int64_t i = p.starts[doc]; i < p.starts[doc + 1]; ++i) {
-        const std::int64_t first = p.shape.window > 0
-                                       ? std::max<std::int64_t>(p.starts[doc], i - p.shape.window + 1)
-                                       : p.starts[doc];
-        std::vector<double> score, slope;
-        for (std::int64_t j = first; j <= i; ++j) {
-          double s = 0, c = 1;
-          for (std::int64_t l = 0; l < d; ++l) s += p.qkv[i * ld + head * d + l] * p.qkv[j * ld + k_at + l];
-          s *= p.scale();
-          if (p.shape.soft_cap > 0) {
-            const double t = std::tanh(s / p.shape.soft_cap);
-            s = p.shape.soft_cap * t;
-            c = 1 - t * t;
-          }
-          score.push_back(s);
-          slope.push_back(c);
-        }
-        double sum = 0;
-        const double highest = *std::max_element(score.begin(), score.end());
-        for (const double s : score) sum += std::exp(s - highest);
-        const double lse = highest + std::log(sum);
-        r.lse[static_cast<std::size_t>(head * tokens + i)] = lse;
-        double delta = 0;
-        std::vector<double> weight, d_weight;
-        for (std::int64_t j = first; j <= i; ++j) {
-          const double w = std::exp(score[static_cast<std::size_t>(j - first)] - lse);
-          double dw = 0;
-          for (std::int64_t l = 0; l < d; ++l) {
-            const double v = p.qkv[j * ld + v_at + l], g = p.d_out[i * width + head * d + l];
-            r.out[static_cast<std::size_t>(i * width + head * d + l)] += w * v;
-            dw += g * v;
-            grad(j * ld + v_at + l) += w * g;
-          }
-          weight.push_back(w);
-          d_weight.push_back(dw);
-          delta += w * dw;
-        }
-        for (std::int64_t j = first; j <= i; ++j) {
-          const auto at = static_cast<std::size_t>(j - first);
-          const double ds = weight[at] * (d_weight[at] - delta) * slope[at] * p.scale();
-          for (std::int64_t l = 0; l < d; ++l) {
-            grad(i * ld + head * d + l) += ds * p.qkv[j * ld + k_at + l];
-            grad(j * ld + k_at + l) += ds * p.qkv[i * ld + head * d + l];
-          }
-        }
-      }
-    }
-  }
-  return r;
+  return test::attention_reference(
+      {.heads = p.shape.heads,
+       .starts = p.starts,
+       .tokens = p.tokens(),
+       .scale = p.scale(),
+       .soft_cap = p.shape.soft_cap,
+       .window = p.shape.window},
+      [&](std::int64_t at) { return p.qkv[at]; }, [&](std::int64_t at) { return p.d_out[at]; });
 }
 
 /// Largest |got - want| relative to the largest |want|.

@@ -10,6 +10,7 @@
 #include "cpu/attention_amx.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
+#include "support/float64.h"
 
 namespace octet::ops::gemm_test {
 namespace {
@@ -148,21 +149,18 @@ std::vector<std::uint8_t> run(const Case& c) {
         EXPECT_EQ(element(d, c.d, at), static_cast<float>(before.exact[at]));
         continue;
       }
-      double sum = 0, size = 0;
-      for (std::int64_t l = 0; l < c.k; ++l) {
-        const double term = a.exact[static_cast<std::size_t>(wgrad ? l * c.m + i : i * c.k + l)] *
-                            b.exact[static_cast<std::size_t>(forward ? j * c.k + l : l * c.n + j)];
-        sum += term;
-        size += std::abs(term);
-      }
-      double want = sum * scale * sign;
+      const test::Dot terms = test::gemm_element(
+          c.product, c.m, c.n, c.k, i, j,
+          [&](std::int64_t l) { return a.exact[static_cast<std::size_t>(l)]; },
+          [&](std::int64_t l) { return b.exact[static_cast<std::size_t>(l)]; });
+      double want = terms.sum * scale * sign;
       if (c.bias) want += bias.exact[static_cast<std::size_t>(j)];
       const double once = c.addend ? std::abs(want) : 0;  // rounded before the sum is
       if (c.addend) want += addend.exact[at];
       if (c.accumulate) want += before.exact[at];
       // fp32 sums: each of k additions rounds; and the result rounds once to its dtype.
-      const double tolerance = size * scale * 0.6e-7 * (4 + std::sqrt(static_cast<double>(c.k))) + 1e-6 +
-                               (std::abs(want) + once) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
+      const double tolerance = terms.size * scale * 0.6e-7 * (4 + std::sqrt(static_cast<double>(c.k))) +
+                               1e-6 + (std::abs(want) + once) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
       EXPECT_NEAR(element(d, c.d, at), want, tolerance)
           << "product " << static_cast<int>(c.product) << " [" << c.m << "," << c.n << "," << c.k << "] at "
           << i << "," << j << " operands " << name_of(c.a) << " D " << name_of(c.d);

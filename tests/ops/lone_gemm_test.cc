@@ -14,6 +14,7 @@
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 #include "ops/tensor.h"
+#include "support/float64.h"
 
 namespace octet::ops::lone_gemm_test {
 namespace {
@@ -162,7 +163,10 @@ std::vector<double> expected(const Problem& p, const Operand& w, std::int64_t to
   std::vector<double> out(static_cast<std::size_t>(kOut));
   for (std::int64_t r = 0; r < kOut; ++r) {
     double sum = p.given.bias ? double{p.bias[static_cast<std::size_t>(r)]} : 0;
-    for (std::int64_t i = 0; i < kIn; ++i) sum += x[static_cast<std::size_t>(i)] * p.weights.at(w, r, i);
+    sum += test::dot(
+               kIn, [&](std::int64_t i) { return x[static_cast<std::size_t>(i)]; },
+               [&](std::int64_t i) { return p.weights.at(w, r, i); })
+               .sum;
     if (p.given.addend) sum += p.addend.at(token, r);
     out[static_cast<std::size_t>(r)] = sum;
   }

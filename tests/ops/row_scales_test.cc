@@ -8,6 +8,7 @@
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
 #include "ops/tensor.h"
+#include "support/float64.h"
 
 namespace octet::ops::row_scales_test {
 namespace {
@@ -175,11 +176,11 @@ void expect_product(const Product64& p) {
   EXPECT_TRUE(d.margin_untouched());
   for (std::int64_t i = 0; i < p.tokens; ++i) {
     for (std::int64_t j = 0; j < p.out; ++j) {
-      double want = p.bias ? double{bias[static_cast<std::size_t>(j)]} : 0, size = std::abs(want);
-      for (std::int64_t l = 0; l < p.in; ++l) {
-        want += x.value(i, l) * w.value(j, l);
-        size += std::abs(x.value(i, l) * w.value(j, l));
-      }
+      const test::Dot terms = test::dot(
+          p.in, [&](std::int64_t l) { return x.value(i, l); }, [&](std::int64_t l) { return w.value(j, l); });
+      const double first = p.bias ? double{bias[static_cast<std::size_t>(j)]} : 0;
+      const double size = terms.size + std::abs(first);
+      double want = first + terms.sum;
       const double rounding = p.dtype == DType::bf16 ? 0x1p-8 : 0x1p-22;
       double tolerance =
           size * 0.6e-7 * (4 + std::sqrt(static_cast<double>(p.in))) + std::abs(want) * rounding;
