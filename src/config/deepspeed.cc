@@ -28,21 +28,20 @@ struct Entry {
 };
 
 constexpr const char* kBuckets = "messages are cut by layer, not by bucket";
-constexpr const char* kPrefetch = "the parameters of one layer are gathered while another one computes";
+constexpr const char* kPrefetch = "the parameters of a layer are gathered while another layer computes";
 constexpr const char* kPersistent = "at stage 3 all parameters are cut, small ones too";
-constexpr const char* kMonitor = "trainer_log.jsonl always tells rate, loss, times and messages";
+constexpr const char* kMonitor = "trainer_log.jsonl always has rate, loss, times and messages";
 constexpr const char* kFp16 = "fp16 is not built; use bf16";
 constexpr const char* kFp16Detail = "read only with fp16.enabled";
 constexpr const char* kOffloadDetail =
-    "an offloaded optimizer's state lies in pinned host memory as a whole, and passes through the GPU at "
-    "each update";
+    "an offloaded state of the optimizer is stored in pinned host memory, and copied through the GPU at each "
+    "update";
 constexpr const char* kParamsDetail = "read only when parameters are offloaded";
 constexpr const char* kQuantised =
-    "say it by this program's own keys: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for "
-    "parameters";
+    "use these keys instead: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for parameters";
 constexpr const char* kParams =
     "parameters stay on the device; offload_optimizer moves the optimizer's state and the masters";
-constexpr const char* kOwnOptimizer = "the program has an optimizer of its own, AdamW at every stage";
+constexpr const char* kOwnOptimizer = "the optimizer is AdamW at every stage";
 
 constexpr Entry kEntries[] = {
     {"train_batch_size", Action::map, "global_batch_size"},
@@ -51,14 +50,14 @@ constexpr Entry kEntries[] = {
     {"gradient_clipping", Action::map, "max_grad_norm"},
     {"steps_per_print", Action::note, "logging_steps says when a line is logged"},
     {"wall_clock_breakdown", Action::note, kMonitor},
-    {"memory_breakdown", Action::note, "what memory is for is always printed at the start"},
+    {"memory_breakdown", Action::note, "the start always lists the use of memory"},
     {"dump_state", Action::note, "config.resolved.yaml holds the whole configuration"},
     {"prescale_gradients", Action::note, "gradients are summed in fp32"},
     {"gradient_predivide_factor", Action::note, "gradients are summed in fp32"},
     {"sparse_gradients", Action::refuse, "sparse gradients are not built"},
     {"zero_allow_untested_optimizer", Action::note, kOwnOptimizer},
     {"zero_force_ds_cpu_optimizer", Action::note, kOwnOptimizer},
-    {"disable_allgather", Action::note, "parameters are gathered by one way"},
+    {"disable_allgather", Action::note, "there is one way to gather parameters"},
     {"communication_data_type", Action::map, "reduce_dtype"},
     {"seq_parallel_communication_data_type", Action::note, "sequences are not split over ranks"},
     {"data_types", Action::section, ""},
@@ -68,7 +67,7 @@ constexpr Entry kEntries[] = {
     {"bf16.immediate_grad_update", Action::note,
      "gradients are summed as soon as a layer's backward pass ends"},
     {"bf16.check_grad_overflow", Action::note,
-     "a step whose gradient is not finite is always skipped; five in a row end the run"},
+     "a step with a gradient that is not finite is always skipped; five in a row end the run"},
     {"bf16.bf16_master_weights_and_grads", Action::bf16_on, "param_dtype grad_dtype"},
     {"bf16.bf16_optimizer_states", Action::bf16_on, "optim_dtype"},
     {"fp16", Action::section, ""},
@@ -85,7 +84,7 @@ constexpr Entry kEntries[] = {
     {"zero_optimization.stage", Action::map, "zero_stage"},
     {"zero_optimization.overlap_comm", Action::map, "overlap_comm"},
     {"zero_optimization.contiguous_gradients", Action::note, "gradients are always contiguous"},
-    {"zero_optimization.reduce_scatter", Action::note, "gradients are always reduced by scattering"},
+    {"zero_optimization.reduce_scatter", Action::note, "gradients are always reduce-scattered"},
     {"zero_optimization.reduce_bucket_size", Action::note, kBuckets},
     {"zero_optimization.use_multi_rank_bucket_allreduce", Action::note, kBuckets},
     {"zero_optimization.allgather_partitions", Action::note, kBuckets},
@@ -128,7 +127,7 @@ constexpr Entry kEntries[] = {
     {"zero_optimization.stage3_module_granularity_threshold", Action::note,
      "parameters are gathered by layer"},
     {"zero_optimization.stage3_use_all_reduce_for_fetch_params", Action::note,
-     "parameters are gathered by one way"},
+     "there is one way to gather parameters"},
     {"zero_optimization.stage3_allgather_sequential", Action::note,
      "parameters are gathered in the order of the layers"},
     {"zero_optimization.zero_quantized_weights", Action::refuse, kQuantised, "gather_dtype"},
@@ -136,11 +135,11 @@ constexpr Entry kEntries[] = {
     {"zero_optimization.zero_quantized_gradients", Action::refuse, kQuantised, "reduce_dtype"},
     {"zero_optimization.zero_hpz_partition_size", Action::note,
      "parameters are kept once among all ranks; hierarchical_comm sends them to every node once"},
-    {"zero_optimization.mics_shard_size", Action::note,
-     "what zero_stage shares out is shared among all ranks"},
-    {"zero_optimization.memory_efficient_linear", Action::note, "recompute says what is kept for backward"},
+    {"zero_optimization.mics_shard_size", Action::note, "zero_stage shards over all ranks"},
+    {"zero_optimization.memory_efficient_linear", Action::note,
+     "recompute sets the values that are kept for backward"},
     {"activation_checkpointing", Action::note,
-     "it sets up functions of DeepSpeed that a model must call; recompute says what is computed again"},
+     "it sets up functions of DeepSpeed that a model must call; recompute sets the recomputed values"},
     {"checkpoint", Action::note, "checkpoints resume at any world size"},
     {"comms_logger", Action::note, kMonitor},
     {"flops_profiler", Action::note, kMonitor},

@@ -219,7 +219,8 @@ std::string reference_markdown() {
          "a letter,\nor swaps two neighbours.\n\n"
          "Find a key by name in the [index](#index). Keys of other trainers are on separate pages:\n"
          "[LLaMA-Factory](from_llamafactory.md), [axolotl](from_axolotl.md), [SFT-Play and "
-         "verl](from_sft_play_and_verl.md). This\npage is generated from the tables in `src/config`.\n" +
+         "verl](from_sft_play_and_verl.md),\n[DeepSpeed](deepspeed.md). This page is generated from the "
+         "tables in `src/config`.\n" +
          tables_of_keys() + "\n## Index\n\n" + index_of_keys();
 }
 
