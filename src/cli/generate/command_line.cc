@@ -131,7 +131,7 @@ void add_vllm_options(Options& options, VllmWords& words) {
   options.add_flag("--trust-remote-code", words.trust_remote_code,
                    "changes nothing: no code of a model is ever run");
   options.add_flag("--enforce-eager", words.enforce_eager,
-                   "changes nothing: kernels are always started one by one");
+                   "changes nothing: OCTETRUN_RECORDING=off starts kernels one by one");
 }
 
 struct CacheWords {
