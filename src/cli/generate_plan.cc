@@ -199,7 +199,7 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
               static_cast<long long>(plan.max_length), target.name.c_str());
   const int tensor = plan.tensor_parallel_size, stages = plan.pipeline_parallel_size;
   if (tensor * stages > 1) {
-    std::printf("split        --tensor_parallel_size %d --pipeline_parallel_size %d: %d ranks\n", tensor,
+    std::printf("split        --tensor-parallel-size %d --pipeline-parallel-size %d: %d ranks\n", tensor,
                 stages, tensor * stages);
   }
   std::printf("\nmemory per rank%s\n", tensor * stages > 1 ? ", the one that holds most" : "");

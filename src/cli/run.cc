@@ -161,6 +161,39 @@ void answer_stops(const Arguments& arguments) {
   }
 }
 
+/// The command that does what a word of another program's does; null for other words.
+const char* instead_of(const std::string& word) {
+  static constexpr std::pair<std::string_view, const char*> kWords[] = {
+      {"chat", "trainer generate MODEL answers questions in the terminal"},
+      {"serve",
+       "trainer generate MODEL --file QUESTIONS --out ANSWERS answers a file; to serve a model over HTTP, "
+       "load "
+       "the output folder with vLLM: vllm serve FOLDER"},
+      {"api",
+       "trainer generate MODEL --file QUESTIONS --out ANSWERS answers a file; to serve a model over HTTP, "
+       "load "
+       "the output folder with vLLM: vllm serve FOLDER"},
+      {"eval",
+       "trainer generate MODEL --file QUESTIONS --exact-match compares answers; eval_dataset and "
+       "eval_strategy evaluate the loss while training"},
+      {"evaluate",
+       "trainer generate MODEL --file QUESTIONS --exact-match compares answers; eval_dataset and "
+       "eval_strategy evaluate the loss while training"},
+      {"merge", "trainer export ADAPTER FOLDER --merge writes the model with its adapter merged"},
+      {"merge-lora", "trainer export ADAPTER FOLDER --merge writes the model with its adapter merged"},
+      {"sft", "trainer train CONFIG fine-tunes a model"},
+      {"finetune", "trainer train CONFIG fine-tunes a model"},
+      {"fine-tune", "trainer train CONFIG fine-tunes a model"},
+      {"init", "trainer quickstart makes a small task, model and configuration"},
+      {"tokenize", "trainer encode shows what training sees of a file"},
+      {"preprocess", "trainer encode shows what training sees of a file; tokenized_path keeps its tokens"},
+      {"resume", "trainer train CONFIG: the same command resumes from the newest checkpoint"},
+      {"webui", "there is no web page; trainer train CONFIG fine-tunes a model"},
+  };
+  const auto found = std::ranges::find(kWords, word, &std::pair<std::string_view, const char*>::first);
+  return found == std::end(kWords) ? nullptr : found->second;
+}
+
 int dispatch(const Arguments& arguments) {
   // The program itself starts this process, which no user does.
   if (arguments.size() == 2 && arguments[0] == "--keep-memory") return checkpoint::keep_memory(arguments[1]);
@@ -184,6 +217,13 @@ int dispatch(const Arguments& arguments) {
     require_mpi_launcher(arguments);
     require_mpi_between_hosts(arguments);
     return train_command(arguments);
+  }
+  if (const char* fix = instead_of(arguments[0])) {
+    throw Error({.what = "there is no command '" + arguments[0] + "'",
+                 .expected = "a command, or a configuration ending in .yaml, .yml or .json",
+                 .where = "command line",
+                 .fix = fix,
+                 .code = ExitCode::usage});
   }
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);

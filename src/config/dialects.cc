@@ -151,7 +151,65 @@ Node scalar_node(const std::string& text) {
   return node;
 }
 
+namespace {
+
+/// Words for keys in other programs, or of people who guess.
+struct Guess {
+  std::vector<std::string_view> words;
+  const char* fix;
+};
+
+const std::vector<Guess>& guesses() {
+  static const std::vector<Guess> all{
+      {{"model", "model_path", "model_name", "base", "checkpoint", "pretrained"},
+       "write model_name_or_path=FOLDER, the folder of the model"},
+      {{"data", "data_path", "data_file", "dataset_path", "train_data", "train_file", "train_dataset"},
+       "write dataset=FILE"},
+      {{"eval_data", "eval_file", "val_data", "validation", "eval"},
+       "write eval_dataset=FILE, or val_size=0.1 to hold out rows"},
+      {{"lr", "rate"}, "write learning_rate=NUMBER"},
+      {{"epoch", "epochs", "num_epochs", "n_epochs"}, "write num_train_epochs=NUMBER"},
+      {{"steps", "iterations", "iters", "num_steps", "total_steps"}, "write max_steps=NUMBER"},
+      {{"batch", "bs", "batchsize"},
+       "write per_device_train_batch_size=NUMBER for each rank, or global_batch_size=NUMBER for all ranks "
+       "together"},
+      {{"accumulation", "accum", "grad_accum", "grad_acc"}, "write gradient_accumulation_steps=NUMBER"},
+      {{"length", "max_len", "max_length", "max_tokens", "context", "context_length", "seq_len"},
+       "write cutoff_len=NUMBER"},
+      {{"out", "output", "output_path", "save_dir", "output_folder"}, "write output_dir=FOLDER"},
+      {{"lora", "peft", "method"}, "write finetuning_type=lora, and quantization_bit=4 for QLoRA"},
+      {{"qlora"}, "write finetuning_type=lora quantization_bit=4"},
+      {{"rank", "r"}, "write lora_rank=NUMBER"},
+      {{"alpha"}, "write lora_alpha=NUMBER"},
+      {{"warmup"}, "write warmup_ratio=SHARE or warmup_steps=NUMBER"},
+      {{"wd", "decay"}, "write weight_decay=NUMBER"},
+      {{"scheduler", "schedule", "lr_scheduler"}, "write lr_scheduler_type=NAME"},
+      {{"precision", "dtype"}, "write bf16=true or fp8=true"},
+      {{"resume"}, "write resume_from_checkpoint=true, or name a checkpoint in it"},
+      {{"gpus", "n_gpus", "num_gpus", "gpu", "nproc", "ranks"},
+       "remove it, and start one rank for each GPU: launch/mpirun -np NUMBER trainer CONFIG"},
+      {{"zero"}, "write zero_stage=NUMBER"},
+      {{"name"}, "write run_name=NAME"},
+  };
+  return all;
+}
+
+std::string guessed_key(std::string_view word) {
+  for (const Guess& guess : guesses()) {
+    if (std::ranges::find(guess.words, word) != guess.words.end()) return guess.fix;
+  }
+  return "";
+}
+
+}  // namespace
+
 void unknown_key(const std::string& key, const std::string& where, const Strings& known) {
+  if (std::string fix = guessed_key(key); !fix.empty()) {
+    // As a file has it.
+    for (std::size_t at = 0; where != "command line" && (at = fix.find('=', at)) != std::string::npos;)
+      fix.replace(at, 1, ": ");
+    complain({.what = "unknown key '" + key + "'", .where = where, .fix = fix});
+  }
   const std::string near = nearest_name(key, known);
   complain({.what = "unknown key '" + key + "'",
             .where = where,

@@ -78,6 +78,12 @@ std::optional<std::string> config_argument(const Strings& arguments, std::size_t
   return file;
 }
 
+bool is_data_path(const std::string& word) {
+  static constexpr std::string_view kEnds[] = {".csv",     ".tsv", ".jsonl", ".parquet", ".arrow",
+                                               ".feather", ".txt", ".gz",    ".zst"};
+  return std::ranges::any_of(kEnds, [&](std::string_view end) { return word.ends_with(end); });
+}
+
 CommandLine read_arguments(const Strings& arguments) {
   CommandLine line;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -119,6 +125,14 @@ CommandLine read_arguments(const Strings& arguments) {
                 .fix = "write model_name_or_path ([model] hf_assets_path), dataset, cutoff_len ([training] "
                        "seq_len), per_device_train_batch_size ([training] local_batch_size), max_steps "
                        "([training] steps), learning_rate ([optimizer] lr) and output_dir into a YAML file"});
+    } else if (is_data_path(word)) {
+      complain(
+          {.what = "'" + word + "' is a file of data, and no configuration",
+           .expected = "a path ending in .yaml, .yml or .json, or key=value",
+           .where = "command line",
+           .fix = "to train on it: trainer train model_name_or_path=FOLDER dataset=" + word +
+                  " output_dir=runs/first, where FOLDER has a model; the same keys can be written to a .yaml "
+                  "file"});
     } else {
       complain({.what = "the argument '" + word + "' cannot be read",
                 .expected = "a path ending in .yaml, .yml or .json, or key=value",

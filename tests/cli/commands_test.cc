@@ -12,6 +12,22 @@ bool prints(const Outcome& outcome, const std::string& text) {
   return outcome.out.find(text) != std::string::npos;
 }
 
+TEST(Words, OfOtherProgramsNameTheCommandThatDoesIt) {
+  for (const auto& [word, command] : std::vector<std::pair<const char*, const char*>>{
+           {"chat", "trainer generate MODEL"},
+           {"serve", "vllm serve FOLDER"},
+           {"api", "vllm serve FOLDER"},
+           {"eval", "trainer generate MODEL --file QUESTIONS --exact-match"},
+           {"merge", "trainer export ADAPTER FOLDER --merge"},
+           {"finetune", "trainer train CONFIG"},
+           {"chats.csv", "dataset=chats.csv"}}) {
+    const Outcome told = trainer(word);
+    EXPECT_EQ(told.code, 64) << word;
+    EXPECT_EQ(errors_in(told), 1) << told.both();
+    EXPECT_NE(told.err.find(command), std::string::npos) << word << "\n" << told.both();
+  }
+}
+
 TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   const TemporaryFolder folder("lint");
   const std::string config = Task::get().config() + " output_dir=" + (folder / "run") + " device=cpu ";

@@ -106,14 +106,14 @@ void add_file_options(Options& options, GenerateOptions& o, std::string& shard, 
 
 void add_split_options(Options& options, GenerateOptions& o) {
   options
-      .add_option("--tensor_parallel_size,--tensor-parallel-size", o.tensor_parallel_size,
+      .add_option("--tensor-parallel-size", o.tensor_parallel_size,
                   "tensor parallelism: ranks, under mpirun, that every layer is split over (attention heads, "
                   "width of MLPs and experts, vocabulary)")
       .check(whole(1, 4096))
       .shows_default();
   options
       .add_option(
-          "--pipeline_parallel_size,--pipeline-parallel-size", o.pipeline_parallel_size,
+          "--pipeline-parallel-size", o.pipeline_parallel_size,
           "pipeline parallelism: stages that the layers are split into; the product of both sizes divides "
           "the number of ranks, and the replicas take rows from one queue")
       .check(whole(1, 4096))
@@ -273,12 +273,12 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   options.add_option("--system", o.system, "system message of every question without one of its own");
   std::string default_system;
   options.add_option(
-      "--default_system,--default-system", default_system,
+      "--default-system", default_system,
       "as in training: the template's system message in place of its own, where neither a question "
       "nor --system has one; default: the checkpoint's run's");
   options
       .add_option(
-          "--enable_thinking,--enable-thinking", o.enable_thinking,
+          "--enable-thinking", o.enable_thinking,
           "as in training, for templates with thoughts: with true the model writes them, with false and "
           "null the prompt ends in empty ones; default: the checkpoint's run's, else true, or what a "
           "template in Jinja does by itself")
@@ -333,7 +333,7 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   add_vllm_options(options, vllm);
   options.add_option("--device", device, "auto, cpu or cuda").check(one_of({"auto", "cpu", "cuda"}));
   if (!options.parse(without_vllm_words(arguments))) return std::nullopt;
-  if (options.count("--default_system") > 0) o.default_system = default_system;
+  if (options.count("--default-system") > 0) o.default_system = default_system;
   o.dtype_of_model = dtype == "auto";
   o.dtype = dtype == "bf16" || dtype == "fp8" ? DType::bf16 : DType::f32;
   o.fp8 = dtype == "fp8";

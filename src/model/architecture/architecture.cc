@@ -347,7 +347,7 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
   if (stages < 1 || stages > a.layers) {
     refuse_split("pipeline_parallel_size is larger than the number of the model's layers",
                  "1 to " + std::to_string(a.layers) + " stages", std::to_string(stages),
-                 "lower --pipeline_parallel_size");
+                 "lower --pipeline-parallel-size");
   }
   const auto require = [&](std::int64_t size, const std::string& name) {
     if (size % tensor_size == 0) return;

@@ -1,0 +1,55 @@
+// Words that people guess name the key that they mean, and data files say how they are trained on.
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "octet/base/error.h"
+#include "octet/config/config.h"
+#include "octet/config/schema.h"
+
+namespace octet::config::guessed_keys_test {
+namespace {
+
+std::string fix_of(const std::string& word) {
+  try {
+    load({word}, {.for_training = false, .environment = {}});
+  } catch (const Error& e) {
+    return e.problem().fix;
+  }
+  return "";
+}
+
+TEST(GuessedKeys, NameTheKeyThatIsMeant) {
+  for (const auto& [word, part] :
+       std::vector<std::pair<const char*, const char*>>{{"model=x", "model_name_or_path=FOLDER"},
+                                                        {"--model=x", "model_name_or_path=FOLDER"},
+                                                        {"lr=1e-5", "learning_rate=NUMBER"},
+                                                        {"epochs=3", "num_train_epochs=NUMBER"},
+                                                        {"data=x.jsonl", "dataset=FILE"},
+                                                        {"steps=5", "max_steps=NUMBER"},
+                                                        {"bs=4", "per_device_train_batch_size=NUMBER"},
+                                                        {"max_length=5", "cutoff_len=NUMBER"},
+                                                        {"out=x", "output_dir=FOLDER"},
+                                                        {"output=x", "output_dir=FOLDER"},
+                                                        {"lora=true", "finetuning_type=lora"},
+                                                        {"gpus=2", "launch/mpirun -np NUMBER"},
+                                                        {"resume=true", "resume_from_checkpoint=true"},
+                                                        {"warmup=5", "warmup_ratio=SHARE"}}) {
+    const std::string fix = fix_of(word);
+    EXPECT_NE(fix.find(part), std::string::npos) << word << ": " << fix;
+    // Whatever is named is a key.
+    const std::regex key("([a-z_]+)=");
+    for (auto at = std::sregex_iterator(fix.begin(), fix.end(), key); at != std::sregex_iterator(); ++at)
+      EXPECT_NE(find_field((*at)[1].str()), nullptr) << word << ": " << (*at)[1];
+  }
+  EXPECT_EQ(fix_of("learning_rat=1"), "did you mean 'learning_rate'?");
+}
+
+TEST(GuessedKeys, AFileOfDataSaysHowItIsTrainedOn) {
+  for (const char* file : {"chats.csv", "a/b.jsonl", "rows.parquet", "rows.jsonl.gz"})
+    EXPECT_NE(fix_of(file).find("dataset=" + std::string(file)), std::string::npos) << fix_of(file);
+  EXPECT_EQ(fix_of("chats.png"), "remove it, or write it so");
+}
+
+}  // namespace
+}  // namespace octet::config::guessed_keys_test
