@@ -20,8 +20,12 @@ set(_octet_arrow "no Apache Arrow (no Parquet files)")
 if(TARGET octet_arrow)
   set(_octet_arrow "Apache Arrow")
 endif()
+set(_octet_cairo "no cairo (no plots)")
+if(TARGET PkgConfig::CAIRO)
+  set(_octet_cairo "cairo")
+endif()
 string(JOIN ", " OCTET_BUILT_WITH "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
-       "${CMAKE_SYSTEM_PROCESSOR}" "${_octet_gpu}" "HDF5 ${HDF5_VERSION}" "${_octet_arrow}")
+       "${CMAKE_SYSTEM_PROCESSOR}" "${_octet_gpu}" "HDF5 ${HDF5_VERSION}" "${_octet_arrow}" "${_octet_cairo}")
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/cli/version.cc TARGET_DIRECTORY octet_cli
              PROPERTY COMPILE_DEFINITIONS OCTET_BUILT_WITH="${OCTET_BUILT_WITH}")
 

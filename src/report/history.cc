@@ -65,18 +65,55 @@ Json trainer_state(const RunFacts& facts, const Totals& totals, const std::vecto
   return state;
 }
 
+namespace {
+
+// The last two parts of a path: "quickstart/model", as of "Qwen/Qwen3-4B".
+std::string short_path(const std::string& path) {
+  std::size_t end = path.find_last_not_of('/');
+  if (end == std::string::npos) return path;
+  const std::size_t last = path.rfind('/', end);
+  if (last == std::string::npos || last == 0) return path.substr(0, end + 1);
+  const std::size_t before = path.rfind('/', last - 1);
+  return path.substr(before == std::string::npos ? 0 : before + 1,
+                     end - (before == std::string::npos ? 0 : before + 1) + 1);
+}
+
+std::string title_of(const RunFacts& facts) {
+  std::string title = "Loss of " + (facts.run_name.empty() ? facts.output_dir : facts.run_name);
+  if (facts.base_model.empty()) return title;
+  title += ": " + short_path(facts.base_model);
+  if (facts.datasets.empty()) return title;
+  title += " on " + short_path(facts.datasets.front());
+  if (facts.datasets.size() > 1) title += " and " + std::to_string(facts.datasets.size() - 1) + " more";
+  return title;
+}
+
+}  // namespace
+
 Figure loss_figure(const RunFacts& facts, const std::vector<Json>& rows, bool with_evaluation) {
-  Figure figure{.title = "Loss of " + (facts.run_name.empty() ? facts.output_dir : facts.run_name),
-                .x_label = "step",
-                .y_label = "loss",
-                .series = {}};
-  Series train{.name = "training", .points = {}};
-  Series eval{.name = "evaluation", .points = {}, .smooth = false, .markers = true};
+  Figure figure{.title = title_of(facts), .x_label = "step", .y_label = "loss", .series = {}, .panels = {}};
+  Series train{.name = "training", .points = {}, .smooth = true};
+  Series eval{.name = "evaluation", .points = {}, .markers = true};
+  static constexpr std::pair<const char*, const char*> kPanels[] = {{"lr", "learning rate"},
+                                                                    {"grad_norm", "gradient norm"},
+                                                                    {"throughput", "tokens/s"},
+                                                                    {"vram_allocated", "memory, GiB"}};
+  for (const auto& [key, name] : kPanels) figure.panels.push_back({.name = name, .points = {}});
+  double before = 0;
   for (const Json& row : rows) {
     const double step = number_of(row, "current_steps");
-    if (row.contains("loss")) train.points.emplace_back(step, number_of(row, "loss"));
     if (row.contains("eval_loss")) eval.points.emplace_back(step, number_of(row, "eval_loss"));
+    if (!row.contains("loss")) continue;
+    // A row has the mean loss of its steps: it belongs to their middle. At its last step the curve would lie
+    // above the evaluations.
+    train.points.emplace_back((before + 1 + step) / 2, number_of(row, "loss"));
+    before = step;
+    for (std::size_t i = 0; i < figure.panels.size(); ++i) {
+      if (row.contains(kPanels[i].first))
+        figure.panels[i].points.emplace_back(step, number_of(row, kPanels[i].first));
+    }
   }
+  std::erase_if(figure.panels, [](const Series& panel) { return panel.points.empty(); });
   figure.series.push_back(std::move(train));
   if (with_evaluation) figure.series.push_back(std::move(eval));
   return figure;

@@ -1,125 +1,111 @@
 #include "octet/report/plot.h"
 
+#ifdef OCTET_HAVE_CAIRO
+
+#include <cairo-svg.h>
+#include <cairo.h>
+
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
+#include <memory>
 
-#include "canvas.h"
+#include "octet/base/error.h"
 
 namespace octet::report {
 namespace {
 
-constexpr Colour kInk{0x33, 0x33, 0x33}, kGrid{0xE4, 0xE7, 0xEB}, kAxis{0x8A, 0x93, 0x9E};
-constexpr Colour kColours[] = {
-    {0x1F, 0x77, 0xB4}, {0xE4, 0x6C, 0x0A}, {0x2C, 0x9B, 0x4B}, {0xB0, 0x3A, 0x8C}};
-constexpr double kLeft = 78, kRight = 775, kTop = 52, kBottom = 440;
+using Points = std::vector<std::pair<double, double>>;
 
-struct Range {
-  double low, high;
-  double share(double value) const { return (value - low) / (high - low); }
+struct Colour {
+  double r, g, b;
 };
+
+struct Box {
+  double left, top, right, bottom;
+};
+
+constexpr double kWidth = 800, kChartHeight = 500, kPanelsHeight = 170, kScale = 2;
+constexpr Colour kInk{0.2, 0.2, 0.2}, kGrid{0.89, 0.91, 0.92}, kAxis{0.54, 0.58, 0.62};
+constexpr Colour kColours[] = {
+    {0.12, 0.47, 0.71}, {0.89, 0.42, 0.04}, {0.17, 0.61, 0.29}, {0.69, 0.23, 0.55}};
+constexpr Box kChart{78, 52, 775, 440};
+constexpr double kMeasured = 2.2, kSmoothed = 1;
+
+enum class Anchor : std::uint8_t { start, middle, end };
+
+double height_of(const Figure& figure) {
+  return kChartHeight + (figure.panels.empty() ? 0 : kPanelsHeight);
+}
 
 bool is_point(const std::pair<double, double>& p) {
   return std::isfinite(p.first) && std::isfinite(p.second);
 }
 
-struct Ranges {
-  Range x, y;
-};
-
-// The first steps of a run often tower above the rest; the axis still shows every point.
-Ranges ranges_of(const Figure& figure) {
-  Ranges r{{INFINITY, -INFINITY}, {INFINITY, -INFINITY}};
-  for (const Series& series : figure.series) {
-    for (const auto& point : series.points) {
-      if (!is_point(point)) continue;
-      r.x.low = std::min(r.x.low, point.first), r.x.high = std::max(r.x.high, point.first);
-      r.y.low = std::min(r.y.low, point.second), r.y.high = std::max(r.y.high, point.second);
-    }
-  }
-  if (r.x.low > r.x.high) r = {{0, 1}, {0, 1}};
-  const auto widen = [](Range& range) {
-    if (!(range.high - range.low > 1e-12 * std::max(1.0, std::abs(range.high)))) {
-      const double more = std::max(0.5, std::abs(range.high) * 0.1);
-      range.low -= more, range.high += more;
-    }
-  };
-  widen(r.x);
-  widen(r.y);
-  const double margin = (r.y.high - r.y.low) * 0.05;
-  const bool positive = r.y.low >= 0;
-  r.y.low -= margin, r.y.high += margin;
-  if (positive) r.y.low = std::max(0.0, r.y.low);
-  return r;
+void set_colour(cairo_t* to, const Colour& c, double opacity = 1) {
+  cairo_set_source_rgba(to, c.r, c.g, c.b, opacity);
 }
 
-std::string tick_text(double value, double step) {
-  char text[48];
-  const double magnitude = std::max(std::abs(value), step);
-  if (magnitude >= 1e7 || (magnitude < 1e-4 && magnitude > 0)) {
-    std::snprintf(text, sizeof text, "%g", value);
-    return text;
-  }
-  const int digits = std::clamp(static_cast<int>(std::ceil(-std::log10(step) - 1e-9)), 0, 8);
-  std::snprintf(text, sizeof text, "%.*f", digits, std::abs(value) < step * 1e-6 ? 0.0 : value);
-  std::string result = text;
-  if (digits == 0) {
-    const std::size_t first = result[0] == '-' ? 1 : 0;
-    for (std::size_t at = result.size(); at > first + 3;) result.insert(at -= 3, ",");
-  }
-  return result;
+void line(cairo_t* to, double x0, double y0, double x1, double y1, const Colour& colour, double width) {
+  set_colour(to, colour);
+  cairo_set_line_width(to, width);
+  cairo_move_to(to, x0, y0);
+  cairo_line_to(to, x1, y1);
+  cairo_stroke(to);
 }
 
+double text_width(cairo_t* to, const std::string& text) {
+  cairo_text_extents_t extents;
+  cairo_text_extents(to, text.c_str(), &extents);
+  return extents.x_advance;
+}
+
+void write(cairo_t* to, double x, double y, const std::string& text, double size, Anchor anchor) {
+  set_colour(to, kInk);
+  cairo_set_font_size(to, size);
+  const double width = anchor == Anchor::start ? 0 : text_width(to, text);
+  cairo_move_to(to, x - (anchor == Anchor::middle ? width / 2 : width), y);
+  cairo_show_text(to, text.c_str());
+}
+
+// Leaves out what does not fit: "a long na…".
+std::string fitting(cairo_t* to, std::string text, double size, double room) {
+  cairo_set_font_size(to, size);
+  if (text_width(to, text) <= room) return text;
+  while (!text.empty() && text_width(to, text + "…") > room) {
+    do text.pop_back();
+    while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80);
+    // The first byte of a letter that was cut goes with it.
+    if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
+  }
+  return text + "…";
+}
+
+/// A chart's place and its axes.
 struct Frame {
-  Ranges r;
-  double x(double value) const { return kLeft + (kRight - kLeft) * r.x.share(value); }
-  double y(double value) const { return kBottom - (kBottom - kTop) * r.y.share(value); }
+  Box box;
+  Axis x, y;
+  double column(double value) const { return box.left + (box.right - box.left) * x.share(value); }
+  double row(double value) const { return box.bottom - (box.bottom - box.top) * y.share(value); }
 };
 
-void draw_axes(Canvas& canvas, const Figure& figure, const Frame& frame) {
-  const auto xs = ticks(frame.r.x.low, frame.r.x.high, 8), ys = ticks(frame.r.y.low, frame.r.y.high, 7);
-  for (const double y : ys) {
-    canvas.polyline({{kLeft, frame.y(y)}, {kRight, frame.y(y)}}, {kGrid});
-    canvas.text({.x = kLeft - 9,
-                 .y = frame.y(y) + 4,
-                 .text = tick_text(y, ys.size() > 1 ? ys[1] - ys[0] : 1),
-                 .anchor = Anchor::end,
-                 .colour = kInk});
+void draw_axes(cairo_t* to, const Frame& frame, double size) {
+  const Box& box = frame.box;
+  for (const auto& [value, text] : frame.y.ticks) {
+    line(to, box.left, frame.row(value), box.right, frame.row(value), kGrid, 1);
+    write(to, box.left - 7, frame.row(value) + size / 3, text, size, Anchor::end);
   }
-  for (const double x : xs) {
-    canvas.polyline({{frame.x(x), kTop}, {frame.x(x), kBottom}}, {kGrid});
-    canvas.polyline({{frame.x(x), kBottom}, {frame.x(x), kBottom + 5}}, {kAxis});
-    canvas.text({.x = frame.x(x),
-                 .y = kBottom + 20,
-                 .text = tick_text(x, xs.size() > 1 ? xs[1] - xs[0] : 1),
-                 .anchor = Anchor::middle,
-                 .colour = kInk});
+  for (const auto& [value, text] : frame.x.ticks) {
+    line(to, frame.column(value), box.top, frame.column(value), box.bottom, kGrid, 1);
+    line(to, frame.column(value), box.bottom, frame.column(value), box.bottom + 4, kAxis, 1);
+    write(to, frame.column(value), box.bottom + 6 + size, text, size, Anchor::middle);
   }
-  canvas.polyline({{kLeft, kTop}, {kLeft, kBottom}, {kRight, kBottom}}, {kAxis, 1.2});
-  canvas.text({.x = (kLeft + kRight) / 2,
-               .y = 30,
-               .text = figure.title,
-               .size = 17,
-               .anchor = Anchor::middle,
-               .colour = kInk});
-  canvas.text({.x = (kLeft + kRight) / 2,
-               .y = kBottom + 44,
-               .text = figure.x_label,
-               .size = 13,
-               .anchor = Anchor::middle,
-               .colour = kInk});
-  canvas.text({.x = 22,
-               .y = (kTop + kBottom) / 2,
-               .text = figure.y_label,
-               .size = 13,
-               .anchor = Anchor::middle,
-               .colour = kInk,
-               .upwards = true});
+  line(to, box.left, box.top, box.left, box.bottom, kAxis, 1.2);
+  line(to, box.left, box.bottom, box.right, box.bottom, kAxis, 1.2);
 }
 
-// One point a pixel column and extreme is enough: a curve of a million points stays a small file.
+// Two points per bucket, its extremes, keep the picture of a long curve and a small file.
 Points thinned(const Points& points) {
-  constexpr std::size_t kMost = 4000;
+  constexpr std::size_t kMost = 3000;
   if (points.size() <= kMost) return points;
   Points kept;
   const std::size_t bucket = points.size() / (kMost / 2) + 1;
@@ -134,15 +120,18 @@ Points thinned(const Points& points) {
   return kept;
 }
 
-void draw_curve(Canvas& canvas, const Frame& frame, const Points& points, const Pen& pen) {
-  Points line;
+void draw_curve(cairo_t* to, const Frame& frame, const Points& points, const Colour& colour, double width) {
+  Points piece;
+  set_colour(to, colour);
+  cairo_set_line_width(to, width);
   const auto flush = [&] {
-    if (line.size() > 1) canvas.polyline(thinned(line), pen);
-    line.clear();
+    for (const auto& [x, y] : thinned(piece)) cairo_line_to(to, x, y);
+    cairo_stroke(to);
+    piece.clear();
   };
   for (const auto& point : points) {
     if (is_point(point)) {
-      line.emplace_back(frame.x(point.first), frame.y(point.second));
+      piece.emplace_back(frame.column(point.first), frame.row(point.second));
     } else {
       flush();
     }
@@ -150,108 +139,161 @@ void draw_curve(Canvas& canvas, const Frame& frame, const Points& points, const 
   flush();
 }
 
-void draw_series(Canvas& canvas, const Frame& frame, const Series& series, Colour colour) {
-  if (!series.smooth) {
-    draw_curve(canvas, frame, series.points, {colour, 2});
-  } else {
-    draw_curve(canvas, frame, series.points, {colour, 1.2, 0.45});
+// Smoothing few points shows nothing.
+bool draws_smoothed(const Series& series) {
+  return series.smooth && series.points.size() >= 20;
+}
+
+void draw_series(cairo_t* to, const Frame& frame, const Series& series, const Colour& colour, double width) {
+  draw_curve(to, frame, series.points, colour, width);
+  if (draws_smoothed(series)) {
     std::vector<double> values;
-    for (const auto& point : series.points) values.push_back(point.second);
+    // As the axis shows them: means of losses would lie above a falling curve on a logarithmic axis.
+    const bool logs = frame.y.logarithmic;
+    for (const auto& [x, y] : series.points) values.push_back(logs ? std::log(y) : y);
     values = smoothed(values);
     Points smooth = series.points;
-    for (std::size_t i = 0; i < smooth.size(); ++i) smooth[i].second = values[i];
-    draw_curve(canvas, frame, smooth, {colour, 2.4});
+    for (std::size_t i = 0; i < smooth.size(); ++i) smooth[i].second = logs ? std::exp(values[i]) : values[i];
+    draw_curve(to, frame, smooth, kInk, kSmoothed);
   }
-  std::size_t finite = 0;
-  for (const auto& point : series.points) finite += is_point(point) ? 1 : 0;
+  const auto finite = std::ranges::count_if(series.points, is_point);
   if (!series.markers && finite > 1) return;
+  set_colour(to, colour);
   for (const auto& point : series.points) {
-    if (is_point(point)) canvas.dot(frame.x(point.first), frame.y(point.second), 3, colour);
+    if (!is_point(point)) continue;
+    cairo_arc(to, frame.column(point.first), frame.row(point.second), 1.6 * width, 0, 2 * M_PI);
+    cairo_fill(to);
   }
 }
 
-void draw_legend(Canvas& canvas, const Figure& figure) {
-  double y = kTop + 18;
-  double lines = 0;
-  for (const Series& series : figure.series) lines += series.smooth ? 2 : 1;
-  // A veil, so that a curve that rises behind the legend stays legible.
-  const double middle = kTop + 13 + 9.5 * (lines - 1);
-  canvas.polyline({{kRight - 168, middle}, {kRight - 20, middle}},
-                  {{0xFF, 0xFF, 0xFF}, 19 * lines + 8, 0.85});
-  const auto entry = [&](const std::string& name, const Pen& pen) {
-    canvas.polyline({{kRight - 172, y - 4}, {kRight - 142, y - 4}}, pen);
-    canvas.text({.x = kRight - 134, .y = y, .text = name, .colour = kInk});
-    y += 19;
+void draw_legend(cairo_t* to, const Figure& figure) {
+  struct Entry {
+    std::string name;
+    Colour colour;
+    double width;
   };
+  std::vector<Entry> entries;
+  double widest = 0;
+  cairo_set_font_size(to, 12);
   for (std::size_t i = 0; i < figure.series.size(); ++i) {
-    const Colour colour = kColours[i % std::size(kColours)];
-    if (figure.series[i].smooth) {
-      entry(figure.series[i].name, {colour, 1.4, 0.5});
-      entry(figure.series[i].name + ", smoothed", {colour, 2.4});
-    } else {
-      entry(figure.series[i].name, {colour, 2});
-    }
+    const Series& series = figure.series[i];
+    entries.push_back({series.name, kColours[i % std::size(kColours)], kMeasured});
+    if (draws_smoothed(series)) entries.push_back({series.name + ", smoothed", kInk, kSmoothed});
+  }
+  for (const Entry& entry : entries) widest = std::max(widest, text_width(to, entry.name));
+  const double left = kChart.right - widest - 48;
+  set_colour(to, {1, 1, 1}, 0.85);
+  cairo_rectangle(to, left - 6, kChart.top + 4, widest + 50, 19 * static_cast<double>(entries.size()) + 6);
+  cairo_fill(to);
+  double y = kChart.top + 20;
+  for (const Entry& entry : entries) {
+    line(to, left, y - 4, left + 30, y - 4, entry.colour, entry.width);
+    write(to, left + 38, y, entry.name, 12, Anchor::start);
+    y += 19;
   }
 }
 
-void draw(Canvas& canvas, const Figure& figure) {
-  const Frame frame{ranges_of(figure)};
-  draw_axes(canvas, figure, frame);
-  for (std::size_t i = 0; i < figure.series.size(); ++i) {
-    draw_series(canvas, frame, figure.series[i], kColours[i % std::size(kColours)]);
+void draw_panels(cairo_t* to, const Figure& figure) {
+  const auto count = static_cast<double>(figure.panels.size());
+  const double cell = (kWidth - 20) / std::max(1.0, count);
+  for (std::size_t i = 0; i < figure.panels.size(); ++i) {
+    const double left = 10 + cell * static_cast<double>(i);
+    const std::vector<Series> one{figure.panels[i]};
+    const Frame frame{
+        .box = {left + 50, kChartHeight + 24, left + cell - 12, kChartHeight + kPanelsHeight - 30},
+        .x = x_axis(one, 3),
+        .y = y_axis(one, 4)};
+    draw_axes(to, frame, 9);
+    draw_series(to, frame, figure.panels[i], kColours[0], 1.4);
+    write(to, left + 50, kChartHeight + 16, figure.panels[i].name, 11, Anchor::start);
   }
-  draw_legend(canvas, figure);
+}
+
+void draw(cairo_t* to, const Figure& figure) {
+  set_colour(to, {1, 1, 1});
+  cairo_paint(to);
+  cairo_select_font_face(to, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
+  cairo_set_line_join(to, CAIRO_LINE_JOIN_ROUND);
+  cairo_set_line_cap(to, CAIRO_LINE_CAP_ROUND);
+  const Frame frame{.box = kChart, .x = x_axis(figure.series, 8), .y = y_axis(figure.series, 7)};
+  draw_axes(to, frame, 12);
+  for (std::size_t i = 0; i < figure.series.size(); ++i)
+    draw_series(to, frame, figure.series[i], kColours[i % std::size(kColours)], kMeasured);
+  draw_legend(to, figure);
+  write(to, kWidth / 2, 32, fitting(to, figure.title, 17, kWidth - 40), 17, Anchor::middle);
+  write(to, (kChart.left + kChart.right) / 2, kChart.bottom + 42, figure.x_label, 13, Anchor::middle);
+  cairo_save(to);
+  cairo_translate(to, 22, (kChart.top + kChart.bottom) / 2);
+  cairo_rotate(to, -M_PI / 2);
+  write(to, 0, 0, figure.y_label + (frame.y.logarithmic ? " (logarithmic)" : ""), 13, Anchor::middle);
+  cairo_restore(to);
+  draw_panels(to, figure);
+}
+
+cairo_status_t append(void* to, const unsigned char* bytes, unsigned int size) {
+  static_cast<std::string*>(to)->append(reinterpret_cast<const char*>(bytes), size);
+  return CAIRO_STATUS_SUCCESS;
+}
+
+void require(cairo_status_t status) {
+  if (status == CAIRO_STATUS_SUCCESS) return;
+  throw Error({.what = "a plot could not be drawn",
+               .found = cairo_status_to_string(status),
+               .fix = "plot_loss: false leaves plots out",
+               .code = ExitCode::failure});
+}
+
+using Surface = std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)>;
+
+void draw_on(cairo_surface_t* surface, const Figure& figure, double scale) {
+  const std::unique_ptr<cairo_t, decltype(&cairo_destroy)> to(cairo_create(surface), &cairo_destroy);
+  cairo_scale(to.get(), scale, scale);
+  draw(to.get(), figure);
+  require(cairo_status(to.get()));
 }
 
 }  // namespace
 
-std::vector<double> smoothed(const std::vector<double>& values) {
-  const double weight = 1.8 * (1 / (1 + std::exp(-0.05 * static_cast<double>(values.size()))) - 0.5);
-  std::vector<double> result;
-  double last = NAN;
-  for (const double value : values) {
-    // A value that is not finite is left out of the average, not spread over all that follow.
-    if (!std::isfinite(value)) {
-      result.push_back(value);
-      continue;
-    }
-    last = std::isnan(last) ? value : last * weight + (1 - weight) * value;
-    result.push_back(last);
-  }
-  return result;
-}
-
-std::vector<double> ticks(double low, double high, int wanted) {
-  if (!(high > low) || !std::isfinite(low) || !std::isfinite(high)) return {};
-  const double rough = (high - low) / std::max(1, wanted);
-  const double power = std::pow(10.0, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double factor : {1.0, 2.0, 5.0}) {
-    if (factor * power >= rough * (1 - 1e-9)) {
-      step = factor * power;
-      break;
-    }
-  }
-  std::vector<double> result;
-  const double first = std::ceil(low / step - 1e-9);
-  for (int i = 0; i < 100; ++i) {
-    const double value = (first + i) * step;
-    if (value > high + step * 1e-9) break;
-    result.push_back(value);
-  }
-  return result;
+bool draws_plots() {
+  return true;
 }
 
 std::string to_svg(const Figure& figure) {
-  SvgCanvas canvas;
-  draw(canvas, figure);
-  return canvas.finish();
+  std::string bytes;
+  const Surface surface(cairo_svg_surface_create_for_stream(&append, &bytes, kWidth, height_of(figure)),
+                        &cairo_surface_destroy);
+  draw_on(surface.get(), figure, 1);
+  cairo_surface_finish(surface.get());
+  require(cairo_surface_status(surface.get()));
+  return bytes;
 }
 
 std::string to_png(const Figure& figure) {
-  PixelCanvas canvas;
-  draw(canvas, figure);
-  return canvas.finish();
+  const Surface surface(cairo_image_surface_create(CAIRO_FORMAT_RGB24, static_cast<int>(kWidth * kScale),
+                                                   static_cast<int>(height_of(figure) * kScale)),
+                        &cairo_surface_destroy);
+  draw_on(surface.get(), figure, kScale);
+  std::string bytes;
+  require(cairo_surface_write_to_png_stream(surface.get(), &append, &bytes));
+  return bytes;
 }
 
 }  // namespace octet::report
+
+#else
+
+namespace octet::report {
+
+bool draws_plots() {
+  return false;
+}
+std::string to_svg(const Figure& /*figure*/) {
+  return "";
+}
+std::string to_png(const Figure& /*figure*/) {
+  return "";
+}
+
+}  // namespace octet::report
+
+#endif

@@ -9,6 +9,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/report/plot.h"
 #include "reporter_impl.h"
 
 namespace octet::report {
@@ -55,6 +56,10 @@ Reporter::Impl::Impl(RunFacts f)
   if (log.broken() > 0) {
     log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
   }
+  if (facts.plot && !draws_plots())
+    log::warn(
+        "plot_loss: this program was built without cairo and draws no plots: install libcairo2-dev and build "
+        "again");
   take_over();
   totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
   progress.job = supervised_start();

@@ -13,7 +13,7 @@
 namespace octet::report {
 
 void Reporter::Impl::write_plots() const {
-  if (!facts.plot) return;
+  if (!facts.plot || !draws_plots()) return;
   const auto write = [&](const std::string& name, bool with_evaluation) {
     const Figure figure = loss_figure(facts, log.rows(), with_evaluation);
     write_file_atomically(facts.output_dir + "/" + name + ".svg", to_svg(figure));
@@ -86,7 +86,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (!last_checkpoint.empty() && finish.keeps_checkpoint) rows.emplace_back("checkpoint", last_checkpoint);
   if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
   rows.emplace_back("log", facts.output_dir + "/trainer_log.jsonl");
-  if (facts.plot) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");
+  if (facts.plot && draws_plots()) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");
   if (events) rows.emplace_back("TensorBoard", std::filesystem::path(events->path()).parent_path().string());
   std::size_t width = 0;
   for (const auto& [name, value] : rows) width = std::max(width, name.size());

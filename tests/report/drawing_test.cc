@@ -1,5 +1,8 @@
-#include <png.h>
+#ifdef OCTET_HAVE_CAIRO
+#include <cairo.h>
+#endif
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -26,41 +29,69 @@ Figure figure(std::size_t n) {
   return f;
 }
 
+#ifdef OCTET_HAVE_CAIRO
+
 struct Picture {
-  unsigned width = 0, height = 0;
-  std::vector<unsigned char> pixels;
+  int width = 0, height = 0;
+  std::vector<std::uint32_t> pixels;  ///< 0xAARRGGBB
 };
 
-Picture decoded(const std::string& bytes) {
-  png_image image;
-  std::memset(&image, 0, sizeof image);
-  image.version = PNG_IMAGE_VERSION;
-  Picture picture;
-  if (png_image_begin_read_from_memory(&image, bytes.data(), bytes.size()) == 0) return picture;
-  image.format = PNG_FORMAT_RGB;
-  picture.width = image.width, picture.height = image.height;
-  picture.pixels.resize(PNG_IMAGE_SIZE(image));
-  png_image_finish_read(&image, nullptr, picture.pixels.data(), 0, nullptr);
+struct Bytes {
+  const std::string& all;
+  std::size_t at = 0;
+};
+
+Picture decoded(const std::string& png) {
+  Bytes bytes{png};
+  const auto read = [](void* from, unsigned char* to, unsigned int size) {
+    Bytes& b = *static_cast<Bytes*>(from);
+    if (b.all.size() - b.at < size) return CAIRO_STATUS_READ_ERROR;
+    std::memcpy(to, b.all.data() + b.at, size);
+    b.at += size;
+    return CAIRO_STATUS_SUCCESS;
+  };
+  cairo_surface_t* image = cairo_image_surface_create_from_png_stream(read, &bytes);
+  Picture picture{cairo_image_surface_get_width(image), cairo_image_surface_get_height(image), {}};
+  for (int y = 0; y < picture.height; ++y) {
+    const auto* row = reinterpret_cast<const std::uint32_t*>(cairo_image_surface_get_data(image) +
+                                                             y * cairo_image_surface_get_stride(image));
+    picture.pixels.insert(picture.pixels.end(), row, row + picture.width);
+  }
+  cairo_surface_destroy(image);
   return picture;
+}
+
+std::size_t bluish(const Picture& p) {
+  return static_cast<std::size_t>(std::ranges::count_if(p.pixels, [](std::uint32_t pixel) {
+    return ((pixel >> 16) & 0xFF) < 0x30 && ((pixel >> 8) & 0xFF) < 0x80 && (pixel & 0xFF) > 0xA0;
+  }));
 }
 
 TEST(Plot, ThePngDecodesAndShowsTheCurve) {
   const Picture p = decoded(to_png(figure(200)));
-  ASSERT_EQ(p.width, 1600u);
-  ASSERT_EQ(p.height, 1000u);
-  EXPECT_EQ(p.pixels[0], 255);
-  std::size_t blue = 0;
-  for (std::size_t i = 0; i < p.pixels.size(); i += 3) {
-    blue += p.pixels[i] == 0x1F && p.pixels[i + 1] == 0x77 && p.pixels[i + 2] == 0xB4 ? 1 : 0;
-  }
-  EXPECT_GT(blue, 1000u);
+  ASSERT_EQ(p.width, 1600);
+  ASSERT_EQ(p.height, 1000);
+  EXPECT_EQ(p.pixels[0], 0xFFFFFFFFu);
+  EXPECT_GT(bluish(p), 1000u);
 }
 
-TEST(Plot, TheSvgEscapesAndLabels) {
-  const std::string svg = to_svg(figure(50));
-  EXPECT_NE(svg.find("Loss of &lt;a&gt; &amp; "), std::string::npos);
-  EXPECT_NE(svg.find(">training, smoothed<"), std::string::npos);
-  EXPECT_EQ(svg.find("nan"), std::string::npos);
+TEST(Plot, PanelsStandBelowTheChart) {
+  Figure f = figure(50);
+  f.panels = {{.name = "learning rate", .points = {{1, 1e-3}, {50, 1e-5}}},
+              {.name = "tokens/s", .points = {{1, 1000}, {50, 1100}}}};
+  const Picture p = decoded(to_png(f));
+  EXPECT_EQ(p.height, 1340);
+  Picture below{p.width, p.height - 1000, {}};
+  below.pixels.assign(p.pixels.begin() + 1000 * p.width, p.pixels.end());
+  EXPECT_GT(bluish(below), 300u);
+}
+
+TEST(Plot, TheMeasuredCurveIsBolderThanTheSmoothedOne) {
+  Figure f = figure(200);
+  f.series[0].smooth = true;
+  const Picture p = decoded(to_png(f));
+  const auto ink = static_cast<std::size_t>(std::ranges::count(p.pixels, 0xFF333333u));
+  EXPECT_GT(bluish(p), ink);
 }
 
 TEST(Plot, OddCurvesAreDrawnWithoutHarm) {
@@ -73,27 +104,47 @@ TEST(Plot, OddCurvesAreDrawnWithoutHarm) {
                                                              {{1, 1e300}, {2, -1e300}},
                                                              {{1, 0}, {2, 0}},
                                                              {{1, 1e-300}, {2, 2e-300}},
+                                                             {{1, 1e-300}, {2, 1e300}},
                                                              {{0, 5}, {1e15, 6}}};
   for (const auto& points : curves) {
     Figure f = figure(0);
     f.series[0].points = points;
+    f.panels = {{.name = "panel", .points = points}};
     const std::string svg = to_svg(f);
     EXPECT_EQ(svg.find("nan"), std::string::npos);
     EXPECT_EQ(svg.find("inf"), std::string::npos);
-    EXPECT_EQ(decoded(to_png(f)).width, 1600u);
+    EXPECT_TRUE(svg.find("<svg") != std::string::npos);
   }
   EXPECT_LT(to_svg(figure(200000)).size(), 400000u);
 }
 
-TEST(Plot, SmoothingIsTheOneOfLlamaFactory) {
-  const std::vector<double> values{3, 1, 2};
-  const double w = 1.8 * (1 / (1 + std::exp(-0.15)) - 0.5);
-  const auto s = smoothed(values);
-  EXPECT_DOUBLE_EQ(s[0], 3);
-  EXPECT_DOUBLE_EQ(s[1], 3 * w + 1 - w);
-  EXPECT_DOUBLE_EQ(s[2], s[1] * w + 2 * (1 - w));
-  const auto gap = smoothed({1, NAN, 3});
-  EXPECT_TRUE(std::isnan(gap[1]) && std::isfinite(gap[2]));
+TEST(Plot, ALongTitleIsCut) {
+  Figure f = figure(3);
+  for (int i = 0; i < 100; ++i) f.title += "näme ";
+  EXPECT_EQ(decoded(to_png(f)).width, 1600);
+}
+
+#else
+
+TEST(Plot, WithoutCairoThereIsNone) {
+  EXPECT_FALSE(draws_plots());
+  EXPECT_EQ(to_svg(figure(3)) + to_png(figure(3)), "");
+}
+
+#endif
+
+TEST(Plot, SmoothingHasNoLag) {
+  // A ramp stays a ramp, up to its ends.
+  std::vector<double> ramp;
+  for (int i = 0; i < 200; ++i) ramp.push_back(i);
+  const auto same = smoothed(ramp);
+  for (std::size_t i = 0; i < ramp.size(); ++i) EXPECT_NEAR(same[i], ramp[i], 1e-9) << i;
+  EXPECT_EQ(smoothed({3, 1, 2}), (std::vector<double>{3, 2, 2}));
+  const auto gap = smoothed({1, 2, NAN, 4, 5});
+  EXPECT_TRUE(std::isnan(gap[2]));
+  EXPECT_EQ(gap[1], 1.5);
+  EXPECT_EQ(gap[3], 4.5);
+  EXPECT_TRUE(smoothed({}).empty());
 }
 
 TEST(Plot, TicksAreRoundNumbersInside) {
@@ -107,6 +158,41 @@ TEST(Plot, TicksAreRoundNumbersInside) {
   }
   EXPECT_TRUE(ticks(1, 1, 5).empty());
   EXPECT_TRUE(ticks(NAN, 1, 5).empty());
+}
+
+struct AxisRow {
+  const char* name;
+  std::vector<double> values;
+  bool logarithmic;
+  std::string texts;
+};
+
+TEST(Plot, AnAxisIsLogarithmicIfItsRangeExceeds20) {
+  for (const AxisRow& row :
+       std::vector<AxisRow>{{"linear", {1, 20}, false, "5 10 15 20"},
+                            {"just above", {1, 20.1}, true, "1 2 5 10 20"},
+                            {"a loss", {26, 0.006}, true, "0.01 0.1 1 10"},
+                            {"many decades", {1e-9, 1e9}, true, "1e-06 0.01 100 1e+06"},
+                            {"zero is no value of one", {0, 100}, false, "0 20 40 60 80 100"},
+                            {"below zero", {-1, 100}, false, "0 20 40 60 80 100"},
+                            {"one value", {7}, false, "6.5 7.0 7.5"},
+                            {"small ones", {2e-6, 8e-6}, false, "2e-06 4e-06 6e-06 8e-06"},
+                            {"large ones", {2e8, 8e8}, false, "2e+08 4e+08 6e+08 8e+08"},
+                            {"none", {}, false, "0.0 0.2 0.4 0.6 0.8 1.0"}}) {
+    Series series{.name = "s", .points = {}};
+    for (const double value : row.values)
+      series.points.emplace_back(static_cast<double>(series.points.size()), value);
+    const Axis axis = y_axis({series}, 6);
+    EXPECT_EQ(axis.logarithmic, row.logarithmic) << row.name;
+    std::string texts;
+    for (const auto& [value, text] : axis.ticks) {
+      texts += (texts.empty() ? "" : " ") + text;
+      EXPECT_TRUE(axis.share(value) >= 0 && axis.share(value) <= 1) << row.name << " " << text;
+    }
+    EXPECT_EQ(texts, row.texts) << row.name;
+    for (const double value : row.values)
+      EXPECT_TRUE(axis.share(value) >= 0 && axis.share(value) <= 1) << row.name;
+  }
 }
 
 TEST(EventFile, ChecksumsAreThoseOfRfc3720) {
@@ -160,11 +246,11 @@ TEST(EventFile, AFolderThatCannotBeMadeIsAnError) {
 }
 
 TEST(ProgressBar, ReadsLikeTqdm) {
-  EXPECT_EQ(bar_text(10, 84, 80, 8.01, 10), " 11%|█▏        | 10/84 [01:20<09:52,  8.01s/it]");
-  EXPECT_EQ(bar_text(0, 84, 0, 0, 4), "  0%|    | 0/84 [00:00<?, ?s/it]");
-  EXPECT_EQ(bar_text(84, 84, 3700, 0.05, 4), "100%|████| 84/84 [1:01:40<00:00, 0.0500s/it]");
-  EXPECT_EQ(bar_text(0, 0, 0, 0, 2), "  0%|  | 0/0 [00:00<?, ?s/it]");
-  EXPECT_EQ(bar_text(5, 4, 1, 1, 2), "100%|██| 5/4 [00:01<00:00,  1.00s/it]");
+  EXPECT_EQ(bar_text(10, 84, 80, 8.01, 592.74, 10), " 11%|█▏        | 10/84 [01:20<09:52,  8.01s/it]");
+  EXPECT_EQ(bar_text(0, 84, 0, 0, 0, 4), "  0%|    | 0/84 [00:00<?, ?s/it]");
+  EXPECT_EQ(bar_text(84, 84, 3700, 0.05, 0, 4), "100%|████| 84/84 [1:01:40<00:00, 0.0500s/it]");
+  EXPECT_EQ(bar_text(0, 0, 0, 0, 0, 2), "  0%|  | 0/0 [00:00<?, ?s/it]");
+  EXPECT_EQ(bar_text(5, 4, 1, 1, 0, 2), "100%|██| 5/4 [00:01<00:00,  1.00s/it]");
   EXPECT_EQ(bar_time(NAN), "?");
   EXPECT_EQ(bar_time(1e300), "?");
 }

@@ -255,7 +255,7 @@ TEST_F(Figures, OnTheScreenAreReadable) {
   // Of the first three steps: 5 - (1 + 2 + 3) / 9, and 3,042 tokens in 60 s, each of 6e9 FLOPs, on 3 devices.
   for (const char* part :
        {"{'loss': 4.3333, 'grad_norm': 0.75, 'learning_rate': 3e-07, 'epoch': 0.75} step 3/7, 20.0 s/it, "
-        "50.7 tokens/s, MFU 0.0102 %, memory 4.00 GiB\n",
+        "0:01:20 left, 50.7 tokens/s, MFU 0.0102 %, memory 4.00 GiB\n",
         " steps 7 of 7 (epoch 1.75)\n", " training loss 4.333 -> 2.667 (mean 3.667)\n",
         " evaluation loss 2.0\n", " time 0:05:15, 40.0 s/it\n", " tokens 7,196, 25.7 per second\n",
         " MFU 0.0052 %\n", " model TFLOP/s 0.0514 per device\n",

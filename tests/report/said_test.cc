@@ -145,33 +145,5 @@ TEST_F(Said, OfWholeRuns) {
   });
 }
 
-TEST(SaidOfFigures, PlacesTicksAndColours) {
-  octet::test::expect_page("report/said/figures.svg.txt", [](const std::string& question) {
-    Figure figure{.title = "A & <b>", .x_label = "step", .y_label = "loss", .series = {}};
-    const auto add = [&](const char* name, std::vector<std::pair<double, double>> points, bool smooth,
-                         bool markers) {
-      figure.series.push_back(
-          {.name = name, .points = std::move(points), .smooth = smooth, .markers = markers});
-    };
-    if (question == "two curves\n") {
-      add("training", {{0, 4}, {1000, 3}, {2000, NAN}, {3000, 1.5}, {4000, 1}}, true, false);
-      add("evaluation", {{1000, 3.5}, {4000, 1.25}}, false, true);
-    } else if (question == "below zero\n") {
-      add("one", {{1, -0.002}, {2, 0.001}}, false, false);
-    } else if (question == "large\n") {
-      add("one", {{1e6, 2e8}, {9e6, 8e8}}, false, false);
-    } else if (question == "small\n") {
-      add("one", {{1, 2e-6}, {3, 8e-6}}, false, false);
-    } else if (question == "a point\n") {
-      add("one", {{5, 100}}, true, false);
-    }
-    const std::string svg = to_svg(figure);
-    if (figure.series.size() > 1) return svg;
-    std::string texts;  // the rest is held by the first of them
-    for (const std::string& line : split(svg, '\n')) texts += line.starts_with("<text") ? line + "\n" : "";
-    return texts;
-  });
-}
-
 }  // namespace
 }  // namespace octet::report::test::said_test

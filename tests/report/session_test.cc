@@ -397,7 +397,7 @@ TEST_F(Sessions, TheScreenNamesWhatTheRunIsAndWhatItLeft) {
         "checkpoint of step 20 saved to there/checkpoint-20\n", "***** Training stopped *****\n",
         "peak memory    9.00 GiB on the rank that holds most\n", "checkpoint     there/checkpoint-20\n",
         "model          m\n", "/trainer_log.jsonl\n", "/training_loss.svg\n", "/elsewhere\n",
-        "\none\ntwo\n"}) {
+        "\n***** What to do next *****\n  one\n  two\n"}) {
     EXPECT_TRUE(holds(text, part)) << part << "\n" << text;
   }
   EXPECT_FALSE(holds(text, "Continuing from"));
@@ -472,20 +472,27 @@ TEST_F(Sessions, AFullDiskAtTheEndEndsNothing) {
 TEST(Figure, ShowsRowsWithALossAndEvaluationsWhereAsked) {
   RunFacts f;
   f.output_dir = "folder";
-  const std::vector<Json> rows{{{"current_steps", 1}, {"loss", 3.0}},
+  const std::vector<Json> rows{{{"current_steps", 1}, {"loss", 3.0}, {"lr", 0.5}},
                                {{"current_steps", 2}, {"eval_loss", 2.5}},
                                {{"current_steps", 4}, {"loss", 2.0}}};
   const Figure with = loss_figure(f, rows, true), without = loss_figure(f, rows, false);
   using Points = std::vector<std::pair<double, double>>;
   EXPECT_EQ(with.title, "Loss of folder");
+  ASSERT_EQ(with.panels.size(), 1u) << "nothing is drawn of what no row has";
+  EXPECT_EQ(with.panels[0].name, "learning rate");
+  EXPECT_EQ(with.panels[0].points, (Points{{1, 0.5}}));
   ASSERT_EQ(with.series.size(), 2u);
-  EXPECT_EQ(with.series[0].points, (Points{{1, 3}, {4, 2}}));
+  EXPECT_EQ(with.series[0].points, (Points{{1, 3}, {3, 2}})) << "the middle of steps 2 to 4";
   EXPECT_EQ(with.series[1].points, (Points{{2, 2.5}}));
   EXPECT_TRUE(with.series[0].smooth && !with.series[0].markers);
   EXPECT_TRUE(!with.series[1].smooth && with.series[1].markers);
   EXPECT_EQ(without.series.size(), 1u);
   f.run_name = "name";
   EXPECT_EQ(loss_figure(f, rows, true).title, "Loss of name");
+  f.base_model = "/models/Qwen/Qwen3-4B/", f.datasets = {"data/train.jsonl"};
+  EXPECT_EQ(loss_figure(f, rows, true).title, "Loss of name: Qwen/Qwen3-4B on data/train.jsonl");
+  f.base_model = "model", f.datasets = {"/a/b/c", "d", "e"};
+  EXPECT_EQ(loss_figure(f, rows, true).title, "Loss of name: model on b/c and 2 more");
 }
 
 TEST(Card, NamesModelDataAndTables) {
@@ -530,8 +537,8 @@ TEST(Words, AtTheirLimits) {
   EXPECT_EQ(bar_time(3600), "1:00:00");
   EXPECT_EQ(bar_time(0), "00:00");
   EXPECT_EQ(bar_time(-1), "?");
-  EXPECT_EQ(bar_text(1, 2, 0, 0.1, 2), " 50%|█ | 1/2 [00:00<00:00,  0.10s/it]");
-  EXPECT_EQ(bar_text(1, 2, 0, 0.09, 2), " 50%|█ | 1/2 [00:00<00:00, 0.0900s/it]");
+  EXPECT_EQ(bar_text(1, 2, 0, 0.1, 0.1, 2), " 50%|█ | 1/2 [00:00<00:00,  0.10s/it]");
+  EXPECT_EQ(bar_text(1, 2, 0, 0.09, 0.09, 2), " 50%|█ | 1/2 [00:00<00:00, 0.0900s/it]");
 }
 
 TEST(Words, SumsOfNothingAreNothing) {

@@ -1,4 +1,4 @@
-// Line plots, drawn once and written as SVG and as PNG.
+// Line plots, drawn by cairo as SVG and as PNG. A program that was built without cairo draws none.
 #pragma once
 
 #include <string>
@@ -7,31 +7,50 @@
 
 namespace octet::report {
 
-/// One curve; points that are not finite are left out and break the line.
+/// One curve. Points that are not finite break the line.
 struct Series {
   std::string name;
   std::vector<std::pair<double, double>> points;  ///< (x, y), x ascending
-  bool smooth = true;                             ///< draw the raw curve pale and its moving average strong
-  bool markers = false;                           ///< draw a dot at each point
+  bool smooth = false;                            ///< also draws smoothed() as a thin line
+  bool markers = false;                           ///< draws a dot at each point
 };
 
+/// A large chart, and a row of small ones below it, which share its x axis.
 struct Figure {
   std::string title;
   std::string x_label;
   std::string y_label;
   std::vector<Series> series;
+  std::vector<Series> panels;
 };
 
-/// Exponential moving average as LLaMA-Factory draws it: weight 1.8 (sigmoid(0.05 n) - 0.5) on the past, for
-/// n points.
+/// The range of an axis and the texts beside it. All points of the curves lie inside.
+struct Axis {
+  double low = 0, high = 1;
+  bool logarithmic = false;
+  std::vector<std::pair<double, std::string>> ticks;
+
+  /// Where a value is: 0 at `low`, 1 at `high`.
+  double share(double value) const;
+};
+
+/// An axis with about `wanted` ticks. It is logarithmic if all values are above 0 and the largest exceeds 20
+/// times the smallest.
+Axis y_axis(const std::vector<Series>& series, int wanted);
+Axis x_axis(const std::vector<Series>& series, int wanted);
+
+/// Means over a window that is centred at each value, which is narrower near the ends: no lag. Values that
+/// are not finite stay and do not count.
 std::vector<double> smoothed(const std::vector<double>& values);
 
-/// Round numbers that lie in [low, high], about `wanted` of them: 1, 2 or 5 times a power of ten apart.
+/// Round numbers in [low, high], about `wanted`: 1, 2 or 5 times a power of ten apart.
 std::vector<double> ticks(double low, double high, int wanted);
 
-/// The figure as an SVG document.
+/// Whether this program was built with cairo.
+bool draws_plots();
+/// The figure as an SVG document; "" without cairo. Throws Error if cairo fails.
 std::string to_svg(const Figure& figure);
-/// The figure as a PNG file of 1,600 x 1,000 pixels.
+/// The figure as a PNG file, 1,600 pixels wide; "" without cairo. Throws Error if cairo fails.
 std::string to_png(const Figure& figure);
 
 }  // namespace octet::report
