@@ -15,6 +15,11 @@ filter() {
   # Of ssh, before a daemon of mpirun runs there.
   local refusal='^(ssh: |Connection timed out during banner exchange|Host key verification failed|kex_exchange_identification: |[^ ]+: Permission denied \((publickey|password|keyboard|gssapi|hostbased))'
   while IFS= read -r line || [ -n "$line" ]; do
+    # The progress bar, which is drawn in place.
+    if [[ $line == $'\r'* ]] && [ -n "${OCTETRUN_BAR_COLUMNS:-}" ]; then
+      printf '%s' "$line"
+      continue
+    fi
     if [[ $line =~ $rule ]]; then
       if [ -z "$block" ]; then
         block=$line

@@ -41,6 +41,10 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_MEMORY_KEEP", "seconds",
      "time until checkpoints in memory are removed after their run has ended without a restart. Not set: 900",
      "src/checkpoint/memory_folder.cc", user},
+    {"OCTETRUN_VERBOSE", "anything",
+     "a run also prints the lines that it writes to `training.log` only: columns of data sets, the first "
+     "example, tables of memory and GEMMs",
+     "src/base/log.cc", user},
     {"OCTETRUN_OVERLAP", "`always`",
      "communication overlaps computation on CPUs even without a spare core. Not set: only with a spare core",
      "src/comm/overlap.cc", user},
@@ -49,6 +53,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "signals reach the ranks, so the program prints no warning that signals kill; `terminal`: standard "
      "output reaches a terminal, so control characters are shown as `\\x1B`",
      "src/comm/launchers.cc", launcher},
+    {"OCTETRUN_BAR_COLUMNS", "set by `launch/mpirun`",
+     "columns of the terminal that standard error reaches: the progress bar is drawn in place there",
+     "src/report/progress_bar.cc", launcher},
     {"OCTETRUN_SUPERVISED", "set by `launch/supervise`",
      "name of this start of a job: rank 0 writes the progress to `octet.progress` in `output_dir` after "
      "every step",

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "octet/base/environment.h"
 #include "octet/base/files.h"
 #include "octet/base/printable.h"
 
@@ -82,7 +83,8 @@ void say(Level level, const char* prefix, const std::string& line) {
   if (!s.speaks && level < spdlog::level::err) return;
   const std::string shown = prefix + printable(line);
   keep(s, level, shown);
-  if (level < spdlog::level::info) return;
+  if (level < spdlog::level::info && (line.empty() || environment_variable("OCTETRUN_VERBOSE") == nullptr))
+    return;
   if (s.before) s.before();
   s.screen->log(level, shown);
   s.screen->flush();

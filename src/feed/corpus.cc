@@ -40,8 +40,8 @@ void report_columns(const data::RowMix& mix) {
     const data::ColumnUse use = data::column_use(source);
     const std::string fields =
         use.message_fields.empty() ? "" : " (fields of messages: " + listed(use.message_fields) + ")";
-    log::info("data set " + source.name + ": columns read: " + listed(use.read) + fields +
-              "; columns with texts that are not read: " + listed(use.unread_texts));
+    log::debug("data set " + source.name + ": columns read: " + listed(use.read) + fields +
+               "; columns with texts that are not read: " + listed(use.unread_texts));
   }
 }
 
@@ -148,8 +148,8 @@ void report_packing(const data::Encoded& set, const data::Items& items, const co
   for (const std::int64_t d : items.documents) tokens += set.length(d);
   const double fill =
       100.0 * static_cast<double>(tokens) / static_cast<double>(config.cutoff_len * items.size());
-  log::info("packing: " + with_commas(static_cast<std::int64_t>(items.documents.size())) + " documents in " +
-            with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
+  log::debug("packing: " + with_commas(static_cast<std::int64_t>(items.documents.size())) + " documents in " +
+             with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
 }
 
 data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder) {

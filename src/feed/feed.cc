@@ -225,9 +225,9 @@ class StreamFeed final : public Feed {
         stream_(*corpus.rows, encoder, counted(session, stream_options(config, batch, encoder, corpus))) {
     session.job().together([&] { first_ = stream_.read(0, 0); });
     if (!session.prints()) return;
-    log::info("streaming: " + with_commas(corpus.rows->size()) + " rows in " +
-              with_commas(stream_.windows()) + " windows of " + with_commas(stream_.options().window_rows) +
-              " (buffer_size)");
+    log::debug("streaming: " + with_commas(corpus.rows->size()) + " rows in " +
+               with_commas(stream_.windows()) + " windows of " + with_commas(stream_.options().window_rows) +
+               " (buffer_size)");
     report_counts(first_.set, "the first window");
     report_.add(stream_.row_window(0, 0), first_.set.counts);
     report_packing(first_.set, first_.items, config);

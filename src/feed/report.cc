@@ -52,8 +52,8 @@ std::vector<Complaint> complaints(const data::EncodingCounts& counts) {
 }
 
 void report(const data::EncodingCounts& c, const std::string& what) {
-  log::info(what + ": " + with_commas(c.documents) + " documents of " + with_commas(c.rows) + " rows, " +
-            with_commas(c.tokens) + " tokens, " + with_commas(c.trained) + " of them trained");
+  log::debug(what + ": " + with_commas(c.documents) + " documents of " + with_commas(c.rows) + " rows, " +
+             with_commas(c.tokens) + " tokens, " + with_commas(c.trained) + " of them trained");
   log_all(complaints(c), c.reasons, what);
 }
 

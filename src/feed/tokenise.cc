@@ -32,7 +32,7 @@ std::optional<data::Encoded> load_tokens(runtime::Session& session, const config
   if (!config.overwrite_cache) found = cache.load(recipe, &damaged);
   // Ranks that see another folder than the others follow them.
   if (session.job().all_max(found ? 0 : 1) == 0) {
-    if (session.prints()) log::info(what + ": tokens taken from " + cache.path(recipe));
+    if (session.prints()) log::debug(what + ": tokens taken from " + cache.path(recipe));
     return found;
   }
   if (session.prints() && damaged) {
@@ -57,7 +57,7 @@ void store_tokens(runtime::Session& session, const config::Config& config, const
   session.job().together([&] {
     if (!session.prints()) return;
     cache.store(recipe, set);
-    log::info(what + ": tokens kept in " + cache.path(recipe));
+    log::debug(what + ": tokens kept in " + cache.path(recipe));
   });
   session.job().together([&] {
     if (session.place().local_rank == 0 && !path_exists(cache.path(recipe))) cache.store(recipe, set);

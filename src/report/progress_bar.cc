@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <mutex>
 
+#include "octet/base/environment.h"
 #include "octet/base/log.h"
 
 namespace octet::report {
@@ -19,10 +21,16 @@ std::mutex bar_mutex;
 ProgressBar* active = nullptr;
 
 constexpr double kRedrawSeconds = 0.1;
-constexpr double kLineSeconds = 60;
+constexpr double kLifeSeconds = 1;
+constexpr double kLineSeconds = 30;
 
 double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
+}
+
+int columns_of_launcher() {
+  const char* columns = environment_variable("OCTETRUN_BAR_COLUMNS");
+  return columns == nullptr ? 0 : std::max(0, std::atoi(columns));
 }
 
 int terminal_columns() {
@@ -45,7 +53,8 @@ std::string bar_time(double seconds) {
   return text;
 }
 
-std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, double rate, int cells) {
+std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, double rate, double left,
+                     int cells) {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const double share =
       total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0.0;
@@ -58,7 +67,6 @@ std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, doub
   std::snprintf(head, sizeof head, "%3d%%|", static_cast<int>(share * 100));
   const std::string counts = std::to_string(done) + "/" + std::to_string(total);
   if (rate > 0) {
-    const double left = static_cast<double>(std::max<std::int64_t>(0, total - done)) * rate;
     std::snprintf(tail, sizeof tail, " [%s<%s, %5.*fs/it]", bar_time(elapsed).c_str(), bar_time(left).c_str(),
                   rate < 0.1 ? 4 : 2, rate);
   } else {
@@ -68,7 +76,9 @@ std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, doub
 }
 
 ProgressBar::ProgressBar(std::int64_t done, std::int64_t total)
-    : done_(done), total_(total), terminal_(isatty(STDERR_FILENO) == 1), begin_(Clock::now()) {}
+    : done_(done), total_(total), launcher_columns_(columns_of_launcher()), begin_(Clock::now()) {
+  terminal_ = launcher_columns_ > 0 || isatty(STDERR_FILENO) == 1;
+}
 
 ProgressBar::~ProgressBar() {
   finish();
@@ -83,25 +93,43 @@ void ProgressBar::start() {
     if (terminal_) draw();
   }
   log::set_hooks(&ProgressBar::before_line, &ProgressBar::after_line);
+  life_ = std::thread([this] { show_life(); });
 }
 
-void ProgressBar::advance(std::int64_t done, double seconds_per_step) {
+// Within a long step, too.
+void ProgressBar::show_life() {
+  std::unique_lock lock(bar_mutex);
+  while (!ends_.wait_for(lock, std::chrono::duration<double>(kLifeSeconds), [this] { return !running_; })) {
+    const auto now = Clock::now();
+    if (terminal_ && visible_ && seconds_between(drawn_, now) >= kLifeSeconds) {
+      drawn_ = now;
+      draw();
+    } else if (!terminal_ && seconds_between(printed_, now) >= kLineSeconds) {
+      print_line();
+    }
+  }
+}
+
+void ProgressBar::advance(std::int64_t done, double seconds_per_step, double left) {
   const std::lock_guard lock(bar_mutex);
   done_ = done;
-  // The rate of the last steps counts most (as in tqdm), so that the estimate follows a change.
-  seconds_per_step_ =
-      seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds_per_step : seconds_per_step;
-  if (!running_) return;
+  seconds_per_step_ = seconds_per_step;
+  left_ = left;
+  if (!running_ || !terminal_) return;
   const auto now = Clock::now();
-  if (terminal_) {
-    if (done_ < total_ && seconds_between(drawn_, now) < kRedrawSeconds) return;
-    drawn_ = now;
-    draw();
-  } else {
-    const std::int64_t share = total_ > 0 ? done_ * 10 / total_ : 0;
-    if (share > printed_share_ || seconds_between(printed_, now) > kLineSeconds) print_line();
-    printed_share_ = std::max(printed_share_, share);
-  }
+  if (done_ < total_ && seconds_between(drawn_, now) < kRedrawSeconds) return;
+  drawn_ = now;
+  draw();
+}
+
+bool ProgressBar::line_is_due() {
+  const std::lock_guard lock(bar_mutex);
+  if (terminal_) return true;
+  const auto now = Clock::now();
+  if (printed_any_ && done_ < total_ && seconds_between(printed_, now) < kLineSeconds) return false;
+  printed_ = now;
+  printed_any_ = true;
+  return true;
 }
 
 void ProgressBar::finish() {
@@ -112,10 +140,13 @@ void ProgressBar::finish() {
     if (terminal_ && visible_) {
       draw();
       std::fputc('\n', stderr);
+      std::fflush(stderr);
     }
     visible_ = false;
     active = nullptr;
   }
+  ends_.notify_all();
+  life_.join();
   log::set_hooks(nullptr, nullptr);
 }
 
@@ -129,28 +160,32 @@ void ProgressBar::after_line() {
   if (active != nullptr && active->terminal_) active->draw();
 }
 
+// launch/mpirun reads lines: it prints one that begins with a carriage return without its end.
+void ProgressBar::put(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  if (launcher_columns_ > 0) std::fputc('\n', stderr);
+  std::fflush(stderr);
+}
+
 void ProgressBar::draw() {
   const double elapsed = seconds_between(begin_, Clock::now());
+  const int columns = launcher_columns_ > 0 ? launcher_columns_ : terminal_columns();
   // Everything but the bar is at most 60 wide; the bar takes what is left.
-  const int cells = std::clamp(terminal_columns() - 60, 10, 40);
-  const std::string text = "\r" + bar_text(done_, total_, elapsed, seconds_per_step_, cells) + "\033[K";
-  std::fputs(text.c_str(), stderr);
-  std::fflush(stderr);
+  const int cells = std::clamp(columns - 60, 10, 40);
+  put("\r" + bar_text(done_, total_, elapsed, seconds_per_step_, left_, cells) + "\033[K");
   visible_ = true;
 }
 
 void ProgressBar::clear() {
   if (!visible_) return;
-  std::fputs("\r\033[K", stderr);
-  std::fflush(stderr);
+  put("\r\033[K");
   visible_ = false;
 }
 
 void ProgressBar::print_line() {
   printed_ = Clock::now();
-  const std::string text =
-      bar_text(done_, total_, seconds_between(begin_, printed_), seconds_per_step_, 20) + "\n";
-  std::fputs(text.c_str(), stderr);
+  const double elapsed = seconds_between(begin_, printed_);
+  std::fputs((bar_text(done_, total_, elapsed, seconds_per_step_, left_, 20) + "\n").c_str(), stderr);
   std::fflush(stderr);
 }
 

@@ -1,16 +1,19 @@
-// The bar of tqdm on standard error: redrawn in place on a terminal, a line now and then elsewhere.
+// The bar of tqdm on standard error. On a terminal it is redrawn in place, each second at least. In a file it
+// is a line, printed when nothing else was printed for 30 seconds.
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 namespace octet::report {
 
 /// " 12%|███        | 10/84 [01:20<09:52,  8.01s/it]" with `cells` cells of bar. Rates are always seconds a
-/// step, because tools compare them. A rate of 0 is unknown.
+/// step, because tools compare them. `left` is in seconds. A rate of 0 is unknown.
 std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, double seconds_per_step,
-                     int cells);
+                     double left, int cells);
 
 /// "01:20" below an hour, "1:01:20" from there.
 std::string bar_time(double seconds);
@@ -25,8 +28,12 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void start();
-  void advance(std::int64_t done, double seconds_per_step);
+  /// `left` seconds are expected to remain.
+  void advance(std::int64_t done, double seconds_per_step, double left);
   void finish();
+  /// Whether a line of progress is due on the screen: always on a terminal; in a file 30 seconds after the
+  /// last one. The caller then prints one.
+  bool line_is_due();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -35,12 +42,17 @@ class ProgressBar {
   void draw();
   void clear();
   void print_line();
+  void put(const std::string& text);
+  void show_life();
 
   std::int64_t done_, total_;
-  double seconds_per_step_ = 0;
-  bool terminal_ = false, running_ = false, visible_ = false;
+  double seconds_per_step_ = 0, left_ = 0;
+  /// Standard error is a terminal, or launch/mpirun draws on one; and how wide the latter is.
+  bool terminal_ = false, running_ = false, visible_ = false, printed_any_ = false;
+  int launcher_columns_ = 0;
   Clock::time_point begin_, drawn_, printed_;
-  std::int64_t printed_share_ = 0;
+  std::condition_variable_any ends_;
+  std::thread life_;
 };
 
 }  // namespace octet::report

@@ -118,15 +118,19 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   if (!f.fp8_layers->is_null()) row["fp8_layers"] = *f.fp8_layers;
   log.append(std::move(row));
 
-  std::string line = "{'loss': " + python_number(loss, 5) +
-                     ", 'grad_norm': " + python_number(f.grad_norm, 4) +
-                     ", 'learning_rate': " + python_number(f.learning_rate, 5) +
-                     ", 'epoch': " + python_number(std::round(f.epoch * 100) / 100, 6) + "}  step " +
-                     std::to_string(f.step) + "/" + std::to_string(facts.total_steps) + ", " +
-                     python_number(seconds, 3) + " s/it, " + rate_text(rate) + " tokens/s";
+  std::string line =
+      "{'loss': " + python_number(loss, 5) + ", 'grad_norm': " + python_number(f.grad_norm, 4) +
+      ", 'learning_rate': " + python_number(f.learning_rate, 5) +
+      ", 'epoch': " + python_number(std::round(f.epoch * 100) / 100, 6) + "}  step " +
+      std::to_string(f.step) + "/" + std::to_string(facts.total_steps) + ", " + python_number(seconds, 3) +
+      " s/it, " + clock_time(remaining_seconds()) + " left, " + rate_text(rate) + " tokens/s";
   if (knows_work()) line += ", " + work_text(rate);
   if (f.memory_bytes > 0) line += ", memory " + human_bytes(static_cast<double>(f.memory_bytes));
-  log::info(line);
+  if (bar.line_is_due()) {
+    log::info(line);
+  } else {
+    log::debug(line);
+  }
   write_events(f, loss, seconds, rate);
   window = {};
 }
@@ -202,9 +206,13 @@ Json Reporter::state() const {
 void Reporter::start() {
   const RunFacts& f = impl_->facts;
   const auto line = [](const std::string& name, const std::string& value) {
-    log::info("  " + name + " = " + value);
+    log::debug("  " + name + " = " + value);
   };
   log::info("***** Running training *****");
+  std::size_t width = 0;
+  for (const auto& [name, value] : f.about) width = std::max(width, name.size());
+  for (const auto& [name, value] : f.about)
+    log::info("  " + name + std::string(width + 2 - name.size(), ' ') + value);
   line("Num examples", with_commas(f.examples));
   line("Num Epochs", python_number(f.epochs, 6));
   line("Instantaneous batch size per device", with_commas(f.micro_batch));
@@ -216,9 +224,9 @@ void Reporter::start() {
   const double share = f.all_parameters > 0 ? 100.0 * static_cast<double>(f.trainable_parameters) /
                                                   static_cast<double>(f.all_parameters)
                                             : 0;
-  log::info("trainable params: " + with_commas(f.trainable_parameters) +
-            " || all params: " + with_commas(f.all_parameters) + " || trainable%: " + fixed(share, 4));
-  if (f.first_step > 0) log::info("  Continuing from global step " + with_commas(f.first_step));
+  log::debug("trainable params: " + with_commas(f.trainable_parameters) +
+             " || all params: " + with_commas(f.all_parameters) + " || trainable%: " + fixed(share, 4));
+  if (f.first_step > 0) log::debug("  Continuing from global step " + with_commas(f.first_step));
   impl_->bar.start();
 }
 
@@ -240,7 +248,7 @@ void Reporter::step(const StepFacts& facts) {
   r.progress.step_seconds += facts.seconds;
   r.tell_progress();
   // The bar first: it is redrawn below the log line and should show this step.
-  r.bar.advance(facts.step, facts.seconds);
+  r.bar.advance(facts.step, r.session.per_step(r.session.seconds), r.remaining_seconds());
   if (r.logs_at(facts.step)) r.log_step(facts);
 }
 

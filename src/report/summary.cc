@@ -94,7 +94,9 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   for (std::size_t i = 1; i < rows.size(); ++i) {
     log::info("  " + rows[i].first + std::string(width - rows[i].first.size(), ' ') + "  " + rows[i].second);
   }
-  for (const auto& line : finish.next) log::info(line);
+  if (finish.next.empty()) return;
+  log::info("***** What to do next *****");
+  for (const auto& line : finish.next) log::info("  " + line);
 }
 
 }  // namespace octet::report

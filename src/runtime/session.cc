@@ -90,7 +90,7 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
                     .free_bytes = free_bytes[r],
                     .more = {carriers[r]}});
   }
-  for (const std::string& line : rank_table(rows, {"carrier"})) log::info(line);
+  for (const std::string& line : rank_table(rows, {"carrier"})) log::debug(line);
 }
 
 }  // namespace

@@ -14,6 +14,20 @@
 #include "start.h"
 
 namespace octet::train {
+namespace {
+
+std::string resumption(const std::string& checkpoint) {
+  return "output_dir holds " + checkpoint + ": the run will go on from it";
+}
+
+std::vector<std::string> fallbacks_of(const config::Config& config, const model::Architecture& architecture) {
+  if (!config.fp8) return {};
+  const std::int64_t micro = config.auto_find_batch_size ? 1 : config.per_device_train_batch_size;
+  const plan::Choice choice{micro, setup::levels_of(config, DeviceKind::cuda).front()};
+  return plan_fallbacks(worst_options(config, architecture, choice, 1), {}, DeviceKind::cuda);
+}
+
+}  // namespace
 
 config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture) {
   const config::Config& c = resolved.config;
@@ -29,21 +43,10 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
     all.push_back("overwrite_output_dir: the checkpoints of output_dir are deleted, unless " + newest +
                   " belongs to this run and is not its last");
   } else if (c.resume_from_checkpoint != "false" && !names_checkpoint(c)) {
-    all.push_back("output_dir holds " + newest + ": the run will go on from it");
+    all.push_back(resumption(newest));
   }
   return all;
 }
-
-namespace {
-
-std::vector<std::string> fallbacks_of(const config::Config& config, const model::Architecture& architecture) {
-  if (!config.fp8) return {};
-  const std::int64_t micro = config.auto_find_batch_size ? 1 : config.per_device_train_batch_size;
-  const plan::Choice choice{micro, setup::levels_of(config, DeviceKind::cuda).front()};
-  return plan_fallbacks(worst_options(config, architecture, choice, 1), {}, DeviceKind::cuda);
-}
-
-}  // namespace
 
 void require_no_fallback(const config::Config& config, const model::Architecture& architecture) {
   if (config.fp8_fallback != "error") return;
@@ -78,6 +81,9 @@ void Run::say_doubts() const {
   // What slows a GPU down is no matter of a run on CPUs.
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
   config::Strings all = doubts(known, architecture_);
+  // A run that resumes says so among its facts.
+  for (const auto& [step, path] : checkpoint::list_checkpoints(config_.output_dir))
+    std::erase(all, resumption(path));
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
     all.insert(
         all.begin(),

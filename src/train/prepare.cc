@@ -25,6 +25,7 @@
 #include "octet/train/ladder.h"
 #include "octet/train/rehearsal.h"
 #include "octet/train/sft_play_lines.h"
+#include "octet/train/start_rows.h"
 #include "run.h"
 #include "start.h"
 
@@ -70,12 +71,12 @@ void Run::prepare_model() {
     setup::instance_options(config_, architecture_, 1, 1, 1);
     encoder_ = std::make_unique<data::TemplateEncoder>(setup::encoder_options(config_));
     if (session_.prints() && config_.template_name && text::is_template_file(*config_.template_name)) {
-      log::info(
+      log::debug(
           text::told_of_file(*config_.template_name, *encoder_->chat_template(), encoder_->tokenizer()));
     } else if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
-      log::info("template: " + encoder_->chat_template()->name() +
-                " (it writes what the model's own chat template writes" +
-                text::told_of_trims(*encoder_->chat_template()) + ")");
+      log::debug("template: " + encoder_->chat_template()->name() +
+                 " (it writes what the model's own chat template writes" +
+                 text::told_of_trims(*encoder_->chat_template()) + ")");
     }
     runtime::require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, job_.size());
@@ -160,8 +161,8 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
     batch_ = config::resolve_batch(chosen, job_.size());
     const bool recomputes = level_.recompute != levels.front().recompute;
     if (session_.prints() && (asked || recomputes || level_.transposes_at_use)) {
-      log::info("what fits the device's memory: per_device_train_batch_size=" + std::to_string(choice.micro) +
-                " " + plan::keys_of(level_));
+      log::debug("what fits the device's memory: per_device_train_batch_size=" +
+                 std::to_string(choice.micro) + " " + plan::keys_of(level_));
     }
   });
 }
@@ -170,10 +171,10 @@ void Run::say_fp8() const {
   if (!config_.fp8) return;
   const std::string& name = config_.fp8_backend;
   const bool own = name == "auto" || name == "native";
-  log::info("FP8 backend: " + (own ? std::string("native") : name) + " (this program's own FP8 core" +
-            (own ? "" : " in its place") + "), recipe " + config_.fp8_recipe + ", format " +
-            config_.fp8_format);
-  log::info(engine_->audit().table());
+  log::debug("FP8 backend: " + (own ? std::string("native") : name) + " (this program's own FP8 core" +
+             (own ? "" : " in its place") + "), recipe " + config_.fp8_recipe + ", format " +
+             config_.fp8_format);
+  log::debug(engine_->audit().table());
   if (session_.device().kind() != DeviceKind::cuda) return;
   plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
   work.tokens = feed_->shape().tokens;  // evaluations may have more
@@ -266,7 +267,7 @@ void Run::choose_where_to_save() {
   if (room) {
     resolved_.config.save_async = "true";
   } else if (session_.prints()) {
-    log::info(
+    log::debug(
         "training stops for its checkpoints, since the memory has no room for a copy of the state that could "
         "be written beside the next steps (save_async: auto)");
   }
@@ -324,6 +325,70 @@ void Run::prepare_engine() {
   rehearse(job_, session_.device(), *engine_);
 }
 
+StartFacts Run::start_facts() const {
+  const data::EncodingCounts& counts = feed_->shown().counts;
+  StartFacts facts{.model = config_.model_name_or_path,
+                   .family = architecture_.model_type,
+                   .parameters = engine_->store().layout().parameter_count(),
+                   .trained = model::trained_parameters(engine_->store().layout()),
+                   .method = config_.finetuning_type,
+                   .fresh = fresh_,
+                   .rows = config_.streaming ? corpus_.rows->size() : counts.rows,
+                   .documents = counts.documents,
+                   .tokens = counts.tokens,
+                   .trained_tokens = counts.trained,
+                   .streams = config_.streaming,
+                   .sequences = config_.packing ? feed_->examples() : 0,
+                   .cutoff = config_.cutoff_len,
+                   .device = session_.device().description(),
+                   .on_gpu = session_.device().kind() == DeviceKind::cuda,
+                   .hosts = session_.place().nodes,
+                   .precision = config_.bf16 ? "bf16" : "fp32",
+                   .parameters_in = config_.param_dtype,
+                   .gradients_in = config_.grad_dtype,
+                   .moments_in = config_.optim_dtype,
+                   .zero_stage = config_.zero_stage,
+                   .memory = engine_->arena().bytes(),
+                   .capacity = session_.device().memory().total,
+                   .batch = batch_,
+                   .steps = total_steps_,
+                   .first_step = step_,
+                   .epochs = feed_->epochs(total_steps_),
+                   .least_seconds = 0,
+                   .output = config_.output_dir,
+                   .resumed_from = checkpoint_ ? checkpoint_->path().substr(0, checkpoint_->path().find(", step ")) : "",
+                   .sft_play = resolved_.dialect == "SFT-Play"};
+  if (config_.fp8) {
+    const bool own = config_.fp8_backend == "auto" || config_.fp8_backend == "native";
+    facts.precision = "FP8, backend " + (own ? std::string("native") : config_.fp8_backend) + ", recipe " +
+                      config_.fp8_recipe + ", format " + config_.fp8_format;
+  }
+  if (facts.on_gpu) {
+    plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
+    work.tokens = feed_->shape().tokens;
+    facts.least_seconds = plan::time_of(work).seconds;
+  }
+  return facts;
+}
+
+// Prints a few notes on the configuration; all are in training.log.
+void Run::say_notes() const {
+  const config::Strings notes = config::notes_of(resolved_, job_.size(), session_.place().nodes);
+  const std::size_t most = resolved_.dialect == "SFT-Play" ? 1 : 3;
+  const std::size_t shown = notes.size() <= most ? notes.size() : most - 1;
+  for (std::size_t i = 0; i < notes.size(); ++i) {
+    if (i < shown) {
+      log::info(notes[i]);
+    } else {
+      log::debug(notes[i]);
+    }
+  }
+  if (shown < notes.size()) {
+    log::info(std::to_string(notes.size() - shown) + (shown > 0 ? " more" : "") +
+              " notes on the configuration are in training.log");
+  }
+}
+
 void Run::start_reporter() {
   report::RunFacts facts;
   facts.output_dir = config_.output_dir;
@@ -349,6 +414,7 @@ void Run::start_reporter() {
   facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
   facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   facts.resumed_from = from_;
+  facts.about = start_rows(start_facts());
   if (checkpoint_) facts.resumed = checkpoint_->state().value("trainer_state", Json());
   facts.base_model = config_.model_name_or_path;
   facts.datasets = corpus_.names;
@@ -369,22 +435,21 @@ void Run::say_state_of_host() const {
   if (state == 0) return;
   const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const auto ranks = static_cast<std::size_t>(std::max(1, job_.place().local_size));
-  log::info("the optimizer's state lies in the host's memory (optim_state_cpu_offload): " + text(state) +
-            " per rank" +
-            (ranks > 1
-                 ? ", " + text(ranks * state) + " for the " + std::to_string(ranks) + " ranks of this host"
-                 : "") +
-            "; each update reads and writes it over the GPU's link");
+  log::debug("the optimizer's state lies in the host's memory (optim_state_cpu_offload): " + text(state) +
+             " per rank" +
+             (ranks > 1
+                  ? ", " + text(ranks * state) + " for the " + std::to_string(ranks) + " ranks of this host"
+                  : "") +
+             "; each update reads and writes it over the GPU's link");
 }
 
 void Run::prepare() {
   if (session_.prints()) {
-    for (const std::string& note : config::notes_of(resolved_, job_.size(), session_.place().nodes))
-      log::info(note);
-    log::info("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
-              (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
-                                     (session_.place().nodes > 1 ? "s" : "")
-                               : ""));
+    say_notes();
+    log::debug("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
+               (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
+                                      (session_.place().nodes > 1 ? "s" : "")
+                                : ""));
   }
   job_.watch(setup::watch_options(config_));
   begins_once("the start of the run");
@@ -413,24 +478,24 @@ void Run::prepare() {
     start_reporter();
     say_storage_asked();
     if (checkpoint_) {
-      log::info("Training is resumed from " + checkpoint_->path() +
-                "; change `output_dir` or use `overwrite_output_dir` to avoid");
+      log::debug("Training is resumed from " + checkpoint_->path() +
+                 "; change `output_dir` or use `overwrite_output_dir` to avoid");
     }
     if (checkpoint_ && step_ >= total_steps_) {
       log::info("nothing is left to train: " + checkpoint_->path() + " is of step " + with_commas(step_) +
                 " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
     }
     const std::string step = config::automatic_step_text(config_, batch_);
-    if (!step.empty()) log::info(step);
+    if (!step.empty()) log::debug(step);
     for (const std::string& line : start_lines) log::info(line);
-    log::info(feed::show_example(feed_->shown(), *encoder_, false));
+    log::debug(feed::show_example(feed_->shown(), *encoder_, false));
     say_fp8();
     std::string memory = "memory per rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
     for (const runtime::MemoryRow& r : engine_->instance().memory()) {
       memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +
                 human_bytes(static_cast<double>(r.bytes));
     }
-    log::info(memory);
+    log::debug(memory);
     say_state_of_host();
     reporter_->start();
   });

@@ -22,6 +22,7 @@
 #include "octet/train/disk.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
+#include "octet/train/start_rows.h"
 #include "output_folder.h"
 #include "rank_log.h"
 #include "sample_log.h"
@@ -127,6 +128,9 @@ class Run {
 
   /// Where steps have another size than those of the checkpoint.
   void tell_batch() const;
+  /// Prints notes on the configuration.
+  void say_notes() const;
+  StartFacts start_facts() const;
   void start_reporter();
   std::string training_log() const { return config_.output_dir + "/training.log"; }
   store::StepResult train_step();

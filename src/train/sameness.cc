@@ -61,7 +61,8 @@ std::vector<Difference> differences(const Facts& first, const Facts& other) {
 
 Facts facts_of_start(const std::string& version, const config::Config& config,
                      const config::Environment& environment) {
-  static constexpr std::array kOwn{"OCTETRUN_CACHE", "OCTETRUN_FAILPOINT", "OCTETRUN_LAUNCHER"};
+  static constexpr std::array kOwn{"OCTETRUN_BAR_COLUMNS", "OCTETRUN_CACHE", "OCTETRUN_FAILPOINT",
+                                   "OCTETRUN_LAUNCHER"};
   Facts facts{{"the program's version", version}, {"the program's build", build_id()}};
   for (const config::Field& field : config::schema()) {
     if (field.status == config::Status::used) facts[field.name] = config::value_text(field, config);

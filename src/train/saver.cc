@@ -124,8 +124,8 @@ void Saver::say_taken(const SaveBeside& save) const {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - save.began;
   char text[32];
   std::snprintf(text, sizeof text, "%.3f s", seconds.count());
-  log::info("the state of step " + with_commas(save.contents.step) + " is taken (" + text +
-            "); its checkpoint is written beside the next steps");
+  log::debug("the state of step " + with_commas(save.contents.step) + " is taken (" + text +
+             "); its checkpoint is written beside the next steps");
 }
 
 Saver::Written Saver::write_beside(const SaveBeside& save) {

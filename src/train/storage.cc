@@ -59,9 +59,9 @@ void Run::choose_memory(Candidates& candidates, std::size_t limit) {
   const std::string in_fp32 = need();
   take(narrow);
   if (!session_.prints()) return;
-  log::info("states are stored as " + taken + ": each rank holds at least " + chosen +
-            (lower ? " (" + in_fp32 + " with fp32)" : "") + " of " + text(limit) +
-            (lower ? "; what is set in the configuration stays as it is set" : ""));
+  log::debug("states are stored as " + taken + ": each rank holds at least " + chosen +
+             (lower ? " (" + in_fp32 + " with fp32)" : "") + " of " + text(limit) +
+             (lower ? "; what is set in the configuration stays as it is set" : ""));
 }
 
 void Run::say_storage_asked() const {
@@ -77,8 +77,8 @@ void Run::say_storage_asked() const {
       where += (where.empty() ? "" : ", ") + from;
   }
   if (where.empty()) return;
-  log::info("states are stored as " + keys_of(config_) + ", as asked (" + where +
-            "): less than fp32 rounds updates and moments");
+  log::debug("states are stored as " + keys_of(config_) + ", as asked (" + where +
+             "): less than fp32 rounds updates and moments");
 }
 
 void Run::say_storage_of_checkpoint() const {
@@ -96,8 +96,8 @@ void Run::say_storage_of_checkpoint() const {
     with_fp32 = need(wide);
   });
   if (!session_.prints()) return;
-  log::info("states are stored as in the checkpoint, " + keys_of(config_) + ": each rank holds " +
-            text(bytes) + (keys_of(wide) == keys_of(config_) ? "" : " (" + text(with_fp32) + " with fp32)"));
+  log::debug("states are stored as in the checkpoint, " + keys_of(config_) + ": each rank holds " +
+             text(bytes) + (keys_of(wide) == keys_of(config_) ? "" : " (" + text(with_fp32) + " with fp32)"));
 }
 
 }  // namespace octet::train

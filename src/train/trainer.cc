@@ -287,17 +287,22 @@ void Run::write_final_model() {
 
 std::vector<std::string> Run::next_commands() const {
   std::vector<std::string> commands;
-  std::string model = config_.output_dir;
+  const std::string program = shell_word(comm::command_line().front());
+  std::string model = shell_word(config_.output_dir);
   if (setup::trains_adapters(config_)) {
     // The adapter's folder names the base alone, not what was added to it.
     std::string adapters;
     for (const std::string& folder : setup::given_adapters(config_).added) adapters += folder + ",";
-    if (!adapters.empty()) model = config_.model_name_or_path + " --adapter " + adapters + config_.output_dir;
-    commands.push_back("trainer export " + model + " " + config_.output_dir + "-merged --merge");
+    if (!adapters.empty())
+      model =
+          shell_word(config_.model_name_or_path) + " --adapter " + shell_word(adapters + config_.output_dir);
+    commands.push_back(program + " export " + model + " " + shell_word(config_.output_dir + "-merged") +
+                       " --merge");
   }
-  commands.push_back("trainer generate " + model + " --template " +
-                     (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
-                     " \"your question\"");
+  std::string asked = program + " generate " + model;
+  if (const auto& chat = encoder_->chat_template())
+    asked += " --template " + shell_word(config_.template_name.value_or(chat->name()));
+  commands.push_back(asked + (encoder_->chat_template() ? " \"your question\"" : " \"the begin of a text\""));
   return commands;
 }
 
@@ -347,7 +352,8 @@ void Run::finish(bool stopped) {
     });
     next = next_commands();
   }
-  if (kept) next.push_back("trainer inspect " + last_checkpoint_);
+  if (kept)
+    next.push_back(shell_word(comm::command_line().front()) + " inspect " + shell_word(last_checkpoint_));
   const std::string products = engine_->instance().audit_of_all().summary();
   job_.together([&] {
     if (!reporter_) return;

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 
@@ -36,6 +37,7 @@ int count(const std::string& text, const std::string& part) {
 
 TEST(Log, TheFileHoldsEveryLineOfTheScreenOnceAlsoThoseBeforeIt) {
   const test::TemporaryFolder folder("log");
+  ::unsetenv("OCTETRUN_VERBOSE");
   const std::string file = folder / "training.log";
   const std::string screen = screen_of(folder.path(), [&] {
     info("device: one");
@@ -58,6 +60,8 @@ TEST(Log, TheFileHoldsEveryLineOfTheScreenOnceAlsoThoseBeforeIt) {
   EXPECT_EQ(count(screen, "not for the screen"), 0);
   EXPECT_EQ(count(kept, "not for the screen"), 1);
   EXPECT_LT(kept.find("device: one"), kept.find("a row is dropped")) << "in the order of the screen";
+  ::setenv("OCTETRUN_VERBOSE", "1", 1);
+  EXPECT_EQ(count(screen_of(folder.path(), [&] { debug("for the screen too"); }), "for the screen too"), 1);
 }
 
 TEST(Log, TheErrorOfARankThatDoesNotPrintReachesTheFileOfTheRankThatDoes) {

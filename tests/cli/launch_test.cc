@@ -18,7 +18,8 @@ class Launch : public testing::Test {
   }
   /// Runs a command in the folder, its bin before all others.
   Outcome run(const std::string& command) const {
-    return shell("cd " + folder_.path() + " && unset OCTETRUN_BUILD OCTETRUN_LAUNCHER && PATH=" +
+    return shell("cd " + folder_.path() +
+                     " && unset OCTETRUN_BUILD OCTETRUN_LAUNCHER OCTETRUN_VERBOSE && PATH=" +
                      (folder_ / "bin") + ":$PATH && " + command,
                  15);
   }

@@ -224,7 +224,9 @@ TEST(Start, WhatTheModelAndTheFolderMakeDoubtfulIsSaidToo) {
     EXPECT_FALSE(says(run, goes_on)) << run.err;
     const std::string again = Task::get().train(output, "max_steps=4 ");
     EXPECT_EQ(trainer("lint" + again.substr(std::string("train").size()) + "device=cpu").code, 1);
-    EXPECT_TRUE(says(trainer(again, np), "warning: " + goes_on));
+    const Outcome resumed = trainer(again, np);
+    EXPECT_FALSE(says(resumed, goes_on)) << resumed.err;
+    EXPECT_TRUE(says(resumed, "  resumed    step 2, " + output + "/checkpoint-2\n")) << resumed.err;
     EXPECT_FALSE(says(trainer(again + "overwrite_output_dir=true", np), "the run will go on from it"));
   }
 }

@@ -146,11 +146,11 @@ class Supervised(Run):
         for line in self.said().splitlines() + ["***** Running training *****"]:
             if m := re.search(r"(?:checkpoint of step ([\d,]+) saved to|state of step ([\d,]+) is taken to memory)", line):
                 saved = max(saved, int((m.group(1) or m.group(2)).replace(",", "")))
-            elif m := re.search(r"Continuing from global step ([\d,]+)", line):
+            elif m := re.search(r"  resumed +step ([\d,]+)", line):
                 began = int(m.group(1).replace(",", ""))
                 if began < saved:
                     lost.append(f"went on from step {began} after {saved} was saved")
-        if saved and began is None and len(self.incidents()) > 0 and "Continuing" in self.said():
+        if saved and began is None and len(self.incidents()) > 0 and "  resumed " in self.said():
             lost.append("began afresh")
         return lost
 

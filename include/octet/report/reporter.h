@@ -51,6 +51,9 @@ struct RunFacts {
   /// What state() said when the checkpoint that is resumed was made. Null: trainer_state.json of the folder
   /// is asked.
   JsonMember resumed;
+  /// Rows of the table that is printed before the first step. Figures of Hugging Face's banner go to
+  /// training.log alone.
+  std::vector<std::pair<std::string, std::string>> about;
   std::string base_model;  ///< for the model card
   std::vector<std::string> datasets;
   std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card

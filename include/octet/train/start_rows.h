@@ -1,0 +1,53 @@
+// The table that a run prints before its first step. It has at most ten rows, most of them within 80 columns.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "octet/config/derive.h"
+
+namespace octet::train {
+
+/// Facts of the table.
+struct StartFacts {
+  std::string model;   ///< its folder
+  std::string family;  ///< "llama"
+  std::int64_t parameters = 0;
+  std::int64_t trained = 0;  ///< of these parameters
+  std::string method;        ///< as finetuning_type
+  bool fresh = false;        ///< the weights begin at random values
+
+  std::int64_t rows = 0;
+  std::int64_t documents = 0;  ///< rows that are used
+  std::int64_t tokens = 0;
+  std::int64_t trained_tokens = 0;
+  bool streams = false;        ///< the number of tokens is not known
+  std::int64_t sequences = 0;  ///< packed sequences; 0: without packing
+  std::int64_t cutoff = 0;
+
+  std::string device;
+  bool on_gpu = false;
+  int hosts = 1;
+
+  std::string precision;  ///< "bf16", "FP8, …"
+  std::string parameters_in, gradients_in, moments_in;
+  std::int64_t zero_stage = 0;
+  std::size_t memory = 0, capacity = 0;  ///< bytes of a rank, and of its device or host
+
+  config::Batch batch;
+  std::int64_t steps = 0, first_step = 0;
+  double epochs = 0;
+  double least_seconds = 0;  ///< of a step on a GPU; 0: not known
+  std::string output;
+  std::string resumed_from;  ///< a checkpoint; "": the run starts anew
+  bool sft_play = false;     ///< SFT-Play's own lines name the devices and the batch
+};
+
+using StartRows = std::vector<std::pair<std::string, std::string>>;
+
+StartRows start_rows(const StartFacts& facts);
+
+}  // namespace octet::train
