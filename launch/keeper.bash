@@ -20,14 +20,20 @@ gone() {
   return 1
 }
 
-# Whether a process has a handler for a signal. Starts no process, since traps ask: where a trap waits for one, bash may miss
-# the end of mpirun.
+# Whether a process has a handler for a signal, or ignores it. Starts no process, since traps ask: where a trap waits for one,
+# bash may miss the end of mpirun.
 catches() { # pid, number of the signal
-  local name value caught=0
+  has_signal SigCgt "$@"
+}
+ignores() { # pid, number of the signal
+  has_signal SigIgn "$@"
+}
+has_signal() { # line of /proc/PID/status, pid, number of the signal
+  local name value signals=0
   while read -r name value; do
-    if [ "$name" = SigCgt: ]; then caught=$value; fi
-  done 2>/dev/null <"/proc/$1/status"
-  [ $(((0x$caught >> ($2 - 1)) & 1)) -eq 1 ]
+    if [ "$name" = "$1:" ]; then signals=$value; fi
+  done <"/proc/$2/status" # a trap in here writes to standard error
+  [ $(((0x$signals >> ($3 - 1)) & 1)) -eq 1 ]
 }
 
 # Prints the ranks of this host: the first processes below one that have a number of a rank and a handler for a signal. What does

@@ -9,11 +9,12 @@
 lost_a_rank=3 not_started=4 lost_a_host=5 wrong_call=6 aborted=7 told_of_end=8 answered=9
 no_room=10 no_processes=11 no_files=12 no_folder=13 mpi_failed=14 unknown_host=15
 filter() {
-  local line block='' rule='^-{70,}$' untold=0 cause='' raw=()
+  local line block='' rule='^-{70,}$' untold=0 refusals=0 cause='' raw=()
   # Of Open MPI's own code, while it starts.
   local fault='^(\[[^][ ]+:[0-9]+\] .*((PMIX|OPAL|ORTE|PRTE) ERROR|_ERROR_LOG|Unable to start listen thread|Local abort before MPI_INIT)|\*\*\* (An error occurred in MPI_Init|on a NULL comm|MPI_ERRORS_ARE_FATAL|   and potentially))'
-  # Of ssh, before a daemon of mpirun runs there.
-  local refusal='^(ssh: |Connection timed out during banner exchange|Host key verification failed|kex_exchange_identification: |[^ ]+: Permission denied \((publickey|password|keyboard|gssapi|hostbased))'
+  # Of ssh and of the shell behind it, if no daemon of mpirun could start there.
+  local refusal='^(ssh: |Connection (closed|reset) by |Connection timed out during banner exchange|(kex|ssh)_exchange_identification: |Host key verification failed|No [^ ]+ host key is known for |Offending [^ ]+ key in |[^ ]+: Permission denied \((publickey|password|keyboard|gssapi|hostbased)|[a-z/]*sh: .*(orted|prted): .*not found)'
+  local changed_key=''
   while IFS= read -r line || [ -n "$line" ]; do
     # The progress bar, which is drawn in place.
     if [[ $line == $'\r'* ]] && [ -n "${OCTETRUN_BAR_COLUMNS:-}" ]; then
@@ -29,14 +30,18 @@ filter() {
       fi
     elif [ -z "$block" ] && [[ $line =~ $fault ]]; then
       note_fault "$line"
+    elif [ -z "$block" ] && [[ $line =~ ^@{50,} ]]; then
+      changed_key=1 # of a host, on which ssh writes a dozen lines
+    elif [ -z "$block" ] && [[ $line =~ $refusal ]]; then
+      keep_refusal "$line"
+    elif [ -n "$changed_key" ]; then
+      continue
     elif [[ $line =~ ^(mpirun|prterun):\ Forwarding\ signal\ |^[0-9]+\ total\ processes\ failed\ to\ start ]]; then
       continue
     elif [ -n "$block" ]; then
       block+=$'\n'$line
     else
-      if [[ $line =~ $refusal ]] && [ "$untold" -ne "$unknown_host" ]; then untold=$not_started; fi
       case $line in
-      *"Could not resolve hostname"*) untold=$unknown_host ;;
       *", as asked"* | *"stopping after this step, with"* | *"the last step is done, the model"*) [ "$untold" -ne 0 ] || untold=$answered ;;
       esac
       printf '%s\n' "$line"
@@ -47,6 +52,20 @@ filter() {
   if [ ${#raw[@]} -gt 0 ] && [ "${cause:-$mpi_failed}" -eq "$mpi_failed" ]; then tell_lines "$(printf '%s\n' "${raw[@]}")"; fi
   case $untold in 0 | "$answered" | "$told_of_end") untold=${cause:-$untold} ;; esac
   return "$untold"
+}
+# Keeps a line of ssh for the message on a host that cannot be reached, which launch/mpirun writes when mpirun has ended.
+keep_refusal() { # line
+  case $1 in
+  *"Could not resolve hostname"*) untold=$unknown_host ;;
+  *"Host key verification failed"*) changed_key='' ;;
+  esac
+  [ "$untold" -eq "$unknown_host" ] || untold=$not_started
+  refusals=$((refusals + 1))
+  if [ -z "${heard:-}" ]; then
+    tell "$1"
+  elif [ "$refusals" -le 20 ]; then
+    printf '%s\n' "${1%$'\r'}" >&"$heard"
+  fi
 }
 # Keeps a line of Open MPI's own code, and what it means.
 note_fault() { # line
@@ -88,10 +107,10 @@ banner() {
     tell "  where:    mpirun $arguments"
     echo "  to do:    look at its name, and for it on every host"
     ;;
-  *"as it could not access or execute an executable: Executable: "*" Node: "*)
-    words=${words##*Executable: }
+  *"as it could not access or execute an executable: Executable: "*" Node: "* | *"unable to find the specified executable file"*" Node: "*" Executable: "*)
     echo "error: mpirun cannot start a program: it is not there, or may not be executed"
-    tell "  found:    ${words%% Node: *}, on $(sed -E 's/.* Node: ([^ ]+) .*/\1/' <<<"$words")"
+    echo "  expected: a program on each host that ranks start on"
+    tell "  found:    $(sed -E 's/.* Executable: ([^ ]+) .*/\1/' <<<"$words"), on $(sed -E 's/.* Node: ([^ ]+) .*/\1/' <<<"$words")"
     tell "  where:    mpirun $arguments"
     echo "  to do:    look at its name, and for it on every host"
     untold=$wrong_call

@@ -349,6 +349,7 @@ TEST_F(Mpirun, OfAWrongCallSaysWhatToDoAndEndsWith64) {
            "executable:\n\nExecutable: /none\nNode: far\n\nwhile attempting to start process rank 0.\n",
            132),
       "error: mpirun cannot start a program: it is not there, or may not be executed\n"
+      "  expected: a program on each host that ranks start on\n"
       "  found:    /none, on far\n" +
           where + "  to do:    look at its name, and for it on every host\n");
   EXPECT_EQ(said("No executable was specified on the mpirun command line.\n\nAborting.\n", 1),
@@ -470,6 +471,67 @@ TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
   expect_says(refused.err, "error: mpirun could not start on one of the hosts");
   stands_in("mpirun (Open MPI) 5.0.7", "exec >&2\n" + rule + "echo 'Some other word.'\n" + rule + "exit 0");
   EXPECT_EQ(start("-np 2 prog c.yaml", "TMPDIR=" + folder_.path()).code, 0);
+}
+
+// What ssh says of a host is part of one message. Lines of a program that look like it come through.
+TEST_F(Mpirun, AHostThatCannotBeReachedIsOneMessageWithTheWordsOfSsh) {
+  const std::string rule = "echo " + std::string(76, '-') + "\n";
+  const std::string daemons = rule + "echo 'ORTE was unable to reliably start one or more daemons.'\n" + rule;
+  struct Row {
+    std::string lines, found, error;
+    int ends;
+  };
+  for (const Row& row : {
+           Row{"ssh: connect to host far port 22: Connection refused",
+               "ssh: connect to host far port 22: Con", "", 255},
+           Row{"ssh: Could not resolve hostname far: Name or service not known",
+               "ssh: Could not resolve hostname far", "its name does not resolve", 244},
+           Row{"me@far: Permission denied (publickey,password).", "me@far: Permission denied (publickey", "",
+               255},
+           Row{"Connection closed by 10.0.0.1 port 22", "Connection closed by 10.0.0.1", "", 255},
+           Row{"kex_exchange_identification: read: Connection reset by peer", "kex_exchange_identification",
+               "", 255},
+           Row{"No ED25519 host key is known for far and you have requested strict checking.\n"
+               "Host key verification failed.\r",
+               "requested strict checking., Host key verification failed.", "", 255},
+           Row{std::string(59, '@') +
+                   "\n@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\nIT IS POSSIBLE\n"
+                   "Offending RSA key in /k:3\nHost key verification failed.",
+               "Offending RSA key in /k:3, Host key verification failed.", "", 255},
+           Row{"bash: line 1: orted: command not found", "orted: command not found", "", 127},
+       }) {
+    stands_in("mpirun (Open MPI) 4.1.4", "exec >&2\ncat <<'EOF'\n" + row.lines + "\nEOF\n" + daemons +
+                                             "exit " + std::to_string(row.ends));
+    const Outcome refused = start("--host far -np 2 prog", "TMPDIR=" + folder_.path());
+    EXPECT_EQ(refused.code, 75) << refused.both();
+    EXPECT_EQ(std::ranges::count(refused.err, '\n'), 5) << refused.err;
+    EXPECT_TRUE(refused.err.starts_with("error: ")) << refused.err;
+    expect_says(refused.err, row.error.empty() ? "could not start on one of the hosts" : row.error);
+    for (const char* part :
+         {"  expected: ", "  found:    ", "  where:    mpirun --host far", "  to do:    "})
+      expect_says(refused.err, part);
+    expect_says(refused.err, row.found);
+  }
+  stands_in("mpirun (Open MPI) 4.1.4", "echo 'ssh: a word of the program' >&2");
+  const Outcome fine = start("-np 2 prog", "TMPDIR=" + folder_.path());
+  EXPECT_EQ(fine.code, 0);
+  EXPECT_EQ(fine.err, "ssh: a word of the program\n");
+}
+
+TEST_F(Mpirun, AProgramThatIsMissingAndACodeOf127AreNoSuccess) {
+  const std::string rule = "echo " + std::string(76, '-') + "\n";
+  stands_in("mpirun (Open MPI) 4.1.4",
+            "exec >&2\n" + rule +
+                "printf 'mpirun was unable to find the specified executable file, and therefore\\ndid not "
+                "launch the job.\\n\\nNode:       here\\nExecutable: nothing\\n'\n" +
+                rule + "kill -ABRT $$");
+  const Outcome missing = start("-np 1 nothing", "TMPDIR=" + folder_.path());
+  EXPECT_EQ(missing.code, 64) << missing.both();
+  EXPECT_EQ(errors_in(missing), 1) << missing.err;
+  expect_says(missing.err, "error: mpirun cannot start a program");
+  expect_says(missing.err, "  found:    nothing, on here\n");
+  stands_in("mpirun (Open MPI) 4.1.4", "exit 127");
+  EXPECT_EQ(start("-np 1 x", "TMPDIR=" + folder_.path()).code, 127);
 }
 
 TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
@@ -717,6 +779,40 @@ TEST_F(Mpirun, ControlCharactersInNamesReachNoTerminal) {
   }
 }
 
+// The other scripts echo words of the command line and of the environment, too.
+TEST_F(Launch, ScriptsEchoNoControlCharacters) {
+  const std::string bad = "\"$(printf 'a\\033]0;b\\007\\r\\302\\233c')\"";
+  const std::string scripts = OCTET_SOURCE_DIR "/launch/";
+  script("bin/nvidia-smi", "[ \"$1\" = -L ] || printf 'GPU 0\\n'; printf 'GPU 0: a\\033]0;b\\007c\\n'");
+  script("bin/srun", "printf 'none \\033]0;b\\007c\\n'");
+  script("here/bin/trainer", "");
+  const std::string data = "TEACHER=a PROMPT=b ";
+  for (const std::string& command : {
+           "OCTETRUN_BUILD=here " + scripts + "all -n " + bad + " c.yaml",
+           data + scripts + "create_data_h100x8 in out " + bad,
+           data + "RANKS=" + bad + " " + scripts + "create_data_h100x8 in out",
+           data + "RANKS=4 CUDA_VISIBLE_DEVICES=0," + bad + " " + scripts + "create_data_h100x8 in out",
+           "OCTETRUN_BUILD=here RANKS=" + bad + " MODEL=a DATA=b " + scripts + "train_sft_h100x8 out",
+           scripts + "setup " + bad,
+           scripts + "test " + bad,
+           "env -u SLURM_JOB_ID bash " + scripts + "slurm.sbatch " + bad,
+           "SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=" + bad + " PATH=/usr/bin:/bin bash " + scripts +
+               "slurm.sbatch c",
+           "SLURM_JOB_ID=1 OCTETRUN_BUILD=here SLURM_RESTART_COUNT=" + bad + " bash " + scripts +
+               "slurm.sbatch c",
+           scripts + "supervise " + bad,
+           "OCTETRUN_BUILD=" + bad + " " + scripts + "supervise -np 1 " + bad,
+       }) {
+    script("bin/call", command);
+    const Outcome outcome = run("call");
+    EXPECT_NE(outcome.code, 0) << command;
+    EXPECT_NE(outcome.both(), "") << command;
+    for (const unsigned char c : outcome.both())
+      EXPECT_TRUE(c >= 0x20 || c == '\n') << command << ": " << static_cast<int>(c);
+    EXPECT_EQ(outcome.both().find("\xc2\x9b"), std::string::npos) << command;
+  }
+}
+
 TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
   const std::string rule = "--------------------------------------------------------------------------\n";
   struct Case {
@@ -752,6 +848,29 @@ TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
   const Outcome killed = start("-np 2 true", "TMPDIR=" + folder_.path());
   EXPECT_EQ(killed.code, 139);
   expect_says(killed.err, "error: mpirun was ended by signal 11");
+}
+
+// --- GPUs that the program cannot use
+
+TEST(WithoutCuda, ARunOnCpusOfAMachineWithGpusSaysSo) {
+  const std::string with = "unshare -m sh -c \"mount -t tmpfs none /proc/driver && ";
+  if (shell(with + "true\"").code != 0) GTEST_SKIP() << "needs the right to mount";
+  if (shell(OCTET_TRAINER " --version").both().find(", no GPUs,") == std::string::npos)
+    GTEST_SKIP() << "a build with CUDA";
+  const TemporaryFolder folder("without_cuda");
+  const std::string run =
+      OCTET_TRAINER " " + Task::get().train(folder / "run", "max_steps=1 overwrite_output_dir=true");
+  const std::string warning =
+      "computing on the CPU: this program was built without CUDA, and this machine shows";
+  const Outcome shown = shell(with + "mkdir /proc/driver/nvidia && exec " + run + "\"");
+  EXPECT_EQ(shown.code, 0) << shown.both();
+  expect_says(shown.both(), warning);
+  expect_says(shown.both(), "build it with -DOCTET_CUDA=ON to compute on GPUs, or set device: cpu");
+  for (const Outcome& silent : {shell(with + "exec " + run + "\""),
+                                shell(with + "mkdir /proc/driver/nvidia && exec " + run + " device=cpu\"")}) {
+    EXPECT_EQ(silent.code, 0) << silent.both();
+    EXPECT_EQ(silent.both().find("built without CUDA"), std::string::npos) << silent.both();
+  }
 }
 
 }  // namespace
