@@ -38,6 +38,9 @@ set(OCTET_ROOMS_WITH_CUDA device ops comm)
 # The rooms whose code takes no part of a step's time.
 set(OCTET_COLD_ROOMS plan config report runtime setup train supervise cli)
 
+# The rooms whose sources are compiled one by one: their kernels have options of their own, or sizes that inlining decides.
+set(OCTET_ROOMS_WITHOUT_UNITY device ops optim)
+
 # octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
 # EXPORTS: rooms that its public headers include, which whoever links it then sees too.
 # USES: rooms that only its own sources include.
@@ -63,6 +66,11 @@ function(octet_room name)
     add_library(octet_${name} STATIC ${sources})
     if(name IN_LIST OCTET_COLD_ROOMS)
       target_compile_options(octet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    endif()
+    if(OCTET_UNITY AND NOT name IN_LIST OCTET_ROOMS_WITHOUT_UNITY)
+      set_target_properties(octet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      # GCC takes every source that another one includes for a header, in which types without linkage would be a fault.
+      target_compile_options(octet_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     endif()
     target_include_directories(octet_${name} PUBLIC $<BUILD_INTERFACE:${view}> PRIVATE ${PROJECT_SOURCE_DIR}/src/${name})
     target_link_libraries(octet_${name} PUBLIC ${ROOM_EXPORTS} PRIVATE ${ROOM_USES} $<BUILD_INTERFACE:octet_options>

@@ -181,6 +181,11 @@ void sync_folder(const std::string& path) {
     fail("cannot sync a folder", path, errno);
 }
 
+bool is_folder(const std::string& path) {
+  std::error_code none;
+  return fs::is_directory(path, none);
+}
+
 bool path_exists(const std::string& path) {
   std::error_code code;
   return fs::exists(path, code);

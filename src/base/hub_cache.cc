@@ -30,11 +30,6 @@ std::string folder_of(HubKind kind, const std::string& name) {
   return folder + name.substr(owned ? slash + 1 : 0);
 }
 
-bool is_folder(const std::string& path) {
-  std::error_code none;
-  return std::filesystem::is_directory(path, none);
-}
-
 }  // namespace
 
 std::string hub_folder(const VariableText& variable) {

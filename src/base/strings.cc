@@ -11,7 +11,7 @@ namespace {
 
 // Letters that are left out, added, changed, or exchanged with their neighbour; two rows are kept.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> before(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
+  std::vector<std::size_t> above(b.size() + 1), row(b.size() + 1), next(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 1; i <= a.size(); ++i) {
     next[0] = i;
@@ -19,9 +19,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
       const bool same = a[i - 1] == b[j - 1];
       next[j] = std::min({row[j] + 1, next[j - 1] + 1, row[j - 1] + (same ? 0 : 1)});
       const bool exchanged = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (exchanged) next[j] = std::min(next[j], before[j - 2] + 1);
+      if (exchanged) next[j] = std::min(next[j], above[j - 2] + 1);
     }
-    std::swap(before, row);
+    std::swap(above, row);
     std::swap(row, next);
   }
   return row[b.size()];
@@ -107,6 +107,11 @@ std::string_view trim(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
 }
 
 bool is_utf8(std::string_view text) {

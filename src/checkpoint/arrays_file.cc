@@ -45,7 +45,7 @@ std::optional<std::int64_t> byte_count(ArrayType type, const std::vector<std::in
   return count;
 }
 
-[[noreturn]] void damaged(const std::string& path, const std::string& reason) {
+[[noreturn]] void damaged_arrays(const std::string& path, const std::string& reason) {
   throw Error({.what = "an HDF5 file is cut short or damaged",
                .found = reason,
                .where = path,
@@ -205,7 +205,7 @@ ArraysFile read_arrays_file(const std::string& bytes, const std::string& path) {
     const Handle file(H5Fopen("image", H5F_ACC_RDONLY, access), H5Fclose, "file");
     return Reader(file, std::ssize(bytes)).read();
   } catch (const Error& e) {
-    damaged(path, e.problem().found);
+    damaged_arrays(path, e.problem().found);
   }
 }
 

@@ -24,8 +24,8 @@ namespace {
 
 constexpr const char* kTakeAnother = "this checkpoint cannot be used: take an older one";
 
-[[noreturn]] void damaged(const std::string& what, const std::string& where, const std::string& expected = "",
-                          const std::string& found = "") {
+[[noreturn]] void damaged_checkpoint(const std::string& what, const std::string& where,
+                                     const std::string& expected = "", const std::string& found = "") {
   throw Error({.what = what,
                .expected = expected,
                .found = found,
@@ -65,14 +65,16 @@ void Checkpoint::open_data() {
   Descriptor file = open_file(data_path_, O_RDONLY | O_NONBLOCK);
   struct stat st {};
   if (::fstat(file.get(), &st) != 0) file_error("cannot read a file", data_path_, errno);
-  if (!S_ISREG(st.st_mode)) damaged("a checkpoint's data file is no regular file", data_path_);
+  if (!S_ISREG(st.st_mode)) damaged_checkpoint("a checkpoint's data file is no regular file", data_path_);
   if (st.st_size != manifest_.file_bytes) {
-    damaged("a checkpoint's data file has the wrong size", data_path_,
-            std::to_string(manifest_.file_bytes) + " bytes", std::to_string(st.st_size) + " bytes");
+    damaged_checkpoint("a checkpoint's data file has the wrong size", data_path_,
+                       std::to_string(manifest_.file_bytes) + " bytes",
+                       std::to_string(st.st_size) + " bytes");
   }
   const std::string layout = hash_layout(file.get(), data_path_, manifest_);
   if (layout != manifest_.layout_hash)
-    damaged("the HDF5 metadata of a checkpoint is damaged", data_path_, manifest_.layout_hash, layout);
+    damaged_checkpoint("the HDF5 metadata of a checkpoint is damaged", data_path_, manifest_.layout_hash,
+                       layout);
   fd_ = file.get();
   config_yaml_ = without_filling(read_text(manifest_.config, "config"));
   state_ = parse_json(read_text(manifest_.state, "state"), data_path_ + ", /state");
@@ -122,7 +124,7 @@ std::string Checkpoint::read_text(const TextBlock& block, const char* what) cons
   read_bytes(block.offset, text.data(), block.bytes);
   const std::string hash = hash128_hex(text);
   if (hash != block.hash)
-    damaged(std::string("/") + what + " of a checkpoint is damaged", data_path_, block.hash, hash);
+    damaged_checkpoint(std::string("/") + what + " of a checkpoint is damaged", data_path_, block.hash, hash);
   return text;
 }
 
@@ -157,10 +159,10 @@ void Checkpoint::read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, 
   if (!verify) return;
   const std::uint64_t hash = hash64({reinterpret_cast<const char*>(out), static_cast<std::size_t>(bytes)});
   if (hash != tensor.chunks[static_cast<std::size_t>(chunk)]) {
-    damaged("the data of a checkpoint are damaged: a hash does not hold",
-            data_path_ + ", tensor '" + tensor.name + "', bytes " + std::to_string(begin) + " to " +
-                std::to_string(begin + bytes) + " (at " + std::to_string(tensor.offset + begin) +
-                " in the file)");
+    damaged_checkpoint("the data of a checkpoint are damaged: a hash does not hold",
+                       data_path_ + ", tensor '" + tensor.name + "', bytes " + std::to_string(begin) +
+                           " to " + std::to_string(begin + bytes) + " (at " +
+                           std::to_string(tensor.offset + begin) + " in the file)");
   }
 }
 

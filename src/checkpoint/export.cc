@@ -23,21 +23,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kCopied[] = {"generation_config.json",
-                                   "tokenizer.json",
-                                   "tokenizer_config.json",
-                                   "special_tokens_map.json",
-                                   "added_tokens.json",
-                                   "vocab.json",
-                                   "merges.txt",
-                                   "tokenizer.model",
-                                   "chat_template.jinja",
-                                   "chat_template.json",
-                                   "preprocessor_config.json",
-                                   "processor_config.json"};
+constexpr const char* kCopiedFiles[] = {"generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "chat_template.jinja",
+                                        "chat_template.json",
+                                        "preprocessor_config.json",
+                                        "processor_config.json"};
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kWhole = "model.safetensors";
-constexpr std::int64_t kRun = 4 << 20;  ///< elements read at a time: whole chunks of fp32 and bf16
+constexpr std::int64_t kRead = 4 << 20;  ///< elements read at a time: whole chunks of fp32 and bf16
 
 const char* torch_name(DType dtype) {
   if (dtype == DType::f32) return "float32";
@@ -156,8 +156,8 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     shards.push_back(std::make_unique<SafetensorsWriter>(folder + "/" + plan.files[i], plan.tensors[i]));
     for (const auto& tensor : shards.back()->order()) {
       const std::int64_t count = element_count(tensor.shape, tensor.name);
-      for (std::int64_t at = 0; at < count; at += kRun) {
-        const std::int64_t n = std::min(kRun, count - at);
+      for (std::int64_t at = 0; at < count; at += kRead) {
+        const std::int64_t n = std::min(kRead, count - at);
         run.resize(static_cast<std::size_t>(n));
         read(tensor.name, at, n, run.data());
         shards.back()->append(run.data(), n);
@@ -166,7 +166,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     shards.back()->finish();
   }
   put("config.json", config_text(config, options));
-  for (const char* name : kCopied) {
+  for (const char* name : kCopiedFiles) {
     const std::string from = options.source_folder + "/" + name;
     if (path_exists(from)) put(name, read_file(from));
   }
@@ -309,7 +309,7 @@ ExportSize size_of_export(const ExportOptions& options, const std::vector<Tensor
       size.largest = std::max(size.largest, bytes);
     };
     add(static_cast<std::int64_t>(config_text(config, options).size()));
-    for (const char* name : kCopied) {
+    for (const char* name : kCopiedFiles) {
       std::error_code none;
       const auto bytes = fs::file_size(folder + "/" + name, none);
       if (!none) add(static_cast<std::int64_t>(bytes));

@@ -17,12 +17,12 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::string_view kPrefix = "{\"hash\":\"";
+constexpr std::string_view kHashPrefix = "{\"hash\":\"";
 constexpr std::string_view kSuffix = "\",\n";
 constexpr std::size_t kHashDigits = 32;
 
-[[noreturn]] void damaged(const std::string& path, const std::string& what, const std::string& expected = "",
-                          const std::string& found = "") {
+[[noreturn]] void damaged_manifest(const std::string& path, const std::string& what,
+                                   const std::string& expected = "", const std::string& found = "") {
   throw Error({.what = what,
                .expected = expected,
                .found = found,
@@ -47,7 +47,7 @@ std::optional<DType> dtype_named(const std::string& name) {
 const Json& member(const Json& object, const char* key, const std::string& path) {
   const auto it = object.is_object() ? object.find(key) : object.end();
   if (!object.is_object() || it == object.end() || it->is_null())
-    damaged(path, std::string("the manifest lacks '") + key + "'");
+    damaged_manifest(path, std::string("the manifest lacks '") + key + "'");
   return *it;
 }
 
@@ -64,7 +64,7 @@ std::string text_of(const Json& object, const char* key, const std::string& path
 void check_range(std::int64_t offset, std::int64_t bytes, std::int64_t file_bytes, const std::string& what,
                  const std::string& path) {
   if (offset > file_bytes || bytes > file_bytes - offset)
-    damaged(path, "the manifest places " + what + " outside the file");
+    damaged_manifest(path, "the manifest places " + what + " outside the file");
 }
 
 TextBlock text_block(const Json& object, const char* key, std::int64_t file_bytes, const std::string& path) {
@@ -79,13 +79,13 @@ CheckpointTensor tensor_of(const Json& entry, std::int64_t file_bytes, const std
   tensor.name = text_of(entry, "name", path);
   const std::string dtype = text_of(entry, "dtype", path);
   const auto known = dtype_named(dtype);
-  if (!known) damaged(path, "dtype of tensor '" + tensor.name + "' is not known", "", dtype);
+  if (!known) damaged_manifest(path, "dtype of tensor '" + tensor.name + "' is not known", "", dtype);
   tensor.dtype = *known;
   const Json& shape = member(entry, "shape", path);
-  if (!shape.is_array()) damaged(path, "shape of tensor '" + tensor.name + "' is not a list");
+  if (!shape.is_array()) damaged_manifest(path, "shape of tensor '" + tensor.name + "' is not a list");
   for (const Json& extent : shape) {
     if (!extent.is_number_unsigned() || extent.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
-      damaged(path, "shape of tensor '" + tensor.name + "' is impossible", "", extent.dump());
+      damaged_manifest(path, "shape of tensor '" + tensor.name + "' is impossible", "", extent.dump());
     tensor.shape.push_back(extent.get<std::int64_t>());
   }
   tensor.bytes = byte_count(tensor);
@@ -93,17 +93,17 @@ CheckpointTensor tensor_of(const Json& entry, std::int64_t file_bytes, const std
   check_range(tensor.offset, tensor.bytes, file_bytes, "tensor '" + tensor.name + "'", path);
   const std::string chunks = text_of(entry, "chunks", path);
   if (static_cast<std::int64_t>(chunks.size()) != 16 * chunk_count(tensor.bytes))
-    damaged(path, "tensor '" + tensor.name + "' has the wrong number of chunk hashes");
+    damaged_manifest(path, "tensor '" + tensor.name + "' has the wrong number of chunk hashes");
   for (std::size_t i = 0; i < chunks.size(); i += 16) {
     std::uint64_t value = 0;
     const char* end = chunks.data() + i + 16;
     if (std::from_chars(chunks.data() + i, end, value, 16).ptr != end)
-      damaged(path, "a chunk hash of tensor '" + tensor.name + "' is not hexadecimal");
+      damaged_manifest(path, "a chunk hash of tensor '" + tensor.name + "' is not hexadecimal");
     tensor.chunks.push_back(value);
   }
   tensor.hash = text_of(entry, "hash", path);
   if (tensor.hash != content_hash(tensor, tensor.chunks))
-    damaged(path, "the hashes of tensor '" + tensor.name + "' disagree");
+    damaged_manifest(path, "the hashes of tensor '" + tensor.name + "' disagree");
   return tensor;
 }
 
@@ -144,26 +144,29 @@ std::string manifest_text(const Manifest& manifest) {
     json["tensors"].push_back(std::move(entry));
   }
   const std::string body = json.dump(1).substr(1) + "\n";
-  return std::string(kPrefix) + hash128_hex(body) + std::string(kSuffix) + body;
+  return std::string(kHashPrefix) + hash128_hex(body) + std::string(kSuffix) + body;
 }
 
 Manifest parse_manifest(std::string_view text, const std::string& path) {
-  const std::size_t start = kPrefix.size() + kHashDigits + kSuffix.size();
-  if (text.size() < start || text.substr(0, kPrefix.size()) != kPrefix ||
+  const std::size_t start = kHashPrefix.size() + kHashDigits + kSuffix.size();
+  if (text.size() < start || text.substr(0, kHashPrefix.size()) != kHashPrefix ||
       text.substr(start - kSuffix.size(), kSuffix.size()) != kSuffix) {
-    damaged(path, "the manifest does not start with its hash");
+    damaged_manifest(path, "the manifest does not start with its hash");
   }
-  const std::string claimed(text.substr(kPrefix.size(), kHashDigits));
+  const std::string claimed(text.substr(kHashPrefix.size(), kHashDigits));
   const std::string actual = hash128_hex(text.substr(start));
-  if (claimed != actual) damaged(path, "the manifest is damaged: its hash does not hold", claimed, actual);
+  if (claimed != actual)
+    damaged_manifest(path, "the manifest is damaged: its hash does not hold", claimed, actual);
 
   const Json json = parse_json(text, path, false, 8);
-  if (text_of(json, "format", path) != "octet checkpoint") damaged(path, "this is no checkpoint's manifest");
+  if (text_of(json, "format", path) != "octet checkpoint")
+    damaged_manifest(path, "this is no checkpoint's manifest");
   const std::int64_t version = whole(json, "version", path);
   if (version != kFormatVersion)
-    damaged(path, "the checkpoint has another format version", std::to_string(kFormatVersion),
-            std::to_string(version));
-  if (whole(json, "chunk_bytes", path) != kChunkBytes) damaged(path, "the checkpoint has another chunk size");
+    damaged_manifest(path, "the checkpoint has another format version", std::to_string(kFormatVersion),
+                     std::to_string(version));
+  if (whole(json, "chunk_bytes", path) != kChunkBytes)
+    damaged_manifest(path, "the checkpoint has another chunk size");
   Manifest manifest;
   manifest.step = whole(json, "step", path);
   manifest.world = static_cast<int>(json_int(json, "world", 1, 1, INT32_MAX, path));
@@ -171,18 +174,18 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   const Json& file = member(json, "file", path);
   manifest.file = text_of(file, "name", path);
   if (manifest.file != kDataName)
-    damaged(path, "the manifest names another data file", kDataName, manifest.file);
+    damaged_manifest(path, "the manifest names another data file", kDataName, manifest.file);
   manifest.file_bytes = whole(file, "bytes", path);
   manifest.layout_hash = text_of(file, "layout_hash", path);
   manifest.state = text_block(json, "state", manifest.file_bytes, path);
   manifest.config = text_block(json, "config", manifest.file_bytes, path);
   const Json& tensors = member(json, "tensors", path);
-  if (!tensors.is_array()) damaged(path, "the manifest's tensors are not a list");
+  if (!tensors.is_array()) damaged_manifest(path, "the manifest's tensors are not a list");
   std::unordered_set<std::string> names;
   for (const Json& entry : tensors) {
     manifest.tensors.push_back(tensor_of(entry, manifest.file_bytes, path));
     const auto& name = manifest.tensors.back().name;
-    if (!names.insert(name).second) damaged(path, "the manifest lists tensor '" + name + "' twice");
+    if (!names.insert(name).second) damaged_manifest(path, "the manifest lists tensor '" + name + "' twice");
   }
   return manifest;
 }
@@ -200,8 +203,8 @@ Manifest read_manifest(const std::string& folder) {
   try {
     text = read_regular_file(path, most);
   } catch (const Error& error) {
-    damaged(path, "the manifest cannot be read: " + error.problem().what, error.problem().expected,
-            error.problem().found);
+    damaged_manifest(path, "the manifest cannot be read: " + error.problem().what, error.problem().expected,
+                     error.problem().found);
   }
   return parse_manifest(text, path);
 }

@@ -25,7 +25,7 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::int64_t kAlign = 64;
+constexpr std::int64_t kPartAlignment = 64;
 constexpr char kMagic[8] = {'o', 'c', 't', 'e', 't', 'm', 'e', 'm'};
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMostHeader = INT64_C(1) << 32;
@@ -53,7 +53,7 @@ std::string_view text_of(const std::byte* bytes, std::int64_t size) {
   return {reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(size)};
 }
 
-[[noreturn]] void damaged(const std::string& what, const std::string& where) {
+[[noreturn]] void damaged_part(const std::string& what, const std::string& where) {
   throw Error({.what = what,
                .where = where,
                .fix = "the memory of this host may be at fault: look at its log (dmesg, edac-util)",
@@ -93,7 +93,7 @@ std::int64_t place(std::vector<PartSlice>& slices, std::int64_t at) {
   constexpr std::int64_t kMost = INT64_C(1) << 62;
   std::size_t chunk = 0;
   for (PartSlice& slice : slices) {
-    slice.offset = at = up(at, kAlign);
+    slice.offset = at = up(at, kPartAlignment);
     slice.first_chunk = chunk;
     check(slice.bytes <= kMost - at, "the slices of a part fit a file");
     at += slice.bytes;
@@ -138,11 +138,11 @@ PartHeader unpacked(std::string_view text, const std::string& where) {
     while (!unpacker.done()) header.chunks.push_back(static_cast<std::uint64_t>(unpacker.number()));
     header.file_bytes = place(header.slices, values_at(std::string(text)));
   } catch (const std::exception& e) {
-    damaged(std::string("a checkpoint in memory has a header that cannot be read: ") + e.what(), where);
+    damaged_part(std::string("a checkpoint in memory has a header that cannot be read: ") + e.what(), where);
   }
   if (header.facts.world < 1 || header.facts.rank < 0 || header.facts.rank >= header.facts.world ||
       header.facts.step < 0 || chunks_of(header.slices) != header.chunks.size())
-    damaged("a checkpoint in memory has a header that contradicts itself", where);
+    damaged_part("a checkpoint in memory has a header that contradicts itself", where);
   return header;
 }
 
@@ -209,8 +209,8 @@ PartMemory PartMemory::open(const std::string& path) {
   struct stat st {};
   if (::fstat(fd, &st) != 0) file_error("cannot read a checkpoint in memory", path, errno);
   if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid())
-    damaged("a checkpoint in memory is no file of this user", path);
-  if (st.st_size < kPartPage) damaged("a checkpoint in memory was cut short", path);
+    damaged_part("a checkpoint in memory is no file of this user", path);
+  if (st.st_size < kPartPage) damaged_part("a checkpoint in memory was cut short", path);
   return PartMemory(path, fd, static_cast<std::size_t>(st.st_size), false);
 }
 
@@ -280,15 +280,16 @@ void copy_values(PartMemory& memory, PartHeader& header, const std::vector<Tenso
 
 void verify_values(const PartMemory& memory, const PartHeader& header) {
   if (static_cast<std::size_t>(header.file_bytes) > memory.bytes().size())
-    damaged("a checkpoint in memory was cut short", memory.path());
+    damaged_part("a checkpoint in memory was cut short", memory.path());
   for (const Chunk& chunk : all_chunks(header)) {
     const PartSlice& slice = header.slices[chunk.slice];
     const std::int64_t from = chunk.number * kChunkBytes, size = bytes_of(slice, chunk);
     const std::uint64_t hash = hash64(text_of(memory.bytes().data() + slice.offset + from, size));
     if (hash == header.chunks[slice.first_chunk + static_cast<std::size_t>(chunk.number)]) continue;
-    damaged("a checkpoint in memory is damaged: a hash does not hold",
-            memory.path() + ", tensor '" + slice.tensor.name + "', bytes " +
-                std::to_string(slice.offset + from) + " to " + std::to_string(slice.offset + from + size));
+    damaged_part("a checkpoint in memory is damaged: a hash does not hold",
+                 memory.path() + ", tensor '" + slice.tensor.name + "', bytes " +
+                     std::to_string(slice.offset + from) + " to " +
+                     std::to_string(slice.offset + from + size));
   }
 }
 
@@ -317,17 +318,17 @@ std::optional<PartHeader> header_of(const Page& page, const PartMemory& memory) 
   const Page none{};
   if (std::memcmp(&page, &none, sizeof page) == 0) return std::nullopt;
   if (std::memcmp(page.magic, kMagic, sizeof kMagic) != 0 || page.hash != hash_of(page))
-    damaged("the first page of a checkpoint in memory is damaged", memory.path());
+    damaged_part("the first page of a checkpoint in memory is damaged", memory.path());
   if (page.version != kVersion)
-    damaged("a checkpoint in memory has another format version: " + std::to_string(page.version),
-            memory.path());
+    damaged_part("a checkpoint in memory has another format version: " + std::to_string(page.version),
+                 memory.path());
   const auto size = static_cast<std::int64_t>(memory.bytes().size());
   if (page.header_bytes < 0 || page.header_bytes > std::min(kMostHeader, size - kPartPage) ||
       page.file_bytes > size)
-    damaged("a checkpoint in memory was cut short", memory.path());
+    damaged_part("a checkpoint in memory was cut short", memory.path());
   const std::string_view text = text_of(memory.bytes().data() + kPartPage, page.header_bytes);
   if (hash128_hex(text) != std::string_view(page.header_hash, sizeof page.header_hash))
-    damaged("the header of a checkpoint in memory is damaged: its hash does not hold", memory.path());
+    damaged_part("the header of a checkpoint in memory is damaged: its hash does not hold", memory.path());
   return unpacked(text, memory.path());
 }
 
@@ -342,7 +343,7 @@ Page page_in(std::span<const std::byte> bytes) {
 void seal_copy(PartMemory& memory, std::span<const std::byte> page) {
   check(page.size() == static_cast<std::size_t>(kPartPage), "a part begins with a page");
   const auto header = header_of(page_in(page), memory);
-  if (!header) damaged("a checkpoint in memory came without its first page", memory.path());
+  if (!header) damaged_part("a checkpoint in memory came without its first page", memory.path());
   verify_values(memory, *header);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(memory.bytes().data(), page.data(), page.size());

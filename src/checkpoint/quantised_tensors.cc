@@ -33,7 +33,7 @@ struct About {
   }
 };
 
-DType dtype_named(const std::string& name) {
+DType torch_dtype(const std::string& name) {
   if (name == "bfloat16") return DType::bf16;
   return name == "float16" ? DType::f16 : DType::f32;
 }
@@ -116,7 +116,7 @@ void WeightFolder::find_nf4(const StoredTensor& described) {
   };
   parts_.insert(described.name);
   QuantisedTensor q{.format = QuantisedTensor::Format::nf4,
-                    .header = {name, dtype_named(json_string(state, "dtype", "float32", described.name)),
+                    .header = {name, torch_dtype(json_string(state, "dtype", "float32", described.name)),
                                shape_of(state, about)},
                     .codes = part("", true),
                     .scales = part(".absmax", true),

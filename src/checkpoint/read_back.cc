@@ -16,7 +16,8 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::int64_t kAlign = 4096;  ///< of places, sizes and memory that O_DIRECT takes on every device
+constexpr std::int64_t kDirectAlignment =
+    4096;  ///< of places, sizes and memory that O_DIRECT takes on every device
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -32,7 +33,7 @@ void drop_pages(const std::string& path) {
 class DeviceFile {
  public:
   explicit DeviceFile(const std::string& path)
-      : path_(path), buffer_(std::aligned_alloc(kAlign, kChunkBytes + 2 * kAlign)) {
+      : path_(path), buffer_(std::aligned_alloc(kDirectAlignment, kChunkBytes + 2 * kDirectAlignment)) {
     if (!buffer_) throw std::bad_alloc();
     int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
     direct_ = fd >= 0;
@@ -41,7 +42,7 @@ class DeviceFile {
   /// `bytes` (at most a chunk) at `offset`; good until the next call.
   const char* read(std::int64_t offset, std::int64_t bytes) {
     auto* buffer = static_cast<char*>(buffer_.get());
-    if (direct_ && read_aligned(offset, bytes)) return buffer + offset % kAlign;
+    if (direct_ && read_aligned(offset, bytes)) return buffer + offset % kDirectAlignment;
     read_at(file_.get(), path_, buffer, bytes, offset);
     return buffer;
   }
@@ -49,9 +50,9 @@ class DeviceFile {
  private:
   // False where the file system takes no such reads after all: the file is opened anew without.
   bool read_aligned(std::int64_t offset, std::int64_t bytes) {
-    const std::int64_t first = offset / kAlign * kAlign;
+    const std::int64_t first = offset / kDirectAlignment * kDirectAlignment;
     const std::int64_t wanted = offset + bytes - first;
-    const std::int64_t size = (wanted + kAlign - 1) / kAlign * kAlign;
+    const std::int64_t size = (wanted + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     std::int64_t done = 0;
     while (done < wanted) {
       const ssize_t n = ::pread(file_.get(), static_cast<char*>(buffer_.get()) + done,

@@ -20,7 +20,7 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::int64_t kRun = 1 << 16;  ///< elements converted at a time
+constexpr std::int64_t kConverted = 1 << 16;  ///< elements converted at a time
 
 }  // namespace
 
@@ -171,9 +171,9 @@ void SafetensorsWriter::append(const float* values, std::int64_t count) {
   check(turn_ < tensors_.size() && is_float(tensors_[turn_].dtype), "floats for a tensor that takes none");
   const DType dtype = tensors_[turn_].dtype;
   if (dtype == DType::f32) return append_bytes(values, static_cast<std::size_t>(count) * sizeof(float));
-  buffer_.resize(static_cast<std::size_t>(kRun) * size_of(dtype));
-  for (std::int64_t i = 0; i < count; i += kRun) {
-    const std::int64_t n = std::min(kRun, count - i);
+  buffer_.resize(static_cast<std::size_t>(kConverted) * size_of(dtype));
+  for (std::int64_t i = 0; i < count; i += kConverted) {
+    const std::int64_t n = std::min(kConverted, count - i);
     from_float(dtype, values + i, n, buffer_.data());
     append_bytes(buffer_.data(), static_cast<std::size_t>(n) * size_of(dtype));
   }

@@ -45,8 +45,8 @@ std::string share_text(const train::BenchResult& r) {
   return text.data();
 }
 
-void print_table(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
-                 const train::BenchResult& r) {
+void print_bench_table(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
+                       const train::BenchResult& r) {
   std::printf("model              %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
   std::printf("device             %s, %d rank%s\n", session.device().description().c_str(),
               session.place().size, session.place().size == 1 ? "" : "s");
@@ -77,8 +77,8 @@ void print_table(const config::Config& c, runtime::Session& session, const train
   print_profile(r);
 }
 
-void print_json(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
-                const train::BenchResult& r) {
+void print_bench_json(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
+                      const train::BenchResult& r) {
   Json line{{"model", o.model},
             {"parameters", r.parameters},
             {"device", session.device().description()},
@@ -277,7 +277,7 @@ int bench_command(const Arguments& arguments) {
     }
     session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);
-    if (session.prints()) (json ? print_json : print_table)(config, session, bench, result);
+    if (session.prints()) (json ? print_bench_json : print_bench_table)(config, session, bench, result);
     return 0;
   };
   return session.run([&] { return with_places(resolved, measure); });

@@ -122,7 +122,7 @@ Distance distance(const LoggedRun& a, const LoggedRun& b) {
   return d;
 }
 
-void print_table(const std::vector<LoggedRun>& runs) {
+void print_comparison(const std::vector<LoggedRun>& runs) {
   std::printf("%-28s", "");
   for (std::size_t i = 0; i < runs.size(); ++i)
     std::printf(" %14s", ("run " + std::to_string(i + 1)).c_str());
@@ -150,7 +150,7 @@ void print_table(const std::vector<LoggedRun>& runs) {
   }
 }
 
-void print_json(const std::vector<LoggedRun>& runs) {
+void print_comparison_json(const std::vector<LoggedRun>& runs) {
   Json all = Json::array();
   for (const LoggedRun& run : runs) {
     Json row{{"run", run.name}};
@@ -180,7 +180,7 @@ int compare_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   std::vector<LoggedRun> runs;
   for (const std::string& path : paths) runs.push_back(read_run(path));
-  (json ? print_json : print_table)(runs);
+  (json ? print_comparison_json : print_comparison)(runs);
   return 0;
 }
 

@@ -70,8 +70,8 @@ void require_plain_weights(const config::Config& config) {
   if (config.quantization_bit) refuse("quantization_bit", std::to_string(*config.quantization_bit));
 }
 
-void print_table(const std::string& device, const DecodeBench& b, const std::string& precision,
-                 const generate::BenchResult& r) {
+void print_decode_table(const std::string& device, const DecodeBench& b, const std::string& precision,
+                        const generate::BenchResult& r) {
   const generate::BenchOptions& o = b.options;
   const double gb = 1e-9;
   std::printf("model              %s, %s parameters\n", b.model.c_str(), with_commas(r.parameters).c_str());
@@ -102,8 +102,8 @@ void print_table(const std::string& device, const DecodeBench& b, const std::str
   }
 }
 
-void print_json(const std::string& device, const DecodeBench& b, const std::string& precision,
-                const generate::BenchResult& r) {
+void print_decode_json(const std::string& device, const DecodeBench& b, const std::string& precision,
+                       const generate::BenchResult& r) {
   const generate::BenchOptions& o = b.options;
   Json line{{"model", b.model},
             {"parameters", r.parameters},
@@ -168,8 +168,9 @@ void bench_decoding(runtime::Session& session, const config::Resolved& resolved,
   const auto measure = [&] {
     generate::BenchResult result = generate::bench(*decoder, bench.options);
     result.setup_seconds = setup_seconds;
-    (bench.json ? print_json : print_table)(session.device().description(), bench,
-                                            decoding_words(config, recipe, bench.options.fp8_cache), result);
+    (bench.json ? print_decode_json : print_decode_table)(
+        session.device().description(), bench, decoding_words(config, recipe, bench.options.fp8_cache),
+        result);
   };
   team ? static_cast<void>(generate::lead_or_follow(*team, *decoder, measure)) : measure();
 }

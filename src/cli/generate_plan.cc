@@ -186,12 +186,8 @@ std::vector<Fit> table_of(Trials& trials, std::int64_t asked, std::int64_t large
   return all;
 }
 
-std::string bytes_text(double bytes) {
-  return human_bytes(bytes);
-}
-
-void print_report(const GeneratePlan& plan, const PlanTarget& target, const Trials& trials, const Fit& asked,
-                  const std::vector<Fit>& fits) {
+void print_generate_report(const GeneratePlan& plan, const PlanTarget& target, const Trials& trials,
+                           const Fit& asked, const std::vector<Fit>& fits) {
   std::printf("model        %s, %s parameters\n", plan.model.c_str(),
               with_commas(model::build_layout(trials.architecture()).parameter_count()).c_str());
   std::printf("generation   --dtype %s --kv-cache-dtype %s --batch %lld --max-length %lld on %s\n",
@@ -204,19 +200,19 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
   }
   std::printf("\nmemory per rank%s\n", tensor * stages > 1 ? ", the one that holds most" : "");
   const double held = asked.weights + asked.cache + static_cast<double>(asked.staging);
-  std::printf("  %-32s %12s\n", "weights", bytes_text(asked.weights).c_str());
+  std::printf("  %-32s %12s\n", "weights", human_bytes(asked.weights).c_str());
   std::printf("  %-32s %12s, %s per question; %s pages of %lld tokens\n", "keys and values",
-              bytes_text(asked.cache).c_str(),
-              bytes_text(asked.cache / static_cast<double>(asked.batch)).c_str(),
+              human_bytes(asked.cache).c_str(),
+              human_bytes(asked.cache / static_cast<double>(asked.batch)).c_str(),
               with_commas(asked.pages).c_str(), static_cast<long long>(plan.kv_page_tokens));
   if (asked.staging > 0) {
     std::printf("  %-32s %12s\n", "messages on their way",
-                bytes_text(static_cast<double>(asked.staging)).c_str());
+                human_bytes(static_cast<double>(asked.staging)).c_str());
   }
-  std::printf("  %-32s %12s\n", "all else", bytes_text(static_cast<double>(asked.bytes) - held).c_str());
+  std::printf("  %-32s %12s\n", "all else", human_bytes(static_cast<double>(asked.bytes) - held).c_str());
   const bool fit = asked.bytes <= target.memory;
-  std::printf("  %-32s %12s\n", "in all", bytes_text(static_cast<double>(asked.bytes)).c_str());
-  std::printf("  %-32s %12s: %s\n", "the device has", bytes_text(static_cast<double>(target.memory)).c_str(),
+  std::printf("  %-32s %12s\n", "in all", human_bytes(static_cast<double>(asked.bytes)).c_str());
+  std::printf("  %-32s %12s: %s\n", "the device has", human_bytes(static_cast<double>(target.memory)).c_str(),
               fit ? "fits" : "does NOT fit");
   const bool gpu = target.kind == DeviceKind::cuda;
   std::printf("\n%8s %12s %12s", "batch", "memory", "");
@@ -224,7 +220,7 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
   std::printf("\n");
   for (const Fit& f : fits) {
     std::printf("%8lld %12s %12s", static_cast<long long>(f.batch),
-                bytes_text(static_cast<double>(f.bytes)).c_str(),
+                human_bytes(static_cast<double>(f.bytes)).c_str(),
                 f.bytes <= target.memory ? "fits" : "too much");
     if (gpu) {
       std::printf(" %14.3f %14s", 1e3 * f.floor_seconds,
@@ -243,9 +239,9 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
   if (!plan.note.empty()) std::printf("\nnote: %s\n", plan.note.c_str());
 }
 
-void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& asked,
-                const std::vector<std::size_t>& bytes_of_ranks, std::int64_t largest,
-                const std::vector<Fit>& fits) {
+void print_generate_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& asked,
+                         const std::vector<std::size_t>& bytes_of_ranks, std::int64_t largest,
+                         const std::vector<Fit>& fits) {
   Json memory = Json::object(), batches = Json::array();
   for (const plan::MemoryRow& row : asked.memory.rows) memory[row.name] = row.bytes;
   for (const Fit& f : fits) {
@@ -291,9 +287,9 @@ int plan_generation(const config::Resolved& resolved, const GeneratePlan& plan, 
   const std::int64_t largest = trials.largest(target.memory);
   const std::vector<Fit> fits = table_of(trials, plan.batch, largest);
   if (plan.json) {
-    print_json(plan, target, asked, trials.bytes_of_ranks(plan.batch), largest, fits);
+    print_generate_json(plan, target, asked, trials.bytes_of_ranks(plan.batch), largest, fits);
   } else {
-    print_report(plan, target, trials, asked, fits);
+    print_generate_report(plan, target, trials, asked, fits);
   }
   return asked.bytes <= target.memory ? 0 : static_cast<int>(ExitCode::failure);
 }

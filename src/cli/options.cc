@@ -16,7 +16,7 @@ namespace octet::cli {
 
 namespace {
 
-thread_local CommandText* describing = nullptr;
+thread_local CommandText* text_described = nullptr;
 
 // CLI::Range with our own words: those of CLI11 differ between its versions.
 template <typename T>
@@ -67,11 +67,11 @@ bool is_key(const std::string& word) {
 }  // namespace
 
 Describing::Describing(CommandText& to) {
-  describing = &to;
+  text_described = &to;
 }
 
 Describing::~Describing() {
-  describing = nullptr;
+  text_described = nullptr;
 }
 
 Option& Option::check(const Check& what) {
@@ -182,8 +182,8 @@ CommandText Options::describe() const {
 }
 
 bool Options::only_tells(const Arguments& arguments) const {
-  if (describing != nullptr) {
-    *describing = describe();
+  if (text_described != nullptr) {
+    *text_described = describe();
     return true;
   }
   for (const std::string& word : arguments) {

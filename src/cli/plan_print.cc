@@ -12,10 +12,6 @@
 namespace octet::cli {
 namespace {
 
-std::string bytes_text(std::size_t bytes) {
-  return human_bytes(static_cast<double>(bytes));
-}
-
 void print_memory(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nmemory per rank\n");
   constexpr std::size_t kSmall = std::size_t{1} << 20;
@@ -25,21 +21,22 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
       small += row.bytes, ++names;
       continue;
     }
-    std::printf("  %-32s %12s\n", row.name.c_str(), bytes_text(row.bytes).c_str());
+    std::printf("  %-32s %12s\n", row.name.c_str(), human_bytes(row.bytes).c_str());
   }
   if (names > 0) {
     std::printf("  %-32s %12s\n", (std::to_string(names) + " smaller ones").c_str(),
-                bytes_text(small).c_str());
+                human_bytes(small).c_str());
   }
-  if (r.staging > 0) std::printf("  %-32s %12s\n", "messages on their way", bytes_text(r.staging).c_str());
-  if (r.nccl > 0) std::printf("  %-32s %12s\n", "NCCL", bytes_text(r.nccl).c_str());
-  if (r.libraries > 0) std::printf("  %-32s %12s\n", "driver and libraries", bytes_text(r.libraries).c_str());
+  if (r.staging > 0) std::printf("  %-32s %12s\n", "messages on their way", human_bytes(r.staging).c_str());
+  if (r.nccl > 0) std::printf("  %-32s %12s\n", "NCCL", human_bytes(r.nccl).c_str());
+  if (r.libraries > 0)
+    std::printf("  %-32s %12s\n", "driver and libraries", human_bytes(r.libraries).c_str());
   const bool fits = r.total() <= target.memory;
   std::printf("  %-32s %12s, %s of it for the tokens of a micro-batch\n", "in all",
-              bytes_text(r.total()).c_str(), bytes_text(r.memory.of_tokens()).c_str());
-  std::printf("  %-32s %12s: %s %s\n", "the device has", bytes_text(target.memory).c_str(),
+              human_bytes(r.total()).c_str(), human_bytes(r.memory.of_tokens()).c_str());
+  std::printf("  %-32s %12s: %s %s\n", "the device has", human_bytes(target.memory).c_str(),
               fits ? "fits, free are" : "does NOT fit, missing are",
-              bytes_text(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
+              human_bytes(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
 }
 
 /// Memory of the host for a GPU; where the host computes all memory is of one kind.
@@ -48,18 +45,18 @@ void print_host_memory(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nmemory of the host per rank\n");
   const std::size_t state = r.memory.state_of_host(), pinned = r.memory.pinned_bytes();
   if (state > 0) {
-    std::printf("  %-32s %12s, pinned, all the time\n", "the optimizer's state", bytes_text(state).c_str());
-    std::printf("  %-32s %12s\n", "what else is pinned", bytes_text(pinned - state).c_str());
+    std::printf("  %-32s %12s, pinned, all the time\n", "the optimizer's state", human_bytes(state).c_str());
+    std::printf("  %-32s %12s\n", "what else is pinned", human_bytes(pinned - state).c_str());
   } else {
-    std::printf("  %-32s %12s\n", "pinned, all the time", bytes_text(pinned).c_str());
+    std::printf("  %-32s %12s\n", "pinned, all the time", human_bytes(pinned).c_str());
   }
   if (state > 0 && target.place.local_size > 1) {
     const auto ranks = static_cast<std::size_t>(target.place.local_size);
     std::printf("  %-32s %12s\n", ("of all " + std::to_string(ranks) + " ranks of a host").c_str(),
-                bytes_text(ranks * pinned).c_str());
+                human_bytes(ranks * pinned).c_str());
   }
   for (const plan::MemoryRow& row : r.memory.host) {
-    std::printf("  %-32s %12s, between steps\n", row.name.c_str(), bytes_text(row.bytes).c_str());
+    std::printf("  %-32s %12s, between steps\n", row.name.c_str(), human_bytes(row.bytes).c_str());
   }
 }
 
@@ -209,7 +206,7 @@ void print_advice(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nwith states stored in less, or fewer of them\n");
   for (const Alternative& a : r.alternatives) {
     std::printf("  fits with %s %s: %s\n", a.keys.c_str(), keys_of(a.choice).c_str(),
-                bytes_text(a.bytes).c_str());
+                human_bytes(a.bytes).c_str());
   }
   if (r.alternatives.empty()) {
     std::printf("  it does not fit either: raise zero_stage and the number of ranks, or lower cutoff_len\n");

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "index.h"
 #include "nccl_carrier.h"
 #include "nccl_library.h"
 #include "octet/base/environment.h"
@@ -26,10 +27,6 @@ constexpr std::size_t probe_bytes = std::size_t{1} << 20;
 // Of one of the two sets of pinned buffers of a queue, each way.
 constexpr std::size_t host_capacity = std::size_t{16} << 20;
 constexpr std::size_t least_host_capacity_of_rank = std::size_t{1} << 18;
-
-std::size_t index(int i) {
-  return static_cast<std::size_t>(i);
-}
 
 const char* name_of(Carrier carrier) {
   constexpr const char* names[] = {"messages", "auto", "peer", "nccl", "host"};

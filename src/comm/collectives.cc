@@ -19,8 +19,8 @@ int from_peer(const Place& place, int distance) {
   return (place.rank - distance + place.size) % place.size;
 }
 
-void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
-          const Chunk& chunk) {
+void post_slices(Messages& messages, const Place& place, const Staging& staging,
+                 const ReduceScatterArgs& args, const Chunk& chunk) {
   const std::size_t bytes = ops::wire_bytes(args.wire, chunk.count);
   for (int d = 1; d < place.size; ++d) {
     const int peer = from_peer(place, d);
@@ -43,7 +43,8 @@ void post(Messages& messages, const Place& place, const Staging& staging, const 
   }
 }
 
-void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& args, const Chunk& chunk) {
+void sum_slices(const Place& place, const Staging& staging, const ReduceScatterArgs& args,
+                const Chunk& chunk) {
   const std::byte* own = read_at(args, place.rank * args.count + chunk.start);
   std::vector<const void*> parts(place.size);
   for (int r = 0; r < place.size; ++r) parts[r] = staging.arriving(chunk.set, r);
@@ -68,7 +69,7 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
 }
 
 /// What of some values travels in one round.
-struct Piece {
+struct ReducedPiece {
   ops::Combine how{};
   std::byte* values = nullptr;
   std::int64_t count = 0;
@@ -76,8 +77,8 @@ struct Piece {
   std::size_t at = 0;  ///< in the slice of a rank
 };
 
-std::vector<std::vector<Piece>> rounds_of(const std::vector<ReducedValues>& values, std::size_t room) {
-  std::vector<std::vector<Piece>> rounds(1);
+std::vector<std::vector<ReducedPiece>> rounds_of(const std::vector<ReducedValues>& values, std::size_t room) {
+  std::vector<std::vector<ReducedPiece>> rounds(1);
   std::size_t filled = 0;
   for (const ReducedValues& all : values) {
     const std::size_t element = ops::element_bytes(all.how);
@@ -87,7 +88,7 @@ std::vector<std::vector<Piece>> rounds_of(const std::vector<ReducedValues>& valu
         filled = 0;
       }
       const auto fits = static_cast<std::int64_t>((room - filled) / element);
-      Piece piece{.how = all.how, .count = std::min(all.count - start, fits), .at = filled};
+      ReducedPiece piece{.how = all.how, .count = std::min(all.count - start, fits), .at = filled};
       piece.values = static_cast<std::byte*>(all.values) + static_cast<std::size_t>(start) * element;
       piece.bytes = static_cast<std::size_t>(piece.count) * element;
       filled += piece.bytes;
@@ -125,9 +126,9 @@ Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) 
   return in_chunks(
       call, staging.chunk, args.count,
       [&call, staging, args](Messages& messages, const Chunk& chunk) {
-        post(messages, call.place(), staging, args, chunk);
+        post_slices(messages, call.place(), staging, args, chunk);
       },
-      [&call, staging, args](const Chunk& chunk) { sum(call.place(), staging, args, chunk); });
+      [&call, staging, args](const Chunk& chunk) { sum_slices(call.place(), staging, args, chunk); });
 }
 
 // Every rank's values come to all ranks, which combine them alike, in rank order. A round is as much as the
@@ -136,16 +137,17 @@ Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                        std::vector<ReducedValues> values) {
   const Place& place = call.place();
   if (place.size == 1) co_return;
-  for (const std::vector<Piece>& round : rounds_of(values, staging.arrive_bytes)) {
+  for (const std::vector<ReducedPiece>& round : rounds_of(values, staging.arrive_bytes)) {
     std::size_t bytes = 0;
-    for (const Piece& piece : round) bytes += piece.bytes;
+    for (const ReducedPiece& piece : round) bytes += piece.bytes;
     const auto slice = [&](int rank) { return staging.arrive + static_cast<std::size_t>(rank) * bytes; };
-    for (const Piece& piece : round) std::memcpy(slice(place.rank) + piece.at, piece.values, piece.bytes);
+    for (const ReducedPiece& piece : round)
+      std::memcpy(slice(place.rank) + piece.at, piece.values, piece.bytes);
     Steps gather = all_gather_steps(call, hierarchy,
                                     {.buffer = staging.arrive, .bytes = static_cast<std::int64_t>(bytes)});
     while (!gather.resume()) co_await pause;
     std::vector<const void*> parts(static_cast<std::size_t>(place.size));
-    for (const Piece& piece : round) {
+    for (const ReducedPiece& piece : round) {
       for (int r = 0; r < place.size; ++r) parts[static_cast<std::size_t>(r)] = slice(r) + piece.at;
       ops::combine_parts({.how = piece.how, .parts = parts, .to = piece.values, .count = piece.count});
     }

@@ -4,17 +4,11 @@
 #include <utility>
 
 #include "collectives.h"
+#include "index.h"
 #include "octet/base/error.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
-namespace {
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
   // A multiple of what every block of every wire takes, and of what vectors of bytes like.

@@ -4,18 +4,13 @@
 
 #include "collectives.h"
 #include "composed.h"
+#include "hierarchy.h"
+#include "index.h"
 #include "octet/base/error.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
-
-// Of the widest format that is encoded, for a block.
-constexpr std::size_t encoded_bytes_of_block = 2 * ops::kWireBlock;
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
 
 std::size_t position(const std::vector<int>& of, int rank) {
   return index(std::ranges::find(of, rank) - of.begin());

@@ -6,16 +6,10 @@
 
 #include "collectives.h"
 #include "composed.h"
+#include "index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
-namespace {
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 void Composed::exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from,
                                 bool marks_end) {

@@ -2,15 +2,9 @@
 #include <algorithm>
 
 #include "composed.h"
+#include "index.h"
 
 namespace octet::comm {
-namespace {
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
 
 void Composed::all_to_all(const AllToAllArgs& args) {
   if (args.bytes == 0) return;

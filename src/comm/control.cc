@@ -8,11 +8,11 @@ namespace {
 
 // Long strings travel in pieces of this size, each waited for: a transport that is given gigabytes at once
 // shares itself out among all of them, and none is through before the last.
-constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 24;
+constexpr std::uint64_t control_piece_bytes = std::uint64_t{1} << 24;
 
 /// Bytes of the piece that begins at `start`, of `length` in all.
 std::size_t piece_at(std::uint64_t start, std::uint64_t length) {
-  return std::min(piece_bytes, length - start);
+  return std::min(control_piece_bytes, length - start);
 }
 
 // A length, then as many bytes: the receiver does not know how much comes.
@@ -22,7 +22,7 @@ Steps receive_string(Call& call, int peer, std::string* bytes) {
   messages.receive(peer, &length, sizeof length);
   while (!messages.complete()) co_await pause;
   bytes->resize(length);
-  for (std::uint64_t start = 0; start < length; start += piece_bytes) {
+  for (std::uint64_t start = 0; start < length; start += control_piece_bytes) {
     messages.receive(peer, bytes->data() + start, piece_at(start, length));
     while (!messages.complete()) co_await pause;
   }
@@ -41,7 +41,7 @@ Steps broadcast_steps(Call& call, std::string* bytes, int root) {
   Messages messages(call);
   for (int d = 1; d < place.size; ++d) messages.send((root + d) % place.size, &length, sizeof length);
   while (!messages.complete()) co_await pause;
-  for (std::uint64_t start = 0; start < length; start += piece_bytes) {
+  for (std::uint64_t start = 0; start < length; start += control_piece_bytes) {
     for (int d = 1; d < place.size; ++d) {
       messages.send((root + d) % place.size, bytes->data() + start, piece_at(start, length));
     }
@@ -63,7 +63,7 @@ Steps all_gather_bytes_steps(Call& call, std::string mine, std::vector<std::stri
   all->assign(static_cast<std::size_t>(place.size), {});
   for (int d = 1; d < place.size; ++d) (*all)[at(d)].resize(lengths[at(d)]);
   const std::uint64_t longest = *std::ranges::max_element(lengths);
-  for (std::uint64_t start = 0; start < longest; start += piece_bytes) {
+  for (std::uint64_t start = 0; start < longest; start += control_piece_bytes) {
     for (int d = 1; d < place.size; ++d) {
       const int peer = static_cast<int>(at(d));
       if (start < lengths[at(d)]) {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "collectives.h"
+#include "index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
@@ -14,10 +15,6 @@ constexpr std::int64_t handed_on_bytes = std::int64_t{1} << 20;
 // Others in larger ones, of which some are under way at a time: a transport that is given gigabytes at once
 // shares itself out among all of them, and none is through before the last.
 constexpr std::int64_t direct_bytes = std::int64_t{1} << 22;
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
 
 // Every rank's part of a piece to all ranks: to its mates and, once a node, to its delegates, who hand it on.
 // All ranks post in the same order, so that messages between two of them match.

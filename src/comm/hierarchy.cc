@@ -2,19 +2,10 @@
 
 #include <algorithm>
 
+#include "index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
-namespace {
-
-// Of the widest format that is encoded, for 128 elements.
-constexpr std::int64_t encoded_bytes_of_block = 2 * ops::kWireBlock;
-std::size_t index(int i) {
-  return static_cast<std::size_t>(i);
-}
-
-}  // namespace
-
 Hierarchy::Hierarchy(const Place& place) : node_of(place.node_of), turn(place.node_of.size()) {
   nodes.resize(index(place.nodes));
   for (int rank = 0; rank < size(); ++rank) nodes[index(node_of[index(rank)])].push_back(rank);
@@ -33,7 +24,9 @@ Hierarchy::Hierarchy(const Place& place) : node_of(place.node_of), turn(place.no
     const auto local = static_cast<std::int64_t>(mates(rank).size());
     // Parts of the mates, node sums, encoded node sums, parts of the nodes.
     const std::int64_t floats = targets * local + static_cast<std::int64_t>(nodes.size());
-    worst_bytes = std::max(worst_bytes, floats * 4 + targets * encoded_bytes_of_block / ops::kWireBlock);
+    worst_bytes =
+        std::max(worst_bytes,
+                 floats * 4 + targets * static_cast<std::int64_t>(encoded_bytes_of_block) / ops::kWireBlock);
   }
 }
 

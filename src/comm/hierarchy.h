@@ -7,8 +7,12 @@
 #include <vector>
 
 #include "octet/comm/collectives.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
+
+/// Bytes that a block of the widest encoded format takes.
+inline constexpr std::size_t encoded_bytes_of_block = 2 * ops::kWireBlock;
 
 /// Who stands where. Node n's delegate for rank t is the rank of n that adds up n's values of t's slice, and
 /// that hands t's slice on to its node: on t's own node t itself, elsewhere ranks by turns.

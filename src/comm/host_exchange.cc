@@ -14,7 +14,7 @@ constexpr std::size_t counter_bytes = 256;
 std::uint32_t value_of(std::uint32_t& counter) {
   return std::atomic_ref<std::uint32_t>(counter).load(std::memory_order_acquire);
 }
-bool reached(std::uint32_t& counter, std::uint32_t round) {
+bool reached_round(std::uint32_t& counter, std::uint32_t round) {
   return static_cast<std::int32_t>(value_of(counter) - round) >= 0;
 }
 
@@ -127,10 +127,10 @@ Steps HostExchange::serve(Call& call, std::shared_ptr<HostScript> script) {
       co_await pause;
       continue;
     }
-    while (!reached(counters_->taken, round->number - sets)) co_await pause;  // true of the first ones
+    while (!reached_round(counters_->taken, round->number - sets)) co_await pause;  // true of the first ones
     Messages messages(call);
     for (const auto& piece : round->in) messages.receive(piece.peer, piece.data, piece.bytes);
-    while (!reached(counters_->left, round->number)) co_await pause;
+    while (!reached_round(counters_->left, round->number)) co_await pause;
     for (const auto& piece : round->out) messages.send(piece.peer, piece.data, piece.bytes);
     while (!messages.complete()) co_await pause;
     std::atomic_ref<std::uint32_t>(counters_->come).store(round->number, std::memory_order_release);

@@ -27,7 +27,7 @@ bool is_open_mpi_5() {
   return text.starts_with(name) && std::atoi(text.c_str() + name.size()) >= 5;
 }
 
-const Functions& functions() {
+const Functions& survival_functions() {
   static const Functions found = [] {
     Functions all;
     if (!is_open_mpi_5()) return all;
@@ -46,7 +46,7 @@ const Functions& functions() {
 }  // namespace
 
 bool has_ulfm() {
-  return functions().revoke != nullptr && functions().shrink != nullptr;
+  return survival_functions().revoke != nullptr && survival_functions().shrink != nullptr;
 }
 
 bool tells_of_lost_ranks(int code) {
@@ -57,11 +57,11 @@ bool tells_of_lost_ranks(int code) {
 }
 
 void revoke(MPI_Comm communicator) {
-  functions().revoke(communicator);
+  survival_functions().revoke(communicator);
 }
 
 int shrink(MPI_Comm all, MPI_Comm* left) {
-  return functions().shrink(all, left);
+  return survival_functions().shrink(all, left);
 }
 
 std::vector<int> missing_from(MPI_Comm all, MPI_Comm left) {

@@ -17,7 +17,7 @@
 namespace octet::comm {
 namespace {
 
-constexpr std::array functions = {
+constexpr std::array needed_functions = {
     "ncclGetVersion",        "ncclGetUniqueId",  "ncclCommInitRankConfig",
     "ncclCommFinalize",      "ncclCommDestroy",  "ncclGetErrorString",
     "ncclCommGetAsyncError", "ncclGetLastError", "ncclGroupStart",
@@ -111,14 +111,14 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
     throw Error(std::move(problem));
   };
   // The version first: what an old one lacks is not what is wrong with it.
-  if (dlsym(handle_, functions.front()) == nullptr) {
+  if (dlsym(handle_, needed_functions.front()) == nullptr) {
     refuse({.what = "a library that should be NCCL is not",
             .expected = least(),
-            .found = std::string("no function ") + functions.front(),
+            .found = std::string("no function ") + needed_functions.front(),
             .fix = "let OCTETRUN_NCCL_LIBRARY name libnccl.so.2, or leave it out"});
   }
   int (*get_version)(int*) = nullptr;
-  find(get_version, functions.front());
+  find(get_version, needed_functions.front());
   if (get_version(&version_) != 0 || version_ < least_nccl_version) {
     refuse({.what = "this NCCL is too old",
             .expected = least(),
@@ -126,7 +126,7 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
             .fix = "install a newer one (libnccl2 or the wheel nvidia-nccl-cu13), and name its libnccl.so.2 "
                    "in OCTETRUN_NCCL_LIBRARY"});
   }
-  for (const char* name : functions) {
+  for (const char* name : needed_functions) {
     if (dlsym(handle_, name) != nullptr) continue;
     refuse({.what = std::string("this NCCL has no function ") + name,
             .expected = least() + ", complete",
@@ -141,7 +141,8 @@ std::string NcclLibrary::description() const {
 }
 
 void* NcclLibrary::address_of(const char* name) const {
-  const bool looked_for = std::ranges::any_of(functions, [&](std::string_view f) { return f == name; });
+  const bool looked_for =
+      std::ranges::any_of(needed_functions, [&](std::string_view f) { return f == name; });
   octet::check(looked_for, "only functions of NCCL that were looked for are asked for");
   return dlsym(handle_, name);
 }
@@ -190,7 +191,7 @@ void require_a_gpu_each(const std::vector<std::string>& gpus) {
   }
 }
 
-Problem problem_of(const NcclFailure& failure) {
+Problem nccl_problem(const NcclFailure& failure) {
   std::string where =
       "member " + std::to_string(failure.member) + " of a group of " + std::to_string(failure.members);
   if (failure.peer >= 0) where += ", with member " + std::to_string(failure.peer);

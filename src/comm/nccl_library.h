@@ -77,6 +77,6 @@ struct NcclFailure {
   int peer = -1;  ///< the member that the call was about; -1: all
 };
 /// What to tell the user about it.
-Problem problem_of(const NcclFailure& failure);
+Problem nccl_problem(const NcclFailure& failure);
 
 }  // namespace octet::comm

@@ -22,8 +22,8 @@ float* arriving(const Staging& staging, const Chunk& chunk, int rank, int part) 
   return reinterpret_cast<float*>(staging.arriving(chunk.set, rank)) + part * chunk.count;
 }
 
-void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
-          const Chunk& chunk) {
+void post_addends(Messages& messages, const Place& place, const Staging& staging,
+                  const ReduceScatterArgs& args, const Chunk& chunk) {
   const std::size_t bytes = static_cast<std::size_t>(chunk.count) * sizeof(float);
   for (int d = 1; d < place.size; ++d) {
     const int peer = (place.rank - d + place.size) % place.size;
@@ -39,7 +39,8 @@ void post(Messages& messages, const Place& place, const Staging& staging, const 
   }
 }
 
-void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& args, const Chunk& chunk) {
+void sum_addends(const Place& place, const Staging& staging, const ReduceScatterArgs& args,
+                 const Chunk& chunk) {
   std::vector<const float*> addends;
   for (int rank = 0; rank < place.size; ++rank) {
     if (rank == place.rank) {
@@ -95,9 +96,9 @@ Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArg
   return in_chunks(
       call, room, args.count,
       [&call, staging, args](Messages& messages, const Chunk& chunk) {
-        post(messages, call.place(), staging, args, chunk);
+        post_addends(messages, call.place(), staging, args, chunk);
       },
-      [&call, staging, args](const Chunk& chunk) { sum(call.place(), staging, args, chunk); });
+      [&call, staging, args](const Chunk& chunk) { sum_addends(call.place(), staging, args, chunk); });
 }
 
 }  // namespace octet::comm

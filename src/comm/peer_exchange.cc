@@ -4,14 +4,11 @@
 #include <array>
 #include <utility>
 
+#include "index.h"
 #include "octet/base/error.h"
 
 namespace octet::comm {
 namespace {
-
-std::size_t index(int i) {
-  return static_cast<std::size_t>(i);
-}
 
 /// As many as a move() takes, and a mark.
 template <typename T>

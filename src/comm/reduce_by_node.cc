@@ -4,18 +4,13 @@
 #include <vector>
 
 #include "collectives.h"
+#include "hierarchy.h"
+#include "index.h"
 #include "octet/base/error.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
-
-// Of the widest format that is encoded, for 128 elements.
-constexpr std::size_t encoded_bytes_of_block = 2 * ops::kWireBlock;
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
 
 // One reduce-scatter on one rank, chunk by chunk: `inside` sends to mates and receives from them, `across`
 // does so between nodes once the node's sums are made. Two sets of buffers, so that a chunk travels inside

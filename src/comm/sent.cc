@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "index.h"
 #include "octet/comm/traffic.h"
 
 namespace octet::comm {
 namespace {
-
-std::size_t index(int i) {
-  return static_cast<std::size_t>(i);
-}
 
 int mates_of(const Place& place) {
   return static_cast<int>(std::ranges::count(place.node_of, place.node_of[index(place.rank)]));

@@ -10,7 +10,7 @@
 namespace octet::config {
 namespace {
 
-enum class Action : std::uint8_t {
+enum class DeepSpeedAction : std::uint8_t {
   map,      ///< the value of `key`; "auto" means that the YAML decides
   when_on,  ///< true sets `key` to true; false asks for nothing
   bf16_on,  ///< true sets the keys in `key`, with blanks between them, to bf16; false asks for nothing
@@ -19,9 +19,9 @@ enum class Action : std::uint8_t {
   section   ///< holds more keys
 };
 
-struct Entry {
+struct DeepSpeedEntry {
   std::string_view path;
-  Action action;
+  DeepSpeedAction action;
   const char* key;
   /// refuse: the key of ours that says what is meant otherwise, where a stronger source gives it.
   const char* instead = "";
@@ -37,119 +37,121 @@ constexpr const char* kOffloadDetail =
     "an offloaded state of the optimizer is stored in pinned host memory, and copied through the GPU at each "
     "update";
 constexpr const char* kParamsDetail = "read only when parameters are offloaded";
-constexpr const char* kQuantised =
+constexpr const char* kQuantisedWire =
     "use these keys instead: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for parameters";
 constexpr const char* kParams =
     "parameters stay on the device; offload_optimizer moves the optimizer's state and the masters";
 constexpr const char* kOwnOptimizer = "the optimizer is AdamW at every stage";
 
-constexpr Entry kEntries[] = {
-    {"train_batch_size", Action::map, "global_batch_size"},
-    {"train_micro_batch_size_per_gpu", Action::map, "per_device_train_batch_size"},
-    {"gradient_accumulation_steps", Action::map, "gradient_accumulation_steps"},
-    {"gradient_clipping", Action::map, "max_grad_norm"},
-    {"steps_per_print", Action::note, "logging_steps says when a line is logged"},
-    {"wall_clock_breakdown", Action::note, kMonitor},
-    {"memory_breakdown", Action::note, "the start always lists the use of memory"},
-    {"dump_state", Action::note, "config.resolved.yaml holds the whole configuration"},
-    {"prescale_gradients", Action::note, "gradients are summed in fp32"},
-    {"gradient_predivide_factor", Action::note, "gradients are summed in fp32"},
-    {"sparse_gradients", Action::refuse, "sparse gradients are not built"},
-    {"zero_allow_untested_optimizer", Action::note, kOwnOptimizer},
-    {"zero_force_ds_cpu_optimizer", Action::note, kOwnOptimizer},
-    {"disable_allgather", Action::note, "there is one way to gather parameters"},
-    {"communication_data_type", Action::map, "reduce_dtype"},
-    {"seq_parallel_communication_data_type", Action::note, "sequences are not split over ranks"},
-    {"data_types", Action::section, ""},
-    {"data_types.grad_accum_dtype", Action::map, "grad_dtype"},
-    {"bf16", Action::section, ""},
-    {"bf16.enabled", Action::when_on, "bf16"},
-    {"bf16.immediate_grad_update", Action::note,
+constexpr DeepSpeedEntry kEntries[] = {
+    {"train_batch_size", DeepSpeedAction::map, "global_batch_size"},
+    {"train_micro_batch_size_per_gpu", DeepSpeedAction::map, "per_device_train_batch_size"},
+    {"gradient_accumulation_steps", DeepSpeedAction::map, "gradient_accumulation_steps"},
+    {"gradient_clipping", DeepSpeedAction::map, "max_grad_norm"},
+    {"steps_per_print", DeepSpeedAction::note, "logging_steps says when a line is logged"},
+    {"wall_clock_breakdown", DeepSpeedAction::note, kMonitor},
+    {"memory_breakdown", DeepSpeedAction::note, "the start always lists the use of memory"},
+    {"dump_state", DeepSpeedAction::note, "config.resolved.yaml holds the whole configuration"},
+    {"prescale_gradients", DeepSpeedAction::note, "gradients are summed in fp32"},
+    {"gradient_predivide_factor", DeepSpeedAction::note, "gradients are summed in fp32"},
+    {"sparse_gradients", DeepSpeedAction::refuse, "sparse gradients are not built"},
+    {"zero_allow_untested_optimizer", DeepSpeedAction::note, kOwnOptimizer},
+    {"zero_force_ds_cpu_optimizer", DeepSpeedAction::note, kOwnOptimizer},
+    {"disable_allgather", DeepSpeedAction::note, "there is one way to gather parameters"},
+    {"communication_data_type", DeepSpeedAction::map, "reduce_dtype"},
+    {"seq_parallel_communication_data_type", DeepSpeedAction::note, "sequences are not split over ranks"},
+    {"data_types", DeepSpeedAction::section, ""},
+    {"data_types.grad_accum_dtype", DeepSpeedAction::map, "grad_dtype"},
+    {"bf16", DeepSpeedAction::section, ""},
+    {"bf16.enabled", DeepSpeedAction::when_on, "bf16"},
+    {"bf16.immediate_grad_update", DeepSpeedAction::note,
      "gradients are summed as soon as a layer's backward pass ends"},
-    {"bf16.check_grad_overflow", Action::note,
+    {"bf16.check_grad_overflow", DeepSpeedAction::note,
      "a step with a gradient that is not finite is always skipped; five in a row end the run"},
-    {"bf16.bf16_master_weights_and_grads", Action::bf16_on, "param_dtype grad_dtype"},
-    {"bf16.bf16_optimizer_states", Action::bf16_on, "optim_dtype"},
-    {"fp16", Action::section, ""},
-    {"fp16.enabled", Action::refuse, kFp16, "bf16"},
-    {"fp16.auto_cast", Action::note, kFp16Detail},
-    {"fp16.loss_scale", Action::note, kFp16Detail},
-    {"fp16.initial_scale_power", Action::note, kFp16Detail},
-    {"fp16.loss_scale_window", Action::note, kFp16Detail},
-    {"fp16.hysteresis", Action::note, kFp16Detail},
-    {"fp16.consecutive_hysteresis", Action::note, kFp16Detail},
-    {"fp16.min_loss_scale", Action::note, kFp16Detail},
-    {"amp", Action::refuse, "use bf16", "bf16"},
-    {"zero_optimization", Action::section, ""},
-    {"zero_optimization.stage", Action::map, "zero_stage"},
-    {"zero_optimization.overlap_comm", Action::map, "overlap_comm"},
-    {"zero_optimization.contiguous_gradients", Action::note, "gradients are always contiguous"},
-    {"zero_optimization.reduce_scatter", Action::note, "gradients are always reduce-scattered"},
-    {"zero_optimization.reduce_bucket_size", Action::note, kBuckets},
-    {"zero_optimization.use_multi_rank_bucket_allreduce", Action::note, kBuckets},
-    {"zero_optimization.allgather_partitions", Action::note, kBuckets},
-    {"zero_optimization.allgather_bucket_size", Action::note, kBuckets},
-    {"zero_optimization.load_from_fp32_weights", Action::note,
+    {"bf16.bf16_master_weights_and_grads", DeepSpeedAction::bf16_on, "param_dtype grad_dtype"},
+    {"bf16.bf16_optimizer_states", DeepSpeedAction::bf16_on, "optim_dtype"},
+    {"fp16", DeepSpeedAction::section, ""},
+    {"fp16.enabled", DeepSpeedAction::refuse, kFp16, "bf16"},
+    {"fp16.auto_cast", DeepSpeedAction::note, kFp16Detail},
+    {"fp16.loss_scale", DeepSpeedAction::note, kFp16Detail},
+    {"fp16.initial_scale_power", DeepSpeedAction::note, kFp16Detail},
+    {"fp16.loss_scale_window", DeepSpeedAction::note, kFp16Detail},
+    {"fp16.hysteresis", DeepSpeedAction::note, kFp16Detail},
+    {"fp16.consecutive_hysteresis", DeepSpeedAction::note, kFp16Detail},
+    {"fp16.min_loss_scale", DeepSpeedAction::note, kFp16Detail},
+    {"amp", DeepSpeedAction::refuse, "use bf16", "bf16"},
+    {"zero_optimization", DeepSpeedAction::section, ""},
+    {"zero_optimization.stage", DeepSpeedAction::map, "zero_stage"},
+    {"zero_optimization.overlap_comm", DeepSpeedAction::map, "overlap_comm"},
+    {"zero_optimization.contiguous_gradients", DeepSpeedAction::note, "gradients are always contiguous"},
+    {"zero_optimization.reduce_scatter", DeepSpeedAction::note, "gradients are always reduce-scattered"},
+    {"zero_optimization.reduce_bucket_size", DeepSpeedAction::note, kBuckets},
+    {"zero_optimization.use_multi_rank_bucket_allreduce", DeepSpeedAction::note, kBuckets},
+    {"zero_optimization.allgather_partitions", DeepSpeedAction::note, kBuckets},
+    {"zero_optimization.allgather_bucket_size", DeepSpeedAction::note, kBuckets},
+    {"zero_optimization.load_from_fp32_weights", DeepSpeedAction::note,
      "checkpoints hold masters as param_dtype says"},
-    {"zero_optimization.elastic_checkpoint", Action::note, "checkpoints resume at any world size"},
-    {"zero_optimization.round_robin_gradients", Action::note, kBuckets},
-    {"zero_optimization.ignore_unused_parameters", Action::note, "every parameter is used in every step"},
-    {"zero_optimization.sub_group_size", Action::note, kBuckets},
-    {"zero_optimization.cpu_offload", Action::when_on, "optim_state_cpu_offload"},
-    {"zero_optimization.cpu_offload_param", Action::refuse, kParams},
-    {"zero_optimization.cpu_offload_use_pin_memory", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer", Action::section, ""},
-    {"zero_optimization.offload_optimizer.device", Action::map, "optim_state_cpu_offload"},
-    {"zero_optimization.offload_optimizer.nvme_path", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.buffer_count", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.pin_memory", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.pipeline_read", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.pipeline_write", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.fast_init", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.ratio", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_optimizer.super_offload", Action::note, kOffloadDetail},
-    {"zero_optimization.offload_param", Action::section, ""},
-    {"zero_optimization.offload_param.device", Action::refuse, kParams},
-    {"zero_optimization.offload_param.nvme_path", Action::note, kParamsDetail},
-    {"zero_optimization.offload_param.buffer_count", Action::note, kParamsDetail},
-    {"zero_optimization.offload_param.buffer_size", Action::note, kParamsDetail},
-    {"zero_optimization.offload_param.max_in_cpu", Action::note, kParamsDetail},
-    {"zero_optimization.offload_param.pin_memory", Action::note, kParamsDetail},
-    {"zero_optimization.stage3_prefetch_bucket_size", Action::note, kPrefetch},
-    {"zero_optimization.stage3_param_persistence_threshold", Action::note, kPersistent},
-    {"zero_optimization.stage3_model_persistence_threshold", Action::note, kPersistent},
-    {"zero_optimization.stage3_max_live_parameters", Action::note, kPrefetch},
-    {"zero_optimization.stage3_max_reuse_distance", Action::note, kPrefetch},
-    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", Action::note,
+    {"zero_optimization.elastic_checkpoint", DeepSpeedAction::note, "checkpoints resume at any world size"},
+    {"zero_optimization.round_robin_gradients", DeepSpeedAction::note, kBuckets},
+    {"zero_optimization.ignore_unused_parameters", DeepSpeedAction::note,
+     "every parameter is used in every step"},
+    {"zero_optimization.sub_group_size", DeepSpeedAction::note, kBuckets},
+    {"zero_optimization.cpu_offload", DeepSpeedAction::when_on, "optim_state_cpu_offload"},
+    {"zero_optimization.cpu_offload_param", DeepSpeedAction::refuse, kParams},
+    {"zero_optimization.cpu_offload_use_pin_memory", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer", DeepSpeedAction::section, ""},
+    {"zero_optimization.offload_optimizer.device", DeepSpeedAction::map, "optim_state_cpu_offload"},
+    {"zero_optimization.offload_optimizer.nvme_path", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.buffer_count", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.pin_memory", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.pipeline_read", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.pipeline_write", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.fast_init", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.ratio", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.super_offload", DeepSpeedAction::note, kOffloadDetail},
+    {"zero_optimization.offload_param", DeepSpeedAction::section, ""},
+    {"zero_optimization.offload_param.device", DeepSpeedAction::refuse, kParams},
+    {"zero_optimization.offload_param.nvme_path", DeepSpeedAction::note, kParamsDetail},
+    {"zero_optimization.offload_param.buffer_count", DeepSpeedAction::note, kParamsDetail},
+    {"zero_optimization.offload_param.buffer_size", DeepSpeedAction::note, kParamsDetail},
+    {"zero_optimization.offload_param.max_in_cpu", DeepSpeedAction::note, kParamsDetail},
+    {"zero_optimization.offload_param.pin_memory", DeepSpeedAction::note, kParamsDetail},
+    {"zero_optimization.stage3_prefetch_bucket_size", DeepSpeedAction::note, kPrefetch},
+    {"zero_optimization.stage3_param_persistence_threshold", DeepSpeedAction::note, kPersistent},
+    {"zero_optimization.stage3_model_persistence_threshold", DeepSpeedAction::note, kPersistent},
+    {"zero_optimization.stage3_max_live_parameters", DeepSpeedAction::note, kPrefetch},
+    {"zero_optimization.stage3_max_reuse_distance", DeepSpeedAction::note, kPrefetch},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", DeepSpeedAction::note,
      "checkpoints hold all weights"},
-    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", Action::note,
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", DeepSpeedAction::note,
      "checkpoints hold all weights"},
-    {"zero_optimization.stage3_module_granularity_threshold", Action::note,
+    {"zero_optimization.stage3_module_granularity_threshold", DeepSpeedAction::note,
      "parameters are gathered by layer"},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", Action::note,
+    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", DeepSpeedAction::note,
      "there is one way to gather parameters"},
-    {"zero_optimization.stage3_allgather_sequential", Action::note,
+    {"zero_optimization.stage3_allgather_sequential", DeepSpeedAction::note,
      "parameters are gathered in the order of the layers"},
-    {"zero_optimization.zero_quantized_weights", Action::refuse, kQuantised, "gather_dtype"},
-    {"zero_optimization.zero_quantized_nontrainable_weights", Action::refuse, kQuantised, "gather_dtype"},
-    {"zero_optimization.zero_quantized_gradients", Action::refuse, kQuantised, "reduce_dtype"},
-    {"zero_optimization.zero_hpz_partition_size", Action::note,
+    {"zero_optimization.zero_quantized_weights", DeepSpeedAction::refuse, kQuantisedWire, "gather_dtype"},
+    {"zero_optimization.zero_quantized_nontrainable_weights", DeepSpeedAction::refuse, kQuantisedWire,
+     "gather_dtype"},
+    {"zero_optimization.zero_quantized_gradients", DeepSpeedAction::refuse, kQuantisedWire, "reduce_dtype"},
+    {"zero_optimization.zero_hpz_partition_size", DeepSpeedAction::note,
      "parameters are kept once among all ranks; hierarchical_comm sends them to every node once"},
-    {"zero_optimization.mics_shard_size", Action::note, "zero_stage shards over all ranks"},
-    {"zero_optimization.memory_efficient_linear", Action::note,
+    {"zero_optimization.mics_shard_size", DeepSpeedAction::note, "zero_stage shards over all ranks"},
+    {"zero_optimization.memory_efficient_linear", DeepSpeedAction::note,
      "recompute sets the values that are kept for backward"},
-    {"activation_checkpointing", Action::note,
+    {"activation_checkpointing", DeepSpeedAction::note,
      "it sets up functions of DeepSpeed that a model must call; recompute sets the recomputed values"},
-    {"checkpoint", Action::note, "checkpoints resume at any world size"},
-    {"comms_logger", Action::note, kMonitor},
-    {"flops_profiler", Action::note, kMonitor},
-    {"tensorboard", Action::note, "report_to: tensorboard asks for event files"},
-    {"wandb", Action::note, "nothing is uploaded; trainer_log.jsonl has every figure"},
-    {"csv_monitor", Action::note, kMonitor},
-    {"aio", Action::note, "nothing is offloaded to disks"},
-    {"compression_training", Action::refuse, "compressing the model is not built"},
-    {"pipeline", Action::note, "layers are split over ranks by trainer generate alone"},
-    {"tensor_parallel", Action::refuse, "layers are split over ranks by trainer generate alone"},
+    {"checkpoint", DeepSpeedAction::note, "checkpoints resume at any world size"},
+    {"comms_logger", DeepSpeedAction::note, kMonitor},
+    {"flops_profiler", DeepSpeedAction::note, kMonitor},
+    {"tensorboard", DeepSpeedAction::note, "report_to: tensorboard asks for event files"},
+    {"wandb", DeepSpeedAction::note, "nothing is uploaded; trainer_log.jsonl has every figure"},
+    {"csv_monitor", DeepSpeedAction::note, kMonitor},
+    {"aio", DeepSpeedAction::note, "nothing is offloaded to disks"},
+    {"compression_training", DeepSpeedAction::refuse, "compressing the model is not built"},
+    {"pipeline", DeepSpeedAction::note, "layers are split over ranks by trainer generate alone"},
+    {"tensor_parallel", DeepSpeedAction::refuse, "layers are split over ranks by trainer generate alone"},
 };
 
 bool is_word(const Node& node, std::string_view word) {
@@ -189,7 +191,7 @@ class Translator {
         continue;
       }
       const auto* entry = std::find_if(std::begin(kEntries), std::end(kEntries),
-                                       [&](const Entry& e) { return e.path == full; });
+                                       [&](const DeepSpeedEntry& e) { return e.path == full; });
       if (entry == std::end(kEntries)) unknown(full, at);
       apply(*entry, value, at);
     }
@@ -208,7 +210,7 @@ class Translator {
  private:
   [[noreturn]] void unknown(const std::string& path, const Location& at) const {
     Strings known;
-    for (const Entry& entry : kEntries) known.emplace_back(entry.path);
+    for (const DeepSpeedEntry& entry : kEntries) known.emplace_back(entry.path);
     known.insert(known.end(), {"optimizer", "scheduler"});
     const std::string near = nearest_name(path, known);
     complain({.what = "unknown DeepSpeed key '" + path + "'",
@@ -252,9 +254,9 @@ class Translator {
         "long as bf16; to do: set reduce_dtype: bf16 (or fp8) in the YAML");
   }
 
-  void apply(const Entry& entry, const Node& value, const Location& at) {
+  void apply(const DeepSpeedEntry& entry, const Node& value, const Location& at) {
     switch (entry.action) {
-      case Action::section:
+      case DeepSpeedAction::section:
         if (value.is_null() || is_word(value, "auto")) return;
         if (value.kind != Node::Kind::map) {
           complain({.what = "'" + at.key + "' must be an object",
@@ -264,24 +266,24 @@ class Translator {
         }
         walk(value, at.key);
         return;
-      case Action::note:
+      case DeepSpeedAction::note:
         noted_[entry.key].push_back(at.key);
         return;
-      case Action::refuse:
+      case DeepSpeedAction::refuse:
         if (!asks_for_nothing(value)) refuse(entry, value, at);
         return;
-      case Action::when_on: {
+      case DeepSpeedAction::when_on: {
         if (is_word(value, "auto") || asks_for_nothing(value)) return;
         sources_.deepspeed.add(entry.key, value, at);
         return;
       }
-      case Action::bf16_on:
+      case DeepSpeedAction::bf16_on:
         if (is_word(value, "auto") || asks_for_nothing(value)) return;
         check_value(*find_field("bf16"), value, at);
         for (const auto& key : split(entry.key, ' '))
           sources_.deepspeed.add(key, scalar("bf16", value.line), at);
         return;
-      case Action::map:
+      case DeepSpeedAction::map:
         if (at.key == "communication_data_type" && is_word(value, "auto")) open_wire(at);
         if (value.is_null() || is_word(value, "auto")) return;
         map(entry, value, at);
@@ -289,7 +291,7 @@ class Translator {
   }
 
   // Where a key of ours says it otherwise, it waits for what stronger sources say of that key.
-  void refuse(const Entry& entry, const Node& value, const Location& at) {
+  void refuse(const DeepSpeedEntry& entry, const Node& value, const Location& at) {
     Problem why{.what = "'" + at.key + "' is not supported",
                 .found = shown(value),
                 .where = at.where,
@@ -298,7 +300,7 @@ class Translator {
     sources_.deepspeed.refuse(entry.instead, value, at, std::move(why));
   }
 
-  void map(const Entry& entry, const Node& value, const Location& at) {
+  void map(const DeepSpeedEntry& entry, const Node& value, const Location& at) {
     Settings& settings = sources_.deepspeed;
     const std::string key = entry.key;
     if (key == "reduce_dtype") {
@@ -337,10 +339,10 @@ class Translator {
 
 std::vector<ForeignKey> deepspeed_keys() {
   std::vector<ForeignKey> keys;
-  for (const Entry& entry : kEntries) {
-    if (entry.action == Action::section) continue;
-    const bool maps =
-        entry.action == Action::map || entry.action == Action::when_on || entry.action == Action::bf16_on;
+  for (const DeepSpeedEntry& entry : kEntries) {
+    if (entry.action == DeepSpeedAction::section) continue;
+    const bool maps = entry.action == DeepSpeedAction::map || entry.action == DeepSpeedAction::when_on ||
+                      entry.action == DeepSpeedAction::bf16_on;
     keys.push_back({.path = std::string(entry.path),
                     .becomes = maps ? entry.key : "",
                     .reason = maps ? "" : entry.key,

@@ -23,11 +23,6 @@ bool is_open(const Node* node) {
   return node == nullptr || node->is_null() || (node->kind == Node::Kind::scalar && node->text == "auto");
 }
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 /// One of the two sections: its type and its parameters, of which only known ones may be there.
 class Section {
  public:
@@ -126,7 +121,7 @@ double weight_decay_of(const Sources& sources) {
 void check_decay(const Section& section, Sources& sources) {
   const bool decoupled = flag_of(section, "adam_w_mode", true);
   if (decoupled) return;
-  const std::string type = section.type() != nullptr ? lower(section.type()->text) : "";
+  const std::string type = section.type() != nullptr ? lower_case(section.type()->text) : "";
   if (type != "adam") {
     sources.note(
         "'optimizer.params.adam_w_mode: false' changes nothing here, nor in DeepSpeed: the type AdamW "
@@ -217,7 +212,7 @@ void translate_deepspeed_optimizer(const Node& node, const std::string& name, So
   if (is_open(&node)) return;
   const Section section(node, "optimizer", name);
   if (section.type() != nullptr) {
-    const std::string type = lower(section.type()->text);
+    const std::string type = lower_case(section.type()->text);
     if (type != "adam" && type != "adamw") {
       return section.refuse_type("optim", "AdamW, or Adam",
                                  "remove the section: the optimizer is AdamW; optim=adamw_torch on the "

@@ -18,18 +18,18 @@ constexpr const char* kRecomputed =
 constexpr const char* kPacked = "packing looks at the whole set";
 constexpr const char* kTextOnly = "only text is trained";
 constexpr const char* kTokenizer = "the tokenizer is taken as it is; extend it beforehand";
-constexpr const char* kAdapters = "adapters of this kind are not built; adapter: lora trains others";
+constexpr const char* kAxolotlAdapters = "adapters of this kind are not built; adapter: lora trains others";
 constexpr const char* kAdamW = "it belongs to an optimizer other than AdamW, which alone is built";
 constexpr const char* kOneRate =
     "all parameters have one learning rate; loraplus_lr_ratio gives adapters another";
-constexpr const char* kCompiled = "nothing is compiled at run time";
+constexpr const char* kNotCompiled = "nothing is compiled at run time";
 constexpr const char* kLauncher = "launch/mpirun starts the ranks";
 constexpr const char* kGenerate = "answers come from trainer generate";
 constexpr const char* kMerge = "trainer export --merge adds adapters to their base";
 constexpr const char* kCut = "cut the file beforehand, or set max_samples";
 constexpr const char* kQuantised = "weights are trained in fp32, bf16 or FP8, and under adapters in NF4";
 
-constexpr Entry kKeys[] = {
+constexpr Entry kAxolotlKeys[] = {
     {"base_model", Action::map, "model_name_or_path"},
     {"base_model_config", Action::refuse, kRead},
     {"tokenizer_config", Action::refuse, kRead},
@@ -239,11 +239,11 @@ constexpr Entry kKeys[] = {
     {"lora_alpha_pattern", Action::refuse, "all adapters have one scale: lora_alpha"},
     {"peft_layers_to_transform", Action::refuse, "all layers have adapters"},
     {"peft_layers_pattern", Action::refuse, "all layers have adapters"},
-    {"peft", Action::refuse, kAdapters},
-    {"peft_layer_replication", Action::refuse, kAdapters},
+    {"peft", Action::refuse, kAxolotlAdapters},
+    {"peft_layer_replication", Action::refuse, kAxolotlAdapters},
     {"peft_init_lora_weights", Action::refuse,
      "adapters begin as PEFT's do: one factor random, the other zero", "true"},
-    {"peft_trainable_token_indices", Action::refuse, kAdapters},
+    {"peft_trainable_token_indices", Action::refuse, kAxolotlAdapters},
     {"peft_ensure_weight_tying", Action::note, "weights that a model ties stay tied"},
     {"peft_autocast_adapter_dtype", Action::note, "param_dtype says how adapters are stored"},
     {"qlora_sharded_model_loading", Action::note, "each rank reads the weights that it keeps"},
@@ -318,8 +318,8 @@ constexpr Entry kKeys[] = {
     {"gc_steps", Action::note, "memory is planned and taken once"},
     {"gc_collect_steps", Action::note, "memory is planned and taken once"},
     {"max_memory", Action::note, "trainer plan memory=80GB tells what fits"},
-    {"torch_compile_options", Action::note, kCompiled},
-    {"deepcompile", Action::note, kCompiled},
+    {"torch_compile_options", Action::note, kNotCompiled},
+    {"deepcompile", Action::note, kNotCompiled},
     // Ranks.
     {"dp_shard_size", Action::note, "parameters are shared out among all ranks, by zero_stage"},
     {"dp_replicate_size", Action::note, "parameters are shared out among all ranks, by zero_stage"},
@@ -405,7 +405,7 @@ constexpr Entry kKeys[] = {
 }  // namespace
 
 constinit const Dialect kAxolotl{.name = "axolotl",
-                                 .keys = kKeys,
+                                 .keys = kAxolotlKeys,
                                  .mark = "base_model",
                                  .not_beside = "model_name_or_path",
                                  .before_ours = true,

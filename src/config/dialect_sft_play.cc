@@ -18,7 +18,7 @@ void take_dtype(const Node& node, const Location& at, const Target& target) {
   target.settings.add("export_dtype", word, known, target.replace);
 }
 
-constexpr Entry kKeys[] = {
+constexpr Entry kSftPlayKeys[] = {
     {"torch_dtype", Action::handled, "export_dtype", "", take_dtype},
     {"model.name", Action::weak, "model_name_or_path"},
     {"model.local_dir", Action::map, "model_name_or_path"},
@@ -94,6 +94,6 @@ constexpr Entry kKeys[] = {
 }  // namespace
 
 constinit const Dialect kSftPlay{
-    .name = "SFT-Play", .keys = kKeys, .bare_keys = true, .settle = settle_sft_play};
+    .name = "SFT-Play", .keys = kSftPlayKeys, .bare_keys = true, .settle = settle_sft_play};
 
 }  // namespace octet::config

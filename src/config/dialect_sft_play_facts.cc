@@ -4,14 +4,10 @@
 #include <cmath>
 
 #include "dialect_facts.h"
+#include "octet/base/strings.h"
 
 namespace octet::config {
 namespace {
-
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
 
 /// datasets: [{path, name, type, weight}], read and checked.
 struct Mix {
@@ -237,7 +233,7 @@ class SftPlayFacts : FactsOf {
   void best_model() {
     const Fact* metric = find("train.metric_for_best_model");
     const Fact* greater = find("train.greater_is_better");
-    if (lower(word(metric)).find("rouge") != std::string::npos) {
+    if (lower_case(word(metric)).find("rouge") != std::string::npos) {
       if (!overridden("metric_for_best_model", *metric)) {
         sources_.note("'" + metric->at.key + ": " + word(metric) +
                       "' is not computed while training: the best model is the one with the smallest "

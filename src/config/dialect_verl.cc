@@ -4,7 +4,7 @@
 namespace octet::config {
 namespace {
 
-constexpr const char* kRanks = "the launcher says how many ranks there are";
+constexpr const char* kRanksOfLauncher = "the launcher says how many ranks there are";
 constexpr const char* kShm = "weights are mapped from their files, which all ranks of a host share";
 
 void take_betas(const Node& node, const Location& at, const Target& target) {
@@ -64,7 +64,7 @@ void take_test_interval(const Node& node, const Location& at, const Target& targ
   target.settings.add("eval_steps", node, known, target.replace);
 }
 
-constexpr Entry kKeys[] = {
+constexpr Entry kVerlKeys[] = {
     {"data.train_files", Action::map, "dataset"},
     {"data.val_files", Action::map, "eval_dataset"},
     {"data.train_batch_size", Action::map, "global_batch_size"},
@@ -122,8 +122,8 @@ constexpr Entry kKeys[] = {
     {"trainer.seed", Action::map, "seed"},
     {"trainer.save_freq", Action::minus_off, "save_steps"},
     {"trainer.test_freq", Action::minus_off, "eval_steps", "", take_test_interval},
-    {"trainer.nnodes", Action::note, kRanks},
-    {"trainer.n_gpus_per_node", Action::note, kRanks},
+    {"trainer.nnodes", Action::note, kRanksOfLauncher},
+    {"trainer.n_gpus_per_node", Action::note, kRanksOfLauncher},
     {"trainer.max_ckpt_to_keep", Action::map, "save_total_limit"},
     {"trainer.resume_mode", Action::fact, "resume_from_checkpoint"},
     {"trainer.resume_from_path", Action::fact, "resume_from_checkpoint"},
@@ -136,6 +136,6 @@ constexpr Entry kKeys[] = {
 
 }  // namespace
 
-constinit const Dialect kVerl{.name = "verl", .keys = kKeys, .settle = settle_verl};
+constinit const Dialect kVerl{.name = "verl", .keys = kVerlKeys, .settle = settle_verl};
 
 }  // namespace octet::config

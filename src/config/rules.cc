@@ -7,8 +7,6 @@
 namespace octet::config {
 namespace {
 
-constexpr const char* kOneOfTwo = "remove one of the two";
-
 class Rules : RulesOf {
  public:
   using RulesOf::RulesOf;

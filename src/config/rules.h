@@ -9,6 +9,9 @@
 
 namespace octet::config {
 
+/// What to do about two keys of which only one may be there.
+inline constexpr const char* kOneOfTwo = "remove one of the two";
+
 class RulesOf {
  public:
   RulesOf(Resolved& resolved, const LoadOptions& options)

@@ -10,8 +10,6 @@
 namespace octet::config {
 namespace {
 
-constexpr const char* kOneOfTwo = "remove one of the two";
-
 class PathRules : RulesOf {
  public:
   using RulesOf::RulesOf;

@@ -10,11 +10,6 @@
 namespace octet::config {
 namespace {
 
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 [[noreturn]] void wrong(const Field& field, const std::string& found, const Location& at,
                         const std::string& fix = "") {
   complain({.what = "value of '" + at.key + "' cannot be used",
@@ -129,7 +124,7 @@ bool is_harmless(const Field& field, const Value& value) {
     if (field.kind == Kind::integer || field.kind == Kind::number) {
       return read_number(harmless) == read_number(text);
     }
-    return text == harmless || lower(text) == harmless;
+    return text == harmless || lower_case(text) == harmless;
   });
 }
 
@@ -140,7 +135,7 @@ std::string such_a_value(const std::string& key) {
 }
 
 std::optional<bool> read_bool(const std::string& text) {
-  const std::string word = lower(text);
+  const std::string word = lower_case(text);
   if (word == "true" || word == "yes" || word == "on") return true;
   if (word == "false" || word == "no" || word == "off") return false;
   return std::nullopt;
@@ -182,9 +177,9 @@ std::string yaml_text(const std::string& text) {
   static const std::string kSpecial = ":{}[],&*#?|-<>=!%@\\\"'`\n\r\t";
   const bool plain =
       !text.empty() && text.find_first_of(kSpecial) == std::string::npos && text.front() != ' ' &&
-      text.back() != ' ' && !read_bool(text) && !read_number(text) && text != "~" && lower(text) != "null" &&
-      lower(text) != "none" && !std::isdigit(static_cast<unsigned char>(text[0])) && text[0] != '.' &&
-      text[0] != '+' &&
+      text.back() != ' ' && !read_bool(text) && !read_number(text) && text != "~" &&
+      lower_case(text) != "null" && lower_case(text) != "none" &&
+      !std::isdigit(static_cast<unsigned char>(text[0])) && text[0] != '.' && text[0] != '+' &&
       std::all_of(text.begin(), text.end(), [](unsigned char c) { return c >= 0x20 && c != 0x7F; });
   if (plain) return text;
   std::string quoted = "\"";
@@ -211,7 +206,7 @@ std::string yaml_text(const std::string& text) {
 Value check_value(const Field& field, const Node& node, const Location& at) {
   Value value;
   const bool none = field.optional && node.kind == Node::Kind::scalar && !node.quoted &&
-                    field.kind != Kind::text && field.kind != Kind::list && lower(node.text) == "none";
+                    field.kind != Kind::text && field.kind != Kind::list && lower_case(node.text) == "none";
   if (node.is_null() || none) return value;
   value.given = true;
   switch (field.kind) {
@@ -223,7 +218,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
     }
     case Kind::integer: {
       if (field.automatic && node.kind == Node::Kind::scalar &&
-          lower(std::string(trim(node.text))) == "auto") {
+          lower_case(std::string(trim(node.text))) == "auto") {
         value.integer = kAutomatic;
         break;
       }
@@ -243,7 +238,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       }
       value.text = scalar_text(field, node, at);
       if (!field.choices.empty()) {
-        value.text = lower(value.text);
+        value.text = lower_case(value.text);
         // YAML 1.1 writes one bool in many ways, and `no` is a word here.
         const auto flag = read_bool(value.text);
         const auto has = [&](const char* word) {
@@ -265,7 +260,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       break;
   }
   if (field.kind == Kind::list && !field.choices.empty()) {
-    for (auto& item : value.list) check_choice(field, item = lower(item), at, value);
+    for (auto& item : value.list) check_choice(field, item = lower_case(item), at, value);
   } else if (!field.choices.empty() || !field.refused_values.empty()) {
     check_choice(field, canonical(field, value), at, value);
   }

@@ -17,11 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 // No for what cannot be looked at: names come from a file.
-bool is_folder(const std::string& path) {
-  std::error_code none;
-  return fs::is_directory(path, none);
-}
-
 // Whether a file beside the rows describes them, as Hugging Face's save_to_disk writes it.
 bool describes_rows(const fs::path& path) {
   static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};

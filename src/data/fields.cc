@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "octet/base/json.h"
+#include "octet/base/strings.h"
 #include "values.h"
 
 namespace octet::data {
@@ -158,11 +159,6 @@ const Field* find(std::span<const Field> table, const std::string& name) {
   return found == table.end() ? nullptr : &*found;
 }
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 [[noreturn]] void refuse(const std::string& name, const Json& value, const std::string& why) {
   throw Unusable{"'" + name + "' is " + short_text(value) + ": " + why};
 }
@@ -187,7 +183,7 @@ void check_column(const std::string& name, Rule rule, const Json& value, Noted& 
       if (value == false) refuse(name, value, "the answer must not be learnt");
       break;
     case Rule::asker: {
-      const std::string asker = value.is_string() ? lower(value.get<std::string>()) : "";
+      const std::string asker = value.is_string() ? lower_case(value.get<std::string>()) : "";
       if (asker != "user" && asker != "human" && !is_nothing(value)) refuse(name, value, kNotRead);
       break;
     }

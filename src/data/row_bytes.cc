@@ -14,6 +14,7 @@
 
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
+#include "octet/base/strings.h"
 
 namespace octet::data {
 namespace {
@@ -114,18 +115,13 @@ MappedFile inflate_file(const std::string& path) {
   return MappedFile(out.path);
 }
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return text;
-}
-
 }  // namespace
 
 RowBytes::RowBytes(const std::string& path)
-    : path_(path), file_(lower(path).ends_with(".gz") ? inflate_file(path) : MappedFile(path)) {}
+    : path_(path), file_(lower_case(path).ends_with(".gz") ? inflate_file(path) : MappedFile(path)) {}
 
 std::string data_ending(const std::string& path) {
-  std::string name = lower(path);
+  std::string name = lower_case(path);
   if (name.ends_with(".gz")) name.resize(name.size() - 3);
   const std::size_t dot = name.find_last_of("./");
   return dot == std::string::npos || name[dot] == '/' ? "" : name.substr(dot + 1);

@@ -35,11 +35,6 @@ const std::array<Keywords, 3>& keywords() {
 
 constexpr std::string_view kShard = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
 
-bool is_folder(const std::string& path) {
-  std::error_code none;
-  return fs::is_directory(path, none);
-}
-
 // Files that describe rows, and results that `datasets` caches beside them.
 bool describes_rows(const std::string& file) {
   static constexpr std::array kDescriptions{"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
@@ -48,13 +43,15 @@ bool describes_rows(const std::string& file) {
   return std::ranges::find(kDescriptions, name) != kDescriptions.end() || matches_path("cache-*.arrow", name);
 }
 
-bool holds_rows(const std::string& file) {
+bool is_row_file(const std::string& file) {
   return is_data_file(file) && !describes_rows(file);
 }
 
 // Whether a word is in a name, between its ends, digits and the characters "-._ ".
 bool has_word(std::string_view name, std::string_view word, bool may_end) {
-  const auto parts = [](char c) { return std::string_view("-._ 0123456789").find(c) != std::string_view::npos; };
+  const auto parts = [](char c) {
+    return std::string_view("-._ 0123456789").find(c) != std::string_view::npos;
+  };
   for (std::size_t at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {
     const std::size_t end = at + word.size();
     const bool ends = end == name.size() ? may_end : parts(name[end]);
@@ -128,7 +125,7 @@ std::vector<Split> by_words(const std::vector<std::string>& files) {
 // Splits by names alone. `files` are relative to a folder.
 std::vector<Split> by_names(const std::vector<std::string>& all) {
   std::vector<std::string> files;
-  std::ranges::copy_if(all, std::back_inserter(files), holds_rows);
+  std::ranges::copy_if(all, std::back_inserter(files), is_row_file);
   if (files.empty()) return {};
   if (auto splits = by_shards(files); !splits.empty()) return splits;
   if (auto splits = by_words(files); !splits.empty()) return splits;
@@ -140,8 +137,7 @@ std::vector<Split> by_names(const std::vector<std::string>& all) {
 std::vector<std::string> matched(const std::vector<std::string>& all, const CardSplit& split) {
   std::vector<std::string> found, rows;
   for (const std::string& pattern : split.patterns) {
-    const std::string_view relative =
-        std::string_view(pattern).substr(pattern.starts_with("./") ? 2 : 0);
+    const std::string_view relative = std::string_view(pattern).substr(pattern.starts_with("./") ? 2 : 0);
     for (const std::string& file : all) {
       if (!matches_path(relative, file) || describes_rows(file)) continue;
       if (std::ranges::find(found, file) == found.end()) found.push_back(file);
@@ -173,14 +169,15 @@ std::optional<CardConfig> chosen_config(const std::vector<CardConfig>& configs, 
     if (standard != configs.end()) return *standard;
   }
   const std::string near = nearest_name(choice.subset, names);
-  throw Error({.what = choice.subset.empty()
-                           ? "data set '" + choice.name + "' has several configurations, and none is its default"
-                           : "data set '" + choice.name + "' has no configuration '" + choice.subset + "'",
-               .expected = "one of " + listed(names) + ", as " + choice.folder + "/README.md says",
-               .where = choice.where,
-               .fix = near.empty() ? "name one by \"subset\" in an entry of dataset_info.json"
-                                   : "did you mean '" + near + "'?",
-               .code = ExitCode::usage});
+  throw Error(
+      {.what = choice.subset.empty()
+                   ? "data set '" + choice.name + "' has several configurations, and none is its default"
+                   : "data set '" + choice.name + "' has no configuration '" + choice.subset + "'",
+       .expected = "one of " + listed(names) + ", as " + choice.folder + "/README.md says",
+       .where = choice.where,
+       .fix = near.empty() ? "name one by \"subset\" in an entry of dataset_info.json"
+                           : "did you mean '" + near + "'?",
+       .code = ExitCode::usage});
 }
 
 // The folder of a subset that no card names.
@@ -206,7 +203,8 @@ std::vector<Split> below(const std::string& folder, std::vector<Split> splits) {
 // "train_sft (2 files)".
 std::string counted(const Split& split) {
   const std::size_t files = split.files.size();
-  return split.name + " (" + with_commas(static_cast<std::int64_t>(files)) + (files == 1 ? " file)" : " files)");
+  return split.name + " (" + with_commas(static_cast<std::int64_t>(files)) +
+         (files == 1 ? " file)" : " files)");
 }
 
 const Split* find(const std::vector<Split>& splits, const std::string& name) {
@@ -262,8 +260,8 @@ std::vector<Split> splits_of(const SplitChoice& choice) {
     return below(folder, by_names(files_below(folder)));
   }
   if (!config->others.empty()) {
-    log::warn("data set '" + choice.name + "': keys of its card that are not followed: " +
-              listed(config->others));
+    log::warn("data set '" + choice.name +
+              "': keys of its card that are not followed: " + listed(config->others));
   }
   std::string folder = choice.folder;
   if (!config->folder.empty()) folder += "/" + config->folder;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/median.h"
 #include "octet/base/random.h"
@@ -13,10 +14,6 @@ namespace octet::generate {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Tokens that a sequence may be ahead of others: where a pass takes a part of them.
 std::int64_t ahead_of(const model::Architecture& architecture) {

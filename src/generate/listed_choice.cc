@@ -10,7 +10,7 @@
 namespace octet::generate {
 namespace {
 
-constexpr float kNone = -std::numeric_limits<float>::infinity();
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
 bool changes(const Sampling& sampling, bool forbids) {
   return forbids || sampling.repetition_penalty != 1.0;
@@ -28,7 +28,7 @@ std::vector<double> shaped(const ListedRow& row, const Sampling& sampling, std::
   values.reserve(row.listed.size());
   for (const auto& [logit, id] : row.listed) {
     const bool allowed = std::ranges::find(forbidden, id) == forbidden.end();
-    double value = static_cast<double>(allowed ? logit : kNone);
+    double value = static_cast<double>(allowed ? logit : kForbidden);
     if (!penalised.empty() && penalised[static_cast<std::size_t>(id)]) value = penalized(value, sampling);
     values.push_back(sampling.temperature > 0 ? value / sampling.temperature : value);
   }
@@ -56,7 +56,7 @@ std::optional<std::vector<Candidate>> candidates(const ListedRow& row, const Sam
   if (!std::isfinite(row.row.highest)) return std::nullopt;
   const bool changed = changes(sampling, !forbidden.empty());
   if (sampling.temperature <= 0 && !changed) return std::vector<Candidate>{{row.row.best, 1.0}};
-  if (sampling.repetition_penalty < 1 && row.row.bound != kNone) return std::nullopt;
+  if (sampling.repetition_penalty < 1 && row.row.bound != kForbidden) return std::nullopt;
   const auto bound = static_cast<double>(row.row.bound);
   std::optional<std::vector<Candidate>> kept =
       kept_of(shaped(row, sampling, seen, forbidden), sampling,

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "held_values.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/model/build.h"
@@ -15,7 +16,6 @@ namespace octet::runtime {
 namespace {
 
 constexpr const char* kFile = "adapter_model.safetensors";
-constexpr const char* kMagnitude = ".lora_magnitude_vector";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
 
 checkpoint::SafetensorsFile open_file(const std::string& folder) {

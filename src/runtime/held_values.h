@@ -11,6 +11,9 @@
 
 namespace octet::runtime {
 
+/// The end of the name of a DoRA magnitude.
+inline constexpr const char* kMagnitude = ".lora_magnitude_vector";
+
 class HeldValues {
  public:
   /// Gives elements [begin, begin + count) of the tensor as its file has them.

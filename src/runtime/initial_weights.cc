@@ -13,8 +13,6 @@
 namespace octet::runtime {
 namespace {
 
-constexpr const char* kMagnitude = ".lora_magnitude_vector";
-
 std::optional<AdapterFile> open_adapter(const std::string& folder) {
   return folder.empty() ? std::nullopt : std::optional<AdapterFile>(std::in_place, folder);
 }

@@ -11,7 +11,7 @@
 namespace octet::store {
 namespace {
 
-constexpr std::size_t kOne = 2 * kHeldKinds, kGradients = kOne + 1, kCells = kGradients + 1;
+constexpr std::size_t kOne = 2 * kHeldKinds, kGradientCell = kOne + 1, kCells = kGradientCell + 1;
 
 /// Room for places in a hash: pieces begin at whole words.
 std::uint64_t words(std::int64_t bytes) {
@@ -136,7 +136,7 @@ void Hashes::add_gradients(int group, Stream& compute) {
                                 .bytes = static_cast<std::int64_t>(s.gradient.bytes(tensor.count())),
                                 .at = (static_cast<std::uint64_t>(group) << 45) + at +
                                       words(static_cast<std::int64_t>(s.gradient.bytes(tensor.offset))),
-                                .to = cells_ + kGradients});
+                                .to = cells_ + kGradientCell});
       }
     }
     at += words(static_cast<std::int64_t>(s.gradient.bytes(s.padded)));
@@ -145,8 +145,8 @@ void Hashes::add_gradients(int group, Stream& compute) {
 
 ops::Hash Hashes::watched(Stream& compute) {
   take(kCells, compute);
-  inside_->device.zero(compute, cells_ + kGradients, sizeof *cells_);
-  return host_[kGradients];
+  inside_->device.zero(compute, cells_ + kGradientCell, sizeof *cells_);
+  return host_[kGradientCell];
 }
 
 std::unique_ptr<model::ParameterSource> Hashes::replay() {

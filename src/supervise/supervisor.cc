@@ -13,6 +13,7 @@
 
 #include "incidents.h"
 #include "job.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -38,10 +39,6 @@ using Clock = std::chrono::steady_clock;
 
 /// In which somebody who starts a supervisor again has not seen that the run was complete.
 constexpr std::chrono::minutes kJustNow(15);
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::string random_word() {
   std::random_device source;

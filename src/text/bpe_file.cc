@@ -15,24 +15,17 @@ namespace {
 /// Highest id that is accepted: tables by id are allocated up to it.
 constexpr std::int64_t kMaxId = (std::int64_t{1} << 26) - 1;
 
-[[noreturn]] void broken(const std::string& what, const std::string& found, const std::string& where) {
-  throw Error({.what = what,
-               .found = found.substr(0, 80),
-               .where = where,
-               .fix = kBrokenTokenizer,
-               .code = ExitCode::usage});
-}
-
 }  // namespace
 
 Bpe::Bpe(const TokenizerJson& file, bool byte_level, const std::string& where) : byte_level_(byte_level) {
   const Json& model = component_field(file.root, "model", where);
-  if (!model.is_object()) broken("the tokenizer's model is not an object", model.type_name(), where);
+  if (!model.is_object())
+    broken_tokenizer("the tokenizer's model is not an object", model.type_name(), where);
   // Files of old versions have no type; those with a list as vocab are Unigram.
   const std::string type = json_string(model, "type", "BPE", where);
   if (type != "BPE") unknown_component(type, "BPE", where + ".model");
   if (json_number(model, "dropout", 0.0, where) != 0.0) {
-    broken("the tokenizer drops merges at random, which cannot be reproduced", "dropout", where);
+    broken_tokenizer("the tokenizer drops merges at random, which cannot be reproduced", "dropout", where);
   }
   byte_fallback_ = json_bool(model, "byte_fallback", false, where);
   ignore_merges_ = json_bool(model, "ignore_merges", false, where);
@@ -40,18 +33,20 @@ Bpe::Bpe(const TokenizerJson& file, bool byte_level, const std::string& where) :
   prefix_ = json_string(model, "continuing_subword_prefix", "", where);
   suffix_ = json_string(model, "end_of_word_suffix", "", where);
   if (byte_level && !(prefix_.empty() && suffix_.empty())) {
-    broken("a byte-level tokenizer with subword affixes is not supported", prefix_ + " " + suffix_, where);
+    broken_tokenizer("a byte-level tokenizer with subword affixes is not supported", prefix_ + " " + suffix_,
+                     where);
   }
   read_vocab(file, where + ".vocab");
   const std::string unknown = json_string(model, "unk_token", "", where);
   if (!unknown.empty()) {
     unk_ = find(unknown);
-    if (unk_ < 0) broken("the vocabulary lacks the unknown token", unknown, where);
+    if (unk_ < 0) broken_tokenizer("the vocabulary lacks the unknown token", unknown, where);
     if (byte_level) {
       // Every byte has a piece, so nothing is unknown; without one the reference puts unk in its place.
       for (const TokenId id : byte_ids_) {
         if (id < 0)
-          broken("a byte-level vocabulary with an unknown token lacks single bytes", unknown, where);
+          broken_tokenizer("a byte-level vocabulary with an unknown token lacks single bytes", unknown,
+                           where);
       }
     }
   }
@@ -59,7 +54,7 @@ Bpe::Bpe(const TokenizerJson& file, bool byte_level, const std::string& where) :
 }
 
 void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
-  if (!file.has_vocab) broken("the tokenizer's vocabulary is missing or not an object", "", where);
+  if (!file.has_vocab) broken_tokenizer("the tokenizer's vocabulary is missing or not an object", "", where);
   ids_.reserve(file.vocab.size());
   std::unordered_set<TokenId> taken;
   taken.reserve(file.vocab.size());
@@ -73,13 +68,14 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
                    .code = ExitCode::usage});
     }
     const auto id = static_cast<TokenId>(value);
-    if (!taken.insert(id).second) broken("two pieces have the same id", std::to_string(id), where);
+    if (!taken.insert(id).second) broken_tokenizer("two pieces have the same id", std::to_string(id), where);
     ids_.emplace(piece, id);
     max_id_ = std::max(max_id_, id);
   }
   // Ids decide how much is allocated; a file of a few lines must not ask for gigabytes.
   if (static_cast<std::size_t>(max_id_) + 1 > 16 * ids_.size() + (1 << 20)) {
-    broken("the ids of the vocabulary have huge gaps", "highest id " + std::to_string(max_id_), where);
+    broken_tokenizer("the ids of the vocabulary have huge gaps", "highest id " + std::to_string(max_id_),
+                     where);
   }
   const auto count = static_cast<std::size_t>(max_id_) + 1;
   pieces_.assign(count, nullptr);
@@ -109,20 +105,21 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
 }
 
 void Bpe::read_merges(const TokenizerJson& file, const std::string& where) {
-  if (!file.has_merges) broken("the tokenizer's merges are missing or not a list", "", where);
+  if (!file.has_merges) broken_tokenizer("the tokenizer's merges are missing or not a list", "", where);
   merges_.reserve(file.merges.size());
   std::uint32_t rank = 0;
   for (const auto& [left, right] : file.merges) {
     const std::string place = where + "[" + std::to_string(rank) + "]";
     const TokenId left_id = find(left), right_id = find(right);
     if (left_id < 0 || right_id < 0) {
-      broken("a merge names a piece that is not in the vocabulary", left_id < 0 ? left : right, place);
+      broken_tokenizer("a merge names a piece that is not in the vocabulary", left_id < 0 ? left : right,
+                       place);
     }
     if (right.size() < prefix_.size())
-      broken("a merge's second piece is shorter than the prefix", right, place);
+      broken_tokenizer("a merge's second piece is shorter than the prefix", right, place);
     const std::string joined = left + right.substr(prefix_.size());
     const TokenId id = find(joined);
-    if (id < 0) broken("a merge makes a piece that is not in the vocabulary", joined, place);
+    if (id < 0) broken_tokenizer("a merge makes a piece that is not in the vocabulary", joined, place);
     merges_.set(left_id, right_id, {rank, id});
     ++rank;
   }

@@ -32,7 +32,7 @@ Lengths fit(std::size_t question, std::size_t answer, std::size_t left) {
 }
 
 /// A question and its answer, cut to what fits, with their labels.
-struct Pair {
+struct EncodedPair {
   std::vector<TokenId> ids, labels;
 };
 
@@ -206,7 +206,7 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
   const std::size_t pairs = turns.size() / 2;
   const auto cutoff = static_cast<std::size_t>(options.cutoff_len);
   std::size_t total = row_->efficient_eos ? 1 : 0;
-  std::vector<Pair> kept;
+  std::vector<EncodedPair> kept;
   for (std::size_t k = 0; k < pairs; ++k) {
     const std::size_t i = history ? pairs - 1 - k : k;
     auto& question = turns[2 * i];
@@ -220,7 +220,7 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
     question.resize(lengths.question);
     answer.resize(lengths.answer);
     total += lengths.question + lengths.answer;
-    Pair pair;
+    EncodedPair pair;
     append(pair.ids, question);
     append(pair.ids, answer);
     if (options.train_on_prompt) {
@@ -239,7 +239,7 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
     kept.push_back(std::move(pair));
   }
   if (history) std::reverse(kept.begin(), kept.end());
-  for (const Pair& pair : kept) {
+  for (const EncodedPair& pair : kept) {
     append(out.input_ids, pair.ids);
     append(out.labels, pair.labels);
   }

@@ -16,6 +16,10 @@ inline constexpr const char* kBrokenPattern =
     "mend it in tokenizer.json, or fetch the file again; what is not known here must be written in another "
     "way";
 
+/// Throws the Error for a tokenizer's file that cannot be used. At most 80 bytes of `found` are shown.
+[[noreturn]] void broken_tokenizer(const std::string& what, const std::string& where);
+[[noreturn]] void broken_tokenizer(const std::string& what, const std::string& found,
+                                   const std::string& where);
 /// The component's "type". Throws Error when `json` is not an object with one.
 std::string component_type(const Json& json, const std::string& where);
 /// A field that must be there; a string; a list. Throw Error.

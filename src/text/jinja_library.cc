@@ -12,7 +12,7 @@
 namespace octet::text::jinja {
 namespace {
 
-constexpr auto kFilters = std::to_array<Signature>({
+constexpr auto kCommonFilters = std::to_array<Signature>({
     {"tojson", "ensure_ascii,indent"},
     {"length", ""},
     {"count", ""},
@@ -220,7 +220,7 @@ Value now(const Call& call) {
 Value apply_filter(const std::string& name, const Value& value, const Call& call, Budget& budget) {
   const auto is = [&](std::string_view a) { return name == a; };
   if (std::optional<Value> text = text_filter(name, value, call, budget)) return *text;
-  const Signature* const signature = find_signature(kFilters, name);
+  const Signature* const signature = find_signature(kCommonFilters, name);
   if (signature == nullptr) throw Error("there is no filter '" + name.substr(0, 40) + "' here");
   require_parameters(*signature, call);
   if (is("tojson")) {

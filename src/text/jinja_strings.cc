@@ -64,7 +64,7 @@ constexpr auto kMethods = std::to_array<Signature>({
 constexpr std::array<std::string_view, 7> kNotBuilt{"casefold",     "encode",    "format",   "format_map",
                                                     "isidentifier", "maketrans", "translate"};
 
-constexpr auto kFilters = std::to_array<Signature>({
+constexpr auto kStringFilters = std::to_array<Signature>({
     {"trim", "chars"},
     {"upper", ""},
     {"lower", ""},
@@ -427,7 +427,7 @@ Value text_method(const std::string& text, const std::string& name, Budget& budg
 
 std::optional<Value> text_filter(const std::string& name, const Value& value, const Call& call,
                                  Budget& budget) {
-  const Signature* const signature = find_signature(kFilters, name);
+  const Signature* const signature = find_signature(kStringFilters, name);
   if (signature == nullptr) return std::nullopt;
   require_parameters(*signature, call);
   const auto is = [&](std::string_view a) { return name == a; };

@@ -29,9 +29,9 @@ class Nfc : public Normalizer {
   AlignedText apply(const TextView& view) const override { return nfc(view); }
 };
 
-class Replace : public Normalizer {
+class ReplaceNormalizer : public Normalizer {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   bool keeps(std::string_view text) const override {
     bool none = true;
@@ -104,8 +104,8 @@ std::unique_ptr<const Normalizer> make_normalizer(const Json& json, const std::s
   const std::string type = component_type(json, where);
   if (type == "NFC") return std::make_unique<Nfc>();
   if (type == "Replace") {
-    return std::make_unique<Replace>(Pattern(component_field(json, "pattern", where), where),
-                                     component_string(json, "content", where));
+    return std::make_unique<ReplaceNormalizer>(Pattern(component_field(json, "pattern", where), where),
+                                               component_string(json, "content", where));
   }
   if (type == "Prepend") return std::make_unique<Prepend>(component_string(json, "prepend", where));
   if (type == "Sequence") {

@@ -22,9 +22,9 @@ class ByteLevel : public DecoderStep {
   }
 };
 
-class Replace : public DecoderStep {
+class ReplaceDecoder : public DecoderStep {
  public:
-  Replace(Pattern pattern, std::string content)
+  ReplaceDecoder(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
   void apply(std::vector<std::string>& pieces) const override {
     for (auto& piece : pieces) {
@@ -115,9 +115,9 @@ class Strip : public DecoderStep {
   std::size_t start_, stop_;
 };
 
-class Metaspace : public DecoderStep {
+class MetaspaceDecoder : public DecoderStep {
  public:
-  Metaspace(std::string mark, bool prefixed) : mark_(std::move(mark)), prefixed_(prefixed) {}
+  MetaspaceDecoder(std::string mark, bool prefixed) : mark_(std::move(mark)), prefixed_(prefixed) {}
   void apply(std::vector<std::string>& pieces) const override {
     for (std::size_t i = 0; i < pieces.size(); ++i) {
       std::string out;
@@ -147,8 +147,8 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
     out.byte_level = out.steps.size() == 1;
     return;
   } else if (type == "Replace") {
-    out.steps.push_back(std::make_unique<Replace>(Pattern(component_field(json, "pattern", where), where),
-                                                  component_string(json, "content", where)));
+    out.steps.push_back(std::make_unique<ReplaceDecoder>(
+        Pattern(component_field(json, "pattern", where), where), component_string(json, "content", where)));
   } else if (type == "ByteFallback") {
     out.steps.push_back(std::make_unique<ByteFallback>());
   } else if (type == "Fuse") {
@@ -175,7 +175,7 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
                    .fix = kBrokenTokenizer,
                    .code = ExitCode::usage});
     out.steps.push_back(
-        std::make_unique<Metaspace>(mark, json_string(json, "prepend_scheme", old, where) != "never"));
+        std::make_unique<MetaspaceDecoder>(mark, json_string(json, "prepend_scheme", old, where) != "never"));
   } else {
     unknown_component(type, "Sequence, ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace", where);
   }

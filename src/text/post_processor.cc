@@ -11,33 +11,30 @@
 namespace octet::text {
 namespace {
 
-[[noreturn]] void broken(const std::string& what, const std::string& where) {
-  throw Error({.what = what, .where = where, .fix = kBrokenTokenizer, .code = ExitCode::usage});
-}
-
 void read_template(const Json& json, const std::string& where, PostProcessor& out) {
   const Json& specials = component_field(json, "special_tokens", where);
   bool seen_text = false;
   for (const auto& item : component_list(json, "single", where)) {
-    if (!item.is_object() || item.size() != 1) broken("a template item is not one object", where);
+    if (!item.is_object() || item.size() != 1) broken_tokenizer("a template item is not one object", where);
     if (item.contains("Sequence")) {
-      if (seen_text) broken("a template repeats its text", where);
+      if (seen_text) broken_tokenizer("a template repeats its text", where);
       seen_text = true;
       continue;
     }
-    if (!item.contains("SpecialToken")) broken("a template item is neither text nor a special token", where);
+    if (!item.contains("SpecialToken"))
+      broken_tokenizer("a template item is neither text nor a special token", where);
     const std::string name = component_string(item["SpecialToken"], "id", where);
     const auto token = specials.is_object() ? specials.find(name) : specials.end();
     if (!specials.is_object() || token == specials.end())
-      broken("the template's '" + name + "' is not described", where);
+      broken_tokenizer("the template's '" + name + "' is not described", where);
     for (const auto& id : component_list(*token, "ids", where)) {
       if (!id.is_number_unsigned() || id.get<std::uint64_t>() > INT32_MAX) {
-        broken("an id of the template's '" + name + "' is not a token id", where);
+        broken_tokenizer("an id of the template's '" + name + "' is not a token id", where);
       }
       (seen_text ? out.after : out.before).push_back(id.get<TokenId>());
     }
   }
-  if (!seen_text) broken("a template leaves its text out", where);
+  if (!seen_text) broken_tokenizer("a template leaves its text out", where);
 }
 
 void add(const Json& json, const std::string& where, PostProcessor& out) {

@@ -129,10 +129,10 @@ class PrefixSpace : public PreTokenizerStep {
   }
 };
 
-class Metaspace : public PreTokenizerStep {
+class MetaspaceSplit : public PreTokenizerStep {
  public:
   enum class Scheme { always, first, never };
-  Metaspace(std::string replacement, Scheme scheme) : mark_(std::move(replacement)), scheme_(scheme) {}
+  MetaspaceSplit(std::string replacement, Scheme scheme) : mark_(std::move(replacement)), scheme_(scheme) {}
 
   void apply(std::vector<TextView>& pieces, std::deque<AlignedText>& made) const override {
     for (TextView& piece : pieces) {
@@ -164,15 +164,15 @@ void add_metaspace(const Json& json, const std::string& where, PreTokenizer& out
   // Files before prepend_scheme have a bool.
   const std::string old = json_bool(json, "add_prefix_space", true, where) ? "always" : "never";
   const std::string scheme = json_string(json, "prepend_scheme", old, where);
-  Metaspace::Scheme kind = Metaspace::Scheme::never;
+  MetaspaceSplit::Scheme kind = MetaspaceSplit::Scheme::never;
   if (scheme == "always") {
-    kind = Metaspace::Scheme::always;
+    kind = MetaspaceSplit::Scheme::always;
   } else if (scheme == "first") {
-    kind = Metaspace::Scheme::first;
+    kind = MetaspaceSplit::Scheme::first;
   } else if (scheme != "never") {
     unknown_component(scheme, "always, first, never", where + ".prepend_scheme");
   }
-  out.steps.push_back(std::make_unique<Metaspace>(mark, kind));
+  out.steps.push_back(std::make_unique<MetaspaceSplit>(mark, kind));
   if (json_bool(json, "split", true, where)) {
     out.steps.push_back(
         std::make_unique<Split>(Pattern(Json{{"String", mark}}, where), Behavior::merged_with_next, false));

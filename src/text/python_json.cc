@@ -10,7 +10,7 @@
 namespace octet::text {
 namespace {
 
-constexpr std::size_t kMaxDepth = 500;
+constexpr std::size_t kMostPythonLevels = 500;
 
 class Builder : public nlohmann::json_sax<Json> {
  public:
@@ -65,7 +65,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return &members[it->second].second;
   }
   bool open(PythonJson::Kind kind) {
-    if (levels_.size() >= kMaxDepth) return false;
+    if (levels_.size() >= kMostPythonLevels) return false;
     PythonJson* at = place({kind, "", {}, {}});
     levels_.push_back({at, "", {}});
     return true;

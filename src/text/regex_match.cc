@@ -14,7 +14,7 @@ constexpr std::size_t kFreeSteps = 1 << 20;
 constexpr std::size_t kStepsPerByte = 4000;
 constexpr std::size_t kManySteps = std::size_t{1} << 26;  // some seconds
 constexpr std::size_t kStepsPerByteOfMany = 100;
-constexpr int kMaxDepth = 32;
+constexpr int kMostLookArounds = 32;
 
 }  // namespace
 
@@ -133,7 +133,8 @@ bool RegexFinder::look(const Regex::Instruction& in, const char* at, int depth) 
 
 const char* RegexFinder::match(std::uint32_t pc, const char* at, int depth) {
   using Op = Regex::Op;
-  if (depth > kMaxDepth) throw Error("the tokenizer's regular expression nests look-arounds too deeply");
+  if (depth > kMostLookArounds)
+    throw Error("the tokenizer's regular expression nests look-arounds too deeply");
   const std::size_t base = stack_.size();
   const bool outer = depth == 0;
   std::unordered_set<std::uint64_t> inner_seen;  // of this look-around or atomic group

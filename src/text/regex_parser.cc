@@ -10,7 +10,7 @@
 namespace octet::text {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMostGroups = 64;
 constexpr int kMaxRepeat = 1000;
 
 struct Flags {
@@ -51,7 +51,7 @@ class Parser {
   }
 
   RegexNode alternation(const Flags& flags, int depth) {
-    if (depth > kMaxDepth) fail("groups nest too deeply");
+    if (depth > kMostGroups) fail("groups nest too deeply");
     RegexNode out{.kind = RegexNode::Kind::alternate};
     do {
       out.parts.push_back(sequence(flags, depth));
@@ -179,7 +179,7 @@ class Parser {
   }
 
   Ranges char_class(const Flags& flags, int depth) {
-    if (depth > kMaxDepth) fail("classes nest too deeply");
+    if (depth > kMostGroups) fail("classes nest too deeply");
     ++at_;  // the bracket
     const bool negated = take("^");
     Ranges all{{0, kMaxCodePoint}}, current;

@@ -46,15 +46,15 @@ class Joined {
   std::vector<std::string> terms_;
 };
 
-constexpr std::string_view kPlace = "{{content}}";
+constexpr std::string_view kContent = "{{content}}";
 
 /// `slot` with the value of an expression in the place of its content.
 void add_filled(Joined& to, const std::string& slot, const std::string& content) {
-  const std::size_t at = slot.find(kPlace);
+  const std::size_t at = slot.find(kContent);
   to.literal(std::string_view(slot).substr(0, at));
   if (at == std::string::npos) return;
   to.expression(content);
-  to.literal(std::string_view(slot).substr(at + kPlace.size()));
+  to.literal(std::string_view(slot).substr(at + kContent.size()));
 }
 
 /// Behind lines that strip all blanks: what follows keeps its own.
@@ -125,14 +125,14 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
       gap = blanks.behind_token();
       continue;
     }
-    const bool value_first = slot.text.starts_with(kPlace), bare = slot.text == kPlace;
+    const bool value_first = slot.text.starts_with(kContent), bare = slot.text == kContent;
     const std::string blank = value_first ? blanks.before_value(gap, content)
-                                          : blanks.before(gap, slot.text.substr(0, slot.text.find(kPlace)));
+                                          : blanks.before(gap, slot.text.substr(0, slot.text.find(kContent)));
     if (bare && !blank.empty()) {
       all.expression("(" + blank + " + " + content + " if " + content + " else '')");
     } else {
       // Without content what stands behind it comes first.
-      const std::string rest = value_first ? blanks.before(gap, slot.text.substr(kPlace.size())) : blank;
+      const std::string rest = value_first ? blanks.before(gap, slot.text.substr(kContent.size())) : blank;
       const std::string other = rest.empty() ? "''" : rest;
       if (!blank.empty())
         all.expression(rest == blank ? blank : "(" + blank + " if " + content + " else " + other + ")");

@@ -18,36 +18,28 @@ constexpr const char* kFiles[] = {
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr std::int64_t kMaxAddedId = (std::int64_t{1} << 26) - 1;
 
-[[noreturn]] void broken(const std::string& what, const std::string& found, const std::string& where) {
-  throw Error({.what = what,
-               .found = found.substr(0, 80),
-               .where = where,
-               .fix = kBrokenTokenizer,
-               .code = ExitCode::usage});
-}
-
 /// Ids and contents must not contradict the vocabulary or each other.
 void read_added_tokens(const Json& root, const std::string& where, const Bpe& bpe, AddedTokens& out) {
   const auto list = root.find("added_tokens");
   if (list == root.end() || list->is_null()) return;
-  if (!list->is_array()) broken("the added tokens are not a list", list->type_name(), where);
+  if (!list->is_array()) broken_tokenizer("the added tokens are not a list", list->type_name(), where);
   const std::int64_t most = std::min<std::int64_t>(
       kMaxAddedId, 16 * static_cast<std::int64_t>(bpe.size() + list->size()) + (1 << 20));
   std::size_t index = 0;
   for (const auto& json : *list) {
     const std::string place = where + ": added_tokens[" + std::to_string(index++) + "]";
     const AddedToken token = read_added_token(json, place);
-    if (!json.contains("id")) broken("an added token has no id", token.content, place);
+    if (!json.contains("id")) broken_tokenizer("an added token has no id", token.content, place);
     const auto id = static_cast<TokenId>(json_int(json, "id", -1, 0, most, place));
     if (token.content.empty()) continue;  // the reference leaves them out
     const TokenId known = bpe.find(token.content);
     const std::string* other = bpe.piece(id);
     if ((known >= 0 && known != id) || (other && *other != token.content)) {
-      broken("an added token's id contradicts the vocabulary",
-             "'" + token.content + "': " + std::to_string(id), place);
+      broken_tokenizer("an added token's id contradicts the vocabulary",
+                       "'" + token.content + "': " + std::to_string(id), place);
     }
-    if (out.find(id)) broken("two added tokens have the same id", std::to_string(id), place);
-    if (out.find(token.content) >= 0) broken("an added token stands twice", token.content, place);
+    if (out.find(id)) broken_tokenizer("two added tokens have the same id", std::to_string(id), place);
+    if (out.find(token.content) >= 0) broken_tokenizer("an added token stands twice", token.content, place);
     out.set(token, id);
   }
 }
@@ -56,7 +48,7 @@ Json read_optional(const std::string& path) {
   if (!path_exists(path)) return Json::object();
   Json out = read_json(path);
   if (!out.is_object())
-    broken("a tokenizer's configuration file is not a JSON object", out.type_name(), path);
+    broken_tokenizer("a tokenizer's configuration file is not a JSON object", out.type_name(), path);
   return out;
 }
 
@@ -122,11 +114,11 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
   compare_chat_templates(config, path);
   parts->pipeline = std::move(pipeline);
   parts->index();
-  if (parts->max_id < 0) broken("the tokenizer has no tokens", "an empty vocabulary", where);
+  if (parts->max_id < 0) broken_tokenizer("the tokenizer has no tokens", "an empty vocabulary", where);
   for (const auto* ids : {&parts->pipeline->post_processor.before, &parts->pipeline->post_processor.after}) {
     for (const TokenId id : *ids) {
       if (!parts->piece(id))
-        broken("the post-processor adds a token that does not exist", std::to_string(id), where);
+        broken_tokenizer("the post-processor adds a token that does not exist", std::to_string(id), where);
     }
   }
   parts->folder = path;

@@ -11,7 +11,7 @@
 namespace octet::text {
 namespace {
 
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMostTokenizerLevels = 64;
 
 /// Builds the document from the parser's events, except the vocabulary and the merges: a DOM of them is slow
 /// and large.
@@ -156,8 +156,9 @@ class Reader : public nlohmann::json_sax<Json> {
     if (mode_ == Mode::vocab)
       fail("the id of piece '" + piece_.substr(0, 40) + "' is not a whole number from 0", "");
     if (mode_ != Mode::document) broken_merge("a nested value");
-    if (levels_.size() >= kMaxDepth) {
-      fail("the tokenizer's JSON is nested too deeply", "more than " + std::to_string(kMaxDepth) + " levels");
+    if (levels_.size() >= kMostTokenizerLevels) {
+      fail("the tokenizer's JSON is nested too deeply",
+           "more than " + std::to_string(kMostTokenizerLevels) + " levels");
     }
     Json* at = put(std::move(container));
     levels_.push_back({at, "", {}});

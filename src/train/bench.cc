@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cast_log.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/median.h"
@@ -31,10 +32,6 @@ namespace octet::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// Sequences of a micro-batch.
 struct BatchShape {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/median.h"
@@ -26,10 +27,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< of a raw write
 constexpr std::int64_t kTensor = 16 << 20;             ///< elements of a tensor, over all ranks
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 [[noreturn]] void cannot(const std::string& what, const std::string& path) {
   throw Error({.what = what,

@@ -8,6 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/median.h"
 #include "octet/base/strings.h"
 #include "octet/report/number.h"
 
@@ -24,12 +25,6 @@ void remember(std::deque<double>& latest, double value, std::size_t most) {
 }
 
 // The first step of a process, or a save while somebody else uses the disk, must not decide.
-double median(const std::deque<double>& values) {
-  std::vector<double> sorted(values.begin(), values.end());
-  std::ranges::sort(sorted);
-  return sorted[(sorted.size() - 1) / 2];
-}
-
 }  // namespace
 
 double best_interval(double save_seconds, double mtbf_seconds) {
@@ -60,8 +55,10 @@ void SaveInterval::saved(std::int64_t step, double seconds) {
   std::int64_t interval = 0;
   if (channel_.rank() == 0) {
     remember(save_seconds_, std::max(kLeast, seconds), kSaves);
-    const double cost = median(save_seconds_);
-    const double of_step = step_seconds_.empty() ? cost : std::max(kLeast, median(step_seconds_));
+    const double cost = lower_median({save_seconds_.begin(), save_seconds_.end()});
+    const double of_step = step_seconds_.empty()
+                               ? cost
+                               : std::max(kLeast, lower_median({step_seconds_.begin(), step_seconds_.end()}));
     const double work = best_interval(cost, mtbf_seconds_);
     interval = static_cast<std::int64_t>(std::clamp(std::round(work / of_step), 1.0, kLongest));
     const auto change = static_cast<double>(std::abs(interval - told_));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "disk_room.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
@@ -20,10 +21,6 @@ namespace octet::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/median.h"
 #include "octet/report/number.h"
 
 namespace octet::train {
@@ -14,17 +15,9 @@ namespace {
 
 constexpr double kNone = std::numeric_limits<double>::infinity();
 
-/// Of an even number the lower one in the middle, so that it is a value that a step had.
-double median(const std::deque<double>& values) {
-  std::vector<double> sorted(values.begin(), values.end());
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>((sorted.size() - 1) / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
-}
-
 double limit(const std::deque<double>& values, double factor) {
   if (factor == 0 || values.size() < Spikes::kLeast) return kNone;
-  return factor * median(values);
+  return factor * lower_median({values.begin(), values.end()});
 }
 
 void take_in(std::deque<double>& values, double value) {
@@ -37,10 +30,6 @@ std::string above(const char* name, double value, double most, double factor) {
   return std::string("its ") + name + " of " + report::python_number(value, 6) + " is more than " +
          report::python_number(factor, 6) + " times the median of the last steps, " +
          report::python_number(most / factor, 6);
-}
-
-double mean_loss(const store::StepResult& result) {
-  return result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
 }
 
 void read(const Json& state, const char* key, std::deque<double>& values, const std::string& where) {
@@ -58,6 +47,10 @@ void read(const Json& state, const char* key, std::deque<double>& values, const 
 }
 
 }  // namespace
+
+double mean_loss(const store::StepResult& result) {
+  return result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
+}
 
 ops::StepLimits Spikes::limits() const {
   return {.loss = limit(losses_, options_.loss_factor), .grad_norm = limit(norms_, options_.norm_factor)};

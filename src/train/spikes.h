@@ -12,6 +12,9 @@
 
 namespace octet::train {
 
+/// The mean loss of the tokens with a label of a step; 0 without any.
+double mean_loss(const store::StepResult& result);
+
 /// Judges steps by medians of those before them. What it knows follows from the results of steps alone, which
 /// are the same on all ranks, and lies in checkpoints, so that all ranks, and a run that goes on, judge
 /// alike.

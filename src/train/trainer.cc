@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cast_log.h"
+#include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -24,20 +25,13 @@
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "run.h"
+#include "spikes.h"
 #include "start.h"
 
 namespace octet::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double mean_loss(const store::StepResult& result) {
-  return result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
-}
 
 /// What a rank asks for between two steps.
 struct Wishes {

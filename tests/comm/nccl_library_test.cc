@@ -201,19 +201,19 @@ TEST(NcclGroups, HaveARankForEachGpu) {
 }
 
 TEST(NcclFailures, NameTheCallTheMembersAndTheLibrary) {
-  const Problem problem = problem_of({.call = "ncclSend",
-                                      .code = 2,
-                                      .reason = "unhandled system error",
-                                      .detail = "Call to connect failed",
-                                      .library = "NCCL 2.28.9 (libnccl.so.2)",
-                                      .member = 3,
-                                      .members = 8,
-                                      .peer = 5});
+  const Problem problem = nccl_problem({.call = "ncclSend",
+                                        .code = 2,
+                                        .reason = "unhandled system error",
+                                        .detail = "Call to connect failed",
+                                        .library = "NCCL 2.28.9 (libnccl.so.2)",
+                                        .member = 3,
+                                        .members = 8,
+                                        .peer = 5});
   EXPECT_EQ(problem.what, "ncclSend failed: unhandled system error (2)");
   EXPECT_EQ(problem.found, "Call to connect failed");
   EXPECT_EQ(problem.where, "member 3 of a group of 8, with member 5, NCCL 2.28.9 (libnccl.so.2)");
   expect_has(problem.fix, "NCCL_DEBUG");
-  const Problem all = problem_of({.call = "ncclGroupEnd", .code = 1, .library = "NCCL", .members = 2});
+  const Problem all = nccl_problem({.call = "ncclGroupEnd", .code = 1, .library = "NCCL", .members = 2});
   EXPECT_EQ(all.where, "member 0 of a group of 2, NCCL");
 }
 
@@ -221,13 +221,13 @@ TEST(NcclFailures, SayPlainlyThatAGpuIsShared) {
   for (const char* detail :
        {"Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
         "Multiple Ranks are using the same GPU/Partition. Set NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this"}) {
-    const Problem problem = problem_of({.call = "ncclCommInitRankConfig",
-                                        .code = 5,
-                                        .reason = "invalid usage",
-                                        .detail = detail,
-                                        .library = "NCCL 2.28.9 (libnccl.so.2)",
-                                        .member = 1,
-                                        .members = 2});
+    const Problem problem = nccl_problem({.call = "ncclCommInitRankConfig",
+                                          .code = 5,
+                                          .reason = "invalid usage",
+                                          .detail = detail,
+                                          .library = "NCCL 2.28.9 (libnccl.so.2)",
+                                          .member = 1,
+                                          .members = 2});
     EXPECT_EQ(problem.what, "two ranks of one host use the same GPU, which NCCL does not allow");
     EXPECT_EQ(problem.expected, "a GPU for every rank");
     EXPECT_EQ(problem.found, detail);

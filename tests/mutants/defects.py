@@ -97,6 +97,9 @@ class Build:
             raise Trouble(f"{self.folder} is no build folder; run launch/test --fast first, or name another one with --build")
         entries = json.loads(database.read_text())
         self.commands = {Path(e["file"]): shlex.split(e["command"]) for e in entries}
+        # A source that CMake compiles together with others: the file that includes all of them.
+        self.units = {Path(source): unit for unit in self.commands if "Unity" in unit.parts and unit.exists()
+                      for source in re.findall(r'^#include "(.*)"', unit.read_text(), re.M)}
         self.links = {}
         self.work = Path(tempfile.mkdtemp(prefix="mutants.", dir=self.folder))
         atexit.register(shutil.rmtree, self.work, ignore_errors=True)
@@ -117,11 +120,16 @@ class Build:
 
     def compile(self, source, text, name):
         """Compiles `text` in place of the file `source`. Returns (object file, what the compiler said if it failed)."""
-        if source not in self.commands:
+        unit = self.units.get(source, source)
+        if unit not in self.commands:
             raise Trouble(f"{source}: this build does not compile the file")
         copy, out = self.work / f"{name}.cc", self.work / f"{name}.o"
         copy.write_text(text)
-        words = list(self.commands[source])
+        if unit != source:
+            whole = self.work / f"{name}-unit.cc"
+            whole.write_text(unit.read_text().replace(f'"{source}"', f'"{copy}"'))
+            copy = whole
+        words = list(self.commands[unit])
         words[words.index("-o") + 1] = str(out)
         words[words.index("-c") + 1] = str(copy)
         words += ["-iquote", str(source.parent), "-w"]

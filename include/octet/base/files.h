@@ -36,6 +36,9 @@ void make_folders(const std::string& path);
 /// fsyncs a folder, so that a rename in it survives a power loss.
 void sync_folder(const std::string& path);
 
+/// True when a folder exists there.
+bool is_folder(const std::string& path);
+
 /// True when a file or folder exists.
 bool path_exists(const std::string& path);
 

@@ -22,6 +22,8 @@ std::string clock_time(double seconds);
 std::vector<std::string> split(std::string_view text, char separator);
 /// `text` without blanks at both ends.
 std::string_view trim(std::string_view text);
+/// `text` with ASCII letters in lower case; other bytes stay.
+std::string lower_case(std::string text);
 
 /// True when `text` is well-formed UTF-8 (no surrogates, no overlong forms, at most U+10FFFF).
 bool is_utf8(std::string_view text);

@@ -11,6 +11,7 @@
 #include "generate/row_work.h"
 #include "generate/rows.h"
 #include "generate/score_file.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -27,10 +28,6 @@ using Clock = std::chrono::steady_clock;
 constexpr double kRoundSeconds = 0.25;
 /// Failed rows that are named; the rest are counted.
 constexpr std::int64_t kNamedFailures = 5;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 /// What a rank tells the others between two rounds.
 struct Report {

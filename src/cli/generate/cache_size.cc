@@ -28,10 +28,6 @@ std::size_t bytes_beside(generate::DecoderOptions options) {
   return decoder->arena().bytes() - cache + plan::library_bytes(DeviceKind::cuda);
 }
 
-std::string bytes_text(std::size_t bytes) {
-  return human_bytes(static_cast<double>(bytes));
-}
-
 }  // namespace
 
 std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind, std::int64_t batch) {
@@ -56,10 +52,10 @@ std::size_t cache_bytes_of_share(std::optional<double> asked, const generate::De
   if (budget < beside + least) {
     char used[96];
     std::snprintf(used, sizeof(used), "%s, --gpu-memory-utilization %.4g of %s that are free",
-                  bytes_text(budget).c_str(), share, bytes_text(free).c_str());
+                  human_bytes(budget).c_str(), share, human_bytes(free).c_str());
     throw Error({.what = "the GPU does not hold the model and the KV cache of one sequence of " +
                          with_commas(decoder.capacity) + " tokens",
-                 .expected = "at least " + bytes_text(beside + least) + ", " + bytes_text(least) +
+                 .expected = "at least " + human_bytes(beside + least) + ", " + human_bytes(least) +
                              " of them for the cache",
                  .found = used,
                  .fix = "lower --max-length, --batch or --max-num-batched-tokens, narrow --dtype or "

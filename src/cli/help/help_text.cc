@@ -11,9 +11,9 @@
 namespace octet::cli {
 namespace {
 
-constexpr std::size_t kWords = 26;   ///< column at which what options do begins
-constexpr std::size_t kBelow = 6;    ///< the same where it stands below the option
-constexpr std::size_t kNarrow = 34;  ///< fewer columns than these are too few to stand beside it
+constexpr std::size_t kDescriptionColumn = 26;  ///< column at which what options do begins
+constexpr std::size_t kBelow = 6;               ///< the same where it stands below the option
+constexpr std::size_t kNarrow = 34;             ///< fewer columns than these are too few to stand beside it
 
 std::string usage(const CommandText& command) {
   std::string line = "trainer " + command.name;
@@ -55,7 +55,7 @@ std::string hanging(const std::string& line, std::size_t indent, std::size_t wid
 
 // A term at the left, what it means at the right, or below it where the term is long or the terminal narrow.
 std::string entry(const std::string& term, const std::string& words, std::size_t width,
-                  std::size_t indent = 2, std::size_t column = kWords) {
+                  std::size_t indent = 2, std::size_t column = kDescriptionColumn) {
   const bool narrow = width < column + kNarrow;
   if (narrow) return hanging(term, indent, width) + wrapped(words, kBelow, width);
   std::string text = std::string(indent, ' ') + term;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "octet/base/clock.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/checkpoint.h"
@@ -22,10 +23,6 @@ namespace octet::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // What a rank of the smallest models takes, and a folder for a few checkpoints of them.
 constexpr std::int64_t kLeastMemory = std::int64_t{512} << 20;

@@ -59,11 +59,11 @@ std::string make_nccl_id(const NcclLibrary& library) {
   library.find(last_error, "ncclGetLastError");
   ncclUniqueId id{};
   if (const ncclResult_t code = get_unique_id(&id); code != ncclSuccess) {
-    throw Error(problem_of({.call = "ncclGetUniqueId",
-                            .code = code,
-                            .reason = error_string(code),
-                            .detail = last_error(nullptr),
-                            .library = library.description()}));
+    throw Error(nccl_problem({.call = "ncclGetUniqueId",
+                              .code = code,
+                              .reason = error_string(code),
+                              .detail = last_error(nullptr),
+                              .library = library.description()}));
   }
   return {id.internal, sizeof id.internal};
 }
@@ -95,14 +95,14 @@ NcclExchange::~NcclExchange() {
 void NcclExchange::require(int code, const char* call, int peer) {
   if (code == ncclSuccess) return;
   failed_ = true;
-  throw Error(problem_of({.call = call,
-                          .code = code,
-                          .reason = nccl_->error_string(static_cast<ncclResult_t>(code)),
-                          .detail = nccl_->last_error(communicator_),
-                          .library = library_.description(),
-                          .member = group_.member,
-                          .members = group_.size,
-                          .peer = peer}));
+  throw Error(nccl_problem({.call = call,
+                            .code = code,
+                            .reason = nccl_->error_string(static_cast<ncclResult_t>(code)),
+                            .detail = nccl_->last_error(communicator_),
+                            .library = library_.description(),
+                            .member = group_.member,
+                            .members = group_.size,
+                            .peer = peer}));
 }
 
 void NcclExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) {

@@ -2,18 +2,11 @@
 
 #include <algorithm>
 
+#include "layers/linear_operands.h"
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/embedding.h"
 
 namespace octet::model {
-namespace {
-
-ops::Operand operand_of(const ops::Matrix& m) {
-  return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
-}
-
-}  // namespace
-
 Head::Head(GroupBuilder& group, const Architecture& a)
     : vocabulary_(vocabulary_of_share(a).count),
       width_(a.hidden),

@@ -13,6 +13,11 @@ namespace octet::model {
 /// other one, and so writes both where the transposed one is wanted.
 enum class WriteOrder { any, rows };
 
+/// A matrix as an operand of a product, without FP8 copies.
+inline ops::Operand operand_of(const ops::Matrix& m) {
+  return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
+}
+
 /// The input of a linear layer, from forward to backward.
 class LinearInput {
  public:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layers/linear_operands.h"
 #include "layers/work.h"
 #include "octet/base/files.h"
 #include "octet/device/profile.h"
@@ -26,10 +27,6 @@ std::int64_t stored_rows(const std::vector<Part>& parts) {
   std::int64_t rows = 0;
   for (const Part& part : parts) rows += part.rows;
   return rows;
-}
-
-ops::Operand operand_of(const ops::Matrix& m) {
-  return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
 }
 
 /// Columns [first, first + count) of a matrix.
