@@ -81,7 +81,7 @@ void RunLog::append(Json row) {
 std::int64_t RunLog::flush() {
   std::size_t done = 0;
   while (done < waiting_.size()) {
-    const ssize_t n = write(file_, waiting_.data() + done, waiting_.size() - done);
+    const ssize_t n = ::write(file_, waiting_.data() + done, waiting_.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     done += static_cast<std::size_t>(n);
