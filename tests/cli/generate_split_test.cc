@@ -157,8 +157,8 @@ TEST_F(GenerateFile, WhatCannotBeSplitIsRefusedInASentence) {
   refused("--tensor_parallel_size 4", "attention heads, 2");
   refused("--pipeline_parallel_size 3", "1 to 2 stages");
   refused("--tensor_parallel_size 2 --pipeline_parallel_size 2", "a multiple of 4");
-  refused("--tensor_parallel_size 0", "tensor_parallel_size");
-  refused("--pipeline_parallel_size 0", "pipeline_parallel_size");
+  refused("--tensor_parallel_size 0", "tensor-parallel-size");
+  refused("--pipeline_parallel_size 0", "pipeline-parallel-size");
   const Outcome one = trainer(command("refused.jsonl", "--tensor_parallel_size 2"));
   EXPECT_EQ(one.code, 64) << one.both();
   EXPECT_NE(one.err.find("a multiple of 2"), std::string::npos) << one.both();

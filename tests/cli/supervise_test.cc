@@ -169,7 +169,7 @@ TEST(Supervise, CheckpointsInMemoryAreProgress) {
 
 TEST(Supervise, ARunThatGoesBackByItselfHasStillSavedWhatItSaved) {
   const FakeLauncher fake(
-      {"told 0 8 6 false; sleep 0.4; told 4 5 -1 false; sleep 0.4; exit 137", "told 6 12 12 true"});
+      {"told 0 8 6 false; sleep 1.5; told 4 5 -1 false; sleep 0.4; exit 137", "told 6 12 12 true"});
   EXPECT_EQ(fake.run("--first-wait 9 --most-starts 1").code, 0);
   EXPECT_EQ(fake.starts().size(), 2u);
 }
