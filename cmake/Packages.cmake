@@ -23,7 +23,7 @@ if(NOT TARGET octet_re2)
   add_library(octet_re2 UNKNOWN IMPORTED GLOBAL)
   set_target_properties(octet_re2 PROPERTIES IMPORTED_LOCATION ${RE2_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES ${RE2_INCLUDE_DIR})
 endif()
-# Plots are drawn by cairo. Without it a run leaves them out, and says so.
+# cairo draws the plots. A run without cairo draws none and warns.
 set(OCTET_CAIRO AUTO CACHE STRING "Draw plots: AUTO (if cairo is installed), ON or OFF")
 set_property(CACHE OCTET_CAIRO PROPERTY STRINGS AUTO ON OFF)
 if(OCTET_CAIRO)

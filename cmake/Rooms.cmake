@@ -38,7 +38,7 @@ set(OCTET_ROOMS_WITH_CUDA device ops comm)
 # The rooms whose code takes no part of a step's time.
 set(OCTET_COLD_ROOMS plan config report runtime setup train supervise cli)
 
-# The rooms whose sources are compiled one by one: their kernels have options of their own, or sizes that inlining decides.
+# Rooms with kernels. Their sources are compiled one by one, because some have special options and inlining changes others.
 set(OCTET_ROOMS_WITHOUT_UNITY device ops optim)
 
 # octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
@@ -69,7 +69,7 @@ function(octet_room name)
     endif()
     if(OCTET_UNITY AND NOT name IN_LIST OCTET_ROOMS_WITHOUT_UNITY)
       set_target_properties(octet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-      # GCC takes every source that another one includes for a header, in which types without linkage would be a fault.
+      # GCC treats an included source as a header and warns of types without linkage in it.
       target_compile_options(octet_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     endif()
     target_include_directories(octet_${name} PUBLIC $<BUILD_INTERFACE:${view}> PRIVATE ${PROJECT_SOURCE_DIR}/src/${name})

@@ -1,7 +1,7 @@
 # octet_discover_suites(TARGET PREFIX [LABEL label] [PROPERTIES property value...]): makes each suite of a GoogleTest program
 # one test of ctest, named PREFIX and the suite. A suite of its own process makes its fixtures once; a process for each TEST
 # would make them again for each. The program lists its suites after each link. A suite that walks a whole matrix begins with
-# Whole and gets the label `release`. A smaller part of the matrix belongs into a suite without this word.
+# Whole and gets the label `release`. A smaller part of the matrix belongs in another suite.
 #
 # As a script (cmake -P): writes the tests of PROGRAM into the file TO.
 if(CMAKE_SCRIPT_MODE_FILE)
