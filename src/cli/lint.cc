@@ -48,6 +48,7 @@ config::Strings warnings_of(const config::Resolved& resolved) {
   const model::Architecture architecture = require_inputs(resolved.config);
   config::Strings all = train::doubts(resolved, architecture);
   all.erase(all.begin(), all.begin() + std::ssize(resolved.warnings));
+  if (std::string line = train::resumption(resolved.config); !line.empty()) all.push_back(std::move(line));
   const DeviceWish wish = setup::session_wish(resolved.config).device;
   if (wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0)))
     train::require_no_fallback(resolved.config, architecture);

@@ -161,37 +161,37 @@ void answer_stops(const Arguments& arguments) {
   }
 }
 
-/// The command that does what a word of another program's does; null for other words.
-const char* instead_of(const std::string& word) {
-  static constexpr std::pair<std::string_view, const char*> kWords[] = {
-      {"chat", "trainer generate MODEL answers questions in the terminal"},
-      {"serve",
+/// Words that are commands of other programs, and what does the same here.
+struct Instead {
+  std::vector<std::string_view> words;
+  const char* fix;
+};
+
+/// What to do in place of a command of another program; null for other words.
+const char* instead_of(std::string_view word) {
+  static const std::vector<Instead> all{
+      {{"chat"}, "trainer generate MODEL answers questions in the terminal"},
+      {{"serve", "api"},
        "trainer generate MODEL --file QUESTIONS --out ANSWERS answers a file; to serve a model over HTTP, "
-       "load "
-       "the output folder with vLLM: vllm serve FOLDER"},
-      {"api",
-       "trainer generate MODEL --file QUESTIONS --out ANSWERS answers a file; to serve a model over HTTP, "
-       "load "
-       "the output folder with vLLM: vllm serve FOLDER"},
-      {"eval",
+       "load the "
+       "output folder with vLLM: vllm serve FOLDER"},
+      {{"eval", "evaluate"},
        "trainer generate MODEL --file QUESTIONS --exact-match compares answers; eval_dataset and "
-       "eval_strategy evaluate the loss while training"},
-      {"evaluate",
-       "trainer generate MODEL --file QUESTIONS --exact-match compares answers; eval_dataset and "
-       "eval_strategy evaluate the loss while training"},
-      {"merge", "trainer export ADAPTER FOLDER --merge writes the model with its adapter merged"},
-      {"merge-lora", "trainer export ADAPTER FOLDER --merge writes the model with its adapter merged"},
-      {"sft", "trainer train CONFIG fine-tunes a model"},
-      {"finetune", "trainer train CONFIG fine-tunes a model"},
-      {"fine-tune", "trainer train CONFIG fine-tunes a model"},
-      {"init", "trainer quickstart makes a small task, model and configuration"},
-      {"tokenize", "trainer encode shows what training sees of a file"},
-      {"preprocess", "trainer encode shows what training sees of a file; tokenized_path keeps its tokens"},
-      {"resume", "trainer train CONFIG: the same command resumes from the newest checkpoint"},
-      {"webui", "there is no web page; trainer train CONFIG fine-tunes a model"},
+       "eval_strategy "
+       "evaluate the loss while training"},
+      {{"merge", "merge-lora"},
+       "trainer export ADAPTER FOLDER --merge writes the model with its adapter merged"},
+      {{"sft", "finetune", "fine-tune"}, "trainer train CONFIG fine-tunes a model"},
+      {{"init"}, "trainer quickstart makes a small task, model and configuration"},
+      {{"tokenize"}, "trainer encode shows what training sees of a file"},
+      {{"preprocess"}, "trainer encode shows what training sees of a file; tokenized_path keeps its tokens"},
+      {{"resume"}, "trainer train CONFIG: the same command resumes from the newest checkpoint"},
+      {{"webui"}, "there is no web page; trainer train CONFIG fine-tunes a model"},
   };
-  const auto found = std::ranges::find(kWords, word, &std::pair<std::string_view, const char*>::first);
-  return found == std::end(kWords) ? nullptr : found->second;
+  for (const Instead& instead : all) {
+    if (std::ranges::find(instead.words, word) != instead.words.end()) return instead.fix;
+  }
+  return nullptr;
 }
 
 int dispatch(const Arguments& arguments) {

@@ -214,7 +214,7 @@ class Choice {
 // or a key of ours is nearer.
 std::string near_bare_key(const Dialect& dialect, const std::string& word) {
   if (std::string full = dialect.in_section(word); !full.empty()) return full;
-  if (!dialect.bare_keys) return "";
+  if (!dialect.bare_keys || !guessed_key(word).empty()) return "";
   Strings names = field_names();
   for (const Entry& entry : dialect.keys) {
     const std::string_view last = entry.path.substr(entry.path.rfind('.') + 1);

@@ -194,14 +194,14 @@ const std::vector<Guess>& guesses() {
   return all;
 }
 
+}  // namespace
+
 std::string guessed_key(std::string_view word) {
   for (const Guess& guess : guesses()) {
     if (std::ranges::find(guess.words, word) != guess.words.end()) return guess.fix;
   }
   return "";
 }
-
-}  // namespace
 
 void unknown_key(const std::string& key, const std::string& where, const Strings& known) {
   if (std::string fix = guessed_key(key); !fix.empty()) {

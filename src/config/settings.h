@@ -109,6 +109,10 @@ inline constexpr const char* kPlateau = "reduce_lr_on_plateau";
 void check_schedule_arguments(const Config& config, const std::string& type_at,
                               const std::string& arguments_at);
 
+/// What to write in place of a word that other programs, or people who guess, use for a key: "write
+/// learning_rate=NUMBER". Empty for other words.
+std::string guessed_key(std::string_view word);
+
 /// Throws the Error for a key that nobody knows. `known` are the candidates for the nearest name.
 [[noreturn]] void unknown_key(const std::string& key, const std::string& where, const Strings& known);
 

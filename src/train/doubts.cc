@@ -16,10 +16,6 @@
 namespace octet::train {
 namespace {
 
-std::string resumption(const std::string& checkpoint) {
-  return "output_dir holds " + checkpoint + ": the run will go on from it";
-}
-
 std::vector<std::string> fallbacks_of(const config::Config& config, const model::Architecture& architecture) {
   if (!config.fp8) return {};
   const std::int64_t micro = config.auto_find_batch_size ? 1 : config.per_device_train_batch_size;
@@ -29,6 +25,14 @@ std::vector<std::string> fallbacks_of(const config::Config& config, const model:
 
 }  // namespace
 
+std::string resumption(const config::Config& c) {
+  const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
+  if (checkpoints.empty() || c.overwrite_output_dir || c.resume_from_checkpoint == "false" ||
+      names_checkpoint(c))
+    return "";
+  return "output_dir holds " + checkpoints.back().second + ": the run resumes from it";
+}
+
 config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture) {
   const config::Config& c = resolved.config;
   config::Strings all = config::doubts(resolved);
@@ -37,13 +41,9 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
                   std::to_string(architecture.max_positions) + " positions that the model was made for");
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
-  if (checkpoints.empty()) return all;
-  const std::string& newest = checkpoints.back().second;
-  if (c.overwrite_output_dir) {
-    all.push_back("overwrite_output_dir: the checkpoints of output_dir are deleted, unless " + newest +
-                  " belongs to this run and is not its last");
-  } else if (c.resume_from_checkpoint != "false" && !names_checkpoint(c)) {
-    all.push_back(resumption(newest));
+  if (!checkpoints.empty() && c.overwrite_output_dir) {
+    all.push_back("overwrite_output_dir: the checkpoints of output_dir are deleted, unless " +
+                  checkpoints.back().second + " belongs to this run and is not its last");
   }
   return all;
 }
@@ -81,9 +81,6 @@ void Run::say_doubts() const {
   // What slows a GPU down is no matter of a run on CPUs.
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
   config::Strings all = doubts(known, architecture_);
-  // A run that resumes says so among its facts.
-  for (const auto& [step, path] : checkpoint::list_checkpoints(config_.output_dir))
-    std::erase(all, resumption(path));
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
     all.insert(
         all.begin(),

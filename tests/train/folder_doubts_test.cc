@@ -38,9 +38,24 @@ TEST(DoubtsOfAFolder, CheckpointsThatGoAreToldOfOnlyWhereThereAreSome) {
             std::string::npos)
       << overwritten[0];
   EXPECT_NE(overwritten[0].find(newest), std::string::npos) << overwritten[0];
-  EXPECT_EQ(of_folder(folder.path(), ""),
-            config::Strings{"output_dir holds " + newest + ": the run will go on from it"});
-  EXPECT_TRUE(of_folder(folder.path(), "resume_from_checkpoint: false\n").empty());
+  for (const char* keys : {"", "resume_from_checkpoint: false\n"})
+    EXPECT_TRUE(of_folder(folder.path(), keys).empty()) << keys;
+}
+
+TEST(DoubtsOfAFolder, TheCheckpointThatARunResumesFromIsNamed) {
+  const test::TemporaryFolder folder("resumes");
+  config::Config config;
+  config.output_dir = folder.path();
+  EXPECT_EQ(resumption(config), "");
+  std::filesystem::create_directories(folder / "checkpoint-5");
+  std::filesystem::create_directories(folder / "checkpoint-12");
+  EXPECT_EQ(resumption(config),
+            "output_dir holds " + (folder / "checkpoint-12") + ": the run resumes from it");
+  config.resume_from_checkpoint = "false";
+  EXPECT_EQ(resumption(config), "");
+  config.resume_from_checkpoint.reset();
+  config.overwrite_output_dir = true;
+  EXPECT_EQ(resumption(config), "");
 }
 
 }  // namespace
