@@ -20,10 +20,6 @@ namespace {
 std::mutex bar_mutex;
 ProgressBar* active = nullptr;
 
-constexpr double kRedrawSeconds = 0.1;
-constexpr double kLifeSeconds = 1;
-constexpr double kLineSeconds = 30;
-
 double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
@@ -75,8 +71,12 @@ std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, doub
   return head + bar + "| " + counts + tail;
 }
 
-ProgressBar::ProgressBar(std::int64_t done, std::int64_t total)
-    : done_(done), total_(total), launcher_columns_(columns_of_launcher()), begin_(Clock::now()) {
+ProgressBar::ProgressBar(std::int64_t done, std::int64_t total, BarPace pace)
+    : pace_(pace),
+      done_(done),
+      total_(total),
+      launcher_columns_(columns_of_launcher()),
+      begin_(Clock::now()) {
   terminal_ = launcher_columns_ > 0 || isatty(STDERR_FILENO) == 1;
 }
 
@@ -99,12 +99,12 @@ void ProgressBar::start() {
 // Within a long step, too.
 void ProgressBar::show_life() {
   std::unique_lock lock(bar_mutex);
-  while (!ends_.wait_for(lock, std::chrono::duration<double>(kLifeSeconds), [this] { return !running_; })) {
+  while (!ends_.wait_for(lock, std::chrono::duration<double>(pace_.life), [this] { return !running_; })) {
     const auto now = Clock::now();
-    if (terminal_ && visible_ && seconds_between(drawn_, now) >= kLifeSeconds) {
+    if (terminal_ && visible_ && seconds_between(drawn_, now) >= pace_.life) {
       drawn_ = now;
       draw();
-    } else if (!terminal_ && seconds_between(printed_, now) >= kLineSeconds) {
+    } else if (!terminal_ && seconds_between(printed_, now) >= pace_.line) {
       print_line();
     }
   }
@@ -117,7 +117,7 @@ void ProgressBar::advance(std::int64_t done, double seconds_per_step, double lef
   left_ = left;
   if (!running_ || !terminal_) return;
   const auto now = Clock::now();
-  if (done_ < total_ && seconds_between(drawn_, now) < kRedrawSeconds) return;
+  if (done_ < total_ && seconds_between(drawn_, now) < pace_.redraw) return;
   drawn_ = now;
   draw();
 }
@@ -126,7 +126,7 @@ bool ProgressBar::line_is_due() {
   const std::lock_guard lock(bar_mutex);
   if (terminal_) return true;
   const auto now = Clock::now();
-  if (printed_any_ && done_ < total_ && seconds_between(printed_, now) < kLineSeconds) return false;
+  if (printed_any_ && done_ < total_ && seconds_between(printed_, now) < pace_.line) return false;
   printed_ = now;
   printed_any_ = true;
   return true;

@@ -19,10 +19,15 @@ std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, doub
 std::string bar_time(double seconds);
 
 /// At most one bar lives at a time: octet::log steps around it.
+/// Seconds between two drawings: of a bar at most, of a bar without a new step, and of lines in a file.
+struct BarPace {
+  double redraw = 0.1, life = 1, line = 30;
+};
+
 class ProgressBar {
  public:
   /// `done` of `total` steps are behind us at the start.
-  ProgressBar(std::int64_t done, std::int64_t total);
+  ProgressBar(std::int64_t done, std::int64_t total, BarPace pace = {});
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -45,6 +50,7 @@ class ProgressBar {
   void put(const std::string& text);
   void show_life();
 
+  BarPace pace_;
   std::int64_t done_, total_;
   double seconds_per_step_ = 0, left_ = 0;
   /// Standard error is a terminal, or launch/mpirun draws on one; and how wide the latter is.

@@ -1,0 +1,42 @@
+// The progress bar in a file, which is no terminal: lines at a limited rate, and a sign of life in a long
+// step.
+#include "../src/report/progress_bar.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace octet::report::progress_bar_test {
+namespace {
+
+TEST(BarInAFile, ALineIsDueFirstLastAndAtThePaceBetween) {
+  testing::internal::CaptureStderr();
+  ProgressBar bar(0, 100, {.line = 3600});
+  bar.start();
+  EXPECT_TRUE(bar.line_is_due());
+  for (int step = 1; step < 100; ++step) {
+    bar.advance(step, 0.1, 1);
+    EXPECT_FALSE(bar.line_is_due()) << step;
+  }
+  bar.advance(100, 0.1, 0);
+  EXPECT_TRUE(bar.line_is_due());
+  bar.finish();
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+}
+
+TEST(BarInAFile, ALongStepPrintsThatTheRunLives) {
+  testing::internal::CaptureStderr();
+  ProgressBar bar(3, 10, {.life = 0.005, .line = 0.02});
+  bar.start();
+  bar.advance(4, 2, 12);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  bar.finish();
+  const std::string printed = testing::internal::GetCapturedStderr();
+  EXPECT_NE(printed.find(" 4/10 ["), std::string::npos) << printed;
+  EXPECT_NE(printed.find("<00:12, "), std::string::npos) << printed;
+  EXPECT_EQ(printed.find('\r'), std::string::npos) << printed;
+}
+
+}  // namespace
+}  // namespace octet::report::progress_bar_test
