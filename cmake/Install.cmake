@@ -16,11 +16,11 @@ set(own ${CMAKE_INSTALL_LIBDIR}/octet)
 file(RELATIVE_PATH up /${CMAKE_INSTALL_BINDIR} /${own})
 set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
 install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-install(PROGRAMS launch/mpirun DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-mpirun)
+install(TARGETS octet-mpirun RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS launch/check-hosts DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-check-hosts)
 install(PROGRAMS launch/all DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-all)
 install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-supervise)
-install(FILES launch/hosts.bash launch/keeper.bash launch/messages.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/octet/launch)
+install(FILES launch/words.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/octet/launch)
 install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
 
 # The program writes its pages itself, where what was built runs here.

@@ -36,7 +36,7 @@ endif()
 set(OCTET_ROOMS_WITH_CUDA device ops comm)
 
 # The rooms whose code takes no part of a step's time.
-set(OCTET_COLD_ROOMS plan config report runtime setup train supervise cli)
+set(OCTET_COLD_ROOMS plan config report runtime setup train launch supervise cli)
 
 # Rooms with kernels. Their sources are compiled one by one, because some have special options and inlining changes others.
 set(OCTET_ROOMS_WITHOUT_UNITY device ops optim)

@@ -30,7 +30,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_MPIRUN_FILE", "a file",
      "the mpirun that `launch/mpirun` calls. Not set: the first on `PATH` that belongs to the MPI of the "
      "program (`trainer --version`)",
-     "launch/mpirun", user},
+     "src/launch/mpi.cc", user},
     {"OCTETRUN_START_TIMEOUT", "seconds, at least 1",
      "limit for the start of MPI and for opening a channel; then the job ends with 75. Not set: 600",
      "src/comm/mpi_start.cc", user},

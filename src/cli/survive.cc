@@ -56,7 +56,7 @@ int run_with_survivors(const Arguments& words, const std::function<int(const Arg
                           .expected = "at least " + std::to_string(comm::least_survivors()) +
                                       " ranks, a number that the samples per step can be divided among",
                           .found = std::to_string(lost.left) + " ranks",
-                          .fix = "started again, the run goes on from its newest checkpoint"})
+                          .fix = "started again, the run continues from its newest checkpoint"})
                        .what());
       }
       return static_cast<int>(ExitCode::hang);

@@ -82,7 +82,7 @@ bool launched_by_mpi() {
 
 RanksLost::RanksLost()
     : Error(Problem{.what = "ranks of the job have ended",
-                    .fix = "started again, the run goes on from its newest checkpoint",
+                    .fix = "started again, the run continues from its newest checkpoint",
                     .code = ExitCode::hang}) {}
 
 int least_survivors() {

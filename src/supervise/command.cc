@@ -6,14 +6,13 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
-#include <limits>
 #include <unordered_map>
 #include <utility>
 
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
-#include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/launch/hosts.h"
 
 namespace octet::supervise {
 namespace {
@@ -65,25 +64,17 @@ std::optional<int> number(std::string_view text) {
 }
 
 int sum_of_slots(int a, int b) {
-  return a > std::numeric_limits<int>::max() - b ? std::numeric_limits<int>::max() : a + b;
+  return std::min(a + b, launch::kMostSlots);
 }
 
 /// Hosts in the order in which they are named first.
 class Hosts {
  public:
-  void add(const std::string& name, int slots) {
-    if (name.starts_with('-') || name.find("@-") != std::string::npos) {
-      throw Error({.what = "a name of a host cannot be used",
-                   .expected = "a name or an address that begins with no -",
-                   .found = "'" + name + "'",
-                   .where = "the hostfile, or --host",
-                   .fix = "correct the name: ssh would take it as an option",
-                   .code = ExitCode::usage});
-    }
-    const auto [known, is_new] = places_.try_emplace(name, all_.size());
-    if (is_new) all_.push_back({.name = name, .slots = 0});
+  void add(const launch::HostSlots& host) {
+    const auto [known, is_new] = places_.try_emplace(host.name, all_.size());
+    if (is_new) all_.push_back({.name = host.name, .slots = 0});
     int& sum = all_[known->second].slots;
-    sum = sum_of_slots(sum, slots);
+    sum = sum_of_slots(sum, host.slots);
   }
   std::vector<Host> take() { return std::move(all_); }
 
@@ -91,51 +82,6 @@ class Hosts {
   std::vector<Host> all_;
   std::unordered_map<std::string, std::size_t> places_;
 };
-
-// "a:2,b,b": a host that is named again has a place more.
-void add_list(Hosts& hosts, const std::string& list) {
-  for (const std::string& word : split(list, ',')) {
-    const std::size_t colon = word.find(':');
-    const std::string name(trim(word.substr(0, colon)));
-    if (name.empty()) continue;
-    hosts.add(name, colon == std::string::npos ? 1 : number(word.substr(colon + 1)).value_or(1));
-  }
-}
-
-std::string read_hostfile(const std::string& path) {
-  constexpr std::int64_t kMost = 1 << 24;
-  try {
-    return read_regular_file(path, kMost);
-  } catch (const Error& e) {
-    throw Error({.what = "the hostfile cannot be read",
-                 .expected = "a file with a line for each host",
-                 .found = e.problem().what,
-                 .where = path,
-                 .fix = "name a file that is there; hostfiles/ has examples",
-                 .code = ExitCode::usage});
-  }
-}
-
-// Lines "node1 slots=8" (Open MPI) or "node1:8" (MPICH); what follows # is a comment.
-void add_file(Hosts& hosts, const std::string& path) {
-  for (const std::string& whole : split(read_hostfile(path), '\n')) {
-    std::string line = whole.substr(0, whole.find('#'));
-    std::ranges::replace(line, '\t', ' ');
-    std::ranges::replace(line, '\r', ' ');
-    const std::string_view rest = trim(line);
-    if (rest.empty()) continue;
-    std::string name(rest.substr(0, rest.find(' ')));
-    int slots = 1;
-    if (const std::size_t colon = name.find(':'); colon != std::string::npos) {
-      slots = number(name.substr(colon + 1)).value_or(1);
-      name.resize(colon);
-    }
-    for (const std::string& word : split(rest, ' ')) {
-      if (word.starts_with("slots=")) slots = number(word.substr(6)).value_or(1);
-    }
-    hosts.add(name, slots);
-  }
-}
 
 [[noreturn]] void refuse(const std::string& what, const std::string& found) {
   throw Error({.what = what,
@@ -200,8 +146,15 @@ void set_ranks(Command& command, int ranks) {
 std::vector<Host> hosts_of(const Command& command) {
   Hosts hosts;
   for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
-    if (names_hosts(command.launcher[i])) add_list(hosts, command.launcher[i + 1]);
-    if (names_hostfile(command.launcher[i])) add_file(hosts, command.launcher[i + 1]);
+    const std::string& value = command.launcher[i + 1];
+    std::vector<launch::HostSlots> named;
+    if (names_hosts(command.launcher[i])) {
+      named = launch::parse_host_list(value, command.launcher[i] + " " + value);
+    } else if (names_hostfile(command.launcher[i])) {
+      named = launch::read_hostfile(value);
+    }
+    // A host that is named again has so many places more.
+    for (const launch::HostSlots& host : named) hosts.add(host);
   }
   return hosts.take();
 }
@@ -210,7 +163,7 @@ void require_hostfiles(const Command& command) {
   for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
     const std::string& word = command.launcher[i];
     // -f may be an option of a wrapper between the launcher's arguments and the program.
-    if (names_hostfile(word) && word != "-f") read_hostfile(command.launcher[i + 1]);
+    if (names_hostfile(word) && word != "-f") launch::read_hostfile(command.launcher[i + 1]);
   }
 }
 

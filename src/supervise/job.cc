@@ -12,20 +12,17 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
+#include <cstdint>
 #include <cstring>
-#include <filesystem>
-#include <map>
 #include <thread>
 #include <utility>
 
 #include "octet/base/error.h"
-#include "octet/base/files.h"
+#include "octet/launch/processes.h"
 
 namespace octet::supervise {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 // SIGCHLD is among them only to wake a poll.
@@ -43,34 +40,11 @@ sigset_t requests() {
   return set;
 }
 
-// The parent of a process, from its stat; 0 when it is gone or dead.
-pid_t parent_of(const std::string& process) {
-  std::string stat;
-  try {
-    stat = read_file("/proc/" + process + "/stat");
-  } catch (const Error&) {
-    return 0;
-  }
-  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos || name_end + 4 >= stat.size()) return 0;
-  if (stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X') return 0;
-  return static_cast<pid_t>(std::strtol(stat.c_str() + name_end + 4, nullptr, 10));
-}
-
-// Whether a process has handlers for a signal and for SIGTERM, or ignores them. One is not enough: bash
-// catches SIGINT before a script sets its traps, and drops it while it waits for a command.
+// Whether a process has handlers for a signal and for SIGTERM, ignores them, or reads them from a file. One
+// is not enough: a shell catches SIGINT before a script sets its traps.
 bool takes(pid_t process, int signal) {
-  std::string status;
-  try {
-    status = read_file("/proc/" + std::to_string(process) + "/status");
-  } catch (const Error&) {
-    return false;
-  }
-  unsigned long long taken = 0;
-  for (const char* name : {"SigCgt:\t", "SigIgn:\t"}) {
-    const std::size_t at = status.find(name);
-    if (at != std::string::npos) taken |= std::strtoull(status.c_str() + at + std::strlen(name), nullptr, 16);
-  }
+  const std::uint64_t taken = launch::signals_of(process, "SigCgt") | launch::signals_of(process, "SigIgn") |
+                              launch::signals_of(process, "SigBlk");
   const auto has = [taken](int one) { return (taken >> (one - 1) & 1) != 0; };
   return has(signal) && has(SIGTERM);
 }
@@ -97,21 +71,7 @@ void adopt_orphans() {
 }
 
 std::vector<pid_t> processes_below() {
-  std::multimap<pid_t, pid_t> children;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator("/proc", none)) {
-    const std::string name = entry.path().filename().string();
-    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (const pid_t parent = parent_of(name); parent > 0)
-      children.emplace(parent, static_cast<pid_t>(std::stol(name)));
-  }
-  std::vector<pid_t> found{::getpid()};
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto [first, last] = children.equal_range(found[i]);
-    for (auto child = first; child != last; ++child) found.push_back(child->second);
-  }
-  found.erase(found.begin());
-  return found;
+  return launch::ProcessTree().below(::getpid());
 }
 
 Requests::Requests() {

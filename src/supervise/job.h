@@ -35,7 +35,7 @@ class Requests {
   int file_ = -1;
 };
 
-inline constexpr std::chrono::seconds kClearsUp(6);  ///< launch/mpirun's keeper needs up to four
+inline constexpr std::chrono::seconds kClearsUp(6);  ///< launch/mpirun's guard needs up to four
 
 /// Called with what a job writes to standard error, bytes as they come.
 using Hear = std::function<void(std::string_view)>;
@@ -57,7 +57,7 @@ class Job {
   /// seconds after the start this waits for its handlers.
   void send(int signal) const;
   /// Once the launcher has ended: ends what it left, and takes the last of what the job wrote. A launcher
-  /// that was killed has a keeper that clears up: it is given `clears_up`. When all are gone, files of Open
+  /// that was killed has a guard that clears up: it is given `clears_up`. When all are gone, files of Open
   /// MPI that nobody has removed go as well.
   void end_rest(std::chrono::milliseconds clears_up = kClearsUp);
   /// Of the launcher: its exit code, or 128 + N when signal N ended it.

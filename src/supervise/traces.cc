@@ -12,8 +12,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "octet/base/error.h"
-#include "octet/base/files.h"
+#include "octet/launch/processes.h"
 
 namespace octet::supervise {
 namespace {
@@ -59,19 +58,10 @@ bool is_of_one_job(std::string_view name) {
   return false;
 }
 
-// The file of a process; empty where it is gone, or another user's.
-std::string file_of(pid_t process, const char* name) {
-  try {
-    return read_file("/proc/" + std::to_string(process) + "/" + name);
-  } catch (const Error&) {
-    return "";
-  }
-}
-
 }  // namespace
 
 void Traces::note(pid_t process) {
-  const std::string environment = file_of(process, "environ");
+  const std::string environment = launch::file_of(process, "environ");
   bool rank = false;
   for (std::string_view left = environment; !left.empty();) {
     const std::string_view word = left.substr(0, left.find('\0'));
@@ -99,7 +89,7 @@ void Traces::note(pid_t process) {
 // Open MPI 5 makes the number of a hash, so it is read off the memory that a rank has mapped, as are PMIx's
 // files.
 void Traces::note_memory(pid_t process) {
-  std::istringstream maps(file_of(process, "maps"));
+  std::istringstream maps(launch::file_of(process, "maps"));
   const std::string begin = std::string(kSharedMemory) + "/";
   for (std::string line; std::getline(maps, line);) {
     const std::size_t path = line.find('/');

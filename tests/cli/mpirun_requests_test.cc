@@ -108,34 +108,7 @@ TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   EXPECT_FALSE(fs::exists(folder_ / "started"));
 }
 
-// The keeper waits 0.3 seconds for a word. On a loaded machine this time ends while it reads one.
-TEST_F(Mpirun, AWordThatArrivesInPartsIsWhole) {
-  script("words", ". " OCTET_SOURCE_DIR
-                  "/launch/keeper.bash; begun='' job='' failed=''; ask() { echo \"asked for $1\"; }; "
-                  "for i in 1 2 3 4; do take_words; done; echo \"job $job${failed:+ failed}\"");
-  struct Row {
-    std::string first, second, said;
-  };
-  const std::vector<Row> rows = {{"st", "op\\n", "asked for USR2\njob \n"},
-                                 {"s", "ave\\n", "asked for USR1\njob \n"},
-                                 {"job ", "123\\n", "job 123\n"},
-                                 {"job 1", "23\\nstop\\n", "asked for USR2\njob 123\n"},
-                                 {"stop\\nfail", "ed\\n", "asked for USR2\njob  failed\n"}};
-  std::string command;
-  for (size_t row = 0; row < rows.size(); ++row) {
-    command += "{ printf '" + rows[row].first + "'; sleep 0.4; printf '" + rows[row].second +
-               "'; sleep 1; } | ./words >said" + std::to_string(row) + " & ";
-  }
-  script("table", command + "wait");
-  const Outcome outcome = run("./table");
-  EXPECT_EQ(outcome.err, "");
-  for (size_t row = 0; row < rows.size(); ++row) {
-    EXPECT_EQ(slurp(folder_ / ("said" + std::to_string(row))), rows[row].said)
-        << rows[row].first << "|" << rows[row].second;
-  }
-}
-
-// Signals in close succession: bash may leave a wait for mpirun early, and the launcher with it.
+// Many signals in close succession.
 TEST_F(Mpirun, ItStaysUntilMpirunHasEnded) {
   spill(folder_ / "rank",
         "trap \"echo saved >>saves\" USR1; touch ready; until [ -e end ]; do sleep 0.05; done");

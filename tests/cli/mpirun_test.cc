@@ -78,7 +78,7 @@ TEST_F(Mpirun, ARankThatMpiEndsIsALossToBeStartedAgain) {
   const Outcome lost = ended(14);
   EXPECT_EQ(lost.code, 75) << lost.both();
   expect_says(lost.err, "error: MPI ended a rank that had lost its connection");
-  expect_says(lost.err, "goes on from its newest checkpoint");
+  expect_says(lost.err, "continues from its newest checkpoint");
   EXPECT_EQ(ended(77).code, 77) << "the program's own";
   EXPECT_EQ(ended(1).code, 1);
 }
@@ -238,13 +238,13 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(rule + killed("9 (Killed).") + rule, 137 - 128),
             "error: a rank was ended by signal 9 (Killed), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    look for a lack of memory (dmesg); started again, the run goes on from its newest "
+            "  to do:    look for a lack of memory (dmesg); started again, the run continues from its newest "
             "checkpoint\n");
   EXPECT_EQ(
       said(rule + killed("11 (Segmentation fault).") + rule, 11),
       "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
       "  where:    rank 3 on far\n"
-      "  to do:    look at the limits of memory and stack (ulimit -a); started again, the run goes on from "
+      "  to do:    look at the limits of memory and stack (ulimit -a); started again, the run continues from "
       "its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
   const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
@@ -252,7 +252,7 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(rule + sorry + "prun:non-zero-exit" + file + rule, 3), "");
   const std::string aborted = rule + sorry + "prun:proc-aborted-strsignal" + file + rule;
   const std::string which = "  where:    mpirun's texts are missing here, so it does not say which\n";
-  const std::string again = "started again, the run goes on from its newest checkpoint\n";
+  const std::string again = "started again, the run continues from its newest checkpoint\n";
   EXPECT_EQ(said(aborted, 9), "error: a rank was ended by a signal, and the others with it\n" + which +
                                   "  to do:    look for a lack of memory (dmesg); " + again);
   EXPECT_EQ(said(aborted, 137), "error: a rank was ended by signal 9 (SIGKILL), and the others with it\n" +
@@ -275,7 +275,7 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
            15),
       "error: a rank was ended by signal 15 (Terminated), and the others with it\n"
       "  where:    rank 1 on vm\n"
-      "  to do:    started again, the run goes on from its newest checkpoint\n");
+      "  to do:    started again, the run continues from its newest checkpoint\n");
   const std::string line = std::string(78, '-') + "\n";
   EXPECT_EQ(
       said(rule + "echo \"There are not enough slots\"\n" + rule + "echo -----\n" + rule + "echo open\n", 1),
@@ -293,7 +293,7 @@ TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
     EXPECT_EQ(lost.code, 75) << lost.both();
     expect_says(lost.err, "error: mpirun has lost a host");
     expect_says(lost.err, "where:    mpirun -np 2 prog c.yaml");
-    expect_says(lost.err, "goes on from its newest checkpoint");
+    expect_says(lost.err, "continues from its newest checkpoint");
   }
   stands_in("mpirun (Open MPI) 5.0.7",
             "exec >&2\necho 'ssh: connect to host far port 22: Connection refused'\n" + rule +
@@ -445,7 +445,7 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
 // MPI's own words at its start become one message.
 // A terminal obeys control characters: names that hold them are shown with escapes.
 TEST_F(Mpirun, ControlCharactersInNamesReachNoTerminal) {
-  const std::string bad = "a\\033]0;b\\007\\r\\302\\233c", shown = "a\\x1b]0;b\\x07\\x0d\\xc2\\x9bc";
+  const std::string bad = "a\\033]0;b\\007\\r\\302\\233c", shown = "a\\x1B]0;b\\x07\\x0D\\x9Bc";
   const std::string rule = "echo " + std::string(76, '-') + "\n";
   stands_in("mpirun (Open MPI) 4.1.4", "exec >&2\n" + rule + "printf 'The value of " + bad +
                                            " cannot be used.\\nNode: x\\n'\n" + rule + "exit 5");

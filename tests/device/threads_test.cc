@@ -4,10 +4,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
@@ -39,6 +41,31 @@ int threads_now() {
   return 0;
 }
 
+// The kernel counts a thread for a moment after another thread has joined it: waits until `wanted` holds of
+// the number, for at most two seconds. Returns the number.
+template <typename Wanted>
+int threads_when(const Wanted& wanted) {
+  constexpr std::chrono::milliseconds kMoment(5);
+  constexpr int kMoments = 400;
+  int threads = threads_now();
+  for (int moment = 0; moment < kMoments && !wanted(threads); ++moment) {
+    std::this_thread::sleep_for(kMoment);
+    threads = threads_now();
+  }
+  return threads;
+}
+
+// The number once no thread that was joined is counted any more.
+int settled_threads() {
+  constexpr std::chrono::milliseconds kSettles(30);
+  int before = 0;
+  return threads_when([&](int now) {
+    if (std::exchange(before, now) == now) return true;
+    std::this_thread::sleep_for(kSettles);
+    return false;
+  });
+}
+
 TEST_F(OpenMpVariables, SayHowManyThreadsARankHas) {
   EXPECT_EQ(cpu::told_threads(), std::nullopt);
   EXPECT_EQ(told("11"), 11);
@@ -59,15 +86,16 @@ TEST_F(OpenMpVariables, StandBeforeTheCoresThatThereAre) {
 }
 
 TEST_F(OpenMpVariables, ThreadsOfATrialAreThereAtOnceAndGoneAfterIt) {
-  const int before = threads_now();
+  const int before = settled_threads();
+  const auto is_as_before = [before](int threads) { return threads == before; };
   {
     const cpu::ThreadTrial alone(1);
-    EXPECT_EQ(threads_now(), before);
+    EXPECT_EQ(threads_when(is_as_before), before);
     const cpu::ThreadTrial trial(9);
     const int others = threads_now() - before;
     EXPECT_TRUE(others == 8 || others == 16) << others << ": 16 where the system counts threads";
   }
-  EXPECT_EQ(threads_now(), before);
+  EXPECT_EQ(threads_when(is_as_before), before);
 }
 
 #if !defined(__SANITIZE_THREAD__) && \
@@ -92,7 +120,7 @@ class Room {
 };
 
 TEST_F(OpenMpVariables, ThreadsThatCannotBeStartedAreAnErrorWithWhatToDo) {
-  const int before = threads_now();
+  const int before = settled_threads();
   ::setenv("OMP_NUM_THREADS", "200", 1);
   const Room room(std::size_t{100} << 20);
   try {
@@ -105,7 +133,7 @@ TEST_F(OpenMpVariables, ThreadsThatCannotBeStartedAreAnErrorWithWhatToDo) {
       EXPECT_NE(text.find(piece), std::string::npos) << piece << "\n" << text;
     EXPECT_EQ(e.code(), ExitCode::failure);
   }
-  EXPECT_EQ(threads_now(), before);
+  EXPECT_EQ(threads_when([before](int threads) { return threads == before; }), before);
   ::setenv("OMP_STACKSIZE", "64", 1);  // kilobytes
   EXPECT_NO_THROW(cpu::ThreadTrial(200));
   ::setenv("OMP_STACKSIZE", "8 M", 1);

@@ -69,8 +69,8 @@ class Supervised(Run):
         for child in children:
             try:
                 words = Path("/proc", child, "cmdline").read_bytes().split(b"\0")
-                # A part of it that outlives it has its words and not its session.
-                if len(words) > 1 and words[1].endswith(b"launch/mpirun") and os.getsid(int(child)) == int(child):
+                # Its guard, which outlives it, has its words and not its session.
+                if words[0].endswith(b"octet-mpirun") and os.getsid(int(child)) == int(child):
                     return int(child)
             except OSError:
                 continue
@@ -82,10 +82,11 @@ class Supervised(Run):
         for entry in filter(str.isdigit, os.listdir("/proc")):
             try:
                 words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
+                name = Path("/proc", entry, "comm").read_text().strip()
                 variables = Path("/proc", entry, "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            watches = self.mark in variables and words[:2] == [b"bash", b"-c"] and b"keep" in words[2]
+            watches = self.mark in variables and name == "octet-guard"
             keeps = b"--keep-memory" in words and f"OCTETRUN_MEMORY_FOLDER={self.memory}".encode() in variables
             if watches or keeps:
                 found.append(int(entry))

@@ -29,4 +29,17 @@ inline std::string printable(std::string_view text) {
   return out;
 }
 
+/// printable() of a text that is one line: line ends become \x0A.
+inline std::string printable_line(std::string_view text) {
+  std::string out;
+  for (const char c : printable(text)) {
+    if (c == '\n') {
+      out += "\\x0A";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
 }  // namespace octet

@@ -1,0 +1,199 @@
+#include "call.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "octet/base/error.h"
+#include "octet/base/printable.h"
+#include "octet/base/strings.h"
+#include "octet/launch/hosts.h"
+
+namespace octet::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+template <std::size_t N>
+bool is_one_of(const std::string& word, const std::array<const char*, N>& names) {
+  return std::ranges::any_of(names, [&](const char* name) { return word == name; });
+}
+
+constexpr std::array kHosts{"-H", "-host", "--host"};
+constexpr std::array kHostfiles{"-hostfile", "--hostfile", "-machinefile", "--machinefile"};
+constexpr std::array kRanks{"-np", "--np", "-n", "--n", "-c"};
+constexpr std::array kRanksPerHost{"-N", "-npernode", "--npernode", "-ppn"};
+constexpr std::array kWithEquals{"--host", "--hostfile", "--np", "--machinefile"};
+
+void require_hostfile(const std::string& path) {
+  // A pipe can be read only once, and mpirun reads it.
+  std::error_code none;
+  if (!fs::is_fifo(path, none) && !path.starts_with("/dev/fd/")) read_hostfile(path);
+}
+
+void require_ranks(const std::string& option, const std::string& value) {
+  if (count_of(value)) return;
+  throw Error({.what = "the number of ranks cannot be used",
+               .expected = "a whole number of at least 1 after " + option,
+               .found = value.empty() ? "nothing" : printable_line(value),
+               .where = "mpirun " + option + " " + printable_line(value),
+               .fix = "write " + option + " N",
+               .code = ExitCode::usage});
+}
+
+void require_hosts_of_environment(const Environment& environment) {
+  for (const char* name : {"OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile"}) {
+    const std::string& path = value_in(environment, name);
+    if (!path.empty() && path != "none") require_hostfile(path);
+  }
+  for (const char* name : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    const std::string& list = value_in(environment, name);
+    if (("," + list).find(",-") == std::string::npos) continue;
+    throw Error({.what = "a name of a host cannot be used",
+                 .expected = "names that begin with no -",
+                 .found = list,
+                 .where = std::string(name) + " in the environment",
+                 .fix = "correct the variable: ssh would take such a name as an option",
+                 .code = ExitCode::usage});
+  }
+}
+
+}  // namespace
+
+const std::string& value_in(const Environment& environment, const std::string& name) {
+  static const std::string nothing;
+  const auto found = environment.find(name);
+  return found == environment.end() ? nothing : found->second;
+}
+
+bool is_above(const Environment& environment, const std::string& name, int least) {
+  const std::optional<int> value = count_of(value_in(environment, name));
+  return value && *value > least;
+}
+
+std::string line_of(const Words& words) {
+  std::string line;
+  for (const std::string& word : words) line += (line.empty() ? "" : " ") + printable_line(word);
+  return line;
+}
+
+std::vector<std::string> files_of_program(const std::string& name, const Environment& environment) {
+  const auto may_execute = [](const std::string& path) {
+    std::error_code none;
+    return fs::is_regular_file(path, none) && ::access(path.c_str(), X_OK) == 0;
+  };
+  std::vector<std::string> found;
+  if (name.find('/') != std::string::npos) {
+    if (may_execute(name)) found.push_back(name);
+    return found;
+  }
+  for (const std::string& folder : split(value_in(environment, "PATH"), ':')) {
+    const std::string path = (folder.empty() ? "." : folder) + "/" + name;
+    if (may_execute(path)) found.push_back(path);
+  }
+  return found;
+}
+
+int require_usable_call(const Words& words, const Environment& environment) {
+  int ranks = 1;
+  bool before_program = true;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    std::string word = words[i];
+    if (word == ":") {
+      before_program = true;
+      continue;
+    }
+    if (!before_program) continue;
+    const bool has_next = i + 1 < words.size();
+    std::string value = has_next ? words[i + 1] : "";
+    bool is_next = has_next;
+    if (const std::size_t equals = word.find('=');
+        equals != std::string::npos && is_one_of(word.substr(0, equals), kWithEquals)) {
+      value = word.substr(equals + 1);
+      word.resize(equals);
+      is_next = false;
+    }
+    if (is_one_of(word, kHosts)) {
+      parse_host_list(value, word + " " + value);
+    } else if (is_one_of(word, kHostfiles)) {
+      require_hostfile(value);
+    } else if (is_one_of(word, kRanks) || is_one_of(word, kRanksPerHost)) {
+      require_ranks(word, value);
+      if (is_one_of(word, kRanks)) ranks = *count_of(value);
+    } else {
+      // The first word that is a program ends mpirun's options. Values of other options are no programs.
+      std::error_code none;
+      if (!word.starts_with('-') && !fs::is_directory(word, none) &&
+          !files_of_program(word, environment).empty())
+        before_program = false;
+      continue;
+    }
+    if (is_next) ++i;
+  }
+  require_hosts_of_environment(environment);
+  return ranks;
+}
+
+bool names_hosts(const Words& words, const Environment& environment) {
+  if (!value_in(environment, "OMPI_MCA_orte_default_hostfile").empty()) return true;
+  if (is_above(environment, "SLURM_NNODES", 1)) return true;
+  return std::ranges::any_of(
+      words, [](const std::string& word) { return is_one_of(word, kHosts) || is_one_of(word, kHostfiles); });
+}
+
+bool runs_trainer(const Words& words) {
+  const auto program = std::ranges::find_if(
+      words, [](const std::string& word) { return fs::path(word).filename() == "trainer"; });
+  return program != words.end() && (program + 1 == words.end() || *(program + 1) != "verify");
+}
+
+void require_limits(int ranks) {
+  struct Row {
+    __rlimit_resource resource;
+    rlim_t least;
+    const char* what;
+    const char* fix;
+  };
+  const std::array rows{
+      Row{RLIMIT_FSIZE, rlim_t{8} << 20, "bytes of a file", "ulimit -f 8192 or more"},
+      Row{RLIMIT_STACK, rlim_t{256} << 10, "bytes of stack", "ulimit -s 8192"},
+      Row{RLIMIT_NOFILE, 32 + 4 * static_cast<rlim_t>(ranks), "open files", "ulimit -n 4096"},
+      Row{RLIMIT_NPROC, 32, "processes and threads of a user", "ulimit -u 4096"},
+  };
+  for (const Row& row : rows) {
+    rlimit limit{};
+    if (::getrlimit(row.resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) continue;
+    // The limit of processes does not bind root.
+    if (limit.rlim_cur >= row.least || (row.resource == RLIMIT_NPROC && ::geteuid() == 0)) continue;
+    throw Error(
+        {.what = "a limit of the system is too low for mpirun and its ranks",
+         .expected = "at least " + std::to_string(row.least) + " " + row.what,
+         .found = std::to_string(limit.rlim_cur),
+         .where = "the limits of this shell (ulimit -a)",
+         .fix = std::string(row.fix) + " (/etc/security/limits.conf, or the limits of the container or job)",
+         .code = ExitCode::usage});
+  }
+}
+
+bool is_only_launcher(const Words& words, const std::string& called, const Environment& environment) {
+  const std::string& single = value_in(environment, "OCTETRUN_SINGLE");
+  const std::string& place = value_in(environment, "SLURM_PROCID");
+  const bool many = is_above(environment, "SLURM_STEP_NUM_TASKS", 1) && !place.empty();
+  if (!many || !(single.empty() || single == "0")) return true;
+  if (place != "0") return false;
+  const std::string& tasks = value_in(environment, "SLURM_STEP_NUM_TASKS");
+  throw Error(
+      {.what = "srun started " + tasks + " mpiruns: each would start a run of its own, all into one folder",
+       .expected = "one of them, which starts the ranks on all nodes of the job by itself",
+       .found = "SLURM_STEP_NUM_TASKS=" + tasks + ", SLURM_PROCID=0",
+       .where = "the environment",
+       .fix = "in a batch script or under salloc, without srun: " + called + " " + line_of(words) +
+              "\n            if each is meant to be a run of its own: OCTETRUN_SINGLE=1",
+       .code = ExitCode::usage});
+}
+
+}  // namespace octet::launch

@@ -1,0 +1,39 @@
+// The end of a job: what the user is told, and the exit code.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "call.h"
+#include "leftovers.h"
+#include "listener.h"
+#include "mpi.h"
+
+namespace octet::launch {
+
+/// A program that signal N ended has the code 128 + N.
+inline constexpr int kCodeOfSignal = 128;
+
+/// How a job ended.
+struct Ending {
+  int code = 0;             ///< mpirun's exit code, or 128 + N when signal N ended it
+  bool was_killed = false;  ///< a signal ended mpirun
+  pid_t mpirun = 0;
+  Mpi mpi = Mpi::open;
+  std::optional<int> stop;    ///< the signal that asked to stop
+  Cause cause = Cause::none;  ///< what mpirun's words said
+  Words words_of_ssh;         ///< in the order in which they came
+  Words words;                ///< arguments of launch/mpirun
+  std::string called;         ///< the name of launch/mpirun
+};
+
+/// Writes what the user is to know, removes what the job has left, and returns the exit code of
+/// launch/mpirun.
+int conclude(const Ending& ending, const Leftovers& leftovers,
+             const std::function<void(const std::string&)>& write);
+
+}  // namespace octet::launch

@@ -1,0 +1,302 @@
+#include "octet/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "delivery.h"
+#include "ending.h"
+#include "guard.h"
+#include "leftovers.h"
+#include "listener.h"
+#include "mpi.h"
+#include "octet/base/error.h"
+#include "octet/base/printable.h"
+#include "octet/launch/hosts.h"
+#include "requests.h"
+
+namespace octet::launch {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Writes to standard error. A reader that has gone takes nothing from the run.
+void write_error(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) {
+      pollfd file{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+      ::poll(&file, 1, -1);
+      continue;
+    }
+    if (n < 0) return;
+    text.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+int tell_exception(const std::exception& e) {
+  const std::optional<Problem> problem = problem_of(e);
+  write_error("error: " + printable(problem ? Error(*problem).what() : e.what()) + "\n");
+  return static_cast<int>(problem ? problem->code : ExitCode::failure);
+}
+
+/// Listens to mpirun in a thread: whoever reads standard error may be slow, and requests must not wait for
+/// it.
+class Listening {
+ public:
+  Listening(int file, std::string arguments, bool bar)
+      : file_(file),
+        listener_(std::move(arguments), bar, [](std::string_view text) { write_error(text); }),
+        thread_([this] { run(); }) {}
+  ~Listening() {
+    if (is_done_) {
+      thread_.join();
+    } else {
+      thread_.detach();  // the process ends soon
+    }
+  }
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+
+  bool mpi_has_failed() const { return mpi_has_failed_; }
+  /// Waits for the last lines. What ranks have left behind may hold the pipe: they are not waited for long.
+  /// Returns null when standard error takes nothing.
+  const Listener* finish() {
+    constexpr milliseconds kLines(2000), kReader(1000), kMoment(5);
+    const auto until = [&](milliseconds patience) {
+      const auto end = Clock::now() + patience;
+      while (!is_done_ && Clock::now() < end) std::this_thread::sleep_for(kMoment);
+      return is_done_.load();
+    };
+    if (until(kLines)) return &listener_;
+    is_ended_ = true;
+    return until(kReader) ? &listener_ : nullptr;
+  }
+
+ private:
+  void run() {
+    std::array<char, 65536> bytes{};
+    while (!is_ended_) {
+      constexpr int kLook = 100;
+      pollfd file{.fd = file_, .events = POLLIN, .revents = 0};
+      if (::poll(&file, 1, kLook) <= 0) continue;
+      const ssize_t n = ::read(file_, bytes.data(), bytes.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) break;
+      listener_.take({bytes.data(), static_cast<std::size_t>(n)});
+      if (listener_.mpi_has_failed()) mpi_has_failed_ = true;
+    }
+    listener_.finish();
+    is_done_ = true;
+  }
+
+  int file_;
+  std::atomic<bool> mpi_has_failed_ = false, is_ended_ = false, is_done_ = false;
+  Listener listener_;
+  std::thread thread_;
+};
+
+// Pointers to the texts, and a null pointer behind them, as exec takes them.
+std::vector<char*> pointers_to(Words& words) {
+  std::vector<char*> pointers;
+  pointers.reserve(words.size() + 1);
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+/// mpirun's process, in a session of its own: a terminal's Ctrl-C would make it kill the ranks.
+class Job {
+ public:
+  Job(const Mpirun& mpirun, const Settings& settings, const Words& words, const Requests& requests,
+      const Guard& guard);
+
+  /// Of standard error.
+  int output() const { return output_; }
+  pid_t pid() const { return pid_; }
+  /// Whether it has ended; then code() and was_killed() are known.
+  bool has_ended();
+  int code() const { return code_; }
+  bool was_killed() const { return was_killed_; }
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+  bool ended_ = false, was_killed_ = false;
+  int code_ = 0;
+};
+
+Job::Job(const Mpirun& mpirun, const Settings& settings, const Words& words, const Requests& requests,
+         const Guard& guard) {
+  Words arguments{mpirun.file};
+  arguments.insert(arguments.end(), settings.options.begin(), settings.options.end());
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  Words variables;
+  for (const auto& [name, value] : settings.variables) variables.push_back(name + "=" + value);
+  const std::vector<char*> argument_pointers = pointers_to(arguments),
+                           variable_pointers = pointers_to(variables);
+  std::array<int, 2> errors{}, started{};  // the second tells why exec failed
+  const bool piped = ::pipe2(errors.data(), O_CLOEXEC) == 0 && ::pipe2(started.data(), O_CLOEXEC) == 0;
+  if (piped) pid_ = ::fork();
+  if (piped && pid_ == 0) {
+    guard.watch(::getpid());
+    ::setsid();
+    requests.hand_over_to_mpirun();
+    ::dup2(errors[1], STDERR_FILENO);
+    ::execve(mpirun.file.c_str(), argument_pointers.data(), variable_pointers.data());
+    const int why = errno;
+    if (::write(started[1], &why, sizeof why) < 0) ::_exit(1);
+    ::_exit(1);
+  }
+  int why = errno;
+  bool failed = pid_ < 0;
+  if (!failed) {
+    ::close(errors[1]);
+    ::close(started[1]);
+    output_ = errors[0];
+    failed = ::read(started[0], &why, sizeof why) == static_cast<ssize_t>(sizeof why);
+    ::close(started[0]);
+  }
+  if (failed)
+    throw Error({.what = "mpirun cannot be started",
+                 .expected = "a program that this machine can run",
+                 .found = std::strerror(why),
+                 .where = printable_line(mpirun.file),
+                 .fix = "look at it, or name another one in OCTETRUN_MPIRUN_FILE",
+                 .code = ExitCode::usage});
+}
+
+bool Job::has_ended() {
+  int status = 0;
+  if (ended_ || ::waitpid(pid_, &status, WNOHANG) != pid_) return ended_;
+  was_killed_ = WIFSIGNALED(status);
+  code_ = was_killed_ ? kCodeOfSignal + WTERMSIG(status) : WEXITSTATUS(status);
+  return ended_ = true;
+}
+
+// Whether mpirun was sent a signal that asks it to end. It has them blocked, so that its ranks can save.
+bool was_asked_directly(pid_t mpirun) {
+  const std::uint64_t pending = signals_of(mpirun, "ShdPnd");
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    if ((pending >> (signal - 1) & 1) != 0) return true;
+  }
+  return false;
+}
+
+// Hands requests on, and ends a job that hangs, until mpirun has ended.
+void watch_over(Job& job, const Listening& listening, Requests& requests, Mpi mpi, bool hosts) {
+  constexpr milliseconds kLook(100), kFailed(5000), kBetweenHosts(300);
+  Delivery delivery(mpi, job.pid(), hosts);
+  SilentHost silent_host(job.pid());
+  std::optional<Clock::time_point> failed;
+  Clock::time_point looked{};
+  bool was_asked = false;
+  while (!job.has_ended()) {
+    pollfd file{.fd = requests.file(), .events = POLLIN, .revents = 0};
+    ::poll(&file, 1, static_cast<int>(kLook.count()));
+    for (const int signal : requests.take()) delivery.ask(signal == SIGUSR1 ? SIGUSR1 : SIGUSR2);
+    if (job.has_ended()) break;
+    if (!was_asked && was_asked_directly(job.pid())) {
+      was_asked = true;
+      delivery.ask(SIGUSR2);
+    }
+    delivery.deliver();
+    const auto now = Clock::now();
+    if (listening.mpi_has_failed() && !failed) failed = now;
+    // mpirun may wait for ever for the other ranks.
+    if (failed && now - *failed > kFailed) end_job(job.pid(), kMpiFailed);
+    if (hosts && now - looked > kBetweenHosts) {
+      looked = now;
+      if (silent_host.is_waited_for()) end_job(job.pid(), kHostSilent);
+    }
+  }
+}
+
+int run(const Words& words, const std::string& called, Environment environment) {
+  Requests requests;
+  const int ranks = require_usable_call(words, environment);
+  const bool named_hosts = names_hosts(words, environment);
+  require_limits(named_hosts ? 1 : ranks);
+  if (!is_only_launcher(words, called, environment)) return static_cast<int>(ExitCode::usage);
+  const auto stopped = [&] {
+    if (!requests.stop_is_asked()) return false;
+    write_error("stopped before the first step, as asked: nothing is lost\n");
+    return true;
+  };
+  if (stopped()) return static_cast<int>(ExitCode::preempted);
+  const Mpirun mpirun = find_mpirun(words, environment, requests);
+  if (stopped()) return static_cast<int>(ExitCode::preempted);
+  const Settings settings = settings_for(mpirun, words, std::move(environment), named_hosts, requests);
+  for (const std::string& warning : settings.warnings)
+    write_error("warning: " + printable_line(warning) + "\n");
+  if (stopped()) return static_cast<int>(ExitCode::preempted);
+
+  const auto began = std::chrono::system_clock::now();
+  Guard guard(settings.sessions, began);
+  Job job(mpirun, settings, words, requests, guard);
+  const bool hosts = settings.mpi == Mpi::open && named_hosts;
+  Listening listening(job.output(), line_of(words), settings.variables.contains("OCTETRUN_BAR_COLUMNS"));
+  watch_over(job, listening, requests, settings.mpi, hosts);
+  const Listener* heard = listening.finish();
+  const Leftovers leftovers(settings.sessions, job.pid(), began);
+  if (job.code() != 0) leftovers.remove_pmix_files();
+  requests.take();
+  const Ending ending{.code = job.code(),
+                      .was_killed = job.was_killed(),
+                      .mpirun = job.pid(),
+                      .mpi = settings.mpi,
+                      .stop = requests.stop(),
+                      .cause = heard == nullptr ? Cause::none : heard->cause(),
+                      .words_of_ssh = heard == nullptr ? Words{} : heard->words_of_ssh(),
+                      .words = words,
+                      .called = called};
+  const int code = conclude(ending, leftovers, [](const std::string& text) { write_error(text); });
+  guard.dismiss();
+  return code;
+}
+
+}  // namespace
+
+Environment environment_of(const char* const* variables) {
+  Environment environment;
+  for (; *variables != nullptr; ++variables) {
+    const std::string_view variable = *variables;
+    const std::size_t equals = variable.find('=');
+    if (equals != std::string_view::npos)
+      environment.emplace(variable.substr(0, equals), variable.substr(equals + 1));
+  }
+  return environment;
+}
+
+int launch(const Words& words, const std::string& called, Environment environment) {
+  try {
+    return run(words, called, std::move(environment));
+  } catch (const std::exception& e) {
+    return tell_exception(e);
+  }
+}
+
+int print_hostfile(const std::string& path) {
+  try {
+    for (const HostSlots& host : read_hostfile(path)) std::printf("%s %d\n", host.name.c_str(), host.slots);
+    return 0;
+  } catch (const std::exception& e) {
+    return tell_exception(e);
+  }
+}
+
+}  // namespace octet::launch

@@ -1,0 +1,139 @@
+#include "leftovers.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "octet/base/environment.h"
+#include "octet/launch/processes.h"
+
+namespace octet::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_own(const fs::path& path, struct stat* out = nullptr) {
+  struct stat st {};
+  const bool own = ::lstat(path.c_str(), &st) == 0 && st.st_uid == ::getuid();
+  if (out != nullptr) *out = st;
+  return own;
+}
+
+// Removes files that no process has mapped.
+void remove_unmapped(const std::vector<fs::path>& files) {
+  if (files.empty()) return;
+  std::vector<std::string> mapped;
+  for (const pid_t process : all_processes()) mapped.push_back(file_of(process, "maps"));
+  for (const fs::path& file : files) {
+    const bool is_mapped = std::ranges::any_of(
+        mapped, [&](const std::string& maps) { return maps.find(file.string()) != std::string::npos; });
+    std::error_code none;
+    if (!is_mapped) fs::remove(file, none);
+  }
+}
+
+// Ranks of a killed mpirun have the name of its folder: those of Open MPI 4 for a moment, others until they
+// end by themselves.
+std::vector<pid_t> ranks_of_folder(const std::string& folder) {
+  std::vector<pid_t> found;
+  for (const pid_t process : all_processes()) {
+    const std::string environment = file_of(process, "environ");
+    for (const char* name : {"OMPI_MCA_orte_jobfam_session_dir=", "PMIX_SERVER_TMPDIR="}) {
+      const std::string variable = name + folder + '\0';
+      const std::size_t at = environment.find(variable);
+      if (at != std::string::npos && (at == 0 || environment[at - 1] == '\0')) {
+        found.push_back(process);
+        break;
+      }
+    }
+  }
+  return found;
+}
+
+void remove_folder(const std::string& folder) {
+  constexpr int kLooks = 30;
+  constexpr std::chrono::milliseconds kBetween(100);
+  for (int look = 0; look < kLooks; ++look) {
+    const std::vector<pid_t> ranks = ranks_of_folder(folder);
+    if (ranks.empty()) break;
+    for (const pid_t rank : ranks) ::kill(rank, SIGKILL);
+    std::this_thread::sleep_for(kBetween);
+  }
+  std::error_code none;
+  fs::remove_all(folder, none);
+}
+
+fs::path folder_for_temporary_files() {
+  const char* tmp = environment_variable("TMPDIR");
+  return tmp == nullptr || *tmp == '\0' ? "/tmp" : tmp;
+}
+
+}  // namespace
+
+std::string short_host_name() {
+  std::array<char, 256> name{};
+  ::gethostname(name.data(), name.size() - 1);
+  const std::string whole(name.data());
+  return whole.substr(0, whole.find('.'));
+}
+
+Leftovers::Leftovers(std::string sessions, pid_t mpirun, std::chrono::system_clock::time_point began)
+    : sessions_(std::move(sessions)), mpirun_(mpirun), began_(began) {}
+
+bool Leftovers::clear_up() const {
+  std::vector<std::string> folders;
+  const std::string number = std::to_string(mpirun_);
+  if (!sessions_.empty()) {
+    folders.push_back(sessions_ + number);
+    // Open MPI 5.0.7 names it prterun.HOST.PROCESS.USER.
+    const fs::path parent = fs::path(sessions_).parent_path();
+    const std::string end = "." + number + "." + std::to_string(::getuid());
+    std::error_code none;
+    for (const auto& entry : fs::directory_iterator(parent, none)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("prterun.") && name.ends_with(end)) folders.push_back(entry.path().string());
+    }
+  }
+  bool found = false;
+  for (const std::string& folder : folders) {
+    if (!is_own(folder) || !fs::is_directory(folder)) continue;
+    found = true;
+    remove_folder(folder);
+  }
+  // A rank that is killed while it makes shared memory leaves memory that mpirun does not know of.
+  std::vector<fs::path> segments;
+  const std::time_t began = std::chrono::system_clock::to_time_t(began_);
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator("/dev/shm", none)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_segment = name.starts_with("vader_segment." + short_host_name()) ||
+                            name.starts_with("sm_segment." + short_host_name());
+    struct stat st {};
+    if (is_segment && is_own(entry.path(), &st) && st.st_mtime >= began) segments.push_back(entry.path());
+  }
+  remove_unmapped(segments);
+  remove_pmix_files();
+  return found;
+}
+
+void Leftovers::remove_pmix_files() const {
+  std::vector<fs::path> files;
+  const std::string begin = "pmix-gds-shmem." + short_host_name(), end = "." + std::to_string(mpirun_);
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(folder_for_temporary_files(), none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(begin) && name.ends_with(end) && is_own(entry.path())) files.push_back(entry.path());
+  }
+  remove_unmapped(files);
+}
+
+}  // namespace octet::launch

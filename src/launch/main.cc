@@ -1,0 +1,27 @@
+// octet-mpirun: what launch/mpirun runs. `--called NAME` as the first words names the script.
+// `--read-hostfile FILE` prints the hosts of a file, each with its number of ranks, for launch/check-hosts.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "octet/launch/launcher.h"
+
+int main(int argc, char** argv) {
+  std::vector<std::string> words(argv, argv + argc);
+  std::string called = words.empty() ? "octet-mpirun" : words.front();
+  if (!words.empty()) words.erase(words.begin());
+  if (words.size() > 1 && words.front() == "--called") {
+    called = words[1];
+    words.erase(words.begin(), words.begin() + 2);
+  }
+  if (words.size() == 2 && words.front() == "--read-hostfile") {
+    const int read = octet::launch::print_hostfile(words.back());
+    std::fflush(stdout);
+    return read;
+  }
+  const int code = octet::launch::launch(words, called, octet::launch::environment_of(environ));
+  // Without destructors: a thread may still wait for a reader of standard error.
+  ::_exit(code);
+}

@@ -1,0 +1,91 @@
+// Hostfiles and lists of hosts.
+#include "octet/launch/hosts.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "support/program.h"
+#include "support/temporary_folder.h"
+
+namespace octet::launch::hosts_test {
+namespace {
+
+std::string named(const std::vector<HostSlots>& hosts) {
+  std::string text;
+  for (const HostSlots& host : hosts) text += host.name + ":" + std::to_string(host.slots) + " ";
+  return text;
+}
+
+// The hosts, or what the message says.
+template <typename Read>
+std::string outcome_of(const Read& read) {
+  try {
+    return named(read());
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    EXPECT_FALSE(e.problem().fix.empty());
+    EXPECT_FALSE(e.problem().where.empty());
+    return e.problem().what;
+  }
+}
+
+TEST(Hosts, OfAFile) {
+  const test::TemporaryFolder folder("hosts");
+  struct Row {
+    std::string text, read;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"a slots=2\nb:3\nc\n", "a:2 b:3 c:1 "},
+           {"localhost slots = 2 # first\n\n# none\nroot@b slots=2 max_slots=4 \t\n",
+            "localhost:2 root@b:2 "},
+           {"a slots =2\tmax_slots= 3\n", "a:2 "},
+           {"[::1]:2\nlast:3", "[::1]:2:1 last:3 "},
+           {"a cpu=4\nb count=5\nc cpus=6", "a:4 b:5 c:6 "},
+           {"a slots=2\r\n", "the hostfile has line ends of Windows (CR LF), which mpirun cannot read"},
+           {"a slots=2 # the first",
+            "the last line of the hostfile is a comment without a line end, which mpirun cannot read"},
+           {"", "the hostfile names no host"},
+           {"# none\n\n", "the hostfile names no host"},
+           {"a slots=many\n", "a host has no number of ranks"},
+           {"a slots=0\n", "a host has no number of ranks"},
+           {"a slots=\n", "a host has no number of ranks"},
+           {"a slots=99999999\n", "a host has no number of ranks"},
+           {"a max_slots=x\n", "a host has no number of ranks"},
+           {"a:x\n", "a host has no number of ranks"},
+           {"a\n-oProxyCommand=x slots=2\n", "a name of a host cannot be used"},
+           {"me@-x\n", "a name of a host cannot be used"},
+           {"me@\n", "a name of a host cannot be used"},
+           {"\xef\xbb\xbflocalhost\n", "a name of a host has a character that no name of a host has"},
+           {"a;b\n", "a name of a host has a character that no name of a host has"},
+       }) {
+    test::spill(folder / "file", row.text);
+    EXPECT_EQ(outcome_of([&] { return read_hostfile(folder / "file"); }), row.read) << row.text;
+  }
+  EXPECT_EQ(outcome_of([&] { return read_hostfile(folder.path()); }), "the hostfile cannot be read");
+  EXPECT_EQ(outcome_of([&] { return read_hostfile(folder / "none"); }), "the hostfile cannot be read");
+}
+
+TEST(Hosts, OfAList) {
+  struct Row {
+    std::string list, read;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"a", "a:1 "},
+           {"a:2,b:*,c", "a:2 b:1 c:1 "},
+           {"fe80::1,b:2", "fe80::1:1 b:2 "},
+           {"", "no host is named"},
+           {"a,", "a name of a host cannot be used"},
+           {"a,-b", "a name of a host cannot be used"},
+           {"a:0", "a host has no number of ranks"},
+           {"a:many", "a host has no number of ranks"},
+           {"a b", "a name of a host has a character that no name of a host has"},
+       }) {
+    EXPECT_EQ(outcome_of([&] { return parse_host_list(row.list, "--host"); }), row.read) << row.list;
+  }
+}
+
+}  // namespace
+}  // namespace octet::launch::hosts_test
