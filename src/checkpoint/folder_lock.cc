@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -146,6 +147,23 @@ Words words_of(Held held) {
                .code = ExitCode::busy});
 }
 
+// Paths of the lock files that this process holds, which a handler of signals may read.
+std::array<std::atomic<const char*>, 8> held_files{};
+
+void hold(const char* path) {
+  for (auto& held : held_files) {
+    const char* none = nullptr;
+    if (held.compare_exchange_strong(none, path)) return;
+  }
+}
+
+void release(const char* path) {
+  for (auto& held : held_files) {
+    const char* same = path;
+    if (held.compare_exchange_strong(same, nullptr)) return;
+  }
+}
+
 }  // namespace
 
 class FolderLock::Impl {
@@ -156,6 +174,7 @@ class FolderLock::Impl {
         options_(options),
         self_(this_process()) {
     take();
+    hold(path_.c_str());
     beating_ = std::thread([this] { beat(); });
   }
 
@@ -166,6 +185,7 @@ class FolderLock::Impl {
     }
     wake_.notify_all();
     beating_.join();
+    release(path_.c_str());
     // While it is held: whoever opens the file now finds out that its name is gone.
     if (!lost_) ::unlink(path_.c_str());
   }
@@ -262,6 +282,7 @@ class FolderLock::Impl {
       const std::optional<Owner> owner = owner_in(path_);
       if (owner && !owner->same_process(self_)) {
         lost_ = true;
+        release(path_.c_str());
         return;
       }
       ++self_.beat;
@@ -291,6 +312,12 @@ FolderLock::~FolderLock() = default;
 
 void FolderLock::require_held() const {
   impl_->require_held();
+}
+
+void remove_held_lock_files() noexcept {
+  for (const auto& held : held_files) {
+    if (const char* path = held.load()) ::unlink(path);
+  }
 }
 
 }  // namespace octet::checkpoint

@@ -11,13 +11,9 @@ namespace octet {
 
 bool cuda_available(int, std::string* why_not) {
   if (why_not) {
-    *why_not = "this program was built without CUDA";
-    if (const std::string unused = nvidia_files_text(); !unused.empty()) {
-      *why_not +=
-          ", and " + unused + ": build it with -DOCTET_CUDA=ON to compute on GPUs, or set device: cpu";
-    } else if (const std::string others = amd_gpus_text(); !others.empty()) {
+    *why_not = built_without_cuda_text();
+    if (const std::string others = amd_gpus_text(); !others.empty() && nvidia_files().empty())
       *why_not += "; " + others;
-    }
   }
   return false;
 }

@@ -39,4 +39,11 @@ std::string nvidia_files_text(const std::string& root) {
          " (" + names + ")";
 }
 
+std::string built_without_cuda_text(const std::string& root) {
+  const std::string text = "this program was built without CUDA";
+  const std::string unused = nvidia_files_text(root);
+  if (unused.empty()) return text;
+  return text + ", and " + unused + ": build it with -DOCTET_CUDA=ON to compute on GPUs, or set device: cpu";
+}
+
 }  // namespace octet

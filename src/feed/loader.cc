@@ -6,6 +6,14 @@
 #include "octet/base/mapped_files.h"
 
 namespace octet::feed {
+namespace {
+
+// An empty micro-batch takes memory, too.
+std::int64_t counted_tokens(const runtime::HostBatch& batch) {
+  return std::max<std::int64_t>(64, batch.tokens());
+}
+
+}  // namespace
 
 void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::Items& items,
               std::int64_t item) {
@@ -45,13 +53,14 @@ runtime::HostBatch make_batch(const data::Encoded& set, const data::Items& items
 }
 
 Loader::Loader(const data::Encoded& set, const data::Items& items, const SampleOrder& order, const Deal& deal,
-               std::int64_t first_step, int ahead)
+               std::int64_t first_step, int ahead, std::int64_t most_tokens)
     : set_(set),
       items_(items),
       order_(order),
       deal_(deal),
       step_(first_step),
-      ahead_(static_cast<std::size_t>(std::max<std::int64_t>(ahead, deal.accumulation))),
+      ahead_(static_cast<std::size_t>(ahead)),
+      most_tokens_(most_tokens),
       thread_([this] { run(); }) {}
 
 Loader::~Loader() {
@@ -77,8 +86,9 @@ void Loader::run() {
         // A file that lost less than a page reads as zeros without a signal.
         require_mapped_files(FileSizes::always);
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [this] { return stop_ || ready_.size() < ahead_; });
+        changed_.wait(lock, [this] { return stop_ || !is_full(); });
         if (stop_) return;
+        tokens_ += counted_tokens(batch);
         ready_.push_back(std::move(batch));
         changed_.notify_all();
       }
@@ -93,8 +103,18 @@ void Loader::run() {
 std::exception_ptr Loader::failure() {
   std::unique_lock lock(mutex_);
   const auto step = static_cast<std::size_t>(deal_.accumulation);
-  changed_.wait(lock, [&] { return failure_ || ready_.size() >= step; });
+  changed_.wait(lock, [&] { return failure_ || ready_.size() >= step || is_full(); });
   return failure_;
+}
+
+bool Loader::is_full() const {
+  if (ready_.size() < ahead_) return false;
+  return ready_.size() >= static_cast<std::size_t>(deal_.accumulation) || tokens_ >= most_tokens_;
+}
+
+std::size_t Loader::waiting() {
+  const std::lock_guard lock(mutex_);
+  return ready_.size();
 }
 
 runtime::HostBatch Loader::next(double* waited_seconds) {
@@ -107,6 +127,7 @@ runtime::HostBatch Loader::next(double* waited_seconds) {
   if (ready_.empty()) std::rethrow_exception(failure_);
   runtime::HostBatch batch = std::move(ready_.front());
   ready_.pop_front();
+  tokens_ -= counted_tokens(batch);
   changed_.notify_all();
   return batch;
 }

@@ -14,6 +14,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/checkpoint/folder_lock.h"
 
 namespace octet::runtime {
 namespace {
@@ -68,6 +69,7 @@ class Line {
     const timespec moment{.tv_sec = 0, .tv_nsec = 300'000'000};
     ::nanosleep(&moment, nullptr);
   }
+  checkpoint::remove_held_lock_files();
   ::_exit(code);
 }
 

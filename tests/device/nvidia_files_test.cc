@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "octet/device/gpu_choice.h"
 #include "support/temporary_folder.h"
 
 namespace octet::nvidia_files_test {
@@ -52,6 +53,13 @@ TEST(NvidiaFiles, AreTheGpusThatTheKernelShows) {
     }
     EXPECT_EQ(nvidia_files(root.path()), shown.found);
     EXPECT_EQ(nvidia_files_text(root.path()), shown.text);
+    // What a build without CUDA makes of it: a warning if there are GPUs, and none if there are not.
+    const std::string why = built_without_cuda_text(root.path());
+    const GpuChoice choice =
+        choose_gpus({{.host = "here", .driver = !nvidia_files(root.path()).empty(), .why_not = why}});
+    EXPECT_EQ(choice.why_cpu, shown.found.empty() ? "" : why);
+    EXPECT_EQ((why.find("-DOCTET_CUDA=ON") != std::string::npos), !shown.found.empty()) << why;
+    EXPECT_TRUE((why.find(shown.text) != std::string::npos)) << why;
   }
 }
 

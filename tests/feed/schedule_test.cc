@@ -141,5 +141,25 @@ TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {
   for (std::size_t s = 5; s < 8; ++s) EXPECT_EQ(resumed[s], reference[s]);
 }
 
+// Memory does not grow with accumulation.
+TEST(Loader, HoldsAWholeStepOrAsManyTokensAsItMay) {
+  const data::Encoded set = test::set_of(1000, 9);
+  const data::Items items = data::one_each(set);
+  const auto held = [&](std::int64_t accumulation, std::int64_t most_tokens) {
+    const SampleOrder order{.items = items.size(), .global_batch = accumulation, .seed = 7};
+    Loader loader(set, items, order, {.micro = 1, .accumulation = accumulation}, 0, 2, most_tokens);
+    EXPECT_EQ(loader.failure(), nullptr);
+    std::size_t most = loader.waiting();
+    for (std::int64_t a = 0; a < accumulation; ++a) {
+      EXPECT_EQ(loader.next().items, 1);
+      most = std::max(most, loader.waiting());
+    }
+    return most;
+  };
+  EXPECT_EQ(held(1000, 64 * 1000), 1000U);
+  EXPECT_EQ(held(1000, 64 * 10), 10U);
+  EXPECT_EQ(held(1000, 1), 2U) << "always a few ahead";
+}
+
 }  // namespace
 }  // namespace octet::feed::schedule_test

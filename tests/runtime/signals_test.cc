@@ -1,13 +1,19 @@
 #include "octet/runtime/signals.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstdlib>
+#include <filesystem>
 #include <thread>
+
+#include "octet/checkpoint/folder_lock.h"
+#include "support/temporary_folder.h"
 
 namespace octet::runtime::signals_test {
 namespace {
@@ -87,6 +93,29 @@ TEST(SignalsDeathTest, RequestsAtTheStartOfTheProgramEndItWith76) {
     std::raise(SIGUSR2);
   };
   EXPECT_EXIT(command(), testing::ExitedWithCode(76), "stopped, as asked");
+}
+
+// A run that is stopped at once leaves no lock that others would wait for.
+TEST(Signals, WhatEndsTheProcessRemovesItsLockFile) {
+  const auto left = [](bool begun, int requests, int expected) {
+    const test::TemporaryFolder folder("signals_lock");
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const checkpoint::FolderLock lock(folder.path());
+      ::close(STDERR_FILENO);
+      Signals signals(0, true);
+      if (begun) signals.begin_steps();
+      for (int i = 0; i < requests; ++i) std::raise(SIGUSR2);
+      std::_Exit(0);
+    }
+    int status = 0;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(WEXITSTATUS(status), expected);
+    return std::filesystem::exists(folder.path() + "/octet.lock");
+  };
+  EXPECT_FALSE(left(false, 1, 76)) << "before the first step";
+  EXPECT_FALSE(left(true, 2, 128 + SIGUSR2)) << "asked twice";
+  EXPECT_TRUE(left(true, 1, 0)) << "a process that dies without a word";
 }
 
 // Requests come in the same instant where a process group, its launcher and a batch system all tell it: a

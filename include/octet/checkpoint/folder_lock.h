@@ -47,4 +47,7 @@ class FolderLock {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Removes the lock files of this process. For a handler of signals that ends the process: it only unlinks.
+void remove_held_lock_files() noexcept;
+
 }  // namespace octet::checkpoint

@@ -13,4 +13,7 @@ std::vector<std::string> nvidia_files(const std::string& root = "/");
 /// "this machine shows 2 NVIDIA GPUs (/dev/nvidia0, /dev/nvidia1)"; empty if it shows none.
 std::string nvidia_files_text(const std::string& root = "/");
 
+/// Why a program that was built without CUDA has no GPU, and what to do where the machine shows NVIDIA's.
+std::string built_without_cuda_text(const std::string& root = "/");
+
 }  // namespace octet

@@ -19,12 +19,14 @@ namespace octet::feed {
 void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::Items& items,
               std::int64_t item);
 
-/// Lays micro-batches flat on a thread of its own, a few ahead of the step.
+/// Lays micro-batches flat on a thread of its own, a few ahead of the step: a whole step of them, unless
+/// they have more than `most_tokens`. Each counts as at least 64 tokens.
 class Loader {
  public:
+  static constexpr std::int64_t kMostTokens = INT64_C(1) << 22;  ///< about 100 MiB
   /// `set` and `items` must outlive the loader. Starts at `first_step`.
   Loader(const data::Encoded& set, const data::Items& items, const SampleOrder& order, const Deal& deal,
-         std::int64_t first_step, int ahead = 8);
+         std::int64_t first_step, int ahead = 8, std::int64_t most_tokens = kMostTokens);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
@@ -32,11 +34,15 @@ class Loader {
   /// The next micro-batch in order (step by step, micro-batch by micro-batch); empty when a partial step has
   /// no items for it. `waited_seconds`, if given, is raised by the time the call had to wait.
   runtime::HostBatch next(double* waited_seconds = nullptr);
-  /// The Error that ended the laying out of micro-batches; null if there is none.
+  /// The Error that ended the laying out of micro-batches; null if there is none. Waits for the micro-batches
+  /// of a step, or for as many as the loader holds: next() throws what comes later.
   std::exception_ptr failure();
+  /// Micro-batches that are laid flat and not taken.
+  std::size_t waiting();
 
  private:
   void run();
+  bool is_full() const;  ///< holds as much as it may, under the lock
 
   const data::Encoded& set_;
   const data::Items& items_;
@@ -44,6 +50,8 @@ class Loader {
   Deal deal_;
   std::int64_t step_;
   std::size_t ahead_;
+  std::int64_t most_tokens_;
+  std::int64_t tokens_ = 0;  ///< of `ready_`
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<runtime::HostBatch> ready_;
