@@ -54,10 +54,14 @@ ColumnUse column_use(const DataSource& source) {
   }
   ColumnUse use;
   use.message_fields = {fields.begin(), fields.end()};
+  use.decides = std::ranges::any_of(fields, [&](const std::string& field) {
+    return field != format.role_tag && field != format.content_tag;
+  });
   for (const auto& [name, text] : texts) {
     const bool everywhere = format.kind != RowFormat::Kind::text && is_read_column(name);
     if (named.contains(name) || everywhere) {
       use.read.push_back(name);
+      use.decides |= !named.contains(name);
     } else if (text && std::ranges::find(format.media, name) == format.media.end()) {
       use.unread_texts.push_back(name);
     }

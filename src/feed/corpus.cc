@@ -40,8 +40,14 @@ void report_columns(const data::RowMix& mix) {
     const data::ColumnUse use = data::column_use(source);
     const std::string fields =
         use.message_fields.empty() ? "" : " (fields of messages: " + listed(use.message_fields) + ")";
-    log::debug("data set " + source.name + ": columns read: " + listed(use.read) + fields +
-               "; columns with texts that are not read: " + listed(use.unread_texts));
+    const std::string line = "data set " + source.name + ": columns read: " + listed(use.read) + fields +
+                             "; columns with texts that are not read: " + listed(use.unread_texts);
+    // The screen has what a user may not expect.
+    if (use.decides || !use.unread_texts.empty()) {
+      log::info(line);
+    } else {
+      log::debug(line);
+    }
   }
 }
 

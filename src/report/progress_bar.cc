@@ -126,9 +126,10 @@ bool ProgressBar::line_is_due() {
   const std::lock_guard lock(bar_mutex);
   if (terminal_) return true;
   const auto now = Clock::now();
-  if (printed_any_ && done_ < total_ && seconds_between(printed_, now) < pace_.line) return false;
+  const bool paced = printed_lines_ >= pace_.first_lines && done_ < total_;
+  if (paced && seconds_between(printed_, now) < pace_.line) return false;
   printed_ = now;
-  printed_any_ = true;
+  ++printed_lines_;
   return true;
 }
 

@@ -206,7 +206,10 @@ Json Reporter::state() const {
 void Reporter::start() {
   const RunFacts& f = impl_->facts;
   const auto line = [](const std::string& name, const std::string& value) {
-    log::debug("  " + name + " = " + value);
+    // Names of Hugging Face that tools look for on the screen.
+    const bool looked_for =
+        name == "Num examples" || name.starts_with("Total train") || name.ends_with("parameters");
+    (looked_for ? log::info : log::debug)("  " + name + " = " + value);
   };
   log::info("***** Running training *****");
   std::size_t width = 0;

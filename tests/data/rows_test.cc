@@ -301,6 +301,20 @@ TEST_F(Rows, ColumnsThatAreReadAndThatAreNotAreListed) {
   EXPECT_EQ(use.read, (std::vector<std::string>{"enable_thinking", "messages", "system"}));
   EXPECT_EQ(use.unread_texts, (std::vector<std::string>{"late", "prompt", "source", "tags"}));
   EXPECT_EQ(use.message_fields, std::vector<std::string>());
+  const std::pair<const char*, bool> kDecides[] = {
+      {R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"id":"1"})", false},
+      {R"({"messages":[{"role":"user","content":"q","name":"n"}],"system":"s"})", false},
+      {R"({"messages":[{"role":"assistant","content":"a","weight":0}]})", true},
+      {R"({"messages":[{"role":"assistant","content":"","function_call":{"name":"f"}}]})", true},
+      {R"({"messages":[{"role":"assistant","content":"a","reasoning_content":"r"}]})", true},
+      {R"({"messages":[{"role":"user","content":"q"}],"chat_template_kwargs":{"enable_thinking":false}})",
+       true},
+      {R"({"conversations":[{"from":"human","value":"q","weight":null}]})", false},
+      {R"({"prompt":"q","completion":"a"})", false}};
+  for (const auto& [row, decides] : kDecides) {
+    write("d.jsonl", row);
+    EXPECT_EQ(column_use(open("d.jsonl")[0]).decides, decides) << row;
+  }
   write("c.jsonl",
         R"({"messages":[{"role":"user","content":"q","name":"n"},{"role":"assistant","content":null,)"
         R"("function_call":{"name":"f","arguments":"{}"},"weight":1,"thinking":null,"id":"1"}]})");

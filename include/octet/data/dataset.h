@@ -118,6 +118,8 @@ struct DataSource {
 struct ColumnUse {
   std::vector<std::string> read, unread_texts;
   std::vector<std::string> message_fields;  ///< fields of messages that are read
+  /// Columns or fields decide how texts are trained: enable_thinking, weight, function_call.
+  bool decides = false;
 };
 
 /// Looks at the first rows of each file.
