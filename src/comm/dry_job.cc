@@ -19,6 +19,10 @@ class DryChannel final : public Channel {
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
     return std::vector<std::string>(static_cast<std::size_t>(place_.size), bytes);
   }
+  // A plan may have a million ranks.
+  std::vector<std::int64_t> all_gather_int(std::int64_t value) override {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(place_.size), value);
+  }
 
  private:
   Place place_;
@@ -69,6 +73,9 @@ class DryJob final : public Job {
   std::string broadcast(const std::string& bytes, int root) override { return main_.broadcast(bytes, root); }
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
     return main_.all_gather_bytes(bytes);
+  }
+  std::vector<std::int64_t> all_gather_int(std::int64_t value) override {
+    return main_.all_gather_int(value);
   }
   std::unique_ptr<Channel> channel(const std::string&) override {
     return std::make_unique<DryChannel>(main_);

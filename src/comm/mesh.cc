@@ -71,9 +71,10 @@ int Mesh::coordinate(const std::string& axis, int rank) const {
 }
 
 Group Mesh::group(const std::string& axis, int rank) const {
-  const int own = coordinate(axis, rank), step = stride(find(axis));
+  const int own = coordinate(axis, rank), step = stride(find(axis)), count = size(axis);
   Group group{.name = axis, .ranks = {}};
-  for (int i = 0; i < size(axis); ++i) group.ranks.push_back(rank + (i - own) * step);
+  group.ranks.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) group.ranks.push_back(rank + (i - own) * step);
   return group;
 }
 

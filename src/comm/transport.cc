@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <unordered_map>
 
 #include "octet/base/error.h"
 
@@ -26,14 +27,11 @@ int tag_of(Kind kind, unsigned sequence) {
 
 void set_nodes(Place& place, const std::vector<int>& node_of) {
   check(static_cast<int>(node_of.size()) == place.size, "every rank is on a node");
-  std::vector<int> seen;
+  std::unordered_map<int, int> seen;
   place.node_of.clear();
   place.local_rank = place.local_size = 0;
-  for (const int node : node_of) {
-    const auto found = std::ranges::find(seen, node);
-    place.node_of.push_back(static_cast<int>(found - seen.begin()));
-    if (found == seen.end()) seen.push_back(node);
-  }
+  for (const int node : node_of)
+    place.node_of.push_back(seen.emplace(node, static_cast<int>(seen.size())).first->second);
   place.nodes = static_cast<int>(seen.size());
   place.node = place.node_of[static_cast<std::size_t>(place.rank)];
   for (int rank = 0; rank < place.size; ++rank) {

@@ -39,7 +39,7 @@ class Channel {
   /// Every rank's bytes on every rank, by rank.
   virtual std::vector<std::string> all_gather_bytes(const std::string& bytes) = 0;
   void barrier() { all_gather_bytes({}); }
-  std::vector<std::int64_t> all_gather_int(std::int64_t value);
+  virtual std::vector<std::int64_t> all_gather_int(std::int64_t value);
   std::int64_t all_min(std::int64_t value);
   std::int64_t all_max(std::int64_t value);
   std::int64_t all_sum(std::int64_t value);
