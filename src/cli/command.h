@@ -27,6 +27,7 @@ int export_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
 int lint_command(const Arguments& arguments);
+int schema_command(const Arguments& arguments);
 int verify_command(const Arguments& arguments);
 int gpu_info_command(const Arguments& arguments);
 int compare_command(const Arguments& arguments);

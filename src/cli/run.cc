@@ -45,6 +45,8 @@ const std::vector<Command>& commands() {
        CommandPlace::one_rank},
       {"lint", "look for mistakes and doubtful settings in a configuration", lint_command,
        CommandPlace::one_rank},
+      {"schema", "print a JSON Schema of the configuration, for editors", schema_command,
+       CommandPlace::one_rank},
       {"verify", "check what a run needs of this machine", verify_command},
       {"compare", "show runs side by side, from their logs", compare_command, CommandPlace::one_rank},
       {"bench", "measure training steps of a model's shape on random tokens", bench_command},

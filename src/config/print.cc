@@ -220,7 +220,13 @@ std::string reference_markdown() {
          "Find a key by name in the [index](#index). Keys of other trainers are on separate pages:\n"
          "[LLaMA-Factory](from_llamafactory.md), [axolotl](from_axolotl.md), [SFT-Play and "
          "verl](from_sft_play_and_verl.md),\n[DeepSpeed](deepspeed.md). This page is generated from the "
-         "tables in `src/config`.\n" +
+         "tables in `src/config`.\n\n"
+         "[config.schema.json](config.schema.json) is a JSON Schema of the same tables; `trainer schema` "
+         "prints "
+         "it. An editor with\nyaml-language-server completes and checks keys if the first line of your file "
+         "names the schema:\n\n"
+         "    # yaml-language-server: $schema=/path/to/octet/docs/config.schema.json\n\n"
+         "The schema expects words such as `cosine` in small letters. The program also accepts capitals.\n" +
          tables_of_keys() + "\n## Index\n\n" + index_of_keys();
 }
 

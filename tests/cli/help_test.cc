@@ -10,9 +10,9 @@
 namespace octet::test::help_test {
 namespace {
 
-const std::vector<std::string> kCommands = {"train",    "encode",   "probe",      "inspect",  "export",
-                                            "generate", "plan",     "lint",       "verify",   "compare",
-                                            "bench",    "gpu-info", "quickstart", "supervise"};
+const std::vector<std::string> kCommands = {"train",    "encode", "probe",    "inspect",    "export",
+                                            "generate", "plan",   "lint",     "schema",     "verify",
+                                            "compare",  "bench",  "gpu-info", "quickstart", "supervise"};
 
 void expect_in(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in:\n" << text;

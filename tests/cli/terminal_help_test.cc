@@ -56,7 +56,7 @@ TEST(TerminalHelp, FitsTerminalsFromFortyColumnsOn) {
   std::vector<std::vector<std::string>> calls{
       {"--help"}, {"train", "--help"}, {"--help", "learning_rate"}, {"--help", "fp8_fallback"}};
   for (const char* command : {"encode", "probe", "inspect", "export", "generate", "plan", "lint", "verify",
-                              "compare", "bench", "gpu-info", "quickstart", "supervise"}) {
+                              "compare", "bench", "gpu-info", "schema", "quickstart", "supervise"}) {
     calls.push_back({command, "--help"});
   }
   for (const auto& call : calls) {

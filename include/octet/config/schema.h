@@ -92,5 +92,7 @@ std::string meaning_text(const Field& field);
 
 /// Returns docs/config.md.
 std::string reference_markdown();
+/// Returns the JSON Schema of a configuration, docs/config.schema.json.
+std::string json_schema();
 
 }  // namespace octet::config
