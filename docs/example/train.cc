@@ -14,7 +14,7 @@ int main() {
     const config::Config config =
         config::load_text("bf16: true", "example", {}, {.for_training = false}).config;
 
-    // A micro-batch: documents one behind the other; every token but the first of each is predicted.
+    // A micro-batch is a row of documents. Each token is predicted, except the first of a document.
     std::vector<std::int32_t> ids(64);
     std::iota(ids.begin(), ids.end(), 100 * session.place().rank);
     runtime::HostBatch batch{.cu_seqlens = {0}};
