@@ -346,6 +346,8 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
                           require_finite(name, out, count, options.dtype, checkpoint);
                         } else {
                           others->read(name, begin, count, out);
+                          require_finite(name, out, count, options.dtype, folder,
+                                         "take weights of the base model without such values");
                         }
                       });
 }

@@ -34,7 +34,7 @@ std::optional<std::int64_t> first_not_finite(const float* values, std::int64_t c
 }
 
 void require_finite(const std::string& tensor, const float* values, std::int64_t count, DType dtype,
-                    const std::string& where) {
+                    const std::string& where, const std::string& fix) {
   const auto wrong = first_not_finite(values, count, dtype);
   if (!wrong) return;
   const float value = values[*wrong];
@@ -43,8 +43,7 @@ void require_finite(const std::string& tensor, const float* values, std::int64_t
                .expected = "finite values that " + std::string(name_of(dtype)) + " holds",
                .found = std::to_string(value),
                .where = where + ", tensor '" + tensor + "'",
-               .fix = finite ? "export in a wider dtype: --export_dtype bfloat16 or float32"
-                             : "take an earlier checkpoint, and lower learning_rate",
+               .fix = finite ? "export in a wider dtype: --export_dtype bfloat16 or float32" : fix,
                .code = ExitCode::usage});
 }
 

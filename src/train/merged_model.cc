@@ -42,9 +42,10 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   return checkpoint::export_model(
       whole, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
         base.read(name, begin, count, out);
-        const bool finite_base = !checkpoint::first_not_finite(out, count, options.dtype);
+        checkpoint::require_finite(name, out, count, options.dtype, options.source_folder,
+                                   "take weights of the base model without such values");
         added.add_to(name, begin, count, out);
-        if (finite_base) checkpoint::require_finite(name, out, count, options.dtype, adapters.back());
+        checkpoint::require_finite(name, out, count, options.dtype, adapters.back());
       });
 }
 

@@ -160,6 +160,24 @@ TEST_F(Export, AWeightThatIsNotFiniteIsWrittenNowhere) {
   }
 }
 
+TEST_F(Export, ACopiedWeightThatIsNotFiniteIsWrittenNowhere) {
+  on_ranks(1, [&](comm::Channel& channel) {
+    CheckpointContents contents;
+    contents.slices.push_back({"model.norm.weight", DType::f32, {3}, 0, 3, embedding_.data()});
+    save(channel, scratch_ / "part", contents);
+  });
+  for (const auto& [value, dtype] :
+       {std::pair{NAN, DType::f32}, {-INFINITY, DType::bf16}, {70000.0f, DType::f16}}) {
+    std::vector<float> head = {1.0f, value, 3.5f};
+    const std::vector<TensorSlice> slices{{"lm_head.weight", DType::f32, {3}, 0, 3, head.data()}};
+    write_safetensors(scratch_ / "source/model.safetensors", slices);
+    ExportOptions part = options(dtype);
+    part.rest_from_source = true;
+    EXPECT_ERROR("tensor 'lm_head.weight'", export_checkpoint(part, scratch_ / "part/checkpoint-0"));
+    EXPECT_FALSE(path_exists(scratch_ / "out")) << value;
+  }
+}
+
 TEST_F(Export, ATiedHeadIsNotWrittenTwice) {
   put(scratch_ / "source/config.json", R"({"tie_word_embeddings": true})");
   run(options(DType::bf16));

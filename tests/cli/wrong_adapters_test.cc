@@ -1,11 +1,13 @@
 // Adapters that cannot be: each with its own message, on one rank and in turn on two, of which one prints it,
 // and no file is written.
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <map>
 
 #include "cli/adapter_task.h"
 #include "cli/turns.h"
+#include "cli/weights.h"
 #include "octet/base/json.h"
 
 namespace octet::test::wrong_adapters_test {
@@ -199,6 +201,22 @@ TEST_F(WrongAdapters, ResumedRunsOfOthers) {
   bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
   spill(weights, bytes);
   expect_refused("model_name_or_path=" + (folder() / "other"), "base model's weights", "run");
+}
+
+TEST_F(WrongAdapters, MergesIntoABaseThatIsNotFinite) {
+  for (const float value : {NAN, INFINITY, -INFINITY}) {
+    const std::string base = folder() / "odd_base";
+    fs::copy(adapter_base(), base, fs::copy_options::recursive | fs::copy_options::overwrite_existing);
+    Weights weights = read_weights(base);
+    weights.at("model.norm.weight").values.back() = value;
+    write_weights(base, weights);
+    const Outcome run = trainer("export " + (folder() / "good") + " " + (folder() / "odd_merged") +
+                                " --merge --model " + base);
+    EXPECT_EQ(run.code, 64) << run.err;
+    EXPECT_NE(run.err.find(base + ", tensor 'model.norm.weight'"), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find("take weights of the base model without such values"), std::string::npos);
+    EXPECT_FALSE(fs::exists(folder() / "odd_merged/model.safetensors")) << value;
+  }
 }
 
 TEST_F(WrongAdapters, MergesWithoutABase) {

@@ -13,8 +13,10 @@ namespace octet::checkpoint {
 std::optional<std::int64_t> first_not_finite(const float* values, std::int64_t count,
                                              DType dtype = DType::f32);
 
-/// Throws Error (usage) for such a value. `where` names the checkpoint or file that the values come from.
+/// Throws Error (usage) for such a value. `where` names the checkpoint or file that the values come from, and
+/// `fix` what to do if the value itself is not finite.
 void require_finite(const std::string& tensor, const float* values, std::int64_t count, DType dtype,
-                    const std::string& where);
+                    const std::string& where,
+                    const std::string& fix = "take an earlier checkpoint, and lower learning_rate");
 
 }  // namespace octet::checkpoint

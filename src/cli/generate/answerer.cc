@@ -8,6 +8,7 @@
 #include "generate/cache_size.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
+#include "octet/device/out_of_memory.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
 
@@ -109,9 +110,16 @@ Answerer::Answerer(runtime::Session& session, generate::Team* team, const Genera
     decoder.cache_bytes =
         static_cast<std::size_t>(session.job().all_min(static_cast<std::int64_t>(decoder.cache_bytes)));
   session.job().together([&] {
-    decoder_ = team != nullptr ? std::make_unique<generate::Decoder>(session.device(), *team, decoder)
-                               : std::make_unique<generate::Decoder>(session.device(), session.job(),
-                                                                     session.data(), decoder);
+    try {
+      decoder_ = team != nullptr ? std::make_unique<generate::Decoder>(session.device(), *team, decoder)
+                                 : std::make_unique<generate::Decoder>(session.device(), session.job(),
+                                                                       session.data(), decoder);
+    } catch (const Error& error) {
+      if (!is_out_of_memory(error)) throw;
+      Problem problem = error.problem();
+      problem.fix = "lower --batch, --max-length, --max-num-batched-tokens or --kv-cache-bytes";
+      throw Error(problem);
+    }
   });
   session.job().together([&] {
     if (tells_) fingerprint_ = source.fingerprint();

@@ -95,7 +95,8 @@ KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, st
                  .expected = "at least one sequence of one token that fits memory",
                  .found = std::to_string(slots) + " sequences of " + std::to_string(capacity) +
                           " tokens in " + std::to_string(pages) + " pages of " + std::to_string(page_tokens),
-                 .fix = "lower the batch or --max-length"});
+                 .fix = "lower --batch, --max-length or --kv-cache-bytes",
+                 .code = ExitCode::usage});
   }
   const auto rows = static_cast<std::size_t>(pages * page_tokens);
   const auto reserve = [&](std::vector<Part>& parts) {
