@@ -64,6 +64,10 @@ void tell(int signal, siginfo_t* info, void*) {
 
 void tell_of_faults(bool print) {
   tells = print;
+  // The handler needs another stack when that of the main thread has run out.
+  static char stack[std::size_t{64} << 10];
+  const stack_t other{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof stack};
+  ::sigaltstack(&other, nullptr);
   for (const int signal : {SIGSEGV, SIGILL}) {
     struct sigaction before {};
     if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;

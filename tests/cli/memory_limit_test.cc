@@ -49,5 +49,20 @@ TEST(MemoryLimits, OfEveryCommandGiveOneMessageAndADocumentedCode) {
   }
 }
 
+TEST(StackLimits, EndNoCommandWithoutAMessage) {
+  const Task& task = Task::get();
+  const TemporaryFolder folder("stack_limits");
+  for (const std::string& command :
+       {"lint " + task.config(), "plan " + task.config() + " output_dir=" + (folder / "plan"),
+        "encode " + task.config(), std::string("plan llama-3.1-8b card=h100"),
+        task.train(folder / "run", "max_steps=1 device=cpu")}) {
+    const Outcome outcome = shell("ulimit -s 64; " OCTET_TRAINER " " + command + " < /dev/null", 60);
+    SCOPED_TRACE(command + "\n" + outcome.both());
+    if (outcome.code <= 128) continue;
+    EXPECT_EQ(errors_in(outcome), 1);
+    EXPECT_NE(outcome.err.find("look at the limits (ulimit -a: stack"), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace octet::test::memory_limit_test
