@@ -143,7 +143,7 @@ bool ExpressionParser::is_operand() const {
   static constexpr std::array<std::string_view, 7> kWords{"and", "or", "if", "else", "in", "not", "is"};
   if (now().kind == Token::Kind::name) return std::ranges::find(kWords, now().text) == kWords.end();
   return now().kind == Token::Kind::string || now().kind == Token::Kind::integer ||
-         now().kind == Token::Kind::real;
+         now().kind == Token::Kind::real || is(Token::Kind::sign, "[") || is(Token::Kind::sign, "{");
 }
 
 Arguments ExpressionParser::arguments() {

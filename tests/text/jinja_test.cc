@@ -55,6 +55,10 @@ INSTANTIATE_TEST_SUITE_P(
              "{{ loop.length }} {% endfor %}",
              "10TrueFalse3 21FalseFalse3 32FalseTrue3 "},
         Case{"loop_filter", "{% for i in range(9) if i % 3 == 1 %}{{ i }}{% else %}none{% endfor %}", "147"},
+        Case{"tests_of_lists",
+             "{{ 3 is in [1, 3] }}{{ 3 is not in [1] }}{{ 'a' is in {'a': 1} }}{{ [1] is eq [1] }}"
+             "{{ 'x' if 2 is in [1] else 'y' }}",
+             "TrueTrueTrueTruey"},
         Case{"loop_else", "{% for i in [] %}{{ i }}{% else %}none{% endfor %}", "none"},
         Case{"break",
              "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}"
