@@ -63,6 +63,10 @@ constexpr std::array<std::string_view, 13> kColumns{
 constexpr std::array<std::string_view, 9> kLists{"data",  "rows",    "examples", "instances", "items",
                                                  "train", "records", "samples",  "dataset"};
 
+// The names of lists that are parts of one row.
+constexpr std::array<std::string_view, 6> kParts{"segments", "turns",    "conversation",
+                                                 "dialog",   "dialogue", "history"};
+
 template <typename Names>
 bool contains(const Names& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
@@ -70,6 +74,7 @@ bool contains(const Names& names, std::string_view name) {
 
 // Whether a list of this name, whose first object is this text, holds rows rather than messages.
 bool holds_rows(std::string_view name, std::string_view first) {
+  if (contains(kParts, name)) return false;
   try {
     const Json row = parse_json_digits(first, "row");
     if (!row.is_object() || row.contains("role") || row.contains("from")) return false;

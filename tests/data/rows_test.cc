@@ -122,7 +122,10 @@ TEST_F(Rows, AWholeJsonTextGivesItsRowsWhateverItsName) {
   EXPECT_EQ(open_rows(write("c.json", R"({"messages": [{"role": "user"}]})"))->row(0)["messages"].size(), 1u)
       << "a row, not a list of rows";
   for (const char* row : {R"({"talk": [{"role": "user", "content": "q"}]})",
-                          R"({"talk": [{"from": "human"}]})", R"({"q": "a", "marks": [{"by": "x"}]})"})
+                          R"({"talk": [{"from": "human"}]})", R"({"q": "a", "marks": [{"by": "x"}]})",
+                          R"({"segments": [{"text": "a", "label": false}, {"text": "b", "label": true}]})",
+                          R"({"conversation": [{"input": "q", "output": "a"}]})",
+                          R"({"turns": [{"prompt": "q", "completion": "a"}], "id": 3})"})
     EXPECT_EQ(open_rows(write("c.json", row))->row(0), parse_json(row, "row")) << "a row";
   EXPECT_EQ(open_rows(write("d.jsonl", "[1]\n[2]\n"))->size(), 2) << "lists as rows";
   for (const char* name : {"e.json", "e.jsonl"}) {
