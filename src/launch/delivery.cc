@@ -165,9 +165,10 @@ void Delivery::force_stop() {
 // third time is enough, after one and a half seconds.
 bool SilentHost::is_waited_for() {
   constexpr int kTimes = 7, kTimesAfterRanks = 3;
-  const bool has_ranks = has_ranks_below(mpirun_);
-  had_ranks_ = had_ranks_ || has_ranks;
+  constexpr int kLooksBetween = 10;  // to look for ranks reads a file of every process
+  if (!had_ranks_ && looks_++ % kLooksBetween == 0) had_ranks_ = has_ranks_below(mpirun_);
   if (!has_sent_again(mpirun_, kTimesAfterRanks, nullptr)) return false;
+  const bool has_ranks = has_ranks_below(mpirun_);
   const std::set<std::string> sockets = sockets_of(mpirun_);
   return has_sent_again(mpirun_, had_ranks_ && !has_ranks ? kTimesAfterRanks : kTimes, &sockets);
 }

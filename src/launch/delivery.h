@@ -66,6 +66,7 @@ class SilentHost {
  private:
   pid_t mpirun_;
   bool had_ranks_ = false;
+  int looks_ = 0;
 };
 
 }  // namespace octet::launch

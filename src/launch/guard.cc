@@ -68,9 +68,13 @@ Guard::Guard(const std::string& sessions, std::chrono::system_clock::time_point 
   // Whoever waits for the end of launch/mpirun's output does not wait for the guard.
   const int nothing = ::open("/dev/null", O_RDWR);
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, file);
-  constexpr int kFirstOther = STDERR_FILENO + 1, kKept = kFirstOther;
+  // Nor does the guard hold its own pipe open, or files of whoever called launch/mpirun.
+  ::close(ends[1]);
+  constexpr int kKept = STDERR_FILENO + 1, kUsualFiles = 1024;
   if (ends[0] != kKept) ::dup2(ends[0], kKept);
-  ::close_range(kKept + 1, ~0U, 0);
+  if (::close_range(kKept + 1, ~0U, 0) != 0) {  // Linux before 5.9
+    for (int file = kKept + 1; file < kUsualFiles; ++file) ::close(file);
+  }
   keep_watch(kKept, sessions, began);
   ::_exit(0);
 }

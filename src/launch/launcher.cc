@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -55,60 +56,60 @@ int tell_exception(const std::exception& e) {
 }
 
 /// Listens to mpirun in a thread: whoever reads standard error may be slow, and requests must not wait for
-/// it.
+/// it. The thread has a share of all that it uses, since it may outlive this object.
 class Listening {
  public:
   Listening(int file, std::string arguments, bool bar)
-      : file_(file),
-        listener_(std::move(arguments), bar, [](std::string_view text) { write_error(text); }),
-        thread_([this] { run(); }) {}
-  ~Listening() {
-    if (is_done_) {
-      thread_.join();
-    } else {
-      thread_.detach();  // the process ends soon
-    }
+      : state_(std::make_shared<State>(file, std::move(arguments), bar)) {
+    std::thread([state = state_] { state->run(); }).detach();
   }
-  Listening(const Listening&) = delete;
-  Listening& operator=(const Listening&) = delete;
 
-  bool mpi_has_failed() const { return mpi_has_failed_; }
+  bool mpi_has_failed() const { return state_->mpi_has_failed; }
   /// Waits for the last lines. What ranks have left behind may hold the pipe: they are not waited for long.
   /// Returns null when standard error takes nothing.
   const Listener* finish() {
-    constexpr milliseconds kLines(2000), kReader(1000), kMoment(5);
-    const auto until = [&](milliseconds patience) {
-      const auto end = Clock::now() + patience;
-      while (!is_done_ && Clock::now() < end) std::this_thread::sleep_for(kMoment);
-      return is_done_.load();
-    };
-    if (until(kLines)) return &listener_;
-    is_ended_ = true;
-    return until(kReader) ? &listener_ : nullptr;
+    constexpr milliseconds kLines(2000), kReader(1000);
+    if (is_done_within(kLines)) return &state_->listener;
+    state_->is_ended = true;
+    return is_done_within(kReader) ? &state_->listener : nullptr;
   }
 
  private:
-  void run() {
-    std::array<char, 65536> bytes{};
-    while (!is_ended_) {
-      constexpr int kLook = 100;
-      pollfd file{.fd = file_, .events = POLLIN, .revents = 0};
-      if (::poll(&file, 1, kLook) <= 0) continue;
-      const ssize_t n = ::read(file_, bytes.data(), bytes.size());
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) break;
-      listener_.take({bytes.data(), static_cast<std::size_t>(n)});
-      if (listener_.mpi_has_failed()) mpi_has_failed_ = true;
-    }
-    listener_.finish();
-    is_done_ = true;
+  struct State {
+    State(int pipe, std::string arguments, bool bar)
+        : file(pipe), listener(std::move(arguments), bar, [](std::string_view text) { write_error(text); }) {}
+    void run();
+
+    const int file;
+    std::atomic<bool> mpi_has_failed = false, is_ended = false, is_done = false;
+    Listener listener;
+  };
+
+  bool is_done_within(milliseconds patience) const {
+    constexpr milliseconds kMoment(5);
+    const auto end = Clock::now() + patience;
+    while (!state_->is_done && Clock::now() < end) std::this_thread::sleep_for(kMoment);
+    return state_->is_done;
   }
 
-  int file_;
-  std::atomic<bool> mpi_has_failed_ = false, is_ended_ = false, is_done_ = false;
-  Listener listener_;
-  std::thread thread_;
+  std::shared_ptr<State> state_;
 };
+
+void Listening::State::run() {
+  std::array<char, 65536> bytes{};
+  while (!is_ended) {
+    constexpr int kLook = 100;
+    pollfd readable{.fd = file, .events = POLLIN, .revents = 0};
+    if (::poll(&readable, 1, kLook) <= 0) continue;
+    const ssize_t n = ::read(file, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    listener.take({bytes.data(), static_cast<std::size_t>(n)});
+    if (listener.mpi_has_failed()) mpi_has_failed = true;
+  }
+  listener.finish();
+  is_done = true;
+}
 
 // Pointers to the texts, and a null pointer behind them, as exec takes them.
 std::vector<char*> pointers_to(Words& words) {
@@ -260,7 +261,7 @@ int run(const Words& words, const std::string& called, Environment environment) 
                       .mpirun = job.pid(),
                       .mpi = settings.mpi,
                       .stop = requests.stop(),
-                      .cause = heard == nullptr ? Cause::none : heard->cause(),
+                      .cause = heard == nullptr ? Cause::answered : heard->cause(),
                       .words_of_ssh = heard == nullptr ? Words{} : heard->words_of_ssh(),
                       .words = words,
                       .called = called};

@@ -1,5 +1,6 @@
 // octet-mpirun: what launch/mpirun runs. `--called NAME` as the first words names the script.
 // `--read-hostfile FILE` prints the hosts of a file, each with its number of ranks, for launch/check-hosts.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,7 +9,19 @@
 
 #include "octet/launch/launcher.h"
 
+namespace {
+
+// A pipe that took the number of a closed stream would be taken for that stream.
+void open_standard_streams() {
+  int file = 0;
+  while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDWR);
+  if (file >= 0) ::close(file);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  open_standard_streams();
   std::vector<std::string> words(argv, argv + argc);
   std::string called = words.empty() ? "octet-mpirun" : words.front();
   if (!words.empty()) words.erase(words.begin());
