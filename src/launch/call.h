@@ -15,7 +15,7 @@ const std::string& value_in(const Environment& environment, const std::string& n
 /// Whether a variable is a whole number above `least`.
 bool is_above(const Environment& environment, const std::string& name, int least);
 
-/// The files that a name of a program stands for: itself when it has a slash, otherwise those on PATH.
+/// The executable files of a name: the name itself when it has a slash, otherwise all matches on PATH.
 std::vector<std::string> files_of_program(const std::string& name, const Environment& environment);
 
 /// Throws Error (usage) for hosts, hostfiles and numbers of ranks that mpirun cannot use. Returns the number
@@ -32,7 +32,7 @@ bool runs_trainer(const Words& words);
 /// Throws Error (usage) when limits of the system are too low for mpirun and so many ranks of this host.
 void require_limits(int ranks);
 
-/// Each task of a step of Slurm's would start a run of its own. Throws Error (usage) in one of them; returns
+/// Each task of a step of Slurm would start a separate run. Throws Error (usage) in one of them; returns
 /// false in the others, which have nothing to say.
 bool is_only_launcher(const Words& words, const std::string& called, const Environment& environment);
 

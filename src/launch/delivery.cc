@@ -102,7 +102,7 @@ void Delivery::deliver() {
   if (is_overdue()) force_stop();
 }
 
-// Ranks of this host are told directly: one rank that is told of a stop stops all. When hosts are named, Open
+// Ranks of this host get the signal directly: a rank that gets a stop stops all. When hosts are named, Open
 // MPI forwards the signal to all ranks.
 void Delivery::send(int signal, Request& request) {
   const ProcessTree tree;
@@ -119,7 +119,7 @@ void Delivery::send(int signal, Request& request) {
   }
   if (request.told[mpirun_] >= request.asked || !catches(mpirun_, signal)) return;
   // Ranks of other hosts cannot be seen. When there are none here, an mpirun that has just begun may not have
-  // started them: they are told a second time.
+  // started them: they get the signal a second time.
   const bool is_early = Clock::now() - started_ <= kStarts;
   if (!ranks.empty() || !is_early || told_early_) {
     if (ranks.empty() && is_early && Clock::now() - *since_ < kToldAgain) return;

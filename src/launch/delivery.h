@@ -52,7 +52,8 @@ class Delivery {
 /// Whether ranks of this host run below mpirun.
 bool has_ranks_below(pid_t mpirun);
 
-/// Ends mpirun by a signal that nobody else sends, which tells why, and kills all processes below it.
+/// Ends mpirun by a signal that no other program sends, and kills all processes below it. The signal tells
+/// why.
 void end_job(pid_t mpirun, int signal);
 /// Why: MPI could not start in a rank; a host does not answer; a stop came before there were ranks.
 inline constexpr int kMpiFailed = SIGPROF, kHostSilent = SIGSTKFLT, kStoppedBeforeRanks = SIGPWR;

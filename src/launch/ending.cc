@@ -69,7 +69,7 @@ std::string Conclusion::signal_name() const {
   return std::to_string(code_ - kCodeOfSignal) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
 }
 
-// Before the first step: the program itself says so later.
+// Whether a stop came before the first step. After it, the program itself reports the stop.
 bool Conclusion::was_stopped() const {
   if (code_ == kCodeOfSignal + kStoppedBeforeRanks) return true;
   // Asked through mpirun, before it or a rank had a handler.
@@ -158,7 +158,7 @@ void Conclusion::explain_end() {
   }
 }
 
-// Codes beyond those of signals are mpirun's own: it lost a host.
+// Codes above the range of signals come from mpirun itself: it lost a host.
 void Conclusion::explain_hosts() {
   const bool refused = ending_.cause == Cause::not_started || ending_.cause == Cause::unknown_host;
   const bool is_own = code_ > kLargestOfSignals;
@@ -227,7 +227,7 @@ int Conclusion::reach() {
   } else {
     explain_end();
   }
-  // Ended by the signal that stands for the one that was sent.
+  // The ranks got USR2 in place of the signal that was sent.
   if (ending_.stop && code_ == kCodeOfSignal + SIGUSR2) code_ = kCodeOfSignal + *ending_.stop;
   explain_hosts();
   if (!is_told_) {

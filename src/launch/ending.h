@@ -1,4 +1,4 @@
-// The end of a job: what the user is told, and the exit code.
+// The end of a job: its message and its exit code.
 #pragma once
 
 #include <sys/types.h>

@@ -23,7 +23,7 @@ inline constexpr int kMostSlots = 9'999'999;
 std::optional<int> count_of(std::string_view text);
 
 /// The hosts of a file with lines `NAME slots=N` (Open MPI) or `NAME:N` (MPICH), in their order. A line
-/// without a number stands for one rank; text after # is a comment. Throws Error (usage) for a file that
+/// without a number means one rank; text after # is a comment. Throws Error (usage) for a file that
 /// cannot be read, names no host, ends lines with CR LF, or ends in a comment without a line end.
 std::vector<HostSlots> read_hostfile(const std::string& path);
 

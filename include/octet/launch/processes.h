@@ -23,13 +23,13 @@ class ProcessTree {
   std::vector<std::pair<pid_t, pid_t>> by_parent_;  ///< parent and child, sorted
 };
 
-/// One process, which another one cannot be taken for when its number is used again.
+/// One process: a later process with the same number is told apart.
 class Process {
  public:
   /// A process that is there now.
   explicit Process(pid_t pid);
   pid_t pid() const { return pid_; }
-  /// Whether it has ended, though nobody may have asked for its exit code yet.
+  /// Whether it has ended. Its parent may not have read its exit code yet.
   bool gone() const;
 
  private:
