@@ -108,6 +108,38 @@ TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   EXPECT_FALSE(fs::exists(folder_ / "started"));
 }
 
+// The guard ends them, and removes mpirun's folder.
+TEST_F(Mpirun, MpirunAndItsRanksEndWhenTheLauncherIsKilled) {
+  spill(folder_ / "rank", "echo $$ >rank_number; touch ready; sleep 60");
+  stands_in("mpirun (Open MPI) 4.1.4",
+            "echo $$ >number; mkdir -p \"$TMPDIR/ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$\"; "
+            "OMPI_COMM_WORLD_RANK=0 bash rank; sleep 60");
+  const Outcome outcome =
+      run("true; TMPDIR=" + folder_.path() +
+          " " OCTET_SOURCE_DIR
+          "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -KILL $job; "
+          "for i in $(seq 100); do kill -0 $(cat number) 2>/dev/null || kill -0 $(cat rank_number) "
+          "2>/dev/null || [ -n \"$(ls -d ompi.*/pid.* 2>/dev/null)\" ] || { echo ended; break; }; sleep 0.1; "
+          "done");
+  EXPECT_EQ(outcome.out, "ended\n") << outcome.both();
+}
+
+// A signal to mpirun itself would end its ranks at once. It stays pending, and becomes a request.
+TEST_F(Mpirun, ASignalToMpirunItselfIsARequest) {
+  spill(folder_ / "rank",
+        "trap \"echo told; exit 76\" USR2; touch ready; for i in $(seq 200); do sleep 0.05; done");
+  stands_in("mpirun (Open MPI) 4.1.4", "echo $$ >number; OMPI_COMM_WORLD_RANK=0 bash rank");
+  for (const char* signal : {"HUP", "INT", "TERM"}) {
+    const Outcome stopped =
+        run("rm -f ready; TMPDIR=" + folder_.path() +
+            " " OCTET_SOURCE_DIR
+            "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -" +
+            signal + " $(cat number); wait $job");
+    EXPECT_EQ(stopped.code, 76) << signal << stopped.both();
+    EXPECT_EQ(stopped.out, "told\n") << signal;
+  }
+}
+
 // Many signals in close succession.
 TEST_F(Mpirun, ItStaysUntilMpirunHasEnded) {
   spill(folder_ / "rank",
