@@ -177,10 +177,12 @@ void Conclusion::explain_hosts() {
                    "hosts NAME)"});
       return;
     }
-    const std::size_t folder = ending_.called.rfind('/');
-    const std::string check = folder == std::string::npos
-                                  ? "octet-check-hosts"
-                                  : ending_.called.substr(0, folder + 1) + "check-hosts";
+    // Beside this program, and installed under the same beginning of its name: octet-check-hosts.
+    const std::string_view own = "mpirun";
+    const std::string check =
+        ending_.called.ends_with(own)
+            ? ending_.called.substr(0, ending_.called.size() - own.size()) + "check-hosts"
+            : "launch/check-hosts";
     tell({.what = "mpirun could not start on one of the hosts",
           .expected = "ssh reaches each host without a question, and finds Open MPI there",
           .found = words.empty() ? "no word of ssh" : words,
