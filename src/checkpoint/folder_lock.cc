@@ -21,6 +21,7 @@
 #include "file_io.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/host_name.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
@@ -72,9 +73,7 @@ std::int64_t start_of(const std::string& process) {
 
 Owner this_process() {
   Owner owner;
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
-  owner.host = host;
+  owner.host = host_name();
   owner.boot = line_of("/proc/sys/kernel/random/boot_id");
   std::error_code none;
   owner.namespace_ = std::filesystem::read_symlink("/proc/self/ns/pid", none).string();

@@ -27,6 +27,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/host_name.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/device/cpu.h"
@@ -63,12 +64,6 @@ double keep_seconds() {
                  .code = ExitCode::usage});
   }
   return seconds;
-}
-
-std::string host_name() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return host.data();
 }
 
 // Opens a file of the folder; nothing where the folder is gone.

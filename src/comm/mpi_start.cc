@@ -11,6 +11,7 @@
 #include "octet/base/build.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
+#include "octet/base/host_name.h"
 #include "octet/base/log.h"
 #include "octet/base/memory_room.h"
 #include "octet/base/own_end.h"

@@ -31,7 +31,4 @@ class SelfTransport final : public Transport {
   int lanes_ = 0;
 };
 
-/// Name of this machine.
-std::string host_name();
-
 }  // namespace octet::comm

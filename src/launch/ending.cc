@@ -13,6 +13,7 @@
 #include "delivery.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
+#include "octet/base/host_name.h"
 #include "octet/base/printable.h"
 
 namespace octet::launch {
@@ -24,12 +25,6 @@ constexpr const char* kAgain = "started again, the run continues from its newest
 
 int code_of(ExitCode code) {
   return static_cast<int>(code);
-}
-
-std::string whole_host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 std::string limit_of(__rlimit_resource resource, rlim_t unit = 1) {
@@ -93,7 +88,7 @@ void Conclusion::explain_failed_start() {
             .expected = "about 8 MiB for each host, and as much memory in /dev/shm for each rank",
             .found = printable_line(tmp) + " has " + std::to_string(free) + " KiB free; a file may have " +
                      limit_of(RLIMIT_FSIZE, kKiB) + " KiB",
-            .where = printable_line(tmp) + " on " + whole_host_name(),
+            .where = printable_line(tmp) + " on " + host_name(),
             .fix = "make room there, point TMPDIR to another folder, or raise the limit (ulimit -f)"});
       code_ = code_of(ExitCode::storage);
       break;
@@ -101,20 +96,20 @@ void Conclusion::explain_failed_start() {
     case Cause::no_processes:
       tell({.what = "mpirun and its ranks cannot start as many processes and threads as they need",
             .found = "a limit of " + limit_of(RLIMIT_NPROC) + " for this user",
-            .where = whole_host_name(),
+            .where = host_name(),
             .fix = "raise it (ulimit -u, pids.max of the container or job), or start fewer ranks"});
       break;
     case Cause::no_files:
       tell({.what = "mpirun cannot open as many files and connections as it needs",
             .found = "a limit of " + limit_of(RLIMIT_NOFILE),
-            .where = whole_host_name(),
+            .where = host_name(),
             .fix = "raise it (ulimit -n 1024), or start fewer ranks; if the limit is higher, look at the "
                    "network (ip address)"});
       break;
     case Cause::no_folder:
       tell({.what = "mpirun cannot make its folder for temporary files",
             .expected = "a folder that this user may write to",
-            .where = printable_line(tmp) + " on " + whole_host_name(),
+            .where = printable_line(tmp) + " on " + host_name(),
             .fix = "point TMPDIR to another folder"});
       code_ = code_of(ExitCode::usage);
       break;
@@ -140,7 +135,7 @@ void Conclusion::explain_end() {
     const bool several = std::ranges::find(ending_.words, ":") != ending_.words.end();
     tell(
         {.what = "mpirun was ended by signal " + std::to_string(signal) + ", and its ranks with it",
-         .where = "mpirun, process " + std::to_string(ending_.mpirun) + " on " + whole_host_name(),
+         .where = "mpirun, process " + std::to_string(ending_.mpirun) + " on " + host_name(),
          .fix = signal == SIGSEGV && several
                     ? "give mpirun one program: some packages of Open MPI 5.0 fail over several (ONE : OTHER)"
                     : fix_after(signal)});
@@ -177,7 +172,7 @@ void Conclusion::explain_hosts() {
                    "hosts NAME)"});
       return;
     }
-    // Beside this program, and installed under the same beginning of its name: octet-check-hosts.
+    // launch/mpirun is next to launch/check-hosts, octet-mpirun to octet-check-hosts.
     const std::string_view own = "mpirun";
     const std::string check =
         ending_.called.ends_with(own)

@@ -31,8 +31,7 @@ struct Ending {
   std::string called;         ///< the name of launch/mpirun
 };
 
-/// Writes what the user is to know, removes what the job has left, and returns the exit code of
-/// launch/mpirun.
+/// Writes the message, removes the leftovers of the job, and returns the exit code of launch/mpirun.
 int conclude(const Ending& ending, const Leftovers& leftovers,
              const std::function<void(const std::string&)>& write);
 

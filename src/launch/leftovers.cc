@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "octet/base/environment.h"
+#include "octet/base/host_name.h"
 #include "octet/launch/processes.h"
 
 namespace octet::launch {
@@ -80,9 +80,7 @@ fs::path folder_for_temporary_files() {
 }  // namespace
 
 std::string short_host_name() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  const std::string whole(name.data());
+  const std::string whole = host_name();
   return whole.substr(0, whole.find('.'));
 }
 

@@ -10,6 +10,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/host_name.h"
 
 namespace octet::report {
 namespace {
@@ -80,12 +81,10 @@ std::uint32_t crc32c(std::string_view bytes) {
 
 EventFile::EventFile(const std::string& folder, std::int64_t first_step) {
   make_folders(folder);
-  char host[256] = "localhost";
-  gethostname(host, sizeof host - 1);
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::string stem = folder + "/events.out.tfevents." +
                            std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now).count()) +
-                           "." + host + "." + std::to_string(getpid()) + ".";
+                           "." + host_name() + "." + std::to_string(getpid()) + ".";
   for (int n = 0; file_ == nullptr && n < 1000; ++n) {
     path_ = stem + std::to_string(n);
     file_ = std::fopen(path_.c_str(), "wbx");

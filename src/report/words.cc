@@ -1,11 +1,10 @@
 #include "words.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
 #include <ctime>
 
+#include "octet/base/host_name.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 
@@ -49,10 +48,9 @@ std::string date_and_host() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);
-  char date[32] = "", host[256] = "localhost";
+  char date[32] = "";
   std::strftime(date, sizeof date, "%b%d_%H-%M-%S", &local);
-  gethostname(host, sizeof host - 1);
-  return std::string(date) + "_" + host;
+  return std::string(date) + "_" + host_name();
 }
 
 }  // namespace octet::report
