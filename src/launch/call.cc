@@ -12,6 +12,7 @@
 #include "octet/base/printable.h"
 #include "octet/base/strings.h"
 #include "octet/launch/hosts.h"
+#include "octet/launch/options.h"
 
 namespace octet::launch {
 namespace {
@@ -23,9 +24,6 @@ bool is_one_of(const std::string& word, const std::array<const char*, N>& names)
   return std::ranges::any_of(names, [&](const char* name) { return word == name; });
 }
 
-constexpr std::array kHosts{"-H", "-host", "--host"};
-constexpr std::array kHostfiles{"-hostfile", "--hostfile", "-machinefile", "--machinefile"};
-constexpr std::array kRanks{"-np", "--np", "-n", "--n", "-c"};
 constexpr std::array kRanksPerHost{"-N", "-npernode", "--npernode", "-ppn"};
 constexpr std::array kWithEquals{"--host", "--hostfile", "--np", "--machinefile"};
 
@@ -40,7 +38,7 @@ void require_ranks(const std::string& option, const std::string& value) {
   throw Error({.what = "the number of ranks cannot be used",
                .expected = "a whole number of at least 1 after " + option,
                .found = value.empty() ? "nothing" : printable_line(value),
-               .where = "mpirun " + option + " " + printable_line(value),
+               .where = line_of(value.empty() ? Words{"mpirun", option} : Words{"mpirun", option, value}),
                .fix = "write " + option + " N",
                .code = ExitCode::usage});
 }
@@ -81,23 +79,6 @@ std::string line_of(const Words& words) {
   return line;
 }
 
-std::vector<std::string> files_of_program(const std::string& name, const Environment& environment) {
-  const auto may_execute = [](const std::string& path) {
-    std::error_code none;
-    return fs::is_regular_file(path, none) && ::access(path.c_str(), X_OK) == 0;
-  };
-  std::vector<std::string> found;
-  if (name.find('/') != std::string::npos) {
-    if (may_execute(name)) found.push_back(name);
-    return found;
-  }
-  for (const std::string& folder : split(value_in(environment, "PATH"), ':')) {
-    const std::string path = (folder.empty() ? "." : folder) + "/" + name;
-    if (may_execute(path)) found.push_back(path);
-  }
-  return found;
-}
-
 int require_usable_call(const Words& words, const Environment& environment) {
   int ranks = 1;
   bool before_program = true;
@@ -117,18 +98,18 @@ int require_usable_call(const Words& words, const Environment& environment) {
       word.resize(equals);
       is_next = false;
     }
-    if (is_one_of(word, kHosts)) {
-      parse_host_list(value, word + " " + value);
-    } else if (is_one_of(word, kHostfiles)) {
+    if (names_hosts(word)) {
+      parse_host_list(value, value.empty() ? word : word + " " + value);
+    } else if (names_hostfile(word)) {
       require_hostfile(value);
-    } else if (is_one_of(word, kRanks) || is_one_of(word, kRanksPerHost)) {
+    } else if (counts_ranks(word) || is_one_of(word, kRanksPerHost)) {
       require_ranks(word, value);
-      if (is_one_of(word, kRanks)) ranks = *count_of(value);
+      if (counts_ranks(word)) ranks = *count_of(value);
     } else {
       // The first word that is a program ends mpirun's options. Values of other options are no programs.
       std::error_code none;
       if (!word.starts_with('-') && !fs::is_directory(word, none) &&
-          !files_of_program(word, environment).empty())
+          !files_of_program(word, value_in(environment, "PATH")).empty())
         before_program = false;
       continue;
     }
@@ -138,11 +119,11 @@ int require_usable_call(const Words& words, const Environment& environment) {
   return ranks;
 }
 
-bool names_hosts(const Words& words, const Environment& environment) {
+bool has_hosts(const Words& words, const Environment& environment) {
   if (!value_in(environment, "OMPI_MCA_orte_default_hostfile").empty()) return true;
   if (is_above(environment, "SLURM_NNODES", 1)) return true;
   return std::ranges::any_of(
-      words, [](const std::string& word) { return is_one_of(word, kHosts) || is_one_of(word, kHostfiles); });
+      words, [](const std::string& word) { return names_hosts(word) || names_hostfile(word); });
 }
 
 bool runs_trainer(const Words& words) {

@@ -15,15 +15,12 @@ const std::string& value_in(const Environment& environment, const std::string& n
 /// Whether a variable is a whole number above `least`.
 bool is_above(const Environment& environment, const std::string& name, int least);
 
-/// The executable files of a name: the name itself when it has a slash, otherwise all matches on PATH.
-std::vector<std::string> files_of_program(const std::string& name, const Environment& environment);
-
 /// Throws Error (usage) for hosts, hostfiles and numbers of ranks that mpirun cannot use. Returns the number
 /// of ranks after -np, or 1.
 int require_usable_call(const Words& words, const Environment& environment);
 
 /// Whether hosts are named: by mpirun's options, by an allocation of Slurm's, or by a file of Open MPI's.
-bool names_hosts(const Words& words, const Environment& environment);
+bool has_hosts(const Words& words, const Environment& environment);
 
 /// Whether the words start `trainer`. False for `trainer verify`, which removes its files and then ends by
 /// the signal that it got.

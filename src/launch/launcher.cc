@@ -55,8 +55,8 @@ int tell_exception(const std::exception& e) {
   return static_cast<int>(problem ? problem->code : ExitCode::failure);
 }
 
-/// Listens to mpirun in a thread: whoever reads standard error may be slow, and requests must not wait for
-/// it. The thread has a share of all that it uses, since it may outlive this object.
+/// Listens to mpirun in a thread: a reader of standard error may be slow, and requests must not wait for it.
+/// The thread shares its state with this object, since it may live longer.
 class Listening {
  public:
   Listening(int file, std::string arguments, bool bar)
@@ -65,7 +65,7 @@ class Listening {
   }
 
   bool mpi_has_failed() const { return state_->mpi_has_failed; }
-  /// Waits for the last lines. What ranks have left behind may hold the pipe: they are not waited for long.
+  /// Waits for the last lines, at most three seconds: processes that ranks have started may hold the pipe.
   /// Returns null when standard error takes nothing.
   const Listener* finish() {
     constexpr milliseconds kLines(2000), kReader(1000);
@@ -111,7 +111,7 @@ void Listening::State::run() {
   is_done = true;
 }
 
-// Pointers to the texts, and a null pointer behind them, as exec takes them.
+// Pointers to the texts, then a null pointer, as exec takes them.
 std::vector<char*> pointers_to(Words& words) {
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
@@ -120,13 +120,13 @@ std::vector<char*> pointers_to(Words& words) {
   return pointers;
 }
 
-/// mpirun's process, in a session of its own: a terminal's Ctrl-C would make it kill the ranks.
+/// mpirun's process, in a new session: a terminal's Ctrl-C would make it kill the ranks.
 class Job {
  public:
   Job(const Mpirun& mpirun, const Settings& settings, const Words& words, const Requests& requests,
       const Guard& guard);
 
-  /// Of standard error.
+  /// A pipe from its standard error.
   int output() const { return output_; }
   pid_t pid() const { return pid_; }
   /// Whether it has ended; then code() and was_killed() are known.
@@ -230,7 +230,7 @@ void watch_over(Job& job, const Listening& listening, Requests& requests, Mpi mp
 int run(const Words& words, const std::string& called, Environment environment) {
   Requests requests;
   const int ranks = require_usable_call(words, environment);
-  const bool named_hosts = names_hosts(words, environment);
+  const bool named_hosts = has_hosts(words, environment);
   require_limits(named_hosts ? 1 : ranks);
   if (!is_only_launcher(words, called, environment)) return static_cast<int>(ExitCode::usage);
   const auto stopped = [&] {

@@ -19,6 +19,7 @@
 #include "octet/base/error.h"
 #include "octet/base/printable.h"
 #include "octet/base/strings.h"
+#include "octet/launch/options.h"
 
 namespace octet::launch {
 namespace {
@@ -100,7 +101,7 @@ std::string owner_of(std::string_view version) {
 std::string mpi_of_program(const Words& words, const Environment& environment, Requests& requests) {
   for (const std::string& word : words) {
     if (fs::path(word).filename() != "trainer") continue;
-    const std::vector<std::string> files = files_of_program(word, environment);
+    const std::vector<std::string> files = files_of_program(word, value_in(environment, "PATH"));
     if (files.empty()) return "";
     const std::string said = ask_program(files.front(), {"--version"}, false, requests).text;
     for (const std::string_view name : {"Open MPI ", "MPICH "}) {
@@ -250,7 +251,7 @@ Mpirun find_mpirun(const Words& words, const Environment& environment, Requests&
   std::string others;
   // Packages of several MPIs on one machine have these names.
   for (const char* name : {"mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich", "mpiexec.hydra"}) {
-    for (const std::string& file : files_of_program(name, environment)) {
+    for (const std::string& file : files_of_program(name, value_in(environment, "PATH"))) {
       if (is_launcher(file)) continue;
       const std::string version = version_of(file, requests);
       if (requests.stop_is_asked()) return {};

@@ -1,11 +1,8 @@
 #include "octet/supervise/command.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
-#include <filesystem>
 #include <unordered_map>
 #include <utility>
 
@@ -13,16 +10,10 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/launch/hosts.h"
+#include "octet/launch/options.h"
 
 namespace octet::supervise {
 namespace {
-
-namespace fs = std::filesystem;
-
-bool may_execute(const std::string& path) {
-  std::error_code none;
-  return fs::is_regular_file(path, none) && ::access(path.c_str(), X_OK) == 0;
-}
 
 bool is_configuration(const std::string& word) {
   return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json");
@@ -42,18 +33,12 @@ std::size_t find_program(const Strings& words, const std::function<bool(const st
   return words.size();
 }
 
-bool is_one_of(const std::string& word, std::initializer_list<const char*> names) {
-  return std::ranges::any_of(names, [&](const char* name) { return word == name; });
-}
+using launch::counts_ranks;
+using launch::names_hosts;
 
-bool counts_ranks(const std::string& word) {
-  return is_one_of(word, {"-np", "--np", "-n", "--n", "-c"});
-}
-bool names_hosts(const std::string& word) {
-  return is_one_of(word, {"--host", "-host", "-H"});
-}
+// -f is MPICH's.
 bool names_hostfile(const std::string& word) {
-  return is_one_of(word, {"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"});
+  return launch::names_hostfile(word) || word == "-f";
 }
 
 std::optional<int> number(std::string_view text) {
@@ -103,12 +88,8 @@ Strings Command::words(const Strings& overrides) const {
 }
 
 bool is_program(const std::string& word) {
-  if (word.find('/') != std::string::npos) return may_execute(word);
   const char* path = environment_variable("PATH");
-  for (const std::string& folder : split(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
-    if (may_execute((folder.empty() ? "." : folder) + "/" + word)) return true;
-  }
-  return false;
+  return !launch::files_of_program(word, path == nullptr ? "" : path).empty();
 }
 
 Command parse_command(const std::string& launcher, const Strings& words,
