@@ -54,8 +54,10 @@ std::string read_text(const std::string& path) {
   try {
     return read_regular_file(path, kLargestFile);
   } catch (const Error& e) {
+    const std::string& found = e.problem().found;
     refuse_hosts("the hostfile cannot be read", "a file with a line for each host: NAME slots=RANKS",
-                 e.problem().what, path, "name a file that is there; hostfiles/ has examples");
+                 e.problem().what + (found.empty() ? "" : ": " + found), path,
+                 "name a file that is there; hostfiles/ has examples");
   }
 }
 
@@ -144,7 +146,7 @@ std::vector<HostSlots> parse_host_list(std::string_view list, const std::string&
     std::string_view name = entry;
     const std::optional<std::string_view> number = take_number(name);
     std::optional<int> slots = 1;
-    if (number && *number != "*") slots = count_of(*number);  // * stands for all that the host has
+    if (number && *number != "*") slots = count_of(*number);  // * means all that the host has
     if (!slots)
       refuse_hosts("a host has no number of ranks", "NAME:N with N of at least 1", "'" + entry + "'", where,
                    "write the number of ranks after the colon, or leave both out");

@@ -192,6 +192,8 @@ void Listener::take_line(std::string_view text) {
     }
   } else if (block_.empty() && is_fault(line)) {
     note_fault(line);
+  } else if (block_.empty() && explains_option(line)) {
+    return;
   } else if (block_.empty() && is_line_of(line.substr(0, kBannerOfSsh), '@', kBannerOfSsh)) {
     skips_banner_ = true;
   } else if (block_.empty() && is_refusal(line)) {
@@ -247,12 +249,38 @@ void Listener::note_fault(std::string_view line) {
   }
 }
 
+// What mpirun says of an option that it does not know. Returns whether it did.
+bool Listener::explains_option(const std::string& line) {
+  const std::size_t name = line.find("run: Error: unknown option \"");
+  const std::string_view words = std::string_view(line).substr(0, line.find(' '));
+  if (name != std::string::npos && name < words.size()) {
+    refuse_call({.what = "mpirun does not know one of its options",
+                 .found = std::string(before(behind(line, "unknown option \""), "\"")),
+                 .fix = "correct it (mpirun --help); options of the program follow its name"});
+    end_ = Cause::wrong_call;
+    return true;
+  }
+  return end_ == Cause::wrong_call && line.starts_with("Type '") && line.ends_with("--help' for usage.");
+}
+
 // What mpirun says of how it was called. Returns whether it did.
 bool Listener::explains_call(const std::string& words) {
   const std::string no_program = "mpirun cannot start a program: it is not there, or may not be executed";
   const std::string look = "look at its name, and for it on every host";
   const std::string hosts = "a file with a line for each host: NAME slots=RANKS";
   const std::string_view of_file = behind(words, "the hostfile: ");
+  if (has(words, {"Open MPI tried to fork a new process via the \"execve\" system call",
+                  "Application name: ", "Error: "})) {
+    problem_of_file_ = true;
+    refuse_call({.what = "mpirun cannot start a program: the system cannot execute it",
+                 .expected = "a program for this machine, or a script that begins with #!",
+                 .found = word_behind(words, "Application name: ") + ": " +
+                          std::string(before(behind(words, "Error: "), " --")),
+                 .fix = "look at the file (file NAME)"});
+    end_ = Cause::wrong_call;
+    return true;
+  }
+  if (problem_of_file_ && has(words, {"The specified application failed to start"})) return true;
   if (has(words, {"help about: prun:exe-"})) {
     refuse_call({.what = no_program, .fix = look});
     return true;

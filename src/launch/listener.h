@@ -53,6 +53,7 @@ class Listener {
  private:
   void take_line(std::string_view line);
   void take_block(const std::string& block);
+  bool explains_option(const std::string& line);
   bool explains_call(const std::string& words);
   bool explains_start(const std::string& words, const std::string& block);
   void note_fault(std::string_view line);
@@ -70,6 +71,7 @@ class Listener {
   bool skips_banner_ = false;  ///< of ssh, about a key of a host that changed
   Cause end_ = Cause::none, start_ = Cause::none;
   bool mpi_has_failed_ = false;
+  bool problem_of_file_ = false;  ///< a message has said why a program cannot be executed
   std::vector<std::string> raw_;  ///< words of MPI at its start, which a message replaces
   std::vector<std::string> words_of_ssh_;
 };

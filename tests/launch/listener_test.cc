@@ -59,6 +59,21 @@ TEST(Listener, TellsCausesApart) {
             banner("PRTE has lost communication with a remote daemon.")},
            {banner("No executable was specified on the mpirun command line."), Cause::wrong_call,
             "error: mpirun is given no program to start\n*"},
+           {"/usr/bin/mpirun: Error: unknown option \"--bad\"\nType '/usr/bin/mpirun --help' for usage.\n",
+            Cause::wrong_call,
+            "error: mpirun does not know one of its options\n  found:    --bad\n  where:    mpirun -np 2 "
+            "prog\n"
+            "  to do:    correct it (mpirun --help); options of the program follow its name\n"},
+           {"a program: unknown option \"--bad\"\n", Cause::none, "a program: unknown option \"--bad\"\n"},
+           {banner("Open MPI tried to fork a new process via the \"execve\" system call but\nfailed.\n\n"
+                   "  Local host:        vm\n  Application name:  ./bad\n  Error:             Exec format "
+                   "error") +
+                banner("Error name: The specified application failed to start"),
+            Cause::wrong_call,
+            "error: mpirun cannot start a program: the system cannot execute it\n"
+            "  expected: a program for this machine, or a script that begins with #!\n"
+            "  found:    ./bad: Exec format error\n  where:    mpirun -np 2 prog\n"
+            "  to do:    look at the file (file NAME)\n"},
            {banner("No nodes are available for this job"), Cause::wrong_call,
             "error: the hostfile names no host that ranks can be started on\n*"},
            {banner("process rank 5 with PID 1 on node n exited on signal 9 (Killed)."), Cause::told_of_end,
