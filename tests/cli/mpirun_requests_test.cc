@@ -1,7 +1,9 @@
 // launch/mpirun: requests to stop or to save reach the ranks.
+#include <chrono>
 #include <filesystem>
 
 #include "cli/launch_scripts.h"
+#include "octet/base/clock.h"
 
 namespace octet::test::mpirun_requests_test {
 namespace {
@@ -138,6 +140,21 @@ TEST_F(Mpirun, ASignalToMpirunItselfIsARequest) {
     EXPECT_EQ(stopped.code, 76) << signal << stopped.both();
     EXPECT_EQ(stopped.out, "told\n") << signal;
   }
+}
+
+// Processes that ranks have started may write after mpirun's end, and may live longer. They hold the pipe.
+TEST_F(Mpirun, LastLinesComeThroughAndNobodyIsWaitedForLong) {
+  stands_in("mpirun (Open MPI) 4.1.4", "(sleep 0.5; echo late >&2) >/dev/null & exit 3");
+  const Outcome late = start("-np 1 x", "TMPDIR=" + folder_.path());
+  EXPECT_EQ(late.code, 3);
+  EXPECT_EQ(late.err, "late\n");
+  stands_in("mpirun (Open MPI) 4.1.4", "sleep 60 >/dev/null & echo $! >number; echo soon >&2; exit 3");
+  const auto began = std::chrono::steady_clock::now();
+  const Outcome held = start("-np 1 x", "TMPDIR=" + folder_.path());
+  EXPECT_LT(seconds_since(began), 10);
+  EXPECT_EQ(held.code, 3);
+  EXPECT_EQ(held.err, "soon\n");
+  run("kill $(cat number)");
 }
 
 // Many signals in close succession.
