@@ -222,8 +222,8 @@ std::string reference_markdown() {
          "verl](from_sft_play_and_verl.md),\n[DeepSpeed](deepspeed.md). This page is generated from the "
          "tables in `src/config`.\n\n"
          "[config.schema.json](config.schema.json) is a JSON Schema of the same tables; `trainer schema` "
-         "prints "
-         "it. An editor with\nyaml-language-server completes and checks keys if the first line of your file "
+         "prints it. An editor with\nyaml-language-server completes and checks keys if the first line of "
+         "your file "
          "names the schema:\n\n"
          "    # yaml-language-server: $schema=/path/to/octet/docs/config.schema.json\n\n"
          "The schema expects words such as `cosine` in small letters. The program also accepts capitals.\n" +

@@ -42,7 +42,7 @@ void report_columns(const data::RowMix& mix) {
         use.message_fields.empty() ? "" : " (fields of messages: " + listed(use.message_fields) + ")";
     const std::string line = "data set " + source.name + ": columns read: " + listed(use.read) + fields +
                              "; columns with texts that are not read: " + listed(use.unread_texts);
-    // The screen has what a user may not expect.
+    // On the screen when texts are left out, or when fields decide how texts are trained.
     if (use.decides || !use.unread_texts.empty()) {
       log::info(line);
     } else {

@@ -22,7 +22,7 @@ class Delivery {
   /// Keeps a request for the ranks: SIGUSR2 for a stop, SIGUSR1 for a save.
   void ask(int signal);
   /// Sends requests to the ranks that can take them. Called several times a second: ranks that are still
-  /// loading get theirs later. Ends a job whose ranks do not take a stop.
+  /// loading get them later. Ends a job if its ranks do not take a stop.
   void deliver();
 
  private:

@@ -65,10 +65,10 @@ Guard::Guard(const std::string& sessions, std::chrono::system_clock::time_point 
   ::setsid();
   ::prctl(PR_SET_NAME, "octet-guard");
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
-  // Whoever waits for the end of launch/mpirun's output does not wait for the guard.
+  // A reader that waits for the end of launch/mpirun's output must not wait for the guard.
   const int nothing = ::open("/dev/null", O_RDWR);
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, file);
-  // Nor does the guard hold its own pipe open, or files of whoever called launch/mpirun.
+  // The guard holds neither its own pipe open nor files of the caller of launch/mpirun.
   ::close(ends[1]);
   constexpr int kKept = STDERR_FILENO + 1, kUsualFiles = 1024;
   if (ends[0] != kKept) ::dup2(ends[0], kKept);

@@ -10,7 +10,7 @@ namespace octet::launch {
 
 class Guard {
  public:
-  /// Starts the process, in a session of its own. It waits for the number of mpirun's process.
+  /// Starts the process in a new session. It waits for the number of mpirun's process.
   Guard(const std::string& sessions, std::chrono::system_clock::time_point began);
   ~Guard();
   Guard(const Guard&) = delete;

@@ -6,8 +6,8 @@
 
 namespace octet::launch {
 
-/// Signals that wait for this process from the construction on, for good. Signals that this process ignored
-/// when it was started (nohup, a job in the background) are ignored further.
+/// From its construction on, signals wait for this process, for good. Signals that this process ignored when
+/// it was started (nohup, a job in the background) stay ignored.
 class Requests {
  public:
   Requests();
@@ -23,8 +23,8 @@ class Requests {
   const std::optional<int>& stop() const { return stop_; }
   /// Whether a stop was asked for. Requests stay for the next take().
   bool stop_is_asked();
-  /// In a new process, between fork and exec: all signals have their default action; those that ask mpirun to
-  /// end are blocked, so that they stay pending and this process can find them.
+  /// Called between fork and exec: all signals get their default action. Signals that would end mpirun are
+  /// blocked: they stay pending, and launch/mpirun finds them.
   void hand_over_to_mpirun() const;
 
  private:

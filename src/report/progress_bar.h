@@ -18,7 +18,6 @@ std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, doub
 /// "01:20" below an hour, "1:01:20" from there.
 std::string bar_time(double seconds);
 
-/// At most one bar lives at a time: octet::log steps around it.
 /// Seconds between two drawings: of a bar at most, of a bar without a new step, and of lines in a file. The
 /// first lines in a file have no pace, so that short runs and first steps are whole.
 struct BarPace {
@@ -26,6 +25,7 @@ struct BarPace {
   int first_lines = 20;
 };
 
+/// At most one bar lives at a time: octet::log steps around it.
 class ProgressBar {
  public:
   /// `done` of `total` steps are behind us at the start.

@@ -205,25 +205,23 @@ Json Reporter::state() const {
 
 void Reporter::start() {
   const RunFacts& f = impl_->facts;
-  const auto line = [](const std::string& name, const std::string& value) {
-    // Names of Hugging Face that tools look for on the screen.
-    const bool looked_for =
-        name == "Num examples" || name.starts_with("Total train") || name.ends_with("parameters");
-    (looked_for ? log::info : log::debug)("  " + name + " = " + value);
+  // Names of Hugging Face. Tools look for the three of them that are on the screen.
+  const auto text = [](const std::string& name, const std::string& value) {
+    return "  " + name + " = " + value;
   };
   log::info("***** Running training *****");
   std::size_t width = 0;
   for (const auto& [name, value] : f.about) width = std::max(width, name.size());
   for (const auto& [name, value] : f.about)
     log::info("  " + name + std::string(width + 2 - name.size(), ' ') + value);
-  line("Num examples", with_commas(f.examples));
-  line("Num Epochs", python_number(f.epochs, 6));
-  line("Instantaneous batch size per device", with_commas(f.micro_batch));
-  line("Total train batch size (w. parallel, distributed & accumulation)",
-       with_commas(f.micro_batch * f.accumulation * f.world));
-  line("Gradient Accumulation steps", with_commas(f.accumulation));
-  line("Total optimization steps", with_commas(f.total_steps));
-  line("Number of trainable parameters", with_commas(f.trainable_parameters));
+  log::info(text("Num examples", with_commas(f.examples)));
+  log::debug(text("Num Epochs", python_number(f.epochs, 6)));
+  log::debug(text("Instantaneous batch size per device", with_commas(f.micro_batch)));
+  log::info(text("Total train batch size (w. parallel, distributed & accumulation)",
+                 with_commas(f.micro_batch * f.accumulation * f.world)));
+  log::debug(text("Gradient Accumulation steps", with_commas(f.accumulation)));
+  log::debug(text("Total optimization steps", with_commas(f.total_steps)));
+  log::info(text("Number of trainable parameters", with_commas(f.trainable_parameters)));
   const double share = f.all_parameters > 0 ? 100.0 * static_cast<double>(f.trainable_parameters) /
                                                   static_cast<double>(f.all_parameters)
                                             : 0;
