@@ -32,6 +32,70 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;
 }
 
+namespace {
+
+/// A name of stacked experts and the matrices that an expert has in it, one behind the other.
+struct StackedExperts {
+  std::string_view end;
+  std::vector<std::string_view> parts;
+};
+
+const std::vector<StackedExperts>& stacked_experts() {
+  static const std::vector<StackedExperts> table = {{".experts.gate_up_proj", {"gate_proj", "up_proj"}},
+                                                    {".experts.down_proj", {"down_proj"}}};
+  return table;
+}
+
+/// The matrices in a tensor of stacked experts; none: it is another tensor.
+std::vector<StoredTensor> experts_in(const StoredTensor& tensor) {
+  std::vector<StoredTensor> found;
+  for (const StackedExperts& stacked : stacked_experts()) {
+    const auto parts = static_cast<std::int64_t>(stacked.parts.size());
+    if (!tensor.name.ends_with(stacked.end) || tensor.shape.size() != 3 || tensor.count == 0 ||
+        tensor.shape[1] % parts != 0)
+      continue;
+    StoredTensor one = tensor;
+    one.shape = {tensor.shape[1] / parts, tensor.shape[2]};
+    one.count = one.shape[0] * one.shape[1];
+    const std::string front = tensor.name.substr(0, tensor.name.rfind('.') + 1);
+    for (std::int64_t e = 0; e < tensor.shape[0]; ++e) {
+      for (const std::string_view part : stacked.parts) {
+        one.name = front + std::to_string(e) + "." + std::string(part) + ".weight";
+        found.push_back(one);
+        one.offset += one.count * static_cast<std::int64_t>(size_of(tensor.dtype));
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<std::string>> SafetensorsFile::split_experts() {
+  std::map<std::string, std::vector<std::string>> split;
+  std::vector<StoredTensor> all;
+  for (StoredTensor& tensor : tensors_) {
+    std::vector<StoredTensor> parts = experts_in(tensor);
+    for (StoredTensor& part : parts) {
+      if (find(part.name) != nullptr) {
+        throw Error({.what = "tensor '" + part.name + "' is there twice",
+                     .expected = "experts as single tensors, or stacked",
+                     .found = "also a part of '" + tensor.name + "'",
+                     .where = path(),
+                     .fix = "remove one of the two from the file",
+                     .code = ExitCode::usage});
+      }
+      split[tensor.name].push_back(part.name);
+      all.push_back(std::move(part));
+    }
+    if (parts.empty()) all.push_back(std::move(tensor));
+  }
+  tensors_ = std::move(all);
+  by_name_.clear();
+  for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;
+  return split;
+}
+
 const StoredTensor* SafetensorsFile::find(const std::string& name) const {
   const auto it = by_name_.find(name);
   return it == by_name_.end() ? nullptr : &tensors_[it->second];
@@ -139,6 +203,7 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
   if (path_exists(whole)) {
     files_.emplace_back(whole);
     for (const auto& tensor : files_[0].tensors()) file_by_tensor_[tensor.name] = 0;
+    split_experts();
     find_quantised();
     return;
   }
@@ -187,7 +252,20 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
       log::warn(files_[file].path() + ": tensor '" + tensor + "' is not listed in " + index +
                 " and is ignored");
   }
+  split_experts();
   find_quantised();
+}
+
+void WeightFolder::split_experts() {
+  for (SafetensorsFile& file : files_) {
+    for (const auto& [stacked, parts] : file.split_experts()) {
+      const auto it = file_by_tensor_.find(stacked);
+      if (it == file_by_tensor_.end()) continue;  // it is not listed
+      const std::size_t number = it->second;
+      file_by_tensor_.erase(it);
+      for (const std::string& part : parts) file_by_tensor_[part] = number;
+    }
+  }
 }
 
 std::vector<StoredTensor> WeightFolder::tensors() const {

@@ -26,13 +26,13 @@ void require_files(const config::Config& c, const model::Architecture& architect
 
 /// Throws what training would throw for the model, the data sets and the batch. Returns the architecture of
 /// the model.
-model::Architecture require_inputs(const config::Config& c) {
+model::Architecture require_inputs(const config::Config& c, bool on_gpu) {
   const ModelWord word = find_model_word(c.model_name_or_path);
   if (word.shape)
     std::printf("note: %s, so that lint reads no weights and no tokenizer\n", word.note.c_str());
   const model::Architecture architecture =
       word.shape ? model::find_shape(word.model) : runtime::read_model(c.model_name_or_path);
-  model::require_trainable(architecture, c.model_name_or_path);
+  model::require_trainable(architecture, c.model_name_or_path, on_gpu);
   if (!word.shape) require_files(c, architecture);
   feed::check_datasets(c);
   // A step that one rank cannot cut into micro-batches, no number of ranks can.
@@ -45,13 +45,13 @@ model::Architecture require_inputs(const config::Config& c) {
 
 /// What is doubtful besides the warnings of the configuration itself.
 config::Strings warnings_of(const config::Resolved& resolved) {
-  const model::Architecture architecture = require_inputs(resolved.config);
+  const DeviceWish wish = setup::session_wish(resolved.config).device;
+  const bool on_gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
+  const model::Architecture architecture = require_inputs(resolved.config, on_gpu);
   config::Strings all = train::doubts(resolved, architecture);
   all.erase(all.begin(), all.begin() + std::ssize(resolved.warnings));
   if (std::string line = train::resumption(resolved.config); !line.empty()) all.push_back(std::move(line));
-  const DeviceWish wish = setup::session_wish(resolved.config).device;
-  if (wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0)))
-    train::require_no_fallback(resolved.config, architecture);
+  if (on_gpu) train::require_no_fallback(resolved.config, architecture);
   if (wish != DeviceWish::cpu) {
     for (std::string& line : train::fp8_fallbacks(resolved.config, architecture))
       all.push_back(std::move(line));

@@ -118,7 +118,6 @@ std::optional<std::int64_t> steps_of_run(const config::Config& config, double to
 
 PlanReport make_plan(const config::Config& asked, const std::string& model, const PlanTarget& target) {
   const model::Architecture architecture = model::find_shape(model);
-  model::require_trainable(architecture, model);
   const config::Config config =
       with_saves_that_fit(with_memory_that_fits(asked, architecture, target), architecture, target);
   const Planner planner(config, architecture, target);

@@ -50,7 +50,8 @@ void add_adapters(Table& t) {
       .range(0, 1e6)
       .decides_numbers();
   t.used("additional_target", &Config::additional_target,
-         "Modules that are trained as a whole in addition to adapters: embed_tokens, lm_head.")
+         "Modules that are trained as a whole in addition to adapters: embed_tokens, lm_head, and gate, the "
+         "routers of experts.")
       .decides_numbers();
   t.used("adapter_name_or_path", &Config::adapter_name_or_path,
          "Folders of PEFT adapters, with commas between. All except the last are added to the base. Training "

@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/device/profile.h"
 #include "octet/ops/quantize.h"
+#include "octet/ops/routing.h"
 
 namespace octet::model {
 namespace {
@@ -45,6 +46,7 @@ void Transformer::Impl::require_whole() const {
 void Transformer::Impl::reserve(Arena& arena) {
   const TransformerOptions& options = common_.options;
   reserve_scratch(arena, layers_, range_, common_);
+  reserve_load(arena);
   BlockBuffers buffers(arena, options, common_.dtype);
   buffers.reserve(range_.first, range_.last,
                   [&](int layer) { layers_.block(layer).reserve(buffers, common_); });
@@ -60,6 +62,39 @@ void Transformer::Impl::reserve(Arena& arena) {
   common_.scratch.workspace = {.data = arena.reserve("workspace", bytes), .bytes = bytes};
   common_.ropes = make_rotary_tables(arena, architecture_,
                                      options.max_positions == 0 ? options.max_length : options.max_positions);
+}
+
+void Transformer::Impl::reserve_load(Arena& arena) {
+  const ExpertShape& experts = architecture_.experts;
+  if (!common_.options.training || experts.balance == 0) return;
+  check(has_embedding() && has_head(), "the loss that balances experts reads all blocks");
+  const auto count = static_cast<std::size_t>(experts.count);
+  common_.scratch.load = {.counts = arena.reserve_as<double>("activations/load of experts", count),
+                          .probabilities = arena.reserve_as<double>("activations/load of experts", count),
+                          .d_probabilities = arena.reserve_as<float>("activations/load of experts", count)};
+}
+
+void Transformer::Impl::clear_load(Stream& stream) {
+  const ExpertLoad& load = common_.scratch.load;
+  if (load.counts == nullptr) return;
+  const std::size_t bytes = static_cast<std::size_t>(architecture_.experts.count) * sizeof(double);
+  stream.device().zero(stream, load.counts, bytes);
+  stream.device().zero(stream, load.probabilities, bytes);
+}
+
+void Transformer::Impl::balance(const Passing& pass, const MicroBatch& batch, double* loss_sum) {
+  const ExpertLoad& load = common_.scratch.load;
+  if (load.counts == nullptr) return;
+  const auto layers = std::ranges::count_if(architecture_.blocks, &BlockShape::mixes_experts);
+  ops::balance_loss(pass.stream, {.counts = load.counts,
+                                  .probabilities = load.probabilities,
+                                  .count = architecture_.experts.count,
+                                  .rows = layers * pass.tokens,
+                                  .coefficient = architecture_.experts.balance,
+                                  .targets = batch.targets,
+                                  .labels = batch.labels,
+                                  .loss_sum = loss_sum,
+                                  .d_probabilities = load.d_probabilities});
 }
 
 void Transformer::Impl::plan_audit(const Device& device) {
@@ -102,6 +137,15 @@ void Transformer::Impl::plan_adapters(const LinearLayer& facts,
       at = common_.audit->plan(row);
     }
     linear->adapters().set_place({.row = *at, .layer = layer});
+  }
+  for (const auto& [linear, layer] : linears) {
+    if (linear->expert_adapters().empty()) continue;
+    if (!at) {
+      precision::AuditRow row = linear->expert_adapters().front().audit_row(facts.title.c_str());
+      row.layers = facts.layers;
+      at = common_.audit->plan(row);
+    }
+    for (LowRank& of_expert : linear->expert_adapters()) of_expert.set_place({.row = *at, .layer = layer});
   }
 }
 
@@ -237,10 +281,13 @@ void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const M
   check(common_.options.training, "a core built without training buffers trains nothing");
   check_batch(batch);
   const Passing pass = training_pass(source, stream, batch);
+  clear_load(stream);
   enter(pass, batch.ids, in);
   forward_blocks(pass, has_head() ? top(layers_.head().input(), pass.tokens) : out);
   source.blocks_done(stream);
-  if (has_head()) lose(pass, true, batch, loss_sum, logits);
+  if (!has_head()) return;
+  lose(pass, true, batch, loss_sum, logits);
+  balance(pass, batch, loss_sum);
 }
 
 void Transformer::Impl::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
@@ -261,6 +308,15 @@ void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const 
   enter(pass, batch.ids, {});
   forward_blocks(pass, top(layers_.head().input(), pass.tokens));
   lose(pass, false, batch, loss_sum, logits);
+}
+
+ExpertLoads Transformer::Impl::take_expert_loads() {
+  ExpertLoads loads;
+  for (int layer = range_.first; layer < range_.last; ++layer) {
+    std::vector<std::int64_t> load = layers_.block(layer).take_load();
+    if (!load.empty()) loads.emplace(layer, std::move(load));
+  }
+  return loads;
 }
 
 void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch,

@@ -25,6 +25,7 @@ class Transformer::Impl {
                 const LogitsHook& logits);
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in, const ops::Matrix& out);
+  ExpertLoads take_expert_loads();
   /// Throws unless this core runs all blocks.
   void require_whole() const;
 
@@ -54,6 +55,11 @@ class Transformer::Impl {
   Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
 
   void reserve(Arena& arena);
+  void reserve_load(Arena& arena);
+  /// Zeroes the load of experts before a micro-batch.
+  void clear_load(Stream& stream);
+  /// Adds the load-balancing loss, and makes its gradient.
+  void balance(const Passing& pass, const MicroBatch& batch, double* loss_sum);
   /// Plans a row for the linear layers of each name and shape, and tells them that they count there.
   void plan_audit(const Device& device);
   /// The rows of adapters beside linear layers that count as one.

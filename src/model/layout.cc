@@ -12,6 +12,14 @@
 
 namespace octet::model {
 std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part) {
+  if (tensor.scaled_rows > 0 && tensor.scaled_rows < tensor.rows) {
+    std::vector<ScaledPart> runs;
+    const std::int64_t count = tensor.scaled_rows * tensor.cols;
+    for (std::int64_t begin = 0; begin < tensor.count(); begin += count)
+      runs.push_back(
+          {.name = tensor.name + "." + std::to_string(runs.size()), .begin = begin, .count = count});
+    return runs;
+  }
   if (!each_part || tensor.parts.size() < 2) {
     return {{.name = tensor.name, .begin = 0, .count = tensor.count()}};
   }
@@ -171,8 +179,12 @@ double flops_per_token(const Architecture& a, double length) {
     const bool passes_back = g >= lowest || g == 0;
     for (const SegmentSpec& segment : layout.groups[g].segments) {
       const double frozen = passes_back ? 4.0 : 2.0;
+      // A token is multiplied with the experts that it takes.
+      const double taken = segment.expert && segment.fp8
+                               ? static_cast<double>(a.experts.taken) / static_cast<double>(a.experts.count)
+                               : 1.0;
       for (const TensorSpec& t : segment.tensors)
-        products += (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
+        products += taken * (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
     }
     if (g > 0 && g + 1 < layout.groups.size()) attention += passes_back ? 6.0 : 2.0;
   }

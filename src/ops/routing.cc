@@ -6,17 +6,55 @@
 #include "dispatch.h"
 
 namespace octet::ops {
+namespace {
+
+[[noreturn, maybe_unused]] void throw_no_kernel() {
+  throw Error({.what = "training of experts on GPUs is not there",
+               .expected = "device: cpu",
+               .found = "a GPU",
+               .fix = "set device: cpu, or train a model without experts",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
 
 namespace cpu {
 void route(const RouteArgs& args);
 void deal(const DealArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
+void add_load(const AddLoadArgs& args);
+void balance_loss(const BalanceLossArgs& args);
+void route_backward(const RouteBackwardArgs& args);
+void weigh_backward(const WeighBackwardArgs& args);
+void gated_rows(const GatedRowsArgs& args);
+void gated_rows_backward(const GatedRowsBackwardArgs& args);
 }  // namespace cpu
+#ifdef OCTET_HAVE_CUDA
 namespace cuda {
 void route(Stream& stream, const RouteArgs& args);
 void deal(Stream& stream, const DealArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
+// Kernels of training take the place of these.
+inline void add_load(Stream&, const AddLoadArgs&) {
+  throw_no_kernel();
+}
+inline void balance_loss(Stream&, const BalanceLossArgs&) {
+  throw_no_kernel();
+}
+inline void route_backward(Stream&, const RouteBackwardArgs&) {
+  throw_no_kernel();
+}
+inline void weigh_backward(Stream&, const WeighBackwardArgs&) {
+  throw_no_kernel();
+}
+inline void gated_rows(Stream&, const GatedRowsArgs&) {
+  throw_no_kernel();
+}
+inline void gated_rows_backward(Stream&, const GatedRowsBackwardArgs&) {
+  throw_no_kernel();
+}
 }  // namespace cuda
+#endif
 
 void route(Stream& stream, const RouteArgs& args) {
   if (args.logits.rows == 0) return;
@@ -47,9 +85,75 @@ void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
   check((!adds || same_form(args.addend, args.out)) && args.x.dtype == args.out.dtype &&
             args.x.cols == args.out.cols,
         "weighted_rows: x, addend and out have the same columns and dtype");
-  check(args.taken > 0 && args.places != nullptr && args.weights != nullptr,
-        "weighted_rows: every token has rows and weights");
+  check(args.taken > 0 && args.places != nullptr, "weighted_rows: every token has rows");
+  if (args.weights == nullptr && stream.device().kind() == DeviceKind::cuda) throw_no_kernel();
   OCTET_DISPATCH(stream, weighted_rows, args);
+}
+
+void add_load(Stream& stream, const AddLoadArgs& args) {
+  if (args.logits.rows == 0) return;
+  check(is_matrix(args.logits) && args.logits.dtype == DType::f32,
+        "add_load: logits are [tokens, experts] f32");
+  check(args.begins != nullptr && args.counts != nullptr && args.probabilities != nullptr,
+        "add_load: there is room for the sums");
+  OCTET_DISPATCH(stream, add_load, args);
+}
+
+void balance_loss(Stream& stream, const BalanceLossArgs& args) {
+  if (args.rows == 0) return;
+  check(args.counts != nullptr && args.probabilities != nullptr && args.count > 0,
+        "balance_loss: experts have a load");
+  check(args.labels == 0 || args.targets != nullptr, "balance_loss: labels have targets");
+  check(args.loss_sum != nullptr && args.d_probabilities != nullptr,
+        "balance_loss: there is room for results");
+  OCTET_DISPATCH(stream, balance_loss, args);
+}
+
+void route_backward(Stream& stream, const RouteBackwardArgs& args) {
+  if (args.logits.rows == 0) return;
+  check(is_matrix(args.logits) && args.logits.dtype == DType::f32,
+        "route_backward: logits are [tokens, experts] f32");
+  check(is_matrix(args.d_logits) && args.d_logits.rows == args.logits.rows &&
+            args.d_logits.cols == args.logits.cols,
+        "route_backward: d_logits has the shape of logits");
+  check(args.taken > 0 && args.taken <= args.logits.cols && args.experts != nullptr &&
+            args.places != nullptr && args.d_weights != nullptr,
+        "route_backward: every token has experts, rows and gradients of weights");
+  OCTET_DISPATCH(stream, route_backward, args);
+}
+
+void weigh_backward(Stream& stream, const WeighBackwardArgs& args) {
+  if (args.tokens == 0) return;
+  check(is_matrix(args.x) && is_matrix(args.d) && same_form(args.x, args.d),
+        "weigh_backward: x and d are matrices of one shape and dtype");
+  check(args.x.rows == args.tokens * args.taken, "weigh_backward: a token has `taken` rows");
+  check(args.d_y.data == nullptr ||
+            (is_matrix(args.d_y) && args.d_y.rows == args.x.rows && args.d_y.dtype == args.x.dtype),
+        "weigh_backward: d_y has the rows and the dtype of x");
+  check(args.places != nullptr && args.weights != nullptr && args.d_weights != nullptr,
+        "weigh_backward: every row has a weight");
+  OCTET_DISPATCH(stream, weigh_backward, args);
+}
+
+void gated_rows(Stream& stream, const GatedRowsArgs& args) {
+  if (args.x.rows == 0) return;
+  check(args.logits != nullptr && is_matrix(args.x) && is_matrix(args.addend) && is_matrix(args.out),
+        "gated_rows: matrices are f32 or bf16, and every row has a logit");
+  check(same_form(args.x, args.out) && same_form(args.addend, args.out),
+        "gated_rows: x, addend and out have the same shape and dtype");
+  OCTET_DISPATCH(stream, gated_rows, args);
+}
+
+void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args) {
+  if (args.x.rows == 0) return;
+  check(args.logits != nullptr && is_matrix(args.x) && is_matrix(args.d_out) && is_matrix(args.d_x),
+        "gated_rows_backward: matrices are f32 or bf16, and every row has a logit");
+  check(same_form(args.x, args.d_x) && same_form(args.d_out, args.d_x),
+        "gated_rows_backward: x, d_out and d_x have the same shape and dtype");
+  check(is_matrix(args.d_logits) && args.d_logits.rows == args.x.rows && args.d_logits.cols == 1 &&
+            args.d_logits.dtype == args.x.dtype,
+        "gated_rows_backward: d_logits is [tokens, 1] of the dtype of x");
+  OCTET_DISPATCH(stream, gated_rows_backward, args);
 }
 
 }  // namespace octet::ops

@@ -158,12 +158,13 @@ void add_copies(Rows& rows, const Work& w) {
   for (const model::LinearLayer& l : model::linear_layers(w.architecture)) {
     if (!l.fp8) continue;
     const auto out = static_cast<double>(l.rows), in = static_cast<double>(l.cols);
-    const auto layers = static_cast<double>(l.layers);
+    const auto layers = static_cast<double>(l.layers), taken = static_cast<double>(l.taken);
     rows.in_forward();
-    rows.add("quantisation", {.bytes = each * in}, layers);
+    rows.add("quantisation", {.bytes = each * taken * in}, layers);
     rows.in_backward();
-    rows.add("quantisation", {.bytes = each * out}, layers);
-    if (w.transposes_at_use) rows.add("transposed weights", {.bytes = 2 * out * in}, layers);
+    rows.add("quantisation", {.bytes = each * taken * out}, layers);
+    const double weights = out * in * static_cast<double>(l.experts);
+    if (w.transposes_at_use) rows.add("transposed weights", {.bytes = 2 * weights}, layers);
   }
 }
 
@@ -171,7 +172,7 @@ void add_copies(Rows& rows, const Work& w) {
 double fp8_share(const model::Architecture& architecture) {
   double fp8 = 0;
   for (const model::LinearLayer& l : model::linear_layers(architecture)) {
-    if (l.fp8) fp8 += static_cast<double>(l.rows) * static_cast<double>(l.cols * l.layers);
+    if (l.fp8) fp8 += static_cast<double>(l.rows) * static_cast<double>(l.cols * l.experts * l.layers);
   }
   const auto all = static_cast<double>(model::build_layout(architecture).parameter_count());
   return std::min(1.0, fp8 / all);
@@ -234,7 +235,7 @@ int added_kernels(const model::LinearLayer& layer, const precision::Recipe& reci
 /// Making the copies of the weight, shared out among the micro-batches; the transposed one is made in each if
 /// it is not kept.
 double weight_copies(const model::LinearLayer& l, const Work& work, const Rates& rates) {
-  const double each = static_cast<double>(l.rows * l.cols) / rates.bytes;
+  const double each = static_cast<double>(l.rows * l.cols * l.experts) / rates.bytes;
   const double once = (6 * each + rates.launch) / static_cast<double>(work.micro_batches);
   return once + (work.transposes_at_use ? 2 * each + rates.launch : 0);
 }
@@ -247,11 +248,11 @@ std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates) {
   for (const model::LinearLayer& l : model::linear_layers(work.architecture)) {
     if (!l.fp8) continue;
     double gain = 0;
-    for (const model::Operation& o : model::products_of(l, work.tokens)) {
+    for (const model::Operation& o : model::products_of(l, work.tokens * l.taken)) {
       gain += product_seconds(o, false, work.recipe, rates) - product_seconds(o, true, work.recipe, rates);
     }
-    const double bytes =
-        quantise_bytes(work.recipe) * static_cast<double>(work.tokens) * static_cast<double>(l.rows + l.cols);
+    const double bytes = quantise_bytes(work.recipe) * static_cast<double>(work.tokens * l.taken) *
+                         static_cast<double>(l.rows + l.cols);
     all.push_back({.name = l.name,
                    .rows = l.rows,
                    .cols = l.cols,

@@ -116,6 +116,7 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   if (f.memory_peak_bytes > 0) row["vram_reserved"] = gib(f.memory_peak_bytes);
   if (!f.fp8->is_null()) row["fp8"] = *f.fp8;
   if (!f.fp8_layers->is_null()) row["fp8_layers"] = *f.fp8_layers;
+  if (!f.experts->is_null()) row["experts"] = *f.experts;
   log.append(std::move(row));
 
   std::string line =
@@ -171,6 +172,13 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
         scalars.emplace_back(tag + "_saturated", number_of(values, "saturated"));
         scalars.emplace_back(tag + "_lost", number_of(values, "lost"));
       }
+    }
+  }
+  if (f.experts->is_object() && !f.experts->empty()) {
+    for (std::size_t i = 0; i < f.experts->at("blocks").size(); ++i) {
+      const std::string tag = "experts/" + f.experts->at("blocks")[i].dump() + "/";
+      for (const char* figure : {"largest", "smallest", "entropy"})
+        scalars.emplace_back(tag + figure, f.experts->at(figure)[i].get<double>());
     }
   }
   scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());

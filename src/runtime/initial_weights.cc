@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <vector>
 
 #include "base_weights.h"
 #include "held_values.h"
+#include "octet/checkpoint/finite.h"
 #include "octet/model/build.h"
 #include "octet/model/tuning.h"
 
@@ -30,6 +32,26 @@ std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
   return names;
 }
 
+/// Throws Error for routers with a value that is not finite: they would send every token to the same experts.
+void require_finite_routers(const model::ParameterLayout& layout, const BaseWeights& weights,
+                            const std::string& folder) {
+  for (const model::GroupSpec& group : layout.groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      if (!segment.expert || segment.fp8) continue;
+      for (const model::TensorSpec& router : segment.tensors) {
+        for (const model::NamedPart& part : router.parts) {
+          std::vector<float> values(static_cast<std::size_t>(part.count));
+          const std::string name = name_in_model(part.name);
+          weights.read({name, DType::f32, part.shape, 0, part.count, values.data()});
+          checkpoint::require_finite(
+              name, values.data(), part.count, DType::f32, folder,
+              "fetch the weights again, or take another model: a router must be finite");
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 InitialWeights::InitialWeights(const WeightSource& source, const model::ParameterLayout& layout)
@@ -39,6 +61,7 @@ InitialWeights::InitialWeights(const WeightSource& source, const model::Paramete
                                   float* out) { weights_->read(name, begin, count, out); }),
       adapter_(open_adapter(source.adapter)) {
   weights_->require_used(names_in_model(layout), source.tensor_prefix);
+  require_finite_routers(layout, *weights_, source.folder);
   if (adapter_) adapter_->require_fit(layout);
 }
 

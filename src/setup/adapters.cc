@@ -116,8 +116,32 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
   const std::string head = architecture.head_name.substr(0, architecture.head_name.rfind('.'));
   if (named(embedding, word)) return embedding;
   if (named(head, word)) return architecture.tied ? embedding : head;
-  refuse(wish, "'" + word + "' cannot be trained whole beside adapters", "embed_tokens, lm_head", word,
+  refuse(wish, "'" + word + "' cannot be trained whole beside adapters",
+         architecture.experts.count > 0 ? "embed_tokens, lm_head, gate" : "embed_tokens, lm_head", word,
          "leave it out; norms and other weights are trained with finetuning_type: full");
+}
+
+/// The routers of a mixture, if `word` names them ("gate", or the whole name of one).
+std::vector<std::string> routers_named(const std::string& word, const model::Architecture& architecture) {
+  model::Architecture plain = architecture;
+  plain.tuning = {};
+  std::vector<std::string> routers;
+  for (const std::string& name : model::tensor_names(model::build_layout(plain))) {
+    const std::string module = name.substr(0, name.rfind('.'));
+    const bool gate = module.ends_with(".gate") || module.ends_with(".shared_expert_gate");
+    if (gate && named(module, word)) routers.push_back(module);
+  }
+  return routers;
+}
+
+void require_plain_on_experts(const AdapterWish& wish, const model::Tuning& tuning) {
+  if (!wish.dora && wish.dropout == 0) return;
+  for (const auto& [module, shape] : tuning.modules) {
+    if (module.find(".experts.") == std::string::npos) continue;
+    refuse(wish, wish.dora ? "DoRA on experts is not built" : "dropout of adapters on experts is not built",
+           wish.dora ? "use_dora: false" : "lora_dropout: 0", "an adapter for " + module,
+           "set this, or name other modules in lora_target: q_proj, k_proj, v_proj, o_proj");
+  }
 }
 
 /// PEFT trains a copy of one of two tied tables and leaves the other as it is, if nothing ties the copies.
@@ -166,7 +190,12 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
       }
     }
   }
-  for (const std::string& word : wish.whole) tuning.whole.insert(whole_module(wish, word, architecture));
+  require_plain_on_experts(wish, tuning);
+  for (const std::string& word : wish.whole) {
+    const std::vector<std::string> routers = routers_named(word, architecture);
+    if (routers.empty()) tuning.whole.insert(whole_module(wish, word, architecture));
+    tuning.whole.insert(routers.begin(), routers.end());
+  }
   require_one_table(wish, architecture);
   if (tuning.modules.empty() && tuning.whole.empty())
     refuse(wish, "nothing would be trained", "modules that get adapters", "none",

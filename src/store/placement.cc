@@ -9,7 +9,7 @@ namespace {
 Format format_of(const model::SegmentSpec& spec, const precision::Recipe& recipe) {
   if (spec.kind == model::ParameterKind::vector) return Format::f32;
   // Weights scaled in blocks become FP8 where they are read.
-  if (spec.fp8 && recipe.fp8() && !recipe.blocks() && (!spec.expert || recipe.rows())) return Format::fp8;
+  if (spec.fp8 && recipe.fp8() && !recipe.blocks()) return Format::fp8;
   return recipe.compute == DType::bf16 ? Format::bf16 : Format::f32;
 }
 

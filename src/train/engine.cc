@@ -110,6 +110,7 @@ void Engine::rehearse() {
   const precision::Audit before = audit();
   const std::unique_ptr<model::ParameterSource> source = store().rehearsal();
   train_alone(*source, largest_batch(options()));
+  core().take_expert_loads();  // its tokens are not of a step
   audit() = before;
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "expert_log.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/memory.h"
@@ -293,7 +294,8 @@ class Run {
   enum class Back { no, same_data, other_data } back_ = Back::no;
   std::int64_t rollbacks_ = 0;  ///< since the run began
   int rollbacks_in_a_row_ = 0;  ///< without a checkpoint in between
-  int not_finite_ = 0;          ///< steps in a row whose loss or gradient was not finite
+  IdleExperts idle_experts_;
+  int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite
   bool looked_at_base_ = false;
   std::string base_wrong_;  ///< as base_not_finite()
   bool fresh_ = false;      ///< begins with random weights

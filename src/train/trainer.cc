@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cast_log.h"
+#include "expert_log.h"
 #include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
@@ -124,6 +125,12 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
       facts.fp8 = std::move(fields.worst);
       if (setup::cast_log(config_) == setup::CastLog::layers) facts.fp8_layers = std::move(fields.layers);
     }
+  }
+  if (logs_at(step_) && architecture_.experts.count > 0) {
+    const model::ExpertLoads loads = loads_of_all(job_, engine_->core().take_expert_loads());
+    facts.experts = expert_fields(loads);
+    const std::string idle = idle_experts_.look(step_, loads);
+    if (!idle.empty() && session_.prints()) log::warn("step " + std::to_string(step_) + ": " + idle);
   }
   if (!reporter_) return;
   facts.step = step_;

@@ -326,6 +326,37 @@ TEST(WeightFolder, ReadsShardsAsOne) {
 }
 
 // Names, types, shapes and both ends of every tensor, wherever it lies.
+// As transformers 5 has them in memory.
+TEST(WeightFolder, StackedExpertsReadAsTheMatricesOfEach) {
+  const std::string block = "model.layers.0.mlp.experts.";
+  std::vector<float> up(2 * 6 * 5), down(2 * 5 * 3);
+  for (std::size_t i = 0; i < up.size(); ++i) up[i] = static_cast<float>(i);
+  for (std::size_t i = 0; i < down.size(); ++i) down[i] = -static_cast<float>(i);
+  const TensorSlice gate_up_slice{block + "gate_up_proj", DType::f32, {2, 6, 5}, 0, 60, up.data()};
+  const TensorSlice down_slice{block + "down_proj", DType::f32, {2, 5, 3}, 0, 30, down.data()};
+  const Scratch scratch;
+  write_safetensors(scratch / "model.safetensors", {gate_up_slice, down_slice});
+  const WeightFolder folder(scratch.path());
+  EXPECT_EQ(folder.tensors().size(), 6u);
+  EXPECT_EQ(folder.find(block + "gate_up_proj"), nullptr);
+  const auto expect = [&](const std::string& name, const std::vector<std::int64_t>& shape,
+                          const float* from) {
+    folder.expect(block + name + ".weight", shape);
+    std::vector<float> values(static_cast<std::size_t>(shape[0] * shape[1]));
+    folder.read(block + name + ".weight", 0, shape[0] * shape[1], values.data());
+    EXPECT_EQ(values, std::vector<float>(from, from + values.size())) << name;
+  };
+  expect("0.gate_proj", {3, 5}, up.data());
+  expect("0.up_proj", {3, 5}, up.data() + 15);
+  expect("1.gate_proj", {3, 5}, up.data() + 30);
+  expect("1.up_proj", {3, 5}, up.data() + 45);
+  expect("0.down_proj", {5, 3}, down.data());
+  expect("1.down_proj", {5, 3}, down.data() + 15);
+  const TensorSlice again{block + "1.down_proj.weight", DType::f32, {5, 3}, 0, 15, down.data()};
+  write_safetensors(scratch / "model.safetensors", {gate_up_slice, down_slice, again});
+  EXPECT_ERROR("1.down_proj.weight' is there twice", WeightFolder(scratch.path()));
+}
+
 TEST(WeightFolder, ItsFingerprintIsThatOfItsTensors) {
   constexpr std::int64_t kCount = 40000;  // 160 KB: the ends do not meet
   struct Change {

@@ -282,9 +282,10 @@ TEST(ProbeBatch, WithTokensThatTheModelDoesNotHaveIsRefused) {
   EXPECT_EQ(code_of(INT64_C(1) << 40, 1), 64);
 }
 
-const char* const kEveryModel[] = {"llama",   "llama3", "llama3-tied", "llama-mha-bias", "llama-linear-rope",
-                                   "mistral", "qwen2",  "qwen2-tied",  "qwen3",          "qwen3-yarn",
-                                   "gemma2",  "gemma3"};
+const char* const kEveryModel[] = {
+    "llama",   "llama3", "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
+    "mistral", "qwen2",  "qwen2-tied",        "qwen3",          "qwen3-yarn",
+    "gemma2",  "gemma3", "qwen3-moe-trained", "mixtral",        "qwen2-moe"};
 
 std::vector<Case> each_model(bool whole) {
   std::vector<Case> cases;

@@ -209,6 +209,37 @@ INSTANTIATE_TEST_SUITE_P(Families, ChainRule,
                            return name;
                          });
 
+class ExpertChainRule : public ChainRule {};
+
+TEST_P(ExpertChainRule, GivesTheGradientsOfAdaptersOnAttentionAndOnExperts) {
+  const Architecture a = read_architecture(golden_folder(GetParam()));
+  const Tuning attention = tuning_of(a, {"self_attn.q_proj", "self_attn.o_proj"}, {.rank = 3, .factor = 1.7});
+  expect(attention, false, Recompute::none);
+  Tuning all = attention, one = attention;
+  Architecture plain = a;
+  for (const std::string& name : tensor_names(build_layout(plain))) {
+    if (name.find(".experts.") == std::string::npos) continue;
+    const std::string module = name.substr(0, name.rfind('.'));
+    all.modules[module] = {.rank = 4, .factor = 0.8};
+    // Some modules of some experts.
+    if (module.find(".experts.1.") != std::string::npos && !module.ends_with("up_proj") &&
+        !module.ends_with("w3"))
+      one.modules[module] = {.rank = 2, .factor = 1.1};
+  }
+  EXPECT_GT(all.modules.size(), one.modules.size());
+  for (const Recompute level : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
+    expect(all, false, level);
+    expect(one, false, level);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ExpertChainRule,
+                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe"), [](const auto& c) {
+                           std::string name = c.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
 /// With dropout: names for all tokens of a batch.
 RunResult run_with_noise(Machine& machine, const HostBatch& host, std::uint64_t noise) {
   MicroBatch batch = machine.upload_batch(host);

@@ -455,13 +455,16 @@ TEST(Architecture, ExpertsAreReadInBothSpellings) {
        {"num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"})
     config.erase(key);
   EXPECT_EQ(read_architecture(config, "test").experts,
-            (ExpertShape{.count = 128, .taken = 8, .width = 768, .normalised = false}));
+            (ExpertShape{.count = 128, .taken = 8, .width = 768, .normalised = false, .balance = 0.001}));
   // Every block dense is no mixture.
   config["mlp_only_layers"] = {0, 1, 2, 3, 4, 5};
   const Architecture dense = read_architecture(config, "test");
   EXPECT_EQ(dense.experts, ExpertShape{});
-  EXPECT_NO_THROW(require_trainable(dense, "test"));
-  EXPECT_THROW(require_trainable(some, "test"), Error);
+  EXPECT_NO_THROW(require_trainable(dense, "test", true));
+  EXPECT_NO_THROW(require_trainable(some, "test", false));
+  EXPECT_THROW(require_trainable(some, "test", true), Error);
+  EXPECT_EQ(some.experts.balance, 0.001);
+  EXPECT_EQ(all.experts.balance, 0) << "only with output_router_logits";
 }
 
 TEST(Architecture, ExpertsWindowsAreUsedOnlyWhenAskedFor) {

@@ -51,6 +51,12 @@ class SafetensorsFile {
   /// it wants of them; they are read again where that is asked for.
   void leave(const std::string& name, std::int64_t begin, std::int64_t count) const;
 
+  /// Replaces tensors of stacked experts, "….experts.gate_up_proj" [experts, 2 * width, hidden] and
+  /// "….experts.down_proj" [experts, hidden, width], by the matrices of each expert:
+  /// "….experts.0.gate_proj.weight". Returns the names of the stacked tensors, each with the names of its
+  /// parts.
+  std::map<std::string, std::vector<std::string>> split_experts();
+
   /// The bytes of a tensor as stored; valid while this object lives, aligned to nothing.
   std::span<const std::byte> bytes(const StoredTensor& tensor) const;
 
@@ -126,6 +132,8 @@ class WeightFolder {
   std::span<const std::byte> bytes(const StoredTensor& tensor) const {
     return file_of(tensor.name).bytes(tensor);
   }
+  /// SafetensorsFile::split_experts() of all files.
+  void split_experts();
   void find_quantised();
   void find_nf4(const StoredTensor& state);
   void find_fp8_blocks(const StoredTensor& scales);

@@ -46,6 +46,8 @@ struct TensorSpec {
   bool fp8 = false;                  ///< the weight of a block's linear layer: an FP8 recipe quantises it
   bool gradient_by_product = false;  ///< a weight-gradient product writes the whole gradient, so that it need
                                      ///< not be zeroed before the first micro-batch
+  std::int64_t scaled_rows = 0;      ///< each run of so many rows has an FP8 scale (of an expert); 0: see
+                                     ///< scaled_parts()
   std::int64_t offset = 0;           ///< first element inside its segment, a multiple of kTensorAlignment
   std::int64_t count() const { return rows * cols; }
 };
@@ -57,7 +59,8 @@ struct ScaledPart {
   std::int64_t count = 0;
 };
 
-/// The runs of rows that have a scale each: every named part with `each_part`, else the whole tensor.
+/// The runs of rows that have a scale each: those of TensorSpec::scaled_rows, or every named part with
+/// `each_part`, or the whole tensor.
 std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part);
 
 /// Tensors of one kind, storage dtype and trainability, one behind the other in one flat buffer. A shard is a
@@ -67,7 +70,7 @@ struct SegmentSpec {
   ParameterKind kind = ParameterKind::matrix;
   bool fp8 = false;  ///< all its tensors are FP8-eligible
   bool trainable = true;
-  bool expert = false;  ///< a mixture's: of FP8 recipes only the one with scales of rows makes it FP8
+  bool expert = false;  ///< of a mixture: its weights are not stored in NF4
   std::vector<TensorSpec> tensors;
   std::int64_t used = 0;  ///< elements up to the end of the last tensor
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -82,6 +83,9 @@ struct DecodeBatch {
   std::int64_t row_count = 0;
 };
 
+/// Rows of each expert, by block; blocks without experts are left out.
+using ExpertLoads = std::map<std::int64_t, std::vector<std::int64_t>>;
+
 /// The transformer core: forward and backward, block by block, explicitly. All calls enqueue on the given
 /// stream, always the same one, and return; nothing is allocated after construction. Parameters come from a
 /// ParameterSource whose layout is build_layout(architecture); gradients of the sum of losses go back to it.
@@ -119,6 +123,9 @@ class Transformer {
   /// block leaves them in `out` and makes no logits: both as forward() has them.
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in = {}, const ops::Matrix& out = {});
+
+  /// Returns the load of experts in the micro-batches that were trained after the last call, and counts anew.
+  ExpertLoads take_expert_loads();
 
   /// Scales of activations and output gradients, or null without FP8. With delayed scaling the caller reduces
   /// amaxes() by MAX over the ranks and updates the scales once after each trained micro-batch; those of

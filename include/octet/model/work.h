@@ -14,13 +14,15 @@ namespace octet::model {
 
 /// A product of the model with a weight: a linear layer of a block, or the head.
 struct LinearLayer {
-  std::string name;         ///< "qkv"
-  std::string title;        ///< "attention q, k, v"
-  std::int64_t rows = 0;    ///< of the weight [rows, cols]: outputs
-  std::int64_t cols = 0;    ///< inputs
-  bool fp8 = false;         ///< an FP8 recipe quantises its operands
-  bool cast_alone = false;  ///< no producer writes the FP8 copy of its input: a kernel makes it
-  std::int64_t layers = 1;  ///< blocks that have such a layer
+  std::string name;          ///< "qkv"
+  std::string title;         ///< "attention q, k, v"
+  std::int64_t rows = 0;     ///< of the weight [rows, cols]: outputs
+  std::int64_t cols = 0;     ///< inputs
+  bool fp8 = false;          ///< an FP8 recipe quantises its operands
+  bool cast_alone = false;   ///< no producer writes the FP8 copy of its input: a kernel makes it
+  std::int64_t experts = 1;  ///< of so many, each with a weight of this shape, a token takes some
+  std::int64_t taken = 1;    ///< of the experts, by each token: rows of the GEMMs per token
+  std::int64_t layers = 1;   ///< blocks that have such a layer
   /// Whether `other` is of the same name and shape.
   bool counts(const LinearLayer& other) const {
     return name == other.name && rows == other.rows && cols == other.cols;

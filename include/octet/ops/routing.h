@@ -39,13 +39,88 @@ struct DealArgs {
 };
 void deal(Stream& stream, const DealArgs& args);
 
+/// Adds the load of a layer to counts[e] (rows of expert e) and probabilities[e] (Σ over tokens of
+/// softmax(logits[t])[e], in token order). Both are sums of doubles. CPU only, like all ops of backward here.
+struct AddLoadArgs {
+  ConstMatrix logits;                    ///< [tokens, experts] f32
+  const std::int32_t* begins = nullptr;  ///< [experts + 1], as deal() gives them
+  double* counts = nullptr;              ///< [experts]
+  double* probabilities = nullptr;       ///< [experts]
+};
+void add_load(Stream& stream, const AddLoadArgs& args);
+
+/// The load-balancing loss (Fedus et al. 2021, arXiv:2101.03961) as transformers computes it from the routers
+/// of all layers: coefficient * experts * Σ_e counts[e] / rows * probabilities[e] / rows. Adds its product
+/// with the number of targets of at least 0 to *loss_sum, and writes the gradient of this for
+/// softmax(logits[t])[e] of any token t.
+struct BalanceLossArgs {
+  const double* counts = nullptr;         ///< [experts], as add_load() sums them over all layers
+  const double* probabilities = nullptr;  ///< [experts], likewise
+  std::int64_t count = 0;                 ///< experts
+  std::int64_t rows = 0;                  ///< layers with experts, times tokens
+  double coefficient = 0;
+  const std::int32_t* targets = nullptr;  ///< [labels]
+  std::int64_t labels = 0;
+  double* loss_sum = nullptr;
+  float* d_probabilities = nullptr;  ///< [experts]
+};
+void balance_loss(Stream& stream, const BalanceLossArgs& args);
+
+/// The gradient of route(): from that of the weights to that of the logits. `d_weights` has the rows of
+/// deal().
+struct RouteBackwardArgs {
+  ConstMatrix logits;  ///< [tokens, experts] f32, as route() read them
+  std::int64_t taken = 0;
+  bool normalised = true;
+  const std::int32_t* experts = nullptr;   ///< [tokens, taken], as route() gives them
+  const std::int32_t* places = nullptr;    ///< [tokens, taken], as deal() gives them
+  const float* d_weights = nullptr;        ///< [tokens * taken], by row
+  const float* d_probabilities = nullptr;  ///< [experts], added for each token; null: nothing
+  Matrix d_logits;                         ///< [tokens, experts] f32 or bf16
+};
+void route_backward(Stream& stream, const RouteBackwardArgs& args);
+
+/// The gradient of weighted_rows() for its weights and, through the GEMM y = x · Wᵀ before it, for x:
+/// d_weights[r] = x[r] · d[r], if d = d_y · W for unweighted rows d_y of the gradient. Then row r of `d`, and
+/// of `d_y` if it has data, is multiplied by the weight of the row.
+struct WeighBackwardArgs {
+  ConstMatrix x;  ///< [tokens * taken, width] T
+  Matrix d;       ///< of the shape of x, T
+  Matrix d_y;     ///< [tokens * taken, out] T, or no data
+  std::int64_t tokens = 0, taken = 0;
+  const std::int32_t* places = nullptr;  ///< [tokens, taken], as deal() gives them
+  const float* weights = nullptr;        ///< [tokens, taken], likewise
+  float* d_weights = nullptr;            ///< [tokens * taken], by row
+};
+void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
+
+/// out[t] = addend[t] + sigmoid(logits[t]) * x[t], in fp32, rounded once: what an expert adds that each token
+/// takes. `out` may lie where `addend` does.
+struct GatedRowsArgs {
+  const float* logits = nullptr;  ///< [tokens]
+  ConstMatrix x;                  ///< [tokens, cols] T
+  ConstMatrix addend;             ///< [tokens, cols] T
+  Matrix out;                     ///< [tokens, cols] T
+};
+void gated_rows(Stream& stream, const GatedRowsArgs& args);
+
+/// The gradient of gated_rows() for x, and for the logits, rounded to T.
+struct GatedRowsBackwardArgs {
+  const float* logits = nullptr;
+  ConstMatrix x, d_out;  ///< [tokens, cols] T
+  Matrix d_x;            ///< [tokens, cols] T
+  Matrix d_logits;       ///< [tokens, 1] T
+};
+void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args);
+
 /// out[t] = addend[t] + Σ_j weights[t, j] * x[places[t, j]], summed in fp32 in the order of j, the addend
-/// last, and rounded once. `out` may lie where `addend` does; without data there is no addend.
+/// last, and rounded once. `out` may lie where `addend` does; without data there is no addend. Without
+/// weights (CPU only, for backward) each weight is 1.
 struct WeightedRowsArgs {
   ConstMatrix x;  ///< [rows, cols] T
   std::int64_t taken = 0;
   const std::int32_t* places = nullptr;  ///< [tokens, taken] rows of x
-  const float* weights = nullptr;        ///< [tokens, taken]
+  const float* weights = nullptr;        ///< [tokens, taken] or null
   ConstMatrix addend;                    ///< [tokens, cols] T
   Matrix out;                            ///< [tokens, cols] T
 };

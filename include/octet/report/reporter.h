@@ -90,6 +90,8 @@ struct StepFacts {
   std::vector<std::optional<double>> rank_losses;
   /// Fields "fp8" and "fp8_layers" of the row, left out where null.
   JsonMember fp8, fp8_layers;
+  /// The load of experts: the field "experts", left out where null.
+  JsonMember experts;
   std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
 };
 

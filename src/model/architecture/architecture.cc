@@ -65,6 +65,8 @@ bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, 
       return use && i >= first;
     case WindowRule::all_if_used:
       return use;
+    case WindowRule::even_below_layer:
+      return use && i % 2 == 0 && i < first;
     case WindowRule::periodic:
       return (i + 1) % period != 0;
   }
@@ -75,6 +77,8 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
   std::vector<BlockShape> blocks(static_cast<std::size_t>(layers));
   // An explicit null means no window; only an absent key has the family's default.
   const Json* found = config.find("sliding_window");
+  // The class of qwen2_moe writes 0 for no window.
+  if (family.window == WindowRule::even_below_layer && found != nullptr && *found == 0) found = nullptr;
   std::int64_t window = found != nullptr ? config.size("sliding_window", kMaxPositions) : 0;
   const bool use = config.boolean("use_sliding_window", family.window == WindowRule::all);
   const std::int64_t first =
@@ -126,23 +130,35 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
   const char* const key = newer != nullptr ? "num_local_experts" : "num_experts";
   a.experts = {.count = json_int(config.object(), key, 128, 0, ops::kMostExperts, config.where()),
                .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
-               .width = config.size("moe_intermediate_size", 768, kMaxWidth),
-               .normalised = config.boolean("norm_topk_prob", false)};
+               .width = a.intermediate,
+               .normalised = true,
+               .names = ExpertShape::Names::mixtral};
+  if (!family.mixtral_experts) {
+    a.experts.width = config.size("moe_intermediate_size", 768, kMaxWidth);
+    a.experts.normalised = config.boolean("norm_topk_prob", false);
+    a.experts.names = ExpertShape::Names::mlp;
+  }
+  if (family.shared_expert) {
+    a.experts.shared = config.size("shared_expert_intermediate_size", kMaxWidth);
+    if (!config.boolean("qkv_bias", true))
+      refuse("a model of this family without biases is not built", "qkv_bias: true", "false", config.where());
+  }
   if (a.experts.count > 0 && a.experts.taken > a.experts.count) {
     refuse("more experts are taken than there are",
            "num_experts_per_tok of at most " + std::to_string(a.experts.count),
            std::to_string(a.experts.taken), config.where());
   }
-  const std::int64_t step = config.size("decoder_sparse_step", 1, kMaxLayers);
+  const std::int64_t step = family.mixtral_experts ? 1 : config.size("decoder_sparse_step", 1, kMaxLayers);
   std::set<std::int64_t> dense;
-  if (const Json* list = config.find("mlp_only_layers")) {
+  if (const Json* list = family.mixtral_experts ? nullptr : config.find("mlp_only_layers")) {
     if (!list->is_array() ||
         !std::ranges::all_of(*list, [](const Json& one) { return one.is_number_integer(); }))
       refuse("'mlp_only_layers' cannot be used", "a list of numbers of blocks", shown(*list), config.where());
     for (const Json& one : *list) dense.insert(one.get<std::int64_t>());
   }
-  // What only training or its statistics read.
-  for (const char* unused : {"output_router_logits", "router_aux_loss_coef"}) config.find(unused);
+  // transformers adds the loss if it returns the logits of routers.
+  const double balance = config.positive("router_aux_loss_coef", 0.001, 0.0, 1e6);
+  if (config.boolean("output_router_logits", false)) a.experts.balance = balance;
   for (std::int64_t i = 0; i < a.layers; ++i) {
     const bool mixes = a.experts.count > 0 && (i + 1) % step == 0 && !dense.contains(i);
     a.blocks[static_cast<std::size_t>(i)].mixes_experts = mixes;
@@ -181,9 +197,9 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
                     a.padding_id, a.qk_norm, a.sublayer_norms, a.multimodal, a.attention_soft_cap,
-                    a.logit_soft_cap, a.ropes, a.blocks, a.experts.count, a.experts.taken, a.experts.width,
-                    a.experts.normalised, a.initializer_range, a.embedding_initializer_range, a.tuning,
-                    a.share.tensor_rank, a.share.tensor_size, a.share.stage, a.share.stages);
+                    a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
+                    a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
+                    a.share.stage, a.share.stages);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -370,14 +386,16 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
   if (a.vocabulary < tensor_size) require(a.vocabulary, "vocab_size");
 }
 
-void require_trainable(const Architecture& a, const std::string& where) {
-  if (a.experts.count == 0) return;
-  throw Error({.what = "models with experts are not trained by this version: they only generate",
-               .expected = "a model without experts",
-               .found = a.model_type + ", " + std::to_string(a.experts.count) + " experts in a block",
-               .where = where,
-               .fix = "generate with it (trainer generate), and train a model without experts on its answers",
-               .code = ExitCode::usage});
+void require_trainable(const Architecture& a, const std::string& where, bool on_gpu) {
+  if (a.experts.count == 0 || !on_gpu) return;
+  throw Error(
+      {.what = "training of experts on GPUs is not there",
+       .expected = "device: cpu, or a model without experts",
+       .found = a.model_type + ", " + std::to_string(a.experts.count) + " experts in a block, on a GPU",
+       .where = where,
+       .fix = "set device: cpu, or generate with it (trainer generate) and train a model without "
+              "experts on its answers",
+       .code = ExitCode::usage});
 }
 
 void name_tensors(Architecture& a, const std::function<bool(const std::string&)>& exists) {

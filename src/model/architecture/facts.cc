@@ -55,6 +55,8 @@ Json facts_of(const Architecture& a) {
                             {"taken", a.experts.taken},
                             {"width", a.experts.width},
                             {"normalised", a.experts.normalised}};
+    if (a.experts.shared != 0) facts["experts"]["shared"] = a.experts.shared;
+    if (a.experts.balance != 0) facts["experts"]["balance"] = a.experts.balance;
   }
   return facts;
 }

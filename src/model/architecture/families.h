@@ -9,8 +9,9 @@ namespace octet::model {
 
 enum class BiasRule { never, always, by_key };
 /// Which blocks have a sliding window: none, all (`sliding_window` is a number), those from max_window_layers
-/// on when use_sliding_window is true, all when it is, or all but every `period`-th.
-enum class WindowRule { none, all, from_layer, all_if_used, periodic };
+/// on when use_sliding_window is true, all when it is, all but every `period`-th, or when it is true every
+/// second one of those below max_window_layers.
+enum class WindowRule { none, all, from_layer, all_if_used, periodic, even_below_layer };
 
 /// A family of models: how its config.json is read. What every family shares is not here.
 struct Family {
@@ -32,9 +33,12 @@ struct Family {
   bool scaled_embedding = false;  ///< by the square root of the hidden size
   bool query_scalar = false;      ///< query_pre_attn_scalar stands in for head_dim
   bool experts = false;           ///< keys of a mixture of experts are read
-  bool soft_caps = false;         ///< final_logit_softcapping is read
-  bool attention_cap = false;     ///< attn_logit_softcapping is read
-  std::string_view defaults;      ///< what the class has under keys that a config lacks: a JSON object
+  /// Every block has experts of `intermediate_size`, with weights that are normalised, under Mixtral's names.
+  bool mixtral_experts = false;
+  bool shared_expert = false;  ///< shared_expert_intermediate_size is read
+  bool soft_caps = false;      ///< final_logit_softcapping is read
+  bool attention_cap = false;  ///< attn_logit_softcapping is read
+  std::string_view defaults;   ///< what the class has under keys that a config lacks: a JSON object
   std::vector<std::string_view> ignored;  ///< keys that transformers does not read in this family
   std::string_view text_model;  ///< the family of `text_config`, whose `defaults` are then here; empty: none
 };

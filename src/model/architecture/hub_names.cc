@@ -50,6 +50,7 @@ constexpr auto kEndings = std::to_array<std::string_view>({
     "-2407",
     "-2501",
     "-2507",
+    "-v0.1",
     "-v1.0",
     "-v0.6",
     "-intermediate-step-1431k-3t",

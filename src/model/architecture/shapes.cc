@@ -57,6 +57,12 @@ Json family_keys(const std::string& family) {
                  {"max_position_embeddings", 40960},
                  {"rope_theta", 1000000.0},
                  {"rms_norm_eps", 1e-6}});
+  } else if (family == "mixtral") {
+    keys.update({{"model_type", "mixtral"},
+                 {"num_local_experts", 8},
+                 {"num_experts_per_tok", 2},
+                 {"max_position_embeddings", 32768},
+                 {"rope_theta", 1000000.0}});
   } else if (family == "gemma2" || family == "gemma3_text") {
     keys = {{"model_type", family},
             {"head_dim", 256},
@@ -117,6 +123,7 @@ constexpr std::array kShapes{
           R"({"max_position_embeddings": 131072})"},
     Shape{"mistral-small-24b", "mistral", 5120, 32768, 40, 32, 8, 131072, false,
           R"({"rope_theta": 100000000.0})"},
+    Shape{"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000},
     Shape{"qwen2.5-0.5b", "qwen2", 896, 4864, 24, 14, 2, 151936, true},
     Shape{"qwen2.5-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 151936, true},
     Shape{"qwen2.5-14b", "qwen2", 5120, 13824, 48, 40, 8, 152064},

@@ -19,6 +19,8 @@ class Block {
   void set_passes_on(bool passes_on);
   /// Whether backward has anything to do. Where it has not, nothing is kept for it.
   bool runs_back() const { return mlp_->runs_back(); }
+  /// See Mlp.
+  std::vector<std::int64_t> take_load() { return mlp_->take_load(); }
   /// In the order of the layout.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;

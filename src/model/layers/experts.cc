@@ -18,12 +18,23 @@ std::size_t index(std::int64_t i) {
   return static_cast<std::size_t>(i);
 }
 
+/// What a family calls the modules of a mixture.
+struct ExpertNames {
+  std::string block;  ///< "mlp."
+  const char *gate, *up, *down;
+};
+
+ExpertNames names_of(const ExpertShape& shape) {
+  if (shape.names == ExpertShape::Names::mixtral) return {"block_sparse_moe.", "w1", "w3", "w2"};
+  return {"mlp.", "gate_proj", "up_proj", "down_proj"};
+}
+
 std::vector<Part> parts_of(const ExpertShape& shape, const std::vector<Part>& of_one) {
   std::vector<Part> parts;
   for (std::int64_t e = 0; e < shape.count; ++e) {
     for (const Part& part : of_one)
       parts.push_back(
-          {"mlp.experts." + std::to_string(e) + "." + part.name + ".weight", part.rows, part.split});
+          {names_of(shape).block + "experts." + std::to_string(e) + "." + part.name, part.rows, part.split});
   }
   return parts;
 }
@@ -35,8 +46,9 @@ ExpertShape shape_of_share(const Architecture& a) {
 }
 
 /// A buffer of `factor` times as many rows as there are tokens.
-ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t factor, std::int64_t cols) {
-  ops::Matrix m = buffers.matrix(name, factor * cols, Kept::never);
+ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t factor, std::int64_t cols,
+                        Kept kept = Kept::never) {
+  ops::Matrix m = buffers.matrix(name, factor * cols, kept);
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows * factor, .cols = cols, .ld = cols};
 }
 
@@ -95,35 +107,126 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       hidden_(a.hidden),
       activation_(a.activation),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
-      router_(group.matrix("router", a.hidden, {{"mlp.gate.weight", shape_.count}},
-                           {.init_std = a.initializer_range, .expert = true})),
-      gate_up_(group.matrix(
-          "experts_gate_up", a.hidden,
-          parts_of(shape_, {{"gate_proj", a.experts.width, kEven}, {"up_proj", a.experts.width, kEven}}),
-          {.init_std = a.initializer_range, .fp8 = true, .expert = true})),
-      down_(group.matrix("experts_down", a.experts.width, parts_of(shape_, {{"down_proj", a.hidden}}),
-                         {.init_std = a.initializer_range, .fp8 = true, .expert = true, .columns = kEven})) {}
+      router_(group.matrix("router", a.hidden, {{names_of(shape_).block + "gate.weight", shape_.count}},
+                           {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true})),
+      gate_up_(group, {.name = "experts_gate_up",
+                       .title = "experts' gate, up",
+                       .inputs = a.hidden,
+                       .modules = parts_of(shape_, {{names_of(shape_).gate, a.experts.width, kEven},
+                                                    {names_of(shape_).up, a.experts.width, kEven}}),
+                       .init_std = a.initializer_range,
+                       .experts = shape_.count,
+                       .taken = shape_.taken}),
+      down_(group, {.name = "experts_down",
+                    .title = "experts' down",
+                    .inputs = a.experts.width,
+                    .modules = parts_of(shape_, {{names_of(shape_).down, a.hidden}}),
+                    .init_std = a.initializer_range,
+                    .inputs_split = kEven,
+                    .experts = shape_.count,
+                    .taken = shape_.taken}) {
+  if (shape_.shared > 0) shared_.emplace(make_shared(group, a));
+}
+
+Experts::Shared Experts::make_shared(GroupBuilder& group, const Architecture& a) {
+  const std::int64_t width = a.experts.shared;
+  return {
+      .gate = group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
+                           {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true}),
+      .gate_up = Linear(group, {.name = "shared_gate_up",
+                                .title = "shared expert's gate, up",
+                                .inputs = a.hidden,
+                                .modules = {{"mlp.shared_expert.gate_proj", width, kEven},
+                                            {"mlp.shared_expert.up_proj", width, kEven}},
+                                .init_std = a.initializer_range,
+                                .kept_values = true}),
+      .down = Linear(group, {.name = "shared_down",
+                             .title = "shared expert's down",
+                             .inputs = width,
+                             .modules = {{"mlp.shared_expert.down_proj", a.hidden}},
+                             .init_std = a.initializer_range,
+                             .inputs_split = kEven}),
+      .width = piece_of(kEven, width, a.share).count};
+}
+
+std::vector<Linear*> Experts::linears() {
+  if (!shared_) return {&gate_up_, &down_};
+  return {&gate_up_, &down_, &shared_->gate_up, &shared_->down};
+}
+
+std::vector<const Linear*> Experts::linears() const {
+  if (!shared_) return {&gate_up_, &down_};
+  return {&gate_up_, &down_, &shared_->gate_up, &shared_->down};
+}
+
+bool Experts::trained() const {
+  return norm_.trained() || router_.trained() || gate_up_.trained() || down_.trained() ||
+         (shared_ && shared_->trained());
+}
+
+void Experts::set_passes_on(bool passes_on) {
+  norm_.set_passes_on(passes_on);
+  gate_up_.set_passes_on(norm_.runs_back());
+  down_.set_passes_on(gate_up_.runs_back() || router_.trained());
+  if (!shared_) return;
+  shared_->gate_up.set_passes_on(norm_.runs_back());
+  shared_->down.set_passes_on(shared_->gate_up.runs_back() || shared_->gate.trained());
+}
+
+void Experts::reserve_shared(BlockBuffers& buffers, const Common& common) {
+  Shared& s = *shared_;
+  s.gate_up.reserve(buffers, common);
+  s.down.reserve(buffers, common);
+  s.gated = buffers.matrix("activations/shared expert", 2 * s.width, Kept::activations);
+  s.made = buffers.matrix("activations/shared expert", hidden_, Kept::activations);
+  s.logits = buffers.floats("activations/router", 1, Kept::activations);
+  if (!common.options.training) return;
+  s.d_made = buffers.matrix("activations/experts' gradients", hidden_, Kept::never);
+  s.d_logits = buffers.matrix("activations/experts' gradients", 1, Kept::never);
+}
+
+ops::Matrix Experts::normed(const Call& call) const {
+  return shared_ ? shared_->gate_up.input().values(call) : top(normed_, call.tokens);
+}
 
 void Experts::reserve(BlockBuffers& buffers, const Common& common) {
-  check(!common.options.training, "models with experts are not trained");
   const std::int64_t taken = shape_.taken;
   norm_.reserve(buffers);
-  normed_ = buffers.matrix("activations/experts' input", hidden_, Kept::never);
+  if (shared_) {
+    reserve_shared(buffers, common);
+  } else {
+    normed_ = buffers.matrix("activations/experts' input", hidden_,
+                             common.remakes_inputs() ? Kept::never : Kept::activations);
+  }
   made_ = rows_matrix(buffers, "activations/experts' rows", taken, hidden_);
-  gated_ = rows_matrix(buffers, "activations/experts' gate and up", taken, 2 * shape_.width);
+  gated_ =
+      rows_matrix(buffers, "activations/experts' gate and up", taken, 2 * shape_.width, Kept::activations);
   activated_ = rows_matrix(buffers, "activations/experts' activations", taken, shape_.width);
-  logits_ = buffers.floats("activations/router", shape_.count, Kept::never);
+  logits_ = buffers.floats("activations/router", shape_.count, Kept::activations);
   const auto numbers = [&](const char* name) {
-    return reinterpret_cast<std::int32_t*>(buffers.floats(name, taken, Kept::never));
+    return reinterpret_cast<std::int32_t*>(buffers.floats(name, taken, Kept::activations));
   };
   taken_ = numbers("activations/taken experts");
-  shares_ = buffers.floats("activations/shares of experts", taken, Kept::never);
+  shares_ = buffers.floats("activations/shares of experts", taken, Kept::activations);
   begins_ = static_cast<std::int32_t*>(buffers.take(
-      "activations/experts' first rows", index(shape_.count + 1) * sizeof(std::int32_t), Kept::never));
+      "activations/experts' first rows", index(shape_.count + 1) * sizeof(std::int32_t), Kept::activations));
   row_tokens_ = numbers("activations/tokens of experts");
   places_ = numbers("activations/rows of tokens");
-  weights_ = buffers.floats("activations/weights of experts", taken, Kept::never);
+  weights_ = buffers.floats("activations/weights of experts", taken, Kept::activations);
   host_begins_.resize(index(shape_.count + 1));
+  for (Linear* linear : linears()) {
+    for (LowRank& adapters : linear->expert_adapters()) adapters.reserve(buffers);
+    if (linear->expert_adapters().empty() || !common.recipe().rows()) continue;
+    throw Error({.what = "generation in FP8 with adapters on experts is not built",
+                 .expected = "--dtype bf16, or merged weights",
+                 .fix = "give --dtype bf16, or merge the adapters (trainer export)",
+                 .code = ExitCode::usage});
+  }
+  if (common.options.training) {
+    d_activated_ = rows_matrix(buffers, "activations/experts' gradients", taken, shape_.width);
+    d_logits_ = buffers.matrix("activations/experts' gradients", shape_.count, Kept::never);
+    d_weights_ = buffers.floats("activations/experts' gradients", taken, Kept::never);
+  }
   fp8_ = common.recipe().rows();
   if (!fp8_) return;
   const auto copy = [&](std::int64_t factor, std::int64_t cols) {
@@ -150,30 +253,51 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
         device,
         {.a = a, .b = b, .d = {nullptr, dtype, of, out, out}, .fixed_order = common.options.fixed_order});
   };
+  if (shared_ && device.kind() == DeviceKind::cuda) {
+    throw Error({.what = "models with a shared expert are not built for GPUs",
+                 .expected = "device: cpu",
+                 .found = "a GPU",
+                 .fix = "set device: cpu, or take a model without a shared expert",
+                 .code = ExitCode::usage});
+  }
+  const std::size_t of_shared =
+      shared_ ? std::max(shared_->gate_up.workspace(device, common), shared_->down.workspace(device, common))
+              : 0;
+  if (common.options.training) {
+    const ProductShape router{.rows = rows, .out = shape_.count, .in = hidden_, .pitch = shape_.count};
+    return std::max({product(rows, shape_.count, hidden_, DType::f32, false),
+                     product_workspace(device, common, router), norm_.workspace(device, common),
+                     gate_up_.workspace(device, common), down_.workspace(device, common), of_shared});
+  }
   const bool fp8 = common.recipe().rows();
-  return std::max({product(rows, shape_.count, hidden_, DType::f32, false),
+  return std::max({of_shared, product(rows, shape_.count, hidden_, DType::f32, false),
                    product(rows * shape_.taken, 2 * shape_.width, hidden_, common.dtype, fp8),
                    product(rows * shape_.taken, hidden_, shape_.width, common.dtype, fp8)});
 }
 
 std::vector<Operation> Experts::operations(std::int64_t tokens) const {
-  std::vector<Operation> all = norm_.operations(tokens, {});
-  std::erase_if(all, [](const Operation& operation) { return operation.backward; });
+  const int inputs = gate_up_.runs_back() ? 1 : 0;
+  std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs, 1});
   const std::int64_t rows = tokens * shape_.taken;
-  const auto product = [&](const char* name, std::int64_t of, std::int64_t out, std::int64_t in, bool fp8) {
-    all.push_back(
-        {.kind = OperationKind::product,
-         .layer = {.name = name, .title = name, .rows = out, .cols = in, .fp8 = fp8},
-         .m = of,
-         .n = out,
-         .k = in,
-         .flops = 2.0 * static_cast<double>(of) * static_cast<double>(out) * static_cast<double>(in)});
-  };
-  product("router", tokens, shape_.count, hidden_, false);
-  product("experts' gate, up", rows, 2 * shape_.width, hidden_, true);
-  all.push_back(moves(OperationKind::activation,
-                      3 * static_cast<double>(rows) * static_cast<double>(shape_.width), {}));
-  product("experts' down", rows, hidden_, shape_.width, true);
+  const auto width = static_cast<double>(shape_.width), hidden = static_cast<double>(hidden_);
+  const double values = static_cast<double>(rows);
+  const LinearLayer router{.name = "router", .title = "router", .rows = shape_.count, .cols = hidden_};
+  for (Operation& one : products_of(router, tokens, {0, 0, 0, 1})) {
+    if (one.product == ops::Product::dgrad && !norm_.runs_back()) continue;
+    if (one.product == ops::Product::wgrad && !router_.trained()) continue;
+    all.push_back(std::move(one));
+  }
+  append(all, gate_up_.operations(rows, {0, 0, 0, 1}));
+  all.push_back(moves(OperationKind::activation, 3 * values * width, {1, 1, 1, 2}));
+  if (gate_up_.runs_back()) all.push_back(moves_back(OperationKind::activation, 5 * values * width));
+  append(all, down_.operations(rows, {}));
+  if (shared_) {
+    append(all, shared_->gate_up.operations(tokens, {0, 0, 0, 1}));
+    append(all, shared_->down.operations(tokens, {0, 0, 0, 1}));
+  }
+  // Rows are gathered and put together again.
+  all.push_back(moves(OperationKind::embedding, 4 * values * hidden, {0, 0, 0, 0}));
+  if (down_.runs_back()) all.push_back(moves_back(OperationKind::embedding, 6 * values * hidden));
   return all;
 }
 
@@ -192,7 +316,7 @@ void Experts::pick(const Call& call) {
   const ProfileLabel label(call.stream, "router");
   const ops::Matrix logits{
       .data = logits_, .dtype = DType::f32, .rows = call.tokens, .cols = shape_.count, .ld = shape_.count};
-  multiply(call, operand_of(top(normed_, call.tokens), {}), router_.in(call.parameters).front(), logits);
+  multiply(call, operand_of(normed(call), {}), router_.in(call.parameters).front(), logits);
   ops::route(call.stream, {.logits = logits,
                            .taken = shape_.taken,
                            .normalised = shape_.normalised,
@@ -207,15 +331,19 @@ void Experts::pick(const Call& call) {
                           .row_tokens = row_tokens_,
                           .places = places_,
                           .place_weights = weights_});
+  const ExpertLoad& load = call.common.scratch.load;
+  if (load.counts == nullptr || !call.pass.record) return;
+  ops::add_load(
+      call.stream,
+      {.logits = logits, .begins = begins_, .counts = load.counts, .probabilities = load.probabilities});
 }
 
 ops::GroupedGemmArgs Experts::gate_up_of(const Call& call, Way way) const {
   const std::int64_t rows = call.tokens * shape_.taken;
   const bool gathered = way == Way::gathered;
-  return {.weight = gate_up_.in(call.parameters).front(),
+  return {.weight = gate_up_.stored(call),
           .count = shape_.count,
-          .x = gathered ? operand_of(top(made_, rows), made_copy_)
-                        : operand_of(top(normed_, call.tokens), normed_copy_),
+          .x = gathered ? operand_of(top(made_, rows), made_copy_) : operand_of(normed(call), normed_copy_),
           .source = gathered ? nullptr : row_tokens_,
           .begins = begins_,
           .gated = true,
@@ -225,7 +353,7 @@ ops::GroupedGemmArgs Experts::gate_up_of(const Call& call, Way way) const {
 
 ops::GroupedGemmArgs Experts::down_of(const Call& call) const {
   const std::int64_t rows = call.tokens * shape_.taken;
-  return {.weight = down_.in(call.parameters).front(),
+  return {.weight = down_.stored(call),
           .count = shape_.count,
           .x = operand_of(top(activated_, rows), activated_copy_),
           .begins = begins_,
@@ -233,7 +361,10 @@ ops::GroupedGemmArgs Experts::down_of(const Call& call) const {
 }
 
 Experts::Way Experts::way_of(const Call& call) const {
-  if (call.common.options.fixed_order) return Way::each;
+  const precision::Recipe& recipe = call.common.recipe();
+  if (call.common.options.fixed_order || call.common.options.training || (recipe.fp8() && !recipe.rows()) ||
+      !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty())
+    return Way::each;
   const Device& device = call.stream.device();
   const Way way =
       ops::wants_rows_in_order(device, gate_up_of(call, Way::gathered)) ? Way::gathered : Way::by_number;
@@ -244,7 +375,7 @@ Experts::Way Experts::way_of(const Call& call) const {
 
 void Experts::gather(const Call& call) {
   const ops::Matrix rows = top(made_, call.tokens * shape_.taken);
-  ops::gather_rows(call.stream, top(normed_, call.tokens), row_tokens_, rows);
+  ops::gather_rows(call.stream, normed(call), row_tokens_, rows);
   fill_copy(call, rows, made_copy_);
 }
 
@@ -257,26 +388,61 @@ void Experts::compute(const Call& call, Way way) {
   ops::grouped_gemm(call.stream, down_of(call));
 }
 
-void Experts::compute_each(const Call& call) {
-  const std::int64_t rows = call.tokens * shape_.taken;
+template <class Act>
+void Experts::each_expert(bool all, Act&& act) const {
+  for (std::int64_t e = 0; e < shape_.count; ++e) {
+    const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
+    if (all || count > 0) act(e, begin, count);
+  }
+}
+
+void Experts::read_begins(const Call& call) {
   call.stream.device().copy_to_host(call.stream, host_begins_.data(), begins_,
                                     host_begins_.size() * sizeof(std::int32_t));
   call.stream.synchronize();
+}
+
+void Experts::activate(const Call& call) {
+  const std::int64_t rows = call.tokens * shape_.taken;
+  ops::gated_activation(call.stream, {.gate_up = top(gated_, rows),
+                                      .activation = activation_,
+                                      .out = top(activated_, rows),
+                                      .quantize = {}});
+}
+
+void Experts::compute_each(const Call& call) {
+  read_begins(call);
+  if (call.pass.record) {
+    for (std::size_t e = 0; e < load_.size(); ++e) load_[e] += host_begins_[e + 1] - host_begins_[e];
+  }
+  if (fp8_) return compute_each_by_rows(call);
   gather(call);
-  const auto each = [&](const MatrixHandle& weight, const ops::Operand& x, const ops::Matrix& d) {
-    const ops::Operand all = weight.in(call.parameters).front();
+  each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    gate_up_.forward_expert(call, e, rows_from(made_, begin, count), rows_from(gated_, begin, count));
+  });
+  // Backward reads nothing of what comes after.
+  if (call.pass.recompute) return;
+  activate(call);
+  each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    down_.forward_expert(call, e, rows_from(activated_, begin, count), rows_from(made_, begin, count));
+  });
+}
+
+void Experts::compute_each_by_rows(const Call& call) {
+  const std::int64_t rows = call.tokens * shape_.taken;
+  gather(call);
+  const auto each = [&](const Linear& weight, const ops::Operand& x, const ops::Matrix& d) {
+    const ops::Operand all = weight.stored(call);
     const std::int64_t outputs = all.rows / shape_.count;
-    for (std::int64_t e = 0; e < shape_.count; ++e) {
-      const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
-      if (count == 0) continue;
+    each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
       multiply(call, rows_from(x, begin, count), rows_from(all, e * outputs, outputs),
                rows_from(d, begin, count));
-    }
+    });
   };
   each(gate_up_, operand_of(top(made_, rows), made_copy_), top(gated_, rows));
   ops::gated_activation(call.stream, {.gate_up = top(gated_, rows),
                                       .activation = activation_,
-                                      .out = fp8_ ? ops::Matrix{} : top(activated_, rows),
+                                      .out = {},
                                       .quantize = into(activated_copy_)});
   each(down_, operand_of(top(activated_, rows), activated_copy_), top(made_, rows));
 }
@@ -290,16 +456,73 @@ bool Experts::unwatched(const Device& device, const Architecture& a, const preci
          ops::has_grouped_gemm(device, grouped_shape(shape, recipe, rows, a.hidden, shape.width));
 }
 
+void Experts::normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize) {
+  norm_.forward(call, before, {.values = normed(call), .quantize = quantize});
+}
+
+void Experts::activate_shared(const Call& call) {
+  LinearInput& activated = shared_->down.input();
+  const Wanted wanted = activated.wanted(call, WriteOrder::any);
+  ops::gated_activation(call.stream, {.gate_up = top(shared_->gated, call.tokens),
+                                      .activation = activation_,
+                                      .out = wanted.values,
+                                      .quantize = wanted.quantize});
+  activated.written(call, WriteOrder::any);
+}
+
+void Experts::compute_shared(const Call& call) {
+  const ProfileLabel label(call.stream, "shared expert");
+  Shared& s = *shared_;
+  s.gate_up.input().values_written(call);
+  s.gate_up.forward(call, top(s.gated, call.tokens));
+  activate_shared(call);
+  s.down.forward(call, top(s.made, call.tokens));
+  multiply(call, operand_of(normed(call), {}), s.gate.in(call.parameters).front(),
+           {s.logits, DType::f32, call.tokens, 1, 1});
+}
+
+void Experts::backward_shared(const Call& call, const ops::Matrix& d_normed) {
+  const ProfileLabel label(call.stream, "shared expert");
+  Shared& s = *shared_;
+  const Common& common = call.common;
+  const ops::Matrix gated = top(s.gated, call.tokens), d_made = top(s.d_made, call.tokens);
+  const ops::Matrix d_logits = top(s.d_logits, call.tokens);
+  if (common.remakes_inputs()) activate_shared(call.again(Readers::backward));
+  ops::gated_rows_backward(call.stream, {.logits = s.logits,
+                                         .x = top(s.made, call.tokens),
+                                         .d_out = top(common.scratch.gradient, call.tokens),
+                                         .d_x = d_made,
+                                         .d_logits = d_logits});
+  const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, s.width);
+  s.down.backward(call, d_made, s.down.gradient_written(call, d_made), d_activated);
+  if (s.gate_up.runs_back()) {
+    const Wanted wanted = s.gate_up.wanted_gradient(call, gated);
+    ops::gated_activation_backward(call.stream, {.gate_up = gated,
+                                                 .d_out = d_activated,
+                                                 .activation = activation_,
+                                                 .d_gate_up = wanted.values,
+                                                 .quantize = wanted.quantize});
+    const auto operands = s.gate_up.gradient_written(call, gated);
+    // The operand of the input's values may have been written over in the scratch.
+    if (common.remakes_inputs()) s.gate_up.input().values_written(call.again(Readers::backward));
+    s.gate_up.backward(call, gated, operands, d_normed);
+  }
+  router_products(call, s.gate, d_logits, d_normed);
+}
+
 void Experts::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                       const ops::Matrix& after) {
   const Way way = way_of(call);
   call.settle();
-  norm_.forward(call, before,
-                {.values = top(normed_, call.tokens),
-                 .quantize = way == Way::by_number ? into(normed_copy_) : ops::QuantizeInto{}});
-  if (call.tokens == 0) return;
+  normalise(call, before, way == Way::by_number ? into(normed_copy_) : ops::QuantizeInto{});
+  if (call.tokens == 0) {
+    std::ranges::fill(host_begins_, 0);
+    return;
+  }
+  if (shared_) compute_shared(call);
   pick(call);
   compute(call, way);
+  if (call.pass.recompute) return;
   const ops::Matrix made = sums_ ? top(call.common.scratch.delta, call.tokens) : after;
   ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
                                    .taken = shape_.taken,
@@ -307,11 +530,109 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
                                    .weights = weights_,
                                    .addend = sums_ ? ops::Matrix{} : stream,
                                    .out = made});
+  if (shared_)
+    ops::gated_rows(
+        call.stream,
+        {.logits = shared_->logits, .x = top(shared_->made, call.tokens), .addend = made, .out = made});
   if (sums_) reduce_partial(call, "experts", made);
 }
 
-void Experts::backward(const Call&, const ops::Matrix&, const ops::QuantizeInto&) {
-  check(false, "models with experts are not trained");
+void Experts::backward_down(const Call& call) {
+  const ProfileLabel label(call.stream, "experts");
+  const std::int64_t rows = call.tokens * shape_.taken;
+  activate(call);
+  ops::gather_rows(call.stream, top(call.common.scratch.gradient, call.tokens), row_tokens_,
+                   top(made_, rows));
+  // For rows without their weights; weigh_backward() multiplies by them.
+  each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    down_.expert_input_gradient(call, e, rows_from(made_, begin, count),
+                                rows_from(d_activated_, begin, count));
+  });
+  ops::weigh_backward(call.stream, {.x = top(activated_, rows),
+                                    .d = top(d_activated_, rows),
+                                    .d_y = top(made_, rows),
+                                    .tokens = call.tokens,
+                                    .taken = shape_.taken,
+                                    .places = places_,
+                                    .weights = weights_,
+                                    .d_weights = d_weights_});
+  each_expert(true, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    down_.expert_weight_gradient(call, e, rows_from(activated_, begin, count),
+                                 rows_from(made_, begin, count));
+  });
+}
+
+void Experts::backward_gate_up(const Call& call) {
+  const ProfileLabel label(call.stream, "experts");
+  const std::int64_t rows = call.tokens * shape_.taken;
+  ops::gated_activation_backward(call.stream, {.gate_up = top(gated_, rows),
+                                               .d_out = top(d_activated_, rows),
+                                               .activation = activation_,
+                                               .d_gate_up = top(gated_, rows),
+                                               .quantize = {}});
+  gather(call);
+  each_expert(true, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    const ops::Matrix x = rows_from(made_, begin, count), d_y = rows_from(gated_, begin, count);
+    gate_up_.expert_weight_gradient(call, e, x, d_y);
+    if (count > 0) gate_up_.expert_input_gradient(call, e, d_y, x);
+  });
+}
+
+void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {
+  const ProfileLabel label(call.stream, "router");
+  const ops::Matrix d_logits = top(d_logits_, call.tokens);
+  ops::route_backward(call.stream, {.logits = {logits_, DType::f32, call.tokens, shape_.count, shape_.count},
+                                    .taken = shape_.taken,
+                                    .normalised = shape_.normalised,
+                                    .experts = taken_,
+                                    .places = places_,
+                                    .d_weights = d_weights_,
+                                    .d_probabilities = call.common.scratch.load.d_probabilities,
+                                    .d_logits = d_logits});
+  router_products(call, router_, d_logits, d_normed);
+}
+
+void Experts::router_products(const Call& call, const MatrixHandle& weight, const ops::Matrix& d_logits,
+                              const ops::Matrix& d_normed) const {
+  const auto product = [&](ops::Product kind, const ops::Operand& b, const ops::Matrix& d, bool adds) {
+    ops::gemm(call.stream, {.product = kind,
+                            .a = operand_of(d_logits, {}),
+                            .b = b,
+                            .d = d,
+                            .accumulate = adds,
+                            .fixed_order = call.common.options.fixed_order,
+                            .workspace = call.common.scratch.workspace});
+  };
+  const ops::Matrix& d_weight = weight.in(*call.gradients);
+  if (d_weight.data != nullptr)
+    product(ops::Product::wgrad, operand_of(normed(call), {}), d_weight, !weight.overwrites(*call.gradients));
+  if (norm_.runs_back()) product(ops::Product::dgrad, weight.in(call.parameters).front(), d_normed, true);
+}
+
+void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
+  if (call.common.remakes_inputs()) {
+    const ProfileLabel label(call.stream, "recompute");
+    normalise(call.again(Readers::backward), {.residual = stream}, {});
+  }
+  // The parts of the gradient of the normed stream are added up here.
+  const ops::Matrix d_normed = top(call.common.scratch.delta, call.tokens);
+  const bool shared_back = shared_ && (shared_->down.runs_back() || shared_->gate.trained());
+  if (shared_back) backward_shared(call, d_normed);
+  if (norm_.runs_back() && !shared_back)
+    call.stream.device().zero(call.stream, d_normed.data,
+                              bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
+  if (down_.runs_back()) backward_down(call);
+  if (gate_up_.runs_back()) backward_gate_up(call);
+  if (norm_.runs_back() || router_.trained()) backward_router(call, d_normed);
+  if (!norm_.runs_back()) return;
+  ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
+                                   .taken = shape_.taken,
+                                   .places = places_,
+                                   .addend = d_normed,
+                                   .out = d_normed});
+  norm_.backward(
+      call,
+      {.dy = d_normed, .x = stream, .dx = top(call.common.scratch.gradient, call.tokens), .into = into});
 }
 
 NormInput Experts::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "layers/mlp.h"
@@ -8,11 +10,15 @@
 
 namespace octet::model {
 
-/// A mixture of experts: norm, router, and gated MLPs of which each token takes some (ExpertShape). Forward
-/// alone. Which token goes where is decided on the device. Where there are grouped products (grouped_gemm.h)
-/// they find there what is theirs; else the host waits for it, and enqueues for each expert that was taken
-/// its two products. With the recipe `rows` experts are in E4M3, the router is in the compute dtype. Where
-/// layers are split among ranks, each has a part of every expert's width and the whole router.
+/// A mixture of experts: norm, router, and gated MLPs of which each token takes some (ExpertShape). No token
+/// is dropped. The device decides which token goes where. Without training, grouped GEMMs (grouped_gemm.h)
+/// read this on the device if they exist. Otherwise the host waits for it and enqueues the GEMMs of each
+/// expert. The router is in the compute dtype, its softmax in fp32. If layers are split among ranks, each
+/// rank has a part of every expert's width and the whole router.
+///
+/// An expert that every token takes (ExpertShape::shared) is a gated MLP of linear layers. CPU only.
+///
+/// Backward keeps the normed stream, gate and up, and the routing; it makes the inputs of both GEMMs again.
 class Experts final : public Mlp {
  public:
   Experts(GroupBuilder& group, const Architecture& architecture);
@@ -21,11 +27,11 @@ class Experts final : public Mlp {
   static bool unwatched(const Device& device, const Architecture& architecture,
                         const precision::Recipe& recipe, bool fixed_order, std::int64_t tokens);
 
-  std::vector<Linear*> linears() override { return {}; }
-  std::vector<const Linear*> linears() const override { return {}; }
-  bool trained() const override { return false; }
-  void set_passes_on(bool) override {}
-  bool runs_back() const override { return false; }
+  std::vector<Linear*> linears() override;
+  std::vector<const Linear*> linears() const override;
+  bool trained() const override;
+  void set_passes_on(bool passes_on) override;
+  bool runs_back() const override { return down_.runs_back() || (shared_ && shared_->down.runs_back()); }
   void reserve(BlockBuffers& buffers, const Common& common) override;
   std::size_t workspace(const Device& device, const Common& common) const override;
   std::vector<Operation> operations(std::int64_t tokens) const override;
@@ -36,17 +42,53 @@ class Experts final : public Mlp {
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   ops::QuantizeInto wanted(const Call&) const override { return {}; }
+  std::vector<std::int64_t> take_load() override { return std::exchange(load_, no_load()); }
 
  private:
   /// How the experts' products are made: each by itself, or as grouped ones, which read the tokens' rows by
   /// their numbers, or as gathered before.
   enum class Way { each, by_number, gathered };
   Way way_of(const Call& call) const;
+  /// An expert that every token takes.
+  struct Shared {
+    MatrixHandle gate;     ///< [1, hidden]
+    Linear gate_up, down;  ///< their names: "shared_gate_up", "shared_down"
+    std::int64_t width;
+    ops::Matrix gated;        ///< [tokens, 2 * width]
+    ops::Matrix made;         ///< [tokens, hidden]
+    float* logits = nullptr;  ///< [tokens]
+    ops::Matrix d_made, d_logits;
+    bool trained() const { return gate.trained() || gate_up.trained() || down.trained(); }
+  };
+  static Shared make_shared(GroupBuilder& group, const Architecture& a);
+  void reserve_shared(BlockBuffers& buffers, const Common& common);
+  ops::Matrix normed(const Call& call) const;
+  /// Computes the shared expert, without adding it.
+  void compute_shared(const Call& call);
+  void activate_shared(const Call& call);
+  /// Gradients of its tensors, and into `d_normed` that of its input.
+  void backward_shared(const Call& call, const ops::Matrix& d_normed);
+  void normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize);
   /// Sends all tokens to experts.
   void pick(const Call& call);
+  /// Copies to the host which rows belong to which expert.
+  void read_begins(const Call& call);
   /// What the experts make of their tokens, in the order of `row_tokens_`, into `made_`.
   void compute(const Call& call, Way way);
   void compute_each(const Call& call);
+  /// compute_each() if the experts' operands have scales of rows.
+  void compute_each_by_rows(const Call& call);
+  void activate(const Call& call);
+  /// Calls `act(expert, first row, number of rows)` for every expert, or for those with rows.
+  template <class Act>
+  void each_expert(bool all, Act&& act) const;
+  void backward_down(const Call& call);
+  void backward_gate_up(const Call& call);
+  /// Gradients of the router and, into `d_normed`, of its input.
+  void backward_router(const Call& call, const ops::Matrix& d_normed);
+  /// From the gradient of logits: that of the weight, and its product with the weight added to `d_normed`.
+  void router_products(const Call& call, const MatrixHandle& weight, const ops::Matrix& d_logits,
+                       const ops::Matrix& d_normed) const;
   /// The two products as grouped ones.
   ops::GroupedGemmArgs gate_up_of(const Call& call, Way way) const;
   ops::GroupedGemmArgs down_of(const Call& call) const;
@@ -60,14 +102,18 @@ class Experts final : public Mlp {
   std::int64_t hidden_;
   ops::Activation activation_;
   Norm norm_;
-  MatrixHandle router_;   ///< [count, hidden]
-  MatrixHandle gate_up_;  ///< [count * 2 * width, hidden]: of each expert gate, then up
-  MatrixHandle down_;     ///< [count * hidden, width]
+  MatrixHandle router_;  ///< [count, hidden]
+  Linear gate_up_;       ///< [count * 2 * width, hidden]: of each expert gate, then up
+  Linear down_;          ///< [count * hidden, width]
+  std::optional<Shared> shared_;
 
-  ops::Matrix normed_;     ///< [tokens, hidden]
-  ops::Matrix made_;       ///< [tokens * taken, hidden]: rows by expert, what goes in and what comes out
-  ops::Matrix gated_;      ///< [tokens * taken, 2 * width]
-  ops::Matrix activated_;  ///< [tokens * taken, width]
+  ops::Matrix normed_;          ///< [tokens, hidden]
+  ops::Matrix made_;            ///< [tokens * taken, hidden]: rows by expert, what goes in and what comes out
+  ops::Matrix gated_;           ///< [tokens * taken, 2 * width]
+  ops::Matrix activated_;       ///< [tokens * taken, width]
+  ops::Matrix d_activated_;     ///< of the same shape
+  ops::Matrix d_logits_;        ///< [tokens, count]
+  float* d_weights_ = nullptr;  ///< [tokens * taken]
   /// Of three of them, what products read; empty: the values.
   precision::Fp8Copy normed_copy_, made_copy_, activated_copy_;
   float* logits_ = nullptr;        ///< [tokens, count]
@@ -77,6 +123,10 @@ class Experts final : public Mlp {
   std::int32_t *begins_ = nullptr, *row_tokens_ = nullptr, *places_ = nullptr;
   float* weights_ = nullptr;
   std::vector<std::int32_t> host_begins_;
+  std::vector<std::int64_t> no_load() const {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(shape_.count));
+  }
+  std::vector<std::int64_t> load_ = no_load();  ///< rows of each expert, trained
 };
 
 }  // namespace octet::model

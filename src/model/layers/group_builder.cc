@@ -20,6 +20,8 @@ MatrixHandle::MatrixHandle(TensorPlace place, const TensorSpec& tensor, bool tra
       cols_(tensor.cols),
       gradient_by_product_(tensor.gradient_by_product),
       trained_(trained) {
+  // The runs of experts are not columns of one output.
+  if (tensor.scaled_rows > 0) return;
   for (const NamedPart& part : tensor.parts) part_rows_.push_back(part.count / tensor.cols);
 }
 
@@ -146,6 +148,7 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";
   for (const Part& part : parts)
     append(t, part, prefix + prefixes_.hugging_face + part.name, cols, traits.columns);
+  if (traits.experts > 1) t.scaled_rows = t.rows / traits.experts;
   SegmentSpec& segment = traits.expert ? segment_named(group_.name + (traits.fp8 ? " experts" : " router"),
                                                        ParameterKind::matrix, trained)
                                        : segment_of(ParameterKind::matrix, trained);

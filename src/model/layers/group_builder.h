@@ -77,8 +77,9 @@ struct MatrixTraits {
   double init_std = 0.02;
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
-  bool expert = false;     ///< of a mixture: in segments behind the others, since a segment has one format
-  SplitRule columns = {};  ///< how its columns are cut
+  bool expert = false;       ///< of a mixture: in segments behind the others, since a segment has one format
+  std::int64_t experts = 1;  ///< that are stored one behind the other: each has an FP8 scale
+  SplitRule columns = {};    ///< how its columns are cut
 };
 
 /// The weight of a norm begins as the factor one.

@@ -15,25 +15,53 @@ std::vector<Part> named(const std::vector<Part>& modules, const std::string& suf
   return parts;
 }
 
+/// A call whose tokens are the rows of one expert.
+Call with_rows(const Call& call, std::int64_t rows) {
+  Call own = call;
+  own.tokens = rows;
+  return own;
+}
+
 }  // namespace
 
 Linear::Linear(GroupBuilder& group, const LinearShape& shape)
     : name_(shape.name),
       title_(shape.title),
+      experts_(shape.experts),
+      taken_(shape.taken),
       kept_values_(shape.kept_values),
       adds_bias_(shape.adds_bias),
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
                            {.init_std = shape.init_std,
                             .fp8 = true,
                             .gradient_by_product = true,
-                            .columns = shape.inputs_split})),
+                            .expert = shape.experts > 1,
+                            .experts = shape.experts,
+                            .columns = shape.inputs_split}),
+              shape.experts),
       adapters_(group, {.name = shape.name,
                         .inputs = shape.inputs,
-                        .modules = shape.modules,
+                        .modules = shape.experts > 1 ? std::vector<Part>() : shape.modules,
                         .init_std = shape.init_std}) {
+  if (shape.experts > 1) add_expert_adapters(group, shape);
   if (shape.bias) {
     bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros);
   }
+}
+
+void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) {
+  const auto each = static_cast<std::ptrdiff_t>(shape.modules.size()) / shape.experts;
+  bool any = false;
+  for (std::int64_t e = 0; e < shape.experts; ++e) {
+    const auto first = shape.modules.begin() + e * each;
+    expert_adapters_.emplace_back(group, LowRank::Shape{.name = shape.name + ("." + std::to_string(e)),
+                                                        .inputs = shape.inputs,
+                                                        .modules = {first, first + each},
+                                                        .init_std = shape.init_std,
+                                                        .remade = true});
+    any = any || expert_adapters_.back();
+  }
+  if (!any) expert_adapters_.clear();
 }
 
 LinearLayer Linear::facts() const {
@@ -42,7 +70,9 @@ LinearLayer Linear::facts() const {
           .rows = weight_.rows(),
           .cols = weight_.cols(),
           .fp8 = true,
-          .cast_alone = kept_values_};
+          .cast_alone = kept_values_ || experts_ > 1,
+          .experts = experts_,
+          .taken = taken_};
 }
 
 std::vector<Operation> Linear::operations(std::int64_t tokens, const Repeats& forward_again) const {
@@ -55,11 +85,13 @@ std::vector<Operation> Linear::operations(std::int64_t tokens, const Repeats& fo
            (o.product == ops::Product::wgrad && !weight_.trained());
   });
   append(all, adapters_.operations(tokens, again, passes_on_));
+  if (!expert_adapters_.empty())
+    append(all, expert_adapters_.front().operations(tokens, {1, 1, 1, 1}, passes_on_));
   return all;
 }
 
 bool Linear::trained() const {
-  return weight_.trained() || bias_.trained() || adapters_;
+  return weight_.trained() || bias_.trained() || adapters_ || !expert_adapters_.empty();
 }
 
 void Linear::reserve(BlockBuffers& buffers, const Common& common) {
@@ -73,7 +105,10 @@ void Linear::reserve(BlockBuffers& buffers, const Common& common) {
 }
 
 std::size_t Linear::workspace(const Device& device, const Common& common) const {
-  return std::max(weight_.workspace(device, common), adapters_.workspace(device, common));
+  std::size_t bytes = std::max(weight_.workspace(device, common), adapters_.workspace(device, common));
+  for (const LowRank& of_expert : expert_adapters_)
+    bytes = std::max(bytes, of_expert.workspace(device, common));
+  return bytes;
 }
 
 Wanted Linear::wanted_gradient(const Call& call, const ops::Matrix& values) const {
@@ -148,6 +183,39 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
   }
   float* const d_bias = bias_.in(*call.gradients);
   if (d_bias != nullptr) ops::bias_backward(call.stream, d_output, d_bias);
+}
+
+void Linear::forward_expert(const Call& call, std::int64_t expert, const ops::Matrix& x,
+                            const ops::Matrix& out) const {
+  weight_.forward(call, input_.copied(call, x, call.pass.record, ops::Product::forward), nullptr, {}, out,
+                  expert);
+  if (const LowRank* adapters = adapters_of(expert)) adapters->forward(with_rows(call, x.rows), x, out);
+}
+
+void Linear::expert_input_gradient(const Call& call, std::int64_t expert, const ops::Matrix& d_output,
+                                   const ops::Matrix& d_x) const {
+  if (!passes_on_) return;
+  weight_.backward(call, output_gradient_.values_written(call, d_output), d_x, expert);
+  if (const LowRank* adapters = adapters_of(expert)) {
+    const Call rows = with_rows(call, d_output.rows);
+    adapters->inner_gradients(rows, d_output);
+    adapters->add_input_gradient(rows, d_x);
+  }
+}
+
+void Linear::expert_weight_gradient(const Call& call, std::int64_t expert, const ops::Matrix& x,
+                                    const ops::Matrix& d_output) const {
+  if (const LowRank* adapters = adapters_of(expert)) {
+    const Call rows = with_rows(call, x.rows);
+    adapters->remake(rows, x);
+    adapters->gradients(rows, x, d_output);
+  }
+  if (!weight_.trained()) return;
+  // The amax of the gradient is recorded here if no GEMM for the input reads it.
+  Call again = call;
+  again.pass.record = !passes_on_;
+  weight_.add_gradient(call, output_gradient_.values_written(again, d_output),
+                       input_.copied(call, x, false, ops::Product::wgrad), expert);
 }
 
 }  // namespace octet::model

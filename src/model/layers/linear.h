@@ -22,6 +22,9 @@ struct LinearShape {
   bool kept_values = false;     ///< whoever makes its input reads the values again in backward
   SplitRule inputs_split = {};  ///< how its inputs are cut; its outputs are then parts of sums
   bool adds_bias = true;        ///< false: another rank adds it to the sum
+  /// Of a mixture: `modules` are those of the first expert, then of the second, …
+  std::int64_t experts = 1;
+  std::int64_t taken = 1;  ///< experts that a token takes
 };
 
 /// y = x · Wᵀ + b: a weight, perhaps a bias and adapters, and the operands that its products read. Whoever
@@ -41,7 +44,11 @@ class Linear {
   Weight& weight() { return weight_; }
   const LowRank& adapters() const { return adapters_; }
   LowRank& adapters() { return adapters_; }
-  /// What its products do with `tokens` tokens, and what is known of the layer (work.h).
+  /// Of a mixture: of each expert, or nothing.
+  std::vector<LowRank>& expert_adapters() { return expert_adapters_; }
+  const std::vector<LowRank>& expert_adapters() const { return expert_adapters_; }
+  /// What its products do with `tokens` tokens (of a mixture: rows of all experts), and what is known of the
+  /// layer (work.h).
   LinearLayer facts() const;
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again) const;
 
@@ -71,7 +78,26 @@ class Linear {
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
+  // Of a mixture: the GEMMs of one expert with the rows of its tokens. Their FP8 copies are made here and are
+  // in the scratch; with current scaling the rows of an expert have a scale.
+
+  /// The experts of grouped GEMMs; see Weight.
+  const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
+  void forward_expert(const Call& call, std::int64_t expert, const ops::Matrix& x,
+                      const ops::Matrix& out) const;
+  /// The gradient of x; nothing if it is not wanted. Its amax enters the histories of delayed scaling.
+  void expert_input_gradient(const Call& call, std::int64_t expert, const ops::Matrix& d_output,
+                             const ops::Matrix& d_x) const;
+  /// The gradients of the weight and of adapters, if they are trained.
+  void expert_weight_gradient(const Call& call, std::int64_t expert, const ops::Matrix& x,
+                              const ops::Matrix& d_output) const;
+
  private:
+  void add_expert_adapters(GroupBuilder& group, const LinearShape& shape);
+  const LowRank* adapters_of(std::int64_t expert) const {
+    if (expert_adapters_.empty() || !expert_adapters_[static_cast<std::size_t>(expert)]) return nullptr;
+    return &expert_adapters_[static_cast<std::size_t>(expert)];
+  }
   /// Whether a product of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
   /// What this rank adds to each row; null for nothing.
@@ -82,12 +108,14 @@ class Linear {
 
   const char* name_;
   const char* title_;
+  std::int64_t experts_, taken_;
   bool kept_values_;
   bool adds_bias_;
   bool passes_on_ = true;
   Weight weight_;
   VectorHandle bias_;
   LowRank adapters_;
+  std::vector<LowRank> expert_adapters_;
   LinearInput input_;
   OutputGradient output_gradient_;
 };

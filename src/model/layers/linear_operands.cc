@@ -72,6 +72,15 @@ void LinearInput::values_written(const Call& call) {
                                             copy_for(call, WriteOrder::any), call.pass.record));
 }
 
+ops::Operand LinearInput::copied(const Call& call, const ops::Matrix& values, bool record,
+                                 ops::Product product) const {
+  precision::Fp8Copy copy = call.common.scratch.x_copy;
+  if (product == ops::Product::forward) copy.transposed = nullptr;
+  ops::Operand operand = call.common.quantizer.prepare(call.stream, tensor_, values, copy, record);
+  if (operand.data == nullptr) operand.data = copy.row;
+  return operand;
+}
+
 ops::QuantizeInto OutputGradient::wanted(const Call& call) const {
   return call.common.quantizer.fuse(tensor_, call.common.scratch.d_copy, call.pass.record);
 }

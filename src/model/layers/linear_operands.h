@@ -39,6 +39,8 @@ class LinearInput {
   void values_written(const Call& call);
   /// What products read.
   const ops::Operand& operand() const { return operand_; }
+  /// Finished values of any number of rows as `product` reads them. An FP8 copy is made in the scratch.
+  ops::Operand copied(const Call& call, const ops::Matrix& values, bool record, ops::Product product) const;
 
  private:
   /// The copies that the readers of this pass need.

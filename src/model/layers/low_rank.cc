@@ -40,7 +40,7 @@ Any columns_of(Any m, std::int64_t first, std::int64_t count) {
 
 }  // namespace
 
-LowRank::LowRank(GroupBuilder& group, const Shape& shape) : inputs_(shape.inputs) {
+LowRank::LowRank(GroupBuilder& group, const Shape& shape) : inputs_(shape.inputs), remade_(shape.remade) {
   std::int64_t scratch = 0;
   std::vector<Part> ranks;
   const double norm = shape.init_std * std::sqrt(static_cast<double>(inputs_));
@@ -95,7 +95,8 @@ std::int64_t LowRank::scratch_columns() const {
 
 void LowRank::reserve(BlockBuffers& buffers) {
   for (Bundle& bundle : bundles_) {
-    bundle.inner = buffers.matrix("activations/adapters", bundle.rank, Kept::activations);
+    bundle.inner =
+        buffers.matrix("activations/adapters", bundle.rank, remade_ ? Kept::never : Kept::activations);
   }
   if (!scales()) return;
   unscaled_ = buffers.matrix("activations/adapters", outputs_, Kept::activations);
@@ -228,6 +229,25 @@ void LowRank::add_gradient(const Call& call, const MatrixHandle& matrix, ops::Ge
   multiply(call, place_, args);
 }
 
+void LowRank::inner_gradients(const Call& call, const Bundle& bundle,
+                              const ops::ConstMatrix& d_output) const {
+  for (const Adapter& adapter : bundle.adapters) {
+    const ops::ConstMatrix d_part = columns_of(d_output, adapter.column, adapter.b.rows());
+    multiply(call, place_,
+             {.product = ops::Product::dgrad,
+              .a = {.data = d_part.data, .dtype = d_part.dtype, .rows = d_part.rows, .cols = d_part.cols},
+              .b = adapter.b.in(call.parameters).front(),
+              .d = columns_of(d_inner(call, bundle), adapter.row - bundle.row, adapter.rank()),
+              .factor = bundle.factor,
+              .a_ld = d_output.ld});
+  }
+}
+
+void LowRank::inner_gradients(const Call& call, const ops::ConstMatrix& d_output) const {
+  const ProfileLabel label(call.stream, "adapters");
+  for (const Bundle& bundle : bundles_) inner_gradients(call, bundle, d_output);
+}
+
 void LowRank::gradients(const Call& call, const ops::Matrix& x, const ops::ConstMatrix& d_output) const {
   const ProfileLabel label(call.stream, "adapters");
   for (const Bundle& bundle : bundles_) {
@@ -244,14 +264,8 @@ void LowRank::gradients(const Call& call, const ops::Matrix& x, const ops::Const
                     .d = adapter.b.in(*call.gradients),
                     .a_ld = d_output.ld,
                     .b_ld = inner.ld});
-      multiply(call, place_,
-               {.product = ops::Product::dgrad,
-                .a = d_out,
-                .b = adapter.b.in(call.parameters).front(),
-                .d = columns_of(d_inside, first, adapter.rank()),
-                .factor = bundle.factor,
-                .a_ld = d_output.ld});
     }
+    inner_gradients(call, bundle, d_output);
     ops::Matrix d_a = a_.in(*call.gradients);
     d_a.data = static_cast<std::byte*>(d_a.data) +
                static_cast<std::size_t>(bundle.row * d_a.ld) * size_of(d_a.dtype);

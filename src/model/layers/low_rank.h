@@ -26,6 +26,7 @@ class LowRank {
     std::int64_t inputs = 0;
     std::vector<Part> modules;  ///< names and outputs of all modules; those without an adapter have none here
     double init_std = 0.02;     ///< of their weights
+    bool remade = false;        ///< A x is made again before gradients(), so that nothing is kept for it
   };
   LowRank(GroupBuilder& group, const Shape& shape);
   explicit operator bool() const { return !bundles_.empty(); }
@@ -51,6 +52,8 @@ class LowRank {
   /// Gradients of A and B, from those of the output, [tokens, outputs] in the compute dtype; leaves in the
   /// scratch what add_input_gradient() reads.
   void gradients(const Call& call, const ops::Matrix& x, const ops::ConstMatrix& d_output) const;
+  /// What gradients() leaves in the scratch, alone.
+  void inner_gradients(const Call& call, const ops::ConstMatrix& d_output) const;
   /// Adds to the gradient of the input. No other layer's backward comes in between.
   void add_input_gradient(const Call& call, const ops::Matrix& d_input) const;
 
@@ -106,7 +109,10 @@ class LowRank {
   ops::Matrix d_inner(const Call& call, const Bundle& bundle) const;
   void add_gradient(const Call& call, const MatrixHandle& matrix, ops::GemmArgs args) const;
 
+  void inner_gradients(const Call& call, const Bundle& bundle, const ops::ConstMatrix& d_output) const;
+
   std::int64_t inputs_, outputs_ = 0;
+  bool remade_;
   MatrixHandle a_;  ///< [ranks of all adapters, inputs]
   std::vector<Bundle> bundles_;
   // With DoRA.

@@ -41,6 +41,10 @@ class Mlp {
   virtual NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const = 0;
   virtual void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const = 0;
   virtual ops::QuantizeInto wanted(const Call& call) const = 0;
+
+  /// Returns the rows of each expert in the micro-batches that were trained after the last call, and counts
+  /// anew; empty without experts.
+  virtual std::vector<std::int64_t> take_load() { return {}; }
 };
 
 }  // namespace octet::model

@@ -11,6 +11,13 @@
 
 namespace octet::model {
 
+/// The load of the experts of all layers, of one micro-batch (ops/routing.h); null without a loss that reads
+/// it.
+struct ExpertLoad {
+  double *counts = nullptr, *probabilities = nullptr;
+  float* d_probabilities = nullptr;
+};
+
 /// Buffers that one layer after the other uses.
 struct Scratch {
   /// [tokens, hidden]: what a sublayer adds to the stream, if its product does not; gradient of a norm's
@@ -26,6 +33,7 @@ struct Scratch {
   ops::Matrix dropped;        ///< [tokens, the most inputs]: what an adapter reads after dropout
   ops::Matrix
       scaled;  ///< [tokens, the most outputs]: with DoRA, the gradient in front of the columns' scales
+  ExpertLoad load;
   ops::Workspace workspace;
 };
 

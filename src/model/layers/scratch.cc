@@ -15,6 +15,7 @@ struct Widest {
   std::int64_t scaled = 0;    ///< outputs of a layer with DoRA
   bool trained = false;       ///< a weight is
   bool frozen = false;        ///< a weight is
+  bool experts = false;       ///< a weight is that of experts
   bool normed = false;        ///< a block norms what its sublayers make
 };
 
@@ -23,6 +24,7 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
   for (const LinearLayer& linear : layers.linear_layers(blocks.first, blocks.last)) {
     w.inputs = std::max(w.inputs, linear.cols);
     w.outputs = std::max(w.outputs, linear.rows);
+    w.experts = w.experts || linear.experts > 1;
     w.weight = std::max(w.weight, linear.rows * linear.cols);
     w.scales = std::max({w.scales, ops::scale_count(ops::Scaling::squares, linear.rows, linear.cols),
                          ops::scale_count(ops::Scaling::squares, linear.cols, linear.rows)});
@@ -32,6 +34,8 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
     w.normed = w.normed || block.normed();
     for (const Linear* linear : block.linears()) {
       w.adapters = std::max(w.adapters, linear->adapters().scratch_columns());
+      for (const LowRank& of_expert : linear->expert_adapters())
+        w.adapters = std::max(w.adapters, of_expert.scratch_columns());
       if (linear->adapters().drops()) w.dropped = std::max(w.dropped, linear->weight().cols());
       if (linear->adapters().scales()) w.scaled = std::max(w.scaled, linear->weight().rows());
       (linear->weight().trained() ? w.trained : w.frozen) = true;
@@ -73,8 +77,9 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   scratch.wide = matrix("activations/scratch", w.inputs);
   // Transposed copies of inputs and gradients are read by the gradients of weights.
   const bool turned = transposes && w.trained;
-  if (fp8 && (turned || w.frozen || common.remakes_inputs())) {
-    scratch.x_copy = copy("activations/FP8 scratch", w.inputs, turned && common.remakes_inputs());
+  if (fp8 && (turned || w.frozen || w.experts || common.remakes_inputs())) {
+    scratch.x_copy =
+        copy("activations/FP8 scratch", w.inputs, turned && (w.experts || common.remakes_inputs()));
   }
   if (common.recipe().blocks()) scratch.weight = reserve_weight(arena, w);
   if (!common.options.training) return;

@@ -7,9 +7,12 @@
 
 namespace octet::model {
 
-std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product product) const {
-  const std::span<const ops::Operand> weights = matrix_.in(call.parameters);
-  if (!call.common.recipe().blocks()) return {weights.begin(), weights.end()};
+std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product product,
+                                           std::int64_t expert) const {
+  const std::span<const ops::Operand> stored = matrix_.in(call.parameters);
+  std::vector<ops::Operand> weights(stored.begin(), stored.end());
+  if (experts_ > 1) weights = {rows_of(call, expert * rows(), rows())};
+  if (!call.common.recipe().blocks()) return weights;
   const ops::Operand& w = weights.front();
   const bool turned = product == ops::Product::dgrad && ops::gemm_needs_transposed_fp8(call.stream.device());
   precision::Fp8Copy copy = call.common.scratch.weight;
@@ -35,8 +38,8 @@ ops::Operand Weight::rows_of(const Call& call, std::int64_t begin, std::int64_t 
 }
 
 void Weight::forward(const Call& call, const ops::Operand& input, const float* bias,
-                     const ops::ConstMatrix& addend, const ops::Matrix& out) const {
-  const auto weights = operands(call, ops::Product::forward);
+                     const ops::ConstMatrix& addend, const ops::Matrix& out, std::int64_t expert) const {
+  const auto weights = operands(call, ops::Product::forward, expert);
   std::int64_t column = 0;
   for (const ops::Operand& weight : weights) {
     const std::size_t at = static_cast<std::size_t>(column) * size_of(out.dtype);
@@ -74,9 +77,9 @@ void Weight::forward(const Call& call, const ops::LoneGemmArgs& args) const {
                            {.way = way, .a = args.weight.dtype, .b = args.weight.dtype, .calls = 1});
 }
 
-void Weight::backward(const Call& call, std::span<const ops::Operand> d_output,
-                      const ops::Matrix& d_input) const {
-  const auto weights = operands(call, ops::Product::dgrad);
+void Weight::backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input,
+                      std::int64_t expert) const {
+  const auto weights = operands(call, ops::Product::dgrad, expert);
   check(weights.size() == d_output.size(), "weights and output gradients are scaled alike");
   for (std::size_t part = 0; part < weights.size(); ++part) {
     multiply(call, place_,
@@ -88,11 +91,11 @@ void Weight::backward(const Call& call, std::span<const ops::Operand> d_output,
   }
 }
 
-void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_output,
-                          const ops::Operand& input) const {
+void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_output, const ops::Operand& input,
+                          std::int64_t expert) const {
   const ops::Matrix& d_weight = matrix_.in(*call.gradients);
   if (d_weight.data == nullptr) return;
-  std::int64_t row = 0;
+  std::int64_t row = expert * rows();
   for (const ops::Operand& d_part : d_output) {
     ops::Matrix part = d_weight;
     part.data = static_cast<std::uint8_t*>(d_weight.data) +

@@ -16,8 +16,11 @@ namespace octet::model {
 /// output, and the gradient of the output comes as an operand for each.
 class Weight {
  public:
-  explicit Weight(MatrixHandle matrix) : matrix_(std::move(matrix)) {}
-  std::int64_t rows() const { return matrix_.rows(); }
+  /// `experts`: matrices of equal shape that are stored one behind the other; each GEMM reads one of them.
+  explicit Weight(MatrixHandle matrix, std::int64_t experts = 1)
+      : matrix_(std::move(matrix)), experts_(experts) {}
+  /// Of one expert.
+  std::int64_t rows() const { return matrix_.rows() / experts_; }
   std::int64_t cols() const { return matrix_.cols(); }
   bool trained() const { return matrix_.trained(); }
   /// Columns of the output with a scale each; none: one scale.
@@ -25,22 +28,26 @@ class Weight {
     return matrix_.scaled_rows(recipe.scale_parts);
   }
 
+  /// The experts of grouped GEMMs, as the source has them: in one format, without scales of experts.
+  const ops::Operand& stored(const Call& call) const { return matrix_.in(call.parameters).front(); }
   /// Rows [begin, begin + count) as the source has them, which lie in one run.
   ops::Operand rows_of(const Call& call, std::int64_t begin, std::int64_t count) const;
 
-  /// out = input · Wᵀ + bias + addend; `bias` may be null, `addend` without data.
+  /// out = input · Wᵀ + bias + addend; `bias` may be null, `addend` without data. This and its backward read
+  /// the matrix of `expert`.
   void forward(const Call& call, const ops::Operand& input, const float* bias, const ops::ConstMatrix& addend,
-               const ops::Matrix& out) const;
+               const ops::Matrix& out, std::int64_t expert = 0) const;
   /// `args` with this weight, where it is multiplied as it lies, in one piece; else none.
   std::optional<ops::LoneGemmArgs> lone(const Call& call, ops::LoneGemmArgs args) const;
   /// Enqueues what lone() gave and ops::has_lone_gemm() has said yes to, now or with what follows
   /// (LoneQueue).
   void forward(const Call& call, const ops::LoneGemmArgs& args) const;
   /// The gradient of the input.
-  void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input) const;
+  void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input,
+                std::int64_t expert = 0) const;
   /// Adds to the weight's gradient, or overwrites it, where it is wanted.
-  void add_gradient(const Call& call, std::span<const ops::Operand> d_output,
-                    const ops::Operand& input) const;
+  void add_gradient(const Call& call, std::span<const ops::Operand> d_output, const ops::Operand& input,
+                    std::int64_t expert = 0) const;
 
   std::size_t workspace(const Device& device, const Common& common) const;
   /// What the device makes of its FP8 products, by ops::Product and their shapes: of each kind the worst of
@@ -53,13 +60,14 @@ class Weight {
 
  private:
   /// The weight as `product` reads it: as the source has it, or made now.
-  std::vector<ops::Operand> operands(const Call& call, ops::Product product) const;
+  std::vector<ops::Operand> operands(const Call& call, ops::Product product, std::int64_t expert) const;
 
   ProductShape whole(const Common& common) const;
   /// The shapes of its runs of rows with a scale each, or of the whole.
   std::vector<ProductShape> runs(const Common& common) const;
 
   MatrixHandle matrix_;
+  std::int64_t experts_;
   precision::AuditPlace place_;
   std::int64_t cast_ = precision::Quantizer::kPlain;
 };

@@ -13,6 +13,12 @@ namespace octet::ops::cpu {
 void route(const RouteArgs& args);
 void deal(const DealArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
+void add_load(const AddLoadArgs& args);
+void balance_loss(const BalanceLossArgs& args);
+void route_backward(const RouteBackwardArgs& args);
+void weigh_backward(const WeighBackwardArgs& args);
+void gated_rows(const GatedRowsArgs& args);
+void gated_rows_backward(const GatedRowsBackwardArgs& args);
 
 namespace {
 
@@ -21,17 +27,21 @@ bool goes_before(float p, float than) {
   return std::isnan(p) ? !std::isnan(than) : p > than;
 }
 
-void route_token(const RouteArgs& a, std::int64_t token, std::vector<float>& p) {
-  const float* const x = row_of<float>(a.logits, token);
-  const std::int64_t experts = a.logits.cols;
+/// Writes softmax(x) of a row of logits.
+void softmax(const float* x, std::vector<float>& p) {
   float highest = x[0];
-  for (std::int64_t e = 1; e < experts; ++e) highest = x[e] > highest ? x[e] : highest;
+  for (std::size_t e = 1; e < p.size(); ++e) highest = x[e] > highest ? x[e] : highest;
   float sum = 0;
-  for (std::int64_t e = 0; e < experts; ++e) {
-    p[static_cast<std::size_t>(e)] = std::exp(x[e] - highest);
-    sum += p[static_cast<std::size_t>(e)];
+  for (std::size_t e = 0; e < p.size(); ++e) {
+    p[e] = std::exp(x[e] - highest);
+    sum += p[e];
   }
   for (float& one : p) one /= sum;
+}
+
+void route_token(const RouteArgs& a, std::int64_t token, std::vector<float>& p) {
+  const std::int64_t experts = a.logits.cols;
+  softmax(row_of<float>(a.logits, token), p);
   std::int32_t* const taken = a.experts + token * a.taken;
   float* const weights = a.weights + token * a.taken;
   float of_taken = 0;
@@ -54,13 +64,13 @@ void route_token(const RouteArgs& a, std::int64_t token, std::vector<float>& p) 
 template <typename T>
 OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
   const std::int32_t* const places = a.places + token * a.taken;
-  const float* const weights = a.weights + token * a.taken;
+  const float* const weights = a.weights == nullptr ? nullptr : a.weights + token * a.taken;
   for (std::int64_t begin = 0; begin < a.out.cols; begin += kChunk) {
     const std::int64_t n = chunk_length(begin, a.out.cols);
     float sum[kChunk] = {};
     for (std::int64_t j = 0; j < a.taken; ++j) {
       const T* const __restrict x = row_of<T>(a.x, places[j]) + begin;
-      const float weight = weights[j];
+      const float weight = weights == nullptr ? 1.0f : weights[j];
       for (std::int64_t i = 0; i < n; ++i) sum[i] += weight * simd::load(x[i]);
     }
     if (a.addend.data != nullptr) {
@@ -71,7 +81,137 @@ OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
   }
 }
 
+/// Buffers of a thread that goes back through rows of route().
+struct RouteBack {
+  std::vector<float> p, d;            // probabilities and their gradients
+  std::vector<std::int32_t> experts;  // of the token, by number: the order of its places
+};
+
+template <typename T>
+void route_token_back(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own, T) {
+  softmax(row_of<float>(a.logits, token), own.p);
+  const auto at = [](std::int32_t e) { return static_cast<std::size_t>(e); };
+  own.experts.assign(a.experts + token * a.taken, a.experts + (token + 1) * a.taken);
+  std::ranges::sort(own.experts);
+  const std::int32_t* const places = a.places + token * a.taken;
+  float sum = 0, mean = 0;  // of those taken: of the probabilities, and of the gradients by weight
+  for (std::size_t j = 0; j < own.experts.size(); ++j) {
+    sum += own.p[at(own.experts[j])];
+    mean += own.p[at(own.experts[j])] * a.d_weights[places[j]];
+  }
+  mean /= sum;
+  for (std::size_t e = 0; e < own.d.size(); ++e)
+    own.d[e] = a.d_probabilities == nullptr ? 0.0f : a.d_probabilities[e];
+  for (std::size_t j = 0; j < own.experts.size(); ++j) {
+    const float d = a.d_weights[places[j]];
+    own.d[at(own.experts[j])] += a.normalised ? (d - mean) / sum : d;
+  }
+  float inner = 0;
+  for (std::size_t e = 0; e < own.p.size(); ++e) inner += own.p[e] * own.d[e];
+  T* const out = row_of<T>(a.d_logits, token);
+  for (std::size_t e = 0; e < own.p.size(); ++e) out[e] = T(own.p[e] * (own.d[e] - inner));
+}
+
+template <typename T>
+void scale_row(const Matrix& m, std::int64_t row, float factor, T) {
+  T* const x = row_of<T>(m, row);
+  for (std::int64_t i = 0; i < m.cols; ++i) x[i] = T(factor * simd::load(x[i]));
+}
+
+template <typename T>
+void weigh_row_back(const WeighBackwardArgs& a, std::int64_t place, T type) {
+  const std::int64_t row = a.places[place];
+  const T* const x = row_of<T>(a.x, row);
+  const T* const d = row_of<T>(a.d, row);
+  double sum = 0;
+  for (std::int64_t i = 0; i < a.x.cols; ++i)
+    sum += static_cast<double>(simd::load(x[i])) * static_cast<double>(simd::load(d[i]));
+  a.d_weights[row] = static_cast<float>(sum);
+  scale_row(a.d, row, a.weights[place], type);
+  if (a.d_y.data != nullptr) scale_row(a.d_y, row, a.weights[place], type);
+}
+
+float sigmoid(float x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+template <typename T>
+void gate_row(const GatedRowsArgs& a, std::int64_t token, T) {
+  const float gate = sigmoid(a.logits[token]);
+  const T *const x = row_of<T>(a.x, token), *const addend = row_of<T>(a.addend, token);
+  T* const out = row_of<T>(a.out, token);
+  for (std::int64_t i = 0; i < a.x.cols; ++i) out[i] = T(simd::load(addend[i]) + gate * simd::load(x[i]));
+}
+
+template <typename T>
+void gate_row_back(const GatedRowsBackwardArgs& a, std::int64_t token, T) {
+  const float gate = sigmoid(a.logits[token]);
+  const T *const x = row_of<T>(a.x, token), *const d = row_of<T>(a.d_out, token);
+  T* const d_x = row_of<T>(a.d_x, token);
+  double sum = 0;
+  for (std::int64_t i = 0; i < a.x.cols; ++i) {
+    const float d_i = simd::load(d[i]);
+    sum += static_cast<double>(simd::load(x[i])) * static_cast<double>(d_i);
+    d_x[i] = T(gate * d_i);
+  }
+  *row_of<T>(a.d_logits, token) = T(gate * (1 - gate) * static_cast<float>(sum));
+}
+
 }  // namespace
+
+void gated_rows(const GatedRowsArgs& args) {
+  simd::parallel_rows(args.x.rows, 3 * args.x.cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t token = begin; token < end; ++token)
+      with_type(args.x.dtype, [&](auto type) { gate_row(args, token, type); });
+  });
+}
+
+void gated_rows_backward(const GatedRowsBackwardArgs& args) {
+  simd::parallel_rows(args.x.rows, 4 * args.x.cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t token = begin; token < end; ++token)
+      with_type(args.x.dtype, [&](auto type) { gate_row_back(args, token, type); });
+  });
+}
+
+void add_load(const AddLoadArgs& a) {
+  std::vector<float> p(static_cast<std::size_t>(a.logits.cols));
+  for (std::int64_t token = 0; token < a.logits.rows; ++token) {
+    softmax(row_of<float>(a.logits, token), p);
+    for (std::size_t e = 0; e < p.size(); ++e) a.probabilities[e] += static_cast<double>(p[e]);
+  }
+  for (std::int64_t e = 0; e < a.logits.cols; ++e) a.counts[e] += a.begins[e + 1] - a.begins[e];
+}
+
+void balance_loss(const BalanceLossArgs& a) {
+  const auto rows = static_cast<double>(a.rows);
+  const auto labels = static_cast<double>(
+      std::count_if(a.targets, a.targets + a.labels, [](std::int32_t target) { return target >= 0; }));
+  const double factor = labels * a.coefficient * static_cast<double>(a.count) / (rows * rows);
+  double sum = 0;
+  for (std::int64_t e = 0; e < a.count; ++e) {
+    sum += a.counts[e] * a.probabilities[e];
+    a.d_probabilities[e] = static_cast<float>(factor * a.counts[e]);
+  }
+  *a.loss_sum += factor * sum;
+}
+
+void route_backward(const RouteBackwardArgs& args) {
+  const auto experts = static_cast<std::size_t>(args.logits.cols);
+  simd::parallel_rows(
+      args.logits.rows, (16 + args.taken) * args.logits.cols, [&](std::int64_t begin, std::int64_t end) {
+        RouteBack own{std::vector<float>(experts), std::vector<float>(experts), {}};
+        for (std::int64_t token = begin; token < end; ++token)
+          with_type(args.d_logits.dtype, [&](auto type) { route_token_back(args, token, own, type); });
+      });
+}
+
+void weigh_backward(const WeighBackwardArgs& args) {
+  simd::parallel_rows(args.tokens * args.taken, 3 * (args.x.cols + args.d_y.cols),
+                      [&](std::int64_t begin, std::int64_t end) {
+                        for (std::int64_t place = begin; place < end; ++place)
+                          with_type(args.x.dtype, [&](auto type) { weigh_row_back(args, place, type); });
+                      });
+}
 
 void route(const RouteArgs& args) {
   const std::int64_t experts = args.logits.cols;

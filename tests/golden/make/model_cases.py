@@ -34,6 +34,12 @@ def gemma(**values):
             "sliding_window": 16, **values}
 
 
+def moe(**values):
+    """Small, since each expert is stored with its gradients."""
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "vocab_size": 128}
+    return {**qwen(**small), "output_router_logits": False, **values}
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 CASES = {
@@ -54,7 +60,15 @@ CASES = {
     "gemma3": case("Gemma3Text", **gemma(hidden_size=48, intermediate_size=96, num_hidden_layers=7, query_pre_attn_scalar=32,
                                          rope_parameters={"full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
                                                           "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}})),
+    "qwen3-moe-trained": case("Qwen3Moe", **moe(
+        num_hidden_layers=3, head_dim=16, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=16, norm_topk_prob=True,
+        decoder_sparse_step=1, mlp_only_layers=[1])),
+    "mixtral": case("Mixtral", **without("use_sliding_window", moe(num_local_experts=4, num_experts_per_tok=2))),
+    "qwen2-moe": case("Qwen2Moe", **moe(
+        num_hidden_layers=2, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+        norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[])),
 }
+AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
 BLOCK = ("llama3",)             # and of scales of blocks
 FINAL = ("llama",)              # with parameters after ten steps
@@ -74,6 +88,6 @@ def legacy_config(name):
         config["rope_theta"] = ropes["rope_theta"]
         if ropes["rope_type"] != "default":
             config["rope_scaling"] = ropes
-    model_type = {"Gemma3Text": "gemma3_text"}.get(found["kind"], found["kind"].lower())
+    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe"}.get(found["kind"], found["kind"].lower())
     architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
