@@ -102,6 +102,14 @@ TEST_F(ExpertTraining, LearnsWithTheSameBitsAtEveryStage) {
     expect_identical(reference, last("stage" + stage, "zero_stage=" + stage, 2));
   const auto steps = steps_of(folder_ / "stage0");
   EXPECT_LT(steps.at(12)["loss"].get<double>(), 0.9 * steps.at(1)["loss"].get<double>());
+  const Json& load = steps.at(1)["experts"];
+  EXPECT_EQ(load["blocks"], Json::array({0, 1}));
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_GE(load["largest"][i].get<double>(), 1);
+    EXPECT_LE(load["smallest"][i].get<double>(), 1);
+    EXPECT_GT(load["entropy"][i].get<double>(), 0.5);
+    EXPECT_LE(load["entropy"][i].get<double>(), 1 + 1e-9);
+  }
 }
 
 TEST_F(ExpertTraining, StrictHasTheSameBitsOnOneTwoAndFourRanks) {

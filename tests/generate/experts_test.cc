@@ -1,5 +1,5 @@
 // Models with experts: evaluation against Hugging Face's logits, other precisions, and that they are not
-// trained. Their answers are held in golden_test.cc.
+// trained on GPUs. Their answers are held in golden_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>

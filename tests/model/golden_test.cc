@@ -1,4 +1,7 @@
 // The core against what Hugging Face transformers computed from the same models.
+#include <algorithm>
+#include <numeric>
+
 #include "octet/base/json.h"
 #include "support.h"
 #include "support/samples.h"
@@ -321,6 +324,25 @@ TEST_P(BalancedExperts, LossAndGradientsAgree) {
   }
 }
 
+// The load is that of one micro-batch, and the loads that the log takes are those of all.
+TEST_P(BalancedExperts, EachMicroBatchHasALoadOfItsOwn) {
+  Golden golden(GetParam());
+  golden.architecture.experts.balance = 0.5;
+  const HostBatch batch = read_batch(golden.file, "");
+  Machine machine(golden.architecture, batch, {.recipe = kF32});
+  machine.source.load(golden.folder);
+  const double first = machine.run(batch, true).loss_sum;
+  EXPECT_EQ(machine.run(batch, true).loss_sum, first);
+  machine.run(batch, false);  // an evaluation is not counted
+  const std::int64_t rows = 2 * batch.tokens() * golden.architecture.experts.taken;
+  const ExpertLoads loads = machine.core.take_expert_loads();
+  EXPECT_EQ(std::ssize(loads), std::ranges::count_if(golden.architecture.blocks, &BlockShape::mixes_experts));
+  for (const auto& [block, load] : loads)
+    EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), rows) << "no token is dropped";
+  for (const auto& [block, load] : machine.core.take_expert_loads())
+    EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), 0) << "they were taken";
+}
+
 // The loss that balances experts is one of training.
 TEST_P(BalancedExperts, EvaluationHasTheLossOfTheLabelsAlone) {
   Golden golden(GetParam());
@@ -337,6 +359,24 @@ INSTANTIATE_TEST_SUITE_P(Cases, BalancedExperts,
                            std::erase(name, '-');
                            return name;
                          });
+
+TEST(Fp8Experts, EachExpertHasAScaleOfItsWeights) {
+  const ParameterLayout layout = build_layout(read_architecture(golden_folder("qwen3-moe-trained")));
+  std::size_t found = 0;
+  for (const SegmentSpec& segment : layout.groups[1].segments) {
+    for (const TensorSpec& t : segment.tensors) {
+      if (!segment.expert || !t.fp8) continue;
+      for (const bool each_part : {false, true}) {
+        const std::vector<ScaledPart> parts = scaled_parts(t, each_part);
+        ASSERT_EQ(parts.size(), 6u);
+        EXPECT_EQ(parts[5].begin, 5 * t.count() / 6);
+        EXPECT_EQ(parts[5].count, t.count() / 6);
+      }
+      ++found;
+    }
+  }
+  EXPECT_EQ(found, 2u) << "gate and up, down";
+}
 
 TEST(Fp8Experts, EveryGroupedProductIsCountedInEachRecipe) {
   const Golden golden("qwen3-moe-trained");
