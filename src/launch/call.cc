@@ -132,7 +132,8 @@ bool runs_trainer(const Words& words) {
   return program != words.end() && (program + 1 == words.end() || *(program + 1) != "verify");
 }
 
-void require_limits(int ranks) {
+void require_limits(int ranks, const Words& words) {
+  const bool trains = runs_trainer(words);  // else mpirun's own needs
   struct Row {
     __rlimit_resource resource;
     rlim_t least;
@@ -144,6 +145,8 @@ void require_limits(int ranks) {
       Row{RLIMIT_STACK, rlim_t{256} << 10, "bytes of stack", "ulimit -s 8192"},
       Row{RLIMIT_NOFILE, 32 + 4 * static_cast<rlim_t>(ranks), "open files", "ulimit -n 4096"},
       Row{RLIMIT_NPROC, 32, "processes and threads of a user", "ulimit -u 4096"},
+      Row{RLIMIT_AS, rlim_t{trains ? 352U : 96U} << 20, "bytes of address space", "ulimit -v unlimited"},
+      Row{RLIMIT_DATA, rlim_t{trains ? 240U : 32U} << 20, "bytes of data", "ulimit -d unlimited"},
   };
   for (const Row& row : rows) {
     rlimit limit{};

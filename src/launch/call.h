@@ -27,7 +27,7 @@ bool has_hosts(const Words& words, const Environment& environment);
 bool runs_trainer(const Words& words);
 
 /// Throws Error (usage) when limits of the system are too low for mpirun and so many ranks of this host.
-void require_limits(int ranks);
+void require_limits(int ranks, const Words& words);
 
 /// Each task of a step of Slurm would start a separate run. Throws Error (usage) in one of them; returns
 /// false in the others, which have nothing to say.

@@ -34,19 +34,25 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Writes to standard error. A reader that has gone takes nothing from the run.
-void write_error(std::string_view text) {
+// Returns false when the file takes nothing, such as a pipe without a reader.
+bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, text.data(), text.size());
+    const ssize_t n = ::write(file, text.data(), text.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
-      pollfd file{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
-      ::poll(&file, 1, -1);
+      pollfd writable{.fd = file, .events = POLLOUT, .revents = 0};
+      ::poll(&writable, 1, -1);
       continue;
     }
-    if (n < 0) return;
+    if (n < 0) return false;
     text.remove_prefix(static_cast<std::size_t>(n));
   }
+  return true;
+}
+
+// A reader that has gone takes nothing from the run.
+void write_error(std::string_view text) {
+  write_all(STDERR_FILENO, text);
 }
 
 int tell_exception(const std::exception& e) {
@@ -111,6 +117,61 @@ void Listening::State::run() {
   is_done = true;
 }
 
+/// Passes mpirun's standard output on in a thread, without mpirun's own line (OutputFilter). mpirun would end
+/// the run, and fail itself, if its output had no reader: bytes are then discarded.
+class Output {
+ public:
+  explicit Output(int file) : state_(std::make_shared<State>(file)) {
+    std::thread([state = state_] { state->run(); }).detach();
+  }
+
+  /// Waits until all bytes are written, but after a signal only a second, since nothing may read them. mpirun
+  /// has ended.
+  void finish(Requests& requests) {
+    constexpr milliseconds kMoment(2), kAfterSignal(1000);
+    state_->is_ended = true;
+    std::optional<Clock::time_point> signal;
+    while (!state_->is_done && (!signal || Clock::now() - *signal < kAfterSignal)) {
+      if (!requests.take().empty() && !signal) signal = Clock::now();
+      std::this_thread::sleep_for(kMoment);
+    }
+  }
+
+ private:
+  struct State {
+    explicit State(int pipe) : file(pipe) {}
+    void run();
+
+    const int file;
+    std::atomic<bool> is_ended = false, is_done = false;
+  };
+
+  std::shared_ptr<State> state_;
+};
+
+void Output::State::run() {
+  std::array<char, 65536> bytes{};
+  OutputFilter filter;
+  bool is_read = true;
+  while (true) {
+    constexpr int kLook = 100;
+    // Processes that ranks have started may hold the pipe after mpirun's end.
+    const bool is_last = is_ended;
+    pollfd readable{.fd = file, .events = POLLIN, .revents = 0};
+    if (::poll(&readable, 1, is_last ? 0 : kLook) <= 0) {
+      if (is_last) break;
+      continue;
+    }
+    const ssize_t n = ::read(file, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    const std::string text = filter.take({bytes.data(), static_cast<std::size_t>(n)});
+    is_read = is_read && write_all(STDOUT_FILENO, text);
+  }
+  if (is_read) write_all(STDOUT_FILENO, filter.finish());
+  is_done = true;
+}
+
 // Pointers to the texts, then a null pointer, as exec takes them.
 std::vector<char*> pointers_to(Words& words) {
   std::vector<char*> pointers;
@@ -127,6 +188,8 @@ class Job {
       const Guard& guard);
 
   /// A pipe from its standard error.
+  int errors() const { return errors_; }
+  /// A pipe from its standard output.
   int output() const { return output_; }
   pid_t pid() const { return pid_; }
   /// Whether it has ended; then code() and was_killed() are known.
@@ -136,7 +199,7 @@ class Job {
 
  private:
   pid_t pid_ = -1;
-  int output_ = -1;
+  int errors_ = -1, output_ = -1;
   bool ended_ = false, was_killed_ = false;
   int code_ = 0;
 };
@@ -150,13 +213,15 @@ Job::Job(const Mpirun& mpirun, const Settings& settings, const Words& words, con
   for (const auto& [name, value] : settings.variables) variables.push_back(name + "=" + value);
   const std::vector<char*> argument_pointers = pointers_to(arguments),
                            variable_pointers = pointers_to(variables);
-  std::array<int, 2> errors{}, started{};  // the second tells why exec failed
-  const bool piped = ::pipe2(errors.data(), O_CLOEXEC) == 0 && ::pipe2(started.data(), O_CLOEXEC) == 0;
+  std::array<int, 2> errors{}, output{}, started{};  // the last tells why exec failed
+  const bool piped = ::pipe2(errors.data(), O_CLOEXEC) == 0 && ::pipe2(output.data(), O_CLOEXEC) == 0 &&
+                     ::pipe2(started.data(), O_CLOEXEC) == 0;
   if (piped) pid_ = ::fork();
   if (piped && pid_ == 0) {
     guard.watch(::getpid());
     ::setsid();
     requests.hand_over_to_mpirun();
+    ::dup2(output[1], STDOUT_FILENO);
     ::dup2(errors[1], STDERR_FILENO);
     ::execve(mpirun.file.c_str(), argument_pointers.data(), variable_pointers.data());
     const int why = errno;
@@ -166,9 +231,9 @@ Job::Job(const Mpirun& mpirun, const Settings& settings, const Words& words, con
   int why = errno;
   bool failed = pid_ < 0;
   if (!failed) {
-    ::close(errors[1]);
-    ::close(started[1]);
-    output_ = errors[0];
+    for (const int end : {errors[1], output[1], started[1]}) ::close(end);
+    errors_ = errors[0];
+    output_ = output[0];
     failed = ::read(started[0], &why, sizeof why) == static_cast<ssize_t>(sizeof why);
     ::close(started[0]);
   }
@@ -231,7 +296,7 @@ int run(const Words& words, const std::string& called, Environment environment) 
   Requests requests;
   const int ranks = require_usable_call(words, environment);
   const bool named_hosts = has_hosts(words, environment);
-  require_limits(named_hosts ? 1 : ranks);
+  require_limits(named_hosts ? 1 : ranks, words);
   if (!is_only_launcher(words, called, environment)) return static_cast<int>(ExitCode::usage);
   const auto stopped = [&] {
     if (!requests.stop_is_asked()) return false;
@@ -250,9 +315,11 @@ int run(const Words& words, const std::string& called, Environment environment) 
   Guard guard(settings.sessions, began);
   Job job(mpirun, settings, words, requests, guard);
   const bool hosts = settings.mpi == Mpi::open && named_hosts;
-  Listening listening(job.output(), line_of(words), settings.variables.contains("OCTETRUN_BAR_COLUMNS"));
+  Output output(job.output());
+  Listening listening(job.errors(), line_of(words), settings.variables.contains("OCTETRUN_BAR_COLUMNS"));
   watch_over(job, listening, requests, settings.mpi, hosts);
   const Listener* heard = listening.finish();
+  output.finish(requests);
   const Leftovers leftovers(settings.sessions, job.pid(), began);
   if (job.code() != 0) leftovers.remove_pmix_files();
   requests.take();

@@ -20,6 +20,10 @@ namespace {
 // A longer line is written before it ends.
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
+// mpirun's words after the number of ranks that could not be started.
+constexpr std::array<std::string_view, 2> kCounted{" total process failed to start",
+                                                   " total processes failed to start"};
+
 /// An extended POSIX expression. std::regex fails on lines of 100 KB.
 class Pattern {
  public:
@@ -57,10 +61,27 @@ bool is_refusal(const std::string& line) {
   return pattern.matches(line);
 }
 
+// "3 total processes failed to start": mpirun's last words about such a job.
+bool is_count_of_ranks(std::string_view line) {
+  const std::size_t digits = line.find_first_not_of("0123456789");
+  if (digits == 0 || digits == std::string_view::npos) return false;
+  const std::string_view rest = line.substr(digits);
+  return std::ranges::any_of(kCounted, [&](std::string_view words) { return rest == words; });
+}
+
+// Whether the line may become such a line.
+bool begins_count_of_ranks(std::string_view line) {
+  const std::size_t digits = std::min(line.find_first_not_of("0123456789"), line.size());
+  const std::string_view rest = line.substr(digits);
+  return digits > 0 &&
+         std::ranges::any_of(kCounted, [&](std::string_view words) { return words.starts_with(rest); });
+}
+
 bool is_notice(const std::string& line) {
   static const Pattern pattern(
-      "^((mpirun|prterun): Forwarding signal |[0-9]+ total processes failed to start)");
-  return pattern.matches(line);
+      R"re(^((mpirun|prterun): Forwarding signal |\[[^][ ]+:[0-9]+\] ([0-9]+ more process(es)? (has|have) sent |)re"
+      R"re(help message |Set MCA parameter "[a-z]+_base_help_aggregate" to 0 )))re");
+  return is_count_of_ranks(line) || pattern.matches(line);
 }
 
 bool is_line_of(std::string_view line, char sign, std::size_t least) {
@@ -136,6 +157,26 @@ std::string fix_after(int signal) {
     default:
       return again;
   }
+}
+
+std::string OutputFilter::take(std::string_view bytes) {
+  std::string out;
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\n');
+    const bool whole = end != std::string_view::npos;
+    const std::string_view piece = bytes.substr(0, end);
+    bytes.remove_prefix(whole ? end + 1 : bytes.size());
+    held_ += piece;
+    if (whole && starts_line_ && is_count_of_ranks(held_)) {
+      held_.clear();
+      continue;
+    }
+    if (!whole && starts_line_ && begins_count_of_ranks(held_)) break;
+    out += std::exchange(held_, "");
+    if (whole) out += '\n';
+    starts_line_ = whole;
+  }
+  return out;
 }
 
 std::string message(const Problem& problem) {
@@ -280,7 +321,8 @@ bool Listener::explains_call(const std::string& words) {
     end_ = Cause::wrong_call;
     return true;
   }
-  if (problem_of_file_ && has(words, {"The specified application failed to start"})) return true;
+  if (problem_of_file_ && has(words, {"was unable to start the specified application as it encountered an"}))
+    return true;
   if (has(words, {"help about: prun:exe-"})) {
     refuse_call({.what = no_program, .fix = look});
     return true;
@@ -291,6 +333,11 @@ bool Listener::explains_call(const std::string& words) {
                  .expected = "a program on each host that ranks start on",
                  .found = word_behind(words, " Executable: ") + ", on " + word_behind(words, " Node: "),
                  .fix = look});
+  } else if (has(words, {"could not change to the specified working directory: ", " Node: "})) {
+    refuse_call({.what = "mpirun cannot start ranks in their working directory",
+                 .expected = "a directory on each host that ranks start on",
+                 .found = word_behind(words, "Working directory: ") + ", on " + word_behind(words, " Node: "),
+                 .fix = "make it, or name another one (-wdir)"});
   } else if (has(words, {"No executable was specified on the mpirun command line"})) {
     refuse_call({.what = "mpirun is given no program to start",
                  .expected = "launch/mpirun -np RANKS build/bin/trainer config.yaml",

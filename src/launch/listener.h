@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -74,6 +75,20 @@ class Listener {
   bool problem_of_file_ = false;  ///< a message has said why a program cannot be executed
   std::vector<std::string> raw_;  ///< words of MPI at its start, which a message replaces
   std::vector<std::string> words_of_ssh_;
+};
+
+/// Leaves the line out that mpirun writes to standard output when a job fails to start. All other bytes pass
+/// through at once.
+class OutputFilter {
+ public:
+  /// Returns the bytes to write. Holds a line back as long as it may become that line of mpirun.
+  std::string take(std::string_view bytes);
+  /// Returns the bytes that are held.
+  std::string finish() { return std::exchange(held_, ""); }
+
+ private:
+  std::string held_;
+  bool starts_line_ = true;
 };
 
 /// What to do after a signal ended a rank or mpirun.

@@ -2,6 +2,7 @@
 #include "call.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <string>
 
@@ -75,6 +76,46 @@ TEST(Call, KnowsTheTrainer) {
 
 TEST(Call, ShowsControlCharactersInOneLine) {
   EXPECT_EQ(line_of({"a\nb", "\x1b[1m"}), "a\\x0Ab \\x1B[1m");
+}
+
+// The fix of the message under a limit of this process, or "".
+std::string refused_under(__rlimit_resource resource, rlim_t value, const std::string& line) {
+  rlimit before{};
+  ::getrlimit(resource, &before);
+  const rlimit limit{.rlim_cur = value, .rlim_max = before.rlim_max};
+  ::setrlimit(resource, &limit);
+  std::string fix;
+  try {
+    require_limits(2, words(line));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    EXPECT_NE(e.problem().expected.find("at least "), std::string::npos);
+    EXPECT_EQ(e.problem().found, std::to_string(value));
+    fix = e.problem().fix;
+  }
+  ::setrlimit(resource, &before);
+  return fix.substr(0, fix.find(" ("));
+}
+
+TEST(Call, LowLimitsAreRefusedOnceForAllRanks) {
+  constexpr rlim_t kKiB = 1 << 10, kMiB = 1 << 20;
+  const std::string trainer = "-np 2 build/bin/trainer c.yaml", other = "-np 2 seq 1";
+  struct Row {
+    __rlimit_resource resource;
+    rlim_t least;
+    std::string line, fix;
+  };
+  for (const Row& row : {Row{RLIMIT_FSIZE, 8 * kMiB, other, "ulimit -f 8192 or more"},
+                         {RLIMIT_STACK, 256 * kKiB, other, "ulimit -s 8192"},
+                         {RLIMIT_NOFILE, 40, other, "ulimit -n 4096"},
+                         {RLIMIT_AS, 352 * kMiB, trainer, "ulimit -v unlimited"},
+                         {RLIMIT_AS, 96 * kMiB, other, "ulimit -v unlimited"},
+                         {RLIMIT_DATA, 240 * kMiB, trainer, "ulimit -d unlimited"},
+                         {RLIMIT_DATA, 32 * kMiB, other, "ulimit -d unlimited"}}) {
+    SCOPED_TRACE(row.fix + " " + row.line);
+    EXPECT_EQ(refused_under(row.resource, row.least - 1, row.line), row.fix);
+    EXPECT_EQ(refused_under(row.resource, row.least, row.line), "");
+  }
 }
 
 }  // namespace

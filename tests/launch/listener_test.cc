@@ -68,17 +68,31 @@ TEST(Listener, TellsCausesApart) {
            {banner("Open MPI tried to fork a new process via the \"execve\" system call but\nfailed.\n\n"
                    "  Local host:        vm\n  Application name:  ./bad\n  Error:             Exec format "
                    "error") +
-                banner("Error name: The specified application failed to start"),
+                banner("mpirun was unable to start the specified application as it encountered an\nerror:\n\n"
+                       "Error code: 1\nError name: (null)\nNode: vm\n\nwhen attempting to start process rank "
+                       "0."),
             Cause::wrong_call,
             "error: mpirun cannot start a program: the system cannot execute it\n"
             "  expected: a program for this machine, or a script that begins with #!\n"
             "  found:    ./bad: Exec format error\n  where:    mpirun -np 2 prog\n"
             "  to do:    look at the file (file NAME)\n"},
+           {banner(
+                "x was unable to launch the specified application as it could not\nchange to the specified "
+                "working directory:\n\nWorking directory: /none\nNode: far\n\nwhile attempting to start"),
+            Cause::wrong_call,
+            "error: mpirun cannot start ranks in their working directory\n"
+            "  expected: a directory on each host that ranks start on\n"
+            "  found:    /none, on far\n  where:    mpirun -np 2 prog\n"
+            "  to do:    make it, or name another one (-wdir)\n"},
            {banner("No nodes are available for this job"), Cause::wrong_call,
             "error: the hostfile names no host that ranks can be started on\n*"},
            {banner("process rank 5 with PID 1 on node n exited on signal 9 (Killed)."), Cause::told_of_end,
             ""},  // `noticed that` is missing: see below
            {"mpirun: Forwarding signal 12 to job\n3 total processes failed to start\n", Cause::none, ""},
+           {"[vm:1] 1 more process has sent help message help-x.txt / execve error\n"
+            "[vm:1] 12 more processes have sent help message help-x.txt / y\n"
+            "[vm:1] Set MCA parameter \"orte_base_help_aggregate\" to 0 to see all help / error messages\n",
+            Cause::none, ""},
            {"[vm:1] PMIX ERROR: OUT-OF-RESOURCE in file dstore_base.c\n", Cause::no_room, ""},
            {"[vm:1] [[1,0],0] Unable to start listen thread\n", Cause::no_processes, ""},
            {"[vm:1] [[1,0],0] ORTE_ERROR_LOG: limit on number of pipes\n", Cause::no_files, ""},
@@ -101,6 +115,42 @@ TEST(Listener, TellsCausesApart) {
       } else {
         EXPECT_EQ(heard.text, row.text);
       }
+    }
+  }
+}
+
+TEST(OutputFilter, LeavesOneLineOutAndHoldsNothingElse) {
+  struct Case {
+    std::string bytes, text;
+    std::string held;  ///< until the end
+  };
+  const std::string failed = "2 total processes failed to start\n";
+  for (const Case& row : std::vector<Case>{
+           {failed, "", ""},
+           {"1 total process failed to start\n", "", ""},
+           {"an answer\n" + failed + "another\n", "an answer\nanother\n", ""},
+           {failed + failed + "x", "x", ""},
+           {"x" + failed, "x" + failed, ""},
+           {"x " + failed, "x " + failed, ""},
+           {" " + failed, " " + failed, ""},
+           {"2 total processes failed to start.\n", "2 total processes failed to start.\n", ""},
+           {"total processes failed to start\n", "total processes failed to start\n", ""},
+           {"an answer without end", "an answer without end", ""},
+           {"a\n2 total proc", "a\n", "2 total proc"},
+           {"17", "", "17"},
+           {"17 t", "", "17 t"},
+           {"17 x", "17 x", ""},
+           {"\n\n", "\n\n", ""},
+           {std::string("a\0b\n", 4), std::string("a\0b\n", 4), ""},
+       }) {
+    for (const std::size_t piece : {std::size_t{1}, std::size_t{3}, row.bytes.size()}) {
+      SCOPED_TRACE(row.bytes);
+      OutputFilter filter;
+      std::string text;
+      for (std::size_t at = 0; at < row.bytes.size(); at += piece)
+        text += filter.take(row.bytes.substr(at, piece));
+      EXPECT_EQ(text, row.text);
+      EXPECT_EQ(filter.finish(), row.held);
     }
   }
 }
