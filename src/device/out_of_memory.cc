@@ -7,11 +7,17 @@ constexpr const char* kWhat = "not enough memory";
 }
 
 Error out_of_memory(std::size_t bytes, std::size_t free, const std::string& device, const std::string& fix) {
+  return out_of_memory(bytes, std::to_string(free) + " free bytes", device, fix, ExitCode::failure);
+}
+
+Error out_of_memory(std::size_t bytes, const std::string& found, const std::string& device,
+                    const std::string& fix, ExitCode code) {
   return Error({.what = kWhat,
                 .expected = std::to_string(bytes) + " free bytes",
-                .found = std::to_string(free) + " free bytes",
+                .found = found,
                 .where = device,
-                .fix = fix});
+                .fix = fix,
+                .code = code});
 }
 
 bool is_out_of_memory(const Error& error) {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
+
+#include "octet/base/error.h"
 
 namespace octet {
 
@@ -9,5 +12,13 @@ namespace octet {
 /// libraries that do not look whether they got any, and are ended by a signal then. `what`: "the code of a
 /// GEMM".
 void require_memory_for(const char* what, std::size_t bytes);
+
+/// The limit that the system sets for the memory of a process, such as "262144 KiB (ulimit -v)"; "" if there is
+/// none.
+std::string memory_limit();
+
+/// Returns the exit code of a lack of memory: usage under a memory_limit(), since the same start fails again;
+/// else failure.
+ExitCode code_without_memory();
 
 }  // namespace octet

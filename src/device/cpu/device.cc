@@ -8,6 +8,7 @@
 #include "cpu/machine.h"
 #include "cpu/stream.h"
 #include "octet/base/error.h"
+#include "octet/base/memory_room.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 #include "octet/device/out_of_memory.h"
@@ -104,6 +105,9 @@ class CpuDevice final : public Device {
     const std::size_t boundary = bytes >= 2 * huge_page ? huge_page : alignment;
     const std::size_t rounded = (bytes + boundary - 1) / boundary * boundary;
     void* address = rounded >= bytes ? std::aligned_alloc(boundary, rounded) : nullptr;
+    if (address == nullptr && !memory_limit().empty())
+      throw out_of_memory(bytes, "a limit of " + memory_limit(), description(),
+                          "raise the limit, or use a smaller model or batch", code_without_memory());
     if (address == nullptr) refuse(memory().free);
 #ifdef MADV_HUGEPAGE
     // Advice only; a kernel without huge pages says no, and nothing is lost.
