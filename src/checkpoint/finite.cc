@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "octet/base/error.h"
+#include "octet/checkpoint/safetensors.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -31,6 +33,31 @@ std::optional<std::int64_t> first_not_finite(const float* values, std::int64_t c
     }
   }
   return std::nullopt;
+}
+
+bool is_finite(const WeightFolder& weights, const StoredTensor& tensor) {
+  constexpr std::int64_t kRun = 4 << 20;  // elements read at a time
+  if (tensor.dtype != DType::f32 && tensor.dtype != DType::bf16 && tensor.dtype != DType::f16) return true;
+  std::vector<float> values;
+  for (std::int64_t at = 0; at < tensor.count; at += kRun) {
+    const std::int64_t count = std::min(kRun, tensor.count - at);
+    values.resize(static_cast<std::size_t>(count));
+    weights.read(tensor.name, at, count, values.data());
+    if (first_not_finite(values.data(), count)) return false;
+  }
+  return true;
+}
+
+std::string name_in_file(const StoredTensor& tensor) {
+  return "tensor '" + tensor.name + "' of " + tensor.file;
+}
+
+std::string first_not_finite_tensor(const std::string& folder, const std::string& stem) {
+  const WeightFolder weights(folder, stem);
+  for (const StoredTensor& tensor : weights.tensors()) {
+    if (!is_finite(weights, tensor)) return name_in_file(tensor);
+  }
+  return "";
 }
 
 void require_finite(const std::string& tensor, const float* values, std::int64_t count, DType dtype,

@@ -146,7 +146,10 @@ Options::~Options() = default;
 
 template <typename T>
 Option& Options::add_option(const std::string& names, T& value, const std::string& description) {
-  return added_.emplace_back(app_->add_option(names, value, description));
+  CLI::Option* option = app_->add_option(names, value, description);
+  // An option that may be given several times takes one word each time, not the words of MODEL or QUESTION.
+  if (names.starts_with('-')) option->allow_extra_args(false);
+  return added_.emplace_back(option);
 }
 template Option& Options::add_option(const std::string&, bool&, const std::string&);
 template Option& Options::add_option(const std::string&, std::int32_t&, const std::string&);

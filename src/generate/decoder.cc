@@ -407,6 +407,7 @@ Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t
     for (std::int64_t t = begin; t < std::min(end, std::ssize(ids) - 1); ++t) {
       const LogProbabilities raw = choice_->log_softmax(static_cast<std::size_t>(t - begin));
       score.logprobs.push_back(raw.of(ids[static_cast<std::size_t>(t) + 1]));
+      require_finite(score.logprobs.back());
       score.top.push_back(raw.best(best));
     }
   });

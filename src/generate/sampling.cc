@@ -49,7 +49,7 @@ std::vector<double> shaped(std::span<const float> logits, const Sampling& sampli
 }  // namespace
 
 void require_possible(const Sampling& s) {
-  require_within("temperature", s.temperature, 0, 100, false);
+  require_within("temperature", s.temperature, 0, kHottest, false);
   require_within("top_p", s.top_p, 0, 1, true);
   require_within("top_k", static_cast<double>(s.top_k), 0, 1e9, false);
   require_within("min_p", s.min_p, 0, 1, false);
@@ -58,10 +58,10 @@ void require_possible(const Sampling& s) {
 
 void require_finite(double largest) {
   if (std::isfinite(largest)) return;
-  throw Error({.what = "the model's logits are not finite numbers",
-               .found = std::to_string(largest),
-               .fix = "look whether the model's training diverged, or whether its weights are damaged",
-               .code = ExitCode::usage});
+  throw NotFinite({.what = "the model's logits are not finite numbers",
+                   .found = std::to_string(largest),
+                   .fix = "look whether the model's training diverged, or whether its weights are damaged",
+                   .code = ExitCode::usage});
 }
 
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,

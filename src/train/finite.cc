@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "finite.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/finite.h"
@@ -16,8 +17,6 @@
 
 namespace octet::train {
 namespace {
-
-constexpr std::int64_t kRun = 4 << 20;  ///< elements read at a time
 
 bool is_finite(const TensorSlice& slice) {
   bool finite = true;
@@ -33,17 +32,6 @@ bool is_finite(const TensorSlice& slice) {
   return finite;
 }
 
-bool is_finite(const checkpoint::WeightFolder& weights, const checkpoint::StoredTensor& tensor) {
-  std::vector<float> values;
-  for (std::int64_t at = 0; at < tensor.count; at += kRun) {
-    const std::int64_t count = std::min(kRun, tensor.count - at);
-    values.resize(static_cast<std::size_t>(count));
-    weights.read(tensor.name, at, count, values.data());
-    if (checkpoint::first_not_finite(values.data(), count)) return false;
-  }
-  return true;
-}
-
 /// The first of the texts that is not empty.
 std::string first_of(const std::vector<std::string>& texts) {
   const auto found = std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
@@ -51,6 +39,27 @@ std::string first_of(const std::vector<std::string>& texts) {
 }
 
 }  // namespace
+
+std::string not_finite_in(comm::Job& job, const std::string& model,
+                          const std::vector<std::string>& adapters) {
+  std::vector<std::pair<std::string, std::string>> folders{{model, "model"}};
+  for (const std::string& adapter : adapters) folders.emplace_back(adapter, "adapter_model");
+  for (const auto& [folder, stem] : folders) {
+    std::int64_t first = INT64_MAX;
+    std::vector<checkpoint::StoredTensor> tensors;
+    job.together([&] {
+      const checkpoint::WeightFolder weights(folder, stem);
+      tensors = weights.tensors();
+      const auto count = std::ssize(tensors);
+      for (std::int64_t i = job.rank(); i < count && first == INT64_MAX; i += job.size()) {
+        if (!checkpoint::is_finite(weights, tensors[static_cast<std::size_t>(i)])) first = i;
+      }
+    });
+    first = job.all_min(first);
+    if (first != INT64_MAX) return checkpoint::name_in_file(tensors[static_cast<std::size_t>(first)]);
+  }
+  return "";
+}
 
 std::string Run::weight_not_finite() {
   const bool finite = store::Hashes::masters_are_finite(engine_->store(), engine_->compute());
@@ -66,29 +75,7 @@ std::string Run::weight_not_finite() {
 std::string Run::base_not_finite() {
   if (fresh_) return "";
   begins_once("the search for values of the base that are not finite", 8);
-  std::vector<std::pair<std::string, std::string>> folders{{config_.model_name_or_path, "model"}};
-  for (const std::string& adapter : setup::given_adapters(config_).added)
-    folders.emplace_back(adapter, "adapter_model");
-  for (const auto& [folder, stem] : folders) {
-    std::int64_t first = INT64_MAX;
-    std::vector<checkpoint::StoredTensor> tensors;
-    job_.together([&] {
-      const checkpoint::WeightFolder weights(folder, stem);
-      tensors = weights.tensors();
-      const auto count = std::ssize(tensors);
-      for (std::int64_t i = job_.rank(); i < count && first == INT64_MAX; i += job_.size()) {
-        const checkpoint::StoredTensor& tensor = tensors[static_cast<std::size_t>(i)];
-        const bool reads =
-            tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
-        if (reads && !is_finite(weights, tensor)) first = i;
-      }
-    });
-    first = job_.all_min(first);
-    if (first == INT64_MAX) continue;
-    const checkpoint::StoredTensor& tensor = tensors[static_cast<std::size_t>(first)];
-    return "tensor '" + tensor.name + "' of " + tensor.file;
-  }
-  return "";
+  return not_finite_in(job_, config_.model_name_or_path, setup::given_adapters(config_).added);
 }
 
 void Run::require_finite_base() {

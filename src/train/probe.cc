@@ -1,9 +1,11 @@
 #include "octet/train/probe.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
+#include "finite.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -235,8 +237,8 @@ class LogitsKeeper {
   std::vector<char> bytes_;
 };
 
-// One batch, no update: loss, logits, gradients.
-void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& batches, Collected& result) {
+// One batch, no update: loss, logits, gradients. Returns whether the loss and the gradient norm are finite.
+bool probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
   const runtime::HostBatch batch = make_batch(batches, 0, block, true);
@@ -262,10 +264,12 @@ void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& b
               std::to_string(step.label_tokens) + " label tokens, gradient norm " +
               std::to_string(step.grad_norm));
   }
+  return std::isfinite(step.loss_sum) && std::isfinite(step.grad_norm);
 }
 
-// Training steps on the batches: losses, norms, final parameters.
-void probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collected& result) {
+// Training steps on the batches: losses, norms, final parameters. Returns whether all losses and norms are
+// finite.
+bool probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
   std::vector<float> losses, norms;
@@ -285,6 +289,27 @@ void probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collect
                 [](const std::string& name) { return is_parameter(name) ? "final." + name : std::string(); });
   result.set("step_loss", {batches.steps}, losses);
   result.set("step_grad_norm", {batches.steps}, norms);
+  const auto is_finite = [](float value) { return std::isfinite(value); };
+  return std::ranges::all_of(losses, is_finite) && std::ranges::all_of(norms, is_finite);
+}
+
+// Throws Error (usage) on all ranks if a loss or a gradient norm is not finite, and names the tensor of the
+// files that causes it. `fresh`: the weights are random.
+void require_finite(comm::Job& job, bool finite, const ProbeOptions& options, bool fresh,
+                    const setup::NamedModel& model) {
+  if (job.all_min(finite ? 1 : 0) != 0) return;
+  const std::string tensor = fresh ? "" : not_finite_in(job, model.folder, model.adapters);
+  job.together([&] {
+    throw Error({.what = "the loss or the gradient is not finite",
+                 .expected = "finite values",
+                 .found = tensor.empty() ? "weights of the files are finite"
+                                         : "values that are not finite in " + tensor,
+                 .where = options.model + ", " + options.batch,
+                 .fix = tensor.empty() ? "compute in a wider dtype, or lower learning_rate; " + options.out +
+                                             " holds the values"
+                                       : "fetch the weights again, or name a base whose weights are finite",
+                 .code = ExitCode::usage});
+  });
 }
 
 // A file that no probe wrote is somebody's: the batch, weights of a model, results of another program.
@@ -349,11 +374,8 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
     engine->load_weights(model.folder);
   }
   StepLoop loop(*engine, *schedule, 1);
-  if (options.steps > 0) {
-    probe_steps(*engine, loop, batches, result);
-  } else {
-    probe_once(*engine, loop, session.device(), batches, result);
-  }
+  const bool finite = options.steps > 0 ? probe_steps(*engine, loop, batches, result)
+                                        : probe_once(*engine, loop, session.device(), batches, result);
   engine->instance().check_products();
   const std::string products = engine->instance().audit_of_all().summary();
   job.together([&] {
@@ -361,6 +383,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
     log::info(products);
     result.write(options.out);
   });
+  require_finite(job, finite, options, config.train_from_scratch, model);
 }
 
 }  // namespace octet::train

@@ -224,6 +224,43 @@ TEST(NotFinite, AnUpdateThatBreaksTheWeightsIsNotSaved) {
   }
 }
 
+// Every command that computes with the base fails, and names the tensor and its file.
+TEST(NotFinite, CommandsNameTheTensorOfTheBase) {
+  const TemporaryFolder folder("not_finite_commands");
+  const std::string model = folder / "model", rows = folder / "rows.jsonl";
+  std::filesystem::copy(OCTET_SOURCE_DIR "/tests/golden/models/qwen3", model);
+  Weights weights = read_weights(model);
+  const std::string name = "model.layers.1.mlp.down_proj.weight";
+  weights.at(name).values[7] = NAN;
+  write_weights(model, weights);
+  write_batch(folder / "batch.safetensors", 8, 50);
+  spill(rows, "{\"prompt_ids\": [1, 2, 3, 4]}\n");
+  spill(folder / "ids.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n");
+  const std::string probe =
+      "probe " + model + " --device cpu --batch " + (folder / "batch.safetensors") + " --out ";
+  const std::string generate =
+      "generate " + model + " --device cpu --overwrite --max-broken-rows 5 --out " + (folder / "out.jsonl");
+  struct Row {
+    std::string command;
+    int ranks;
+  };
+  for (const Row& row : {Row{probe + (folder / "out.safetensors") + " bf16=true", 0},
+                         {probe + (folder / "out.safetensors") + " zero_stage=3", 2},
+                         {generate + " --file " + rows, 0},
+                         {generate + " --file " + rows + " --logprobs 1 --temperature 1", 0},
+                         {generate + " --file " + rows + " --score", 0},
+                         {generate + " --file " + rows + " --score --tensor-parallel-size 2", 2}}) {
+    SCOPED_TRACE(row.command);
+    const Outcome run = trainer(row.command, row.ranks);
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_NE(run.err.find("not finite"), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find("tensor '" + name + "' of " + model + "/model.safetensors"), std::string::npos)
+        << run.err;
+    EXPECT_NE(run.err.find("fetch the weights again"), std::string::npos) << run.err;
+  }
+}
+
 // Sends a signal to a run of two ranks once its log has a row.
 Outcome signal_after_first_step(const std::string& arguments, const std::string& output,
                                 const std::string& signal) {

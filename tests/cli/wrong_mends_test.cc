@@ -229,14 +229,37 @@ constexpr Mended kMended[] = {
 
 // Rows whose mend needs what a test does not have: another file to fetch, a checkpoint, trained weights,
 // hosts, or a table of columns; and those that name numbers for which wrong_input_test.cc looks.
-constexpr std::string_view kElsewhere[] = {
-    "torchtitan",         "inspect_nothing",    "inspect_a_file",      "compare_one",
-    "export_nothing",     "encode_nothing",     "generate_of_nothing", "score_and_match",
-    "rouge_without_file", "data_columns",       "data_gzip",           "data_parquet",
-    "data_folder",        "model_no_config",    "resume_missing",      "supervise_order",
-    "supervise_hosts",    "supervise_nothing",  "no_memory",           "generate_shard",
-    "export_nowhere",     "axolotl_adapter",    "axolotl_saves",       "config_is_a_folder",
-    "model_torn_config",  "model_architecture", "generate_parquet"};
+constexpr std::string_view kElsewhere[] = {"torchtitan",
+                                           "inspect_nothing",
+                                           "inspect_a_file",
+                                           "compare_one",
+                                           "export_nothing",
+                                           "encode_nothing",
+                                           "generate_of_nothing",
+                                           "score_and_match",
+                                           "rouge_without_file",
+                                           "data_columns",
+                                           "data_gzip",
+                                           "data_parquet",
+                                           "data_folder",
+                                           "model_no_config",
+                                           "resume_missing",
+                                           "supervise_order",
+                                           "supervise_hosts",
+                                           "supervise_nothing",
+                                           "no_memory",
+                                           "generate_shard",
+                                           "export_nowhere",
+                                           "axolotl_adapter",
+                                           "axolotl_saves",
+                                           "config_is_a_folder",
+                                           "model_torn_config",
+                                           "model_architecture",
+                                           "generate_parquet",
+                                           "generate_hottest_retry",
+                                           "generate_scores_of_a_row",
+                                           "generate_stop_before_a_question",
+                                           "generate_cache"};
 
 const wrong_inputs::Wrong& row_of(std::string_view name) {
   const auto* row = std::ranges::find(wrong_inputs::kInputs, name, &wrong_inputs::Wrong::name);

@@ -9,9 +9,22 @@
 
 namespace octet::checkpoint {
 
+struct StoredTensor;
+class WeightFolder;
+
 /// Returns the index of the first value that is not finite after it is rounded to `dtype` (f32, bf16 or f16).
 std::optional<std::int64_t> first_not_finite(const float* values, std::int64_t count,
                                              DType dtype = DType::f32);
+
+/// Returns whether all values of a tensor of the folder are finite. Tensors of other formats than f32, bf16
+/// and f16 count as finite.
+bool is_finite(const WeightFolder& weights, const StoredTensor& tensor);
+
+/// Returns "tensor 'NAME' of FILE".
+std::string name_in_file(const StoredTensor& tensor);
+
+/// Returns the name_in_file() of the first tensor of a folder of weights that is not finite, or "".
+std::string first_not_finite_tensor(const std::string& folder, const std::string& stem = "model");
 
 /// Throws Error (usage) for such a value. `where` names the checkpoint or file that the values come from, and
 /// `fix` what to do if the value itself is not finite.

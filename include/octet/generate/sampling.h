@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "octet/base/error.h"
 #include "octet/runtime/scoring.h"
 
 namespace octet::generate {
@@ -20,6 +21,9 @@ struct Sampling {
       1.0;  ///< logits of tokens seen are divided (above 0) or multiplied (below) by it
   std::uint64_t seed = 42;
 };
+
+/// The highest temperature.
+inline constexpr double kHottest = 100;
 
 /// Throws Error (usage) for a setting that is not finite or outside its range: temperature 0 to 100, top_p
 /// above 0 to 1, top_k 0 or more, min_p 0 to 1, repetition_penalty above 0 to 100.
@@ -44,7 +48,13 @@ struct Candidate {
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
                                   std::span<const std::int32_t> seen = {});
 
-/// Throws Error unless the largest of a row of logits is a finite number; a NaN counts as the largest.
+/// The model computes values that are not finite.
+class NotFinite : public Error {
+  using Error::Error;
+};
+
+/// Throws NotFinite (usage) if the largest logit of a row, or a log-probability, is not finite. A NaN counts
+/// as the largest.
 void require_finite(double largest);
 
 /// One of the candidates.

@@ -8,6 +8,7 @@
 #include "generate/cache_size.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
+#include "octet/checkpoint/finite.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
@@ -15,8 +16,6 @@
 namespace octet::cli {
 namespace {
 
-// A retry is a tenth of the temperature hotter than the attempt before it.
-constexpr double kHotter = 0.1;
 /// Samples of a row have numbers of their own, retries stand far behind them.
 constexpr std::int64_t kRetryNumbers = std::int64_t{1} << 20;
 
@@ -41,6 +40,26 @@ generate::DecoderOptions decoder_options(const GenerateOptions& o, const ModelSo
   decoder.capacity = o.max_length;
   decoder.score_rows = o.score ? std::min<std::int64_t>(o.max_length, 128) : 0;
   return decoder;
+}
+
+/// Runs `body`. If the model computes values that are not finite, the error names the tensor of its files.
+template <typename Body>
+auto naming_tensor(const ModelSource& source, const Body& body) {
+  try {
+    return body();
+  } catch (const generate::NotFinite& error) {
+    std::string tensor;
+    if (source.trained.checkpoint == nullptr || source.trained.part)
+      tensor = checkpoint::first_not_finite_tensor(source.folder);
+    for (auto adapter = source.adapters.begin(); tensor.empty() && adapter != source.adapters.end();
+         ++adapter)
+      tensor = checkpoint::first_not_finite_tensor(*adapter, "adapter_model");
+    if (tensor.empty()) throw;
+    Problem problem = error.problem();
+    problem.found += "; values that are not finite are in " + tensor;
+    problem.fix = "fetch the weights again, or name a model whose weights are finite";
+    throw generate::NotFinite(problem);
+  }
 }
 
 }  // namespace
@@ -85,7 +104,7 @@ struct Answerer::Listener {
 
 Answerer::Answerer(runtime::Session& session, generate::Team* team, const GenerateOptions& o,
                    const ModelSource& source)
-    : options_(o), answers_(o.answers), tells_(session.prints()) {
+    : options_(o), source_(source), answers_(o.answers), tells_(session.prints()) {
   generate::DecoderOptions decoder;
   session.job().together([&] {
     decoder = decoder_options(o, source);
@@ -118,6 +137,7 @@ Answerer::Answerer(runtime::Session& session, generate::Team* team, const Genera
       if (!is_out_of_memory(error)) throw;
       Problem problem = error.problem();
       problem.fix = "lower --batch, --max-length, --max-num-batched-tokens or --kv-cache-bytes";
+      problem.code = ExitCode::usage;
       throw Error(problem);
     }
   });
@@ -161,7 +181,7 @@ std::vector<Answerer::Finished> Answerer::step() {
     return listener == nullptr || listener->hear(listener->decoder.push(token));
   };
   std::vector<Finished> finished;
-  for (generate::Decoder::Finished& done : decoder_->step(on_token)) {
+  for (generate::Decoder::Finished& done : naming_tensor(source_, [&] { return decoder_->step(on_token); })) {
     Said said{.text = "", .answer = std::move(done.answer)};
     if (std::unique_ptr<Listener> listener = std::move(listeners_[done.request])) {
       listener->hear(listener->decoder.finish());
@@ -182,6 +202,10 @@ std::string Answerer::answer(const Question& question, std::uint64_t row,
     for (Finished& done : step()) text = std::move(done.said.text);
   }
   return text;
+}
+
+generate::Decoder::Score Answerer::score(const std::vector<std::int32_t>& ids) {
+  return naming_tensor(source_, [&] { return decoder_->score(ids, options_.best); });
 }
 
 std::int64_t Answerer::best() const {

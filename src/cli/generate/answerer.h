@@ -52,6 +52,9 @@ class Answerer {
   std::string answer(const Question& question, std::uint64_t row,
                      const std::function<void(const std::string&)>& tell);
 
+  /// Log-probabilities of a text's tokens (Decoder::score).
+  generate::Decoder::Score score(const std::vector<std::int32_t>& ids);
+
   generate::Decoder& decoder() { return *decoder_; }
   /// Questions are written by a chat template; without one their text is continued.
   bool chats() const { return writer_->chats(); }
@@ -69,6 +72,7 @@ class Answerer {
   struct Listener;
 
   GenerateOptions options_;
+  ModelSource source_;
   generate::AnswerOptions answers_;
   std::string fingerprint_;
   std::optional<QuestionWriter> writer_;

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -59,6 +60,18 @@ void require_possible(const GenerateOptions& o) {
                  .where = "command line",
                  .fix = "give --temperature, or leave out --retries",
                  .code = ExitCode::usage});
+  }
+  generate::Sampling hottest = o.answers.sampling;
+  hottest.temperature *= 1.0 + kHotter * static_cast<double>(o.retries);
+  if (hottest.temperature > generate::kHottest) {
+    throw Error(
+        {.what = "--retries makes the temperature too high",
+         .expected = "at most " + std::to_string(std::lround(generate::kHottest)) + " in the last attempt",
+         .found = std::to_string(std::llround(std::ceil(hottest.temperature))) + " after " +
+                  with_commas(o.retries) + " retries",
+         .where = "command line",
+         .fix = "lower --retries or --temperature",
+         .code = ExitCode::usage});
   }
 }
 

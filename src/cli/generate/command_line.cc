@@ -205,6 +205,13 @@ void require_consistent(const GenerateOptions& o) {
       refuse(std::string("--out asks for a file in ") + ending + ", and rows are written as lines of JSON",
              "give a name that ends in .jsonl");
   }
+  // Pairs of a token and its log-probability, which stay in memory until all answers to a row are there.
+  constexpr std::int64_t kMostScores = 1 << 24;
+  const std::int64_t scores = o.samples * o.answers.max_new;  // at most 2^32
+  if (!o.score && scores * std::max<std::int64_t>(0, o.answers.logprobs) > kMostScores)
+    refuse(
+        "--n x --max-new x --logprobs is above " + with_commas(kMostScores) + ", which is too much for a row",
+        "lower one of them: --logprobs to " + std::to_string(kMostScores / scores) + " or less");
   if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
   for (const std::string& input : {o.file, o.prompt_file}) {
     if (o.out.empty() || input.empty()) continue;

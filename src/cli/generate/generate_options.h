@@ -17,6 +17,9 @@ struct Shard {
   std::int64_t number = 1, of = 1;
 };
 
+/// A retry is a tenth of the temperature hotter than the attempt before it.
+inline constexpr double kHotter = 0.1;
+
 struct GenerateOptions {
   std::string model, template_name, system;
   std::string enable_thinking;  ///< true, false or null, as in training; "" : as the model's template does

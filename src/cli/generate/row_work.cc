@@ -154,7 +154,7 @@ void RowWork::step() {
 void RowWork::score(std::int64_t number) {
   const Row& row = open_.at(number);
   try {
-    const generate::Decoder::Score score = answerer_.decoder().score(row.prompt, options_.best);
+    const generate::Decoder::Score score = answerer_.score(row.prompt);
     std::string text;
     if (options_.hdf5) {
       text = score_note(row.prompt, score, answerer_.best());
@@ -165,6 +165,8 @@ void RowWork::score(std::int64_t number) {
     }
     done_.push_back({.row = number, .result = {.lines = {std::move(text)}, .failure = ""}, .attempts = 1});
     open_.erase(number);
+  } catch (const generate::NotFinite&) {
+    throw;  // the model causes it, not the row
   } catch (const Error& e) {
     if (e.code() != ExitCode::usage) throw;
     fail(number, e);
