@@ -80,6 +80,7 @@ std::string config_text(const std::string& folder) {
          "bf16: true\n"
          "\n"
          "logging_steps: 50\n"
+         "logging_first_step: true\n"
          "save_steps: 1200\n"
          "plot_loss: true\n"
          "report_to: tensorboard\n";

@@ -157,6 +157,17 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   EXPECT_EQ(start("gpus", all).code, 64);
 }
 
+TEST(Quickstart, StartsNearTheLossOfAnEvenGuess) {
+  const TemporaryFolder folder("quickstart_loss");
+  ASSERT_EQ(trainer("quickstart " + (folder / "task") + " --rows 240 --held-out 3").code, 0);
+  const Outcome run = trainer((folder / "task/config.yaml") +
+                              " max_steps=2 save_strategy=no plot_loss=false report_to=none device=cpu");
+  ASSERT_EQ(run.code, 0) << run.both();
+  const Json config = read_json(folder / "task/model/config.json");
+  EXPECT_NEAR(steps_of(folder / "task/output").at(0).at("loss").get<double>(),
+              std::log(config.at("vocab_size").get<double>()), 0.3);
+}
+
 // Stand-ins for the program and for nvidia-smi tell how the guide's scripts start.
 // The scripts that it calls, nproc and nvidia-smi are false ones.
 TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {

@@ -1,13 +1,16 @@
 #include "layers/embedding.h"
 
+#include "layers/head.h"
 #include "octet/ops/embedding.h"
 
 namespace octet::model {
 
-// The head's backward pass comes first: when tied, its product may overwrite what the embedding adds to.
+// A tied table is the head's weight as well. The head's backward pass comes first: when tied, its product may
+// overwrite what the embedding adds to.
 Embedding::Embedding(GroupBuilder& group, const Architecture& a)
     : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary, kVocabulary}},
-                          {.init_std = a.embedding_initializer_range, .gradient_by_product = a.tied})),
+                          {.init_std = a.tied ? head_deviation(a) : a.embedding_initializer_range,
+                           .gradient_by_product = a.tied})),
       scale_(a.embedding_scale),
       padding_id_(a.padding_id),
       sums_(a.share.sums()) {}

@@ -1,12 +1,21 @@
 #include "layers/head.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "layers/linear_operands.h"
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/embedding.h"
 
 namespace octet::model {
+
+// Under a tied head, a token's own logit grows with the square root of the width.
+double head_deviation(const Architecture& a) {
+  const double range = a.tied ? a.embedding_initializer_range : a.initializer_range;
+  const double logits = a.tied ? 0.25 : 0.5;
+  return std::min(range, logits / std::sqrt(static_cast<double>(a.hidden)));
+}
+
 Head::Head(GroupBuilder& group, const Architecture& a)
     : vocabulary_(vocabulary_of_share(a).count),
       width_(a.hidden),
@@ -14,7 +23,7 @@ Head::Head(GroupBuilder& group, const Architecture& a)
       norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
   if (a.tied) return;
   weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary, kVocabulary}},
-                         {.init_std = a.initializer_range, .gradient_by_product = true});
+                         {.init_std = head_deviation(a), .gradient_by_product = true});
 }
 
 void Head::set_below(bool table_trained, bool passes_on) {

@@ -17,6 +17,11 @@ struct HeadWeight {
   bool overwrite = false;                 ///< the first product into the gradient overwrites it
 };
 
+/// Returns the standard deviation of a fresh head, or of the table that it is tied to: the range of
+/// config.json, or less if the logits were large. The first loss is then near the logarithm of the
+/// vocabulary.
+double head_deviation(const Architecture& architecture);
+
 class Head {
  public:
   Head(GroupBuilder& group, const Architecture& architecture);
