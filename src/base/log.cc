@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -13,6 +14,7 @@
 
 #include "octet/base/environment.h"
 #include "octet/base/files.h"
+#include "octet/base/log_rows.h"
 #include "octet/base/printable.h"
 
 namespace octet::log {
@@ -36,6 +38,7 @@ struct State {
   std::vector<Early> early;
   std::string file_for_errors;
   bool speaks = true;
+  int rows = 0;  ///< printed
   void (*before)() = nullptr;
   void (*after)() = nullptr;
   State() {
@@ -88,6 +91,7 @@ void say(Level level, const char* prefix, const std::string& line) {
   if (s.before) s.before();
   s.screen->log(level, shown);
   s.screen->flush();
+  s.rows += rows_of(shown);
   if (s.after) s.after();
 }
 
@@ -118,6 +122,16 @@ void set_hooks(void (*before)(), void (*after)()) {
   const std::lock_guard lock(state().mutex);
   state().before = before;
   state().after = after;
+}
+
+int rows_of(const std::string& line) {
+  const auto columns = std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; });  // of UTF-8
+  return static_cast<int>((std::max<std::ptrdiff_t>(columns, 1) + 79) / 80);
+}
+
+int rows_printed() {
+  const std::lock_guard lock(state().mutex);
+  return state().rows;
 }
 
 void info(const std::string& line) {

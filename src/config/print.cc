@@ -141,10 +141,18 @@ std::string details_text(const Field& field) {
   return text;
 }
 
-/// Returns the address of a heading, as GitHub makes it.
-std::string anchor(const std::string& heading) {
-  std::string text = "#";
-  for (const char c : heading) {
+constexpr const char* kOtherKeysPage = "llamafactory_keys.md";
+
+/// Whether a key is on the page of keys that change nothing or are refused.
+bool on_other_page(const Field& field) {
+  return field.status != Status::used;
+}
+
+/// Returns the address of a key's table, from config.md, as GitHub makes it.
+std::string address(const Field& field) {
+  std::string text = on_other_page(field) ? kOtherKeysPage : "";
+  text += '#';
+  for (const char c : field.group) {
     if (c == ' ') text += '-';
     if (std::isalnum(static_cast<unsigned char>(c)) != 0) {
       text += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -155,25 +163,26 @@ std::string anchor(const std::string& heading) {
 
 /// Returns a line for each first letter: names and aliases of keys, with links to their tables.
 std::string index_of_keys() {
-  std::map<std::string, std::string> groups;  // by name
+  std::map<std::string, std::string> addresses;  // by name
   for (const Field& field : schema()) {
-    groups[field.name] = field.group;
-    for (const auto& alias : field.aliases) groups[alias] = field.group;
+    addresses[field.name] = address(field);
+    for (const auto& alias : field.aliases) addresses[alias] = address(field);
   }
   std::string text;
   char letter = 0;
-  for (const auto& [name, group] : groups) {
+  for (const auto& [name, where] : addresses) {
     text += name.front() == letter ? ", " : (letter == 0 ? "- " : "\n- ");
     letter = name.front();
-    text += "[" + in_code(name) + "](" + anchor(group) + ")";
+    text += "[" + in_code(name) + "](" + where + ")";
   }
   return text + "\n";
 }
 
-/// Returns the tables of all groups, each with the details of its keys.
-std::string tables_of_keys() {
+/// Returns the tables of the groups of a page, each with the details of its keys.
+std::string tables_of_keys(bool other_page) {
   std::string text, group, below;
   for (const Field& field : schema()) {
+    if (on_other_page(field) != other_page) continue;
     if (field.group != group) {
       text += std::exchange(below, "");
       group = field.group;
@@ -217,17 +226,33 @@ std::string reference_markdown() {
          "one\nedit, longer words by two, and long words by a quarter of their letters. An edit changes, "
          "adds or removes "
          "a letter,\nor swaps two neighbours.\n\n"
-         "Find a key by name in the [index](#index). Keys of other trainers are on separate pages:\n"
-         "[LLaMA-Factory](from_llamafactory.md), [axolotl](from_axolotl.md), [SFT-Play and "
-         "verl](from_sft_play_and_verl.md),\n[DeepSpeed](deepspeed.md). This page is generated from the "
-         "tables in `src/config`.\n\n"
+         "Find a key by name in the [index](#index). Other keys are on separate pages:\n"
+         "[LLaMA-Factory and Hugging Face](llamafactory_keys.md), [axolotl](from_axolotl.md), [SFT-Play and\n"
+         "verl](from_sft_play_and_verl.md), [DeepSpeed](deepspeed.md). This page is generated from the "
+         "tables "
+         "in `src/config`.\n\n"
          "[config.schema.json](config.schema.json) is a JSON Schema of the same tables; `trainer schema` "
          "prints it. An editor with\nyaml-language-server completes and checks keys if the first line of "
          "your file "
          "names the schema:\n\n"
          "    # yaml-language-server: $schema=/path/to/octet/docs/config.schema.json\n\n"
          "The schema expects words such as `cosine` in small letters. The program also accepts capitals.\n" +
-         tables_of_keys() + "\n## Index\n\n" + index_of_keys();
+         tables_of_keys(false) + "\n## Index\n\n" + index_of_keys();
+}
+
+std::string other_keys_markdown() {
+  return "# Keys of LLaMA-Factory and Hugging Face\n\n"
+         "Check a file of LLaMA-Factory, and see which of its keys have no effect:\n\n"
+         "    build/bin/trainer lint sft.yaml\n\n"
+         "Keys that Octet uses are in the [configuration reference](config.md), with the names of "
+         "LLaMA-Factory. "
+         "This page lists\nthe other keys. A key of the first table changes nothing. A key of the second "
+         "table is "
+         "accepted with the listed\nvalue, and any other value is an error.\n\n"
+         "[From LLaMA-Factory](from_llamafactory.md) goes from a file to a trained model. This page is "
+         "generated "
+         "from the tables\nin `src/config`.\n" +
+         tables_of_keys(true);
 }
 
 std::string resume_hash(const Config& config) {

@@ -20,6 +20,8 @@ namespace {
 std::mutex bar_mutex;
 ProgressBar* active = nullptr;
 
+constexpr std::int64_t kShortRun = 20;  // lines
+
 double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
@@ -126,10 +128,10 @@ bool ProgressBar::line_is_due() {
   const std::lock_guard lock(bar_mutex);
   if (terminal_) return true;
   const auto now = Clock::now();
-  const bool paced = printed_lines_ >= pace_.first_lines && done_ < total_;
+  const bool paced = pace_.lines > kShortRun && first_printed_ && done_ < total_;
   if (paced && seconds_between(printed_, now) < pace_.line) return false;
   printed_ = now;
-  ++printed_lines_;
+  first_printed_ = true;
   return true;
 }
 

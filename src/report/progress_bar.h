@@ -18,11 +18,11 @@ std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, doub
 /// "01:20" below an hour, "1:01:20" from there.
 std::string bar_time(double seconds);
 
-/// Seconds between two drawings: of a bar at most, of a bar without a new step, and of lines in a file. The
-/// first lines in a file have no pace, so that short runs and first steps are whole.
+/// Seconds between two drawings: of a bar at most, of a bar without a new step, and of lines in a file.
 struct BarPace {
   double redraw = 0.1, life = 1, line = 30;
-  int first_lines = 20;
+  /// The lines that the whole run has to print. Up to 20 lines are all printed, without a pace.
+  std::int64_t lines = 0;
 };
 
 /// At most one bar lives at a time: octet::log steps around it.
@@ -38,8 +38,9 @@ class ProgressBar {
   /// `left` seconds are expected to remain.
   void advance(std::int64_t done, double seconds_per_step, double left);
   void finish();
-  /// Whether a line of progress is due on the screen: always on a terminal; in a file the first 20 lines, and
-  /// then 30 seconds after the last one. The caller then prints one.
+  /// Whether a line of progress is due on the screen: always on a terminal and in a short run. Otherwise a
+  /// file gets the first line, the line of the last step, and a line 30 seconds after the previous one. The
+  /// caller then prints one.
   bool line_is_due();
 
  private:
@@ -57,7 +58,7 @@ class ProgressBar {
   double seconds_per_step_ = 0, left_ = 0;
   /// Standard error is a terminal, or launch/mpirun draws on one; and how wide the latter is.
   bool terminal_ = false, running_ = false, visible_ = false;
-  int printed_lines_ = 0;  ///< by the caller
+  bool first_printed_ = false;  ///< by the caller
   int launcher_columns_ = 0;
   Clock::time_point begin_, drawn_, printed_;
   std::condition_variable_any ends_;

@@ -43,6 +43,12 @@ void unless_refused(const std::function<void()>& write) {
   }
 }
 
+std::int64_t logged_steps(const RunFacts& f) {
+  const std::int64_t left = f.total_steps - f.first_step,
+                     interval = std::max<std::int64_t>(1, f.logging_steps);
+  return (left + interval - 1) / interval + (f.logging_first_step && interval > 1 ? 1 : 0);
+}
+
 double gib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
 }
@@ -52,7 +58,7 @@ double gib(std::int64_t bytes) {
 Reporter::Impl::Impl(RunFacts f)
     : facts(std::move(f)),
       log((make_folders(facts.output_dir), facts.output_dir + "/trainer_log.jsonl"), facts.first_step),
-      bar(facts.first_step, facts.total_steps) {
+      bar(facts.first_step, facts.total_steps, {.lines = logged_steps(facts)}) {
   if (log.broken() > 0) {
     log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
   }
@@ -222,14 +228,15 @@ void Reporter::start() {
   for (const auto& [name, value] : f.about) width = std::max(width, name.size());
   for (const auto& [name, value] : f.about)
     log::info("  " + name + std::string(width + 2 - name.size(), ' ') + value);
-  log::info(text("Num examples", with_commas(f.examples)));
+  const auto tools = f.lines_of_hugging_face ? log::info : log::debug;
+  tools(text("Num examples", with_commas(f.examples)));
   log::debug(text("Num Epochs", python_number(f.epochs, 6)));
   log::debug(text("Instantaneous batch size per device", with_commas(f.micro_batch)));
-  log::info(text("Total train batch size (w. parallel, distributed & accumulation)",
-                 with_commas(f.micro_batch * f.accumulation * f.world)));
+  tools(text("Total train batch size (w. parallel, distributed & accumulation)",
+             with_commas(f.micro_batch * f.accumulation * f.world)));
   log::debug(text("Gradient Accumulation steps", with_commas(f.accumulation)));
   log::debug(text("Total optimization steps", with_commas(f.total_steps)));
-  log::info(text("Number of trainable parameters", with_commas(f.trainable_parameters)));
+  tools(text("Number of trainable parameters", with_commas(f.trainable_parameters)));
   const double share = f.all_parameters > 0 ? 100.0 * static_cast<double>(f.trainable_parameters) /
                                                   static_cast<double>(f.all_parameters)
                                             : 0;

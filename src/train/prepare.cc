@@ -3,10 +3,12 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "gemm_rate.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/log_rows.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/device/device.h"
@@ -324,41 +326,47 @@ void Run::prepare_engine() {
   make_checks();
   require_memory_room();
   rehearse(job_, session_.device(), *engine_);
+  if (session_.device().kind() == DeviceKind::cpu) {
+    const model::Architecture& a = engine_->options().architecture;
+    gemm_rate_ = gemm_rate(session_.device(), config_.bf16 ? DType::bf16 : DType::f32,
+                           {.rows = feed_->shape().tokens, .cols = a.intermediate, .inner = a.hidden});
+  }
 }
 
 StartFacts Run::start_facts() const {
   const data::EncodingCounts& counts = feed_->shown().counts;
-  StartFacts facts{.model = config_.model_name_or_path,
-                   .family = architecture_.model_type,
-                   .parameters = engine_->store().layout().parameter_count(),
-                   .trained = model::trained_parameters(engine_->store().layout()),
-                   .method = config_.finetuning_type,
-                   .fresh = fresh_,
-                   .rows = config_.streaming ? corpus_.rows->size() : counts.rows,
-                   .documents = counts.documents,
-                   .tokens = counts.tokens,
-                   .trained_tokens = counts.trained,
-                   .streams = config_.streaming,
-                   .sequences = config_.packing ? feed_->examples() : 0,
-                   .cutoff = config_.cutoff_len,
-                   .device = session_.device().description(),
-                   .on_gpu = session_.device().kind() == DeviceKind::cuda,
-                   .hosts = session_.place().nodes,
-                   .precision = config_.bf16 ? "bf16" : "fp32",
-                   .parameters_in = config_.param_dtype,
-                   .gradients_in = config_.grad_dtype,
-                   .moments_in = config_.optim_dtype,
-                   .zero_stage = config_.zero_stage,
-                   .memory = engine_->arena().bytes(),
-                   .capacity = session_.device().memory().total,
-                   .batch = batch_,
-                   .steps = total_steps_,
-                   .first_step = step_,
-                   .epochs = feed_->epochs(total_steps_),
-                   .least_seconds = 0,
-                   .output = config_.output_dir,
-                   .resumed_from = checkpoint_ ? checkpoint_->path().substr(0, checkpoint_->path().find(", step ")) : "",
-                   .sft_play = resolved_.dialect == "SFT-Play"};
+  StartFacts facts{
+      .model = config_.model_name_or_path,
+      .family = architecture_.model_type,
+      .parameters = engine_->store().layout().parameter_count(),
+      .trained = model::trained_parameters(engine_->store().layout()),
+      .method = config_.finetuning_type,
+      .fresh = fresh_,
+      .rows = config_.streaming ? corpus_.rows->size() : counts.rows,
+      .documents = counts.documents,
+      .tokens = counts.tokens,
+      .trained_tokens = counts.trained,
+      .streams = config_.streaming,
+      .sequences = config_.packing ? feed_->examples() : 0,
+      .cutoff = config_.cutoff_len,
+      .device = session_.device().description(),
+      .on_gpu = session_.device().kind() == DeviceKind::cuda,
+      .hosts = session_.place().nodes,
+      .precision = config_.bf16 ? "bf16" : "fp32",
+      .parameters_in = config_.param_dtype,
+      .gradients_in = config_.grad_dtype,
+      .moments_in = config_.optim_dtype,
+      .zero_stage = config_.zero_stage,
+      .memory = engine_->arena().bytes(),
+      .capacity = session_.device().memory().total,
+      .batch = batch_,
+      .steps = total_steps_,
+      .first_step = step_,
+      .epochs = feed_->epochs(total_steps_),
+      .least_seconds = 0,
+      .output = config_.output_dir,
+      .resumed_from = checkpoint_ ? checkpoint_->path().substr(0, checkpoint_->path().find(", step ")) : "",
+      .sft_play = resolved_.dialect == "SFT-Play"};
   if (config_.fp8) {
     const bool own = config_.fp8_backend == "auto" || config_.fp8_backend == "native";
     facts.precision = "FP8, backend " + (own ? std::string("native") : config_.fp8_backend) + ", recipe " +
@@ -368,22 +376,33 @@ StartFacts Run::start_facts() const {
     plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
     work.tokens = feed_->shape().tokens;
     facts.least_seconds = plan::time_of(work).seconds;
+    facts.rates_of = plan::Rates().card;
+  } else if (gemm_rate_ > 0 && !config_.streaming) {
+    const auto examples = static_cast<double>(std::max<std::int64_t>(1, feed_->examples()));
+    const double tokens = static_cast<double>(counts.tokens) / examples * static_cast<double>(batch_.global);
+    facts.least_seconds = tokens / static_cast<double>(batch_.world) *
+                          model::flops_per_token(engine_->options().architecture, feed_->mean_context()) /
+                          gemm_rate_;
+    facts.rates_of = "this CPU";
   }
   return facts;
 }
 
-// Prints a few notes on the configuration; all are in training.log.
+// Prints the notes that fit onto a screen with the table, its heading and the lines of tools. All notes are
+// in training.log.
 void Run::say_notes() const {
+  constexpr int kScreen = 20, kTable = 15;
+  const bool many_gpus = resolved_.dialect == "SFT-Play" && session_.device().kind() == DeviceKind::cuda;
+  const int most = many_gpus ? 1 : kScreen - kTable;
   const config::Strings notes = config::notes_of(resolved_, job_.size(), session_.place().nodes);
-  const std::size_t most = resolved_.dialect == "SFT-Play" ? 1 : 3;
-  const std::size_t shown = notes.size() <= most ? notes.size() : most - 1;
-  for (std::size_t i = 0; i < notes.size(); ++i) {
-    if (i < shown) {
-      log::info(notes[i]);
-    } else {
-      log::debug(notes[i]);
-    }
+  std::size_t shown = 0;
+  for (const std::string& note : notes) {
+    const bool last = shown + 1 == notes.size();
+    if (log::rows_printed() + log::rows_of(note) + (last ? 0 : 1) > most) break;
+    log::info(note);
+    ++shown;
   }
+  for (std::size_t i = shown; i < notes.size(); ++i) log::debug(notes[i]);
   if (shown < notes.size()) {
     log::info(std::to_string(notes.size() - shown) + (shown > 0 ? " more" : "") +
               " notes on the configuration are in training.log");
@@ -416,6 +435,7 @@ void Run::start_reporter() {
   facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   facts.resumed_from = from_;
   facts.about = start_rows(start_facts());
+  facts.lines_of_hugging_face = resolved_.dialect != "SFT-Play";
   if (checkpoint_) facts.resumed = checkpoint_->state().value("trainer_state", Json());
   facts.base_model = config_.model_name_or_path;
   facts.datasets = corpus_.names;
@@ -446,7 +466,6 @@ void Run::say_state_of_host() const {
 
 void Run::prepare() {
   if (session_.prints()) {
-    say_notes();
     log::debug("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
                (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
                                       (session_.place().nodes > 1 ? "s" : "")
@@ -478,6 +497,7 @@ void Run::prepare() {
     if (!checkpoint_ && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
     start_reporter();
     say_storage_asked();
+    say_notes();
     if (checkpoint_) {
       log::debug("Training is resumed from " + checkpoint_->path() +
                  "; change `output_dir` or use `overwrite_output_dir` to avoid");

@@ -300,6 +300,7 @@ class Run {
   std::string base_wrong_;  ///< as base_not_finite()
   bool fresh_ = false;      ///< begins with random weights
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  double gemm_rate_ = 0;  ///< FLOP/s of this rank; 0: not measured
 };
 
 }  // namespace octet::train

@@ -6,6 +6,8 @@
 namespace octet::train {
 namespace {
 
+constexpr std::size_t kListedGpus = 8;  // more would not fit on a screen
+
 std::string gigabytes(std::uint64_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.1f GB", static_cast<double>(bytes) / 0x1p30);
@@ -24,9 +26,11 @@ std::vector<std::string> sft_play_lines(const SftPlayStart& start) {
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < count; ++i) {
     total += start.gpus[i].bytes;
-    lines.push_back("  GPU " + std::to_string(i) + ": " + start.gpus[i].name + " (" +
-                    gigabytes(start.gpus[i].bytes) + ")");
+    if (i < kListedGpus)
+      lines.push_back("  GPU " + std::to_string(i) + ": " + start.gpus[i].name + " (" +
+                      gigabytes(start.gpus[i].bytes) + ")");
   }
+  if (count > kListedGpus) lines.back() += " and " + std::to_string(count - kListedGpus) + " more";
   lines.push_back("Total VRAM: " + gigabytes(total));
   if (start.automatic) {
     lines.push_back("Auto-calculated batch size: " + std::to_string(start.batch.micro) + " per " +

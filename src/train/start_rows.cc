@@ -33,7 +33,7 @@ std::string data_row(const StartFacts& f) {
   if (f.streams) return counted(f.rows, "row") + ", streamed";
   std::string text = counted(f.documents, "row");
   if (f.documents != f.rows) text += " of " + with_commas(f.rows);
-  text += ", " + with_commas(f.tokens) + " tokens, " + with_commas(f.trained_tokens) + " of them trained, ";
+  text += ", " + with_commas(f.tokens) + " tokens, " + with_commas(f.trained_tokens) + " trained, ";
   if (f.sequences == 0) return text + "not packed";
   return text + "packed into " + with_commas(f.sequences) + " x " + with_commas(f.cutoff);
 }
@@ -41,7 +41,7 @@ std::string data_row(const StartFacts& f) {
 std::string device_row(const StartFacts& f) {
   const std::int64_t ranks = f.batch.world;
   std::string text = f.device;
-  if (ranks > 1) text = counted(ranks, "rank") + " on " + counted(f.hosts, "host") + ", first: " + text;
+  if (ranks > 1) text = counted(ranks, "rank") + ", " + counted(f.hosts, "host") + ", first: " + text;
   return text;
 }
 
@@ -80,11 +80,12 @@ std::string steps_row(const StartFacts& f) {
   char epochs[32];
   std::snprintf(epochs, sizeof epochs, "%.4g", f.epochs);
   std::string text = with_commas(f.steps) + ", " + epochs + (f.epochs == 1 ? " epoch" : " epochs");
+  if (f.sft_play && !f.resumed_from.empty()) text += ", resumed at step " + with_commas(f.first_step);
   if (f.first_step >= f.steps) {
     text += ", nothing is left to train";
-  } else if (f.least_seconds > 0) {
+  } else if (f.least_seconds * static_cast<double>(f.steps - f.first_step) >= 1) {
     const double left = static_cast<double>(f.steps - f.first_step);
-    text += ", at least " + clock_time(left * f.least_seconds) + " on an H200";
+    text += ", at least " + clock_time(left * f.least_seconds) + " on " + f.rates_of;
   }
   return text;
 }
@@ -103,7 +104,7 @@ StartRows start_rows(const StartFacts& f) {
     rows.emplace_back("batch", batch_row(f));
   }
   rows.emplace_back("steps", steps_row(f));
-  if (!f.resumed_from.empty())
+  if (!f.sft_play && !f.resumed_from.empty())
     rows.emplace_back("resumed", "step " + with_commas(f.first_step) + ", " + f.resumed_from);
   rows.emplace_back("output", f.output + " (details: training.log)");
   return rows;

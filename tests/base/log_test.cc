@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 
+#include "octet/base/log_rows.h"
 #include "support/program.h"
 
 namespace octet::log::log_test {
@@ -62,6 +63,24 @@ TEST(Log, TheFileHoldsEveryLineOfTheScreenOnceAlsoThoseBeforeIt) {
   EXPECT_LT(kept.find("device: one"), kept.find("a row is dropped")) << "in the order of the screen";
   ::setenv("OCTETRUN_VERBOSE", "1", 1);
   EXPECT_EQ(count(screen_of(folder.path(), [&] { debug("for the screen too"); }), "for the screen too"), 1);
+}
+
+TEST(Log, CountsTheRowsOfTheScreen) {
+  const test::TemporaryFolder folder("log");
+  ::unsetenv("OCTETRUN_VERBOSE");
+  EXPECT_EQ(rows_of(""), 1);
+  EXPECT_EQ(rows_of(std::string(80, 'x')), 1);
+  EXPECT_EQ(rows_of(std::string(81, 'x')), 2);
+  std::string bar;
+  for (int i = 0; i < 80; ++i) bar += "\u2588";
+  EXPECT_EQ(rows_of(bar), 1);
+  const std::string screen = screen_of(folder.path(), [&] {
+    warn(std::string(72, 'x'));  // "warning: " makes two rows of it
+    debug("not for the screen");
+    info("a line");
+    info(std::to_string(rows_printed()));
+  });
+  EXPECT_TRUE(screen.ends_with("a line\n3\n")) << screen;
 }
 
 TEST(Log, TheErrorOfARankThatDoesNotPrintReachesTheFileOfTheRankThatDoes) {

@@ -37,5 +37,14 @@ TEST(SftPlayLines, AreThoseOfItsGuide) {
   for (const Start& one : all) EXPECT_EQ(sft_play_lines(one.start), one.lines) << one.name;
 }
 
+TEST(SftPlayLines, ListEightGpusAtMost) {
+  SftPlayStart start{.batch = {.micro = 1, .accumulation = 1, .world = 16, .global = 16}, .automatic = true};
+  start.gpus.assign(16, {"NVIDIA H200", std::uint64_t{141} << 30});
+  const Lines lines = sft_play_lines(start);
+  EXPECT_EQ(lines.size(), 12u);
+  EXPECT_EQ(lines[8], "  GPU 7: NVIDIA H200 (141.0 GB) and 8 more");
+  EXPECT_EQ(lines[9], "Total VRAM: 2256.0 GB");
+}
+
 }  // namespace
 }  // namespace octet::train::sft_play_lines_test

@@ -44,7 +44,7 @@ TEST(StartRows, SayWhatTheRunIs) {
       {"plain",
        [](StartFacts&) {},
        {{"model", "qwen3, 4,022,468,096 parameters, all trained"},
-        {"data", "57,600 rows, 1,793,132 tokens, 573,926 of them trained, not packed"},
+        {"data", "57,600 rows, 1,793,132 tokens, 573,926 trained, not packed"},
         {"devices", "CPU (Some Processor, 2 threads)"},
         {"precision", "bf16; states in fp32"},
         {"ZeRO", "stage 0: each rank holds all states"},
@@ -57,17 +57,16 @@ TEST(StartRows, SayWhatTheRunIs) {
        {{"model", "qwen3, 4,022,468,096 parameters, 33,030,144 trained (0.821 %, lora), from scratch"}}},
       {"rows left out, packed",
        [](StartFacts& f) { f.documents = 57'000, f.sequences = 14'100; },
-       {{"data",
-         "57,000 rows of 57,600, 1,793,132 tokens, 573,926 of them trained, packed into 14,100 x 128"}}},
+       {{"data", "57,000 rows of 57,600, 1,793,132 tokens, 573,926 trained, packed into 14,100 x 128"}}},
       {"streams", [](StartFacts& f) { f.streams = true; }, {{"data", "57,600 rows, streamed"}}},
       {"GPUs of two hosts, FP8",
        [](StartFacts& f) {
          f.device = "GPU 0: NVIDIA H200 (139.8 GiB)", f.on_gpu = true, f.hosts = 2;
          f.batch = {.micro = 2, .accumulation = 1, .world = 16, .global = 32};
          f.precision = "FP8, backend native, recipe delayed, format hybrid", f.moments_in = "int8";
-         f.zero_stage = 2, f.least_seconds = 1.5;
+         f.zero_stage = 2, f.least_seconds = 1.5, f.rates_of = "an H200";
        },
-       {{"devices", "16 ranks on 2 hosts, first: GPU 0: NVIDIA H200 (139.8 GiB)"},
+       {{"devices", "16 ranks, 2 hosts, first: GPU 0: NVIDIA H200 (139.8 GiB)"},
         {"precision",
          "FP8, backend native, recipe delayed, format hybrid; weights in fp32, gradients in fp32, moments in "
          "int8"},
@@ -83,6 +82,11 @@ TEST(StartRows, SayWhatTheRunIs) {
          f.first_step = 1200, f.resumed_from = "runs/out/checkpoint-1200", f.epochs = 2.5;
        },
        {{"resumed", "step 1,200, runs/out/checkpoint-1200"}, {"steps", "2,400, 2.5 epochs"}}},
+      {"resumed on a CPU",
+       [](StartFacts& f) {
+         f.first_step = 1200, f.resumed_from = "c", f.least_seconds = 0.5, f.rates_of = "this CPU";
+       },
+       {{"steps", "2,400, 1 epoch, at least 0:10:00 on this CPU"}}},
       {"complete already",
        [](StartFacts& f) { f.first_step = 2400, f.resumed_from = "c"; },
        {{"steps", "2,400, 1 epoch, nothing is left to train"}}},
@@ -100,14 +104,31 @@ TEST(StartRows, SayWhatTheRunIs) {
   }
 }
 
+TEST(StartRows, FitOntoAScreenWithMessages) {
+  StartFacts f = facts();
+  f.device = "CPU (Intel(R) Xeon(R) Processor, 1 thread)", f.batch.world = 4;
+  f.precision = "FP8, backend native, recipe delayed, format hybrid", f.moments_in = "int8";
+  f.first_step = 1200, f.resumed_from = "runs/out/checkpoint-1200", f.least_seconds = 1,
+  f.rates_of = "this CPU";
+  f.output = "runs/quickstart/output";
+  std::size_t rows = 1 + 3;  // heading, lines of Hugging Face
+  for (const auto& [name, value] : start_rows(f)) rows += (12 + value.size()) / 80 + 1;
+  EXPECT_LE(rows, 15u);  // five rows are left for notes and warnings
+}
+
 TEST(StartRows, LeaveToSftPlaysLinesWhatTheyName) {
   StartFacts f = facts();
   f.sft_play = true;
   StartRows rows = start_rows(f);
   for (const char* name : {"devices", "batch", "ZeRO"})
     EXPECT_EQ(std::ranges::find(rows, name, &StartRows::value_type::first), rows.end()) << name;
-  // With eight GPUs, a heading and a note the screen has 20 lines.
+  // With lines for eight GPUs, a heading and a line on further messages, the screen has 20 rows.
   EXPECT_LE(rows.size() + 12 + 2, 20u);
+  f.first_step = 1200, f.resumed_from = "runs/out/checkpoint-1200";
+  rows = start_rows(f);
+  EXPECT_LE(rows.size() + 12 + 2, 20u);
+  EXPECT_EQ(std::ranges::find(rows, "steps", &StartRows::value_type::first)->second,
+            "2,400, 1 epoch, resumed at step 1,200");
 }
 
 }  // namespace

@@ -92,6 +92,8 @@ std::string meaning_text(const Field& field);
 
 /// Returns docs/config.md.
 std::string reference_markdown();
+/// Returns docs/llamafactory_keys.md: the keys that change nothing or are refused.
+std::string other_keys_markdown();
 /// Returns the JSON Schema of a configuration, docs/config.schema.json.
 std::string json_schema();
 

@@ -54,7 +54,8 @@ struct RunFacts {
   /// Rows of the table that is printed before the first step. Figures of Hugging Face's banner go to
   /// training.log alone.
   std::vector<std::pair<std::string, std::string>> about;
-  std::string base_model;  ///< for the model card
+  bool lines_of_hugging_face = true;  ///< the lines that tools look for are on the screen
+  std::string base_model;             ///< for the model card
   std::vector<std::string> datasets;
   std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card
 };

@@ -40,7 +40,8 @@ struct StartFacts {
   config::Batch batch;
   std::int64_t steps = 0, first_step = 0;
   double epochs = 0;
-  double least_seconds = 0;  ///< of a step on a GPU; 0: not known
+  double least_seconds = 0;  ///< of a step; 0: not known
+  std::string rates_of;      ///< the device with these rates: "an H200"
   std::string output;
   std::string resumed_from;  ///< a checkpoint; "": the run starts anew
   bool sft_play = false;     ///< SFT-Play's own lines name the devices and the batch

@@ -1,0 +1,18 @@
+// How fast a device multiplies, for an estimate of a run's time.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/device/device.h"
+
+namespace octet::train {
+
+struct GemmShape {
+  std::int64_t rows = 0, cols = 0, inner = 0;
+};
+
+/// Returns the FLOP/s of a GEMM of this shape, with at most 1,024 columns and 256 rows. Takes a few
+/// milliseconds. Ranks that share cores measure their share if all call this function concurrently.
+double gemm_rate(Device& device, DType dtype, GemmShape shape);
+
+}  // namespace octet::train
