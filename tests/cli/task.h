@@ -38,6 +38,7 @@ class Task {
     model_config["hidden_size"] = 32, model_config["intermediate_size"] = 48;
     model_config["num_hidden_layers"] = 2, model_config["num_attention_heads"] = 2;
     model_config["num_key_value_heads"] = 1, model_config["head_dim"] = 16;
+    model_config["tie_word_embeddings"] = true;
     spill(model() + "/config.json", model_config.dump());
     spill(config(), "model_name_or_path: " + model() +
                         "\ntrain_from_scratch: true\ntemplate: chatml\ndataset: " + data() +
