@@ -6,18 +6,6 @@
 #include "dispatch.h"
 
 namespace octet::ops {
-namespace {
-
-[[noreturn, maybe_unused]] void throw_no_kernel() {
-  throw Error({.what = "training of experts on GPUs is not there",
-               .expected = "device: cpu",
-               .found = "a GPU",
-               .fix = "set device: cpu, or train a model without experts",
-               .code = ExitCode::usage});
-}
-
-}  // namespace
-
 namespace cpu {
 void route(const RouteArgs& args);
 void deal(const DealArgs& args);
@@ -34,25 +22,12 @@ namespace cuda {
 void route(Stream& stream, const RouteArgs& args);
 void deal(Stream& stream, const DealArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
-// Kernels of training take the place of these.
-inline void add_load(Stream&, const AddLoadArgs&) {
-  throw_no_kernel();
-}
-inline void balance_loss(Stream&, const BalanceLossArgs&) {
-  throw_no_kernel();
-}
-inline void route_backward(Stream&, const RouteBackwardArgs&) {
-  throw_no_kernel();
-}
-inline void weigh_backward(Stream&, const WeighBackwardArgs&) {
-  throw_no_kernel();
-}
-inline void gated_rows(Stream&, const GatedRowsArgs&) {
-  throw_no_kernel();
-}
-inline void gated_rows_backward(Stream&, const GatedRowsBackwardArgs&) {
-  throw_no_kernel();
-}
+void add_load(Stream& stream, const AddLoadArgs& args);
+void balance_loss(Stream& stream, const BalanceLossArgs& args);
+void route_backward(Stream& stream, const RouteBackwardArgs& args);
+void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
+void gated_rows(Stream& stream, const GatedRowsArgs& args);
+void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args);
 }  // namespace cuda
 #endif
 
@@ -86,8 +61,12 @@ void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
             args.x.cols == args.out.cols,
         "weighted_rows: x, addend and out have the same columns and dtype");
   check(args.taken > 0 && args.places != nullptr, "weighted_rows: every token has rows");
-  if (args.weights == nullptr && stream.device().kind() == DeviceKind::cuda) throw_no_kernel();
   OCTET_DISPATCH(stream, weighted_rows, args);
+}
+
+std::size_t add_load_workspace(const Device& device, std::int64_t experts) {
+  if (device.kind() == DeviceKind::cpu) return 0;
+  return static_cast<std::size_t>(kLoadParts * experts) * sizeof(double);
 }
 
 void add_load(Stream& stream, const AddLoadArgs& args) {
@@ -96,6 +75,8 @@ void add_load(Stream& stream, const AddLoadArgs& args) {
         "add_load: logits are [tokens, experts] f32");
   check(args.begins != nullptr && args.counts != nullptr && args.probabilities != nullptr,
         "add_load: there is room for the sums");
+  check(args.workspace.bytes >= add_load_workspace(stream.device(), args.logits.cols),
+        "add_load: there is scratch");
   OCTET_DISPATCH(stream, add_load, args);
 }
 

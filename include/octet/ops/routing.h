@@ -10,6 +10,8 @@ namespace octet::ops {
 
 /// The most experts of a layer that tokens are dealt to.
 inline constexpr std::int64_t kMostExperts = 1024;
+/// Partial sums that add_load() makes on a GPU.
+inline constexpr std::int64_t kLoadParts = 64;
 
 /// experts[t, 0 … taken) = those with the largest softmax(logits[t]), the largest first, the lower number
 /// where two are equal; a NaN counts as the largest. weights[t, …] = their probabilities, divided by their
@@ -40,13 +42,15 @@ struct DealArgs {
 void deal(Stream& stream, const DealArgs& args);
 
 /// Adds the load of a layer to counts[e] (rows of expert e) and probabilities[e] (Σ over tokens of
-/// softmax(logits[t])[e], in token order). Both are sums of doubles. CPU only, like all ops of backward here.
+/// softmax(logits[t])[e], in an order that the number of tokens decides). Both are sums of doubles.
 struct AddLoadArgs {
   ConstMatrix logits;                    ///< [tokens, experts] f32
   const std::int32_t* begins = nullptr;  ///< [experts + 1], as deal() gives them
   double* counts = nullptr;              ///< [experts]
   double* probabilities = nullptr;       ///< [experts]
+  Workspace workspace;                   ///< at least add_load_workspace() bytes
 };
+std::size_t add_load_workspace(const Device& device, std::int64_t experts);
 void add_load(Stream& stream, const AddLoadArgs& args);
 
 /// The load-balancing loss (Fedus et al. 2021, arXiv:2101.03961) as transformers computes it from the routers
@@ -115,7 +119,7 @@ void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args);
 
 /// out[t] = addend[t] + Σ_j weights[t, j] * x[places[t, j]], summed in fp32 in the order of j, the addend
 /// last, and rounded once. `out` may lie where `addend` does; without data there is no addend. Without
-/// weights (CPU only, for backward) each weight is 1.
+/// weights, as in backward, each weight is 1.
 struct WeightedRowsArgs {
   ConstMatrix x;  ///< [rows, cols] T
   std::int64_t taken = 0;

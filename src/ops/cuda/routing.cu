@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsA
         if (first + j >= a.taken) continue;
         const std::int64_t i = token * a.taken + first + j;
         load_pack(row_of<T>(a.x, a.places[i]) + col, x[j], at.n, at.whole);
-        weight[j] = a.weights[i];
+        weight[j] = a.weights == nullptr ? 1.0f : a.weights[i];
       }
 #pragma unroll
       for (int j = 0; j < kRowsAhead; ++j) {

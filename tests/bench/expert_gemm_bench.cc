@@ -1,0 +1,134 @@
+// Rates of the GEMMs of experts in training (expert_gemm.h) on a GPU, as shares of one dense GEMM with the
+// same number of operations. Shape of Qwen3-30B-A3B: 128 experts, 8 for each of 16,384 tokens. Prints a line
+// for each GEMM and load.
+//
+//   expert_gemm_bench [tokens]
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "octet/device/device.h"
+#include "octet/ops/expert_gemm.h"
+#include "octet/ops/random.h"
+
+namespace octet::ops {
+namespace {
+
+constexpr std::int64_t kExperts = 128, kTaken = 8;
+
+/// First rows of experts with a load of 1 / (e + 1)^skew.
+std::vector<std::int32_t> begins_of(std::int64_t rows, double skew) {
+  std::vector<double> share(kExperts);
+  double all = 0;
+  for (std::int64_t e = 0; e < kExperts; ++e)
+    all += share[static_cast<std::size_t>(e)] = std::pow(static_cast<double>(e + 1), -skew);
+  std::vector<std::int32_t> begins{0};
+  double sum = 0;
+  for (const double one : share) {
+    sum += one;
+    begins.push_back(static_cast<std::int32_t>(std::lround(static_cast<double>(rows) * sum / all)));
+  }
+  return begins;
+}
+
+class Bench {
+ public:
+  explicit Bench(Device& device)
+      : device_(device), stream_(device.make_stream({.name = "bench"})), arena_(device) {}
+
+  Matrix matrix(std::int64_t rows, std::int64_t cols, DType dtype = DType::bf16) {
+    void* const at = arena_.reserve("operand", static_cast<std::size_t>(rows * cols) * size_of(dtype));
+    random_normal(*stream_, {.seed = 1, .deviation = 1.0f, .out = at, .dtype = dtype, .count = rows * cols});
+    return {at, dtype, rows, cols, cols};
+  }
+  std::int32_t* put(const std::vector<std::int32_t>& values) {
+    auto* const to = arena_.reserve_as<std::int32_t>("values", values.size());
+    device_.copy_to_device(*stream_, to, values.data(), values.size() * sizeof(values[0]));
+    stream_->synchronize();
+    return to;
+  }
+  /// The median of five rounds, after a warm-up.
+  double seconds(const std::function<void(Stream&)>& op) {
+    const double once = round(op, 3);
+    std::vector<double> took;
+    for (int i = 0; i < 5; ++i) took.push_back(round(op, std::max(2, static_cast<int>(0.1 / once))));
+    std::sort(took.begin(), took.end());
+    return took[2];
+  }
+  double dense(GemmArgs args) {
+    const std::size_t bytes = gemm_workspace(device_, args);
+    args.workspace = {arena_.reserve("workspace", bytes), bytes};
+    return seconds([&](Stream& stream) { gemm(stream, args); });
+  }
+
+ private:
+  double round(const std::function<void(Stream&)>& op, int runs) {
+    const auto begin = device_.make_timed_event(), end = device_.make_timed_event();
+    stream_->record(*begin);
+    for (int i = 0; i < runs; ++i) op(*stream_);
+    stream_->record(*end);
+    stream_->synchronize();
+    return device_.seconds_between(*begin, *end) / runs;
+  }
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  Arena arena_;
+};
+
+Operand operand_of(const Matrix& m) {
+  return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
+}
+
+void measure(Device& device, const char* layer, std::int64_t tokens, std::int64_t out, std::int64_t in) {
+  Bench b(device);
+  const std::int64_t rows = tokens * kTaken;
+  const Matrix x = b.matrix(rows, in), y = b.matrix(rows, out), weights = b.matrix(kExperts * out, in);
+  const Matrix d_weights = b.matrix(kExperts * out, in);
+  // The dense GEMM has the same operations with one matrix that is as large as a block's other ones.
+  const Matrix weight = b.matrix(out, in), d_weight = b.matrix(out, in);
+  const double teraflop = 2e-12 * static_cast<double>(rows * out * in);
+  const double dense[] = {
+      b.dense({.product = Product::forward, .a = operand_of(x), .b = operand_of(weight), .d = y}),
+      b.dense({.product = Product::dgrad, .a = operand_of(y), .b = operand_of(weight), .d = x}),
+      b.dense({.product = Product::wgrad, .a = operand_of(y), .b = operand_of(x), .d = d_weight})};
+  for (const double skew : {0.0, 0.5}) {
+    const std::int32_t* const begins = b.put(begins_of(rows, skew));
+    const ExpertGemmArgs all[] = {
+        {.product = Product::forward, .a = x, .b = weights, .count = kExperts, .begins = begins, .d = y},
+        {.product = Product::dgrad, .a = y, .b = weights, .count = kExperts, .begins = begins, .d = x},
+        {.product = Product::wgrad, .a = y, .b = x, .count = kExperts, .begins = begins, .d = d_weights}};
+    const char* const names[] = {"forward", "dgrad", "wgrad"};
+    for (int i = 0; i < 3; ++i) {
+      const double took = b.seconds([&](Stream& stream) { expert_gemm(stream, all[i]); });
+      std::printf("%-8s %-8s skew %.1f %8.1f us %7.1f TFLOP/s, dense %7.1f TFLOP/s, share %.3f\n", layer,
+                  names[i], skew, took * 1e6, teraflop / took, teraflop / dense[i], dense[i] / took);
+      std::fflush(stdout);
+    }
+  }
+}
+
+int measure(std::int64_t tokens) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  std::printf("%s, %lld tokens\n", device->description().c_str(), static_cast<long long>(tokens));
+  measure(*device, "gate, up", tokens, 1536, 2048);
+  measure(*device, "down", tokens, 2048, 768);
+  return 0;
+}
+
+}  // namespace
+}  // namespace octet::ops
+
+int main(int argc, char** argv) {
+  try {
+    return octet::ops::measure(argc > 1 ? std::atoll(argv[1]) : 16384);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "expert_gemm_bench: %s\n", e.what());
+    return 1;
+  }
+}

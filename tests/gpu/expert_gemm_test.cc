@@ -1,0 +1,135 @@
+// GEMMs of experts in training on the GPU, held against the CPU side.
+#include "octet/ops/expert_gemm.h"
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "gpu/sides.h"
+
+namespace octet::ops::expert_gemm_test {
+namespace {
+
+struct Case {
+  std::vector<std::int32_t> loads;
+  std::int64_t out, in;
+};
+
+/// Experts with no row, with one, with a part of a run or a tile, with several tiles; one that has all.
+const std::vector<Case> kCases = {
+    {{130, 0, 1, 63, 64, 65, 300}, 128, 192},
+    {{0, 0, 257, 0}, 64, 64},
+    {{5}, 192, 320},
+    {{1000, 24}, 1536, 256},
+    {{64, 128, 192}, 256, 1024},
+    {std::vector<std::int32_t>(128, 9), 64, 128},
+};
+
+std::vector<std::int32_t> begins_of(const std::vector<std::int32_t>& loads) {
+  std::vector<std::int32_t> begins(loads.size() + 1);
+  std::partial_sum(loads.begin(), loads.end(), begins.begin() + 1);
+  return begins;
+}
+
+Matrix dense(Side& s, DType dtype, std::int64_t rows, std::int64_t cols, unsigned seed) {
+  if (dtype == DType::f32) return {s.put(random_floats(rows * cols, seed)), dtype, rows, cols, cols};
+  std::vector<std::uint16_t> values;
+  for (const float x : random_floats(rows * cols, seed)) values.push_back(to_bf16(x));
+  return {s.put(values), dtype, rows, cols, cols};
+}
+
+void compare(const Case& c, Product product, DType dtype, bool accumulate) {
+  SCOPED_TRACE(std::to_string(c.loads.size()) + " experts, " + std::to_string(c.out) + " x " +
+               std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(product)) + ", " +
+               std::string(name_of(dtype)) + (accumulate ? ", added" : ""));
+  const auto begins = begins_of(c.loads);
+  const auto count = static_cast<std::int64_t>(c.loads.size());
+  const bool rounded_twice = dtype == DType::bf16 && accumulate;
+  both(
+      [&](Side& s) {
+        const std::int64_t rows = begins.back();
+        const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+        const Matrix a = dense(s, DType::bf16, rows, forward ? c.in : c.out, 1);
+        const Matrix b =
+            wgrad ? dense(s, DType::bf16, rows, c.in, 2) : dense(s, DType::bf16, count * c.out, c.in, 2);
+        const Matrix d = wgrad ? dense(s, dtype, count * c.out, c.in, 3)
+                               : dense(s, dtype, rows, forward ? c.out : c.in, 3);
+        const ExpertGemmArgs args{.product = product,
+                                  .a = a,
+                                  .b = b,
+                                  .count = count,
+                                  .begins = s.put(begins),
+                                  .d = d,
+                                  .accumulate = accumulate};
+        if (s.gpu()) {
+          ASSERT_TRUE(has_expert_gemm(s.device(), args));
+        }
+        expert_gemm(s, args);
+        s.out("d", d);
+      },
+      {.relative = 1e-4,
+       .absolute = rounded_twice ? 2e-2 : 2e-3,
+       .bf16_steps = dtype == DType::bf16 ? 1.0 : 0.0});
+}
+
+TEST(GpuExpertGemm, HasTheValuesOfTheCpu) {
+  for (const Case& c : kCases) {
+    compare(c, Product::forward, DType::bf16, false);
+    compare(c, Product::dgrad, DType::bf16, false);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool accumulate : {false, true}) compare(c, Product::wgrad, dtype, accumulate);
+    }
+  }
+}
+
+// Rows of the next expert are in the same run of the inner dimension.
+TEST(GpuExpertGemm, RowsThatAreNotFiniteStayWithTheirExpert) {
+  constexpr std::int64_t out = 64, in = 64;
+  const std::vector<std::int32_t> begins = {0, 10, 20};
+  const auto device = make_cuda_device(0);
+  Side s(*device);
+  std::vector<std::uint16_t> values(20 * 64, to_bf16(1.0f));
+  std::fill(values.begin() + 10 * 64, values.end(), to_bf16(std::numeric_limits<float>::quiet_NaN()));
+  const Matrix a{s.put(values), DType::bf16, 20, out, out}, b{s.put(values), DType::bf16, 20, in, in};
+  const Matrix d = dense(s, DType::f32, 2 * out, in, 3);
+  expert_gemm(s, {.product = Product::wgrad, .a = a, .b = b, .count = 2, .begins = s.put(begins), .d = d});
+  s.out("d", d);
+  for (std::int64_t r = 0; r < 2 * out; ++r) {
+    for (std::int64_t c = 0; c < in; ++c) {
+      const double found = s.outputs().back().at(r, c);
+      EXPECT_EQ(std::isnan(found), r >= out);
+      if (r < out) {
+        EXPECT_EQ(found, 10.0);
+      }
+    }
+  }
+}
+
+TEST(GpuExpertGemm, HasTheSameBitsAgainAndAgain) {
+  const Case c{{700, 3, 0, 1300, 45}, 768, 512};
+  const auto begins = begins_of(c.loads);
+  const auto device = make_cuda_device(0);
+  for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+    Side s(*device);
+    const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+    const Matrix a = dense(s, DType::bf16, begins.back(), forward ? c.in : c.out, 1);
+    const Matrix b =
+        wgrad ? dense(s, DType::bf16, begins.back(), c.in, 2) : dense(s, DType::bf16, 5 * c.out, c.in, 2);
+    const Matrix d = wgrad ? dense(s, DType::f32, 5 * c.out, c.in, 3)
+                           : dense(s, DType::bf16, begins.back(), forward ? c.out : c.in, 3);
+    const ExpertGemmArgs args{
+        .product = product, .a = a, .b = b, .count = 5, .begins = s.put(begins), .d = d};
+    expert_gemm(s, args);
+    s.out("first", d);
+    const auto first = s.take().bytes;
+    for (int turn = 0; turn < 8; ++turn) {
+      for (int i = 0; i < 50; ++i) expert_gemm(s, args);
+      s.out("again", d);
+      EXPECT_EQ(s.take().bytes, first) << "product " << static_cast<int>(product) << ", turn " << turn;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::ops::expert_gemm_test

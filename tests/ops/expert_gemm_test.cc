@@ -1,0 +1,145 @@
+// GEMMs of experts in training, against sums in double.
+#include "octet/ops/expert_gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "octet/device/cpu.h"
+#include "ops/tensor.h"
+
+namespace octet::ops::expert_gemm_test {
+namespace {
+
+std::size_t index(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+struct Values {
+  Values(std::int64_t r, std::int64_t c, unsigned seed) : rows(r), cols(c) {
+    for (const float x : random_floats(r * c, seed)) bits.push_back(Bf16(x));
+  }
+  double at(std::int64_t r, std::int64_t c) const {
+    return static_cast<double>(static_cast<float>(bits[index(r * cols + c)]));
+  }
+  ConstMatrix matrix() const { return {bits.data(), DType::bf16, rows, cols, cols}; }
+  std::int64_t rows, cols;
+  std::vector<Bf16> bits;
+};
+
+/// Loads of experts: none, one, several rows; all rows at one expert.
+const std::vector<std::vector<std::int32_t>> kLoads = {
+    {3, 0, 1, 17}, {0, 0, 40}, {1}, {5, 5, 5, 5, 5}, {0, 0}};
+constexpr std::int64_t kOut = 7, kIn = 13;
+
+struct Case {
+  explicit Case(const std::vector<std::int32_t>& loads)
+      : count(static_cast<std::int64_t>(loads.size())), begins(loads.size() + 1) {
+    std::partial_sum(loads.begin(), loads.end(), begins.begin() + 1);
+  }
+  std::int64_t rows() const { return begins.back(); }
+  std::int64_t expert_of(std::int64_t row) const {
+    std::int64_t e = 0;
+    while (begins[index(e + 1)] <= row) ++e;
+    return e;
+  }
+  std::int64_t count;
+  std::vector<std::int32_t> begins;
+};
+
+void multiply(const ExpertGemmArgs& args) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  expert_gemm(*stream, args);
+  stream->synchronize();
+}
+
+TEST(ExpertGemm, RowsMeetTheMatrixOfTheirExpert) {
+  for (const auto& loads : kLoads) {
+    const Case c(loads);
+    const Values weight(c.count * kOut, kIn, 1);
+    for (const bool forward : {true, false}) {
+      const std::int64_t inner = forward ? kIn : kOut, cols = forward ? kOut : kIn;
+      const Values a(c.rows(), inner, 2);
+      std::vector<Bf16> d(index(c.rows() * cols) + 1, Bf16(7.0f));
+      multiply({.product = forward ? Product::forward : Product::dgrad,
+                .a = a.matrix(),
+                .b = weight.matrix(),
+                .count = c.count,
+                .begins = c.begins.data(),
+                .d = {d.data(), DType::bf16, c.rows(), cols, cols}});
+      for (std::int64_t r = 0; r < c.rows(); ++r) {
+        const std::int64_t first = c.expert_of(r) * kOut;
+        for (std::int64_t o = 0; o < cols; ++o) {
+          double sum = 0, size = 0;
+          for (std::int64_t i = 0; i < inner; ++i) {
+            const double term = a.at(r, i) * (forward ? weight.at(first + o, i) : weight.at(first + i, o));
+            sum += term;
+            size += std::abs(term);
+          }
+          EXPECT_NEAR(static_cast<float>(d[index(r * cols + o)]), sum, size / 256) << r << ", " << o;
+        }
+      }
+      EXPECT_EQ(static_cast<float>(d.back()), 7.0f);
+    }
+  }
+}
+
+TEST(ExpertGemm, GradientsAreSumsOverTheRowsOfEachExpert) {
+  for (const auto& loads : kLoads) {
+    const Case c(loads);
+    const Values d_y(c.rows(), kOut, 3), x(c.rows(), kIn, 4);
+    for (const bool accumulate : {false, true}) {
+      std::vector<float> d(index(c.count * kOut * kIn), 2.0f);
+      multiply({.product = Product::wgrad,
+                .a = d_y.matrix(),
+                .b = x.matrix(),
+                .count = c.count,
+                .begins = c.begins.data(),
+                .d = {d.data(), DType::f32, c.count * kOut, kIn, kIn},
+                .accumulate = accumulate});
+      for (std::int64_t e = 0; e < c.count; ++e) {
+        for (std::int64_t o = 0; o < kOut; ++o) {
+          for (std::int64_t i = 0; i < kIn; ++i) {
+            double sum = accumulate ? 2 : 0, size = 2;
+            for (std::int64_t r = c.begins[index(e)]; r < c.begins[index(e + 1)]; ++r) {
+              sum += d_y.at(r, o) * x.at(r, i);
+              size += std::abs(d_y.at(r, o) * x.at(r, i));
+            }
+            EXPECT_NEAR(d[index((e * kOut + o) * kIn + i)], sum, 1e-6 * size);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ExpertGemm, RefusesWhatDoesNotFit) {
+  const Case c({2, 1});
+  const Values x(3, kIn, 1), weight(2 * kOut, kIn, 2);
+  std::vector<Bf16> d(3 * kIn, Bf16(0.0f));
+  ExpertGemmArgs args{.a = x.matrix(),
+                      .b = weight.matrix(),
+                      .count = 2,
+                      .begins = c.begins.data(),
+                      .d = {d.data(), DType::bf16, 3, kOut, kOut}};
+  EXPECT_NO_THROW(multiply(args));
+  for (const auto& spoil : std::vector<void (*)(ExpertGemmArgs&)>{
+           [](ExpertGemmArgs& a) { a.count = 0; },          //
+           [](ExpertGemmArgs& a) { a.count = 3; },          // rows of the weight cannot be shared out
+           [](ExpertGemmArgs& a) { a.begins = nullptr; },   //
+           [](ExpertGemmArgs& a) { a.d.cols = kOut - 1; },  //
+           [](ExpertGemmArgs& a) { a.d.rows = 2; },         //
+           [](ExpertGemmArgs& a) { a.accumulate = true; },  //
+           [](ExpertGemmArgs& a) { a.product = Product::dgrad; },
+           [](ExpertGemmArgs& a) { a.product = Product::wgrad; }}) {
+    ExpertGemmArgs wrong = args;
+    spoil(wrong);
+    EXPECT_THROW(multiply(wrong), std::logic_error);
+  }
+}
+
+}  // namespace
+}  // namespace octet::ops::expert_gemm_test
