@@ -26,13 +26,12 @@ void require_files(const config::Config& c, const model::Architecture& architect
 
 /// Throws what training would throw for the model, the data sets and the batch. Returns the architecture of
 /// the model.
-model::Architecture require_inputs(const config::Config& c, bool on_gpu) {
+model::Architecture require_inputs(const config::Config& c) {
   const ModelWord word = find_model_word(c.model_name_or_path);
   if (word.shape)
     std::printf("note: %s, so that lint reads no weights and no tokenizer\n", word.note.c_str());
   const model::Architecture architecture =
       word.shape ? model::find_shape(word.model) : runtime::read_model(c.model_name_or_path);
-  model::require_trainable(architecture, c.model_name_or_path, on_gpu);
   if (!word.shape) require_files(c, architecture);
   feed::check_datasets(c);
   // A step that one rank cannot cut into micro-batches, no number of ranks can.
@@ -47,7 +46,7 @@ model::Architecture require_inputs(const config::Config& c, bool on_gpu) {
 config::Strings warnings_of(const config::Resolved& resolved) {
   const DeviceWish wish = setup::session_wish(resolved.config).device;
   const bool on_gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
-  const model::Architecture architecture = require_inputs(resolved.config, on_gpu);
+  const model::Architecture architecture = require_inputs(resolved.config);
   config::Strings all = train::doubts(resolved, architecture);
   all.erase(all.begin(), all.begin() + std::ssize(resolved.warnings));
   if (std::string line = train::resumption(resolved.config); !line.empty()) all.push_back(std::move(line));

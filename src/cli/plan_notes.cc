@@ -69,7 +69,6 @@ PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const st
     check_folder(notes, resolved.config, model, architecture);
   if (kind == DeviceKind::cpu) return notes;
   const model::Architecture shape = model::find_shape(model);
-  check(notes, [&] { model::require_trainable(shape, model, kind == DeviceKind::cuda); });
   check(notes, [&] { train::require_no_fallback(resolved.config, shape); });
   if (resolved.config.fp8_fallback == "error") return notes;
   for (std::string& line : train::fp8_fallbacks(resolved.config, shape))

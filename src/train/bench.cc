@@ -133,8 +133,6 @@ void Bench::prepare() {
   runtime::InstanceOptions how;
   job_.together([&] {
     const model::Architecture architecture = model::find_shape(options_.model);
-    model::require_trainable(architecture, options_.model,
-                             session_.device().stands_for() == DeviceKind::cuda);
     batch_ = config::resolve_batch(config_, job_.size());
     shape_.rows = batch_.micro, shape_.vocabulary = architecture.vocabulary;
     how = setup::instance_options(config_, architecture, shape_.rows * shape_.length, shape_.length,

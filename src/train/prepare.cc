@@ -63,8 +63,6 @@ std::vector<std::string> lines_of_sft_play(runtime::Session& session, const conf
 void Run::prepare_model() {
   job_.together([&] {
     architecture_ = runtime::read_model(config_.model_name_or_path);
-    model::require_trainable(architecture_, config_.model_name_or_path,
-                             session_.device().stands_for() == DeviceKind::cuda);
     say_doubts();
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);

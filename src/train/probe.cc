@@ -344,7 +344,6 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
     if (job.rank() == 0) require_replaceable(options.out);
     model = setup::named_model(options.model);
     architecture = runtime::read_model(model.folder);
-    model::require_trainable(architecture, model.folder, session.device().stands_for() == DeviceKind::cuda);
     // An adapter that is named as the model is the first of all where adapters are trained.
     if (setup::trains_adapters(config) && !model.adapters.empty()) {
       const std::string others = config.adapter_name_or_path ? "," + *config.adapter_name_or_path : "";

@@ -287,10 +287,6 @@ TEST(PlanNotes, SayWhatThisVersionCannotRun) {
   const Json large = plan_of(run, 64);
   ASSERT_EQ(large["cannot_run"].size(), 1u) << large["cannot_run"];
   EXPECT_NE(large["cannot_run"][0].get<std::string>().find("does not fit the model"), std::string::npos);
-  const Json experts = plan_of("qwen3-30b-a3b card=h200 world=16 zero_stage=3", 64);
-  ASSERT_EQ(experts["cannot_run"].size(), 1u) << experts["cannot_run"];
-  EXPECT_NE(experts["cannot_run"][0].get<std::string>().find("training of experts on GPUs is not there"),
-            std::string::npos);
 }
 
 }  // namespace

@@ -158,19 +158,5 @@ TEST(Experts, InFp8BesideFp32AreNotGrouped) {
   EXPECT_LT(errors(logprobs, reference).mean, 0.2);
 }
 
-TEST(Experts, AreNotTrainedOnGpus) {
-  const model::Architecture a = model::read_architecture(kFolder);
-  try {
-    model::require_trainable(a, "folder", true);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::usage);
-    const std::string text = error.what();
-    for (const char* words :
-         {"training of experts on GPUs is not there", "6 experts", "folder", "trainer generate"})
-      EXPECT_NE(text.find(words), std::string::npos) << text;
-  }
-}
-
 }  // namespace
 }  // namespace octet::generate::experts_test

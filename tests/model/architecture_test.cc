@@ -460,9 +460,6 @@ TEST(Architecture, ExpertsAreReadInBothSpellings) {
   config["mlp_only_layers"] = {0, 1, 2, 3, 4, 5};
   const Architecture dense = read_architecture(config, "test");
   EXPECT_EQ(dense.experts, ExpertShape{});
-  EXPECT_NO_THROW(require_trainable(dense, "test", true));
-  EXPECT_NO_THROW(require_trainable(some, "test", false));
-  EXPECT_THROW(require_trainable(some, "test", true), Error);
   EXPECT_EQ(some.experts.balance, 0.001);
   EXPECT_EQ(all.experts.balance, 0) << "only with output_router_logits";
 }

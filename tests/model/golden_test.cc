@@ -378,6 +378,28 @@ TEST(Fp8Experts, EachExpertHasAScaleOfItsWeights) {
   EXPECT_EQ(found, 2u) << "gate and up, down";
 }
 
+// The GEMMs of all experts as one op, which a Hopper GPU has, have the gradients of one GEMM after the other.
+TEST(GroupedExperts, TrainLikeOneExpertAfterTheOther) {
+  const Golden golden("qwen3-moe-trained");
+  const HostBatch batch = read_batch(golden.file, "");
+  const RunResult alone = run(golden, batch, {.recipe = kBf16});
+  ::setenv("OCTETRUN_GROUPED_GEMM", "always", 1);
+  Machine machine(golden.architecture, batch, {.recipe = kBf16});
+  machine.source.load(golden.folder);
+  const RunResult together = machine.run(batch, true);
+  ::unsetenv("OCTETRUN_GROUPED_GEMM");
+  EXPECT_EQ(together.loss_sum, alone.loss_sum);
+  for (const auto& [name, gradient] : together.gradients)
+    EXPECT_LT(relative_l2(gradient, alone.gradients.at(name)), 1e-6) << name;
+  std::int64_t counted = 0;
+  for (const precision::AuditCount& c : machine.audit.counts()) {
+    if (machine.audit.rows()[static_cast<std::size_t>(c.row)].name.starts_with("experts'"))
+      counted += c.products;
+  }
+  const auto blocks = std::ranges::count_if(golden.architecture.blocks, &BlockShape::mixes_experts);
+  EXPECT_EQ(counted, 3 * 2 * blocks) << "three products of two weights";
+}
+
 TEST(Fp8Experts, EveryGroupedProductIsCountedInEachRecipe) {
   const Golden golden("qwen3-moe-trained");
   const HostBatch batch = read_batch(golden.file, "");

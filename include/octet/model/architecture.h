@@ -150,10 +150,6 @@ Piece vocabulary_of_share(const Architecture& architecture);
 /// naming the size that stands in the way.
 void require_splits(const Architecture& architecture, int tensor_size, int stages);
 
-/// Throws Error (usage), naming `where`, for a model that is not trained on this kind of device: one with
-/// experts on a GPU.
-void require_trainable(const Architecture& architecture, const std::string& where, bool on_gpu);
-
 /// The families that read_architecture knows: "llama", "mistral", …
 std::vector<std::string> known_families();
 

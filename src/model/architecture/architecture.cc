@@ -386,18 +386,6 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
   if (a.vocabulary < tensor_size) require(a.vocabulary, "vocab_size");
 }
 
-void require_trainable(const Architecture& a, const std::string& where, bool on_gpu) {
-  if (a.experts.count == 0 || !on_gpu) return;
-  throw Error(
-      {.what = "training of experts on GPUs is not there",
-       .expected = "device: cpu, or a model without experts",
-       .found = a.model_type + ", " + std::to_string(a.experts.count) + " experts in a block, on a GPU",
-       .where = where,
-       .fix = "set device: cpu, or generate with it (trainer generate) and train a model without "
-              "experts on its answers",
-       .code = ExitCode::usage});
-}
-
 void name_tensors(Architecture& a, const std::function<bool(const std::string&)>& exists) {
   if (!a.multimodal) return;
   // Checkpoints of transformers 4 and 5.

@@ -253,21 +253,15 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
         device,
         {.a = a, .b = b, .d = {nullptr, dtype, of, out, out}, .fixed_order = common.options.fixed_order});
   };
-  if (shared_ && device.kind() == DeviceKind::cuda) {
-    throw Error({.what = "models with a shared expert are not built for GPUs",
-                 .expected = "device: cpu",
-                 .found = "a GPU",
-                 .fix = "set device: cpu, or take a model without a shared expert",
-                 .code = ExitCode::usage});
-  }
   const std::size_t of_shared =
       shared_ ? std::max(shared_->gate_up.workspace(device, common), shared_->down.workspace(device, common))
               : 0;
   if (common.options.training) {
     const ProductShape router{.rows = rows, .out = shape_.count, .in = hidden_, .pitch = shape_.count};
     return std::max({product(rows, shape_.count, hidden_, DType::f32, false),
-                     product_workspace(device, common, router), norm_.workspace(device, common),
-                     gate_up_.workspace(device, common), down_.workspace(device, common), of_shared});
+                     ops::add_load_workspace(device, shape_.count), product_workspace(device, common, router),
+                     norm_.workspace(device, common), gate_up_.workspace(device, common),
+                     down_.workspace(device, common), of_shared});
   }
   const bool fp8 = common.recipe().rows();
   return std::max({of_shared, product(rows, shape_.count, hidden_, DType::f32, false),
@@ -333,9 +327,11 @@ void Experts::pick(const Call& call) {
                           .place_weights = weights_});
   const ExpertLoad& load = call.common.scratch.load;
   if (load.counts == nullptr || !call.pass.record) return;
-  ops::add_load(
-      call.stream,
-      {.logits = logits, .begins = begins_, .counts = load.counts, .probabilities = load.probabilities});
+  ops::add_load(call.stream, {.logits = logits,
+                              .begins = begins_,
+                              .counts = load.counts,
+                              .probabilities = load.probabilities,
+                              .workspace = call.common.scratch.workspace});
 }
 
 ops::GroupedGemmArgs Experts::gate_up_of(const Call& call, Way way) const {
@@ -388,12 +384,8 @@ void Experts::compute(const Call& call, Way way) {
   ops::grouped_gemm(call.stream, down_of(call));
 }
 
-template <class Act>
-void Experts::each_expert(bool all, Act&& act) const {
-  for (std::int64_t e = 0; e < shape_.count; ++e) {
-    const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
-    if (all || count > 0) act(e, begin, count);
-  }
+ExpertRows Experts::rows_of_experts() const {
+  return {.begins = begins_, .on_host = host_begins_};
 }
 
 void Experts::read_begins(const Call& call) {
@@ -417,15 +409,12 @@ void Experts::compute_each(const Call& call) {
   }
   if (fp8_) return compute_each_by_rows(call);
   gather(call);
-  each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
-    gate_up_.forward_expert(call, e, rows_from(made_, begin, count), rows_from(gated_, begin, count));
-  });
+  const std::int64_t rows = call.tokens * shape_.taken;
+  gate_up_.forward_experts(call, rows_of_experts(), top(made_, rows), top(gated_, rows));
   // Backward reads nothing of what comes after.
   if (call.pass.recompute) return;
   activate(call);
-  each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
-    down_.forward_expert(call, e, rows_from(activated_, begin, count), rows_from(made_, begin, count));
-  });
+  down_.forward_experts(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
 }
 
 void Experts::compute_each_by_rows(const Call& call) {
@@ -434,10 +423,12 @@ void Experts::compute_each_by_rows(const Call& call) {
   const auto each = [&](const Linear& weight, const ops::Operand& x, const ops::Matrix& d) {
     const ops::Operand all = weight.stored(call);
     const std::int64_t outputs = all.rows / shape_.count;
-    each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    for (std::int64_t e = 0; e < shape_.count; ++e) {
+      const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
+      if (count == 0) continue;
       multiply(call, rows_from(x, begin, count), rows_from(all, e * outputs, outputs),
                rows_from(d, begin, count));
-    });
+    }
   };
   each(gate_up_, operand_of(top(made_, rows), made_copy_), top(gated_, rows));
   ops::gated_activation(call.stream, {.gate_up = top(gated_, rows),
@@ -544,10 +535,7 @@ void Experts::backward_down(const Call& call) {
   ops::gather_rows(call.stream, top(call.common.scratch.gradient, call.tokens), row_tokens_,
                    top(made_, rows));
   // For rows without their weights; weigh_backward() multiplies by them.
-  each_expert(false, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
-    down_.expert_input_gradient(call, e, rows_from(made_, begin, count),
-                                rows_from(d_activated_, begin, count));
-  });
+  down_.experts_input_gradient(call, rows_of_experts(), top(made_, rows), top(d_activated_, rows));
   ops::weigh_backward(call.stream, {.x = top(activated_, rows),
                                     .d = top(d_activated_, rows),
                                     .d_y = top(made_, rows),
@@ -556,10 +544,7 @@ void Experts::backward_down(const Call& call) {
                                     .places = places_,
                                     .weights = weights_,
                                     .d_weights = d_weights_});
-  each_expert(true, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
-    down_.expert_weight_gradient(call, e, rows_from(activated_, begin, count),
-                                 rows_from(made_, begin, count));
-  });
+  down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
 }
 
 void Experts::backward_gate_up(const Call& call) {
@@ -571,11 +556,8 @@ void Experts::backward_gate_up(const Call& call) {
                                                .d_gate_up = top(gated_, rows),
                                                .quantize = {}});
   gather(call);
-  each_expert(true, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
-    const ops::Matrix x = rows_from(made_, begin, count), d_y = rows_from(gated_, begin, count);
-    gate_up_.expert_weight_gradient(call, e, x, d_y);
-    if (count > 0) gate_up_.expert_input_gradient(call, e, d_y, x);
-  });
+  gate_up_.experts_weight_gradient(call, rows_of_experts(), top(made_, rows), top(gated_, rows));
+  gate_up_.experts_input_gradient(call, rows_of_experts(), top(gated_, rows), top(made_, rows));
 }
 
 void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {

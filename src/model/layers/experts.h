@@ -12,11 +12,11 @@ namespace octet::model {
 
 /// A mixture of experts: norm, router, and gated MLPs of which each token takes some (ExpertShape). No token
 /// is dropped. The device decides which token goes where. Without training, grouped GEMMs (grouped_gemm.h)
-/// read this on the device if they exist. Otherwise the host waits for it and enqueues the GEMMs of each
-/// expert. The router is in the compute dtype, its softmax in fp32. If layers are split among ranks, each
-/// rank has a part of every expert's width and the whole router.
+/// read this on the device if they exist. Otherwise the host waits for it, and enqueues GEMMs of all experts
+/// (expert_gemm.h) or of each one. The router is in the compute dtype, its softmax in fp32. If layers are
+/// split among ranks, each rank has a part of every expert's width and the whole router.
 ///
-/// An expert that every token takes (ExpertShape::shared) is a gated MLP of linear layers. CPU only.
+/// An expert that every token takes (ExpertShape::shared) is a gated MLP of linear layers.
 ///
 /// Backward keeps the normed stream, gate and up, and the routing; it makes the inputs of both GEMMs again.
 class Experts final : public Mlp {
@@ -79,9 +79,7 @@ class Experts final : public Mlp {
   /// compute_each() if the experts' operands have scales of rows.
   void compute_each_by_rows(const Call& call);
   void activate(const Call& call);
-  /// Calls `act(expert, first row, number of rows)` for every expert, or for those with rows.
-  template <class Act>
-  void each_expert(bool all, Act&& act) const;
+  ExpertRows rows_of_experts() const;
   void backward_down(const Call& call);
   void backward_gate_up(const Call& call);
   /// Gradients of the router and, into `d_normed`, of its input.

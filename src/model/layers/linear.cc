@@ -22,6 +22,19 @@ Call with_rows(const Call& call, std::int64_t rows) {
   return own;
 }
 
+ops::Matrix rows_from(ops::Matrix m, std::int64_t begin, std::int64_t count) {
+  m.data = static_cast<std::byte*>(m.data) + static_cast<std::size_t>(begin * m.ld) * size_of(m.dtype);
+  m.rows = count;
+  return m;
+}
+
+/// Calls act(expert, first row, number of rows) for every expert.
+template <class Act>
+void each_expert(const ExpertRows& rows, Act&& act) {
+  for (std::size_t e = 0; e + 1 < rows.on_host.size(); ++e)
+    act(static_cast<std::int64_t>(e), rows.on_host[e], rows.on_host[e + 1] - rows.on_host[e]);
+}
+
 }  // namespace
 
 Linear::Linear(GroupBuilder& group, const LinearShape& shape)
@@ -185,37 +198,52 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
   if (d_bias != nullptr) ops::bias_backward(call.stream, d_output, d_bias);
 }
 
-void Linear::forward_expert(const Call& call, std::int64_t expert, const ops::Matrix& x,
-                            const ops::Matrix& out) const {
-  weight_.forward(call, input_.copied(call, x, call.pass.record, ops::Product::forward), nullptr, {}, out,
-                  expert);
-  if (const LowRank* adapters = adapters_of(expert)) adapters->forward(with_rows(call, x.rows), x, out);
+void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                             const ops::Matrix& out) const {
+  const bool together = weight_.forward_experts(call, x, rows.begins, out);
+  each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
+    const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
+    if (!together)
+      weight_.forward(call, input_.copied(call, from, call.pass.record, ops::Product::forward), nullptr, {},
+                      to, e);
+    if (const LowRank* adapters = adapters_of(e)) adapters->forward(with_rows(call, count), from, to);
+  });
 }
 
-void Linear::expert_input_gradient(const Call& call, std::int64_t expert, const ops::Matrix& d_output,
-                                   const ops::Matrix& d_x) const {
+void Linear::experts_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
+                                    const ops::Matrix& d_x) const {
   if (!passes_on_) return;
-  weight_.backward(call, output_gradient_.values_written(call, d_output), d_x, expert);
-  if (const LowRank* adapters = adapters_of(expert)) {
-    const Call rows = with_rows(call, d_output.rows);
-    adapters->inner_gradients(rows, d_output);
-    adapters->add_input_gradient(rows, d_x);
-  }
+  const bool together = weight_.backward_experts(call, d_output, rows.begins, d_x);
+  each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    if (count == 0) return;
+    const ops::Matrix from = rows_from(d_output, begin, count), to = rows_from(d_x, begin, count);
+    if (!together) weight_.backward(call, output_gradient_.values_written(call, from), to, e);
+    if (const LowRank* adapters = adapters_of(e)) {
+      const Call own = with_rows(call, count);
+      adapters->inner_gradients(own, from);
+      adapters->add_input_gradient(own, to);
+    }
+  });
 }
 
-void Linear::expert_weight_gradient(const Call& call, std::int64_t expert, const ops::Matrix& x,
-                                    const ops::Matrix& d_output) const {
-  if (const LowRank* adapters = adapters_of(expert)) {
-    const Call rows = with_rows(call, x.rows);
-    adapters->remake(rows, x);
-    adapters->gradients(rows, x, d_output);
-  }
-  if (!weight_.trained()) return;
+void Linear::experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                                     const ops::Matrix& d_output) const {
   // The amax of the gradient is recorded here if no GEMM for the input reads it.
   Call again = call;
   again.pass.record = !passes_on_;
-  weight_.add_gradient(call, output_gradient_.values_written(again, d_output),
-                       input_.copied(call, x, false, ops::Product::wgrad), expert);
+  const bool together = weight_.trained() && weight_.add_gradients_of_experts(call, d_output, x, rows.begins);
+  each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    const ops::Matrix in = rows_from(x, begin, count), d_out = rows_from(d_output, begin, count);
+    if (const LowRank* adapters = adapters_of(e)) {
+      const Call own = with_rows(call, count);
+      adapters->remake(own, in);
+      adapters->gradients(own, in, d_out);
+    }
+    if (!weight_.trained() || together) return;
+    weight_.add_gradient(call, output_gradient_.values_written(again, d_out),
+                         input_.copied(call, in, false, ops::Product::wgrad), e);
+  });
 }
 
 }  // namespace octet::model

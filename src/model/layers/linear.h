@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,12 @@ struct LinearShape {
   /// Of a mixture: `modules` are those of the first expert, then of the second, …
   std::int64_t experts = 1;
   std::int64_t taken = 1;  ///< experts that a token takes
+};
+
+/// Rows in the order of their experts: those of expert e are [begins[e], begins[e + 1]).
+struct ExpertRows {
+  const std::int32_t* begins = nullptr;  ///< [experts + 1], on the device
+  std::span<const std::int32_t> on_host;
 };
 
 /// y = x · Wᵀ + b: a weight, perhaps a bias and adapters, and the operands that its products read. Whoever
@@ -78,19 +85,19 @@ class Linear {
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
-  // Of a mixture: the GEMMs of one expert with the rows of its tokens. Their FP8 copies are made here and are
-  // in the scratch; with current scaling the rows of an expert have a scale.
+  // Of a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. FP8
+  // copies are made here and are in the scratch; with current scaling the rows of an expert have a scale.
 
   /// The experts of grouped GEMMs; see Weight.
   const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
-  void forward_expert(const Call& call, std::int64_t expert, const ops::Matrix& x,
-                      const ops::Matrix& out) const;
+  void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                       const ops::Matrix& out) const;
   /// The gradient of x; nothing if it is not wanted. Its amax enters the histories of delayed scaling.
-  void expert_input_gradient(const Call& call, std::int64_t expert, const ops::Matrix& d_output,
-                             const ops::Matrix& d_x) const;
+  void experts_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
+                              const ops::Matrix& d_x) const;
   /// The gradients of the weight and of adapters, if they are trained.
-  void expert_weight_gradient(const Call& call, std::int64_t expert, const ops::Matrix& x,
-                              const ops::Matrix& d_output) const;
+  void experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                               const ops::Matrix& d_output) const;
 
  private:
   void add_expert_adapters(GroupBuilder& group, const LinearShape& shape);

@@ -111,6 +111,49 @@ void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_outp
   }
 }
 
+bool Weight::multiply_experts(const Call& call, const ops::ExpertGemmArgs& args) const {
+  if (call.common.recipe().fp8() || call.common.options.fixed_order) return false;
+  if (!ops::has_expert_gemm(call.stream.device(), args)) return false;
+  ops::expert_gemm(call.stream, args);
+  if (call.common.audit == nullptr) return true;
+  call.common.audit->count(place_, args.product,
+                           {.way = ops::GemmWay::bf16, .a = DType::bf16, .b = DType::bf16, .calls = 1});
+  return true;
+}
+
+bool Weight::forward_experts(const Call& call, const ops::Matrix& x, const std::int32_t* begins,
+                             const ops::Matrix& out) const {
+  const ops::Operand& all = stored(call);
+  return multiply_experts(call, {.product = ops::Product::forward,
+                                 .a = x,
+                                 .b = {all.data, all.dtype, all.rows, all.cols, all.cols},
+                                 .count = experts_,
+                                 .begins = begins,
+                                 .d = out});
+}
+
+bool Weight::backward_experts(const Call& call, const ops::Matrix& d_y, const std::int32_t* begins,
+                              const ops::Matrix& d_x) const {
+  const ops::Operand& all = stored(call);
+  return multiply_experts(call, {.product = ops::Product::dgrad,
+                                 .a = d_y,
+                                 .b = {all.data, all.dtype, all.rows, all.cols, all.cols},
+                                 .count = experts_,
+                                 .begins = begins,
+                                 .d = d_x});
+}
+
+bool Weight::add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,
+                                      const std::int32_t* begins) const {
+  return multiply_experts(call, {.product = ops::Product::wgrad,
+                                 .a = d_y,
+                                 .b = x,
+                                 .count = experts_,
+                                 .begins = begins,
+                                 .d = matrix_.in(*call.gradients),
+                                 .accumulate = !matrix_.overwrites(*call.gradients)});
+}
+
 ProductShape Weight::whole(const Common& common) const {
   return {.rows = common.options.max_tokens,
           .out = rows(),

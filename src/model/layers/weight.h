@@ -8,6 +8,7 @@
 
 #include "layers/group_builder.h"
 #include "layers/pass.h"
+#include "octet/ops/expert_gemm.h"
 #include "octet/ops/lone_gemm.h"
 
 namespace octet::model {
@@ -49,6 +50,21 @@ class Weight {
   void add_gradient(const Call& call, std::span<const ops::Operand> d_output, const ops::Operand& input,
                     std::int64_t expert = 0) const;
 
+  // The GEMMs of all experts as one kernel (ops/expert_gemm.h), for rows in the order of their experts.
+  // False, and nothing is enqueued, if the device has no such kernel for them, or the recipe multiplies in
+  // FP8 or wants one order of sums.
+
+  /// out[r] = x[r] · Wᵀ, with the matrix of the row's expert. `begins`: on the device, the first row of each
+  /// expert.
+  bool forward_experts(const Call& call, const ops::Matrix& x, const std::int32_t* begins,
+                       const ops::Matrix& out) const;
+  /// d_x[r] = d_y[r] · W.
+  bool backward_experts(const Call& call, const ops::Matrix& d_y, const std::int32_t* begins,
+                        const ops::Matrix& d_x) const;
+  /// Adds to the gradients of all experts, or overwrites them. The gradient is wanted.
+  bool add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,
+                                const std::int32_t* begins) const;
+
   std::size_t workspace(const Device& device, const Common& common) const;
   /// What the device makes of its FP8 products, by ops::Product and their shapes: of each kind the worst of
   /// its runs.
@@ -59,6 +75,7 @@ class Weight {
   void set_cast(std::int64_t cast) { cast_ = cast; }
 
  private:
+  bool multiply_experts(const Call& call, const ops::ExpertGemmArgs& args) const;
   /// The weight as `product` reads it: as the source has it, or made now.
   std::vector<ops::Operand> operands(const Call& call, ops::Product product, std::int64_t expert) const;
 
