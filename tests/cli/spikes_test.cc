@@ -45,7 +45,7 @@ class Unsteady {
 
 TEST(SpikesOfRuns, AreSkippedOnAllRanksAndInTheLog) {
   const Unsteady task;
-  const Outcome run = task.train("run", "loss_spike_factor=3 save_steps=1");
+  const Outcome run = task.train("run", "loss_spike_factor=2 save_steps=1");
   expect_success(run);
   const std::string said = "step 14: its loss of ";
   EXPECT_NE(run.err.find(said), std::string::npos) << run.err;
@@ -66,7 +66,7 @@ TEST(SpikesOfRuns, AreSkippedOnAllRanksAndInTheLog) {
 // Where bits do not depend on the number of ranks, the loss of a step is that of many micro-batches apart.
 TEST(SpikesOfRuns, OfStrictBitsAreSkippedToo) {
   const Unsteady task;
-  const Outcome run = task.train("run", "loss_spike_factor=3 save_strategy=no deterministic=strict");
+  const Outcome run = task.train("run", "loss_spike_factor=2 save_strategy=no deterministic=strict");
   expect_success(run);
   const std::size_t at = run.err.find("step 14: its loss of ");
   ASSERT_NE(at, std::string::npos) << run.err;
@@ -85,7 +85,7 @@ TEST(SpikesOfRuns, OfTheNormToo) {
 
 TEST(SpikesOfRuns, AResumedRunDecidesAlike) {
   const Unsteady task;
-  const std::string keys = "loss_spike_factor=3 save_steps=6 ";
+  const std::string keys = "loss_spike_factor=2 save_steps=6 ";
   expect_success(task.train("whole", keys));
   expect_success(task.train("parts", keys + "max_steps=12"));  // saved behind step 12, within the window
   const Outcome rest = task.train("parts", keys);
@@ -96,7 +96,7 @@ TEST(SpikesOfRuns, AResumedRunDecidesAlike) {
 
 TEST(SpikesOfRuns, ARunGoesBackAndLeavesTheDataOut) {
   const Unsteady task;
-  const Outcome run = task.train("run", "loss_spike_factor=3 spike_action=rollback");
+  const Outcome run = task.train("run", "loss_spike_factor=2 spike_action=rollback");
   expect_success(run);
   EXPECT_NE(run.err.find("gone back from step 14 to " + (task / "run/checkpoint-12") +
                          ", and on behind the data that were taken since"),
@@ -116,7 +116,7 @@ TEST(SpikesOfRuns, ARateThatFollowsEvaluationsGoesBackToo) {
   const Unsteady task;
   const optim::PlateauOptions options{.factor = 0.99, .patience = 0, .threshold = 0.9};
   const Outcome run = task.train(
-      "run", "loss_spike_factor=3 spike_action=rollback eval_strategy=steps eval_steps=1 eval_dataset=" +
+      "run", "loss_spike_factor=2 spike_action=rollback eval_strategy=steps eval_steps=1 eval_dataset=" +
                  Task::get().held_out() +
                  " lr_scheduler_type=reduce_lr_on_plateau lr_scheduler_kwargs.factor=0.99 "
                  "lr_scheduler_kwargs.patience=0 lr_scheduler_kwargs.threshold=0.9");
@@ -128,7 +128,7 @@ TEST(SpikesOfRuns, ARateThatFollowsEvaluationsGoesBackToo) {
 
 TEST(SpikesOfRuns, OrEndIt) {
   const Unsteady task;
-  const Outcome run = task.train("run", "loss_spike_factor=3 spike_action=stop");
+  const Outcome run = task.train("run", "loss_spike_factor=2 spike_action=stop");
   EXPECT_EQ(run.code, 1) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
   EXPECT_NE(run.err.find("the run stops at a step that stands out"), std::string::npos) << run.err;
@@ -152,7 +152,7 @@ TEST(SpikesOfRuns, FiveInARowEndItThoughTheyAreSkipped) {
 // Without a checkpoint of its own it goes back to the one that it began with, wherever that lies.
 TEST(SpikesOfRuns, ARunGoesBackToWhereItBegan) {
   const Unsteady task;
-  const std::string keys = "loss_spike_factor=3 save_steps=100 spike_action=rollback ";
+  const std::string keys = "loss_spike_factor=2 save_steps=100 spike_action=rollback ";
   expect_success(task.train("before", keys + "max_steps=12"));
   const std::string from = task / "before/checkpoint-12";
   const Outcome run = task.train("run", keys + "resume_from_checkpoint=" + from);
