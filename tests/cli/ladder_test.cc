@@ -159,7 +159,7 @@ TEST(Ladder, ADeviceThatHasNoMemoryLeftTellsItToo) {
                                                 "device=cpu cutoff_len=65536 packing=true param_dtype=fp32 "
                                                 "grad_dtype=fp32 optim_dtype=fp32 global_batch_size=512 "
                                                 "per_device_train_batch_size=256"));
-    EXPECT_EQ(run.code, 1) << run.both();
+    EXPECT_EQ(run.code, 64) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.both();
     for (const char* piece : {"not enough memory", "change in turn, each with those before it:",
                               "            per_device_train_batch_size=128: "}) {
