@@ -96,7 +96,7 @@ TEST(BestModel, WhereItIsGoneLaterOnesAreComparedAlone) {
 TEST(BestModel, IsTheNextBestWhereTheBestDoesNotHold) {
   const TemporaryFolder folder("best");
   const std::string output = folder / "out";
-  expect_success(trainer(Task::get().train(output, kForgets + "learning_rate=2")));
+  expect_success(trainer(Task::get().train(output, kForgets + "learning_rate=0.6")));
   auto losses = evaluations(output);
   const std::int64_t best = best_of(losses);
   ASSERT_LT(best, 12);
@@ -105,8 +105,8 @@ TEST(BestModel, IsTheNextBestWhereTheBestDoesNotHold) {
   ASSERT_LT(best_of(losses), best) << "what must be kept while later ones come and go";
   const std::string disk =
       "LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_FLIP=checkpoint-" + std::to_string(best) + ". ";
-  for (const char* keys : {"learning_rate=2 save_total_limit=1 save_async=false",
-                           "learning_rate=2 save_total_limit=1 save_async=true"}) {
+  for (const char* keys : {"learning_rate=0.6 save_total_limit=1 save_async=false",
+                           "learning_rate=0.6 save_total_limit=1 save_async=true"}) {
     std::filesystem::remove_all(output);
     const Outcome run = shell(disk + OCTET_TRAINER " " + Task::get().train(output, kForgets + keys));
     expect_success(run);

@@ -36,7 +36,7 @@ class Freeze : public testing::Test {
 };
 
 TEST_F(Freeze, TheCheckpointHoldsWhatIsTrainedAndTheEndIsAWholeModel) {
-  const Outcome run = trainer(freeze(folder_ / "out"));
+  const Outcome run = trainer(freeze(folder_ / "out") + " learning_rate=3.0e-2");
   expect_success(run);
   EXPECT_NE(run.both().find("Number of trainable parameters = " + with_commas(3 * 32 * 48 + 32)),
             std::string::npos)
