@@ -90,7 +90,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
      "`always`: the GEMMs of all experts are one op, also on a CPU. `never`: each expert has separate GEMMs. "
      "Not set: one kernel on a GPU, in bf16 and FP8; with many tokens only on Hopper",
-     "src/ops/grouped_gemm.cc", test},
+     "src/ops/grouped_wish.h", test},
     {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",
      "`off`: sums over the GPUs of a split model are collectives. Not set or `on`: if these GPUs write into "
      "the memory of each other, short sums are one kernel each, and decoding passes are recorded",

@@ -34,7 +34,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
 
 namespace {
 
-/// A name of stacked experts and the matrices that an expert has in it, one behind the other.
+/// A name of stacked experts and the matrices that an expert has in it, one after the other.
 struct StackedExperts {
   std::string_view end;
   std::vector<std::string_view> parts;

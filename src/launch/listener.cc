@@ -337,7 +337,7 @@ bool Listener::explains_call(const std::string& words) {
     refuse_call({.what = "mpirun cannot start ranks in their working directory",
                  .expected = "a directory on each host that ranks start on",
                  .found = word_behind(words, "Working directory: ") + ", on " + word_behind(words, " Node: "),
-                 .fix = "make it, or name another one (-wdir)"});
+                 .fix = "make it, or name another folder (-wdir)"});
   } else if (has(words, {"No executable was specified on the mpirun command line"})) {
     refuse_call({.what = "mpirun is given no program to start",
                  .expected = "launch/mpirun -np RANKS build/bin/trainer config.yaml",

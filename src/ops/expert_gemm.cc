@@ -4,7 +4,7 @@
 
 #include "checks.h"
 #include "dispatch.h"
-#include "octet/base/environment.h"
+#include "grouped_wish.h"
 #include "octet/ops/routing.h"
 
 namespace octet::ops {
@@ -18,8 +18,7 @@ void expert_gemm(Stream& stream, const ExpertGemmArgs& args);
 }  // namespace cuda
 
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args) {
-  const char* set = environment_variable("OCTETRUN_GROUPED_GEMM");
-  const std::string_view wish = set == nullptr ? "" : set;
+  const std::string_view wish = grouped_wish();
   if (wish == "never" || args.a.dtype != DType::bf16 || args.b.dtype != DType::bf16) return false;
   if (device.kind() == DeviceKind::cpu) return wish == "always";
 #ifdef OCTET_HAVE_CUDA

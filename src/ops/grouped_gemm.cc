@@ -4,7 +4,7 @@
 
 #include "checks.h"
 #include "dispatch.h"
-#include "octet/base/environment.h"
+#include "grouped_wish.h"
 
 namespace octet::ops {
 
@@ -29,8 +29,7 @@ bool is_read(const Operand& x, DType dtype) {
 }  // namespace
 
 bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
-  const char* set = environment_variable("OCTETRUN_GROUPED_GEMM");
-  const std::string_view wish = set == nullptr ? "" : set;
+  const std::string_view wish = grouped_wish();
   const DType dtype = args.weight.dtype;
   if ((dtype != DType::bf16 && dtype != DType::e4m3) || args.x.dtype != dtype) return false;
   if (args.d.dtype != DType::bf16 || wish == "never") return false;

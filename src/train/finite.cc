@@ -87,7 +87,7 @@ void Run::require_finite_base() {
                  .expected = "finite values: no checkpoint and no model with others is written",
                  .found = base.empty() ? "tensor '" + wrong + "'" : base,
                  .where = config_.model_name_or_path,
-                 .fix = "fetch the weights again, or name a base whose weights are finite",
+                 .fix = "fetch the weights again, or name a base with finite weights",
                  .code = ExitCode::usage});
   });
 }
@@ -142,7 +142,7 @@ void Run::require_updates() {
          .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
          .fix = base_wrong_.empty()
                     ? "lower learning_rate, and look at the data and at what precision they are computed in"
-                    : "fetch the weights again, or name a base whose weights are finite",
+                    : "fetch the weights again, or name a base with finite weights",
          .code = base_wrong_.empty() ? ExitCode::failure : ExitCode::usage});
   });
 }

@@ -307,7 +307,7 @@ void require_finite(comm::Job& job, bool finite, const ProbeOptions& options, bo
                  .where = options.model + ", " + options.batch,
                  .fix = tensor.empty() ? "compute in a wider dtype, or lower learning_rate; " + options.out +
                                              " holds the values"
-                                       : "fetch the weights again, or name a base whose weights are finite",
+                                       : "fetch the weights again, or name a base with finite weights",
                  .code = ExitCode::usage});
   });
 }

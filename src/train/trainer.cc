@@ -98,7 +98,7 @@ void Run::guard(const store::StepResult& result, const std::string& spike) {
                  .where = "step " + std::to_string(step_),
                  .fix = base_wrong_.empty()
                             ? "lower learning_rate, or go back to an earlier checkpoint"
-                            : "fetch the weights again, or name a base whose weights are finite",
+                            : "fetch the weights again, or name a base with finite weights",
                  .code = base_wrong_.empty() ? ExitCode::failure : ExitCode::usage});
   });
 }

@@ -83,7 +83,7 @@ TEST(Listener, TellsCausesApart) {
             "error: mpirun cannot start ranks in their working directory\n"
             "  expected: a directory on each host that ranks start on\n"
             "  found:    /none, on far\n  where:    mpirun -np 2 prog\n"
-            "  to do:    make it, or name another one (-wdir)\n"},
+            "  to do:    make it, or name another folder (-wdir)\n"},
            {banner("No nodes are available for this job"), Cause::wrong_call,
             "error: the hostfile names no host that ranks can be started on\n*"},
            {banner("process rank 5 with PID 1 on node n exited on signal 9 (Killed)."), Cause::told_of_end,

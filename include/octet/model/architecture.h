@@ -49,13 +49,13 @@ struct BlockShape {
 /// A mixture of experts in place of an MLP (Shazeer et al. 2017, arXiv:1701.06538): gated MLPs, of which a
 /// router picks some for each token.
 struct ExpertShape {
-  /// Of Hugging Face's tensors: "mlp.experts.0.gate_proj", or "block_sparse_moe.experts.0.w1".
+  /// Names of tensors in Hugging Face's files: "mlp.experts.0.gate_proj", or "block_sparse_moe.experts.0.w1".
   enum class Names { mlp, mixtral };
   std::int64_t count = 0;   ///< 0: there are none
   std::int64_t taken = 0;   ///< by each token
   std::int64_t width = 0;   ///< of one
   bool normalised = false;  ///< weights of those taken are divided by their sum
-  /// Of the load-balancing loss that training adds (ops/routing.h); 0: none.
+  /// Coefficient of the load-balancing loss that training adds (ops/routing.h); 0: none.
   double balance = 0;
   Names names = Names::mlp;
   /// Width of an expert that each token takes besides, weighted by a gate; 0: none.

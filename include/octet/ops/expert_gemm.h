@@ -1,4 +1,4 @@
-// The GEMMs of a mixture's experts in training: rows lie in the order of their experts (DealArgs), and all
+// The GEMMs of a mixture's experts in training. Rows are in the order of their experts (DealArgs), and all
 // experts are multiplied by one kernel.
 #pragma once
 

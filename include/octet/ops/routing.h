@@ -98,8 +98,8 @@ struct WeighBackwardArgs {
 };
 void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
 
-/// out[t] = addend[t] + sigmoid(logits[t]) * x[t], in fp32, rounded once: what an expert adds that each token
-/// takes. `out` may lie where `addend` does.
+/// out[t] = addend[t] + sigmoid(logits[t]) * x[t], in fp32, rounded once: the sum with the output of an
+/// expert that each token takes. `out` may be `addend`.
 struct GatedRowsArgs {
   const float* logits = nullptr;  ///< [tokens]
   ConstMatrix x;                  ///< [tokens, cols] T
@@ -118,7 +118,7 @@ struct GatedRowsBackwardArgs {
 void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args);
 
 /// out[t] = addend[t] + Σ_j weights[t, j] * x[places[t, j]], summed in fp32 in the order of j, the addend
-/// last, and rounded once. `out` may lie where `addend` does; without data there is no addend. Without
+/// last, and rounded once. `out` may be `addend`; without data there is no addend. Without
 /// weights, as in backward, each weight is 1.
 struct WeightedRowsArgs {
   ConstMatrix x;  ///< [rows, cols] T

@@ -57,7 +57,7 @@ auto naming_tensor(const ModelSource& source, const Body& body) {
     if (tensor.empty()) throw;
     Problem problem = error.problem();
     problem.found += "; values that are not finite are in " + tensor;
-    problem.fix = "fetch the weights again, or name a model whose weights are finite";
+    problem.fix = "fetch the weights again, or name a model with finite weights";
     throw generate::NotFinite(problem);
   }
 }

@@ -18,7 +18,7 @@ std::size_t index(std::int64_t i) {
   return static_cast<std::size_t>(i);
 }
 
-/// What a family calls the modules of a mixture.
+/// Names of the modules of a mixture in a family.
 struct ExpertNames {
   std::string block;  ///< "mlp."
   const char *gate, *up, *down;
@@ -411,7 +411,7 @@ void Experts::compute_each(const Call& call) {
   gather(call);
   const std::int64_t rows = call.tokens * shape_.taken;
   gate_up_.forward_experts(call, rows_of_experts(), top(made_, rows), top(gated_, rows));
-  // Backward reads nothing of what comes after.
+  // Backward reads no later result.
   if (call.pass.recompute) return;
   activate(call);
   down_.forward_experts(call, rows_of_experts(), top(activated_, rows), top(made_, rows));

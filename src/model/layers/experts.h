@@ -106,7 +106,7 @@ class Experts final : public Mlp {
   std::optional<Shared> shared_;
 
   ops::Matrix normed_;          ///< [tokens, hidden]
-  ops::Matrix made_;            ///< [tokens * taken, hidden]: rows by expert, what goes in and what comes out
+  ops::Matrix made_;            ///< [tokens * taken, hidden]: rows by expert, inputs and outputs
   ops::Matrix gated_;           ///< [tokens * taken, 2 * width]
   ops::Matrix activated_;       ///< [tokens * taken, width]
   ops::Matrix d_activated_;     ///< of the same shape

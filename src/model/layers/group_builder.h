@@ -77,8 +77,8 @@ struct MatrixTraits {
   double init_std = 0.02;
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
-  bool expert = false;       ///< of a mixture: in segments behind the others, since a segment has one format
-  std::int64_t experts = 1;  ///< that are stored one behind the other: each has an FP8 scale
+  bool expert = false;       ///< of a mixture: in segments after the others, since a segment has one format
+  std::int64_t experts = 1;  ///< that are stored one after the other: each has an FP8 scale
   SplitRule columns = {};    ///< how its columns are cut
 };
 
@@ -103,14 +103,14 @@ class GroupBuilder {
   GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds,
                const Tuning& tuning, const Share& share = {});
 
-  /// `parts` lie one behind the other and have `cols` columns.
+  /// `parts` lie one after the other and have `cols` columns.
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
   VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
 
   /// The adapter that module `module` of this group ("mlp.up_proj") has, or null.
   const AdapterShape* adapter(const std::string& module) const;
-  /// The A of modules that read one input, [rank, inputs] each, one behind the other: `name` is that of all,
+  /// The A of modules that read one input, [rank, inputs] each, one after the other: `name` is that of all,
   /// `ranks` has their modules' names. They begin uniform in ± 1 / sqrt(inputs).
   MatrixHandle adapter_inputs(const std::string& name, const std::vector<Part>& ranks, std::int64_t inputs);
   /// The B of a module, [outputs, rank], which begins at zero.

@@ -15,7 +15,7 @@ std::vector<Part> named(const std::vector<Part>& modules, const std::string& suf
   return parts;
 }
 
-/// A call whose tokens are the rows of one expert.
+/// A call for the rows of one expert.
 Call with_rows(const Call& call, std::int64_t rows) {
   Call own = call;
   own.tokens = rows;

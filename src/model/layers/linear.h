@@ -23,12 +23,12 @@ struct LinearShape {
   bool kept_values = false;     ///< whoever makes its input reads the values again in backward
   SplitRule inputs_split = {};  ///< how its inputs are cut; its outputs are then parts of sums
   bool adds_bias = true;        ///< false: another rank adds it to the sum
-  /// Of a mixture: `modules` are those of the first expert, then of the second, …
+  /// In a mixture, `modules` of the first expert come first, then of the second, …
   std::int64_t experts = 1;
   std::int64_t taken = 1;  ///< experts that a token takes
 };
 
-/// Rows in the order of their experts: those of expert e are [begins[e], begins[e + 1]).
+/// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]).
 struct ExpertRows {
   const std::int32_t* begins = nullptr;  ///< [experts + 1], on the device
   std::span<const std::int32_t> on_host;
@@ -51,7 +51,7 @@ class Linear {
   Weight& weight() { return weight_; }
   const LowRank& adapters() const { return adapters_; }
   LowRank& adapters() { return adapters_; }
-  /// Of a mixture: of each expert, or nothing.
+  /// In a mixture: one per expert, or none.
   std::vector<LowRank>& expert_adapters() { return expert_adapters_; }
   const std::vector<LowRank>& expert_adapters() const { return expert_adapters_; }
   /// What its products do with `tokens` tokens (of a mixture: rows of all experts), and what is known of the
@@ -85,7 +85,7 @@ class Linear {
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
-  // Of a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. FP8
+  // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. FP8
   // copies are made here and are in the scratch; with current scaling the rows of an expert have a scale.
 
   /// The experts of grouped GEMMs; see Weight.

@@ -17,7 +17,7 @@ namespace octet::model {
 /// output, and the gradient of the output comes as an operand for each.
 class Weight {
  public:
-  /// `experts`: matrices of equal shape that are stored one behind the other; each GEMM reads one of them.
+  /// `experts`: matrices of equal shape that are stored one after the other; each GEMM reads one of them.
   explicit Weight(MatrixHandle matrix, std::int64_t experts = 1)
       : matrix_(std::move(matrix)), experts_(experts) {}
   /// Of one expert.
