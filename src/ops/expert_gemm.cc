@@ -6,6 +6,7 @@
 #include "dispatch.h"
 #include "grouped_wish.h"
 #include "octet/ops/routing.h"
+#include "product_names.h"
 
 namespace octet::ops {
 
@@ -46,7 +47,7 @@ void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {
             (wgrad ? b.cols == weight_cols && b.rows == a.rows : d.rows == a.rows),
         "expert_gemm: a, b and d fit each other");
   if (!wgrad && d.rows == 0) return;
-  OCTET_DISPATCH(stream, expert_gemm, args);
+  OCTET_DISPATCH_AS(stream, expert_gemm, args, profile_name_of(args.product));
 }
 
 }  // namespace octet::ops

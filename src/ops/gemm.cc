@@ -5,6 +5,7 @@
 #include "cuda/scratch.h"
 #include "dispatch.h"
 #include "gemm_plan.h"
+#include "product_names.h"
 
 namespace octet::ops {
 
@@ -22,11 +23,6 @@ void set_gemm_choosing(const Device& device, bool choosing);
 }  // namespace cuda
 
 namespace {
-
-const char* name_of(Product product) {
-  if (product == Product::forward) return "product forward";
-  return product == Product::dgrad ? "product dgrad" : "product wgrad";
-}
 
 void check_operand(const Operand& x) {
   check(x.rows >= 0 && x.cols >= 0, "gemm: operands have no negative sizes");
@@ -86,11 +82,11 @@ void check_shapes(const GemmArgs& args) {
 GemmOutcome dispatch(Stream& stream, const GemmArgs& args) {
 #ifdef OCTET_HAVE_CUDA
   if (stream.device().kind() == DeviceKind::cuda) {
-    const ProfileSection section(stream, name_of(args.product));
+    const ProfileSection section(stream, profile_name_of(args.product));
     return cuda::gemm(stream, args);  // it alone knows what the library refuses
   }
 #endif
-  OCTET_DISPATCH_AS(stream, gemm, args, name_of(args.product));
+  OCTET_DISPATCH_AS(stream, gemm, args, profile_name_of(args.product));
   return stream.device().kind() == DeviceKind::dry ? GemmOutcome{} : gemm_outcome(stream.device(), args);
 }
 

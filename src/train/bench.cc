@@ -73,7 +73,8 @@ std::string kind_of(const std::string& name) {
       {"embedding", "embedding"},         {"quantize", "quantisation"},
       {"transpose", "quantisation"},      {"amax", "quantisation"},
       {"_scale", "quantisation"},         {"product", nullptr},
-      {"head/", "head: loss and rows"},   {"bias_backward", "bias gradients"}};
+      {"head/", "head: loss and rows"},   {"bias_backward", "bias gradients"},
+      {"experts/", "routing of tokens"},  {"router/", "routing of tokens"}};
   const std::string again = name.starts_with("recompute/") ? "recompute: " : "";
   for (const Rule& rule : rules) {
     if (name.find(rule.part) == std::string::npos) continue;

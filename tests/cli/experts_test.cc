@@ -257,7 +257,11 @@ TEST_F(ExpertTraining, ArePlannedAndTimed) {
   EXPECT_EQ(cpu.code, 0) << cpu.both();
   const Outcome generated = trainer("plan " + model_ + " --generate device=cpu");
   EXPECT_EQ(generated.code, 0) << generated.both();
-  expect_success(trainer("bench " + model_ + " device=cpu steps=2 warmup=1 cutoff_len=64"));
+  const Outcome bench =
+      trainer("bench " + model_ + " device=cpu --steps 2 --warmup 1 cutoff_len=64 --profile true");
+  expect_success(bench);
+  for (const char* row : {"forward, experts", "dgrad, experts", "wgrad, experts", "routing of tokens"})
+    EXPECT_NE(bench.out.find(row), std::string::npos) << row << bench.out;
 }
 
 }  // namespace
