@@ -125,38 +125,17 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                     .inputs_split = kEven,
                     .experts = shape_.count,
                     .taken = shape_.taken}) {
-  if (shape_.shared > 0) shared_.emplace(make_shared(group, a));
-}
-
-Experts::Shared Experts::make_shared(GroupBuilder& group, const Architecture& a) {
-  const std::int64_t width = a.experts.shared;
-  return {
-      .gate = group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
-                           {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true}),
-      .gate_up = Linear(group, {.name = "shared_gate_up",
-                                .title = "shared expert's gate, up",
-                                .inputs = a.hidden,
-                                .modules = {{"mlp.shared_expert.gate_proj", width, kEven},
-                                            {"mlp.shared_expert.up_proj", width, kEven}},
-                                .init_std = a.initializer_range,
-                                .kept_values = true}),
-      .down = Linear(group, {.name = "shared_down",
-                             .title = "shared expert's down",
-                             .inputs = width,
-                             .modules = {{"mlp.shared_expert.down_proj", a.hidden}},
-                             .init_std = a.initializer_range,
-                             .inputs_split = kEven}),
-      .width = piece_of(kEven, width, a.share).count};
+  if (shape_.shared > 0) shared_.emplace(group, a);
 }
 
 std::vector<Linear*> Experts::linears() {
   if (!shared_) return {&gate_up_, &down_};
-  return {&gate_up_, &down_, &shared_->gate_up, &shared_->down};
+  return {&gate_up_, &down_, &shared_->gate_up(), &shared_->down()};
 }
 
 std::vector<const Linear*> Experts::linears() const {
   if (!shared_) return {&gate_up_, &down_};
-  return {&gate_up_, &down_, &shared_->gate_up, &shared_->down};
+  return {&gate_up_, &down_, &shared_->gate_up(), &shared_->down()};
 }
 
 bool Experts::trained() const {
@@ -168,32 +147,18 @@ void Experts::set_passes_on(bool passes_on) {
   norm_.set_passes_on(passes_on);
   gate_up_.set_passes_on(norm_.runs_back());
   down_.set_passes_on(gate_up_.runs_back() || router_.trained());
-  if (!shared_) return;
-  shared_->gate_up.set_passes_on(norm_.runs_back());
-  shared_->down.set_passes_on(shared_->gate_up.runs_back() || shared_->gate.trained());
-}
-
-void Experts::reserve_shared(BlockBuffers& buffers, const Common& common) {
-  Shared& s = *shared_;
-  s.gate_up.reserve(buffers, common);
-  s.down.reserve(buffers, common);
-  s.gated = buffers.matrix("activations/shared expert", 2 * s.width, Kept::activations);
-  s.made = buffers.matrix("activations/shared expert", hidden_, Kept::activations);
-  s.logits = buffers.floats("activations/router", 1, Kept::activations);
-  if (!common.options.training) return;
-  s.d_made = buffers.matrix("activations/experts' gradients", hidden_, Kept::never);
-  s.d_logits = buffers.matrix("activations/experts' gradients", 1, Kept::never);
+  if (shared_) shared_->set_passes_on(norm_.runs_back());
 }
 
 ops::Matrix Experts::normed(const Call& call) const {
-  return shared_ ? shared_->gate_up.input().values(call) : top(normed_, call.tokens);
+  return shared_ ? shared_->input(call) : top(normed_, call.tokens);
 }
 
 void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   const std::int64_t taken = shape_.taken;
   norm_.reserve(buffers);
   if (shared_) {
-    reserve_shared(buffers, common);
+    shared_->reserve(buffers, common);
   } else {
     normed_ = buffers.matrix("activations/experts' input", hidden_,
                              common.remakes_inputs() ? Kept::never : Kept::activations);
@@ -243,30 +208,25 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
 }
 
 std::size_t Experts::workspace(const Device& device, const Common& common) const {
-  const std::int64_t rows = common.options.max_tokens;
-  const auto product = [&](std::int64_t of, std::int64_t out, std::int64_t in, DType dtype, bool fp8) {
-    ops::Operand a{.dtype = common.dtype, .rows = of, .cols = in};
-    if (fp8) a = {.dtype = DType::e4m3, .rows = of, .cols = in, .scaling = ops::Scaling::whole_rows};
+  const std::size_t others =
+      std::max(router_.workspace(device, common), shared_ ? shared_->workspace(device, common) : 0);
+  if (common.options.training) {
+    return std::max({others, ops::add_load_workspace(device, shape_.count), norm_.workspace(device, common),
+                     gate_up_.workspace(device, common), down_.workspace(device, common)});
+  }
+  const std::int64_t rows = common.options.max_tokens * shape_.taken;
+  const auto product = [&](std::int64_t out, std::int64_t in) {
+    ops::Operand a{.dtype = common.dtype, .rows = rows, .cols = in};
+    if (common.recipe().rows())
+      a = {.dtype = DType::e4m3, .rows = rows, .cols = in, .scaling = ops::Scaling::whole_rows};
     ops::Operand b = a;
     b.rows = out;
-    return ops::gemm_workspace(
-        device,
-        {.a = a, .b = b, .d = {nullptr, dtype, of, out, out}, .fixed_order = common.options.fixed_order});
+    return ops::gemm_workspace(device, {.a = a,
+                                        .b = b,
+                                        .d = {nullptr, common.dtype, rows, out, out},
+                                        .fixed_order = common.options.fixed_order});
   };
-  const std::size_t of_shared =
-      shared_ ? std::max(shared_->gate_up.workspace(device, common), shared_->down.workspace(device, common))
-              : 0;
-  if (common.options.training) {
-    const ProductShape router{.rows = rows, .out = shape_.count, .in = hidden_, .pitch = shape_.count};
-    return std::max({product(rows, shape_.count, hidden_, DType::f32, false),
-                     ops::add_load_workspace(device, shape_.count), product_workspace(device, common, router),
-                     norm_.workspace(device, common), gate_up_.workspace(device, common),
-                     down_.workspace(device, common), of_shared});
-  }
-  const bool fp8 = common.recipe().rows();
-  return std::max({of_shared, product(rows, shape_.count, hidden_, DType::f32, false),
-                   product(rows * shape_.taken, 2 * shape_.width, hidden_, common.dtype, fp8),
-                   product(rows * shape_.taken, hidden_, shape_.width, common.dtype, fp8)});
+  return std::max({others, product(2 * shape_.width, hidden_), product(hidden_, shape_.width)});
 }
 
 std::vector<Operation> Experts::operations(std::int64_t tokens) const {
@@ -285,10 +245,7 @@ std::vector<Operation> Experts::operations(std::int64_t tokens) const {
   all.push_back(moves(OperationKind::activation, 3 * values * width, {1, 1, 1, 2}));
   if (gate_up_.runs_back()) all.push_back(moves_back(OperationKind::activation, 5 * values * width));
   append(all, down_.operations(rows, {}));
-  if (shared_) {
-    append(all, shared_->gate_up.operations(tokens, {0, 0, 0, 1}));
-    append(all, shared_->down.operations(tokens, {0, 0, 0, 1}));
-  }
+  if (shared_) append(all, shared_->operations(tokens));
   // Rows are gathered and put together again.
   all.push_back(moves(OperationKind::embedding, 4 * values * hidden, {0, 0, 0, 0}));
   if (down_.runs_back()) all.push_back(moves_back(OperationKind::embedding, 6 * values * hidden));
@@ -310,7 +267,7 @@ void Experts::pick(const Call& call) {
   const ProfileLabel label(call.stream, "router");
   const ops::Matrix logits{
       .data = logits_, .dtype = DType::f32, .rows = call.tokens, .cols = shape_.count, .ld = shape_.count};
-  multiply(call, operand_of(normed(call), {}), router_.in(call.parameters).front(), logits);
+  router_.forward(call, normed(call), logits_);
   ops::route(call.stream, {.logits = logits,
                            .taken = shape_.taken,
                            .normalised = shape_.normalised,
@@ -451,56 +408,6 @@ void Experts::normalise(const Call& call, const NormInput& before, const ops::Qu
   norm_.forward(call, before, {.values = normed(call), .quantize = quantize});
 }
 
-void Experts::activate_shared(const Call& call) {
-  LinearInput& activated = shared_->down.input();
-  const Wanted wanted = activated.wanted(call, WriteOrder::any);
-  ops::gated_activation(call.stream, {.gate_up = top(shared_->gated, call.tokens),
-                                      .activation = activation_,
-                                      .out = wanted.values,
-                                      .quantize = wanted.quantize});
-  activated.written(call, WriteOrder::any);
-}
-
-void Experts::compute_shared(const Call& call) {
-  const ProfileLabel label(call.stream, "shared expert");
-  Shared& s = *shared_;
-  s.gate_up.input().values_written(call);
-  s.gate_up.forward(call, top(s.gated, call.tokens));
-  activate_shared(call);
-  s.down.forward(call, top(s.made, call.tokens));
-  multiply(call, operand_of(normed(call), {}), s.gate.in(call.parameters).front(),
-           {s.logits, DType::f32, call.tokens, 1, 1});
-}
-
-void Experts::backward_shared(const Call& call, const ops::Matrix& d_normed) {
-  const ProfileLabel label(call.stream, "shared expert");
-  Shared& s = *shared_;
-  const Common& common = call.common;
-  const ops::Matrix gated = top(s.gated, call.tokens), d_made = top(s.d_made, call.tokens);
-  const ops::Matrix d_logits = top(s.d_logits, call.tokens);
-  if (common.remakes_inputs()) activate_shared(call.again(Readers::backward));
-  ops::gated_rows_backward(call.stream, {.logits = s.logits,
-                                         .x = top(s.made, call.tokens),
-                                         .d_out = top(common.scratch.gradient, call.tokens),
-                                         .d_x = d_made,
-                                         .d_logits = d_logits});
-  const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, s.width);
-  s.down.backward(call, d_made, s.down.gradient_written(call, d_made), d_activated);
-  if (s.gate_up.runs_back()) {
-    const Wanted wanted = s.gate_up.wanted_gradient(call, gated);
-    ops::gated_activation_backward(call.stream, {.gate_up = gated,
-                                                 .d_out = d_activated,
-                                                 .activation = activation_,
-                                                 .d_gate_up = wanted.values,
-                                                 .quantize = wanted.quantize});
-    const auto operands = s.gate_up.gradient_written(call, gated);
-    // The operand of the input's values may have been written over in the scratch.
-    if (common.remakes_inputs()) s.gate_up.input().values_written(call.again(Readers::backward));
-    s.gate_up.backward(call, gated, operands, d_normed);
-  }
-  router_products(call, s.gate, d_logits, d_normed);
-}
-
 void Experts::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                       const ops::Matrix& after) {
   const Way way = way_of(call);
@@ -510,7 +417,7 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
     std::ranges::fill(host_begins_, 0);
     return;
   }
-  if (shared_) compute_shared(call);
+  if (shared_) shared_->compute(call);
   pick(call);
   compute(call, way);
   if (call.pass.recompute) return;
@@ -521,10 +428,7 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
                                    .weights = weights_,
                                    .addend = sums_ ? ops::Matrix{} : stream,
                                    .out = made});
-  if (shared_)
-    ops::gated_rows(
-        call.stream,
-        {.logits = shared_->logits, .x = top(shared_->made, call.tokens), .addend = made, .out = made});
+  if (shared_) shared_->add_to(call, made);
   if (sums_) reduce_partial(call, "experts", made);
 }
 
@@ -571,24 +475,7 @@ void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {
                                     .d_weights = d_weights_,
                                     .d_probabilities = call.common.scratch.load.d_probabilities,
                                     .d_logits = d_logits});
-  router_products(call, router_, d_logits, d_normed);
-}
-
-void Experts::router_products(const Call& call, const MatrixHandle& weight, const ops::Matrix& d_logits,
-                              const ops::Matrix& d_normed) const {
-  const auto product = [&](ops::Product kind, const ops::Operand& b, const ops::Matrix& d, bool adds) {
-    ops::gemm(call.stream, {.product = kind,
-                            .a = operand_of(d_logits, {}),
-                            .b = b,
-                            .d = d,
-                            .accumulate = adds,
-                            .fixed_order = call.common.options.fixed_order,
-                            .workspace = call.common.scratch.workspace});
-  };
-  const ops::Matrix& d_weight = weight.in(*call.gradients);
-  if (d_weight.data != nullptr)
-    product(ops::Product::wgrad, operand_of(normed(call), {}), d_weight, !weight.overwrites(*call.gradients));
-  if (norm_.runs_back()) product(ops::Product::dgrad, weight.in(call.parameters).front(), d_normed, true);
+  router_.backward(call, normed(call), d_logits, d_normed, norm_.runs_back());
 }
 
 void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
@@ -598,8 +485,8 @@ void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::Q
   }
   // The parts of the gradient of the normed stream are added up here.
   const ops::Matrix d_normed = top(call.common.scratch.delta, call.tokens);
-  const bool shared_back = shared_ && (shared_->down.runs_back() || shared_->gate.trained());
-  if (shared_back) backward_shared(call, d_normed);
+  const bool shared_back = shared_ && shared_->runs_back();
+  if (shared_back) shared_->backward(call, d_normed, norm_.runs_back());
   if (norm_.runs_back() && !shared_back)
     call.stream.device().zero(call.stream, d_normed.data,
                               bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "layers/mlp.h"
+#include "layers/shared_expert.h"
+#include "layers/token_gate.h"
 #include "octet/ops/grouped_gemm.h"
 
 namespace octet::model {
@@ -15,8 +17,6 @@ namespace octet::model {
 /// read this on the device if they exist. Otherwise the host waits for it, and enqueues GEMMs of all experts
 /// (expert_gemm.h) or of each one. The router is in the compute dtype, its softmax in fp32. If layers are
 /// split among ranks, each rank has a part of every expert's width and the whole router.
-///
-/// An expert that every token takes (ExpertShape::shared) is a gated MLP of linear layers.
 ///
 /// Backward keeps the normed stream, gate and up, and the routing; it makes the inputs of both GEMMs again.
 class Experts final : public Mlp {
@@ -31,7 +31,7 @@ class Experts final : public Mlp {
   std::vector<const Linear*> linears() const override;
   bool trained() const override;
   void set_passes_on(bool passes_on) override;
-  bool runs_back() const override { return down_.runs_back() || (shared_ && shared_->down.runs_back()); }
+  bool runs_back() const override { return down_.runs_back() || (shared_ && shared_->runs_back()); }
   void reserve(BlockBuffers& buffers, const Common& common) override;
   std::size_t workspace(const Device& device, const Common& common) const override;
   std::vector<Operation> operations(std::int64_t tokens) const override;
@@ -49,25 +49,7 @@ class Experts final : public Mlp {
   /// their numbers, or as gathered before.
   enum class Way { each, by_number, gathered };
   Way way_of(const Call& call) const;
-  /// An expert that every token takes.
-  struct Shared {
-    MatrixHandle gate;     ///< [1, hidden]
-    Linear gate_up, down;  ///< their names: "shared_gate_up", "shared_down"
-    std::int64_t width;
-    ops::Matrix gated;        ///< [tokens, 2 * width]
-    ops::Matrix made;         ///< [tokens, hidden]
-    float* logits = nullptr;  ///< [tokens]
-    ops::Matrix d_made, d_logits;
-    bool trained() const { return gate.trained() || gate_up.trained() || down.trained(); }
-  };
-  static Shared make_shared(GroupBuilder& group, const Architecture& a);
-  void reserve_shared(BlockBuffers& buffers, const Common& common);
   ops::Matrix normed(const Call& call) const;
-  /// Computes the shared expert, without adding it.
-  void compute_shared(const Call& call);
-  void activate_shared(const Call& call);
-  /// Gradients of its tensors, and into `d_normed` that of its input.
-  void backward_shared(const Call& call, const ops::Matrix& d_normed);
   void normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize);
   /// Sends all tokens to experts.
   void pick(const Call& call);
@@ -84,9 +66,6 @@ class Experts final : public Mlp {
   void backward_gate_up(const Call& call);
   /// Gradients of the router and, into `d_normed`, of its input.
   void backward_router(const Call& call, const ops::Matrix& d_normed);
-  /// From the gradient of logits: that of the weight, and its product with the weight added to `d_normed`.
-  void router_products(const Call& call, const MatrixHandle& weight, const ops::Matrix& d_logits,
-                       const ops::Matrix& d_normed) const;
   /// The two products as grouped ones.
   ops::GroupedGemmArgs gate_up_of(const Call& call, Way way) const;
   ops::GroupedGemmArgs down_of(const Call& call) const;
@@ -100,10 +79,10 @@ class Experts final : public Mlp {
   std::int64_t hidden_;
   ops::Activation activation_;
   Norm norm_;
-  MatrixHandle router_;  ///< [count, hidden]
-  Linear gate_up_;       ///< [count * 2 * width, hidden]: of each expert gate, then up
-  Linear down_;          ///< [count * hidden, width]
-  std::optional<Shared> shared_;
+  TokenGate router_;  ///< [count, hidden]
+  Linear gate_up_;    ///< [count * 2 * width, hidden]: of each expert gate, then up
+  Linear down_;       ///< [count * hidden, width]
+  std::optional<SharedExpert> shared_;
 
   ops::Matrix normed_;          ///< [tokens, hidden]
   ops::Matrix made_;            ///< [tokens * taken, hidden]: rows by expert, inputs and outputs

@@ -200,7 +200,7 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
 
 void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                              const ops::Matrix& out) const {
-  const bool together = weight_.forward_experts(call, x, rows.begins, out);
+  const bool together = weight_.multiply_rows_of_experts(call, ops::Product::forward, x, rows.begins, out);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
@@ -214,7 +214,8 @@ void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops
 void Linear::experts_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
                                     const ops::Matrix& d_x) const {
   if (!passes_on_) return;
-  const bool together = weight_.backward_experts(call, d_output, rows.begins, d_x);
+  const bool together =
+      weight_.multiply_rows_of_experts(call, ops::Product::dgrad, d_output, rows.begins, d_x);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(d_output, begin, count), to = rows_from(d_x, begin, count);

@@ -121,26 +121,15 @@ bool Weight::multiply_experts(const Call& call, const ops::ExpertGemmArgs& args)
   return true;
 }
 
-bool Weight::forward_experts(const Call& call, const ops::Matrix& x, const std::int32_t* begins,
-                             const ops::Matrix& out) const {
+bool Weight::multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Matrix& a,
+                                      const std::int32_t* begins, const ops::Matrix& d) const {
   const ops::Operand& all = stored(call);
-  return multiply_experts(call, {.product = ops::Product::forward,
-                                 .a = x,
+  return multiply_experts(call, {.product = product,
+                                 .a = a,
                                  .b = {all.data, all.dtype, all.rows, all.cols, all.cols},
                                  .count = experts_,
                                  .begins = begins,
-                                 .d = out});
-}
-
-bool Weight::backward_experts(const Call& call, const ops::Matrix& d_y, const std::int32_t* begins,
-                              const ops::Matrix& d_x) const {
-  const ops::Operand& all = stored(call);
-  return multiply_experts(call, {.product = ops::Product::dgrad,
-                                 .a = d_y,
-                                 .b = {all.data, all.dtype, all.rows, all.cols, all.cols},
-                                 .count = experts_,
-                                 .begins = begins,
-                                 .d = d_x});
+                                 .d = d});
 }
 
 bool Weight::add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,

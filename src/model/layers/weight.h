@@ -54,13 +54,10 @@ class Weight {
   // False, and nothing is enqueued, if the device has no such kernel for them, or the recipe multiplies in
   // FP8 or wants one order of sums.
 
-  /// out[r] = x[r] · Wᵀ, with the matrix of the row's expert. `begins`: on the device, the first row of each
-  /// expert.
-  bool forward_experts(const Call& call, const ops::Matrix& x, const std::int32_t* begins,
-                       const ops::Matrix& out) const;
-  /// d_x[r] = d_y[r] · W.
-  bool backward_experts(const Call& call, const ops::Matrix& d_y, const std::int32_t* begins,
-                        const ops::Matrix& d_x) const;
+  /// forward: d[r] = a[r] · Wᵀ, dgrad: d[r] = a[r] · W, with the matrix of the row's expert. `begins`: on the
+  /// device, the first row of each expert.
+  bool multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Matrix& a,
+                                const std::int32_t* begins, const ops::Matrix& d) const;
   /// Adds to the gradients of all experts, or overwrites them. The gradient is wanted.
   bool add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,
                                 const std::int32_t* begins) const;

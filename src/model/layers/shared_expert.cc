@@ -1,0 +1,109 @@
+#include "layers/shared_expert.h"
+
+#include <algorithm>
+
+#include "octet/device/profile.h"
+#include "octet/ops/gated_activation.h"
+#include "octet/ops/routing.h"
+
+namespace octet::model {
+
+SharedExpert::SharedExpert(GroupBuilder& group, const Architecture& a)
+    : hidden_(a.hidden),
+      width_(piece_of(kEven, a.experts.shared, a.share).count),
+      activation_(a.activation),
+      gate_(group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
+                         {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true})),
+      gate_up_(group, {.name = "shared_gate_up",
+                       .title = "shared expert's gate, up",
+                       .inputs = a.hidden,
+                       .modules = {{"mlp.shared_expert.gate_proj", a.experts.shared, kEven},
+                                   {"mlp.shared_expert.up_proj", a.experts.shared, kEven}},
+                       .init_std = a.initializer_range,
+                       .kept_values = true}),
+      down_(group, {.name = "shared_down",
+                    .title = "shared expert's down",
+                    .inputs = a.experts.shared,
+                    .modules = {{"mlp.shared_expert.down_proj", a.hidden}},
+                    .init_std = a.initializer_range,
+                    .inputs_split = kEven}) {}
+
+void SharedExpert::set_passes_on(bool passes_on) {
+  gate_up_.set_passes_on(passes_on);
+  down_.set_passes_on(gate_up_.runs_back() || gate_.trained());
+}
+
+void SharedExpert::reserve(BlockBuffers& buffers, const Common& common) {
+  gate_up_.reserve(buffers, common);
+  down_.reserve(buffers, common);
+  gated_ = buffers.matrix("activations/shared expert", 2 * width_, Kept::activations);
+  made_ = buffers.matrix("activations/shared expert", hidden_, Kept::activations);
+  logits_ = buffers.floats("activations/router", 1, Kept::activations);
+  if (!common.options.training) return;
+  d_made_ = buffers.matrix("activations/experts' gradients", hidden_, Kept::never);
+  d_logits_ = buffers.matrix("activations/experts' gradients", 1, Kept::never);
+}
+
+std::size_t SharedExpert::workspace(const Device& device, const Common& common) const {
+  return std::max(
+      {gate_.workspace(device, common), gate_up_.workspace(device, common), down_.workspace(device, common)});
+}
+
+std::vector<Operation> SharedExpert::operations(std::int64_t tokens) const {
+  std::vector<Operation> all = gate_up_.operations(tokens, {0, 0, 0, 1});
+  append(all, down_.operations(tokens, {0, 0, 0, 1}));
+  return all;
+}
+
+void SharedExpert::activate(const Call& call) {
+  LinearInput& activated = down_.input();
+  const Wanted wanted = activated.wanted(call, WriteOrder::any);
+  ops::gated_activation(call.stream, {.gate_up = top(gated_, call.tokens),
+                                      .activation = activation_,
+                                      .out = wanted.values,
+                                      .quantize = wanted.quantize});
+  activated.written(call, WriteOrder::any);
+}
+
+void SharedExpert::compute(const Call& call) {
+  const ProfileLabel label(call.stream, "shared expert");
+  gate_up_.input().values_written(call);
+  gate_up_.forward(call, top(gated_, call.tokens));
+  activate(call);
+  down_.forward(call, top(made_, call.tokens));
+  gate_.forward(call, input(call), logits_);
+}
+
+void SharedExpert::add_to(const Call& call, const ops::Matrix& sum) const {
+  ops::gated_rows(call.stream, {.logits = logits_, .x = top(made_, call.tokens), .addend = sum, .out = sum});
+}
+
+void SharedExpert::backward(const Call& call, const ops::Matrix& d_input, bool passes_on) {
+  const ProfileLabel label(call.stream, "shared expert");
+  const Common& common = call.common;
+  const ops::Matrix gated = top(gated_, call.tokens), d_made = top(d_made_, call.tokens);
+  const ops::Matrix d_logits = top(d_logits_, call.tokens);
+  if (common.remakes_inputs()) activate(call.again(Readers::backward));
+  ops::gated_rows_backward(call.stream, {.logits = logits_,
+                                         .x = top(made_, call.tokens),
+                                         .d_out = top(common.scratch.gradient, call.tokens),
+                                         .d_x = d_made,
+                                         .d_logits = d_logits});
+  const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, width_);
+  down_.backward(call, d_made, down_.gradient_written(call, d_made), d_activated);
+  if (gate_up_.runs_back()) {
+    const Wanted wanted = gate_up_.wanted_gradient(call, gated);
+    ops::gated_activation_backward(call.stream, {.gate_up = gated,
+                                                 .d_out = d_activated,
+                                                 .activation = activation_,
+                                                 .d_gate_up = wanted.values,
+                                                 .quantize = wanted.quantize});
+    const auto operands = gate_up_.gradient_written(call, gated);
+    // The operand of the input's values may have been written over in the scratch.
+    if (common.remakes_inputs()) gate_up_.input().values_written(call.again(Readers::backward));
+    gate_up_.backward(call, gated, operands, d_input);
+  }
+  gate_.backward(call, input(call), d_logits, d_input, passes_on);
+}
+
+}  // namespace octet::model

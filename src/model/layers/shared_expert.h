@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layers/linear.h"
+#include "layers/token_gate.h"
+
+namespace octet::model {
+
+/// The expert of a mixture that every token takes (ExpertShape::shared): a gated MLP of linear layers. Its
+/// output is multiplied by the sigmoid of a logit per token.
+class SharedExpert {
+ public:
+  SharedExpert(GroupBuilder& group, const Architecture& architecture);
+
+  /// "shared_gate_up", "shared_down"
+  Linear& gate_up() { return gate_up_; }
+  const Linear& gate_up() const { return gate_up_; }
+  Linear& down() { return down_; }
+  const Linear& down() const { return down_; }
+  bool trained() const { return gate_.trained() || gate_up_.trained() || down_.trained(); }
+  /// Whether backward has anything to do.
+  bool runs_back() const { return down_.runs_back() || gate_.trained(); }
+  void set_passes_on(bool passes_on);
+  void reserve(BlockBuffers& buffers, const Common& common);
+  std::size_t workspace(const Device& device, const Common& common) const;
+  std::vector<Operation> operations(std::int64_t tokens) const;
+
+  /// The input, [tokens, hidden]. The norm writes it, and no FP8 copy.
+  ops::Matrix input(const Call& call) const { return gate_up_.input().values(call); }
+  /// Computes the output and the logits from the input.
+  void compute(const Call& call);
+  /// sum += sigmoid(logits) * output.
+  void add_to(const Call& call, const ops::Matrix& sum) const;
+  /// From the gradient of the stream in the scratch: gradients of the tensors. Writes the gradient of the
+  /// input into `d_input` if `passes_on`.
+  void backward(const Call& call, const ops::Matrix& d_input, bool passes_on);
+
+ private:
+  void activate(const Call& call);
+
+  std::int64_t hidden_, width_;  ///< the width is that of the rank's share
+  ops::Activation activation_;
+  TokenGate gate_;
+  Linear gate_up_, down_;
+  ops::Matrix gated_;        ///< [tokens, 2 * width]
+  ops::Matrix made_;         ///< [tokens, hidden]
+  float* logits_ = nullptr;  ///< [tokens]
+  ops::Matrix d_made_, d_logits_;
+};
+
+}  // namespace octet::model
