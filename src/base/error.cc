@@ -27,14 +27,7 @@ Error::Error(Problem problem) : std::runtime_error(render(problem)), problem_(st
 
 std::optional<Problem> problem_of(const std::exception& exception) {
   if (const auto* error = dynamic_cast<const Error*>(&exception)) return error->problem();
-  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
-    const std::string limit = memory_limit();
-    return Problem{.what = "out of memory",
-                   .found = limit.empty() ? "" : "a limit of " + limit,
-                   .fix = limit.empty() ? "use fewer ranks on this node or a smaller model or batch"
-                                        : "raise the limit, or use a smaller model or batch",
-                   .code = code_without_memory()};
-  }
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) return without_memory("out of memory");
   const auto* refused = dynamic_cast<const std::system_error*>(&exception);
   if (refused != nullptr && refused->code() == std::errc::resource_unavailable_try_again) {
     return Problem{.what = "the system lets this process have no more threads or memory",

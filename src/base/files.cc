@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "octet/base/error.h"
+#include "octet/base/memory_room.h"
 
 namespace octet {
 namespace {
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int code,
                        const std::string& fix = "look at its rights and at the disk (df, dmesg)") {
+  if (code == ENOMEM) throw Error(without_memory(what, "", path));
   throw Error(
       {.what = what, .found = std::strerror(code), .where = path, .fix = fix, .code = exit_code_of(code)});
 }
@@ -124,6 +126,7 @@ std::string read_regular_file(const std::string& path, std::int64_t most) {
 ExitCode exit_code_of(int error) {
   static constexpr std::array kStorage{ENOSPC, EDQUOT, EFBIG, EROFS, EIO};
   static constexpr std::array kPath{ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, ENXIO};
+  if (error == ENOMEM) return code_without_memory();
   if (std::ranges::find(kStorage, error) != kStorage.end()) return ExitCode::storage;
   return std::ranges::find(kPath, error) != kPath.end() ? ExitCode::usage : ExitCode::failure;
 }

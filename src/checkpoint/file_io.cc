@@ -9,6 +9,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/memory_room.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -18,6 +19,7 @@ constexpr std::int64_t kLargestCall = 1 << 30;  ///< Linux moves at most 2 GiB -
 }  // namespace
 
 void file_error(const std::string& what, const std::string& path, int code) {
+  if (code == ENOMEM) throw Error(without_memory(what, "", path));
   std::string fix;
   if (code == ENOSPC || code == EDQUOT || code == EFBIG)
     fix = "free some disk space, raise the limit or write elsewhere";

@@ -64,9 +64,11 @@ void run_each(const ThreadRanksOptions& options, const Body& body) {
     body(errors, job, *device);
   };
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    threads.emplace_back([&, rank] { guarded(errors, [&] { run_rank(rank); }); });
-  }
+  guarded(errors, [&] {  // a rank that cannot start fails the others, which wait for it
+    for (int rank = 0; rank < options.ranks; ++rank) {
+      threads.emplace_back([&, rank] { guarded(errors, [&] { run_rank(rank); }); });
+    }
+  });
   for (auto& thread : threads) thread.join();
   errors.rethrow();
 }

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <system_error>
 #include <thread>
 
 #include "octet/base/error.h"
@@ -189,10 +190,15 @@ Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare
       parts.fail(std::current_exception());
     }
   };
-  std::vector<std::thread> pool;
-  for (int t = 1; t < threads; ++t) pool.emplace_back(work);
-  work();
-  for (auto& thread : pool) thread.join();
+  {
+    std::vector<std::jthread> pool;
+    try {
+      for (int t = 1; t < threads; ++t) pool.emplace_back(work);
+    } catch (const std::system_error&) {
+      // The system has no more threads. Those that run take all rows.
+    }
+    work();
+  }
   Encoded all = parts.take();
   require_mapped_files(FileSizes::always);
   if (all.counts.broken > share.max_broken) throw too_many_broken(all.counts, share.max_broken);

@@ -255,7 +255,7 @@ const std::string short_bench = "bench tiny steps=1 warmup=0 cutoff_len=8 device
 TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
   const TemporaryFolder folder("threads");
   const auto refused = [&](const std::string& limit, int np, const std::string& command,
-                           const std::vector<std::string>& says) {
+                           const std::vector<std::string>& says, int code = 1) {
     SCOPED_TRACE(limit + ", np " + std::to_string(np));
     const std::string launch =
         np == 1 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ";
@@ -263,14 +263,14 @@ TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
     const Outcome run = shell(limit + launch + OCTET_TRAINER " " + command);
     Wrong wrong{.says = {"the system does not let this process start the threads that it computes with",
                          "to do:    compute with fewer threads (OMP_NUM_THREADS="},
-                .code = 1};
+                .code = code};
     wrong.says.insert(wrong.says.end(), says.begin(), says.end());
     expect_refusal(run, wrong, folder.path(), start);
     EXPECT_EQ(run.err.find("libgomp"), std::string::npos) << run.err;
   };
   for (const int np : {1, 2}) {
     refused("export OMP_NUM_THREADS=1000; ulimit -v 1200000; ", np, Task::get().train(folder / "run"),
-            {"1000 threads, as OMP_NUM_THREADS says, with ", "ulimit -v 1200000"});
+            {"1000 threads, as OMP_NUM_THREADS says, with ", "ulimit -v 1200000"}, 64);
     EXPECT_FALSE(fs::exists(folder / "run"));
   }
   // Ranks that could have their threads one after the other, and not at once.

@@ -8,6 +8,7 @@
 #include "comm/ranks.h"
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
+#include "support/limited_memory.h"
 
 namespace octet::comm::broken_step_test {
 namespace {
@@ -41,6 +42,22 @@ TEST(BrokenStep, EndsAllRanks) {
     EXPECT_EQ(ended_by("", carrier).what, "");
   }
 }
+
+#ifdef OCTET_TEST_LIMITED_MEMORY
+TEST(RanksAsThreads, OneThatCannotStartEndsAll) {
+  const test::LimitedMemory limit(std::size_t{100} << 20);
+  EXPECT_THROW(
+      run_ranks_as_threads({.ranks = 20},
+                           [](Job&, Collectives& c, Device&) {
+                             Values<float> values(20 * 64, 1.0f);
+                             c.reduce_scatter(
+                                 c.reduce_stream(),
+                                 {.from = values.data(), .to = values.data() + c.rank() * 64, .count = 64});
+                             c.reduce_stream().synchronize();
+                           }),
+      std::exception);
+}
+#endif
 
 TEST(BrokenStep, RefusesWhatIsNoFailure) {
   for (const char* text : {"gpu", "gpu:", "gpu:0", "gpu:-1", "gpu:x", "disk:3", ":3", "memory:3x"}) {

@@ -11,6 +11,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/data/encode.h"
+#include "support/limited_memory.h"
 #include "support/temporary_folder.h"
 
 namespace octet::data::rows_test {
@@ -501,6 +502,18 @@ TEST_F(Mixes, ManyRowsComeOnceAndInTheirOrderHoweverManyThreadsTakeThem) {
     EXPECT_THROW(rows_of({.last_row = 1100, .threads = threads, .max_broken = 0}), Error);
   }
 }
+
+#ifdef OCTET_TEST_LIMITED_MEMORY
+TEST_F(Mixes, FewerThreadsTakeAllRowsIfTheSystemStartsNoMore) {
+  constexpr int kThreads = 12, kRows = 256 * kThreads;
+  std::string text;
+  for (int i = 0; i < kRows; ++i) text += "{\"text\":\"ab\"}\n";
+  write("many.jsonl", text);
+  const RowMix mix(open_datasets({.dataset = {"many.jsonl"}, .dataset_dir = folder_}), {});
+  const test::LimitedMemory limit(std::size_t{40} << 20);  // four stacks of 8 MiB
+  EXPECT_EQ(encode_rows(mix, Letters(), {.last_row = kRows, .threads = kThreads}).documents(), kRows);
+}
+#endif
 
 TEST_F(Mixes, AnyShareOfTheRowsIsTheSameWhoeverTakesIt) {
   const RowMix mix(sources_, {.strategy = "interleave_over", .weights = {3, 1, 2}});

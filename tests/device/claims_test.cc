@@ -8,6 +8,7 @@
 
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "support/limited_memory.h"
 
 namespace octet::claims_test {
 namespace {
@@ -83,6 +84,18 @@ TEST(Claims, EachThreadHasHelpersOfItsOwn) {
   for (std::thread& rank : ranks) rank.join();
   EXPECT_EQ(sums, std::vector<std::int64_t>(3, 500 * 36));
 }
+
+#ifdef OCTET_TEST_LIMITED_MEMORY
+TEST(Claims, PiecesAreDoneIfTheSystemStartsFewerHelpers) {
+  std::thread([] {  // a new thread, since helpers belong to the thread that calls
+    cpu::set_op_threads(64);
+    const test::LimitedMemory limit(std::size_t{80} << 20);  // nine stacks of 8 MiB
+    for (const int count : {2, 100})
+      EXPECT_EQ(done(count, 64), std::vector<int>(static_cast<std::size_t>(count), 1));
+  })
+      .join();
+}
+#endif
 
 TEST(Claims, APieceMayShareItsOwnWork) {
   cpu::set_op_threads(2);

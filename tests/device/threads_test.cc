@@ -1,7 +1,6 @@
 #include "octet/device/threads.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "support/limited_memory.h"
 
 namespace octet::threads_test {
 namespace {
@@ -98,31 +98,11 @@ TEST_F(OpenMpVariables, ThreadsOfATrialAreThereAtOnceAndGoneAfterIt) {
   EXPECT_EQ(threads_when(is_as_before), before);
 }
 
-#if !defined(__SANITIZE_THREAD__) && \
-    !defined(__SANITIZE_ADDRESS__)  // which take memory of their own for each
-/// While this lives the process may have so much memory more.
-class Room {
- public:
-  explicit Room(std::size_t bytes) {
-    std::size_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    getrlimit(RLIMIT_AS, &before_);
-    const rlimit less{.rlim_cur = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)) + bytes,
-                      .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_AS, &less);
-  }
-  ~Room() { setrlimit(RLIMIT_AS, &before_); }
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
-
- private:
-  rlimit before_{};
-};
-
+#ifdef OCTET_TEST_LIMITED_MEMORY
 TEST_F(OpenMpVariables, ThreadsThatCannotBeStartedAreAnErrorWithWhatToDo) {
   const int before = settled_threads();
   ::setenv("OMP_NUM_THREADS", "200", 1);
-  const Room room(std::size_t{100} << 20);
+  const test::LimitedMemory limit(std::size_t{100} << 20);
   try {
     const cpu::ThreadTrial trial(200);
     ADD_FAILURE() << "200 stacks have no room";
@@ -131,7 +111,7 @@ TEST_F(OpenMpVariables, ThreadsThatCannotBeStartedAreAnErrorWithWhatToDo) {
     for (const char* piece : {"200 threads, as OMP_NUM_THREADS says", "of stack each", ", then: ",
                               "ulimit -v ", "to do:    compute with fewer threads (OMP_NUM_THREADS="})
       EXPECT_NE(text.find(piece), std::string::npos) << piece << "\n" << text;
-    EXPECT_EQ(e.code(), ExitCode::failure);
+    EXPECT_EQ(e.code(), ExitCode::usage);
   }
   EXPECT_EQ(threads_when([before](int threads) { return threads == before; }), before);
   ::setenv("OMP_STACKSIZE", "64", 1);  // kilobytes

@@ -17,6 +17,10 @@ void require_memory_for(const char* what, std::size_t bytes);
 /// none.
 std::string memory_limit();
 
+/// Returns the error of a lack of memory: the limit of memory_limit() as `found`, if there is one, what to do,
+/// and code_without_memory(). `what`: "cannot map a file"; `expected` and `where` may be empty.
+Problem without_memory(std::string what, std::string expected = "", std::string where = "");
+
 /// Returns the exit code of a lack of memory: usage under a memory_limit(), since the same start fails again;
 /// else failure.
 ExitCode code_without_memory();

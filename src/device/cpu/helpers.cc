@@ -39,8 +39,13 @@ bool spin_until(const Done& done) {
 /// a claim, and a round ends only when what was claimed is done.
 class Helpers {
  public:
-  explicit Helpers(int count) {
-    for (int who = 1; who <= count; ++who) threads_.emplace_back([this, who] { serve(who); });
+  /// Starts `count` threads, or as many as the system gives.
+  explicit Helpers(int count) : wanted_(count) {
+    try {
+      for (int who = 1; who <= count; ++who) threads_.emplace_back([this, who] { serve(who); });
+    } catch (const std::system_error&) {
+      // The caller of run() and the threads that started take all pieces.
+    }
   }
   ~Helpers() {
     closing_.store(true);
@@ -50,7 +55,7 @@ class Helpers {
   Helpers(const Helpers&) = delete;
   Helpers& operator=(const Helpers&) = delete;
 
-  int count() const { return static_cast<int>(threads_.size()); }
+  int wanted() const { return wanted_; }
 
   void run(const Pieces& pieces) {
     pieces_ = &pieces;
@@ -99,6 +104,7 @@ class Helpers {
     }
   }
 
+  const int wanted_;
   const Pieces* pieces_ = nullptr;
   std::uint64_t round_ = 0;                   ///< in the upper half
   std::atomic<std::uint64_t> unclaimed_ = 0;  ///< pieces, in the lower half, and the round
@@ -126,7 +132,7 @@ void share(const Pieces& pieces) {
     return;
   }
   thread_local std::unique_ptr<Helpers> mine;
-  if (mine == nullptr || mine->count() != helpers) {
+  if (mine == nullptr || mine->wanted() != helpers) {
     mine.reset();
     mine = std::make_unique<Helpers>(helpers);
   }

@@ -19,6 +19,7 @@
 #include "cpu/machine.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
+#include "octet/base/memory_room.h"
 #include "octet/base/strings.h"
 #include "octet/device/cpu.h"
 
@@ -140,7 +141,8 @@ ThreadTrial::ThreadTrial(int threads) : before_(threads_now()) {
                         (limits.empty() ? "" : "; limits: " + limits),
                .fix = "compute with fewer threads (OMP_NUM_THREADS=" + std::to_string(fewer) +
                       "), use fewer ranks on this node, or raise the limit: of processes and threads (ulimit "
-                      "-u), of memory (ulimit -v), or of the container or job (pids.max)"});
+                      "-u), of memory (ulimit -v), or of the container or job (pids.max)",
+               .code = code_without_memory()});
 }
 
 ThreadTrial::~ThreadTrial() {
