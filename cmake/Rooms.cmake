@@ -36,7 +36,7 @@ endif()
 set(OCTET_ROOMS_WITH_CUDA device ops comm)
 
 # The rooms with loops over values, bytes or text. The others call them, and -O1 compiles a third faster.
-set(OCTET_HOT_ROOMS device ops comm optim text)
+set(OCTET_HOT_ROOMS base device ops comm optim text data checkpoint)
 
 # octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
 # EXPORTS: rooms that its public headers include, which whoever links it then sees too.
@@ -65,7 +65,7 @@ function(octet_room name)
       target_compile_options(octet_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     endif()
     if(OCTET_UNITY)
-      set_target_properties(octet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${OCTET_UNITY_BATCH})
+      set_target_properties(octet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
       # GCC treats an included source as a header and warns of types without linkage in it.
       target_compile_options(octet_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     endif()

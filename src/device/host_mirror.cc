@@ -9,7 +9,7 @@
 namespace octet {
 
 namespace {
-constexpr std::size_t alignment = 64;
+constexpr std::size_t kMirrorAlignment = 64;
 }
 
 Stream& HostMirror::stream() {
@@ -22,7 +22,7 @@ std::size_t HostMirror::bytes_for(const std::vector<TensorSlice>& slices, const 
   for (const TensorSlice& slice : slices) {
     if (device.host_reaches(slice.data)) continue;
     const std::size_t size = static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);
-    bytes += (size + alignment - 1) / alignment * alignment;
+    bytes += (size + kMirrorAlignment - 1) / kMirrorAlignment * kMirrorAlignment;
   }
   return bytes;
 }
@@ -45,7 +45,7 @@ std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
     } else {  // what lies between its rows belongs to others
       each_run(slice, [&](std::int64_t, std::int64_t count, void* data) { add(data, count); });
     }
-    bytes = (bytes + alignment - 1) / alignment * alignment;
+    bytes = (bytes + kMirrorAlignment - 1) / kMirrorAlignment * kMirrorAlignment;
   }
   try {
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);

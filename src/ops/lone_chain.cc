@@ -16,7 +16,7 @@ void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms);
 
 namespace {
 
-bool refused() {
+bool refuses_chains() {
   const char* wish = environment_variable("OCTETRUN_LONE_CHAIN");
   return wish != nullptr && std::strcmp(wish, "never") == 0;
 }
@@ -33,7 +33,7 @@ bool follow_each_other(std::span<const LoneGemmArgs> gemms) {
 }  // namespace
 
 bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
-  if (gemms.size() < 2 || gemms.size() > kLoneChain || refused()) return false;
+  if (gemms.size() < 2 || gemms.size() > kLoneChain || refuses_chains()) return false;
   const auto taken = [&](const LoneGemmArgs& a) { return has_lone_gemm(device, a); };
   if (!std::ranges::all_of(gemms, taken) || !follow_each_other(gemms)) return false;
 #ifdef OCTET_HAVE_CUDA

@@ -12,7 +12,7 @@ namespace octet::optim {
 namespace {
 
 constexpr double kPi = std::numbers::pi;
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 /// Steps are read from doubles and multiplied by nothing larger than themselves.
 constexpr double kMostSteps = 9007199254740992.0;
 
@@ -180,7 +180,7 @@ void Schedule::read_min_lr() {
 void Schedule::read_polynomial() {
   const double peak = options_.learning_rate;
   allow({"lr_end", "power"});
-  const double last = number("lr_end", 1e-7, 0, kInfinity);
+  const double last = number("lr_end", 1e-7, 0, kNoLimit);
   if (!(peak > last)) {
     refuse("the last rate is not below the first one", "lr_end below learning_rate " + to_text(peak),
            to_text(last), "lr_scheduler_kwargs.lr_end");
@@ -215,11 +215,11 @@ void Schedule::read_plateau() {
   plateau.mode = word("mode", {"min", "max"});
   plateau.factor = number("factor", plateau.factor, 0, std::nextafter(1.0, 0.0));
   plateau.patience = steps("patience", plateau.patience);
-  plateau.threshold = number("threshold", plateau.threshold, 0, kInfinity);
+  plateau.threshold = number("threshold", plateau.threshold, 0, kNoLimit);
   plateau.threshold_mode = word("threshold_mode", {"rel", "abs"});
   plateau.cooldown = steps("cooldown", plateau.cooldown);
-  plateau.min_lr = number("min_lr", plateau.min_lr, 0, kInfinity);
-  plateau.eps = number("eps", plateau.eps, 0, kInfinity);
+  plateau.min_lr = number("min_lr", plateau.min_lr, 0, kNoLimit);
+  plateau.eps = number("eps", plateau.eps, 0, kNoLimit);
   plateau_.emplace(options_.learning_rate, plateau);
 }
 
