@@ -40,7 +40,7 @@ build() {
   local kind=$1 preset=$2 log=$folder/$1.log quickly=(-DOCTET_UNITY_TESTS=OFF)
   shift 2
   # Where tests are few, compiling takes most of the time: optimising what sanitizers add is half of that or more.
-  $small && quickly=(-DOCTET_UNITY_TESTS=ON
+  $small && quickly=(-DOCTET_UNITY=ON -DOCTET_UNITY_TESTS=ON
     "-DCMAKE_CXX_FLAGS_SANITIZED=-O0 -g1 -fno-omit-frame-pointer")
   {
     cmake --preset "$preset" -S "$source" -B "$folder/$kind" "${quickly[@]}" && ninja -C "$folder/$kind" -j "$jobs" "$@"
