@@ -264,7 +264,7 @@ void require_listed(const EnvironmentVariable& variable, const std::string& text
   if (text.empty() || words.empty() || std::ranges::find(words, text) != words.end()) return;
   std::string expected = variable.values;
   std::erase(expected, '`');
-  throw Error({.what = std::string("the environment variable ") + variable.name + " says what it cannot",
+  throw Error({.what = std::string("the environment variable ") + variable.name + " has an invalid value",
                .expected = expected,
                .found = std::string(variable.name) + "=" + text,
                .where = "environment",
@@ -282,11 +282,11 @@ void require_number(const EnvironmentVariable& variable, const std::string& text
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = seconds || number == std::floor(number);
   if (error == std::errc() && end == text.data() + text.size() && number >= least && whole) return;
-  throw Error({.what = std::string("the environment variable ") + variable.name + " says what it cannot",
+  throw Error({.what = std::string("the environment variable ") + variable.name + " has an invalid value",
                .expected = variable.values,
                .found = std::string(variable.name) + "=" + text,
                .where = "environment",
-               .fix = "set it to such a number, or unset it",
+               .fix = "set it to a number in this range, or unset it",
                .code = ExitCode::usage});
 }
 

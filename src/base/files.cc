@@ -53,13 +53,12 @@ int open_regular(const std::string& path, struct stat& st) {
   if (fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
   if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
   ::close(fd);
-  throw Error(
-      {.what = "this is no file with contents",
-       .expected = "a regular file",
-       .found = kind_of(st.st_mode),
-       .where = path,
-       .fix = "name a file; what is read twice, such as the output of a command, is written into one first",
-       .code = ExitCode::usage});
+  throw Error({.what = "this is not a regular file",
+               .expected = "a regular file",
+               .found = kind_of(st.st_mode),
+               .where = path,
+               .fix = "name a regular file; write the output of a command into a file first",
+               .code = ExitCode::usage});
 }
 
 std::string read_all(int fd, const std::string& path, std::int64_t expected) {
@@ -113,11 +112,11 @@ std::string read_regular_file(const std::string& path, std::int64_t most) {
   struct stat st {};
   const Descriptor file(open_regular(path, st));
   if (st.st_size > most) {
-    throw Error({.what = "a file is larger than it can be",
+    throw Error({.what = "a file is too large",
                  .expected = "at most " + std::to_string(most) + " bytes",
                  .found = std::to_string(st.st_size) + " bytes",
                  .where = path,
-                 .fix = "look whether it is the file that was meant",
+                 .fix = "check that this is the right file",
                  .code = ExitCode::usage});
   }
   return read_all(file.fd, path, st.st_size);

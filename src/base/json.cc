@@ -21,7 +21,7 @@ namespace {
                .expected = expected,
                .found = found,
                .where = where,
-               .fix = "give such a value there",
+               .fix = "correct the value there",
                .code = ExitCode::usage});
 }
 
@@ -56,7 +56,7 @@ class Builder {
   bool key(string_t& name) {
     Level& level = levels_.back();
     if (is_known(level, name)) {
-      throw Error({.what = "key '" + name + "' stands twice in one JSON object",
+      throw Error({.what = "key '" + name + "' occurs twice in one JSON object",
                    .where = where_,
                    .fix = "keep one of the two",
                    .code = ExitCode::usage});
@@ -65,13 +65,12 @@ class Builder {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
-    throw Error(
-        {.what = "not valid JSON",
-         .found = json_problem(e.what()),
-         .where = where_,
-         .fix =
-             "mend it there: a comma, a quote or a bracket too many or too few, or a file that was cut short",
-         .code = ExitCode::usage});
+    throw Error({.what = "not valid JSON",
+                 .found = json_problem(e.what()),
+                 .where = where_,
+                 .fix = "correct it there: a comma, a quote or a bracket is missing or too many, or the file "
+                        "is cut short",
+                 .code = ExitCode::usage});
   }
 
  private:
@@ -111,12 +110,11 @@ class Builder {
   }
   bool open(Json value) {
     if (static_cast<int>(levels_.size()) >= max_depth_) {
-      throw Error(
-          {.what = "JSON is nested too deeply",
-           .expected = "at most " + std::to_string(max_depth_) + " levels",
-           .where = where_,
-           .fix = "look whether it is the file that was meant; none that is read here has so many levels",
-           .code = ExitCode::usage});
+      throw Error({.what = "JSON is nested too deeply",
+                   .expected = "at most " + std::to_string(max_depth_) + " levels",
+                   .where = where_,
+                   .fix = "check that this is the right file; no file for Octet has so many levels",
+                   .code = ExitCode::usage});
     }
     levels_.push_back({.value = place(std::move(value)), .keys = {}});
     return true;

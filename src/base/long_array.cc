@@ -22,7 +22,7 @@ constexpr std::size_t kStep = std::size_t{64} << 20;
 [[noreturn]] void fail(int code) {
   const char* folder = environment_variable("TMPDIR");
   throw Error(
-      {.what = "a list that is too long for memory cannot be put on disk",
+      {.what = "a list that does not fit into memory cannot be written to disk",
        .found = std::strerror(code),
        .where = folder ? folder : "/tmp",
        .fix =
@@ -101,7 +101,7 @@ std::shared_ptr<const MappedFile> map_shared_file(const std::string& address, st
                .expected = std::to_string(bytes) + " bytes",
                .found = std::to_string(file->bytes().size()) + " bytes",
                .where = address,
-               .fix = "start the run again; if it happens again, it is a mistake of the program"});
+               .fix = "start the run again; if it happens again, report it as a bug"});
 }
 
 }  // namespace octet

@@ -115,7 +115,7 @@ bool is_overwritten(Slot& slot, const File& file) {
                        .expected = "the contents of the file when it was opened",
                        .found = "other contents",
                        .where = path,
-                       .fix = "restore the file, and do not write to files of a run that is under way; then "
+                       .fix = "restore the file, and do not write to files of a running run; then "
                               "start the run again: it resumes from its newest checkpoint",
                        .code = ExitCode::usage});
 }
@@ -125,7 +125,7 @@ bool is_overwritten(Slot& slot, const File& file) {
                        .expected = std::to_string(mapped) + " bytes, as when it was opened",
                        .found = size < 0 ? "pages that are not there" : std::to_string(size) + " bytes",
                        .where = path,
-                       .fix = "restore the file, and do not write to files of a run that is under way; then "
+                       .fix = "restore the file, and do not write to files of a running run; then "
                               "start the run again: it resumes from its newest checkpoint",
                        .code = ExitCode::usage});
 }

@@ -15,8 +15,8 @@ void tell() {
   if (!others_end.exchange(false)) return;
   log::error(
       Error({.what = "a library has ended the program",
-             .found = "what it printed last",
-             .fix = "where that is of threads or memory, compute with fewer threads (OMP_NUM_THREADS=1 "
+             .found = "see the last lines that it printed",
+             .fix = "if that is about threads or memory, use fewer threads (OMP_NUM_THREADS=1 "
                     "is the least), use fewer ranks on this node, or raise the limits (ulimit -u, ulimit "
                     "-v; pids.max of the container or job)"})
           .what());

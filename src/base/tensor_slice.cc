@@ -9,8 +9,8 @@ std::int64_t element_count(const std::vector<std::int64_t>& shape, const std::st
   for (const std::int64_t extent : shape) {
     if (extent < 0 || __builtin_mul_overflow(count, extent, &count)) {
       throw Error({.what = "the shape of a tensor is impossible",
-                   .expected = "extents of at least 0 whose product fits 63 bits",
-                   .found = std::to_string(extent) + " among its extents",
+                   .expected = "sizes of at least 0, with a product that fits 63 bits",
+                   .found = std::to_string(extent) + " as one of its sizes",
                    .where = name,
                    .fix = "fetch or write the file again: its header is damaged",
                    .code = ExitCode::usage});

@@ -39,7 +39,7 @@ constexpr const char* kTakeAnother = "this checkpoint cannot be used: take an ol
 Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path + "/" + kDataName) {
   const std::string manifest_path = path + "/" + kManifestName;
   if (!path_exists(manifest_path)) {
-    throw Error({.what = "this is no complete checkpoint",
+    throw Error({.what = "this is not a complete checkpoint",
                  .expected = std::string(kManifestName) + " and " + kDataName,
                  .found = path_exists(path) ? "no manifest" : "no such folder",
                  .where = path,
@@ -183,8 +183,8 @@ const CheckpointTensor& Checkpoint::require_fit(const TensorSlice& slice) const 
                  .expected = std::string(name_of(slice.dtype)),
                  .found = std::string(name_of(tensor.dtype)),
                  .where = where,
-                 .fix = "resume with the dtypes that the checkpoint was trained with, or begin with its "
-                        "weights (trainer export) in another output_dir",
+                 .fix = "resume with the dtypes of the checkpoint, or export its weights (trainer export) "
+                        "and train them in another output_dir",
                  .code = ExitCode::usage});
   }
   return tensor;

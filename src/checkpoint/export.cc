@@ -178,7 +178,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
       throw Error({.what = "cannot replace old weights",
                    .found = code.message(),
                    .where = old.string(),
-                   .fix = "look at the rights of the folder and of the file system",
+                   .fix = "check the permissions of the folder and of the file system",
                    .code = exit_code_of(code.value())});
   }
   for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -196,7 +196,7 @@ namespace {
 Json config_of(const std::string& folder) {
   const Json config = read_json(config_path_of(folder));
   if (!config.is_object())
-    throw Error({.what = "config.json is no JSON object",
+    throw Error({.what = "config.json is not a JSON object",
                  .expected = "{...}",
                  .where = config_path_of(folder),
                  .fix = "write the configuration of the model into it, as transformers' save_pretrained does",
@@ -242,7 +242,7 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
         throw Error({.what = "cannot rename a finished export into place",
                      .found = code.message(),
                      .where = folder,
-                     .fix = "look at the rights of the folder and of the file system, and export again",
+                     .fix = "check the permissions of the folder and of the file system, and export again",
                      .code = exit_code_of(code.value())});
       const auto parent = fs::path(folder).parent_path();
       sync_folder(parent.empty() ? "." : parent.string());
@@ -254,7 +254,7 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
     }
   }
   if (!options.overwrite && !weight_files(options.folder).empty()) {
-    throw Error({.what = "the folder holds weights already",
+    throw Error({.what = "the folder has weights already",
                  .found = weight_files(options.folder).front().filename().string(),
                  .where = options.folder,
                  .fix = "export to another folder or remove the weights",

@@ -63,7 +63,7 @@ void read_at(int fd, const std::string& path, void* bytes, std::int64_t size, st
                    .expected = "at least " + std::to_string(offset + size) + " bytes",
                    .found = std::to_string(offset) + " bytes",
                    .where = path,
-                   .fix = "fetch or write the file again; of several checkpoints take another one",
+                   .fix = "fetch or write the file again; if this is a checkpoint, use another one",
                    .code = ExitCode::no_valid_checkpoint});
     }
     to += n;

@@ -75,7 +75,7 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
                  .where = output_dir,
                  .fix = code == std::errc::not_a_directory
                             ? "name a folder: there is a file of this name"
-                            : "look at the rights of the folder and of the file system",
+                            : "check the permissions of the folder and of the file system",
                  .code = exit_code_of(code.value())});
   }
   std::sort(found.begin(), found.end());
@@ -146,7 +146,7 @@ std::string resolve_checkpoint(const std::string& path) {
                         : path_exists(path) ? "none"
                                             : "no such folder",
                .where = path,
-               .fix = "name such a folder; trainer inspect says what is wrong with one",
+               .fix = "name a valid checkpoint; trainer inspect PATH lists the faults of one",
                .code = ExitCode::no_valid_checkpoint});
 }
 

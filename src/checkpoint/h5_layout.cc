@@ -56,7 +56,7 @@ void check_path(const std::string& path, std::set<std::string>& paths) {
   for (const auto& part : split(std::string_view(path).substr(1), '/')) {
     if (part.empty() || part == "." || part == ".." || part.find('\0') != std::string::npos ||
         !is_utf8(part)) {
-      throw Error({.what = "a tensor's name cannot stand in an HDF5 file",
+      throw Error({.what = "the name of a tensor is not valid in an HDF5 file",
                    .expected = "UTF-8 without empty parts between '/'",
                    .found = path,
                    .fix = "give the tensor another name"});

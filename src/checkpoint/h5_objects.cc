@@ -72,7 +72,7 @@ hid_t good(hid_t id, const std::string& what) {
     throw Error({.what = "libhdf5 refused a call",
                  .found = hdf5_reason(),
                  .where = what,
-                 .fix = "look at the disk: whether it is full, and what dmesg says of it"});
+                 .fix = "check whether the disk is full, and read the output of dmesg"});
   return id;
 }
 
@@ -130,9 +130,9 @@ std::int64_t FileInMemory::add_dataset(const std::string& path, hid_t type,
   const haddr_t offset = H5Dget_offset(dataset);
   if (std::find(extents.begin(), extents.end(), hsize_t{0}) != extents.end()) return 0;
   if (offset == HADDR_UNDEF)
-    throw Error({.what = "libhdf5 gave a dataset no place",
+    throw Error({.what = "libhdf5 allocated no space for a dataset",
                  .where = path,
-                 .fix = "look at the disk: whether it is full, and what dmesg says of it"});
+                 .fix = "check whether the disk is full, and read the output of dmesg"});
   return static_cast<std::int64_t>(offset);
 }
 

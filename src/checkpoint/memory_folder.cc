@@ -56,7 +56,7 @@ double keep_seconds() {
   char* end = nullptr;
   const double seconds = std::strtod(named, &end);
   if (end == named || *end != '\0' || !(seconds >= 0)) {
-    throw Error({.what = "OCTETRUN_MEMORY_KEEP is no number of seconds",
+    throw Error({.what = "OCTETRUN_MEMORY_KEEP is not a number of seconds",
                  .expected = "a number of at least 0",
                  .found = named,
                  .where = "environment",
@@ -134,7 +134,7 @@ MemoryHold::MemoryHold(const std::string& folder) {
     struct stat st {};
     if (::lstat(folder.c_str(), &st) != 0) continue;  // it went in this moment
     if (!S_ISDIR(st.st_mode) || st.st_uid != ::geteuid()) {
-      throw Error({.what = "the folder for checkpoints in memory is none of this user",
+      throw Error({.what = "the folder for checkpoints in memory belongs to another user",
                    .where = folder,
                    .fix = "remove it, or name another place (OCTETRUN_MEMORY_FOLDER)",
                    .code = ExitCode::usage});
@@ -224,7 +224,7 @@ int keep_memory(const std::string& folder) {
   if (!fs::path(folder).filename().string().starts_with(prefix()) ||
       fs::path(folder).parent_path().string() != root()) {
     throw Error(
-        {.what = "this is no folder for checkpoints in memory",
+        {.what = "this is not a folder for checkpoints in memory",
          .found = folder,
          .where = "command line",
          .fix =
@@ -280,7 +280,7 @@ void require_memory_room(std::int64_t need, const MemoryRoom& room, const std::s
                          const std::string& host) {
   const auto text = [](std::int64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   if (need <= room.file_system && need <= room.memory) return;
-  throw Error({.what = "a host has no room for checkpoints in memory",
+  throw Error({.what = "a host has too little memory for checkpoints in memory",
                .expected = text(need) + " of host " + host + ", for two checkpoints of its ranks" +
                            ", and of another host's where there are several",
                .found = text(room.memory) + " of memory (of the machine or its control group), " +

@@ -56,7 +56,7 @@ std::string_view text_of(const std::byte* bytes, std::int64_t size) {
 [[noreturn]] void damaged_part(const std::string& what, const std::string& where) {
   throw Error({.what = what,
                .where = where,
-               .fix = "the memory of this host may be at fault: look at its log (dmesg, edac-util)",
+               .fix = "the memory of this host may be faulty: read its log (dmesg, edac-util)",
                .code = ExitCode::no_valid_checkpoint});
 }
 

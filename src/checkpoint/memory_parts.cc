@@ -204,7 +204,7 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
         if (part.memory) continue;
         if (hash64({bytes, size}) !=
             part.header.chunks[slice.first_chunk + static_cast<std::size_t>(blocks[i].chunk)]) {
-          throw Error({.what = "bytes of a checkpoint changed on their way from another host's memory",
+          throw Error({.what = "bytes of a checkpoint changed during the transfer from another host's memory",
                        .where = words_ + ", tensor '" + slice.tensor.name + "', from rank " +
                                 std::to_string(part.giver),
                        .fix = "start the run again, which takes the newest checkpoint on the disk",
@@ -216,8 +216,8 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
   }
   channel.together([&] {
     if (wanted.left() == 0) return;
-    throw Error({.what = "a checkpoint in memory lacks elements that are asked for",
-                 .found = std::to_string(wanted.left()) + " that no part holds",
+    throw Error({.what = "a checkpoint in memory is incomplete",
+                 .found = std::to_string(wanted.left()) + " elements that no part has",
                  .where = words_,
                  .fix = "start the run again, which takes the newest checkpoint on the disk",
                  .code = ExitCode::no_valid_checkpoint});

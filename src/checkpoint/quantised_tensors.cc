@@ -269,7 +269,7 @@ void WeightFolder::read_stored(const TensorSlice& slice) const {
     return whole(std::as_bytes(std::span(&q->nested_offset, 1)));
   }
   throw Error(
-      {.what = "a tensor is not quantised as the others of the folder are",
+      {.what = "a tensor is quantised in another way than the other tensors of the folder",
        .expected = "NF4, with double quantisation for all tensors or for none",
        .found = nf4 ? (twice ? "double quantisation" : "scales in fp32") : "no codes",
        .where = folder_ + ", tensor '" + name + "'",

@@ -77,10 +77,10 @@ class DeviceFile {
 };
 
 [[noreturn]] void not_as_written(const std::string& path, const std::string& what) {
-  throw Error({.what = "the disk gives back other bytes than were written",
+  throw Error({.what = "the disk returns other bytes than the program wrote",
                .found = what,
                .where = path,
-               .fix = "look at the disk and its cables (dmesg, smartctl); write elsewhere",
+               .fix = "check the disk and its cables (dmesg, smartctl), and write to another disk",
                .code = ExitCode::storage});
 }
 

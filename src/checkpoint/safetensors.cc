@@ -19,7 +19,7 @@ namespace {
                .found = std::to_string(names.size()) + " other tensors" +
                         (near.empty() ? "" : ", the nearest is '" + near + "'"),
                .where = where,
-               .fix = "check that the weights belong to the config.json beside them",
+               .fix = "check that the weights belong to the config.json in the same folder",
                .code = ExitCode::usage});
 }
 
@@ -131,8 +131,8 @@ const std::byte* range(const SafetensorsFile& file, const StoredTensor& tensor, 
          .expected = as_float ? "F32, F16, BF16, F64, F8_E4M3 or F8_E5M2" : "an integer dtype or BOOL",
          .found = std::string(safetensors_name(tensor.dtype)),
          .where = where,
-         .fix = as_float ? "weights quantised to integers must be converted to a float dtype first"
-                         : "write the tensor in such a dtype",
+         .fix = as_float ? "convert weights that are quantised to integers to a float dtype first"
+                         : "write the tensor in one of these dtypes",
          .code = ExitCode::usage});
   }
   return file.bytes(tensor).data() + static_cast<std::size_t>(begin) * size_of(tensor.dtype);
@@ -226,7 +226,7 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
     for (const auto& tensor : files_[i].tensors()) {
       const auto [it, fresh] = stands_in.emplace(tensor.name, i);
       if (!fresh) {
-        throw Error({.what = "tensor '" + tensor.name + "' stands in two shards",
+        throw Error({.what = "tensor '" + tensor.name + "' is in two shards",
                      .found = files_[it->second].path() + " and " + files_[i].path(),
                      .where = index,
                      .fix = "remove shards that belong to other weights",
@@ -299,7 +299,7 @@ const StoredTensor& WeightFolder::expect(const std::string& name,
                  .expected = shape_text(shape),
                  .found = shape_text(found),
                  .where = tensor.file,
-                 .fix = "check that the weights belong to the config.json beside them",
+                 .fix = "check that the weights belong to the config.json in the same folder",
                  .code = ExitCode::usage});
   }
   return tensor;
@@ -316,8 +316,8 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
       throw Error({.what = "tensor '" + name + "' has no place in the model that config.json describes",
                    .found = shape_text(tensor.shape),
                    .where = tensor.file,
-                   .fix = "check that the weights belong to the config.json beside them, and its keys for "
-                          "layers and biases",
+                   .fix = "check that the weights belong to the config.json in the same folder, and check "
+                          "its keys for layers and biases",
                    .code = ExitCode::usage});
     }
     if (left_out++ == 0) example = name;

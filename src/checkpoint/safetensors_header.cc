@@ -74,7 +74,7 @@ class HeaderEvents : public Events {
       broken(path_, name_, "unknown field in a tensor's entry", "dtype, shape and data_offsets", shown(name));
     }
     if (std::find(fields_.begin(), fields_.end(), name) != fields_.end())
-      broken(path_, name_, "field '" + name + "' stands twice in a tensor's entry");
+      broken(path_, name_, "field '" + name + "' occurs twice in a tensor's entry");
     fields_.push_back(name);
     field_ = name;
     return true;

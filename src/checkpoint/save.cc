@@ -115,7 +115,7 @@ class Saving {
     const double blocks = static_cast<double>(::geteuid() == 0 ? disk.f_bfree : disk.f_bavail);
     const double free = blocks * static_cast<double>(disk.f_frsize);
     if (free >= static_cast<double>(bytes)) return;
-    throw Error({.what = "the disk has no room for a checkpoint",
+    throw Error({.what = "the disk has too little space for a checkpoint",
                  .expected = human_bytes(static_cast<double>(bytes)) + " free",
                  .found = human_bytes(free) + " free",
                  .where = output_dir_,

@@ -49,7 +49,7 @@ LoggedRun read_run(const std::string& path) {
     run.steps[static_cast<std::int64_t>(number(row, "current_steps"))] = row;
   }
   if (run.steps.empty()) {
-    throw Error({.what = "there is no step in the log of a run",
+    throw Error({.what = "the log of a run has no step",
                  .expected = "rows with current_steps and loss",
                  .where = file,
                  .fix = "name the output_dir of a run",

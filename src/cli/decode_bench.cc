@@ -20,19 +20,18 @@ void require_possible(const runtime::Session& session, const DecodeBench& bench,
                       const precision::Recipe& recipe) {
   const int ranks = bench.tensor_parallel_size * bench.pipeline_parallel_size;
   if (session.place().size != ranks) {
-    throw Error(
-        {.what = "decoding is measured on the ranks of one model",
-         .expected = ranks == 1 ? "trainer bench --decode without mpirun"
-                                : std::to_string(ranks) + " ranks (mpirun -np), "
-                                                          "tensor_parallel_size x pipeline_parallel_size",
-         .found = std::to_string(session.place().size) + " ranks",
-         .fix = "start as many ranks as the model's layers are split among: others answer requests of "
-                "their own",
-         .code = ExitCode::usage});
+    throw Error({.what = "the number of ranks does not fit the split of the model",
+                 .expected = ranks == 1
+                                 ? "trainer bench --decode without mpirun"
+                                 : std::to_string(ranks) + " ranks (mpirun -np), "
+                                                           "tensor_parallel_size x pipeline_parallel_size",
+                 .found = std::to_string(session.place().size) + " ranks",
+                 .fix = "start as many ranks as the model is split into; more ranks would be replicas",
+                 .code = ExitCode::usage});
   }
   if (recipe.kind == precision::RecipeKind::delayed) {
     throw Error(
-        {.what = "decoding has no scales from training for delayed scaling",
+        {.what = "decoding cannot use delayed scaling: it has no scales from training",
          .expected =
              "fp8: true alone (scales of tokens and outputs), fp8_recipe current or block, or fp8: false",
          .where = "fp8_recipe",
@@ -59,7 +58,7 @@ std::string decoding_words(const config::Config& config, const precision::Recipe
 void require_plain_weights(const config::Config& config) {
   const auto refuse = [](const std::string& key, const std::string& found) {
     throw Error(
-        {.what = "decoding is measured with whole weights in the compute dtype or in FP8",
+        {.what = "decoding is measured only with whole weights, in the compute dtype or in FP8",
          .expected = key + " not set",
          .found = key + "=" + found,
          .where = key,

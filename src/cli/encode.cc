@@ -165,7 +165,7 @@ class LineEncoder {
     try {
       return data::detect_format(line, where);
     } catch (const Error&) {
-      throw Error({.what = "a line asks for nothing",
+      throw Error({.what = "a line has no text, ids or row",
                    .expected = "\"text\", \"ids\", \"repeat\", or a row of a data set (\"messages\", "
                                "\"conversations\", \"instruction\", \"prompt\" and \"completion\")",
                    .where = where,
@@ -241,10 +241,9 @@ int encode_command(const Arguments& arguments) {
   std::string model, template_name, input, date;
   options.take_overrides();
   options.add_option("MODEL", model, "Hugging Face folder with tokenizer.json").required();
-  options.add_option(
-      "--template", template_name,
-      "chat template for lines with messages, or its file (.jinja); default: the one that writes as the "
-      "model's own");
+  options.add_option("--template", template_name,
+                     "chat template for lines with messages, or its file (.jinja); default: a template equal "
+                     "to that of the model");
   options.add_option("--input", input, "file to read instead of standard input");
   if (!options.parse(arguments)) return 0;
   for (const std::string& word : options.overrides()) {

@@ -92,7 +92,7 @@ void require_model(const std::string& folder, const std::string& whose) {
 int export_adapters(const ExportWish& wish, const std::vector<std::string>& above) {
   const bool adapter = path_exists(wish.path + "/adapter_config.json");
   if (adapter && !wish.merge) {
-    throw Error({.what = "the folder holds an adapter, which is exported already",
+    throw Error({.what = "the folder has an adapter, which needs no export",
                  .where = wish.path,
                  .fix = "add --merge to write a whole model",
                  .code = ExitCode::usage});

@@ -34,12 +34,11 @@ std::optional<DType> inferred_dtype(const config::Resolved& resolved) {
 void require_whole_numbers(const config::Resolved& resolved) {
   if (!resolved.is_set("quantization_bit")) return;
   throw Error({.what = "adapters are not merged into a quantised base",
-               .expected = "the base as it was before it was quantised",
+               .expected = "the unquantised base",
                .found = "quantization_bit",
                .where = resolved.origins.at("quantization_bit").where,
-               .fix = "remove quantization_bit: the sum of weights and adapters would be rounded to 4 bits, "
-                      "and what the adapters learned lost with it; quantise the merged model where it is "
-                      "served",
+               .fix = "remove quantization_bit: rounding the sum of weights and adapters to 4 bits would "
+                      "lose what the adapters learned; quantise the merged model where it is served",
                .code = ExitCode::usage});
 }
 
@@ -100,10 +99,9 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   options.add_option("--adapter", adapter,
                      "folder of an adapter to add to the model; several with commas between");
   options
-      .add_option(
-          "--dtype,--export_dtype", dtype,
-          "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in; of a model with "
-          "adapters the model's own")
+      .add_option("--dtype,--export_dtype", dtype,
+                  "fp32, bf16 or fp16; default: export_dtype of the run, or its training dtype; for "
+                  "adapters, the dtype of the base")
       .check(one_of_any_case({"fp32", "bf16", "fp16"}));
   options
       .add_option("--size,--export_size", size,

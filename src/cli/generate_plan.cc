@@ -150,14 +150,14 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
              "and device",
          .found = key,
          .where = "command line",
-         .fix = "leave it out; what `trainer generate` computes with is its --dtype",
+         .fix = "leave it out; `trainer generate` takes its dtype from --dtype",
          .code = ExitCode::usage});
   }
   if (plan.gpu_memory_utilization) {
     require_share(*plan.gpu_memory_utilization, "gpu_memory_utilization");
     const bool both = !plan.kv_cache_bytes.empty();
     if (both || target.kind != DeviceKind::cuda) {
-      throw Error({.what = both ? "kv_cache_bytes and gpu_memory_utilization both say how large the cache is"
+      throw Error({.what = both ? "kv_cache_bytes and gpu_memory_utilization both set the size of the cache"
                                 : "gpu_memory_utilization is a share of a GPU's memory",
                    .where = "command line",
                    .fix = both ? "give one of them" : "give kv_cache_bytes instead, or device=cuda",
@@ -169,8 +169,8 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
                .expected = "world=1, or no world",
                .found = "world=" + std::to_string(target.place.size),
                .where = "command line",
-               .fix = "leave it out: every replica holds the same and answers questions of its own; "
-                      "tensor_parallel_size and pipeline_parallel_size split one",
+               .fix = "leave it out: replicas are alike and answer different questions; tensor_parallel_size "
+                      "and pipeline_parallel_size split a model",
                .code = ExitCode::usage});
 }
 

@@ -26,34 +26,33 @@ checkpoint::Difference difference_of(const std::string& path, const std::string&
 void require_whole(const std::string& path) {
   const checkpoint::Inspection inspection = checkpoint::inspect(path, "", true);
   if (inspection.problems.empty()) return;
-  throw Error(
-      {.what = inspection.problems.front(),
-       .fix = "compare undamaged checkpoints; trainer inspect PATH --verify lists all that is wrong with one",
-       .code = ExitCode::no_valid_checkpoint});
+  throw Error({.what = inspection.problems.front(),
+               .fix = "compare undamaged checkpoints; trainer inspect PATH --verify lists all faults of one",
+               .code = ExitCode::no_valid_checkpoint});
 }
 
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
-  Options options(
-      "inspect",
-      "Shows what a checkpoint holds: tensors with shapes, dtypes, norms and content hashes, step, "
-      "configuration, integrity; or compares two");
+  Options options("inspect",
+                  "Shows the contents of a checkpoint (tensors with shapes, dtypes, norms and content "
+                  "hashes, step, configuration, integrity), or compares two checkpoints");
   options.example("trainer inspect runs/first/checkpoint-500 --verify");
   options.example("trainer inspect runs/first/checkpoint-500 --diff runs/second/checkpoint-500");
   std::string path, other, filter;
   bool verify = false, json = false;
   options.add_option("CHECKPOINT", path, "folder checkpoint-N, or that of a run, for its newest checkpoint")
       .required();
-  options.add_option("--filter", filter, "only tensors whose name matches this glob, or holds this text");
+  options.add_option("--filter", filter,
+                     "only tensors with a name that matches this glob, or contains this text");
   options.add_flag("--verify", verify,
                    "hash every byte, also of tensors that are not shown; with --diff, of both");
   options.add_flag("--json", json, "print JSON");
   options.add_option(
       "--diff", other,
       "another checkpoint: compares parameters, moments and FP8 state by name, whatever stage or "
-      "world size wrote them; exit code 0 when all bits agree, 1 when not, another one when one cannot be "
-      "read");
+      "world size wrote them; exit code 0 if all bits agree, 1 if not, and another code if a checkpoint "
+      "cannot be read");
   if (!options.parse(arguments)) return 0;
   path = checkpoint_of_run(path);
   if (!other.empty()) other = checkpoint_of_run(other);

@@ -63,7 +63,7 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   t.place = place_of(s);
   const DeviceWish wish = setup::session_wish(config).device;
   if (!s.card.empty() && wish == DeviceWish::cpu) {
-    throw Error({.what = "a card is a GPU, and this configuration computes on CPUs",
+    throw Error({.what = "a card is a GPU, but this configuration computes on CPUs",
                  .expected = "device=cuda, or no card",
                  .found = "card=" + s.card + " and device=cpu",
                  .where = "command line",
@@ -97,10 +97,10 @@ bool is_configuration(const std::string& word) {
 /// Options of `--generate`, which this returns but for the flag itself.
 std::vector<Option> add_generation(Options& options, bool& generates, GeneratePlan& plan) {
   options.add_flag("--generate", generates,
-                   "plan `trainer generate` of the model instead: what it holds, which batches fit, and "
-                   "the floor of a step");
+                   "plan `trainer generate` of the model instead: its memory, the batches that fit, and the "
+                   "floor of a step");
   return {
-      options.setting("batch", plan.batch, "--generate: questions side by side")
+      options.setting("batch", plan.batch, "--generate: questions that are answered at the same time")
           .check(whole(1, 4096))
           .shows_default(),
       options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
@@ -127,12 +127,12 @@ std::vector<Option> add_generation(Options& options, bool& generates, GeneratePl
           .shows_default(),
       options
           .setting("tensor_parallel_size", plan.tensor_parallel_size,
-                   "--generate: ranks that have a piece of every layer each")
+                   "--generate: ranks that share every layer")
           .check(whole(1, 4096))
           .shows_default(),
       options
           .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
-                   "--generate: stages of layers on ranks of their own")
+                   "--generate: stages of layers, each on its own ranks")
           .check(whole(1, 4096))
           .shows_default()};
 }
@@ -142,10 +142,10 @@ std::vector<Option> add_generation(Options& options, bool& generates, GeneratePl
 int plan_command(const Arguments& arguments) {
   Options options(
       "plan",
-      "Says what a run holds at most on each rank (with samples of cutoff_len tokens, to the byte) and how "
-      "long its steps take at least, without starting it; what they cost (gpu_hour_price), which messages "
-      "computation cannot hide, which zero_stage would be chosen and why. Exits with 1 when it does not fit, "
-      "and with 64 when the run would be refused. Keys of the configuration may follow, such as device=cuda");
+      "Computes the memory of each rank (to the byte, with samples of cutoff_len tokens) and the least time "
+      "of a step, without starting the run. Also shows the price (gpu_hour_price), the messages that "
+      "computation cannot hide, and the best zero_stage. Exits with 1 if the run does not fit, and with 64 "
+      "if it would be refused. Keys of the configuration may follow, such as device=cuda");
   options.example("trainer plan config.yaml");
   options.example("trainer plan config.yaml device=cuda world=8 zero_stage=3");
   options.example("trainer plan llama-3.1-70b card=h100 world=64 zero_stage=3 gpu_hour_price=2.5 tokens=1e9");

@@ -108,7 +108,7 @@ std::optional<std::int64_t> steps_of_run(const config::Config& config, double to
                                          std::int64_t tokens_per_step) {
   if (tokens <= 0) return config.max_steps > 0 ? std::optional(config.max_steps) : std::nullopt;
   if (config.max_steps > 0) {
-    throw Error({.what = "max_steps and tokens both say how long the run is",
+    throw Error({.what = "max_steps and tokens both set the length of the run",
                  .where = "command line",
                  .fix = "give one of them",
                  .code = ExitCode::usage});

@@ -56,12 +56,10 @@ void require_own_options_first(const supervise::Options& job) {
 }  // namespace
 
 int supervise_command(const Arguments& arguments) {
-  Options options(
-      "supervise",
-      "Starts a run by launch/mpirun and starts it again, from its newest checkpoint, until it is complete. "
-      "launch/supervise calls it; its options stand before launch/mpirun's. What follows which exit code, "
-      "and "
-      "what it writes, is in docs/checkpoints.md");
+  Options options("supervise",
+                  "Starts a run by launch/mpirun and restarts it from its newest checkpoint until it is "
+                  "complete. launch/supervise calls it; its options come before launch/mpirun's. "
+                  "docs/checkpoints.md describes exit codes and files");
   options.example("launch/supervise -np 8 build/bin/trainer config.yaml");
   options.example("launch/supervise --survive --min-ranks 6 -np 8 build/bin/trainer config.yaml");
   options.example("launch/supervise --min-ranks 4 --hostfile hosts -np 16 trainer config.yaml");
@@ -69,14 +67,13 @@ int supervise_command(const Arguments& arguments) {
   options.add_option("--launcher", job.launcher, "launch/mpirun; launch/supervise names it");
   options
       .add_option("--min-ranks", job.min_ranks,
-                  "go on with as few ranks as this where a host or a rank's place is gone; not given: never "
-                  "with fewer")
+                  "continue with at least this number of ranks if a host or the place of a rank is lost; "
+                  "default: all ranks")
       .check(whole(1, 1 << 22));
   options
-      .add_flag(
-          kSurvive, job.survive,
-          "where a rank ends, the others go on at once in their processes, with --min-ranks or more of them; "
-          "for ranks on CPUs, with Open MPI 5.0 or later")
+      .add_flag(kSurvive, job.survive,
+                "if a rank ends, the other ranks continue at once in their processes, if --min-ranks or more "
+                "are left; for ranks on CPUs, with Open MPI 5.0 or later")
       .needs("--min-ranks");
   options
       .add_option("--most-starts", job.policy.most_starts,
@@ -84,13 +81,12 @@ int supervise_command(const Arguments& arguments) {
       .check(whole(1, 1 << 20))
       .shows_default();
   options
-      .add_option(
-          "--first-wait", job.policy.first_wait,
-          "seconds before the start behind the first of those; twice as long behind each more. Behind "
-          "one with progress the next follows at once")
+      .add_option("--first-wait", job.policy.first_wait,
+                  "seconds before the restart after the first of these starts, doubled after each further "
+                  "one. After a start with progress, the restart follows at once")
       .check(between(0.0, 86400.0))
       .shows_default();
-  options.add_option("--longest-wait", job.policy.longest_wait, "seconds that such a wait lasts at most")
+  options.add_option("--longest-wait", job.policy.longest_wait, "longest wait in seconds")
       .check(between(0.0, 86400.0))
       .shows_default();
   options
@@ -103,10 +99,10 @@ int supervise_command(const Arguments& arguments) {
   if (!options.parse({arguments.begin(), rest})) return 0;
   job.words.assign(rest, arguments.end());
   if (job.launcher.empty() || comm::launched_by_mpi()) {
-    throw Error({.what = "trainer supervise starts launch/mpirun, which it was not told of or is started by",
+    throw Error({.what = "trainer supervise cannot find launch/mpirun, or was started by it",
                  .expected = "launch/supervise [options] [launch/mpirun's arguments] trainer config.yaml",
                  .where = "command line",
-                 .fix = "start launch/supervise, which tells it",
+                 .fix = "start launch/supervise, which names launch/mpirun",
                  .code = ExitCode::usage});
   }
   require_own_options_first(job);

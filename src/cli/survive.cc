@@ -52,11 +52,11 @@ int run_with_survivors(const Arguments& words, const std::function<int(const Arg
     const supervise::Lost lost{.who = ranks_text(left.lost), .left = left.place.size};
     if (!may_go_on(config, lost.left)) {
       if (left.place.rank == 0) {
-        log::error(Error({.what = lost.who + " ended, and the others are too few to go on",
+        log::error(Error({.what = lost.who + " ended, and too few ranks are left to continue",
                           .expected = "at least " + std::to_string(comm::least_survivors()) +
                                       " ranks, a number that the samples per step can be divided among",
                           .found = std::to_string(lost.left) + " ranks",
-                          .fix = "started again, the run continues from its newest checkpoint"})
+                          .fix = "start the run again: it resumes from its newest checkpoint"})
                        .what());
       }
       return static_cast<int>(ExitCode::hang);

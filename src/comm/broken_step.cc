@@ -28,7 +28,7 @@ BrokenStep::BrokenStep(const Place& place) {
   const char* end = number.data() + number.size();
   const auto [stopped, trouble] = std::from_chars(number.data(), end, left_);
   if (kind_ == Kind::none || trouble != std::errc{} || stopped != end || left_ < 1) {
-    throw Error(Problem{.what = "OCTETRUN_BREAK_STEP is no failure",
+    throw Error(Problem{.what = "OCTETRUN_BREAK_STEP is not a valid failure",
                         .expected = "gpu, memory or nccl, a colon, and the number of a collective from 1",
                         .found = "'" + std::string(text) + "'",
                         .fix = "unset it: it is for tests",

@@ -44,7 +44,7 @@ bool direct_sums_wanted() {
   const char* told = environment_variable("OCTETRUN_DIRECT_SUMS");
   if (told == nullptr || std::string_view(told) == "on") return true;
   if (std::string_view(told) == "off") return false;
-  throw Error(Problem{.what = "OCTETRUN_DIRECT_SUMS is not understood",
+  throw Error(Problem{.what = "OCTETRUN_DIRECT_SUMS has an invalid value",
                       .expected = "on or off",
                       .found = told,
                       .fix = "set it to on or off, or leave it out",
@@ -336,7 +336,7 @@ void Carriers::choose_sums(Sums wanted) {
     const std::string trouble = try_carrier(Carrier::nccl, more, std::array{Queue::reduce});
     bytes_per_second_ = rate;
     if (!trouble.empty()) {
-      throw Error(Problem{.what = "NCCL cannot sum what these GPUs reduce",
+      throw Error(Problem{.what = "NCCL cannot reduce these values",
                           .found = trouble,
                           .where = "gpu_sums: nccl",
                           .fix = "set gpu_sums: auto"});
@@ -365,7 +365,7 @@ void Carriers::choose_carrier(Carrier wanted) {
     }
     throw Error(Problem{.what = "the GPUs of the ranks cannot reach each other " + where,
                         .found = troubles,
-                        .fix = "set gpu_transport: auto, or host, which works anywhere"});
+                        .fix = "set gpu_transport: auto, or host, which always works"});
   };
   const bool automatic = wanted == Carrier::automatic;
   const auto candidates = [&](bool inside) {

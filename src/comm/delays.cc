@@ -24,7 +24,7 @@ Delays::Delays(int rank) : rank_(static_cast<std::uint64_t>(rank)) {
   const char* end = told + std::strlen(told);
   const auto [stopped, trouble] = std::from_chars(told, end, milliseconds);
   if (trouble != std::errc{} || stopped != end || milliseconds < 0 || milliseconds > longest_milliseconds) {
-    throw Error(Problem{.what = "OCTETRUN_DELAYS is no time",
+    throw Error(Problem{.what = "OCTETRUN_DELAYS is not a time",
                         .expected = "milliseconds, 0 to " + std::to_string(longest_milliseconds),
                         .found = "'" + std::string(told) + "'",
                         .fix = "unset it: it is for tests",

@@ -65,7 +65,7 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
     carriers_ = std::make_unique<Carriers>(device_, group_);
   });
   if (!trouble.empty()) {
-    throw Error(Problem{.what = "communication between the GPUs has no memory",
+    throw Error(Problem{.what = "there is too little memory for communication between the GPUs",
                         .found = trouble,
                         .fix = "lower per_device_train_batch_size or cutoff_len, or set recompute: full"});
   }

@@ -226,7 +226,7 @@ Problem wrong_launcher(const Launched& launched, const std::vector<std::string>&
           : "if mpirun was started on purpose by a process of " + launched.launcher + ": OCTETRUN_SINGLE=1";
   return {
       .what = launched.launcher + " started " + count +
-              " processes that do not know each other: each would work alone, all into one folder",
+              " processes that are not connected: each would train alone, all into one folder",
       .expected = "one process, or ranks that the launcher of " + mpi.name + " started",
       .found = "process " + std::to_string(launched.rank) + " of " + count + ": " + why_deaf(launched, mpi),
       .where = launched.where,

@@ -184,7 +184,7 @@ void MessageEngine::look_for_the_missing(Operation& operation, double seconds) {
       roll_->forget();
       operation.moved = Clock::now();
       if (!std::exchange(operation.all_came, true)) return;
-      found = "all ranks take part, but it does not come to its end on ";
+      found = "all ranks take part, but it does not finish on ";
     }
   } else {
     found = "nothing from ";
@@ -201,7 +201,7 @@ void MessageEngine::look_for_the_missing(Operation& operation, double seconds) {
               .found = found,
               .where = std::to_string(operation.bytes) + " bytes, queue " + operation.call.lane->name +
                        (operation.call.paired ? "" : ", number " + std::to_string(operation.call.sequence)),
-              .fix = "look at what those ranks do or printed; raise ddp_timeout if they are only slow",
+              .fix = "look at these ranks and at their output; raise ddp_timeout if they are only slow",
               .code = ExitCode::hang});
 }
 

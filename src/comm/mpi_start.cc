@@ -72,10 +72,10 @@ void require_threads(const World& world, const std::vector<HostFacts>& ranks, in
       ranks, [](const HostFacts& facts) { return facts.level < static_cast<int>(mpi::threading::funneled); });
   if (lacking == ranks.end() || few_threads_pass) return;
   if (lacking - ranks.begin() == rank) {
-    log::error(Error(Problem{.what = "this MPI allows no threads beside it",
+    log::error(Error(Problem{.what = "this MPI does not support threads",
                              .expected = "MPI_THREAD_FUNNELED or more",
                              .found = "MPI_THREAD_SINGLE (" + mpi_library_version() + ")",
-                             .fix = "use an MPI that is built with thread support"})
+                             .fix = "use an MPI that was built with thread support"})
                    .what());
   }
   world.all.barrier();  // nobody ends the job before that was said
@@ -92,11 +92,11 @@ void let_few_threads_pass() {
 Deadline until_over(const char* what, int rank) {
   const std::chrono::seconds patience = opening_patience();
   return {patience + rank * turn_to_speak, [what, patience] {
-            log::error(Error(Problem{.what = std::string(what) + " does not come to its end",
+            log::error(Error(Problem{.what = std::string(what) + " does not finish",
                                      .expected = "all ranks to take part within " +
                                                  std::to_string(patience.count()) + " s",
-                                     .fix = "look for a rank that is stopped, or a host that others do not "
-                                            "reach; OCTETRUN_START_TIMEOUT names other seconds",
+                                     .fix = "look for a stopped rank or an unreachable host; "
+                                            "OCTETRUN_START_TIMEOUT changes this time",
                                      .code = ExitCode::hang})
                            .what());
             _exit(static_cast<int>(ExitCode::hang));
@@ -107,7 +107,7 @@ void start_mpi() {
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised)
-    throw Error(Problem{.what = "MPI is initialised already", .fix = "make one job a process"});
+    throw Error(Problem{.what = "MPI is initialised already", .fix = "create only one job in a process"});
   try {
     const Deadline deadline = until_started();
     prefer_larger_messages();

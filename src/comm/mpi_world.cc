@@ -27,9 +27,8 @@ World* World::of_process = nullptr;
 void must(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
   if (tells_of_lost_ranks(code)) throw RanksLost();
-  throw Error(
-      Problem{.what = std::string(call) + " failed: " + error_text(code),
-              .fix = "look for a dead rank or a broken network; mpirun's own lines above may say more"});
+  throw Error(Problem{.what = std::string(call) + " failed: " + error_text(code),
+                      .fix = "look for a dead rank or a broken network; lines of mpirun above may say more"});
 }
 
 bool truncated(int code) {

@@ -96,7 +96,7 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
     why += (why.empty() ? "" : "; ") + (reason != nullptr ? std::string(reason) : file + " does not load");
   }
   if (handle_ == nullptr) {
-    throw Error(Problem{.what = "NCCL, by which GPUs send each other bytes, cannot be loaded",
+    throw Error(Problem{.what = "NCCL, which sends data between GPUs, cannot be loaded",
                         .expected = least(),
                         .found = why,
                         .fix = install,
@@ -112,17 +112,17 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
   };
   // The version first: what an old one lacks is not what is wrong with it.
   if (dlsym(handle_, needed_functions.front()) == nullptr) {
-    refuse({.what = "a library that should be NCCL is not",
+    refuse({.what = "a library is not NCCL",
             .expected = least(),
             .found = std::string("no function ") + needed_functions.front(),
-            .fix = "let OCTETRUN_NCCL_LIBRARY name libnccl.so.2, or leave it out"});
+            .fix = "set OCTETRUN_NCCL_LIBRARY to the path of libnccl.so.2, or unset it"});
   }
   int (*get_version)(int*) = nullptr;
   find(get_version, needed_functions.front());
   if (get_version(&version_) != 0 || version_ < least_nccl_version) {
     refuse({.what = "this NCCL is too old",
             .expected = least(),
-            .found = version_ > 0 ? "NCCL " + nccl_version_name(version_) : "no version that it tells",
+            .found = version_ > 0 ? "NCCL " + nccl_version_name(version_) : "no version",
             .fix = "install a newer one (libnccl2 or the wheel nvidia-nccl-cu13), and name its libnccl.so.2 "
                    "in OCTETRUN_NCCL_LIBRARY"});
   }
@@ -204,16 +204,16 @@ Problem nccl_problem(const NcclFailure& failure) {
             .found = failure.detail,
             .where = where,
             .fix =
-                "start no more ranks on a host than it has GPUs (-np of mpirun, slots in the hostfile), and "
-                "do not show all of them the same one (CUDA_VISIBLE_DEVICES)",
+                "start at most one rank for each GPU of a host (-np of mpirun, slots in the hostfile), and "
+                "let ranks see different GPUs (CUDA_VISIBLE_DEVICES)",
             .code = ExitCode::usage};
   }
   return {.what = failure.call + " failed: " + failure.reason + " (" + std::to_string(failure.code) + ")",
           .found = failure.detail,
           .where = where,
           .fix =
-              "see what other ranks say, whose failure may have come first; with NCCL_DEBUG=INFO in the "
-              "environment NCCL tells what it does"};
+              "read the messages of other ranks, which may have failed first; NCCL_DEBUG=INFO in the "
+              "environment makes NCCL log its actions"};
 }
 
 }  // namespace octet::comm

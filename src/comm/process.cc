@@ -34,7 +34,8 @@ class MpiRank {
   std::unique_ptr<Job> make_job() {
     start();
     if (taken_)
-      throw Error(Problem{.what = "a second job in one MPI process", .fix = "make one job a process"});
+      throw Error(
+          Problem{.what = "a second job in one MPI process", .fix = "create only one job in a process"});
     taken_ = true;
     // What a step costs without its communication is what a run with it is compared with.
     const bool removed = environment_variable("OCTETRUN_REMOVE_COMMUNICATION") != nullptr;
@@ -82,7 +83,7 @@ bool launched_by_mpi() {
 
 RanksLost::RanksLost()
     : Error(Problem{.what = "ranks of the job have ended",
-                    .fix = "started again, the run continues from its newest checkpoint",
+                    .fix = "start the run again: it resumes from its newest checkpoint",
                     .code = ExitCode::hang}) {}
 
 int least_survivors() {

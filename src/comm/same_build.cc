@@ -48,7 +48,7 @@ void require_same_build(const std::vector<std::string>& told, int rank) {
   if (other == all.end()) return;
   if (rank != 0) throw Error(Problem{.what = "", .code = ExitCode::usage, .agreed = true});
   throw Error(
-      Problem{.what = "the ranks were not started alike",
+      Problem{.what = "the ranks have different programs or settings",
               .expected = words_of(all.front(), 0),
               .found = words_of(*other, static_cast<std::size_t>(other - all.begin())),
               .fix = "start the same program on all hosts: copy this one there, or name the right path",

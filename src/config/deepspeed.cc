@@ -231,7 +231,7 @@ class Translator {
           "; to do: remove the section");
       return;
     }
-    complain({.what = "DeepSpeed has no 'fp8' section: it ignores this one in silence",
+    complain({.what = "DeepSpeed has no 'fp8' section: it silently ignores this one",
               .where = at.where,
               .fix = "remove the section and set 'fp8: true' in the YAML"});
   }
@@ -311,18 +311,18 @@ class Translator {
              .expected = "fp32 or bf16",
              .found = shown(value),
              .where = at.where,
-             .fix = "DeepSpeed knows fp16, bf16 and fp32 only; compressed formats are our key reduce_dtype"});
+             .fix = "DeepSpeed has only fp16, bf16 and fp32; for compressed formats, set reduce_dtype"});
       }
     } else if (key == "optim_state_cpu_offload") {
       if (is_word(value, "none")) return;
       if (!is_word(value, "cpu")) {
-        return settings.refuse(
-            key, value, at,
-            {.what = "'" + at.key + "' is not supported",
-             .expected = "none or cpu",
-             .found = shown(value),
-             .where = at.where,
-             .fix = "cpu keeps the optimizer's state in the host's memory; disks hold checkpoints alone"});
+        return settings.refuse(key, value, at,
+                               {.what = "'" + at.key + "' is not supported",
+                                .expected = "none or cpu",
+                                .found = shown(value),
+                                .where = at.where,
+                                .fix = "write cpu, which keeps the optimizer's state in host memory; disks "
+                                       "are used only for checkpoints"});
       }
       settings.add(key, scalar("true", value.line), at);
       return;

@@ -102,7 +102,7 @@ bool flag_of(const Section& section, const std::string& param, bool fallback) {
               .expected = "true or false",
               .found = shown(*node),
               .where = section.at(param).where,
-              .fix = "give such a value, or remove it"});
+              .fix = "correct the value, or remove it"});
   }
   return *flag;
 }
@@ -131,10 +131,10 @@ void check_decay(const Section& section, Sources& sources) {
   const double decay = weight_decay_of(sources);
   if (decay == 0) return;  // without decay both are the same
   complain({.what = "'optimizer.params.adam_w_mode: false' with a weight decay is not supported",
-            .expected = "a decay of the weights themselves (AdamW), or none",
+            .expected = "decoupled weight decay (AdamW), or none",
             .found = "type Adam with weight_decay " + number_text(decay) + ", which is added to the gradient",
             .where = section.at("adam_w_mode").where,
-            .fix = "set adam_w_mode: true, or weight_decay: 0, where both are the same"});
+            .fix = "set adam_w_mode: true or weight_decay: 0"});
 }
 
 void require_flag(const Section& section, const std::string& param, bool needed, const char* why) {

@@ -65,7 +65,8 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
       const std::int64_t down = global / pass * pass;
       fix += "global_batch_size: " + (down > 0 ? std::to_string(down) + " or " : "") +
              std::to_string(down + pass);
-      complain({.what = "global_batch_size " + std::to_string(global) + " does not divide into micro-batches",
+      complain({.what = "global_batch_size " + std::to_string(global) +
+                        " is not a multiple of the micro-batches of all ranks",
                 .expected = "a multiple of " + std::to_string(pass) + " (" + numbers + ")",
                 .found = std::to_string(global),
                 .fix = fix});
@@ -73,7 +74,7 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
     const std::int64_t accumulation = global / pass;
     if (accumulation > kMostPasses) {
       complain(
-          {.what = "global_batch_size " + std::to_string(global) + " takes too many micro-batches a step",
+          {.what = "global_batch_size " + std::to_string(global) + " needs too many micro-batches per step",
            .expected = "at most " + std::to_string(kMostPasses) +
                        " on each rank, as for "
                        "gradient_accumulation_steps: " +
@@ -118,11 +119,11 @@ std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int6
   if (!config.global_batch_size && !automatic) return any_micro_batches();
   const std::int64_t global = config.global_batch_size.value_or(world * automatic_passes(world));
   if (global % world != 0) {
-    complain({.what = "global_batch_size does not divide among the ranks",
+    complain({.what = "global_batch_size is not a multiple of the number of ranks",
               .expected = "a multiple of " + std::to_string(world),
               .found = std::to_string(global),
               .where = "global_batch_size",
-              .fix = "give such a global_batch_size, or another number of ranks"});
+              .fix = "change global_batch_size or the number of ranks"});
   }
   std::vector<std::int64_t> all;
   for (std::int64_t d = 1; d <= global / world && d <= 1048576; ++d) {
@@ -152,7 +153,7 @@ std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
   if (config.max_steps > 0) return config.max_steps;
   const double steps = std::ceil(config.num_train_epochs * static_cast<double>(steps_in_epoch));
   if (!(steps < 9007199254740992.0)) {
-    complain({.what = "num_train_epochs asks for too many steps",
+    complain({.what = "num_train_epochs needs too many steps",
               .found = number_text(config.num_train_epochs),
               .fix = "lower it, or set max_steps"});
   }

@@ -211,7 +211,7 @@ class Settled {
                 .expected = "a number of at least 0",
                 .found = shown(fact->node),
                 .where = fact->at.where,
-                .fix = "give such a value, or remove it"});
+                .fix = "correct the value, or remove it"});
     }
     return *times;
   }

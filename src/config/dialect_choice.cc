@@ -162,8 +162,8 @@ class Choice {
     const Entry* entry = fewest.dialect->find_or_above(key);
     if (entry == nullptr) entry = fewest.dialect->find(nearest_name(key, names_of(*fewest.dialect)));
     complain({.what = std::string("keys of ") + most.dialect->name + " and of " + fewest.dialect->name +
-                      " stand in one configuration",
-              .expected = "keys of one trainer, and our own beside them",
+                      " are in one configuration",
+              .expected = "keys of one trainer, and keys of Octet",
               .found = whose(most) + ", " + whose(fewest),
               .where = fewest.first->where,
               .fix = put_right(entry, key, most.dialect)});
@@ -228,7 +228,7 @@ std::string near_bare_key(const Dialect& dialect, const std::string& word) {
 void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources) {
   if (const Node* component = component_in(tree)) {
     complain(
-        {.what = "this is a configuration of torchtune, whose keys are not translated",
+        {.what = "this is a configuration of torchtune, and its keys are not translated",
          .expected = "keys of trainer train --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
          .found = "_component_: " + shown(*component),
          .where = place(name, component->line),

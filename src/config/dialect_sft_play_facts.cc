@@ -52,7 +52,7 @@ class SftPlayFacts : FactsOf {
       if (sets->override != file->override) {
         (sets->override ? file : sets) = nullptr;
       } else if (!texts() && !before(*sets, *file) && !before(*file, *sets)) {
-        complain({.what = "'" + sets->at.key + "' and '" + file->at.key + "' both name what is trained on",
+        complain({.what = "'" + sets->at.key + "' and '" + file->at.key + "' both name the training data",
                   .found = sets->at.where + " and " + file->at.where,
                   .where = file->at.where,
                   .fix = "keep one of the two; with task_mode: cpt_mixed datasets counts"});
@@ -81,7 +81,7 @@ class SftPlayFacts : FactsOf {
                 .expected = "a list of {path: FILE, weight: NUMBER}",
                 .found = shown(found),
                 .where = sets.at.where,
-                .fix = "write it so, or name the files in dataset"});
+                .fix = "write it in this form, or name the files in dataset"});
     };
     if (sets.node.kind != Node::Kind::list) wrong(sets.node);
     Mix mix;
@@ -118,7 +118,7 @@ class SftPlayFacts : FactsOf {
                 .fix = "write type: cpt or type: chat, or remove it"});
     }
     if (what == "chat" && value_of("stage") == "pt") {
-      complain({.what = "'" + sets.at.key + ".type: chat' is no text to continue pre-training on",
+      complain({.what = "'" + sets.at.key + ".type: chat' cannot be used for continued pre-training",
                 .expected = "type: cpt",
                 .found = "stage: pt" + (mode_.empty() ? "" : ", by task_mode: " + mode_),
                 .where = sets.at.where,
@@ -212,7 +212,7 @@ class SftPlayFacts : FactsOf {
     if (said == nullptr) return;
     const double rest = evaluated.value + tested.value, sum = trained.value + rest;
     if (sum > 1 + 1e-9 || rest >= 1) {
-      complain({.what = "the shares of 'data.split' are more than a whole",
+      complain({.what = "the shares of 'data.split' add up to more than 1",
                 .expected = "shares of training, validation and tests that add up to 1",
                 .found = number_text(std::round(sum * 1e9) / 1e9),
                 .where = said->at.where,

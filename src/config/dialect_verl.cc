@@ -40,13 +40,12 @@ void take_model_dtype(const Node& node, const Location& at, const Target& target
 void take_truncation(const Node& node, const Location& at, const Target& target) {
   const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
   if (word != "error" && word != "left" && word != "right") {
-    return target.settings.refuse(
-        "truncation", node, at,
-        {.what = "value of '" + at.key + "' cannot be used",
-         .expected = "error, left or right",
-         .found = shown(node),
-         .where = at.where,
-         .fix = "give one of these; 'truncation' says it in our words: cut or error"});
+    return target.settings.refuse("truncation", node, at,
+                                  {.what = "value of '" + at.key + "' cannot be used",
+                                   .expected = "error, left or right",
+                                   .found = shown(node),
+                                   .where = at.where,
+                                   .fix = "give one of these, or set 'truncation' to cut or error"});
   }
   const bool ends = word == "error";
   target.settings.add("truncation", scalar_node(ends ? "error" : "cut"), at, target.replace);

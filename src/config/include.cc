@@ -63,7 +63,7 @@ void expand(Node& tree, const std::string& name, Strings& open) {
     }
     const std::string real = std::filesystem::weakly_canonical(path).string();
     if (std::find(open.begin(), open.end(), real) != open.end() || open.size() > kMostIncluded) {
-      complain({.what = "configurations include each other in a circle",
+      complain({.what = "configurations include each other in a cycle",
                 .found = path,
                 .where = where,
                 .fix = "remove one of these lines 'include'"});

@@ -27,11 +27,11 @@ class Expander {
                   .expected = "${key} or ${oc.env:NAME,default}",
                   .found = text.size() > 80 ? text.substr(0, 77) + "..." : text,
                   .where = place(name_, line),
-                  .fix = "close it, and write the value of an inner one itself"});
+                  .fix = "close it, and replace an inner interpolation by its value"});
       }
       result += text.substr(at, begin - at) + value_of(text.substr(begin + 2, end - begin - 2), line);
       if (result.size() > kMaxExpanded) {
-        complain({.what = "an interpolation expands to too long a text",
+        complain({.what = "an interpolation expands to a text that is too long",
                   .where = place(name_, line),
                   .fix = "write the text itself"});
       }
@@ -56,10 +56,10 @@ class Expander {
   std::string value_of(const std::string& reference, int line) {
     if (reference.starts_with("oc.env:")) return variable(reference.substr(7), line);
     if (!open_.insert(reference).second) {
-      complain({.what = "interpolations refer to each other in a circle",
+      complain({.what = "interpolations refer to each other in a cycle",
                 .found = "${" + reference + "}",
                 .where = place(name_, line),
-                .fix = "write the value itself in one of these places"});
+                .fix = "replace one of these interpolations by its value"});
     }
     std::string value;
     if (const auto found = overrides_.find(reference); found != overrides_.end()) {

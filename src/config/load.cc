@@ -69,9 +69,9 @@ std::optional<std::string> config_argument(const Strings& arguments, std::size_t
     return std::nullopt;
   }
   if (!file || !is_config_path(*file)) {
-    complain({.what = "'" + word + "' names no configuration",
+    complain({.what = "'" + word + "' is not followed by a configuration",
               .expected = "a path ending in .yaml, .yml or .json",
-              .found = file ? "'" + *file + "'" : "nothing behind it",
+              .found = file ? "'" + *file + "'" : "nothing after it",
               .where = "command line",
               .fix = "write the path: trainer train FILE"});
   }
@@ -127,17 +127,17 @@ CommandLine read_arguments(const Strings& arguments) {
                        "([training] steps), learning_rate ([optimizer] lr) and output_dir into a YAML file"});
     } else if (is_data_path(word)) {
       complain(
-          {.what = "'" + word + "' is a file of data, and no configuration",
+          {.what = "'" + word + "' is a data file, not a configuration",
            .expected = "a path ending in .yaml, .yml or .json, or key=value",
            .where = "command line",
-           .fix = "to train on it: trainer train model_name_or_path=FOLDER dataset=" + word +
+           .fix = "to train on it, type: trainer train model_name_or_path=FOLDER dataset=" + word +
                   " output_dir=runs/first, where FOLDER has a model; the same keys can be written to a .yaml "
                   "file"});
     } else {
       complain({.what = "the argument '" + word + "' cannot be read",
                 .expected = "a path ending in .yaml, .yml or .json, or key=value",
                 .where = "command line",
-                .fix = "remove it, or write it so"});
+                .fix = "remove it, or write it in one of these forms"});
     }
   }
   return line;

@@ -41,9 +41,9 @@ class Builder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) {
-      complain({.what = "a YAML alias refers to something that is not complete yet",
+      complain({.what = "a YAML alias refers to itself",
                 .where = place(name_, mark.line + 1),
-                .fix = "write the value itself in place of the alias"});
+                .fix = "replace the alias by its value"});
     }
     count(found->second.second, mark.line + 1);
     place_value(found->second.first);
@@ -97,7 +97,7 @@ class Builder : public YAML::EventHandler {
       complain({.what = "the configuration is nested too deeply",
                 .expected = "at most " + std::to_string(kMaxDepth) + " levels",
                 .where = place(name_, mark.line + 1),
-                .fix = "look whether it is the file that was meant; no key has so many levels"});
+                .fix = "check that this is the right file; no key has so many levels"});
     }
     Level level{.node = {}, .anchor = anchor, .has_key = false, .key = {}, .nodes_before = nodes_};
     level.node.kind = kind;
@@ -138,7 +138,7 @@ class Builder : public YAML::EventHandler {
                 .fix = "write the keys out"});
     }
     if (const Node* earlier = top.node.find(node.text)) {
-      complain({.what = "key '" + node.text + "' stands twice",
+      complain({.what = "key '" + node.text + "' occurs twice",
                 .found = "first in line " + std::to_string(earlier->line) + ", again in line " +
                          std::to_string(node.line),
                 .where = place(name_, node.line),
@@ -185,7 +185,7 @@ void check_size(std::uintmax_t bytes, const std::string& name) {
             .expected = "at most " + human_bytes(static_cast<double>(kMaxBytes)),
             .found = human_bytes(static_cast<double>(bytes)),
             .where = name,
-            .fix = "name the configuration; data are named in it (dataset)"});
+            .fix = "name the configuration, and name the data in its key dataset"});
 }
 
 void check_bytes(std::string_view text, const std::string& name) {
@@ -256,8 +256,8 @@ Node parse_yaml(std::string_view text, const std::string& name) {
     complain({.what = "not valid YAML",
               .found = e.msg,
               .where = place(name, e.mark.is_null() ? 0 : e.mark.line + 1),
-              .fix = "mend the line: blanks before keys that stand below others, 'key: value' with a blank "
-                     "after the colon, closed quotes and brackets"});
+              .fix = "correct the line: indent keys below other keys, write 'key: value' with a blank after "
+                     "the colon, close quotes and brackets"});
   }
   if (root.kind == Node::Kind::null) root.kind = Node::Kind::map;
   if (root.kind != Node::Kind::map) {
@@ -265,7 +265,7 @@ Node parse_yaml(std::string_view text, const std::string& name) {
               .expected = "lines such as 'learning_rate: 1.0e-5'",
               .found = shown(root),
               .where = name,
-              .fix = "write it as such a map"});
+              .fix = "write one 'key: value' per line"});
   }
   return root;
 }

@@ -70,11 +70,12 @@ class Rules : RulesOf {
     }
     if (c_.per_device_train_batch_size != kAutomatic) return;
     if (r_.is_set("auto_find_batch_size") && !c_.auto_find_batch_size) {
-      complain({.what = named("per_device_train_batch_size", "auto") + " and " +
-                        named("auto_find_batch_size", "false") + " exclude each other",
-                .expected = "a number of samples, or auto_find_batch_size: true, for which auto stands",
-                .where = both("per_device_train_batch_size", "auto_find_batch_size"),
-                .fix = "write a number, or remove " + said("auto_find_batch_size")});
+      complain(
+          {.what = named("per_device_train_batch_size", "auto") + " and " +
+                   named("auto_find_batch_size", "false") + " exclude each other",
+           .expected = "a number of samples, or auto_find_batch_size: true, which is the meaning of auto",
+           .where = both("per_device_train_batch_size", "auto_find_batch_size"),
+           .fix = "write a number, or remove " + said("auto_find_batch_size")});
     }
     c_.per_device_train_batch_size = Config().per_device_train_batch_size;
     if (!c_.auto_find_batch_size) derive("auto_find_batch_size", "per_device_train_batch_size");
@@ -192,7 +193,7 @@ class Rules : RulesOf {
     if (c_.gpu_sums == "nccl" && same_bits) {
       complain({.what = "'gpu_sums: nccl' and " + named("deterministic", c_.deterministic) +
                         (c_.deterministic == "auto" ? " with 'device: cpu'" : "") + " exclude each other",
-                .expected = "deterministic: false, since NCCL sums in an order of its own",
+                .expected = "deterministic: false, since NCCL chooses the order of its sums",
                 .where = both("gpu_sums", "deterministic"),
                 .fix = "remove gpu_sums, or " + set_to("deterministic", "false")});
     }
@@ -277,12 +278,12 @@ class Rules : RulesOf {
     }
     if (c_.global_batch_size && c_.auto_find_batch_size && c_.gradient_accumulation_steps) {
       complain({.what = named("auto_find_batch_size", "true") + " and " +
-                        said("gradient_accumulation_steps") + " exclude each other beside " +
+                        said("gradient_accumulation_steps") + " exclude each other if there is " +
                         said("global_batch_size"),
                 .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
                 .fix = "remove " + said("gradient_accumulation_steps") +
-                       ": it follows from the micro-batch that is found; or " + said("global_batch_size") +
-                       " (" + at("global_batch_size") + ")"});
+                       ": it follows from the automatic micro-batch; or " + said("global_batch_size") + " (" +
+                       at("global_batch_size") + ")"});
     }
   }
 
@@ -296,7 +297,7 @@ class Rules : RulesOf {
                 .expected = "-1 or a whole number of at least 1",
                 .found = "0",
                 .where = at("max_steps"),
-                .fix = "remove it, and epochs decide"});
+                .fix = "remove it, and num_train_epochs sets the length"});
     }
     if (c_.max_steps > 0 && changed("num_train_epochs")) decides("max_steps", "num_train_epochs");
     for (const auto& [key, value] : {std::pair<const char*, double>{"warmup_steps", c_.warmup_steps},
@@ -355,10 +356,10 @@ class Rules : RulesOf {
   void time_between_failures() {
     const bool memory = c_.memory_checkpoint_steps == kAutomatic;
     if (memory && !c_.mtbf_hours) {
-      complain({.what = "memory_checkpoint_steps: auto follows from mtbf_hours, which is not given",
+      complain({.what = "memory_checkpoint_steps: auto needs mtbf_hours",
                 .expected = "the mean time between failures of the run's machines, or a number of steps",
                 .where = at("memory_checkpoint_steps"),
-                .fix = "add mtbf_hours: 24, say, or write memory_checkpoint_steps: 100"});
+                .fix = "for example, add mtbf_hours: 24, or write memory_checkpoint_steps: 100"});
     }
     if (!c_.mtbf_hours) return;
     const std::string unread = memory ? "is read for checkpoints in memory alone" : "is not read";

@@ -29,29 +29,29 @@ class AdapterRules : RulesOf {
         note("'" + said(key) + "' (" + at(key) + ") is read only with finetuning_type: lora");
         continue;
       }
-      complain({.what = "'" + said(key) + "' asks for adapters, and finetuning_type is not set",
-                .expected = "finetuning_type: lora, which LLaMA-Factory takes where nothing is said, or full",
+      complain({.what = "'" + said(key) + "' is for adapters, but finetuning_type is not set",
+                .expected = "finetuning_type: lora, the default of LLaMA-Factory, or full",
                 .where = at(key),
                 .fix = "set finetuning_type: lora, or remove " + said(key)});
     }
     if (lora && c_.lora_dropout >= 1) {
-      complain(
-          {.what = named("lora_dropout", number_text(c_.lora_dropout)) + " leaves an adapter nothing to read",
-           .expected = "at least 0 and below 1",
-           .found = number_text(c_.lora_dropout),
-           .where = at("lora_dropout"),
-           .fix = set_to("lora_dropout", "0.05") + ", or leave it out"});
+      complain({.what = named("lora_dropout", number_text(c_.lora_dropout)) +
+                        " drops the whole input of an adapter",
+                .expected = "at least 0 and below 1",
+                .found = number_text(c_.lora_dropout),
+                .where = at("lora_dropout"),
+                .fix = set_to("lora_dropout", "0.05") + ", or leave it out"});
     }
     if (lora && c_.use_dora && c_.lora_dropout > 0) {
-      complain({.what = "dropout beside DoRA is not built",
+      complain({.what = "dropout with DoRA is not supported",
                 .expected = "lora_dropout: 0, or use_dora: false",
                 .found = said("lora_dropout") + ": " + number_text(c_.lora_dropout),
                 .where = both("lora_dropout", "use_dora"),
                 .fix = set_to("lora_dropout", "0")});
     }
     if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
-      complain({.what = "adapters belong to the weights that they were trained beside, and "
-                        "'train_from_scratch: true' begins with random ones",
+      complain({.what = "adapters need the weights of their base, but 'train_from_scratch: true' begins with "
+                        "random weights",
                 .where = both("adapter_name_or_path", "train_from_scratch"),
                 .fix = "remove one of the two"});
     }
@@ -59,10 +59,10 @@ class AdapterRules : RulesOf {
       complain({.what = "'create_new_adapter: true' needs adapters to add to the base first",
                 .expected = "adapter_name_or_path",
                 .where = at("create_new_adapter"),
-                .fix = "remove the key: without adapter_name_or_path adapters are new"});
+                .fix = "remove the key: without adapter_name_or_path, adapters are always new"});
     }
     if (lora && c_.loraplus_lr_ratio && *c_.loraplus_lr_ratio <= 0) {
-      complain({.what = "loraplus_lr_ratio is no ratio of learning rates",
+      complain({.what = "loraplus_lr_ratio is not a ratio of learning rates",
                 .expected = "a number above 0; 16 is LoRA+'s",
                 .found = number_text(*c_.loraplus_lr_ratio),
                 .where = at("loraplus_lr_ratio"),
@@ -98,21 +98,20 @@ class AdapterRules : RulesOf {
                        set_to("quantization_bit", "4") + adapters_too});
     }
     if (c_.finetuning_type != "lora") {
-      complain(
-          {.what = named("quantization_bit", "4") + " needs 'finetuning_type: lora'",
-           .expected = "adapters beside weights that stay as they are: quantised weights are not trained",
-           .found = said("finetuning_type") + ": " + c_.finetuning_type,
-           .where = both("quantization_bit", "finetuning_type"),
-           .fix = set_to("finetuning_type", "lora") + ", or remove " + said("quantization_bit")});
+      complain({.what = named("quantization_bit", "4") + " needs 'finetuning_type: lora'",
+                .expected = "adapters and fixed weights: quantised weights are not trained",
+                .found = said("finetuning_type") + ": " + c_.finetuning_type,
+                .where = both("quantization_bit", "finetuning_type"),
+                .fix = set_to("finetuning_type", "lora") + ", or remove " + said("quantization_bit")});
     }
     const bool several = c_.adapter_name_or_path && c_.adapter_name_or_path->find(',') != std::string::npos;
     if (several || c_.create_new_adapter) {
       complain(
-          {.what = "a base in 4 bits takes one adapter, which is trained on",
-           .expected = "the folder of one in adapter_name_or_path, and no create_new_adapter",
+          {.what = "a base in 4 bits supports only one adapter, and continues to train it",
+           .expected = "one folder in adapter_name_or_path, and no create_new_adapter",
            .found = "adapters to add to the base",
            .where = both(several ? "adapter_name_or_path" : "create_new_adapter", "quantization_bit"),
-           .fix = "merge them into the base as it was (trainer export --merge), and quantise the result"});
+           .fix = "merge them into the unquantised base (trainer export --merge), and quantise the result"});
     }
   }
 
@@ -125,7 +124,7 @@ class AdapterRules : RulesOf {
     if (!freeze) return;
     if (changed("lora_target")) {
       complain({.what = "'" + said("lora_target") +
-                        "' names modules for adapters, and finetuning_type: freeze has none",
+                        "' is for adapters, but finetuning_type: freeze has no adapters",
                 .expected = "freeze_trainable_modules, or finetuning_type: lora",
                 .found = value_text(*find_field("lora_target"), c_),
                 .where = both("lora_target", "finetuning_type"),

@@ -22,7 +22,7 @@ class CheckRules : RulesOf {
   void factor(const char* key, double value) const {
     if (value == 0 || value > 1) return;
     complain({.what = std::string("value of '") + key + "' cannot be used",
-              .expected = "a number above 1, which leaves ordinary steps alone, or 0 for none",
+              .expected = "a number above 1, or 0 to switch the check off",
               .found = number_text(value),
               .where = at(key),
               .fix = std::string("set ") + key + ": 5, or leave it out"});
@@ -32,7 +32,7 @@ class CheckRules : RulesOf {
     if (c_.sdc_replay_steps == 0) return;
     if (c_.sdc_steps == 0) {
       complain({.what = "'sdc_replay_steps' needs 'sdc_steps'",
-                .expected = "a number of steps between checks, at which replays are told of, too",
+                .expected = "a number of steps between checks; replays are reported with them",
                 .found = "sdc_steps: 0",
                 .where = both("sdc_replay_steps", "sdc_steps"),
                 .fix = "set sdc_steps: 100, or remove sdc_replay_steps"});
@@ -51,7 +51,7 @@ class CheckRules : RulesOf {
     if (action != "rollback" || c_.save_strategy != "no") return;
     complain({.what = std::string("'") + key + ": rollback' and " + named("save_strategy", "no") +
                       " exclude each other",
-              .expected = "checkpoints to go back to",
+              .expected = "checkpoints, to which the run can return",
               .where = both(key, "save_strategy"),
               .fix = set_to("save_strategy", "steps") + ", or " + key + ": stop"});
   }

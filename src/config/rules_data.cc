@@ -77,10 +77,10 @@ class DataRules : RulesOf {
 
   void lengths() {
     if (!c_.pack_factor || c_.truncation != "error") return;
-    complain({.what = "'" + said("pack_factor") + "' cuts texts, which " + named("truncation", "error") +
-                      " forbids",
-              .where = both("pack_factor", "truncation"),
-              .fix = "remove " + said("pack_factor") + ", or " + set_to("truncation", "cut")});
+    complain(
+        {.what = "'" + said("pack_factor") + "' cuts texts, but " + named("truncation", "error") + " forbids",
+         .where = both("pack_factor", "truncation"),
+         .fix = "remove " + said("pack_factor") + ", or " + set_to("truncation", "cut")});
   }
 
   void weights() {
@@ -119,7 +119,7 @@ class DataRules : RulesOf {
     loss_alone("the learning rate cannot follow", without);
     if (c_.eval_strategy != "no") return;
     const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
-    complain({.what = named("lr_scheduler_type", kPlateau) + " needs evaluations, and " +
+    complain({.what = named("lr_scheduler_type", kPlateau) + " needs evaluations, but " +
                       named("eval_strategy", "no") + " makes none",
               .where = both("lr_scheduler_type", "eval_strategy"),
               .fix = set_to("eval_strategy", "steps or epoch") +
@@ -143,8 +143,8 @@ class DataRules : RulesOf {
       const bool evaluates =
           c_.val_size > 0 || !c_.eval_dataset.empty() || std::string(key) != "eval_strategy";
       const char* held_out = evaluates ? "" : " with eval_dataset or val_size";
-      complain({.what = named("load_best_model_at_end", "true") +
-                        " needs checkpoints that were evaluated, and " + named(key, "no") + " makes none",
+      complain({.what = named("load_best_model_at_end", "true") + " needs evaluated checkpoints, but " +
+                        named(key, "no") + " makes none",
                 .where = both("load_best_model_at_end", key),
                 .fix = set_to(key, other == "no" ? "steps" : other) + held_out + ", or " +
                        set_to("load_best_model_at_end", "false")});
@@ -157,7 +157,7 @@ class DataRules : RulesOf {
     const std::string without = set_to("load_best_model_at_end", "false");
     if (c_.eval_strategy != c_.save_strategy) {
       complain({.what = named("load_best_model_at_end", "true") +
-                        " needs an evaluation of each checkpoint, and " + said("save_strategy") + " and " +
+                        " needs an evaluation of each checkpoint, but " + said("save_strategy") + " and " +
                         said("eval_strategy") + " differ",
                 .found = said("save_strategy") + ": " + c_.save_strategy + ", " + said("eval_strategy") +
                          ": " + c_.eval_strategy,
@@ -166,16 +166,17 @@ class DataRules : RulesOf {
     }
     if (c_.save_strategy != "steps") return;
     if (c_.mtbf_hours && !r_.is_set("save_steps")) {
-      complain({.what = named("load_best_model_at_end", "true") +
-                        " needs an evaluation of each checkpoint, and mtbf_hours chooses when they are saved",
-                .where = both("load_best_model_at_end", "mtbf_hours"),
-                .fix = set_to("save_steps", "a multiple of eval_steps") + ", or " + without});
+      complain(
+          {.what = named("load_best_model_at_end", "true") +
+                   " needs an evaluation of each checkpoint, but mtbf_hours chooses the steps of checkpoints",
+           .where = both("load_best_model_at_end", "mtbf_hours"),
+           .fix = set_to("save_steps", "a multiple of eval_steps") + ", or " + without});
     }
     const double save = c_.save_steps, evaluate = c_.eval_steps.value_or(c_.logging_steps);
     if (is_multiple(save, evaluate)) return;
     complain({.what = named("load_best_model_at_end", "true") +
-                      " needs an evaluation of each checkpoint, and " + said("save_steps") +
-                      " is no multiple of " + said("eval_steps"),
+                      " needs an evaluation of each checkpoint, but " + said("save_steps") +
+                      " is not a multiple of " + said("eval_steps"),
               .found = said("save_steps") + ": " + number_text(save) + ", " + said("eval_steps") + ": " +
                        number_text(evaluate) + (c_.eval_steps ? "" : ", from logging_steps"),
               .where = both("save_steps", c_.eval_steps ? "eval_steps" : "logging_steps"),
@@ -209,7 +210,7 @@ class DataRules : RulesOf {
       }
     }
     if (c_.neat_packing && r_.is_set("packing") && !c_.packing) {
-      complain({.what = said("neat_packing") + " packs, and " + named("packing", "false") + " forbids it",
+      complain({.what = said("neat_packing") + " packs, but " + named("packing", "false") + " forbids it",
                 .where = both("neat_packing", "packing"),
                 .fix = kOneOfTwo});
     }
@@ -233,12 +234,12 @@ class DataRules : RulesOf {
       complain({.what = said("messages_column") + " and " + said("prompt_column") + " exclude each other",
                 .expected = "rows with conversations, or with a question and an answer",
                 .where = both("messages_column", "prompt_column"),
-                .fix = "keep what the rows have: " + said("messages_column") + ", or " +
+                .fix = "keep the columns that the rows have: " + said("messages_column") + ", or " +
                        said("prompt_column") + " and " + said("response_column")});
     }
     if (c_.streaming && c_.max_steps < 1) {
       complain({.what = named("streaming", "true") + " needs max_steps",
-                .expected = "a number of steps: how many an epoch has shows only at its end",
+                .expected = "a number of steps, because the length of an epoch is unknown until its end",
                 .where = at("streaming"),
                 .fix = set_to("max_steps", "1000") + ", say, or streaming: false"});
     }

@@ -47,14 +47,14 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& na
   std::string path = file.starts_with('/') ? file : options.dataset_dir + "/" + file;
   const std::string split = json_string(entry, "split", options.split, where);
   if (split.find_first_of("[]+%") != std::string::npos) {
-    throw Error({.what = "slices of splits are not built",
+    throw Error({.what = "slices of splits are not supported",
                  .found = "\"split\": \"" + split + "\"",
                  .where = where,
-                 .fix = "name the split alone, and use num_samples or max_samples",
+                 .fix = "name only the split, and use num_samples or max_samples",
                  .code = ExitCode::usage});
   }
   if (!path_exists(path)) {
-    throw Error({.what = "the file of a data set is not there",
+    throw Error({.what = "the file of a data set does not exist",
                  .expected = path,
                  .where = where,
                  .fix = "check file_name and dataset_dir",
@@ -72,7 +72,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& na
   if (const std::string below = json_string(entry, "folder", "", where); !below.empty()) {
     path += "/" + below;
     if (!is_folder(path)) {
-      throw Error({.what = "the folder of a data set is not there",
+      throw Error({.what = "the folder of a data set does not exist",
                    .found = "no folder " + path,
                    .where = where,
                    .fix = "check the name, or remove it",

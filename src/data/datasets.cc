@@ -28,15 +28,16 @@ Json read_info(const std::string& folder, std::string* path) {
   for (const auto& [key, value] : info.items()) names.push_back(key);
   const std::string near = nearest_name(name, names);
   const bool on_hub = std::ranges::count(name, '/') == 1 && name.find('/') > 0 && !is_data_file(name);
-  throw Error({.what = "data set '" + name + "' is not known",
-               .expected = "a name in " + info_path + ", a path, a glob, or a data set in Hugging Face's cache",
-               .found = names.empty() ? "no such file, and no dataset_info.json"
-                                      : "no such name among " + std::to_string(names.size()),
-               .where = "configuration key '" + options.key + "'",
-               .fix = !near.empty() ? "did you mean '" + near + "'?"
-                      : on_hub      ? "check the path, or fetch it (hf download --repo-type dataset " + name + ")"
-                                    : "check the path, or dataset_dir",
-               .code = ExitCode::usage});
+  throw Error(
+      {.what = "data set '" + name + "' is not known",
+       .expected = "a name in " + info_path + ", a path, a glob, or a data set in Hugging Face's cache",
+       .found = names.empty() ? "no such file, and no dataset_info.json"
+                              : "no such name among " + std::to_string(names.size()),
+       .where = "configuration key '" + options.key + "'",
+       .fix = !near.empty() ? "did you mean '" + near + "'?"
+              : on_hub      ? "check the path, or fetch it (hf download --repo-type dataset " + name + ")"
+                            : "check the path, or dataset_dir",
+       .code = ExitCode::usage});
 }
 
 DataSource from_files(const std::string& name, const std::vector<std::string>& files) {
@@ -99,7 +100,7 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
                      .expected = "rows as in " + first,
                      .found = "others",
                      .where = file->where(i),
-                     .fix = "name the files as data sets of their own, separated by commas",
+                     .fix = "name the files as separate data sets, with commas between them",
                      .code = ExitCode::usage});
       }
       break;
@@ -145,7 +146,7 @@ void check_columns(const DataSource& source, const std::string& where, const cha
   for (const std::string& column : needed) {
     if (there.contains(column)) continue;
     const std::string near = nearest_name(column, {there.begin(), there.end()});
-    throw Error({.what = column.empty() ? "a data set does not say which column holds its texts"
+    throw Error({.what = column.empty() ? "the column with the texts of a data set is not known"
                                         : "a data set has no column '" + column + "'",
                  .expected = "a column that its rows have",
                  .found = names,
@@ -231,7 +232,8 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
         if (paths.empty() && path_exists(candidate)) paths = {candidate};
         if (paths.empty() && looks_like_path(name)) paths = expand_glob(candidate);
       }
-      if (const std::string fetched = paths.empty() ? hub_files(name) : ""; !fetched.empty()) paths = {fetched};
+      if (const std::string fetched = paths.empty() ? hub_files(name) : ""; !fetched.empty())
+        paths = {fetched};
       if (paths.empty()) unknown_dataset(name, info, info_path, options);
       source = from_paths(name, paths, options);
       const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();

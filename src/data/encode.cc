@@ -152,7 +152,7 @@ Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken) {
                 .expected = "at most " + with_commas(max_broken) + " (max_broken_rows)",
                 .found = with_commas(counts.broken) + " of " + with_commas(counts.rows) + " rows",
                 .where = rows,
-                .fix = "mend the files, or raise max_broken_rows to leave such rows out",
+                .fix = "correct the files, or raise max_broken_rows to skip these rows",
                 .code = ExitCode::usage});
 }
 
@@ -162,11 +162,11 @@ Error truncated_rows(const EncodingCounts& counts, std::int64_t cutoff_len) {
     if (reason.ends_with(kIsLonger)) rows += (rows.empty() ? "" : "\n  ") + reason;
   }
   return Error(
-      {.what = "rows of the data are too long, and may not be cut (truncation: error)",
+      {.what = "rows of the data are too long (truncation: error forbids cutting them)",
        .expected = "at most " + with_commas(cutoff_len) + " tokens (cutoff_len) a row",
        .found = with_commas(counts.truncated) + " of " + with_commas(counts.rows) + " rows with more",
        .where = rows,
-       .fix = "raise cutoff_len, shorten these rows or leave them out, or set truncation: cut",
+       .fix = "raise cutoff_len, shorten or remove these rows, or set truncation: cut",
        .code = ExitCode::usage});
 }
 

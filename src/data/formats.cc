@@ -107,7 +107,7 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
                    .expected = "an object: {\"prompt\": \"question\"}",
                    .found = kind_of(*value),
                    .where = place,
-                   .fix = "write such an object in dataset_info.json, or remove it",
+                   .fix = "write an object in dataset_info.json, or remove the key",
                    .code = ExitCode::usage});
     }
     return value;
@@ -126,7 +126,7 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
                  .code = ExitCode::usage});
   }
   if (json_bool(entry, "ranking", false, place)) {
-    throw Error({.what = "a data set of preferences cannot be used for fine-tuning",
+    throw Error({.what = "a data set of preferences cannot be used for supervised fine-tuning",
                  .where = place,
                  .fix = "choose a data set without \"ranking\": true",
                  .code = ExitCode::usage});

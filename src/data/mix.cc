@@ -25,7 +25,7 @@ void check_weights(const std::vector<double>& weights, std::size_t sets) {
                .found = std::to_string(weights.size()) + " numbers" +
                         (usable ? "" : ", among them one that is not above 0"),
                .where = "configuration key 'interleave_probs'",
-               .fix = "give such a list, or leave interleave_probs out to take all sets alike",
+               .fix = "give one number per data set, or leave interleave_probs out for equal shares",
                .code = ExitCode::usage});
 }
 
@@ -81,7 +81,7 @@ void RowMix::interleave(const MixOptions& options) {
     const std::size_t s = draw.next();
     order_.push_back(begins_[s] + used[s] % sources_[s].rows);
     if (static_cast<std::int64_t>(order_.size()) > kMost) {
-      throw Error({.what = "mixing the data sets makes too many rows",
+      throw Error({.what = "the mixture of data sets has too many rows",
                    .expected = "at most " + with_commas(kMost),
                    .where = "configuration keys 'mix_strategy' and 'interleave_probs'",
                    .fix = "raise the smallest weight, or use mix_strategy: interleave_under",

@@ -58,7 +58,7 @@ void add_files(const fs::path& folder, const std::string& below, int depth, std:
     throw Error({.what = "a folder of data cannot be read",
                  .found = code.message(),
                  .where = folder.string(),
-                 .fix = "look at the rights of the folder",
+                 .fix = "check the permissions of the folder",
                  .code = exit_code_of(code.value())});
 }
 
@@ -88,7 +88,7 @@ bool matches_path(std::string_view pattern, std::string_view path) {
     } else {
       const std::size_t end = pattern[p] == '[' ? end_of_brackets(pattern, p) : p;
       for (std::size_t i = 0; i < path.size(); ++i) {
-        const bool one = end > p              ? in_brackets(pattern, p, end, path[i])
+        const bool one = end > p             ? in_brackets(pattern, p, end, path[i])
                          : pattern[p] == '?' ? path[i] != '/'
                                              : path[i] == pattern[p];
         if (matched[i] && one) next[i + 1] = 1;

@@ -69,11 +69,11 @@ bool has_lines(const std::string& path) {
 }
 
 [[noreturn]] void too_much(const std::string& path, const std::string& found) {
-  throw Error({.what = "a compressed data file holds too much",
+  throw Error({.what = "a compressed data file has rows that are too long",
                .expected = "rows of at most " + std::to_string(kMostRowBytes) + " bytes",
                .found = found,
                .where = path,
-               .fix = "unpack it and look at what is in it",
+               .fix = "unpack it and check its contents",
                .code = ExitCode::usage});
 }
 

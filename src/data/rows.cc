@@ -86,7 +86,7 @@ class LineReader : public RowReader {
         throw Error({.what = "a data file holds too many blank lines in a row",
                      .expected = "at most " + std::to_string(kMostBlank),
                      .where = bytes_.path() + ":" + std::to_string(first),
-                     .fix = "look at what wrote it",
+                     .fix = "check the program that wrote it",
                      .code = ExitCode::usage});
       }
       const void* found = std::memchr(text.data() + begin, '\n', text.size() - begin);
@@ -140,9 +140,9 @@ std::unique_ptr<RowReader> reader_of(const std::string& path) {
     if (object && is_json_lines(text)) return std::make_unique<JsonLines>(path);
     return open_json(path);
   }
-  throw Error({.what = "a data file of an unknown kind",
-               .expected = "a name ending in .json, .jsonl, .ndjson, .csv, .tsv or .txt, each also with .gz "
-                           "behind it, .parquet or .arrow",
+  throw Error({.what = "the format of a data file is not known",
+               .expected = "a name ending in .json, .jsonl, .ndjson, .csv, .tsv or .txt, each also with a "
+                           "further .gz, .parquet or .arrow",
                .found = ending.empty() ? "no ending" : "." + ending,
                .where = path,
                .fix = "convert it to JSON lines",

@@ -23,7 +23,7 @@ namespace {
 using Batches = std::vector<std::shared_ptr<arrow::RecordBatch>>;
 
 [[noreturn]] void refuse(const std::string& path, const std::string& found) {
-  throw Error({.what = "a file of columns cannot be read",
+  throw Error({.what = "a Parquet or Arrow file cannot be read",
                .expected = "Parquet, or Arrow's file or stream format",
                .found = found,
                .where = path,

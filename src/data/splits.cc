@@ -186,7 +186,7 @@ std::string folder_of_subset(const SplitChoice& choice) {
   for (const char* below : {"/", "/data/"}) {
     if (std::string path = choice.folder + below + choice.subset; is_folder(path)) return path;
   }
-  throw Error({.what = "the subset of a data set is not there",
+  throw Error({.what = "the subset of a data set does not exist",
                .found = "no folder " + choice.folder + "/" + choice.subset,
                .where = choice.where,
                .fix = "check the name, or remove it",

@@ -204,9 +204,9 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   // A file of the user's own that cannot write a row is not what was meant for it.
   if (example.outcome == text::Example::Outcome::refused && text::is_template_file(template_->name())) {
     throw Error({.what = "a row cannot be written with the template " + template_->name(),
-                 .expected = "a text for all before an answer, and the same with the answer behind it",
+                 .expected = "a text for the messages before an answer, and this text followed by the answer",
                  .found = example.reason,
-                 .fix = "mend the file or the row, or leave the row out",
+                 .fix = "correct the file or the row, or remove the row",
                  .code = ExitCode::usage});
   }
   EncodedSample result;

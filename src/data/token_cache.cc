@@ -87,10 +87,10 @@ std::vector<std::string> differences(const Recipe& was, const Recipe& is) {
 std::string file_state(const std::string& path) {
   struct stat found {};
   if (::stat(path.c_str(), &found) != 0) {
-    throw Error({.what = "a file cannot be looked at",
+    throw Error({.what = "a file cannot be inspected",
                  .found = std::strerror(errno),
                  .where = path,
-                 .fix = "look at the path and its rights",
+                 .fix = "check the path and its permissions",
                  .code = exit_code_of(errno)});
   }
   std::string part = std::to_string(found.st_mtim.tv_nsec);

@@ -139,7 +139,7 @@ Problem too_many_ranks(const std::vector<RankGpus>& ranks, const NodeView& view,
   return {.what = "there are more ranks than GPUs on " + host,
           .expected = "at most " + ranks_text(matched) + " on host " + host,
           .found = ranks_text(members) + " and " + std::to_string(view.gpus) +
-                   (view.gpus == 1 ? " GPU" : " GPUs") + " that they see",
+                   (view.gpus == 1 ? " GPU" : " GPUs") + " that are visible to them",
           .fix = start + "; OCTETRUN_SHARE_GPUS=1 lets several ranks share a GPU, for tests: it is slower",
           .code = ExitCode::usage};
 }
@@ -209,7 +209,7 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
   };
   if (const auto other = first_rank(ranks, [&](const RankGpus& r) { return r.device != device; })) {
     const RankGpus& of = ranks[static_cast<std::size_t>(*other)];
-    return refuse(*other, {.what = "the ranks are told to compute on different devices",
+    return refuse(*other, {.what = "the ranks have different settings of device",
                            .expected = std::string("device: ") + name_of(device) + ", as " +
                                        words_of(0, ranks.front()) + " is told",
                            .found = std::string("device: ") + name_of(of.device),
@@ -260,12 +260,12 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
 
 void refuse_survivors_on_gpus(GpuChoice& choice) {
   if (choice.problem || choice.ordinals.empty()) return;
-  choice.problem = {.what = "ranks on GPUs do not go on without others (--survive)",
+  choice.problem = {.what = "ranks on GPUs cannot continue without lost ranks (--survive)",
                     .expected = "--survive with ranks on CPUs",
                     .found = ranks_text(static_cast<int>(choice.ordinals.size())) + " on GPUs",
                     .fix =
-                        "leave --survive out: where a rank ends, all are started again from the newest "
-                        "checkpoint; or set device: cpu",
+                        "leave --survive out, and all ranks restart from the newest checkpoint when one "
+                        "ends; or set device: cpu",
                     .code = ExitCode::usage};
   choice.concerned = 0;
   choice.ordinals.clear();
@@ -275,7 +275,7 @@ bool shares_gpus(const char* value) {
   const std::string_view text = value == nullptr ? "" : value;
   if (text.empty() || text == "0") return false;
   if (text == "1") return true;
-  throw Error({.what = "OCTETRUN_SHARE_GPUS cannot be read",
+  throw Error({.what = "OCTETRUN_SHARE_GPUS has an invalid value",
                .expected = "1 (several ranks may share a GPU) or 0",
                .found = "'" + std::string(text) + "'",
                .where = "environment",

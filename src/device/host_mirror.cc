@@ -54,7 +54,7 @@ std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
     throw Error({.what = "not enough host memory to hold the state of the GPU while it is saved or loaded",
                  .expected = std::to_string(bytes) + " free bytes",
                  .where = device_.description(),
-                 .fix = "free memory of this machine, or raise its limit"});
+                 .fix = "free memory on this machine, or raise the memory limit"});
   }
   for (std::size_t i = 0; i < slices.size(); ++i) {
     if (device_.host_reaches(slices[i].data)) continue;

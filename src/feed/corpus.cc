@@ -19,7 +19,7 @@ namespace {
 
 void require_documents(const data::Encoded& set, const std::string& what) {
   if (set.documents() > 0) return;
-  throw Error({.what = what + " has nothing to train on",
+  throw Error({.what = what + " has no tokens to train",
                .expected = "at least one row with a trained token",
                .found = with_commas(set.counts.rows) + " rows, " + with_commas(set.counts.invalid) +
                         " not usable, " + with_commas(set.counts.broken) + " not readable, " +
@@ -136,7 +136,7 @@ std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
   const auto count = static_cast<std::int64_t>(
       config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
   if (count < rows) return count;
-  throw Error({.what = "val_size leaves nothing to train on",
+  throw Error({.what = "val_size leaves no rows for training",
                .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
                .found = with_commas(count),
                .where = "configuration key 'val_size'",

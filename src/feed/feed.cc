@@ -42,7 +42,7 @@ std::int64_t place_number(const Json& place, const char* key, const std::string&
     throw Error({.what = "the checkpoint's place in the data is not complete",
                  .expected = std::string("a number '") + key + "'",
                  .where = where + ", the place in the data",
-                 .fix = "go on with another checkpoint",
+                 .fix = "resume from another checkpoint",
                  .code = ExitCode::usage});
   }
   return json_int(place, key, 0, 0, INT64_C(1) << 40, where + ", the place in the data");
@@ -55,12 +55,12 @@ Json place_of(const Json& state, const std::string& kind, const std::string& whe
   if (place.is_null()) return place;
   const std::string found = place.is_object() ? json_string(place, "kind", "", where) : "";
   if (found == kind) return place;
-  throw Error({.what = "the checkpoint's place in the data cannot be found again",
+  throw Error({.what = "the checkpoint's place in the data does not fit this run",
                .expected = kind == "rows" ? "a checkpoint of a run with streaming: true"
                                           : "a checkpoint of a run with streaming: false",
                .where = where + "; configuration key 'streaming'",
                .fix = std::string("go on with streaming: ") + (kind == "rows" ? "false" : "true") +
-                      ", or start afresh with overwrite_output_dir=true",
+                      ", or start a new run with overwrite_output_dir=true",
                .code = ExitCode::usage});
 }
 
@@ -70,12 +70,12 @@ void require_same_order(const Json& state, const Json& place, const std::string&
                         const std::string& fingerprint, const std::string& where) {
   if (json_string(place, "order", "", where) == order) return;
   if (json_string(state, "data_fingerprint", "", where) != fingerprint) return;
-  throw Error({.what = "the checkpoint lies within an epoch, whose samples would now come in another order: "
+  throw Error({.what = "the checkpoint is within an epoch, and its samples would now have another order: "
                        "some would be trained twice and others never",
                .expected = "the seed, shuffling, packing and window of the run that wrote it",
                .where = where + "; configuration keys 'seed', 'data_seed', 'disable_shuffling', 'packing', "
                                 "'packing_strategy', 'cutoff_len', 'buffer_size'",
-               .fix = "go on with their values of before; or start afresh from the exported weights",
+               .fix = "resume with the earlier values, or start a new run from the exported weights",
                .code = ExitCode::usage});
 }
 
@@ -258,10 +258,10 @@ class StreamFeed final : public Feed {
   void go_on(std::int64_t, const Json& state, const std::string& where) override {
     const Json place = place_of(state, "rows", where);
     if (place.is_null()) {
-      throw Error({.what = "the checkpoint does not say where its run stood in the stream",
+      throw Error({.what = "the checkpoint has no place in the stream",
                    .expected = "a checkpoint of a run with streaming: true",
                    .where = where + "; configuration key 'streaming'",
-                   .fix = "go on with streaming: false, or start afresh with overwrite_output_dir=true",
+                   .fix = "resume with streaming: false, or start a new run with overwrite_output_dir=true",
                    .code = ExitCode::usage});
     }
     place_ = {.epoch = place_number(place, "epoch", where),
@@ -269,13 +269,13 @@ class StreamFeed final : public Feed {
               .item = place_number(place, "item", where)};
     const std::int64_t rows = place_number(place, "window_rows", where);
     if (place_.window >= stream_.windows() || rows != stream_.options().window_rows) {
-      throw Error({.what = "the checkpoint's place in the stream is not one of this stream",
+      throw Error({.what = "the checkpoint's place in the stream does not exist in this stream",
                    .expected = "the same data and buffer_size as before",
                    .found = "window " + std::to_string(place_.window + 1) + " of " +
                             std::to_string(stream_.windows()) + ", windows of " + std::to_string(rows) +
                             " rows then and of " + std::to_string(stream_.options().window_rows) + " now",
                    .where = where + "; configuration keys 'dataset' and 'buffer_size'",
-                   .fix = "go on with the same data and buffer_size",
+                   .fix = "resume with the same data and buffer_size",
                    .code = ExitCode::usage});
     }
     if (place_.window > 0 || place_.item > 0)

@@ -62,11 +62,11 @@ std::int64_t SampleOrder::item(std::int64_t step, std::int64_t nth) const {
 
 Error no_whole_group(std::int64_t items, std::int64_t whole_groups_of) {
   return Error(
-      {.what = "dataloader_drop_last leaves nothing to train on",
+      {.what = "dataloader_drop_last leaves no samples for training",
        .expected = with_commas(whole_groups_of) + " samples or more, a micro-batch on every rank",
        .found = with_commas(items) + " an epoch",
        .where = "configuration key 'dataloader_drop_last'",
-       .fix = "lower per_device_train_batch_size or take fewer ranks, or set dataloader_drop_last: false",
+       .fix = "lower per_device_train_batch_size, use fewer ranks, or set dataloader_drop_last: false",
        .code = ExitCode::usage});
 }
 

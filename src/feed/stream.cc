@@ -144,7 +144,7 @@ StreamStep StreamLoader::take_step(std::vector<Reference>& items) {
       continue;
     }
     if (whole_epoch_ && epoch_items_ == 0) {
-      throw Error({.what = "the data set has nothing to train on",
+      throw Error({.what = "the data set has no tokens to train",
                    .expected = "at least one row with a trained token",
                    .found = with_commas(epoch_counts_.rows) + " rows without one",
                    .where = epoch_counts_.reasons.empty() ? "" : epoch_counts_.reasons.front(),

@@ -158,7 +158,7 @@ std::vector<std::vector<double>> Decoder::log_probabilities(
       throw Error({.what = "a sequence cannot be scored",
                    .expected = "1 to " + std::to_string(options_.scored) + " tokens",
                    .found = std::to_string(length),
-                   .fix = "leave the text out, or raise --max-length",
+                   .fix = "remove the text, or raise --max-length",
                    .code = ExitCode::usage});
     }
   });
@@ -225,7 +225,7 @@ int Decoder::follow() {
 void Decoder::require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const {
   const auto length = std::ssize(ids);
   if (length == 0)
-    throw Error({.what = "a prompt is empty", .fix = "ask something", .code = ExitCode::usage});
+    throw Error({.what = "a prompt is empty", .fix = "write a question", .code = ExitCode::usage});
   if (length > most) {
     throw Error({.what = "a prompt is too long",
                  .expected = "at most " + std::to_string(most) + " tokens",

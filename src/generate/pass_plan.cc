@@ -39,7 +39,7 @@ class Reader {
     at_ += count;
   }
   [[noreturn]] void fail() const {
-    throw Error({.what = "what the ranks of a model are to compute cannot be read",
+    throw Error({.what = "the plan of a pass cannot be read",
                  .found = std::to_string(bytes_.size()) + " bytes",
                  .fix = "start the same program on all hosts"});
   }

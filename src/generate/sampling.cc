@@ -60,7 +60,7 @@ void require_finite(double largest) {
   if (std::isfinite(largest)) return;
   throw NotFinite({.what = "the model's logits are not finite numbers",
                    .found = std::to_string(largest),
-                   .fix = "look whether the model's training diverged, or whether its weights are damaged",
+                   .fix = "check whether the training diverged, or whether the weights are damaged",
                    .code = ExitCode::usage});
 }
 

@@ -12,12 +12,12 @@ void require_ranks(comm::Job& job, int tensor_size, int stages) {
   job.together([&] {
     const std::int64_t ranks = std::int64_t{tensor_size} * stages;
     if (tensor_size >= 1 && stages >= 1 && ranks <= job.size() && job.size() % ranks == 0) return;
-    throw Error({.what = "the number of ranks does not fit how the model is split",
+    throw Error({.what = "the number of ranks does not fit the split of the model",
                  .expected = "a multiple of " + std::to_string(ranks) + ", tensor_parallel_size " +
                              std::to_string(tensor_size) + " x pipeline_parallel_size " +
                              std::to_string(stages),
                  .found = std::to_string(job.size()) + (job.size() == 1 ? " rank" : " ranks"),
-                 .fix = "start another number of ranks (mpirun -np), or split the model otherwise",
+                 .fix = "change the number of ranks (mpirun -np) or the split of the model",
                  .code = ExitCode::usage});
   });
 }

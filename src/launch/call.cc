@@ -51,8 +51,8 @@ void require_hosts_of_environment(const Environment& environment) {
   for (const char* name : {"SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
     const std::string& list = value_in(environment, name);
     if (("," + list).find(",-") == std::string::npos) continue;
-    throw Error({.what = "a name of a host cannot be used",
-                 .expected = "names that begin with no -",
+    throw Error({.what = "a host name is not valid",
+                 .expected = "names that do not begin with -",
                  .found = list,
                  .where = std::string(name) + " in the environment",
                  .fix = "correct the variable: ssh would take such a name as an option",
@@ -170,14 +170,13 @@ bool is_only_launcher(const Words& words, const std::string& called, const Envir
   if (!many || !(single.empty() || single == "0")) return true;
   if (place != "0") return false;
   const std::string& tasks = value_in(environment, "SLURM_STEP_NUM_TASKS");
-  throw Error(
-      {.what = "srun started " + tasks + " mpiruns: each would start a run of its own, all into one folder",
-       .expected = "one of them, which starts the ranks on all nodes of the job by itself",
-       .found = "SLURM_STEP_NUM_TASKS=" + tasks + ", SLURM_PROCID=0",
-       .where = "the environment",
-       .fix = "in a batch script or under salloc, without srun: " + called + " " + line_of(words) +
-              "\n            if each is meant to be a run of its own: OCTETRUN_SINGLE=1",
-       .code = ExitCode::usage});
+  throw Error({.what = "srun started " + tasks + " mpiruns: each would start a run, all into one folder",
+               .expected = "one mpirun, which starts the ranks on all nodes of the job",
+               .found = "SLURM_STEP_NUM_TASKS=" + tasks + ", SLURM_PROCID=0",
+               .where = "the environment",
+               .fix = "in a batch script or under salloc, without srun: " + called + " " + line_of(words) +
+                      "\n            if you want a run for each of them: OCTETRUN_SINGLE=1",
+               .code = ExitCode::usage});
 }
 
 }  // namespace octet::launch

@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kLargestOfSignals = kCodeOfSignal + 64;
 constexpr int kNotFound = 127;  // of a shell that does not find mpirun's daemon
-constexpr const char* kAgain = "started again, the run continues from its newest checkpoint";
+constexpr const char* kAgain = "start the run again: it resumes from its newest checkpoint";
 
 int code_of(ExitCode code) {
   return static_cast<int>(code);
@@ -84,12 +84,12 @@ void Conclusion::explain_failed_start() {
       const std::uint64_t free = ::statvfs(tmp.c_str(), &disk) == 0
                                      ? static_cast<std::uint64_t>(disk.f_bavail) * disk.f_frsize / kKiB
                                      : 0;
-      tell({.what = "MPI has no room for the files that mpirun and its ranks share",
+      tell({.what = "MPI has too little space for the files that mpirun and its ranks share",
             .expected = "about 8 MiB for each host, and as much memory in /dev/shm for each rank",
             .found = printable_line(tmp) + " has " + std::to_string(free) + " KiB free; a file may have " +
                      limit_of(RLIMIT_FSIZE, kKiB) + " KiB",
             .where = printable_line(tmp) + " on " + host_name(),
-            .fix = "make room there, point TMPDIR to another folder, or raise the limit (ulimit -f)"});
+            .fix = "free space there, set TMPDIR to another folder, or raise the limit (ulimit -f)"});
       code_ = code_of(ExitCode::storage);
       break;
     }
@@ -110,14 +110,14 @@ void Conclusion::explain_failed_start() {
       tell({.what = "mpirun cannot make its folder for temporary files",
             .expected = "a folder that this user may write to",
             .where = printable_line(tmp) + " on " + host_name(),
-            .fix = "point TMPDIR to another folder"});
+            .fix = "set TMPDIR to another folder"});
       code_ = code_of(ExitCode::usage);
       break;
     default:
-      tell({.what = "MPI could not start the ranks; its own words are above",
+      tell({.what = "MPI could not start the ranks; its messages are above",
             .where = where_,
-            .fix = "trainer verify under launch/mpirun looks at the machine; launch/check-hosts HOSTFILE at "
-                   "several hosts"});
+            .fix = "check the machine with trainer verify under launch/mpirun, or several hosts with "
+                   "launch/check-hosts HOSTFILE"});
   }
 }
 
@@ -127,7 +127,7 @@ void Conclusion::explain_end() {
   const int signal = code_ - kCodeOfSignal;
   const bool left_its_folder = leftovers_.clear_up();
   if (code_ == kCodeOfSignal + kHostSilent) {
-    tell({.what = "a host does not answer mpirun any more",
+    tell({.what = "a host no longer answers mpirun",
           .fix = std::string("look at the hosts and their network; ") + kAgain});
     code_ = code_of(ExitCode::hang);
   } else if ((left_its_folder || ending_.was_killed) && is_signal()) {
@@ -148,7 +148,7 @@ void Conclusion::explain_end() {
     tell({.what = "a rank was ended by " +
                   (is_signal() ? "signal " + signal_name() : std::string("a signal")) +
                   ", and the others with it",
-          .where = "mpirun's texts are missing here, so it does not say which",
+          .where = "mpirun does not say which rank, because its texts are missing here",
           .fix = fix_after(is_signal() ? signal : SIGKILL)});
   }
 }
@@ -180,11 +180,11 @@ void Conclusion::explain_hosts() {
             : "launch/check-hosts";
     tell({.what = "mpirun could not start on one of the hosts",
           .expected = "ssh reaches each host without a question, and finds Open MPI there",
-          .found = words.empty() ? "no word of ssh" : words,
+          .found = words.empty() ? "no message of ssh" : words,
           .where = where_,
-          .fix = printable_line(check) + " HOSTFILE asks each of them and says what is wrong there"});
+          .fix = printable_line(check) + " HOSTFILE checks each host and reports its problems"});
   } else if (is_own) {
-    tell({.what = "mpirun ended with a code of its own, " + std::to_string(code_) +
+    tell({.what = "mpirun ended with code " + std::to_string(code_) +
                   ": it lost a rank or the connection to a host",
           .fix = std::string("look at the hosts and their network; ") + kAgain});
     code_ = code_of(ExitCode::hang);

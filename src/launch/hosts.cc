@@ -28,7 +28,7 @@ constexpr std::string_view kBlanks = " \t";
 
 void require_host_name(std::string_view name, const std::string& where) {
   if (name.empty() || name.front() == '-' || name.back() == '@' || name.find("@-") != std::string_view::npos)
-    refuse_hosts("a name of a host cannot be used", "a name or an address that begins with no -",
+    refuse_hosts("a host name is not valid", "a name or an address that begins with no -",
                  "'" + std::string(name) + "'", where, "correct the name: ssh would take it as an option");
   const auto is_odd = [](unsigned char c) {
     return std::isalnum(c) == 0 &&

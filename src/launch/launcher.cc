@@ -242,7 +242,7 @@ Job::Job(const Mpirun& mpirun, const Settings& settings, const Words& words, con
                  .expected = "a program that this machine can run",
                  .found = std::strerror(why),
                  .where = printable_line(mpirun.file),
-                 .fix = "look at it, or name another one in OCTETRUN_MPIRUN_FILE",
+                 .fix = "check this file, or name another one in OCTETRUN_MPIRUN_FILE",
                  .code = ExitCode::usage});
 }
 

@@ -145,7 +145,7 @@ bool is_failed_start(Cause cause) {
 }
 
 std::string fix_after(int signal) {
-  const std::string again = "started again, the run continues from its newest checkpoint";
+  const std::string again = "start the run again: it resumes from its newest checkpoint";
   switch (signal) {
     case SIGKILL:
       return "look for a lack of memory (dmesg); " + again;
@@ -295,7 +295,7 @@ bool Listener::explains_option(const std::string& line) {
   const std::size_t name = line.find("run: Error: unknown option \"");
   const std::string_view words = std::string_view(line).substr(0, line.find(' '));
   if (name != std::string::npos && name < words.size()) {
-    refuse_call({.what = "mpirun does not know one of its options",
+    refuse_call({.what = "mpirun refuses an option",
                  .found = std::string(before(behind(line, "unknown option \""), "\"")),
                  .fix = "correct it (mpirun --help); options of the program follow its name"});
     end_ = Cause::wrong_call;
@@ -339,19 +339,19 @@ bool Listener::explains_call(const std::string& words) {
                  .found = word_behind(words, "Working directory: ") + ", on " + word_behind(words, " Node: "),
                  .fix = "make it, or name another folder (-wdir)"});
   } else if (has(words, {"No executable was specified on the mpirun command line"})) {
-    refuse_call({.what = "mpirun is given no program to start",
+    refuse_call({.what = "mpirun has no program to start",
                  .expected = "launch/mpirun -np RANKS build/bin/trainer config.yaml",
-                 .fix = "name the program behind mpirun's options"});
+                 .fix = "name the program after mpirun's options"});
   } else if (has(words,
                  {"a parameter given to a command line option does not match the expected format: "})) {
     refuse_call({.what = "the value of one of mpirun's options cannot be used",
                  .found = std::string(before(behind(words, "expected format: "), " This is ")),
-                 .fix = "give such a value as mpirun --help names, a number of ranks for -np"});
+                 .fix = "give a value that mpirun --help names, such as a number of ranks for -np"});
   } else if (has_any(words, {"unable to open the hostfile: ", "detected a parse error in the hostfile: "})) {
     refuse_call({.what = "the hostfile cannot be read",
                  .expected = hosts,
                  .found = std::string(before(before(of_file, " Check to make sure"), " ---")),
-                 .fix = "name a file that is there and holds such lines; hostfiles/ has examples"});
+                 .fix = "name an existing file with such lines; hostfiles/ has examples"});
   } else if (has_any(words,
                      {"detected a bad parameter in the hostfile: ", "No nodes are available for this job"})) {
     const bool none = has(words, {"No nodes are available"});

@@ -129,12 +129,13 @@ bool is_launcher(const std::string& file) {
 
 Mpirun named_mpirun(const std::string& file) {
   if (::access(file.c_str(), X_OK) == 0) return {.file = file, .version = ""};
-  throw Error({.what = "OCTETRUN_MPIRUN_FILE names no program",
-               .expected = "the file of an mpirun",
-               .found = printable_line(file),
-               .where = "the environment",
-               .fix = "name one (type -a mpirun), or unset OCTETRUN_MPIRUN_FILE: the first on PATH is taken",
-               .code = ExitCode::usage});
+  throw Error(
+      {.what = "OCTETRUN_MPIRUN_FILE is not a program",
+       .expected = "the file of an mpirun",
+       .found = printable_line(file),
+       .where = "the environment",
+       .fix = "name an mpirun (type -a mpirun), or unset OCTETRUN_MPIRUN_FILE to use the first one on PATH",
+       .code = ExitCode::usage});
 }
 
 // Slurm sends what it sends to a job (scancel) to the daemons of Open MPI on other nodes, too. It would end
@@ -268,8 +269,8 @@ Mpirun find_mpirun(const Words& words, const Environment& environment, Requests&
                  .fix = "install it (launch/setup), or load its module",
                  .code = ExitCode::usage});
   throw Error(
-      {.what = "no mpirun here belongs to the MPI of the program, and ranks that another one starts do "
-               "not know each other",
+      {.what =
+           "no mpirun here belongs to the MPI of the program; ranks of another mpirun would not be connected",
        .expected = "an mpirun of " + needed + ", with which the program was built (trainer --version)",
        .found = printable_line(others),
        .fix = "install it (launch/setup for Open MPI), load its module, or name its file in "

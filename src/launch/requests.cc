@@ -41,7 +41,7 @@ Requests::Requests() {
   ::signal(SIGPIPE, SIG_IGN);
   file_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
   if (file_ < 0)
-    throw Error({.what = "signals cannot be waited for",
+    throw Error({.what = "the program cannot wait for signals",
                  .found = std::strerror(errno),
                  .fix = "start it again; if it happens again, look at the limits (ulimit -a)"});
 }

@@ -154,7 +154,7 @@ void Transformer::Impl::check_batch(const MicroBatch& batch) const {
   const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
   if (batch.documents.tokens > options.max_tokens || batch.documents.max_length > options.max_length ||
       batch.labels > labels || batch.labels > batch.documents.tokens) {
-    throw Error({.what = "a micro-batch is larger than what was planned",
+    throw Error({.what = "a micro-batch is larger than planned",
                  .expected = std::to_string(options.max_tokens) + " tokens, documents of " +
                              std::to_string(options.max_length) + ", " + std::to_string(labels) + " labels",
                  .found = std::to_string(batch.documents.tokens) + ", " +

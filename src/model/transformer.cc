@@ -13,7 +13,7 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
     throw Error({.what = "the transformer cannot be built for these sizes",
                  .expected = what,
                  .found = std::to_string(found),
-                 .fix = "mend the sizes in config.json",
+                 .fix = "correct the sizes in config.json",
                  .code = ExitCode::usage});
   };
   expect(options.max_tokens >= 1 && options.max_tokens <= kMostTokens, "1 to 2^30 tokens in a micro-batch",

@@ -15,7 +15,7 @@
 namespace octet::ops {
 
 [[noreturn]] inline void throw_no_cuda(const char* op) {
-  throw Error(Problem{.what = std::string("this build has no CUDA side of ") + op,
+  throw Error(Problem{.what = std::string("this build has no CUDA code for ") + op,
                       .expected = "a build with OCTET_CUDA=ON and a CUDA toolkit",
                       .found = "a build for the CPU",
                       .fix = "rebuild with CUDA, or set device: cpu"});

@@ -205,7 +205,7 @@ std::string AlgorithmBook::text() const {
 void AlgorithmBook::learn(const std::string& text) {
   const Json told = parse_json(text, "choices of GEMMs");
   if (!told.is_object() || json_int(told, "format", 0, 0, 1 << 20, "choices of GEMMs") != kFormat) {
-    throw Error(Problem{.what = "choices of GEMMs from another rank cannot be read",
+    throw Error(Problem{.what = "the autotuned GEMMs of another rank cannot be read",
                         .expected = "format " + std::to_string(kFormat),
                         .fix = "start the same program on all hosts"});
   }

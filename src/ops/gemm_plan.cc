@@ -99,7 +99,7 @@ const char* text_of(GemmReason reason) {
     case GemmReason::columns:
       return "the columns of the result are no multiple of 16";
     case GemmReason::inner:
-      return "the dimension that is summed is no multiple of 16";
+      return "the dimension that is summed is not a multiple of 16";
     case GemmReason::leading_dimension:
       return "the rows of the result are no multiple of 16 bytes apart";
     case GemmReason::boundary:

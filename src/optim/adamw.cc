@@ -11,7 +11,7 @@ namespace {
 
 void require(bool condition, const char* key, const char* expected, double found) {
   if (condition) return;
-  throw Error({.what = "a hyper-parameter of AdamW is not usable",
+  throw Error({.what = "a hyper-parameter of AdamW is not valid",
                .expected = expected,
                .found = std::to_string(found),
                .where = key,

@@ -84,13 +84,13 @@ const Card& find_card(const std::string& key) {
   std::string names;
   for (const std::string& name : card_keys()) names += (names.empty() ? "" : ", ") + name;
   const std::string near = nearest_name(word, card_keys());
-  throw Error({.what = "'" + key + "' is not a card that plans know",
+  throw Error({.what = "'" + key + "' is not a known card",
                .expected = names,
                .found = key,
                .where = "command line",
                // Names of other generations are near, too.
                .fix = (near.empty() ? "name one of these." : "did you mean '" + near + "'?") +
-                      std::string(" Of another GPU give its memory alone, such as memory=80GB"),
+                      std::string(" For another GPU, give only its memory, such as memory=80GB"),
                .code = ExitCode::usage});
 }
 

@@ -81,7 +81,7 @@ std::size_t parse_bytes(const std::string& text, const std::string& name) {
                   .expected = "a number of bytes, or one with a unit, such as 141GB, 80GiB or 512MiB",
                   .found = "'" + text + "'",
                   .where = "command line",
-                  .fix = "give such a size, with a unit of KB to TB or KiB to TiB",
+                  .fix = "give a size with a unit from KB to TB or from KiB to TiB",
                   .code = ExitCode::usage});
   };
   static const std::map<std::string, double> units{

@@ -267,7 +267,7 @@ Json Audit::to_json() const {
 
 void Audit::require_fp8() const {
   if (!recipe_.fp8() || products() == 0 || fp8_products() > 0) return;
-  throw Error({.what = "FP8 was asked for and no GEMM ran in FP8",
+  throw Error({.what = "fp8: true is set, but no GEMM ran in FP8",
                .expected = "FP8 GEMMs in the linear layers",
                .found = summary() + "\n" + table(),
                .fix = "set fp8: false, or see the reasons in the table",

@@ -239,7 +239,7 @@ void require(cairo_status_t status) {
   if (status == CAIRO_STATUS_SUCCESS) return;
   throw Error({.what = "a plot could not be drawn",
                .found = cairo_status_to_string(status),
-               .fix = "plot_loss: false leaves plots out",
+               .fix = "set plot_loss: false to draw no plots",
                .code = ExitCode::failure});
 }
 

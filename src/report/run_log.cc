@@ -57,7 +57,7 @@ RunLog::RunLog(const std::string& path, std::int64_t first_step) : path_(path) {
     throw Error({.what = "the log cannot be opened",
                  .found = std::strerror(errno),
                  .where = path,
-                 .fix = "look at the rights of the folder and the room on its disk",
+                 .fix = "check the permissions of the folder and the free space of its disk",
                  .code = exit_code_of(errno)});
 }
 

@@ -91,12 +91,13 @@ EventFile::EventFile(const std::string& folder, std::int64_t first_step) {
     if (file_ == nullptr && errno != EEXIST) break;
   }
   if (file_ == nullptr) {
-    throw Error({.what = "the TensorBoard file cannot be created",
-                 .found = std::strerror(errno),
-                 .where = path_,
-                 .fix = "look at the rights of the folder and the room on its disk, or remove tensorboard "
-                        "from report_to",
-                 .code = exit_code_of(errno)});
+    throw Error(
+        {.what = "the TensorBoard file cannot be created",
+         .found = std::strerror(errno),
+         .where = path_,
+         .fix = "check the permissions of the folder and the free space of its disk, or remove tensorboard "
+                "from report_to",
+         .code = exit_code_of(errno)});
   }
   std::string version = event_head(0);
   put_bytes(version, 3, "brain.Event:2");
@@ -138,7 +139,7 @@ void EventFile::record(const std::string& event) {
     throw Error({.what = "the TensorBoard file cannot be written",
                  .found = std::strerror(errno),
                  .where = path_,
-                 .fix = "make room on the disk, or set report_to: none",
+                 .fix = "free disk space, or set report_to: none",
                  .code = exit_code_of(errno)});
   }
 }

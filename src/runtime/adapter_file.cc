@@ -30,7 +30,7 @@ checkpoint::SafetensorsFile open_file(const std::string& folder) {
       throw Error(problem);
     }
   }
-  throw Error({.what = "the adapter's weights are not there",
+  throw Error({.what = "the weights of the adapter do not exist",
                .expected = kFile,
                .found = path_exists(folder + "/adapter_model.bin") ? "adapter_model.bin" : "",
                .where = folder,
@@ -108,7 +108,8 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
          .expected = shape,
          .found = found.empty() ? "tensor '" + name + "'" : found,
          .where = found.empty() ? where() : where() + ", tensor '" + name + "'",
-         .fix = "check that adapter_config.json and the weights beside it belong together, and to the model",
+         .fix =
+             "check that adapter_config.json and the weights in its folder belong together, and to the model",
          .code = ExitCode::usage});
   };
   for (const auto& [name, shape] : expected) {
@@ -146,7 +147,7 @@ void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t
                .expected = "finite numbers",
                .found = std::to_string(*bad) + " as element " + std::to_string(begin + (bad - out)),
                .where = where() + ", tensor '" + name + "'",
-               .fix = "take an earlier checkpoint of the run that trained the adapter",
+               .fix = "use an earlier checkpoint of the run that trained the adapter",
                .code = ExitCode::usage});
 }
 

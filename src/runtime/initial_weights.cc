@@ -111,8 +111,8 @@ void InitialWeights::read_norms(const TensorSlice& slice) const {
 void InitialWeights::read(const TensorSlice& slice) const {
   if (slice.dtype == DType::u8 || names_array(slice.name)) {
     if (source_.added.empty()) return weights_->folder().read_stored(slice);
-    throw Error({.what = "adapters are not added to weights that their folder holds in 4 bits",
-                 .expected = "an unquantised base, or one adapter to go on with",
+    throw Error({.what = "adapters cannot be added to weights that are stored in 4 bits",
+                 .expected = "an unquantised base, or one adapter that is trained further",
                  .found = std::to_string(source_.added.size()) + " to add",
                  .where = source_.folder,
                  .fix =

@@ -21,7 +21,7 @@ void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, co
   job.together([&] {
     const std::string why = ops::why_no_fp8_gemm(device);
     if (why.empty()) return;
-    throw Error({.what = "this GPU multiplies no FP8: " + why,
+    throw Error({.what = "this GPU has no FP8 GEMMs: " + why,
                  .expected = "a GPU of Ada, Hopper or Blackwell for fp8: true",
                  .fix = "set fp8: false and bf16: true (generate: --dtype bf16), or device: cpu",
                  .code = ExitCode::usage});

@@ -28,24 +28,23 @@ bool has_weights(const std::string& folder) {
     const bool weights =
         std::ranges::any_of(kOther, [&](const char* ending) { return name.ends_with(ending); });
     if (!weights || name == "training_args.bin") continue;
-    throw Error(
-        {.what = "the weights of a model are in a format that is not read",
-         .expected = "model.safetensors, or model.safetensors.index.json with its shards",
-         .found = name,
-         .where = folder,
-         .fix = "load it in transformers and save it with save_pretrained, which writes safetensors; or set "
-                "train_from_scratch: true to begin without weights",
-         .code = ExitCode::usage});
+    throw Error({.what = "the weights of a model are in an unsupported format",
+                 .expected = "model.safetensors, or model.safetensors.index.json with its shards",
+                 .found = name,
+                 .where = folder,
+                 .fix = "load it in transformers and save it with save_pretrained, which writes safetensors; "
+                        "or set train_from_scratch: true to start from random weights",
+                 .code = ExitCode::usage});
   }
   return false;
 }
 
 void require_weights(const std::string& folder) {
   if (has_weights(folder)) return;
-  throw Error({.what = "there are no weights to begin with",
+  throw Error({.what = "there are no weights to start from",
                .expected = "model.safetensors, or model.safetensors.index.json with its shards",
                .where = folder,
-               .fix = "fetch the weights, or set train_from_scratch: true to begin with random ones",
+               .fix = "fetch the weights, or set train_from_scratch: true to start from random weights",
                .code = ExitCode::usage});
 }
 
@@ -139,7 +138,7 @@ void compare_dtype(const Json& config, const std::string& folder) {
 
 model::Architecture read_model(const std::string& folder) {
   if (!path_exists(folder)) {
-    throw Error({.what = "the folder of the model is not there",
+    throw Error({.what = "the folder of the model does not exist",
                  .expected = "a folder with config.json, tokenizer and weights, or the name of a model in "
                              "Hugging Face's cache; nothing is downloaded",
                  .where = folder,
@@ -147,14 +146,14 @@ model::Architecture read_model(const std::string& folder) {
                  .code = ExitCode::usage});
   }
   if (!path_exists(folder + "/config.json") && path_exists(folder + "/adapter_config.json")) {
-    throw Error({.what = "the folder holds an adapter and no model",
-                 .expected = "config.json, tokenizer and weights",
-                 .found = "adapter_config.json",
-                 .where = folder,
-                 .fix =
-                     "merge it into its base with trainer export FOLDER OUT --merge; or train on with it: "
-                     "finetuning_type=lora adapter_name_or_path=FOLDER, and its base as model_name_or_path",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "the folder has an adapter, but no model",
+         .expected = "config.json, tokenizer and weights",
+         .found = "adapter_config.json",
+         .where = folder,
+         .fix = "merge it into its base with trainer export FOLDER OUT --merge; or continue to train it: "
+                "finetuning_type=lora adapter_name_or_path=FOLDER, and its base as model_name_or_path",
+         .code = ExitCode::usage});
   }
   model::Architecture architecture = model::read_architecture(folder);
   const bool asks = architecture.multimodal || architecture.tied ||

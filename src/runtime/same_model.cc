@@ -46,8 +46,8 @@ void add_differences(const Json& before, const Json& now, const std::string& nam
   throw Error({.what = what,
                .found = found,
                .where = checkpoint.path() + "; " + folder,
-               .fix = "name the model that the run began with; or export the checkpoint with it and begin a "
-                      "run of its own from the exported weights",
+               .fix = "name the model that the run began with; or export the checkpoint with it and start a "
+                      "new run from the exported weights",
                .code = ExitCode::usage});
 }
 

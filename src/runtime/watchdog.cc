@@ -57,13 +57,12 @@ void Watchdog::watch() {
     const auto deadline = deadline_;
     if (changed_.wait_until(lock, deadline) != std::cv_status::timeout || ends_ || phase_.empty()) continue;
     if (Clock::now() < deadline_) continue;
-    const Error error(
-        {.what = phase_ + " does not come to its end",
-         .expected = "at most " + std::to_string(static_cast<std::int64_t>(limit_)) + " s",
-         .where = where_,
-         .fix = "look for a disk, a file system or a GPU that does not answer (dmesg, nvidia-smi); "
-                "raise ddp_timeout if it is only slow",
-         .code = ExitCode::hang});
+    const Error error({.what = phase_ + " does not finish",
+                       .expected = "at most " + std::to_string(static_cast<std::int64_t>(limit_)) + " s",
+                       .where = where_,
+                       .fix = "look for a disk, a file system or a GPU that hangs (dmesg, nvidia-smi); raise "
+                              "ddp_timeout if it is only slow",
+                       .code = ExitCode::hang});
     phase_.clear();
     lock.unlock();
     end_(error.what());

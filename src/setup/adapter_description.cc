@@ -205,7 +205,7 @@ AdapterWish read_adapter_folder(const std::string& folder) {
   const std::string path = folder + "/adapter_config.json";
   if (path_exists(path)) return read_adapter_config(read_json(path), path);
   const bool checkpoint = path_exists(folder + "/manifest.json");
-  throw Error({.what = "there is no adapter in the folder that is named as one",
+  throw Error({.what = "the folder has no adapter",
                .expected = "adapter_config.json and adapter_model.safetensors, as PEFT writes them",
                .found = checkpoint ? "a checkpoint of this program" : "",
                .where = folder,

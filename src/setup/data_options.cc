@@ -24,7 +24,7 @@ std::vector<double> weights_of(const config::Config& config) {
                  .expected = "mix_strategy: interleave_under, interleave_over or interleave_once",
                  .found = "mix_strategy: concat",
                  .where = "configuration key 'interleave_probs'",
-                 .fix = "set such a mix_strategy, or remove interleave_probs",
+                 .fix = "set one of these, or remove interleave_probs",
                  .code = ExitCode::usage});
   }
   return weights;

@@ -22,7 +22,7 @@ std::vector<std::string> adapter_folders(const std::string& names) {
                  .expected = "folders, with a comma between two",
                  .found = "'" + names + "'",
                  .where = "adapter_name_or_path",
-                 .fix = "remove the comma that nothing follows",
+                 .fix = "remove the extra comma",
                  .code = ExitCode::usage});
   }
   return folders;
@@ -56,7 +56,7 @@ NamedModel named_model(const std::string& path, const std::vector<std::string>& 
   model.folder = json_string(read_json(description), "base_model_name_or_path", "", description);
   model.adapters.insert(model.adapters.begin(), path);
   if (path_exists(model.folder + "/config.json")) return model;
-  throw Error({.what = "the base model of the adapter is not there",
+  throw Error({.what = "the base model of the adapter does not exist",
                .expected = "base_model_name_or_path: a folder with config.json, weights and tokenizer",
                .found = model.folder.empty() ? "no name" : model.folder,
                .where = description,

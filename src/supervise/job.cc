@@ -79,7 +79,7 @@ Requests::Requests() {
   ::sigprocmask(SIG_BLOCK, &set, nullptr);
   file_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
   if (file_ < 0)
-    throw Error({.what = "signals cannot be waited for",
+    throw Error({.what = "the program cannot wait for signals",
                  .found = std::strerror(errno),
                  .fix = "start it again; if it happens again, look at the limits (ulimit -a)"});
 }
@@ -121,7 +121,7 @@ Job::Job(const std::vector<std::string>& words, Hear hear) : hear_(std::move(hea
     throw Error({.what = "the job cannot be started",
                  .found = std::strerror(error),
                  .where = words[0],
-                 .fix = "look at its name and rights",
+                 .fix = "check its name and permissions",
                  .code = exit_code_of(error)});
   }
   ::fcntl(output_, F_SETFL, O_NONBLOCK);

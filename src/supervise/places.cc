@@ -23,12 +23,14 @@ config::Config config_of(const Command& command) {
     return std::ranges::find(kElsewhere, word) != kElsewhere.end();
   };
   if (config.output_dir.starts_with('/') || std::ranges::none_of(command.launcher, moves)) return config;
-  throw Error({.what = "the ranks have another working folder than launch/supervise, which reads output_dir",
-               .expected = "a path that begins with /",
-               .found = "output_dir: " + config.output_dir,
-               .where = "command line",
-               .fix = "write output_dir so, or leave out mpirun's working folder",
-               .code = ExitCode::usage});
+  throw Error(
+      {.what =
+           "the ranks and launch/supervise have different working folders, so a relative output_dir differs",
+       .expected = "a path that begins with /",
+       .found = "output_dir: " + config.output_dir,
+       .where = "command line",
+       .fix = "write an absolute output_dir, or remove mpirun's working folder",
+       .code = ExitCode::usage});
 }
 
 Places::Places(Command command, const config::Config& config, int min_ranks)
@@ -40,14 +42,14 @@ Places::Places(Command command, const config::Config& config, int min_ranks)
          .expected = wanted_ == 0 ? "launch/mpirun's argument -np N" : "1 to " + std::to_string(wanted_),
          .found = std::to_string(min_ranks_),
          .where = "command line",
-         .fix = "give launch/mpirun -np, and --min-ranks of at most as many",
+         .fix = "give launch/mpirun -np, and at most this number as --min-ranks",
          .code = ExitCode::usage});
   }
   if (config_.global_batch_size) return;
   // What follows from the number of ranks must not change with it.
   const bool automatic = config_.gradient_accumulation_steps == config::kAutomatic;
   if (config_.auto_find_batch_size && !automatic) {
-    throw Error({.what = "--min-ranks needs a step whose samples do not follow from the device's memory",
+    throw Error({.what = "--min-ranks needs a step size that does not depend on the device's memory",
                  .expected = "global_batch_size",
                  .found = "auto_find_batch_size: true with gradient_accumulation_steps",
                  .where = "command line",

@@ -60,7 +60,7 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
   taken.reserve(file.vocab.size());
   for (const auto& [piece, value] : file.vocab) {
     if (value > static_cast<std::uint64_t>(kMaxId)) {
-      throw Error({.what = "the id of a piece is too large",
+      throw Error({.what = "the id of a token is too large",
                    .expected = "at most " + std::to_string(kMaxId),
                    .found = "'" + piece.substr(0, 40) + "': " + std::to_string(value),
                    .where = where,

@@ -134,7 +134,7 @@ void check_options(const BpeTraining& options) {
                  .expected = "at least " + std::to_string(least) + ": the bytes and the special tokens",
                  .found = std::to_string(options.vocab_size),
                  .where = "vocab_size",
-                 .fix = "give at least as many",
+                 .fix = "give at least this number",
                  .code = ExitCode::usage});
   }
 }

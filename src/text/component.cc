@@ -45,7 +45,7 @@ void unknown_component(const std::string& type, const std::string& known, const 
   throw Error({.what = "the tokenizer component '" + type.substr(0, 60) + "' is not supported",
                .expected = "one of " + known,
                .where = where,
-               .fix = "take a model whose tokenizer consists of these",
+               .fix = "use a model with a tokenizer of these components",
                .code = ExitCode::usage});
 }
 

@@ -163,10 +163,10 @@ class Parser : public ExpressionParser {
 }  // namespace
 
 void fail(int line, const std::string& what) {
-  throw Error(
-      {.what = what,
-       .where = "line " + std::to_string(line) + " of the chat template",
-       .fix = "name one of the templates here with template, or write the model's chat template without it"});
+  throw Error({.what = what,
+               .where = "line " + std::to_string(line) + " of the chat template",
+               .fix = "name a built-in template with the key template, or rewrite the model's chat template "
+                      "without it"});
 }
 
 Block parse(std::string_view source) {

@@ -16,10 +16,10 @@ constexpr std::size_t kMostAlways = 1 << 16;
 
 void require_bounded(std::size_t size, std::size_t before) {
   if (size <= kMostAlways + kMostTimes * before) return;
-  throw Error({.what = "the tokenizer's normalizer makes a text too long",
+  throw Error({.what = "the tokenizer's normalizer makes a text that is too long",
                .expected = "at most " + std::to_string(kMostTimes) + " times its length",
                .found = std::to_string(size) + " bytes and more, of " + std::to_string(before),
-               .fix = "look at the entries of 'normalizer' in tokenizer.json",
+               .fix = "check the entries of 'normalizer' in tokenizer.json",
                .code = ExitCode::usage});
 }
 

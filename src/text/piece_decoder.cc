@@ -170,7 +170,7 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
     const std::string old = json_bool(json, "add_prefix_space", true, where) ? "always" : "never";
     const std::string mark = json_string(json, "replacement", "\xE2\x96\x81", where);
     if (mark.empty())
-      throw Error({.what = "a Metaspace decoder without a mark",
+      throw Error({.what = "a Metaspace decoder has no replacement",
                    .where = where,
                    .fix = kBrokenTokenizer,
                    .code = ExitCode::usage});

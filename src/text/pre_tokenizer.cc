@@ -189,7 +189,7 @@ void add_steps(const Json& json, const std::string& where, PreTokenizer& out) {
     return;
   }
   if (out.byte_level) {
-    throw Error({.what = "the tokenizer component '" + type + "' stands behind ByteLevel",
+    throw Error({.what = "the tokenizer component '" + type + "' comes after ByteLevel",
                  .expected = "ByteLevel as the last pre-tokenizer",
                  .where = where,
                  .fix = kBrokenTokenizer,

@@ -123,11 +123,11 @@ TemplateFile::TemplateFile(std::string path) : path_(std::move(path)) {
     jinja_ = std::make_unique<const JinjaTemplate>(source_);
     asks_ = jinja::asked_names(jinja::parse(source_));
   } catch (const Error& e) {
-    throw Error({.what = "the file of the chat template is not Jinja as templates are written in",
-                 .expected = "a template in Jinja, with what chat templates use of it",
+    throw Error({.what = "the file of the chat template has an error, or uses unsupported Jinja",
+                 .expected = "a template in Jinja, with the functions of chat templates",
                  .found = e.problem().what,
                  .where = place(path_, e.problem()),
-                 .fix = std::string("mend this line; or ") + kNameOne,
+                 .fix = std::string("correct this line; or ") + kNameOne,
                  .code = ExitCode::usage});
   }
   if (asks_for("messages")) return;
@@ -142,19 +142,16 @@ TemplateFile::TemplateFile(std::string path) : path_(std::move(path)) {
   if (!question_.empty() && unknown.empty()) return;
   const bool answers = unknown.contains("assistant") || unknown.contains("target");
   throw Error(
-      {.what = question_.empty() ? "the file of the chat template writes no question"
-                                 : "the file of the chat template asks for what it is not given",
-       .expected = "'messages', as a chat template has it, or one question: user, instruction, prompt, "
-                   "question or input; beside it system, bos_token and eos_token",
+      {.what = question_.empty() ? "the file of the chat template uses no question"
+                                 : "the file of the chat template uses unknown variables",
+       .expected = "'messages', or one question: user, instruction, prompt, question or input; also system, "
+                   "bos_token and eos_token",
        .found = question_.empty() ? listed(asks_) : listed(unknown),
        .where = path_,
-       .fix = answers ? "let the file end where the answer begins: the answer and the end token are put "
-                        "behind it"
+       .fix = answers ? "end the file where the answer begins: the program adds the answer and the end token"
               : unknown.contains("input")
-                  ? "write {{ instruction }} alone: what stands in the column input comes behind it, "
-                    "on a line of its own"
-                  : "write the prompt with these variables; or put what else it needs into the rows' "
-                    "questions",
+                  ? "write only {{ instruction }}: the program adds the column input on a new line"
+                  : "write the prompt with these variables; or put other text into the questions of the rows",
        .code = ExitCode::usage});
 }
 
@@ -168,8 +165,8 @@ bool TemplateFile::adds_bos(const Tokenizer& tokenizer) const {
 void TemplateFile::check(const TemplateOptions& options) const {
   const auto refuse_option = [&](bool given, const std::string& name, const std::string& fix) {
     if (!given) return;
-    throw Error({.what = "a template that stands in a file knows no " + name,
-                 .expected = "a template that is built in, or no " + name,
+    throw Error({.what = "a template in a file does not support " + name,
+                 .expected = "a built-in template, or no " + name,
                  .found = "the template " + path_,
                  .where = "configuration key '" + name + "'",
                  .fix = fix,
@@ -190,7 +187,7 @@ void TemplateFile::refuse(const Error& error) const {
                .expected = "a text for a question and its answer",
                .found = error.problem().what,
                .where = place(path_, error.problem()),
-               .fix = std::string("mend the file; or ") + kNameOne,
+               .fix = std::string("correct the file; or ") + kNameOne,
                .code = ExitCode::usage});
 }
 

@@ -261,7 +261,7 @@ std::string written_date(const std::string& date) {
                    .expected = "YYYY-MM-DD",
                    .found = date.substr(0, 40),
                    .where = "template_date",
-                   .fix = "write such a date, or leave template_date out",
+                   .fix = "write a date in this form, or leave template_date out",
                    .code = ExitCode::usage});
     }
     day.tm_year = year - 1900;

@@ -92,7 +92,7 @@ void Tokenizer::Parts::add_special(const std::string& content) {
     throw Error({.what = "a special token cannot be added",
                  .expected = "a string of at least one character, UTF-8",
                  .found = content.empty() ? "an empty string" : "bytes that are not UTF-8",
-                 .fix = "give such a token",
+                 .fix = "correct the token",
                  .code = ExitCode::usage});
   }
   const AddedToken token{.content = content, .special = true};

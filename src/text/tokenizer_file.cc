@@ -81,7 +81,7 @@ std::vector<std::string> tokenizer_files(const std::string& folder) {
 Tokenizer Tokenizer::from_folder(const std::string& path) {
   const std::string where = path + "/tokenizer.json";
   if (!path_exists(path)) {
-    throw Error({.what = "the folder of the tokenizer is not there",
+    throw Error({.what = "the folder of the tokenizer does not exist",
                  .expected = "a folder with tokenizer.json; nothing is downloaded",
                  .where = path,
                  .fix = "fetch the model first (hf download NAME), or name a folder that holds it",
@@ -91,7 +91,7 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
     throw Error({.what = "the model folder has no tokenizer",
                  .expected = "a file tokenizer.json",
                  .where = path,
-                 .fix = "a tokenizer of the fast kind is needed; transformers' save_pretrained writes one",
+                 .fix = "save a fast tokenizer with transformers' save_pretrained, which writes this file",
                  .code = ExitCode::usage});
   }
   const TokenizerJson file = parse_tokenizer_json(read_file(where), where);

@@ -75,7 +75,7 @@ std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& 
 void remove_old(const std::string& path, bool allowed) {
   if (!path_exists(path)) return;
   if (!allowed) {
-    throw Error({.what = "the folder holds an adapter already",
+    throw Error({.what = "the folder has an adapter already",
                  .found = kWeights,
                  .where = path,
                  .fix = "export to another folder, or replace it with --overwrite",
@@ -86,7 +86,7 @@ void remove_old(const std::string& path, bool allowed) {
     throw Error({.what = "cannot replace an old adapter",
                  .found = code.message(),
                  .where = path,
-                 .fix = "look at the rights of the folder and of the file system",
+                 .fix = "check the permissions of the folder and of the file system",
                  .code = exit_code_of(code.value())});
 }
 
@@ -127,14 +127,13 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
   const Json now = Json::parse(state.dump());
   if (before == now) return;
   const auto refuse = [&](const std::string& what, const std::string& expected, const std::string& found) {
-    throw Error(
-        {.what = what,
-         .expected = expected,
-         .found = found,
-         .where = checkpoint.path() + "; " + model,
-         .fix = "go on with the configuration and the base model of the run that wrote the checkpoint, or "
-                "begin a run of its own in another output_dir",
-         .code = ExitCode::usage});
+    throw Error({.what = what,
+                 .expected = expected,
+                 .found = found,
+                 .where = checkpoint.path() + "; " + model,
+                 .fix = "resume with the configuration and the base model of the run that wrote the "
+                        "checkpoint, or start a new run in another output_dir",
+                 .code = ExitCode::usage});
   };
   const std::string was = type_of(before), is = type_of(now);
   if (was != is) {

@@ -96,7 +96,7 @@ bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
   if (stops) settle_save();  // so that the newest checkpoint is named
   job_.together([&] {
     if (!stops || job_.rank() != ranks.front()) return;
-    throw Error({.what = what + ": what was trained since the last verified checkpoint does not count",
+    throw Error({.what = what + ": training since the last verified checkpoint is discarded",
                  .found = text_of(faults),
                  .where = "step " + std::to_string(step),
                  .fix = back_to(),
@@ -139,13 +139,13 @@ void Run::stands_out(const std::string& what, bool was_used) {
   job_.together([&] {
     throw Error(
         {.what = lost ? "spikes in " + std::to_string(kMostNotFinite) + " steps in a row"
-                      : std::string("the run stops at a step that stands out, as spike_action says"),
+                      : std::string("the run stops at a spike (spike_action: stop)"),
          .found = what,
          .where = step,
-         .fix = lost ? std::string("lower learning_rate, or raise the factor from which on a step is a "
-                                   "spike")
-                     : "the last checkpoint is " + (last_checkpoint_.empty() ? "none" : last_checkpoint_) +
-                           "; spike_action: rollback leaves such data out"});
+         .fix = lost
+                    ? std::string("lower learning_rate, or raise loss_spike_factor or grad_norm_spike_factor")
+                    : "the last checkpoint is " + (last_checkpoint_.empty() ? "none" : last_checkpoint_) +
+                          "; spike_action: rollback skips such data"});
   });
 }
 
@@ -162,13 +162,13 @@ bool Run::goes_back() {
   if (path.empty() && checkpoint_ && checkpoint_->memory() == nullptr) path = checkpoint_->path();
   job_.together([&] {
     if (!too_often && !path.empty()) return;
-    throw Error({.what = too_often ? "the run has gone back " + std::to_string(kMostRollbacks) +
-                                         " times, and no checkpoint came in between"
-                                   : std::string("there is no checkpoint to go back to"),
+    throw Error({.what = too_often ? "the run has returned to a checkpoint " +
+                                         std::to_string(kMostRollbacks) + " times without a new checkpoint"
+                                   : std::string("there is no checkpoint to return to"),
                  .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
-                 .fix = too_often ? "take the hosts out that the messages above name, or lower learning_rate "
-                                    "where they name steps that stand out"
-                                  : std::string("start again; a smaller save_steps gives checkpoints sooner"),
+                 .fix = too_often ? "remove the hosts that the messages above name; if the messages name "
+                                    "spikes, lower learning_rate"
+                                  : std::string("start again with a smaller save_steps"),
                  .code = how == Back::same_data ? ExitCode::hang : ExitCode::failure});
   });
   const std::int64_t from = step_;
@@ -177,10 +177,10 @@ bool Run::goes_back() {
   const std::string wrong = read_checkpoint();
   job_.together([&] {
     if (wrong.empty() || !session_.prints()) return;
-    throw Error({.what = "the checkpoint to go back to does not hold",
+    throw Error({.what = "the checkpoint to return to is damaged",
                  .found = wrong,
                  .where = path,
-                 .fix = "start again: the run takes the one before",
+                 .fix = "start again: the run uses the previous checkpoint",
                  .code = ExitCode::hang});
   });
   stand_at_checkpoint();

@@ -47,7 +47,7 @@ void require_files(const DiskNeed& need, const DiskPlace& output) {
   // A checkpoint is a folder with two files, and one under its temporary name.
   const std::int64_t files = kFiles + 4 * need.checkpoints.most;
   if (output.disk.free_files < 0 || output.disk.free_files >= files) return;
-  throw Error({.what = "the disk has no room for this run's files",
+  throw Error({.what = "the disk has too few inodes for this run",
                .expected = std::to_string(files) + " files (inodes)",
                .found = std::to_string(output.disk.free_files) + " free",
                .where = output.folder,
@@ -127,7 +127,7 @@ std::string check_disk(const DiskNeed& need, const DiskPlace& output,
              output.folder + "; checkpoints that it does not take go to save_fallback_dir, " +
              fallback->folder;
     }
-    throw Error({.what = "the disk has no room for this run",
+    throw Error({.what = "the disk has too little space for this run",
                  .expected = text(need.least()) + " at least, for " + contents_text(need),
                  .found = text(free) + " free" +
                           (fallback && fallback->disk.free_bytes >= 0

@@ -83,8 +83,8 @@ void Run::require_finite_base() {
   if (wrong.empty()) return;
   const std::string base = base_not_finite();
   job_.together([&] {
-    throw Error({.what = "a weight that is to be trained is not finite",
-                 .expected = "finite values: no checkpoint and no model with others is written",
+    throw Error({.what = "a trained weight is not finite",
+                 .expected = "finite values",
                  .found = base.empty() ? "tensor '" + wrong + "'" : base,
                  .where = config_.model_name_or_path,
                  .fix = "fetch the weights again, or name a base with finite weights",
@@ -123,7 +123,7 @@ bool Run::weights_are_finite() {
   }
   settle_save();
   job_.together([&] {
-    throw Error({.what = "the weights are not finite, and no checkpoint of them is written",
+    throw Error({.what = "the weights are not finite, so no checkpoint is written",
                  .found = "tensor '" + wrong + "'",
                  .where = "step " + std::to_string(step_),
                  .fix = "lower learning_rate; the last checkpoint is " +
@@ -135,15 +135,13 @@ bool Run::weights_are_finite() {
 void Run::require_updates() {
   if (engine_->store().optimizer_steps() > 0) return;
   job_.together([&] {
-    throw Error(
-        {.what = "the run has made no update: all of its steps were skipped",
-         .expected = "at least one step with a finite gradient",
-         .found = base_wrong_.empty() ? "" : "values that are not finite in " + base_wrong_,
-         .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
-         .fix = base_wrong_.empty()
-                    ? "lower learning_rate, and look at the data and at what precision they are computed in"
-                    : "fetch the weights again, or name a base with finite weights",
-         .code = base_wrong_.empty() ? ExitCode::failure : ExitCode::usage});
+    throw Error({.what = "the run has made no update: all of its steps were skipped",
+                 .expected = "at least one step with a finite gradient",
+                 .found = base_wrong_.empty() ? "" : "values that are not finite in " + base_wrong_,
+                 .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
+                 .fix = base_wrong_.empty() ? "lower learning_rate, and check the data and the precision"
+                                            : "fetch the weights again, or name a base with finite weights",
+                 .code = base_wrong_.empty() ? ExitCode::failure : ExitCode::usage});
   });
 }
 

@@ -176,17 +176,16 @@ void require_host_room(const plan::Memory& memory, const comm::Place& place, std
   const auto ranks = static_cast<std::size_t>(std::max(1, place.local_size));
   if (state == 0 || memory.pinned_bytes() <= host_free / ranks) return;
   const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
-  throw Error(
-      {.what = "the optimizer's state does not fit the memory of its host",
-       .expected =
-           text(ranks * memory.pinned_bytes()) + " of free memory for " +
-           (ranks == 1 ? "one rank, with " : std::to_string(ranks) + " ranks of one host, each with ") +
-           text(state) + " of state there",
-       .found = text(host_free),
-       .where = "optim_state_cpu_offload",
-       .fix = "set optim_state_cpu_offload: false, keep moments in less (optim_dtype: int8), share the "
-              "state out (zero_stage: 1), or use fewer ranks on a host",
-       .code = ExitCode::failure});
+  throw Error({.what = "the optimizer's state does not fit the memory of its host",
+               .expected = text(ranks * memory.pinned_bytes()) + " of free memory for " +
+                           (ranks == 1 ? "one rank, with "
+                                       : std::to_string(ranks) + " ranks of one host, each with ") +
+                           text(state) + " of state there",
+               .found = text(host_free),
+               .where = "optim_state_cpu_offload",
+               .fix = "set optim_state_cpu_offload: false, store smaller moments (optim_dtype: int8), split "
+                      "the state among ranks (zero_stage: 1), or use fewer ranks on a host",
+               .code = ExitCode::failure});
 }
 
 namespace {
@@ -200,7 +199,7 @@ std::size_t limit_for_tests() {
   const auto [stop, error] = std::from_chars(text, end, mebibytes);
   if (error == std::errc() && stop == end && mebibytes > 0 && mebibytes < (std::size_t{1} << 40))
     return mebibytes << 20;
-  throw Error({.what = "OCTETRUN_MEMORY_LIMIT is no amount of memory",
+  throw Error({.what = "OCTETRUN_MEMORY_LIMIT is not an amount of memory",
                .expected = "MiB, at least 1",
                .found = text,
                .where = "environment",

@@ -17,7 +17,7 @@ constexpr std::array<std::string_view, 6> kKinds = {"parameters", "masters",   "
                                                     "frozen",     "gradients", "messages"};
 
 [[noreturn]] void refuse(const std::string& found) {
-  throw Error({.what = "OCTETRUN_FLIPS names no bits",
+  throw Error({.what = "OCTETRUN_FLIPS has an invalid value",
                .expected = "RANK:STEP:KIND:DRAW, several with commas between them; KIND is parameters, "
                            "masters, moments, frozen, gradients or messages",
                .found = "'" + found + "'",

@@ -24,12 +24,11 @@ constexpr const char* kSetAside = "overwritten";
 void refuse_model_folder(const std::string& path, const std::string& model) {
   std::error_code none;
   if (!fs::equivalent(path, model, none)) return;
-  throw Error(
-      {.what = "output_dir is the folder of the base model",
-       .expected = "a folder of its own: the trained model would replace the weights that it began with",
-       .where = path,
-       .fix = "choose another output_dir",
-       .code = ExitCode::usage});
+  throw Error({.what = "output_dir is the folder of the base model",
+               .expected = "another folder: the trained model would replace the base weights",
+               .where = path,
+               .fix = "choose another output_dir",
+               .code = ExitCode::usage});
 }
 
 void remove_left_behind(const std::string& folder) {
@@ -74,8 +73,8 @@ void require_fallback(const std::string& folder) {
     write_file_atomically(test, "");
     ::unlink(test.c_str());
   } catch (const Error& e) {
-    throw Error({.what = "nothing can be written to save_fallback_dir",
-                 .expected = "a folder for the checkpoints that output_dir does not take",
+    throw Error({.what = "save_fallback_dir cannot be written",
+                 .expected = "a second folder for checkpoints",
                  .found = e.problem().what + ": " + e.problem().found,
                  .where = folder,
                  .fix = "name a folder that can be written, or leave save_fallback_dir out",
@@ -113,7 +112,7 @@ void set_aside(const std::string& folder) {
       throw Error({.what = "cannot move a checkpoint",
                    .found = code.message(),
                    .where = from,
-                   .fix = "look at the rights of the folder and of the file system",
+                   .fix = "check the permissions of the folder and of the file system",
                    .code = exit_code_of(code.value())});
   }
   sync_folder(aside);

@@ -56,7 +56,7 @@ Batches read_batches(const ProbeOptions& options) {
                                  : "[rows, length]",
                  .found = checkpoint::shape_text(shape),
                  .where = options.batch,
-                 .fix = options.steps > 0 ? "give a batch for every step" : "use --steps for several batches",
+                 .fix = options.steps > 0 ? "give one batch per step" : "use --steps for several batches",
                  .code = ExitCode::usage});
   }
   Batches b;
@@ -321,7 +321,7 @@ void require_replaceable(const std::string& path) {
   } catch (const Error&) {
     // A file that is no safetensors is refused below.
   }
-  throw Error({.what = "--out names a file that no probe has written",
+  throw Error({.what = "--out is a file that trainer probe did not write",
                .expected = "a new file, or the result of an earlier probe",
                .where = path,
                .fix = "name another file, or remove this one",

@@ -50,7 +50,7 @@ std::vector<Difference> differences(const Facts& first, const Facts& other) {
     found += (i > 0 ? ", " : "") + all[i].name + ": " + all[i].other;
   }
   if (all.size() > kMostShown) found += " and " + std::to_string(all.size() - kMostShown) + " more";
-  throw Error({.what = "the ranks were not started alike",
+  throw Error({.what = "the ranks have different programs or settings",
                .expected = expected + " (rank 0 on " + hosts[0] + ")",
                .found = found + " (rank " + std::to_string(rank) + " on " + hosts[rank] + ")",
                .fix = "start the same program with the same configuration and variables on all hosts",

@@ -36,7 +36,7 @@ SampleLog::SampleLog(comm::Channel& channel, const std::string& output_dir, std:
     if (!file_)
       throw Error({.what = "the log of samples cannot be opened",
                    .where = path,
-                   .fix = "look at the rights of the folder and the room on its disk"});
+                   .fix = "check the permissions of the folder and the free space of its disk"});
   });
 }
 

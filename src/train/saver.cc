@@ -172,7 +172,7 @@ std::optional<Ended> Saver::end(std::int64_t step) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw Error(Problem{.what = "the thread that writes checkpoints beside the steps ended",
+    throw Error(Problem{.what = "the thread that writes checkpoints ended",
                         .found = e.what(),
                         .fix = "start the run again: it continues from its newest checkpoint"});
   }

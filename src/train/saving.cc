@@ -210,11 +210,11 @@ void Run::save_for_good() {
   }
   job_.together([&] {
     if (!session_.prints()) return;
-    throw Error({.what = "the run ends, and what it trained since its newest checkpoint is lost",
+    throw Error({.what = "the run ends, and all training since its newest checkpoint is lost",
                  .found = std::to_string(saver_->failed_in_a_row()) + " saves in a row that failed",
                  .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
-                 .fix = "make room or mend the disk and start again: the run continues from its newest "
-                        "checkpoint; save_fallback_dir names a second place",
+                 .fix = "free space or repair the disk, and start again: the run continues from its newest "
+                        "checkpoint; save_fallback_dir sets a second folder",
                  .code = ExitCode::unsaved});
   });
 }

@@ -70,12 +70,11 @@ void SilentFaults::require_alike(bool strict) const {
   const std::set<std::string> kinds(all.begin(), all.end());
   job_.together([&] {
     if (device.kind() == DeviceKind::cuda && !strict) {
-      throw Error(
-          {.what = "gradients of GPUs can be compared only where their bits are the same on every rank",
-           .expected = "deterministic: strict",
-           .where = "configuration key 'sdc_replay_steps'",
-           .fix = "set deterministic: strict, or sdc_replay_steps: 0",
-           .code = ExitCode::usage});
+      throw Error({.what = "gradients of GPUs can be compared only if all ranks have the same bits",
+                   .expected = "deterministic: strict",
+                   .where = "configuration key 'sdc_replay_steps'",
+                   .fix = "set deterministic: strict, or sdc_replay_steps: 0",
+                   .code = ExitCode::usage});
     }
     if (kinds.size() == 1) return;
     throw Error({.what =

@@ -48,13 +48,13 @@ void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<T
     if (tensor == nullptr || tensor->dtype == slice.dtype) continue;
     const std::string from(name_of(tensor->dtype)), to(name_of(slice.dtype));
     if (tensor->dtype == DType::u8 || slice.dtype == DType::u8) {
-      throw Error({.what = "the optimizer's moments cannot go on in another format",
+      throw Error({.what = "the optimizer's moments cannot change their format",
                    .expected = "optim_dtype: " + (tensor->dtype == DType::u8 ? "int8" : from) +
                                ", as in the checkpoint",
                    .found = "optim_dtype: " + (slice.dtype == DType::u8 ? "int8" : to),
                    .where = checkpoint.path() + ", tensor '" + slice.name + "'",
-                   .fix = "set optim_dtype to what the checkpoint holds; or export it and start afresh from "
-                          "the exported weights",
+                   .fix = "set optim_dtype as in the checkpoint; or export it and start a new run from the "
+                          "exported weights",
                    .code = ExitCode::usage});
     }
     const std::size_t slash = slice.name.find('/');
@@ -121,7 +121,7 @@ void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& chec
   }
   channel.together([&] {
     if (left.empty()) return;
-    throw Error({.what = "the checkpoint holds tensors that this run has no use for",
+    throw Error({.what = "the checkpoint has tensors that this run does not use",
                  .found = std::to_string(left.size()) + " of " + std::to_string(mine.size()) +
                           ", the first: '" + left.front() + "'",
                  .where = checkpoint.path(),
@@ -211,19 +211,19 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
   if (!found.path.empty()) return found.path;
   channel.together([&] {
     if (!found.rejected.empty()) {
-      throw Error({.what = "no checkpoint of the output folder holds",
+      throw Error({.what = "all checkpoints of the output folder are damaged",
                    .expected = "at least one undamaged checkpoint-N",
                    .found = std::to_string(found.rejected.size()) +
                             " damaged, the newest: " + found.rejected.front().second,
                    .where = config.output_dir,
-                   .fix = "start afresh with overwrite_output_dir=true, or choose another output_dir",
+                   .fix = "start a new run with overwrite_output_dir=true, or choose another output_dir",
                    .code = ExitCode::no_valid_checkpoint});
     }
     if (wish == "true") {
       throw Error({.what = "there is no checkpoint to resume from",
                    .expected = "a folder checkpoint-N",
                    .where = config.output_dir,
-                   .fix = "leave resume_from_checkpoint out to start afresh",
+                   .fix = "leave resume_from_checkpoint out to start a new run",
                    .code = ExitCode::no_valid_checkpoint});
     }
   });

@@ -96,9 +96,8 @@ void Run::guard(const store::StepResult& result, const std::string& spike) {
                          " steps in a row",
                  .found = figures + (base_wrong_.empty() ? "" : "; not finite in the base: " + base_wrong_),
                  .where = "step " + std::to_string(step_),
-                 .fix = base_wrong_.empty()
-                            ? "lower learning_rate, or go back to an earlier checkpoint"
-                            : "fetch the weights again, or name a base with finite weights",
+                 .fix = base_wrong_.empty() ? "lower learning_rate, or resume from an earlier checkpoint"
+                                            : "fetch the weights again, or name a base with finite weights",
                  .code = base_wrong_.empty() ? ExitCode::failure : ExitCode::usage});
   });
 }

@@ -48,7 +48,7 @@ TEST(Environment, AVariableUnderThePrefixOfKeysIsRefusedWithItsName) {
 
 TEST(Environment, WhatAVariableCannotSayIsRefusedWithWhatItCan) {
   const Problem problem = refusal_of({{"OCTETRUN_RECORDING", "maybe"}});
-  EXPECT_EQ(problem.what, "the environment variable OCTETRUN_RECORDING says what it cannot");
+  EXPECT_EQ(problem.what, "the environment variable OCTETRUN_RECORDING has an invalid value");
   EXPECT_EQ(problem.expected, "on or off");
   EXPECT_EQ(problem.found, "OCTETRUN_RECORDING=maybe");
   EXPECT_EQ(problem.code, ExitCode::usage);
@@ -67,10 +67,10 @@ TEST(Environment, WhatAVariableCannotSayIsRefusedWithWhatItCan) {
 
 TEST(Environment, NumbersAreReadWholeAndFromTheLeastOnwards) {
   const Problem problem = refusal_of({{"OCTETRUN_START_TIMEOUT", "soon"}});
-  EXPECT_EQ(problem.what, "the environment variable OCTETRUN_START_TIMEOUT says what it cannot");
+  EXPECT_EQ(problem.what, "the environment variable OCTETRUN_START_TIMEOUT has an invalid value");
   EXPECT_EQ(problem.expected, "seconds, at least 1");
   EXPECT_EQ(problem.found, "OCTETRUN_START_TIMEOUT=soon");
-  EXPECT_EQ(problem.fix, "set it to such a number, or unset it");
+  EXPECT_EQ(problem.fix, "set it to a number in this range, or unset it");
   EXPECT_EQ(problem.code, ExitCode::usage);
   for (const auto& [name, text] : {std::pair{"OCTETRUN_START_TIMEOUT", "0"},
                                    {"OCTETRUN_START_TIMEOUT", "60s"},

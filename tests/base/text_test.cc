@@ -22,7 +22,7 @@ std::string error_of(const std::function<void()>& work) {
 }
 
 TEST(Json, AKeyThatStandsTwiceIsRefusedWhereverItStands) {
-  EXPECT_NE(error_of([] { parse_json(R"({"a": 1, "a": 2})", "file"); }).find("'a' stands twice"),
+  EXPECT_NE(error_of([] { parse_json(R"({"a": 1, "a": 2})", "file"); }).find("'a' occurs twice"),
             std::string::npos);
   EXPECT_NE(error_of([] { parse_json(R"({"b": [{"a": 1, "a": 2}]})", "file"); }).find("'a'"),
             std::string::npos);

@@ -272,7 +272,7 @@ TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
     EXPECT_EQ(WeightFolder(scratch_ / "out").tensors().size(), tensors) << config;
   }
   put(scratch_ / "source/config.json", "[]");
-  EXPECT_ERROR("config.json is no JSON object", run(options(DType::f32)));
+  EXPECT_ERROR("config.json is not a JSON object", run(options(DType::f32)));
 }
 
 // In a container a process has the same number each time, so also the temporary folder the same name.

@@ -73,7 +73,7 @@ TEST(Resolve, SaysOfEveryCheckpointWhyItIsNotTaken) {
           "  found:    checkpoint-6\n"),
       0u)
       << both;
-  EXPECT_NE(both.find("\nthis is no complete checkpoint\n  expected: manifest.json and checkpoint.h5\n"
+  EXPECT_NE(both.find("\nthis is not a complete checkpoint\n  expected: manifest.json and checkpoint.h5\n"
                       "  found:    no manifest\n"),
             std::string::npos)
       << both;

@@ -47,8 +47,9 @@ TEST(NoRoom, EndsTheRunBeforeItsFirstStepAndLeavesNothing) {
     const Outcome run = trainer(Task::get().train(disk.path() + "/run"), np);
     EXPECT_EQ(run.code, 74) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;
-    for (const char* part : {"error: the disk has no room for this run\n", " at least, for 2 checkpoints of ",
-                             "  found:    ", "free some disk space, or choose another output_dir"})
+    for (const char* part :
+         {"error: the disk has too little space for this run\n", " at least, for 2 checkpoints of ",
+          "  found:    ", "free some disk space, or choose another output_dir"})
       EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run.err;
     EXPECT_EQ(run.err.find("Running training"), std::string::npos) << run.err;
     EXPECT_TRUE(fs::is_empty(disk.path())) << shell("ls -laR " + disk.path()).out;

@@ -182,7 +182,7 @@ TEST_F(ScoreFiles, AreGoneOnWithAfterARunThatEndedEarly) {
   ASSERT_NE(at, std::string::npos);
   broken.insert(at + 14, "70000,");
   spill(folder_ / "cut.h5.rows", broken);
-  left_alone(scoring("cut.h5"), "cut.h5", "a row of scores that was noted is damaged");
+  left_alone(scoring("cut.h5"), "cut.h5", "a stored row of scores is damaged");
 }
 
 TEST_F(ScoreFiles, NameTheRowsThatTheyHave) {

@@ -27,9 +27,8 @@ TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
     EXPECT_EQ(run.code, 75) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;
     // A step that waits for the checkpoint before it may be first to say so.
-    const bool waits =
-        run.err.find("the wait for a checkpoint does not come to its end") != std::string::npos;
-    EXPECT_TRUE(waits || run.err.find(std::string(what) + " does not come to its end") != std::string::npos)
+    const bool waits = run.err.find("the wait for a checkpoint does not finish") != std::string::npos;
+    EXPECT_TRUE(waits || run.err.find(std::string(what) + " does not finish") != std::string::npos)
         << run.err;
     EXPECT_LT(seconds_since(start), 60);
   }
@@ -43,7 +42,7 @@ TEST(Hangs, ARankThatDoesNotComeToMpiEndsTheOthers) {
   const Outcome run = two_ranks(
       "env OCTETRUN_START_TIMEOUT=3 " OCTET_TRAINER " " + Task::get().train(folder / "run"), "sleep 100");
   EXPECT_NE(run.code, 0);
-  EXPECT_NE(run.err.find("start does not come to its end"), std::string::npos) << run.both();
+  EXPECT_NE(run.err.find("start does not finish"), std::string::npos) << run.both();
   EXPECT_LT(seconds_since(start), 60);
 }
 

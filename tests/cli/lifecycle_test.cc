@@ -210,7 +210,8 @@ TEST_F(Finished, WhenTheDataOfAllAreDamagedNothingIsTouched) {
   const Outcome again = trainer(Task::get().train(output_), 2);
   EXPECT_EQ(again.code, 77) << again.both();
   EXPECT_EQ(errors_in(again), 1) << again.err;
-  EXPECT_NE(again.err.find("no checkpoint of the output folder holds"), std::string::npos) << again.err;
+  EXPECT_NE(again.err.find("all checkpoints of the output folder are damaged"), std::string::npos)
+      << again.err;
   EXPECT_EQ(slurp(output_ + "/trainer_log.jsonl"), log);
   EXPECT_EQ(newest_step(output_), 12);
 }

@@ -244,8 +244,7 @@ TEST(MemoryCheckpoints, AreNotTakenOfWeightsThatAreNotFinite) {
                                           " learning_rate=1e308 weight_decay=0.1 device=cpu save_steps=100 "
                                           "lr_scheduler_type=constant memory_checkpoint_steps=1");
     EXPECT_EQ(run.code, 1) << run.both();
-    EXPECT_NE(run.err.find("the weights are not finite, and no checkpoint of them is written"),
-              std::string::npos)
+    EXPECT_NE(run.err.find("the weights are not finite, so no checkpoint is written"), std::string::npos)
         << run.err;
     EXPECT_EQ(run.err.find("is taken to memory"), std::string::npos) << run.err;
     EXPECT_EQ(run.err.find("resumed from memory"), std::string::npos) << run.err;
@@ -317,7 +316,7 @@ TEST(MemoryCheckpoints, AHostWithoutRoomIsRefusedWithTheFigures) {
   const Outcome run = shell(
       memory.command(2, Task::get().train(memory.output(), kKeys), "OCTETRUN_MEMORY_FOLDER=" + small.path()));
   EXPECT_EQ(run.code, 64) << run.both();
-  EXPECT_TRUE(says(run, "a host has no room for checkpoints in memory")) << run.err;
+  EXPECT_TRUE(says(run, "a host has too little memory for checkpoints in memory")) << run.err;
   EXPECT_TRUE(says(run, "2.0 MiB in " + small.path())) << run.err;
   EXPECT_EQ(errors_in(run), 2) << "its own, and that of the supervisor, which gives up: " << run.err;
 }

@@ -185,21 +185,22 @@ TEST_F(Mpirun, OfAWrongCallSaysWhatToDoAndEndsWith64) {
       "  found:    /none, on far\n" +
           where + "  to do:    look at its name, and for it on every host\n");
   EXPECT_EQ(said("No executable was specified on the mpirun command line.\n\nAborting.\n", 1),
-            "error: mpirun is given no program to start\n"
+            "error: mpirun has no program to start\n"
             "  expected: launch/mpirun -np RANKS build/bin/trainer config.yaml\n" +
-                where + "  to do:    name the program behind mpirun's options\n");
+                where + "  to do:    name the program after mpirun's options\n");
   EXPECT_EQ(said("Open MPI has detected that a parameter given to a command line\noption does not match the "
                  "expected format:\n\n  Option: np\n  Param:  x\n\nThis is frequently caused by\n",
                  1),
             "error: the value of one of mpirun's options cannot be used\n"
             "  found:    Option: np Param: x\n" +
-                where + "  to do:    give such a value as mpirun --help names, a number of ranks for -np\n");
+                where +
+                "  to do:    give a value that mpirun --help names, such as a number of ranks for -np\n");
   const std::string file =
       "error: the hostfile cannot be read\n"
       "  expected: a file with a line for each host: NAME slots=RANKS\n"
       "  found:    hosts";
   const std::string mend =
-      "\n" + where + "  to do:    name a file that is there and holds such lines; hostfiles/ has examples\n";
+      "\n" + where + "  to do:    name an existing file with such lines; hostfiles/ has examples\n";
   const std::string line(74, '-');
   EXPECT_EQ(
       said("Open RTE was unable to open the hostfile:\n    hosts\nCheck to make sure the path and filename "
@@ -238,21 +239,21 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(rule + killed("9 (Killed).") + rule, 137 - 128),
             "error: a rank was ended by signal 9 (Killed), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    look for a lack of memory (dmesg); started again, the run continues from its newest "
+            "  to do:    look for a lack of memory (dmesg); start the run again: it resumes from its newest "
             "checkpoint\n");
-  EXPECT_EQ(
-      said(rule + killed("11 (Segmentation fault).") + rule, 11),
-      "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
-      "  where:    rank 3 on far\n"
-      "  to do:    look at the limits of memory and stack (ulimit -a); started again, the run continues from "
-      "its newest checkpoint\n");
+  EXPECT_EQ(said(rule + killed("11 (Segmentation fault).") + rule, 11),
+            "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
+            "  where:    rank 3 on far\n"
+            "  to do:    look at the limits of memory and stack (ulimit -a); start the run again: it resumes "
+            "from its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
   const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
   const std::string file = "\"\necho \"But I couldn't open the help file:\"\n";
   EXPECT_EQ(said(rule + sorry + "prun:non-zero-exit" + file + rule, 3), "");
   const std::string aborted = rule + sorry + "prun:proc-aborted-strsignal" + file + rule;
-  const std::string which = "  where:    mpirun's texts are missing here, so it does not say which\n";
-  const std::string again = "started again, the run continues from its newest checkpoint\n";
+  const std::string which =
+      "  where:    mpirun does not say which rank, because its texts are missing here\n";
+  const std::string again = "start the run again: it resumes from its newest checkpoint\n";
   EXPECT_EQ(said(aborted, 9), "error: a rank was ended by a signal, and the others with it\n" + which +
                                   "  to do:    look for a lack of memory (dmesg); " + again);
   EXPECT_EQ(said(aborted, 137), "error: a rank was ended by signal 9 (SIGKILL), and the others with it\n" +
@@ -275,7 +276,7 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
            15),
       "error: a rank was ended by signal 15 (Terminated), and the others with it\n"
       "  where:    rank 1 on vm\n"
-      "  to do:    started again, the run continues from its newest checkpoint\n");
+      "  to do:    start the run again: it resumes from its newest checkpoint\n");
   const std::string line = std::string(78, '-') + "\n";
   EXPECT_EQ(
       said(rule + "echo \"There are not enough slots\"\n" + rule + "echo -----\n" + rule + "echo open\n", 1),
@@ -409,8 +410,8 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
         {"localhost slots=many\n", "a host has no number of ranks"},
         {"localhost slots=0\n", "a host has no number of ranks"},
         {"localhost:x\n", "a host has no number of ranks"},
-        {"a\n-oProxyCommand=x slots=2\n", "a name of a host cannot be used"},
-        {"me@-x\n", "a name of a host cannot be used"},
+        {"a\n-oProxyCommand=x slots=2\n", "a host name is not valid"},
+        {"me@-x\n", "a host name is not valid"},
         {"\xef\xbb\xbflocalhost\n", "a character that no name of a host has"}}) {
     spill(file, text);
     refused("--hostfile " + file + " -np 2", what);
@@ -424,7 +425,7 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
     expect_says(checked.err, what);
   }
   for (const char* words : {"--host a,-b", "-H -oProxyCommand=x", "--host me@-b"})
-    refused(words, "a name of a host cannot be used");
+    refused(words, "a host name is not valid");
   refused("--host a:many", "a host has no number of ranks");
   refused("--hostfile " + (folder_ / "none"), "the hostfile cannot be read");
   for (const char* words : {"-np 0", "-n 0", "--np -1", "-np two", "-npernode 0", "-np 1 true : -np 0"})

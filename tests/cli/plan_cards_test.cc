@@ -276,7 +276,7 @@ TEST(PlanNotes, SayWhatThisVersionCannotRun) {
   EXPECT_NE(other["cannot_run"][0].get<std::string>().find("pytorch_model.bin"), std::string::npos);
   EXPECT_EQ(other["fits"], true);
   expect_words(run + " train_from_scratch=false",
-               {"\ncannot run: the weights of a model are in a format that is not read"});
+               {"\ncannot run: the weights of a model are in an unsupported format"});
   const Json words = plan_of(run + " template=nosuch", 64);
   ASSERT_EQ(words["cannot_run"].size(), 1u) << words["cannot_run"];
   EXPECT_NE(words["cannot_run"][0].get<std::string>().find("there is no chat template"), std::string::npos);

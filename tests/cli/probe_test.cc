@@ -242,7 +242,7 @@ TEST(ProbeBatch, OfAnotherShapeIsRefused) {
       {{4}, {4}, {}, "", "'input_ids' has the wrong shape\n  expected: [rows, length]\n  found:    [4]\n"},
       {{2, 2, 4}, {2, 2, 4}, {}, "", "use --steps for several batches"},
       {{2, 4}, {2, 4}, {}, "--steps 1", "expected: [1 or more, rows, length]\n  found:    [2, 4]"},
-      {{2, 2, 4}, {2, 2, 4}, {}, "--steps 3", "give a batch for every step"},
+      {{2, 2, 4}, {2, 2, 4}, {}, "--steps 3", "give one batch per step"},
       {{2, 4},
        {4, 2},
        {},

@@ -108,7 +108,7 @@ TEST(LargeSizes, ThatCannotFitAreRefusedBeforeTheyAreAllocated) {
       {"train_from_scratch=true per_device_train_batch_size=1048576 global_batch_size=null",
        "error: the run does not fit the memory of its device", "per_device_train_batch_size="},
       {"global_batch_size=1099511627776",
-       "error: global_batch_size 1099511627776 takes too many micro-batches a step", "global_batch_size"},
+       "error: global_batch_size 1099511627776 needs too many micro-batches per step", "global_batch_size"},
   };
   for (const Row& row : rows) {
     const std::string words =

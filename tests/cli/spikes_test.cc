@@ -143,7 +143,7 @@ TEST(SpikesOfRuns, FiveInARowEndItThoughTheyAreSkipped) {
   EXPECT_EQ(errors_in(run), 1) << run.err;
   EXPECT_NE(run.err.find("spikes in 5 steps in a row"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("  found:    its loss of "), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find("lower learning_rate, or raise the factor from which on a step is a spike"),
+  EXPECT_NE(run.err.find("lower learning_rate, or raise loss_spike_factor or grad_norm_spike_factor"),
             std::string::npos)
       << run.err;
   EXPECT_EQ(steps_of(task / "run").rbegin()->first, kBad + 4);
@@ -162,7 +162,7 @@ TEST(SpikesOfRuns, ARunGoesBackToWhereItBegan) {
   EXPECT_EQ(steps_of(task / "run").at(20).at("rollbacks"), 1);
   const Outcome none = task.train("none", keys);
   EXPECT_EQ(none.code, 1) << "no host is to be left out for this: " << none.both();
-  EXPECT_NE(none.err.find("there is no checkpoint to go back to"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("there is no checkpoint to return to"), std::string::npos) << none.err;
 }
 
 }  // namespace

@@ -174,7 +174,7 @@ TEST(SameStart, CommandsThatRanksRunTogetherCompareTheirArguments) {
     const Outcome run = two_ranks(one + "1", one + "2");
     EXPECT_EQ(run.code, 64) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;
-    EXPECT_TRUE(says(run, "the ranks were not started alike")) << run.err;
+    EXPECT_TRUE(says(run, "the ranks have different programs or settings")) << run.err;
     EXPECT_TRUE(says(run, "2 (rank 1 on ")) << run.err;
   }
 }
@@ -186,7 +186,7 @@ TEST(Start, WithoutWeightsIsAnErrorUnlessRandomOnesAreAskedFor) {
   const Outcome run = trainer(Task::get().train(folder / "run", "train_from_scratch=false"), 2);
   EXPECT_EQ(run.code, 64) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
-  EXPECT_TRUE(says(run, "there are no weights to begin with")) << run.err;
+  EXPECT_TRUE(says(run, "there are no weights to start from")) << run.err;
   EXPECT_TRUE(says(run, "train_from_scratch: true")) << run.err;
 }
 
@@ -449,10 +449,10 @@ TEST(Stops, TheLauncherNeverCallsItself) {
   const std::string ours = OCTET_SOURCE_DIR "/launch";
   for (const std::string& first : {ours, folder / "bin", folder / "installed"}) {
     fs::remove(folder / "told");
-    const Outcome run = shell("export OCTETRUN_BUILD=" + build + " PATH=" + first + ":" + ours + ":" +
-                                  (folder / "bin") + ":" + (folder / "installed") + ":" + (folder / "last") +
-                                  ":$PATH; mpirun -np 2 true",
-                              20);
+    const Outcome run =
+        shell("export OCTETRUN_BUILD=" + build + " PATH=" + first + ":" + ours + ":" + (folder / "bin") +
+                  ":" + (folder / "installed") + ":" + (folder / "last") + ":$PATH; mpirun -np 2 true",
+              20);
     expect_success(run);
     EXPECT_EQ(slurp(folder / "told"), "called\n") << first;
   }

@@ -118,13 +118,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"stage_out_of_range", "zero_stage=7", {"zero_stage"}},
         Wrong{"missing_model",
               "model_name_or_path={}/none",
-              {"the folder of the model is not there", "{}/none", "nothing is downloaded"}},
+              {"the folder of the model does not exist", "{}/none", "nothing is downloaded"}},
         Wrong{"weights_in_another_format",
               "train_from_scratch=false model_name_or_path={}/pickled",
               {"in a format that is not read", "pytorch_model.bin", "{}/pickled"}},
         Wrong{"model_without_config",
               "model_name_or_path={}/no_config",
-              {"this is no model folder", "{}/no_config"}},
+              {"this is not a model folder", "{}/no_config"}},
         Wrong{"heads_that_do_not_divide", "model_name_or_path={}/odd_heads", {"num_attention_heads"}, 64},
         Wrong{"truncated_weights",
               "train_from_scratch=false model_name_or_path={}/truncated",
@@ -261,7 +261,7 @@ TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
         np == 1 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ";
     const auto start = std::chrono::steady_clock::now();
     const Outcome run = shell(limit + launch + OCTET_TRAINER " " + command);
-    Wrong wrong{.says = {"the system does not let this process start the threads that it computes with",
+    Wrong wrong{.says = {"the system does not let this process start its threads",
                          "to do:    compute with fewer threads (OMP_NUM_THREADS="},
                 .code = code};
     wrong.says.insert(wrong.says.end(), says.begin(), says.end());

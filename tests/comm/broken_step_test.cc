@@ -62,7 +62,7 @@ TEST(RanksAsThreads, OneThatCannotStartEndsAll) {
 TEST(BrokenStep, RefusesWhatIsNoFailure) {
   for (const char* text : {"gpu", "gpu:", "gpu:0", "gpu:-1", "gpu:x", "disk:3", ":3", "memory:3x"}) {
     const Problem problem = ended_by(text, Carrier::peer);
-    EXPECT_EQ(problem.what, "OCTETRUN_BREAK_STEP is no failure") << text;
+    EXPECT_EQ(problem.what, "OCTETRUN_BREAK_STEP is not a valid failure") << text;
     EXPECT_NE(problem.found.find(text), std::string::npos) << text;
   }
 }

@@ -131,7 +131,7 @@ TEST(NcclLibrary, IsRefusedWithoutAFunction) {
 
 TEST(NcclLibrary, IsNotAnyLibrary) {
   const Problem problem = refusal_of({"libc.so.6"});
-  EXPECT_EQ(problem.what, "a library that should be NCCL is not");
+  EXPECT_EQ(problem.what, "a library is not NCCL");
   EXPECT_EQ(problem.found, "no function ncclGetVersion");
   expect_has(problem.where, "/libc.so.6");
 }

@@ -200,8 +200,8 @@ TEST_P(WatchOfDevices, ACollectiveToWhichAllCameAndThatDoesNotEndIsLost) {
                  {.name = "Y", .buffer = values.data(), .bytes = c.rank() == 0 ? 1024 : 0});
     c.gather_stream().synchronize();
   });
-  const std::string what = GetParam() == Carrier::peer ? "it does not come to its end on rank 0"
-                                                       : "messages are missing from rank 1";
+  const std::string what =
+      GetParam() == Carrier::peer ? "it does not finish on rank 0" : "messages are missing from rank 1";
   EXPECT_NE(message.find("all ranks take part, but " + what), std::string::npos) << message;
 }
 

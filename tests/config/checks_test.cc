@@ -35,7 +35,8 @@ TEST(CheckRules, ReplaysNeedChecksAndTheSameBitsOnEveryRank) {
 }
 
 TEST(CheckRules, GoingBackNeedsCheckpoints) {
-  EXPECT_SAYS(refusal("sdc_steps: 10\nsdc_action: rollback\nsave_strategy: no"), "checkpoints to go back to");
+  EXPECT_SAYS(refusal("sdc_steps: 10\nsdc_action: rollback\nsave_strategy: no"),
+              "checkpoints, to which the run can return");
   EXPECT_SAYS(refusal("spike_action: rollback\nsave_strategy: no"), "spike_action: stop");
   EXPECT_NO_THROW(read("sdc_steps: 10\nsdc_action: rollback\nspike_action: rollback"));
   EXPECT_SAYS(refusal("spike_action: ignore"), "spike_action");

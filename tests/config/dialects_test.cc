@@ -39,7 +39,7 @@ TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
 // Several trainers' sections have one name: the table of one is not searched for another.
 TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
   const std::string both = refusal("train: {epochs: 2, seed: 3}\ndata: {train_files: t}");
-  EXPECT_SAYS(both, "keys of SFT-Play and of verl stand in one configuration");
+  EXPECT_SAYS(both, "keys of SFT-Play and of verl are in one configuration");
   EXPECT_SAYS(both, "train.epochs (test.yaml:4) is SFT-Play's, data.train_files (test.yaml:5) is verl's");
   EXPECT_SAYS(both, "where:    test.yaml:5");
   EXPECT_SAYS(both, "write data.train_path, as SFT-Play has it, or dataset in place of data.train_files");

@@ -58,7 +58,7 @@ TEST(GuessedKeys, NameTheSameKeyBesideOtherWords) {
 TEST(GuessedKeys, AFileOfDataSaysHowItIsTrainedOn) {
   for (const char* file : {"chats.csv", "a/b.jsonl", "rows.parquet", "rows.jsonl.gz"})
     EXPECT_NE(fix_of({file}).find("dataset=" + std::string(file)), std::string::npos) << fix_of({file});
-  EXPECT_EQ(fix_of({"chats.png"}), "remove it, or write it so");
+  EXPECT_EQ(fix_of({"chats.png"}), "remove it, or write it in one of these forms");
 }
 
 }  // namespace

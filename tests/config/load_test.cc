@@ -200,7 +200,7 @@ TEST(Load, UnknownKeysNameTheNearestOneTheFileAndTheLine) {
 
 TEST(Load, DuplicateKeysNameBothLines) {
   const std::string message = refusal("seed: 1\nseed: 2");
-  EXPECT_SAYS(message, "'seed' stands twice");
+  EXPECT_SAYS(message, "'seed' occurs twice");
   EXPECT_SAYS(message, "line 4");
   EXPECT_SAYS(message, "line 5");
   EXPECT_SAYS(refusal("val_size: 0.1\neval_strategy: no\nevaluation_strategy: steps"), "given twice");

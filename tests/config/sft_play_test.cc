@@ -286,7 +286,7 @@ TEST(SftPlay, AConfigurationIsNamedInItsWays) {
     }
     return std::string("accepted");
   };
-  EXPECT_SAYS(message({"--config"}), "'--config' names no configuration");
+  EXPECT_SAYS(message({"--config"}), "'--config' is not followed by a configuration");
   EXPECT_SAYS(message({"CONFIG=run"}), "a path ending in .yaml");
   EXPECT_SAYS(message({"a.yaml", "CONFIG=b.yaml"}), "two configurations");
 }

@@ -26,7 +26,7 @@ TEST_F(WhatIsTrained, RowsAreHeldOutByCountOrByShare) {
       config_.streaming = streaming;
       config_.val_size = val_size;
       if (rows == kRows) {
-        EXPECT_NE(said([&] { corpus(config_); }).find("val_size leaves nothing to train on"),
+        EXPECT_NE(said([&] { corpus(config_); }).find("val_size leaves no rows for training"),
                   std::string::npos);
         continue;
       }
@@ -94,7 +94,7 @@ TEST_F(WhatIsTrained, WhatIsEvaluatedHasASetOfItsOwn) {
   write("six.txt", 6, 7);
   for (const bool streaming : {false, true}) {
     config_.streaming = streaming;
-    EXPECT_NE(said([&] { corpus(config_); }).find("the evaluation data set has nothing to train on"),
+    EXPECT_NE(said([&] { corpus(config_); }).find("the evaluation data set has no tokens to train"),
               std::string::npos);
   }
 }
@@ -103,7 +103,7 @@ TEST_F(WhatIsTrained, NothingToTrainOnIsSaidWithWhatBecameOfTheRows) {
   write("six.txt", 6, 7);
   config_.dataset = {folder_ / "six.txt"};
   const std::string text = said([&] { corpus(config_); });
-  EXPECT_NE(text.find("the data set has nothing to train on"), std::string::npos) << text;
+  EXPECT_NE(text.find("the data set has no tokens to train"), std::string::npos) << text;
   EXPECT_NE(text.find("1 rows, 0 not usable, 0 not readable, 1 without trained tokens"), std::string::npos)
       << text;
   config_.dataset = {folder_ / "rows.txt"};

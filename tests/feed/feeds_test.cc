@@ -385,7 +385,7 @@ TEST_F(Corpora, HoldOutAShareOrACountOfTheirRows) {
     EXPECT_EQ(held(29), 29);
     config_.val_size = 30;
     const std::string refused = said([&] { build(); });
-    expect_says(refused, "val_size leaves nothing to train on\n  expected: fewer than the 30 rows");
+    expect_says(refused, "val_size leaves no rows for training\n  expected: fewer than the 30 rows");
     // Which they are the seed decides.
     config_.val_size = 3;
     const Corpus one = build();

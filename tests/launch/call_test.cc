@@ -28,8 +28,7 @@ std::string used(const std::string& line, const Environment& environment = {}) {
 }
 
 TEST(Call, GivesTheNumberOfRanksOrIsRefused) {
-  const std::string no_ranks = "the number of ranks cannot be used",
-                    no_host = "a name of a host cannot be used";
+  const std::string no_ranks = "the number of ranks cannot be used", no_host = "a host name is not valid";
   struct Row {
     std::string line, used;
   };

@@ -58,10 +58,10 @@ TEST(Listener, TellsCausesApart) {
            {banner("PRTE has lost communication with a remote daemon."), Cause::lost_a_host,
             banner("PRTE has lost communication with a remote daemon.")},
            {banner("No executable was specified on the mpirun command line."), Cause::wrong_call,
-            "error: mpirun is given no program to start\n*"},
+            "error: mpirun has no program to start\n*"},
            {"/usr/bin/mpirun: Error: unknown option \"--bad\"\nType '/usr/bin/mpirun --help' for usage.\n",
             Cause::wrong_call,
-            "error: mpirun does not know one of its options\n  found:    --bad\n  where:    mpirun -np 2 "
+            "error: mpirun refuses an option\n  found:    --bad\n  where:    mpirun -np 2 "
             "prog\n"
             "  to do:    correct it (mpirun --help); options of the program follow its name\n"},
            {"a program: unknown option \"--bad\"\n", Cause::none, "a program: unknown option \"--bad\"\n"},
@@ -164,7 +164,7 @@ TEST(Listener, SaysWhichRankASignalEnded) {
   EXPECT_EQ(ended("9 (Killed).").text,
             "error: a rank was ended by signal 9 (Killed), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    look for a lack of memory (dmesg); started again, the run continues from its newest "
+            "  to do:    look for a lack of memory (dmesg); start the run again: it resumes from its newest "
             "checkpoint\n");
   EXPECT_EQ(ended("12 (User defined signal 2).").text, "") << "asked to stop before it could answer";
   EXPECT_EQ(ended("72 (Unknown).").text, "warning: rank 3 on far ended with code 200\n");

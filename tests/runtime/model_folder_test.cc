@@ -40,7 +40,7 @@ TEST(ModelFolder, WeightsInOtherFormatsAreNotTakenForNone) {
     spill(folder / "config.json", "{}");
     spill(folder / "training_args.bin", "what a trainer leaves");
     EXPECT_FALSE(has_weights(folder.path())) << "no weights";
-    expect_holds(refusal([&] { require_weights(folder.path()); }), "there are no weights to begin with");
+    expect_holds(refusal([&] { require_weights(folder.path()); }), "there are no weights to start from");
     spill(folder / name, "");
     const std::string said = refusal([&] { has_weights(folder.path()); });
     expect_holds(said, "in a format that is not read");
@@ -55,7 +55,7 @@ TEST(ModelFolder, OfAnAdapterIsNoModel) {
   const TemporaryFolder folder("adapter");
   spill(folder / "adapter_config.json", "{}");
   const std::string said = refusal([&] { read_model(folder.path()); });
-  expect_holds(said, "the folder holds an adapter and no model");
+  expect_holds(said, "the folder has an adapter, but no model");
   expect_holds(said, "merge it into its base with trainer export FOLDER OUT --merge");
   // A whole model that an adapter lies beside is one.
   spill(folder / "config.json", "{}");
@@ -70,7 +70,8 @@ TEST(ModelFolder, OfAnAdapterIsNoModel) {
 TEST(AdapterFolder, WithoutWeightsSaysWhatLiesThere) {
   const TemporaryFolder folder("no_weights");
   std::string said = refusal([&] { AdapterFile file(folder.path()); });
-  expect_holds(said, "the adapter's weights are not there\n  expected: adapter_model.safetensors\n  where:");
+  expect_holds(said,
+               "the weights of the adapter do not exist\n  expected: adapter_model.safetensors\n  where:");
   spill(folder / "adapter_model.bin", "");
   said = refusal([&] { AdapterFile file(folder.path()); });
   expect_holds(said, "  found:    adapter_model.bin\n  where:    " + folder.path());

@@ -23,7 +23,7 @@ TEST(Watchdog, NamesThePhaseThatDoesNotEnd) {
     std::this_thread::sleep_for(100ms);
   }
   EXPECT_EQ(calls, 1);
-  EXPECT_NE(said.find("the saving of a checkpoint does not come to its end"), std::string::npos) << said;
+  EXPECT_NE(said.find("the saving of a checkpoint does not finish"), std::string::npos) << said;
   EXPECT_NE(said.find("rank 3 on host"), std::string::npos) << said;
 }
 
@@ -52,7 +52,7 @@ TEST(WatchdogDeathTest, EndsTheProcessWithTheCodeOfAHang) {
         dog.enter("the reading of the data", 0.05);
         std::this_thread::sleep_for(20s);
       },
-      testing::ExitedWithCode(75), "the reading of the data does not come to its end");
+      testing::ExitedWithCode(75), "the reading of the data does not finish");
 }
 
 }  // namespace

@@ -114,7 +114,7 @@ TEST(CheckDisk, TwoCheckpointsAndTheModelAreTheLeast) {
   EXPECT_TRUE(has(answer(kFive, place(529)), "will be full before the run ends"));
   EXPECT_TRUE(has(answer(kFive, place(529)), "5 checkpoints of 100 B and the model of 30 B take 530 B"));
   EXPECT_TRUE(has(answer(kFive, place(230)), "will be full before the run ends"));
-  EXPECT_TRUE(has(answer(kFive, place(229)), "error: the disk has no room for this run\n"));
+  EXPECT_TRUE(has(answer(kFive, place(229)), "error: the disk has too little space for this run\n"));
   EXPECT_TRUE(has(answer(kFive, place(229)),
                   "230 B at least, for 2 checkpoints of 100 B and the final model of 30 B"))
       << answer(kFive, place(229));

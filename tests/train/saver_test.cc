@@ -242,8 +242,7 @@ TEST(SaveBeside, AThreadThatEndsOnOneRankAloneIsNoticedThere) {
     run();
     ADD_FAILURE() << "nobody noticed";
   } catch (const std::exception& e) {
-    EXPECT_NE(std::string(e.what()).find("the thread that writes checkpoints beside the steps ended"),
-              std::string::npos)
+    EXPECT_NE(std::string(e.what()).find("the thread that writes checkpoints ended"), std::string::npos)
         << e.what();
     EXPECT_NE(std::string(e.what()).find("out of handles"), std::string::npos) << e.what();
   }

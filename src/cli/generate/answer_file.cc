@@ -253,8 +253,8 @@ void require_few_failures(std::int64_t failures, const GenerateOptions& o) {
        .expected = "at most " + std::to_string(o.max_broken_rows) + " (--max-broken-rows)",
        .found = std::to_string(failures) + " so far",
        .where = o.file,
-       .fix = "mend the rows named above, or raise --max-broken-rows" +
-              std::string(o.out.empty() ? "" : "; what was answered is kept, and the same command goes on"),
+       .fix = "correct the rows named above, or raise --max-broken-rows" +
+              std::string(o.out.empty() ? "" : "; the answers are kept, and the same command resumes"),
        .code = ExitCode::usage});
 }
 

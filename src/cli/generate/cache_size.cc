@@ -40,7 +40,7 @@ void require_share(double share, const std::string& name) {
                .expected = "a number above 0, at most 1",
                .found = std::to_string(share),
                .where = "command line",
-               .fix = "give such a share, or leave " + name + " out",
+               .fix = "give a share in this range, or leave " + name + " out",
                .code = ExitCode::usage});
 }
 
@@ -73,10 +73,11 @@ std::size_t cache_bytes(const GenerateOptions& o, const generate::DecoderOptions
   if (device.kind() == DeviceKind::cuda)
     return cache_bytes_of_share(o.gpu_memory_utilization, decoder, device.memory().free);
   if (o.gpu_memory_utilization) {
-    throw Error({.what = "--gpu-memory-utilization is a share of a GPU's memory, and this computes on a CPU",
-                 .where = "command line",
-                 .fix = "give --kv-cache-bytes instead",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "--gpu-memory-utilization is a share of a GPU's memory, but this command computes on a CPU",
+         .where = "command line",
+         .fix = "give --kv-cache-bytes instead",
+         .code = ExitCode::usage});
   }
   return generate::full_cache_bytes(decoder);
 }

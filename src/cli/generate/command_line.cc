@@ -37,7 +37,7 @@ void add_answer_options(Options& options, GenerateOptions& o) {
       .shows_default();
   options
       .add_option("--top-p", sampling.top_p,
-                  "sample from the most probable tokens whose probabilities add up to p")
+                  "sample from the most probable tokens, up to a total probability of p")
       .shows_default();
   options
       .add_option("--min-p", sampling.min_p,
@@ -64,7 +64,7 @@ void add_file_options(Options& options, GenerateOptions& o, std::string& shard, 
   options.add_option("--file,--input_file", o.file,
                      "questions in a file: a data set, lines, or rows of prompt_ids");
   options.add_option("--out,--output_file", o.out,
-                     "file for the answers, a data set; what it holds is not computed again");
+                     "file for the answers, a data set; answers in it are not computed again");
   options.add_flag("--overwrite", o.overwrite, "replace what --out holds");
   options.add_option("--n", o.samples, "answers per question").check(whole(1, 4096)).shows_default();
   options
@@ -82,14 +82,14 @@ void add_file_options(Options& options, GenerateOptions& o, std::string& shard, 
       "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; with "
       "--out each row gets its own");
   options.add_option("--prompt-file", o.prompt_file,
-                     "prompt: a text with {text} in it, which stands for each row's own text");
+                     "prompt: a text in which {text} is replaced by the text of each row");
   options.add_option("--extract", pattern,
-                     "regular expression (RE2) whose first group, where it fits last, is the answer");
+                     "regular expression (RE2); the first group of its last match is the answer");
   options.add_option("--allow", o.allow, "the only answers of --extract that count, with commas between")
       .split_at(',');
   options
       .add_option("--retries", o.retries,
-                  "extra attempts where --extract finds nothing, each at a 10 % higher temperature")
+                  "extra attempts if --extract finds nothing, each at a 10 % higher temperature")
       .check(whole(0, 1000))
       .shows_default();
   options
@@ -163,7 +163,7 @@ void take_cache_words(const Options& options, GenerateOptions& o, const CacheWor
   const bool bytes = options.count("--kv-cache-bytes") > 0,
              share = options.count("--gpu-memory-utilization") > 0;
   if (bytes && share) {
-    throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both say how large the cache is",
+    throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both set the size of the cache",
                  .where = "command line",
                  .fix = "give one of them",
                  .code = ExitCode::usage});
@@ -273,22 +273,20 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
       "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
   options.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input")
       .takes_all();
-  options.add_option(
-      "--template", o.template_name,
-      "chat template; default: the checkpoint's run's, or the one that writes as the model's own; a "
-      "model that has none continues text");
-  options.add_option("--system", o.system, "system message of every question without one of its own");
+  options.add_option("--template", o.template_name,
+                     "chat template; default: the template of the checkpoint's run, or a template equal to "
+                     "that of the model; a model without one continues text");
+  options.add_option("--system", o.system, "system message of each question that has none");
   std::string default_system;
-  options.add_option(
-      "--default-system", default_system,
-      "as in training: the template's system message in place of its own, where neither a question "
-      "nor --system has one; default: the checkpoint's run's");
+  options.add_option("--default-system", default_system,
+                     "as in training: replaces the template's system message, for questions without a system "
+                     "message and without --system; default: as in the checkpoint's run");
   options
       .add_option(
           "--enable-thinking", o.enable_thinking,
           "as in training, for templates with thoughts: with true the model writes them, with false and "
-          "null the prompt ends in empty ones; default: the checkpoint's run's, else true, or what a "
-          "template in Jinja does by itself")
+          "null the prompt ends in empty ones; default: as in the checkpoint's run, else true, or the "
+          "default of a template in Jinja")
       .check(one_of({"true", "false", "null"}));
   options
       .add_option("--batch,--max-num-seqs", o.batch,
@@ -314,17 +312,16 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
       .check(one_of({"fp32", "bf16", "fp8", "auto"}))
       .shows_default();
   options
-      .add_option(
-          "--fp8-recipe", recipe,
-          "of --dtype fp8: rows, as said there, or block, as trained with fp8_recipe: block (E4M3 with a "
-          "scale per 128 values of a token, and per 128 x 128 values of a weight)")
+      .add_option("--fp8-recipe", recipe,
+                  "of --dtype fp8: rows, as described there, or block, as trained with fp8_recipe: block "
+                  "(E4M3 with a "
+                  "scale per 128 values of a token, and per 128 x 128 values of a weight)")
       .check(one_of({"rows", "block", "current", "delayed"}))
       .shows_default();
   options
-      .add_option(
-          "--deterministic", deterministic,
-          "strict: log-probabilities are bitwise those that a training step with deterministic: strict "
-          "computes, whatever else is in the batch; slower. auto: the same up to rounding")
+      .add_option("--deterministic", deterministic,
+                  "strict: log-probabilities have the bits of a training step with deterministic: strict, in "
+                  "any batch; slower. auto: equal up to rounding")
       .check(one_of({"auto", "strict"}))
       .shows_default();
   options

@@ -23,7 +23,7 @@ std::string_view behind_thoughts(std::string_view answer) {
 Extraction::Extraction(const std::string& pattern, const std::vector<std::string>& allow)
     : pattern_(std::make_unique<re2::RE2>(pattern, re2::RE2::Quiet)), allow_(allow) {
   if (!pattern_->ok()) {
-    throw Error({.what = "--extract is no regular expression",
+    throw Error({.what = "--extract is not a valid regular expression",
                  .found = pattern + " (" + pattern_->error() + ")",
                  .where = "command line",
                  .fix = "write it in RE2's syntax (github.com/google/re2/wiki/Syntax)",
@@ -31,7 +31,7 @@ Extraction::Extraction(const std::string& pattern, const std::vector<std::string
   }
   if (pattern_->NumberOfCapturingGroups() < 1) {
     throw Error({.what = "--extract has no group",
-                 .expected = "parentheses around what is wanted, as in \"Final Answer: (\\w{2})\"",
+                 .expected = "parentheses around the wanted text, as in \"Final Answer: (\\w{2})\"",
                  .found = pattern,
                  .where = "command line",
                  .fix = "put parentheses around the part that is the answer",

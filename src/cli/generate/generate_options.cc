@@ -27,7 +27,7 @@ Shard parse_shard(const std::string& text) {
   const auto second = slash ? std::from_chars(first.ptr + 1, end, shard.of) : first;
   if (!slash || second.ec != std::errc() || second.ptr != end || shard.number < 1 ||
       shard.of < shard.number) {
-    throw Error({.what = "--shard names no part of the rows",
+    throw Error({.what = "--shard is not a part of the rows",
                  .expected = "I/N with I from 1 to N, as in 2/4",
                  .found = text,
                  .where = "command line",
@@ -43,11 +43,11 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
   if (!path_exists(path)) return "";
   const Json file = read_json(path);
   if (!file.is_object()) {
-    throw Error({.what = "generation_config.json holds no settings",
+    throw Error({.what = "generation_config.json has no settings",
                  .expected = "an object of keys and values",
                  .found = std::string("of type ") + file.type_name(),
                  .where = path,
-                 .fix = "mend the file, or leave it out with --no-model-defaults",
+                 .fix = "correct the file, or ignore it with --no-model-defaults",
                  .code = ExitCode::usage});
   }
   std::string taken;
@@ -87,7 +87,7 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
     const Json& ids = file["eos_token_id"];
     for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
       if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX)
-        throw Error({.what = "eos_token_id is no id",
+        throw Error({.what = "eos_token_id is not a token id",
                      .found = ids.dump(),
                      .where = path,
                      .fix = "write a token's number there, or a list of numbers",

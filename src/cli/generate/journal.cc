@@ -21,12 +21,11 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void cannot_write(const std::string& path) {
   const int error = errno;
-  throw Error(
-      {.what = "answers cannot be written",
-       .found = std::strerror(error),
-       .where = path,
-       .fix = "make room or choose another --out; started again, the run goes on from what is written",
-       .code = exit_code_of(error)});
+  throw Error({.what = "answers cannot be written",
+               .found = std::strerror(error),
+               .where = path,
+               .fix = "free disk space or choose another --out; the same command then resumes",
+               .code = exit_code_of(error)});
 }
 
 void remove_file(const std::string& path) {
@@ -106,7 +105,7 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
     if (complete_) return;
   } else if (path_exists(path_)) {
     require_ours("choose another --out, or replace it with --overwrite");
-    throw Error({.what = "the file for answers is already there, and nothing tells what it was made from",
+    throw Error({.what = "the file for answers exists, and its notes on model and settings are missing",
                  .where = path_,
                  .fix = "choose another --out, or replace it with --overwrite",
                  .code = ExitCode::usage});
@@ -129,11 +128,11 @@ void AnswerJournal::read() {
   const std::vector<Json> lines = json_lines(notes_path_);
   const Json& head = lines.front();
   if (!head.is_object() || head.value("settings", "") != job_.settings) {
-    if (path_exists(path_)) require_ours("choose another --out, or begin anew with --overwrite");
-    throw Error({.what = "the answers that are there were made with other settings",
-                 .expected = "the same model, template, prompt and options as the run that began them",
+    if (path_exists(path_)) require_ours("choose another --out, or start again with --overwrite");
+    throw Error({.what = "the existing answers were made with other settings",
+                 .expected = "the same model, template, prompt and options as in the run that began them",
                  .where = path_,
-                 .fix = "choose another --out, or begin anew with --overwrite",
+                 .fix = "choose another --out, or start again with --overwrite",
                  .code = ExitCode::usage});
   }
   // Lines may have been added or moved. A question that is not asked any more keeps its answers.
@@ -171,10 +170,10 @@ void AnswerJournal::read() {
 // Throws Error if `answered` noted rows are more than those that are asked: rewrite() would drop the others.
 void AnswerJournal::require_asked(std::int64_t answered) const {
   if (answered == kept_) return;
-  throw Error({.what = "the file for answers holds finished answers to other questions",
-               .expected = "answers to the rows of the file of questions alone",
+  throw Error({.what = "the file for answers has answers to other questions",
+               .expected = "only answers to rows of the file of questions",
                .found = with_commas(answered - kept_) + " of " + with_commas(answered) +
-                        " answers are to questions that the file of questions does not hold",
+                        " answers are to questions that are not in the file of questions",
                .where = path_,
                .fix = "choose another --out, or replace these answers with --overwrite",
                .code = ExitCode::usage});
@@ -186,7 +185,7 @@ void AnswerJournal::require_unchanged(const std::string& out,
                                       const std::string& hash) const {
   const std::string fix =
       "move it away, and the same command writes it again without computing what was answered; or choose "
-      "another --out, or begin anew with --overwrite";
+      "another --out, or start again with --overwrite";
   std::string noted;
   std::int64_t next = 0;
   for (const auto& [row, text] : texts) {

@@ -41,7 +41,7 @@ void require_base(const ModelSource& source) {
   }
   const bool all = !setup::trains_adapters(source.run) && !setup::trains_parts(source.run);
   if (all || !source.run.train_from_scratch) return;
-  throw Error({.what = "the checkpoint holds a part of a model, whose other weights are in no folder",
+  throw Error({.what = "the checkpoint has a part of a model, and no folder has the other weights",
                .expected = "a run that began with the weights of its model",
                .found = "train_from_scratch: true with finetuning_type: " + source.run.finetuning_type,
                .where = where,
@@ -80,7 +80,7 @@ void take_checkpoint(ModelSource& source, const std::string& path) {
 void take_folder(ModelSource& source, const std::string& path) {
   const setup::NamedModel named = setup::named_model(path);
   if (!path_exists(named.folder)) {
-    throw Error({.what = "the folder of the model is not there",
+    throw Error({.what = "the folder of the model does not exist",
                  .where = named.folder,
                  .fix = "name the folder that holds it",
                  .code = ExitCode::usage});

@@ -173,7 +173,7 @@ void QuestionWriter::require_usable() const {
   if (why_not_.empty()) return;
   throw Error({.what = "conversations need a chat template",
                .expected = "one of the table, or a template in Jinja that can be rendered",
-               .found = "the model's own cannot be rendered: " + why_not_,
+               .found = "the template of the model cannot be rendered: " + why_not_,
                .where = folder_,
                .fix = "name the template that the model was made for with --template",
                .code = ExitCode::usage});
@@ -202,7 +202,7 @@ std::vector<std::int32_t> QuestionWriter::prompt(const Question& question) const
   if (prompt.outcome != text::Example::Outcome::kept) {
     throw Error({.what = "a question cannot be written with this template",
                  .found = prompt.reason,
-                 .fix = "mend the row, or name another --template",
+                 .fix = "correct the row, or name another --template",
                  .code = ExitCode::usage});
   }
   return prompt.prompt_ids;
@@ -239,7 +239,7 @@ std::vector<std::int32_t> QuestionWriter::whole(const Question& question) const 
   if (encoded.dropped || encoded.documents.empty()) {
     throw Error({.what = "a row gives no tokens with this template",
                  .found = encoded.why,
-                 .fix = "mend the row, or name another --template",
+                 .fix = "correct the row, or name another --template",
                  .code = ExitCode::usage});
   }
   refuse_long(encoded.truncated);

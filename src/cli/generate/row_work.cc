@@ -39,7 +39,7 @@ RowWork::RowWork(Answerer& answerer, const QuestionFile& file, const GenerateOpt
   if (options.prompt_file.empty()) return;
   prompt_text_ = read_file(options.prompt_file);
   if (prompt_text_.find(kPlace) == std::string::npos) {
-    throw Error({.what = "the prompt has no place for a row's text",
+    throw Error({.what = "the prompt has no placeholder for the text of a row",
                  .expected = std::string(kPlace) + " where the text belongs",
                  .where = options.prompt_file,
                  .fix = "write " + std::string(kPlace) + " into the prompt",

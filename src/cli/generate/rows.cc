@@ -51,7 +51,7 @@ std::vector<std::int32_t> ids_of(const Json& list, const std::string& where) {
     if (right) ids.push_back(list[i].get<std::int32_t>());
   }
   if (right) return ids;
-  throw Error({.what = "'prompt_ids' is no list of token ids",
+  throw Error({.what = "'prompt_ids' is not a list of token ids",
                .found = list.dump().substr(0, 80),
                .where = where,
                .fix = "write whole numbers from 0 to 2147483647: {\"prompt_ids\": [1, 2]}",
@@ -94,7 +94,7 @@ Question QuestionFile::read(std::int64_t i) const {
   if (!sample)
     throw Error({.what = why,
                  .where = where(i),
-                 .fix = "mend or leave out the row; docs/data.md shows the formats",
+                 .fix = "correct or remove the row; docs/data.md shows the formats",
                  .code = ExitCode::usage});
   Question question;
   question.plain = sample->plain;

@@ -64,9 +64,9 @@ ScoreRow row_of(const RowResult& result, std::int64_t best, const std::string& w
     }
   }
   if (whole) return row;
-  throw Error({.what = "a row of scores that was noted is damaged",
+  throw Error({.what = "a stored row of scores is damaged",
                .where = where,
-               .fix = "begin anew with --overwrite",
+               .fix = "start again with --overwrite",
                .code = ExitCode::usage});
 }
 

@@ -172,7 +172,7 @@ std::string overview(const std::vector<CommandText>& commands, std::size_t width
         {"trainer train --help", "all keys of the configuration"},
         {"trainer --help KEY", "one of them"},
         {"trainer --help environment", "environment variables"},
-        {"trainer --version", "version, commit, and what was built in"}}) {
+        {"trainer --version", "version, commit, and built-in features"}}) {
     text += entry(call, shows, width, 2, 30);
   }
   return text;

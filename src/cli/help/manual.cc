@@ -65,7 +65,7 @@ std::string manual_page(const std::vector<CommandText>& commands) {
       "\\fICONFIG\\fR\n"
       ".SH DESCRIPTION\nTrains a model as a configuration in YAML or JSON says, alone or as one of the ranks "
       "that "
-      "mpirun started.\n.BR octet\\-mpirun (1)\nis mpirun with what a run wants of it. Keys of the "
+      "mpirun started.\n.BR octet\\-mpirun (1)\nis mpirun with the options of a run. Keys of the "
       "configuration "
       "are in\n.BR trainer\\-config (5).\n.SH COMMANDS\n";
   for (const CommandText& command : commands) text += section(command);

@@ -154,13 +154,10 @@ int verify(runtime::Session& session, const Wish& wish, Leftovers& leftovers) {
 
 int verify_command(const Arguments& arguments) {
   Options options("verify",
-                  "Checks what a run needs of the machine and of the ranks on it, under `mpirun -np N` or "
-                  "alone: ranks that are "
-                  "alike, the device, cores, memory, limits, variables, messages and their rates, disk, a "
-                  "checkpoint, and a small "
-                  "FP8 step against the CPU. Goes on where a check fails, says what to do, and leaves "
-                  "nothing behind; exits with 0 "
-                  "when all pass");
+                  "Checks a machine and its ranks for training, under `mpirun -np N` or alone: equal ranks, "
+                  "device, cores, memory, limits, variables, messages and their rates, disk, a checkpoint, "
+                  "and a small FP8 step against the CPU. Continues after a failed check, says what to do, "
+                  "and removes its files; exits with 0 if all checks pass");
   options.example("trainer verify");
   options.example("launch/mpirun -np 8 build/bin/trainer verify --json");
   options.take_overrides();

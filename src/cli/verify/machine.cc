@@ -63,9 +63,9 @@ std::string check_ranks(runtime::Session& session) {
   const comm::RunningMpi mpi = comm::running_mpi();
   session.job().together([&] {
     if (mpi.enough) return;
-    throw failed("this MPI allows no threads beside it", "MPI_THREAD_FUNNELED or more",
+    throw failed("this MPI does not support threads", "MPI_THREAD_FUNNELED or more",
                  mpi.threads + " (" + mpi.library + ")",
-                 "use an MPI that is built with thread support, and build the program with it");
+                 "use an MPI that was built with thread support, and build the program with it");
   });
   return text + (mpi.library.empty() ? ", without a launcher" : ", " + mpi.threads + ", " + mpi.library);
 }

@@ -132,11 +132,11 @@ ThreadTrial::ThreadTrial(int threads) : before_(threads_now()) {
   end();
   // Leaves some to others, or their room to memory.
   const int fewer = 1 + started / (1 + rounds);
-  throw Error({.what = "the system does not let this process start the threads that it computes with",
+  throw Error({.what = "the system does not let this process start its threads",
                .expected = std::to_string(threads) + " threads, " +
                            (told_threads() ? "as OMP_NUM_THREADS says" : "one for each core of this rank") +
                            ", with " + human_bytes(static_cast<double>(whole.stack())) + " of stack each" +
-                           (rounds > 1 ? ", and as many that take their place" : ""),
+                           (rounds > 1 ? ", and as many that replace them" : ""),
                .found = std::to_string(1 + started) + ", then: " + std::strerror(error) +
                         (limits.empty() ? "" : "; limits: " + limits),
                .fix = "compute with fewer threads (OMP_NUM_THREADS=" + std::to_string(fewer) +

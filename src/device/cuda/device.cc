@@ -114,7 +114,7 @@ class CudaEvent final : public Event {
 [[noreturn]] void fail_for_work(cudaError_t code, const std::string& where) {
   throw Error({.what = "work on the GPU failed: " + reason(code),
                .where = where,
-               .fix = "run again with CUDA_LAUNCH_BLOCKING=1 to see which step it was, and report it"});
+               .fix = "run again with CUDA_LAUNCH_BLOCKING=1, and report the message of that run"});
 }
 
 /// Memory of the current GPU whose bits are all set, at once and apart from what a stream records meanwhile.
@@ -333,7 +333,7 @@ class CudaDevice final : public Device {
       throw Error({.what = "not enough host memory that the GPU can read",
                    .expected = std::to_string(bytes) + " bytes of pinned memory",
                    .where = description_,
-                   .fix = "free memory of this machine, or raise the limit of locked memory (ulimit -l)"});
+                   .fix = "free memory on this machine, or raise the limit of locked memory (ulimit -l)"});
     }
     check(code, "reserving pinned host memory");
     remember({.bytes = bytes, .mapped = false}, address);
@@ -451,7 +451,7 @@ void* find_driver_function(const char* name) {
   cudaDriverEntryPointQueryResult result{};
   check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
   if (found == nullptr || result != cudaDriverEntryPointSuccess) {
-    throw Error(Problem{.what = std::string("the driver of the GPU has no ") + name,
+    throw Error(Problem{.what = std::string("the driver of the GPU lacks ") + name,
                         .expected = "a driver for CUDA 13 or newer",
                         .fix = "update the driver"});
   }
@@ -477,15 +477,15 @@ void check(int code, const char* what) {
   if (code == cudaSuccess) return;
   throw Error({.what = std::string(what) + " failed: " + reason(static_cast<cudaError_t>(code)),
                .where = "the GPU of this process",
-               .fix = "look at nvidia-smi and dmesg for what the GPU and its driver report"});
+               .fix = "read the reports of the GPU and its driver (nvidia-smi, dmesg)"});
 }
 
 void check_launch(const char* op) {
   const cudaError_t code = cudaGetLastError();
   if (code == cudaSuccess) return;
-  throw Error({.what = std::string(op) + ": the GPU did not take the work: " + reason(code),
+  throw Error({.what = std::string(op) + ": the GPU refused the work: " + reason(code),
                .where = "the GPU of this process",
-               .fix = "look at nvidia-smi and dmesg for what the GPU and its driver report"});
+               .fix = "read the reports of the GPU and its driver (nvidia-smi, dmesg)"});
 }
 
 int code_here() {

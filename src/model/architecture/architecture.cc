@@ -428,7 +428,7 @@ std::string model_below(const std::string& folder) {
   std::error_code none;
   const bool is_folder = fs::is_directory(folder, none);
   const std::string below = is_folder ? model_below(folder) : "";
-  throw Error({.what = "this is no model folder",
+  throw Error({.what = "this is not a model folder",
                .expected = "a folder with config.json, the tokenizer's files and weights",
                .found = !is_folder                   ? "a file, not a folder"
                         : fs::is_empty(folder, none) ? "an empty folder"

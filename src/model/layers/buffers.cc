@@ -23,7 +23,7 @@ std::size_t bytes_of(std::int64_t rows, std::int64_t cols, DType dtype) {
       __builtin_mul_overflow(static_cast<std::size_t>(rows), static_cast<std::size_t>(cols), &bytes) ||
       __builtin_mul_overflow(bytes, size_of(dtype), &bytes);
   if (overflow) {
-    throw Error({.what = "an activation does not fit the address space",
+    throw Error({.what = "an activation is too large for the address space",
                  .found = std::to_string(rows) + " x " + std::to_string(cols) + " elements",
                  .fix = "use smaller micro-batches"});
   }

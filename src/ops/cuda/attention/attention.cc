@@ -20,7 +20,7 @@ namespace {
 
 void check_head_dim(const Heads& heads) {
   if (heads.head_dim <= kMostHeadDim) return;
-  throw Error(Problem{.what = "attention on the GPU has no kernel for heads this wide",
+  throw Error(Problem{.what = "attention on the GPU has no kernel for heads of this width",
                       .expected = "a head_dim of at most " + std::to_string(kMostHeadDim),
                       .found = std::to_string(heads.head_dim),
                       .fix = "set device: cpu"});

@@ -140,7 +140,7 @@ void allow_shared(Kernel kernel, int bytes) {
   if (bytes <= 48 * 1024) return;
   const int most = most_shared_bytes();
   if (bytes > most) {
-    throw Error({.what = "this GPU's blocks have too little shared memory to answer by heads this wide",
+    throw Error({.what = "this GPU has too little shared memory for heads of this width",
                  .expected = std::to_string(bytes) + " bytes (compute capability 9.0 or 10.0)",
                  .found = std::to_string(most) + " bytes",
                  .fix = "generate with --dtype fp32, or on another GPU"});

@@ -154,7 +154,7 @@ cublasLtHandle_t start_library() {
   if (status != CUBLAS_STATUS_SUCCESS) {
     throw Error(Problem{.what = "cuBLASLt does not start",
                         .found = functions().status_string(status),
-                        .fix = "look at nvidia-smi for the GPU's free memory, and for its driver"});
+                        .fix = "check the free memory and the driver of the GPU with nvidia-smi"});
   }
   return handle;
 }
