@@ -208,7 +208,7 @@ TEST(Checkpoint, EveryElementMustBeGivenExactlyOnce) {
   std::filesystem::remove_all(scratch / "empty");
   auto odd = slice(0, 10);
   odd.name = "a//b";
-  EXPECT_NE(errors_of_saving(scratch / "out", {{odd}})[0].find("cannot stand in an HDF5 file"),
+  EXPECT_NE(errors_of_saving(scratch / "out", {{odd}})[0].find("is not valid in an HDF5 file"),
             std::string::npos);
   odd.name = "parameters/w";
   EXPECT_NE(errors_of_saving(scratch / "out", {{odd, slice(0, 10)}})[0].find("same place"),

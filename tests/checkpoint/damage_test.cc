@@ -123,7 +123,7 @@ TEST(FullDisk, IsFoundBeforeAnythingIsWritten) {
   const Mount small(scratch.path(), 0, "size=12m");
   if (!small) GTEST_SKIP() << "mounting a small tmpfs needs root";
   save_sample(scratch.path(), 10, 2);
-  expect_failure_on_all_ranks(scratch.path(), "no room for a checkpoint");
+  expect_failure_on_all_ranks(scratch.path(), "too little space for a checkpoint");
   expect_only_step_10(scratch.path());
 }
 
@@ -329,7 +329,7 @@ TEST(NotAFile, InPlaceOfAManifestOrOfTheDataFallsBack) {
   expect_fallback("a device", [&](const std::string& path) {
     replace(path, "manifest.json", [](const char* file) { ASSERT_EQ(::symlink("/dev/zero", file), 0); });
   });
-  expect_fallback("larger than it can be", [](const std::string& path) {
+  expect_fallback("is too large", [](const std::string& path) {
     ASSERT_EQ(::truncate((path + "/manifest.json").c_str(), std::int64_t{1} << 40), 0);
   });
   expect_fallback("no regular file", [&](const std::string& path) {

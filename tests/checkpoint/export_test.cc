@@ -92,7 +92,7 @@ TEST_F(Export, ShardsBySizeAndReplacesOldWeightsWhenAsked) {
   expect_weights(DType::f32);
   EXPECT_TRUE(path_exists(scratch_ / "out/model.safetensors.index.json"));
   EXPECT_TRUE(path_exists(scratch_ / "out/model-00002-of-00002.safetensors"));
-  EXPECT_ERROR("holds weights already", run(options(DType::bf16)));
+  EXPECT_ERROR("has weights already", run(options(DType::bf16)));
   expect_weights(DType::f32);
   ExportOptions again = options(DType::bf16);
   again.overwrite = true;
@@ -116,7 +116,7 @@ TEST_F(Export, FilesThatBelongToNoModelOfTheFolderStay) {
     put(out + "/model.safetensors", "of the model before");
     if (*index != '\0') put(out + "/model.safetensors.index.json", index);
     put(out + "/model-00001-of-00009.safetensors", "a shard");
-    EXPECT_ERROR("holds weights already", run(options(DType::f32)));
+    EXPECT_ERROR("has weights already", run(options(DType::f32)));
     ExportOptions again = options(DType::f32);
     again.overwrite = true;
     run(again);

@@ -107,7 +107,7 @@ TEST(Keeper, ADamagedOneNeitherCountsNorSendsAGoodOneAway) {
     save_sample(scratch.path(), step, 1);
     flip(scratch.path() + "/" + folder_name(step) + "/checkpoint.h5");
     keeper.saved(step);
-    EXPECT_NE(keeper.settle().find("gives back other bytes"), std::string::npos);
+    EXPECT_NE(keeper.settle().find("returns other bytes"), std::string::npos);
     EXPECT_EQ(steps_in(scratch.path()).front(), 1);
   }
   save_sample(scratch.path(), 4, 1);

@@ -267,7 +267,7 @@ TEST_F(Adapters, AnAdapterOfAnotherModelIsRefused) {
     EXPECT_NE(run.err.find(says), std::string::npos) << says << ": " << run.err;
     EXPECT_FALSE(fs::exists(folder_ / "next/checkpoint-3"));
   };
-  refused(folder_ / "nowhere", "there is no adapter in the folder");
+  refused(folder_ / "nowhere", "the folder has no adapter");
   refused(kGolden + "llama3-lora/adapter", "does not fit the model");
   const auto changed = [&](const std::string& name, const std::function<void(Json&)>& change) {
     fs::copy(folder_ / "out", folder_ / name, fs::copy_options::recursive);

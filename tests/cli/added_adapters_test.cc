@@ -192,7 +192,7 @@ TEST_F(AddedAdapters, WrongMergesAreRefusedAndLeaveNothing) {
       {keys + target + "infer_dtype: int3\n", "", "infer_dtype"},
       {keys + target + "adapter_name: x\n", "", "adapter_name"},
       {keys + target, "adapter_name_or_path=" + (folder_ / "a") + ",,x", "empty name"},
-      {keys + target, "adapter_name_or_path=" + (folder_ / "nowhere"), "no adapter in the folder"},
+      {keys + target, "adapter_name_or_path=" + (folder_ / "nowhere"), "the folder has no adapter"},
       {keys + target, "adapter_name_or_path=" + (folder_ / "b/checkpoint-3"), "trainer export"},
   };
   for (const auto& [text, arguments, says] : wrongs) {

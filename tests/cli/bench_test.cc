@@ -237,7 +237,7 @@ TEST(Bench, RefusesDecodingThatItCannotMeasure) {
   refused("--decode context=0", "context");
   refused("--decode finetuning_type=lora", "finetuning_type=lora");
   refused("--decode quantization_bit=4 finetuning_type=lora", "whole weights");
-  refused("--decode", "on the ranks of one model", 2);
+  refused("--decode", "does not fit the split of the model", 2);
   const Outcome table =
       trainer("bench tiny device=cpu --decode steps=1 warmup=0 context=20 fp8=true fp8_recipe=block");
   EXPECT_EQ(table.code, 0) << table.both();

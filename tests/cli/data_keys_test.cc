@@ -254,10 +254,10 @@ TEST(DataKeys, RowsThatTrainNothingOfUseAreReported) {
         Case{"some_empty", "", task.model(), good + row(""), "1 of 3 rows have an empty answer", 0},
         Case{"masked", "", task.model(), good + row("no", {{"weight", 0}}),
              "1 rows were left out because they have no trained token", 0},
-        Case{"all_masked", "", task.model(), row("no", {{"weight", 0}}), "has nothing to train on", 64},
+        Case{"all_masked", "", task.model(), row("no", {{"weight", 0}}), "has no tokens to train", 64},
         Case{"cut", "cutoff_len=32", task.model(), good + cut, "1 rows were cut to cutoff_len", 0},
         Case{"all_cut", "train_on_prompt=false mask_history=false cutoff_len=2", task.model(), cut,
-             "has nothing to train on", 64}}) {
+             "has no tokens to train", 64}}) {
     SCOPED_TRACE(c.name);
     spill(folder / "rows.jsonl", c.rows);
     const Outcome run = trainer(task.train(

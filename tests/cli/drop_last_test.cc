@@ -58,7 +58,7 @@ TEST_F(DropLast, AnEpochWithoutAWholeMicroBatchIsRefused) {
         run("refused", 2, "per_device_train_batch_size=8 max_samples=15 " + std::string(more));
     EXPECT_EQ(refused.code, 64) << refused.both();
     EXPECT_EQ(errors_in(refused), 1) << refused.err;
-    for (const char* says : {"leaves nothing to train on", "16 samples or more", "15 an epoch"}) {
+    for (const char* says : {"leaves no samples for training", "16 samples or more", "15 an epoch"}) {
       EXPECT_NE(refused.err.find(says), std::string::npos) << refused.err;
     }
   }

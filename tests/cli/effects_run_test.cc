@@ -357,9 +357,9 @@ std::string above_the_median(const config::Resolved& r) {
            : holds(ran.printed(), "; the step was skipped") ? "skipped"
                                                             : "nothing";
   } catch (const Error& e) {
-    return holds(e.what(), "as spike_action says") ? "stopped"
-           : holds(e.what(), "gone back")          ? "went back"
-                                                   : "lost";
+    return holds(e.what(), "spike_action: stop")         ? "stopped"
+           : holds(e.what(), "returned to a checkpoint") ? "went back"
+                                                         : "lost";
   }
 }
 

@@ -105,7 +105,7 @@ TEST(FlippingDisk, WhatDoesNotHoldIsSavedAgainAndTakesNoGoodOnesPlace) {
                                        Task::get().train(output, "save_steps=2 save_total_limit=2"));
   expect_success(run);
   EXPECT_TRUE(says(run, "the checkpoint of step 4 was saved and does not hold")) << run.err;
-  EXPECT_TRUE(says(run, "gives back other bytes than were written")) << run.err;
+  EXPECT_TRUE(says(run, "returns other bytes than the program wrote")) << run.err;
   const auto steps = checkpoints_of(output);
   ASSERT_EQ(steps.size(), 2u);
   for (const std::int64_t step : steps)

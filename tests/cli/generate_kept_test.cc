@@ -233,9 +233,9 @@ TEST_F(GenerateFile, WrongCallsAreRefusedInASentence) {
   refused("--min-p 2", "min_p");
   refused("--repetition-penalty 0", "repetition_penalty");
   refused("--top-k -3", "top_k");
-  refused("--shard 3/2", "--shard names no part");
-  refused("--shard 2", "--shard names no part");
-  refused("--extract \"a(b\"", "no regular expression");
+  refused("--shard 3/2", "--shard is not a part");
+  refused("--shard 2", "--shard is not a part");
+  refused("--extract \"a(b\"", "is not a valid regular expression");
   refused("--extract abc", "--extract has no group");
   refused("--allow a", "give --extract");
   refused("--extract \"(a)\" --retries 2", "every retry gives the same answer");
@@ -243,7 +243,7 @@ TEST_F(GenerateFile, WrongCallsAreRefusedInASentence) {
   refused("--score --exact-match", "--score answers nothing");
   refused("a question", "on the command line and in a file");
   spill(folder_ / "prompt.txt", "no place");
-  refused("--prompt-file " + (folder_ / "prompt.txt"), "no place for a row's text");
+  refused("--prompt-file " + (folder_ / "prompt.txt"), "no placeholder for the text of a row");
   for (const std::string alone : {"--out x", "--score", "--n 2", "--logprobs 1", "--shard 1/2"}) {
     const Outcome run = trainer("generate " + trained_model() + " " + alone + " hello");
     EXPECT_EQ(run.code, 64) << alone;

@@ -205,7 +205,7 @@ TEST_F(ScoreFiles, OfAnotherModelOrNumberOfTokensAreRefused) {
              "the scores that are there are of another model", "'qwen3'");
   // Neither is it known without its notes.
   fs::remove(folder_ / "scores.h5.rows");
-  left_alone(scoring("scores.h5"), "scores.h5", "nothing tells what it was made from");
+  left_alone(scoring("scores.h5"), "scores.h5", "its notes on model and settings are missing");
   expect_success(trainer(scoring("scores.h5", "--logprobs 4 --overwrite")));
   EXPECT_EQ(scores("scores.h5").numbers.at("best"), 4);
 }

@@ -127,7 +127,8 @@ TEST_F(ModelFolder, ATensorOfAnotherShapeOrDtypeOrNoneAtAllIsNamed) {
   for (const auto& [name, w] : wrong) index["weight_map"][name] = "model-00001-of-00002.safetensors";
   index["weight_map"][norm] = "model-00002-of-00002.safetensors";
   spill(model() + "/model.safetensors.index.json", index.dump());
-  expect_refusal({"dtype of a tensor cannot be used here", norm, "I64", "converted to a float dtype"});
+  expect_refusal(
+      {"dtype of a tensor cannot be used here", norm, "I64", "quantised to integers to a float dtype"});
 }
 
 TEST_F(ModelFolder, AWeightThatTheConfigKnowsNothingOfIsNotLeftOut) {

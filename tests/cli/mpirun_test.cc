@@ -479,7 +479,7 @@ TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
   for (const Case& one :
        {Case{"[vm:1] PMIX ERROR: OUT-OF-RESOURCE in file src/mca/common/dstore/dstore_base.c at line 664\n"
              "*** An error occurred in MPI_Init\n*** on a NULL communicator\n",
-             "MPI has no room for the files", 74},
+             "MPI has too little space for the files", 74},
         Case{"[vm:1] [[1,0],0] ORTE_ERROR_LOG: The system limit on number of pipes a process can open was "
              "reached in "
              "file a.c at line 1\n",

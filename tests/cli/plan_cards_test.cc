@@ -66,7 +66,7 @@ TEST(PlanCards, OfAGenerationToo) {
 
 TEST(PlanCards, ThatAreWrongAreRefused) {
   expect_refused("llama-3.2-1b card=h10", {"did you mean", "h100, h200, gh200, gh200-144gb"});
-  expect_refused("llama-3.2-1b card=mi300x", {"is not a card that plans know", "memory=80GB"});
+  expect_refused("llama-3.2-1b card=mi300x", {"is not a known card", "memory=80GB"});
   expect_refused("llama-3.2-1b card=h100 device=cpu", {"a card is a GPU", "leave one of them out"});
 }
 

@@ -90,7 +90,7 @@ TEST(SilentFaults, ARunDoesNotGoBackForEver) {
       flipped("0:4:moments:1,0:5:moments:1,0:6:moments:1,1:7:moments:1", 2, folder / "often",
               kChecks + "save_steps=100 zero_stage=1 sdc_action=rollback");
   EXPECT_EQ(often.code, 75) << often.both();
-  expect_said(often, "gone back 3 times without a new checkpoint");
+  expect_said(often, "returned to a checkpoint 3 times without a new checkpoint");
 }
 
 TEST(SilentFaults, ChecksChangeNoBitAndFindNothingInACleanRun) {

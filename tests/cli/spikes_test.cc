@@ -131,7 +131,7 @@ TEST(SpikesOfRuns, OrEndIt) {
   const Outcome run = task.train("run", "loss_spike_factor=2 spike_action=stop");
   EXPECT_EQ(run.code, 1) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
-  EXPECT_NE(run.err.find("the run stops at a step that stands out"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("the run stops at a spike"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find((task / "run/checkpoint-12")), std::string::npos) << run.err;
   EXPECT_EQ(steps_of(task / "run").rbegin()->first, 14);
 }

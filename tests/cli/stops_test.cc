@@ -75,7 +75,7 @@ TEST(OtherLaunchers, CommandsOfOneRankAreRefusedToo) {
     const Outcome run = shell(launcher + make, 20);
     EXPECT_EQ(run.code, 64) << launcher << run.both();
     EXPECT_EQ(errors_in(run), 1) << launcher << run.err;
-    EXPECT_TRUE(says(run, "processes that do not know each other")) << run.err;
+    EXPECT_TRUE(says(run, "processes that are not connected")) << run.err;
     EXPECT_FALSE(fs::exists(folder / "made")) << launcher;
     EXPECT_EQ(shell(launcher + OCTET_TRAINER " quickstart --help", 20).code, 0) << launcher;
   }

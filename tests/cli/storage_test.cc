@@ -58,7 +58,7 @@ TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
   expect_every_step(folder / "run", 12);
   const Outcome refused = trainer(task.train(folder / "run", "bf16=true optim_dtype=int8 max_steps=14"));
   EXPECT_EQ(refused.code, 64) << refused.both();
-  EXPECT_NE(refused.err.find("cannot go on in another format"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("cannot change their format"), std::string::npos) << refused.err;
   EXPECT_NE(refused.err.find("optim_dtype: fp32, as in the checkpoint"), std::string::npos) << refused.err;
 }
 

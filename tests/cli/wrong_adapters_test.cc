@@ -101,12 +101,12 @@ TEST_F(WrongAdapters, KeysThatCannotBe) {
       {"additional_target=norm", "cannot be trained whole"},
       {"create_new_adapter=true", "adapter_name_or_path"},
       {"adapter_name_or_path=,", "empty name"},
-      {"adapter_name_or_path=" + (folder() / "nowhere"), "no adapter in the folder"},
-      {"adapter_name_or_path=" + adapter_base(), "no adapter in the folder"},
+      {"adapter_name_or_path=" + (folder() / "nowhere"), "the folder has no adapter"},
+      {"adapter_name_or_path=" + adapter_base(), "the folder has no adapter"},
       {"adapter_name_or_path=" + (folder() / "good") + "," + (folder() / "nowhere"),
-       "no adapter in the folder"},
+       "the folder has no adapter"},
       {"adapter_name_or_path=" + (folder() / "nowhere") + "," + (folder() / "good"),
-       "no adapter in the folder"},
+       "the folder has no adapter"},
   };
   for (const auto& [keys, says] : cases) expect_refused(keys, says);
 }
@@ -225,7 +225,7 @@ TEST_F(WrongAdapters, MergesWithoutABase) {
                                      "generate " + lost + " --template chatml hello"}) {
     const Outcome run = trainer(command);
     EXPECT_EQ(run.code, 64) << command;
-    EXPECT_NE(run.err.find("base model of the adapter is not there"), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find("base model of the adapter does not exist"), std::string::npos) << run.err;
     EXPECT_NE(run.err.find("/nowhere/base"), std::string::npos) << run.err;
   }
   const Outcome two = on_ranks(2, "generate " + lost + " --template chatml hello");

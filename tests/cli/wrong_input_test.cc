@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
               {"split 'test' of data set 'test' is not there"}},
         Wrong{"split_without_rows", "dataset_dir={} dataset=validation", {"'validation' is empty"}},
         Wrong{"unknown_columns", "dataset={}/strange.jsonl", {"strange.jsonl"}},
-        Wrong{"only_questions", "dataset={}/questions.jsonl", {"nothing to train on"}},
+        Wrong{"only_questions", "dataset={}/questions.jsonl", {"no tokens to train"}},
         Wrong{"all_rows_held_out", "val_size=240", {"val_size"}},
         Wrong{"unknown_template", "template=chatlm", {"chatlm", "chatml"}},
         Wrong{
@@ -284,7 +284,7 @@ TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
   };
   refused(within("50"), 2, short_bench, {"50 threads, as OMP_NUM_THREADS says", "pids.max 100 ("});
   spill(group + "/pids.max", "60");
-  refused(within("50"), 1, short_bench, {"and as many that take their place", "pids.max 60 ("});
+  refused(within("50"), 1, short_bench, {"and as many that replace them", "pids.max 60 ("});
   const Outcome fits = shell(within("20") + OCTET_TRAINER " " + short_bench);
   EXPECT_EQ(fits.code, 0) << fits.both();
   for (int i = 0; i < 100 && !fs::remove(group, none); ++i)

@@ -65,5 +65,5 @@ strike STOP 1 75 "rank 1" zero_stage=3 gather_dtype=fp8
 strike STOP 2 75 "rank 2" zero_stage=0
 strike KILL 3 "137|1|75" "" zero_stage=2
 strike KILL 1 "137|1|75" "" zero_stage=3 gather_dtype=fp8
-strike LINK 2 75 "a host does not answer mpirun" zero_stage=2
+strike LINK 2 75 "a host no longer answers mpirun" zero_stage=2
 [ "$failed" = 0 ]

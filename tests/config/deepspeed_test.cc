@@ -131,7 +131,7 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
   EXPECT_SAYS(message(R"({"zero_optimization": {"zero_quantized_gradients": true}})"), "not supported");
   EXPECT_SAYS(message(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})"), "none or cpu");
   EXPECT_SAYS(message(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})"),
-              "cpu keeps the optimizer's state in the host's memory");
+              "cpu, which keeps the optimizer's state in host memory");
   for (const char* json : {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
                            R"({"zero_optimization": {"stage": 3, "cpu_offload": true}})"}) {
     EXPECT_TRUE(with(json, "device: cuda").config.optim_state_cpu_offload) << json;

@@ -40,7 +40,7 @@ const std::vector<GuideError>& guide_errors() {
       {"an fp8 section of DeepSpeed's, and no fp8: true",
        {"", "{\"zero_optimization\": {\"stage\": 1},\n \"fp8\": {\"enabled\": true}}"},
        "DS:2: fp8",
-       "it ignores this one in silence",
+       "it silently ignores this one",
        "remove the section and set 'fp8: true' in the YAML",
        {{"fp8: true", "{\"zero_optimization\": {\"stage\": 1}}"}},
        [](const Config& c) { return in_fp8(c) && c.zero_stage == 1; }},

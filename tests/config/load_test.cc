@@ -250,7 +250,7 @@ TEST(Load, WrongWordsNameTheNearestChoice) {
 TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
   const std::string lora = "finetuning_type: lora\n";
   EXPECT_SAYS(refusal(lora + "lora_dropout: 1"), "below 1");
-  EXPECT_SAYS(refusal(lora + "lora_dropout: 0.1\nuse_dora: true"), "dropout beside DoRA");
+  EXPECT_SAYS(refusal(lora + "lora_dropout: 0.1\nuse_dora: true"), "dropout with DoRA");
   EXPECT_SAYS(refusal(lora + "loraplus_lr_ratio: 0"), "above 0");
   EXPECT_SAYS(refusal("use_dora: true"), "finetuning_type is not set");
   EXPECT_SAYS(refusal("loraplus_lr_ratio: 16"), "finetuning_type is not set");
@@ -291,7 +291,7 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
   for (const std::string key :
        {"lora_rank: 8", "lora_alpha: 16", "lora_target: all", "additional_target: lm_head",
         "adapter_name_or_path: runs/a", "use_rslora: true"}) {
-    EXPECT_SAYS(refusal(key), "finetuning_type: lora, which LLaMA-Factory takes") << key;
+    EXPECT_SAYS(refusal(key), "finetuning_type: lora, the default of LLaMA-Factory") << key;
     const Resolved full = read("finetuning_type: full\n" + key);
     ASSERT_EQ(full.notes.size(), key == "lora_rank: 8" || key == "lora_target: all" ? 0u : 1u);
     for (const std::string& note : full.notes) EXPECT_SAYS(note, "read only with finetuning_type: lora");
@@ -305,8 +305,8 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
   EXPECT_TRUE(several.create_new_adapter);
   EXPECT_SAYS(refusal("finetuning_type: lora\ncreate_new_adapter: true"), "needs adapters to add");
   EXPECT_SAYS(refusal("finetuning_type: lora\nadapter_name_or_path: a\ntrain_from_scratch: true"),
-              "random ones");
-  EXPECT_SAYS(refusal("adapter_name_or_path: a"), "'adapter_name_or_path' asks for adapters");
+              "begins with random weights");
+  EXPECT_SAYS(refusal("adapter_name_or_path: a"), "'adapter_name_or_path' is for adapters");
 }
 
 // What the command line replaces asks for nothing.
@@ -347,11 +347,11 @@ TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
   EXPECT_SAYS(refusal("finetuning_type: full\nquantization_bit: 4"), "needs 'finetuning_type: lora'");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 3"), "set quantization_bit: 4");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a,b"),
-              "takes one adapter");
+              "supports only one adapter");
   EXPECT_SAYS(
       refusal(
           "finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a\ncreate_new_adapter: true"),
-      "takes one adapter");
+      "supports only one adapter");
   EXPECT_NO_THROW(read("finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a"));
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 8"), "fp8: true");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_type: fp4"), "fp4");

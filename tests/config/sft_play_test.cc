@@ -126,7 +126,7 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("tuning: {mode: oft}"), "'tuning.mode: oft'");
   EXPECT_SAYS(refusal("tuning: {mode: ptuning}"), "'ptuning'");
-  EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' asks for adapters");
+  EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' is for adapters");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
   EXPECT_SAYS(refusal("train: {learning_rate: x}"), "train.learning_rate");
   EXPECT_SAYS(refusal("train: {learning_rate: 1}\nlearning_rate: 2"), "given twice");
@@ -143,7 +143,7 @@ TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("data: {split: {train: 0.8, val: 0.1, test: 0.2}}"), "found:    1.1");
   EXPECT_SAYS(refusal("datasets: [{path: a, type: text}]"), "cpt, for texts, or chat");
   EXPECT_SAYS(refusal("task_mode: cpt\ndatasets: [{path: a, type: chat}]"), "set task_mode: cpt_mixed");
-  EXPECT_SAYS(refusal("datasets: [a]\ndata: {train_path: b}"), "both name what is trained on");
+  EXPECT_SAYS(refusal("datasets: [a]\ndata: {train_path: b}"), "both name the training data");
 }
 
 // On each number of ranks: the micro-batch x the accumulation, or the micro-batches that may be found.
@@ -369,7 +369,7 @@ TEST_F(Included, MistakesAreToldOfTheFileThatHasThem) {
   file("gone.yaml", "\ninclude: nowhere.yaml\n");
   file("map.yaml", "include: {a: b}\n");
   EXPECT_SAYS(message("run.yaml"), "bad.yaml:3");
-  EXPECT_SAYS(message("circle.yaml"), "in a circle");
+  EXPECT_SAYS(message("circle.yaml"), "in a cycle");
   EXPECT_SAYS(message("gone.yaml"), "gone.yaml:2");
   EXPECT_SAYS(message("map.yaml"), "a file, or a list of files");
 }

@@ -156,7 +156,7 @@ TEST_F(Feeds, AnotherOrderIsRefusedWithinAnEpochOfTheSameData) {
   Json state{{"place", before->position()}, {"data_fingerprint", "these"}};
   EXPECT_EQ(refusal(*feed(corpus), state), "");
   config_.seed += 1;
-  expect_says(refusal(*feed(corpus), state), "whose samples would now come in another order");
+  expect_says(refusal(*feed(corpus), state), "its samples would now have another order");
   Json others = state;
   others["data_fingerprint"] = "others";
   EXPECT_EQ(refusal(*feed(corpus), others), "") << "which the run says";
@@ -243,10 +243,9 @@ TEST_F(StreamedFeeds, GoOnInTheirStreamAlone) {
   };
   expect_says(with("window", 3), "window 4 of 3, windows of 10 rows then and of 10 now");
   expect_says(with("window_rows", 9), "window 2 of 3, windows of 9 rows then and of 10 now");
-  expect_says(with("kind", "samples"), "go on with streaming: false");
+  expect_says(with("kind", "samples"), "resume with streaming: false");
   expect_says(with("item", -1), "the place in the data");
-  expect_says(refusal(*feed(corpus_), Json{{"data_fingerprint", "these"}}),
-              "does not say where its run stood");
+  expect_says(refusal(*feed(corpus_), Json{{"data_fingerprint", "these"}}), "has no place in the stream");
   expect_says(with("order", "another"), "in another order");
   // What decides which sample is the n-th of a window.
   config_.cutoff_len = 20;
@@ -298,7 +297,7 @@ TEST_F(StreamedFeeds, RowsThatMayNotBeCutEndTheRun) {
     take(*rows, 5);
     ADD_FAILURE() << "a row was cut";
   } catch (const Error& error) {
-    expect_says(error.what(), "rows of the data are too long, and may not be cut");
+    expect_says(error.what(), "rows of the data are too long");
     expect_says(error.what(), "at most 16 tokens");
   }
 }

@@ -260,7 +260,7 @@ TEST_F(StreamFeeds, KeysReachTheStream) {
   EXPECT_EQ(samples(true, "auto"), 56);
   EXPECT_EQ(samples(true, "strict"), 60);
   batch_ = {.micro = 61, .accumulation = 1, .world = 1, .global = 61};
-  EXPECT_NE(said([&] { samples(true, "auto"); }).find("dataloader_drop_last leaves nothing"),
+  EXPECT_NE(said([&] { samples(true, "auto"); }).find("dataloader_drop_last leaves no samples"),
             std::string::npos);
   batch_ = {.micro = 4, .accumulation = 1, .world = 1, .global = 4};
   // Rows that are too long, and such as cannot be read.

@@ -307,13 +307,14 @@ struct Unusable {
 TEST(TemplateFile, ThatCannotBeUsedIsToldOf) {
   const TestFolder folder;
   const std::vector<Unusable> all{
-      {"{{ user }}\n{% if x %}", "is not Jinja", "'endif' is missing", "own.jinja:2"},
+      {"{{ user }}\n{% if x %}", "has an error, or uses unsupported Jinja", "'endif' is missing",
+       "own.jinja:2"},
       {"{{ user }}\n\n{{ user | wordwrap }}", "cannot be rendered", "no filter 'wordwrap'", "own.jinja:3"},
-      {"Hello", "writes no question", "no variables", "own.jinja"},
-      {"{{ system }}", "writes no question", "'system'", "own.jinja"},
-      {"{{ user }} {{ context }}", "asks for what it is not given", "'context'", "own.jinja"},
-      {"{{ user }}: {{ assistant }}", "asks for what it is not given", "'assistant'", "own.jinja"},
-      {"{{ instruction }}{{ input }}", "asks for what it is not given", "'input'", "own.jinja"},
+      {"Hello", "uses no question", "no variables", "own.jinja"},
+      {"{{ system }}", "uses no question", "'system'", "own.jinja"},
+      {"{{ user }} {{ context }}", "uses unknown variables", "'context'", "own.jinja"},
+      {"{{ user }}: {{ assistant }}", "uses unknown variables", "'assistant'", "own.jinja"},
+      {"{{ instruction }}{{ input }}", "uses unknown variables", "'input'", "own.jinja"},
       {"{% if user == 'x' %}{{ user }}{% endif %} ", "writes nothing", "an empty text", "own.jinja"},
       {"{% if user %}Hi{% endif %}", "does not write the question", "Hi", "own.jinja"},
       {"{% macro m(x) %}{{ x }}{% endmacro %}{{ m(user) }}", "cannot be made into one of conversations",
