@@ -174,15 +174,18 @@ const char* instead_of(std::string_view word) {
       {{"chat"}, "trainer generate MODEL answers questions in the terminal"},
       {{"serve", "api"},
        "trainer generate MODEL --file QUESTIONS --out ANSWERS answers a file; to serve a model over HTTP, "
-       "load the "
-       "output folder with vLLM: vllm serve FOLDER"},
+       "load the output folder with vLLM: vllm serve FOLDER"},
       {{"eval", "evaluate"},
        "trainer generate MODEL --file QUESTIONS --exact-match compares answers; eval_dataset and "
-       "eval_strategy "
-       "evaluate the loss while training"},
+       "eval_strategy evaluate the loss while training"},
       {{"merge", "merge-lora"},
        "trainer export ADAPTER FOLDER --merge writes the model with its adapter merged"},
       {{"sft", "finetune", "fine-tune"}, "trainer train CONFIG fine-tunes a model"},
+      {{"predict", "infer", "inference", "ask", "test"},
+       "trainer generate MODEL answers questions in the terminal, and with --file the rows of a file"},
+      {{"convert"}, "trainer export CHECKPOINT FOLDER writes a model for transformers"},
+      {{"push", "upload"}, "hf upload OWNER/NAME FOLDER uploads the output folder of a run"},
+      {{"download", "pull"}, "hf download OWNER/NAME fetches a model; then model_name_or_path: OWNER/NAME"},
       {{"init"}, "trainer quickstart makes a small task, model and configuration"},
       {{"tokenize"}, "trainer encode shows what training sees of a file"},
       {{"preprocess"}, "trainer encode shows what training sees of a file; tokenized_path keeps its tokens"},

@@ -240,6 +240,9 @@ void choose_dialect(const Node& tree, const std::string& name, const Strings& ov
 }
 
 void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where) {
+  // Short words are keys of several trainers. A person who types one beside our own keys guesses.
+  if (where == "command line" && dialect == nullptr && !guessed_key(path).empty())
+    unknown_key(path, where, field_names());
   // Keys of the configuration's own trainer come before keys of others.
   if (const std::string full = dialect == nullptr ? "" : near_bare_key(*dialect, path); !full.empty())
     complain({.what = "unknown key '" + path + "'", .where = where, .fix = "did you mean '" + full + "'?"});

@@ -170,7 +170,7 @@ const std::vector<Guess>& guesses() {
       {{"lr", "rate"}, "write learning_rate=NUMBER"},
       {{"epoch", "epochs", "num_epochs", "n_epochs"}, "write num_train_epochs=NUMBER"},
       {{"steps", "iterations", "iters", "num_steps", "total_steps"}, "write max_steps=NUMBER"},
-      {{"batch", "bs", "batchsize"},
+      {{"batch", "bs", "batchsize", "batch_size"},
        "write per_device_train_batch_size=NUMBER for each rank, or global_batch_size=NUMBER for all ranks "
        "together"},
       {{"accumulation", "accum", "grad_accum", "grad_acc"}, "write gradient_accumulation_steps=NUMBER"},
@@ -190,6 +190,16 @@ const std::vector<Guess>& guesses() {
        "remove it, and start one rank for each GPU: launch/mpirun -np NUMBER trainer CONFIG"},
       {{"zero"}, "write zero_stage=NUMBER"},
       {{"name"}, "write run_name=NAME"},
+      {{"bits", "quantization"}, "write quantization_bit=4"},
+      {{"clip", "grad_clip", "gradient_clip"}, "write max_grad_norm=NUMBER"},
+      {{"optimizer"}, "write optim=NAME"},
+      {{"template_name", "chat_format", "prompt_template"}, "write template=NAME"},
+      {{"tokenizer", "tokenizer_path"}, "remove it; the tokenizer is in the folder of model_name_or_path"},
+      {{"samples", "max_rows", "num_rows"}, "write max_samples=NUMBER"},
+      {{"dropout"}, "write lora_dropout=SHARE"},
+      {{"save", "save_every"}, "write save_steps=NUMBER"},
+      {{"log", "log_every"}, "write logging_steps=NUMBER"},
+      {{"eval_every"}, "write eval_steps=NUMBER with eval_strategy=steps"},
   };
   return all;
 }

@@ -34,6 +34,17 @@ TEST(GuessedKeys, NameTheKeyThatIsMeant) {
                                                         {"lora=true", "finetuning_type=lora"},
                                                         {"gpus=2", "launch/mpirun -np NUMBER"},
                                                         {"resume=true", "resume_from_checkpoint=true"},
+                                                        {"batch_size=4", "global_batch_size=NUMBER"},
+                                                        {"bits=4", "quantization_bit=4"},
+                                                        {"clip=1", "max_grad_norm=NUMBER"},
+                                                        {"optimizer=adamw", "optim=NAME"},
+                                                        {"prompt_template=x", "template=NAME"},
+                                                        {"tokenizer=x", "model_name_or_path"},
+                                                        {"samples=9", "max_samples=NUMBER"},
+                                                        {"dropout=0.1", "lora_dropout=SHARE"},
+                                                        {"save_every=9", "save_steps=NUMBER"},
+                                                        {"log_every=9", "logging_steps=NUMBER"},
+                                                        {"eval_every=9", "eval_strategy=steps"},
                                                         {"warmup=5", "warmup_ratio=SHARE"}}) {
     const std::string fix = fix_of({word});
     EXPECT_NE(fix.find(part), std::string::npos) << word << ": " << fix;
