@@ -140,14 +140,14 @@ class Renderer {
       members->emplace_back(s.member, std::move(copy));
       return;
     }
-    assign(s.names, given, scope);
+    assign(s.target, given, scope);
   }
 
-  static void assign(const std::vector<std::string>& names, const Value& given, Scope& scope) {
-    if (names.size() == 1) return scope.set(names[0], given);
+  static void assign(const Target& target, const Value& given, Scope& scope) {
+    if (!target.name.empty()) return scope.set(target.name, given);
     const List parts = items_of(given);
-    if (parts.size() != names.size()) throw Error("as many names as values were expected");
-    for (std::size_t i = 0; i < names.size(); ++i) scope.set(names[i], parts[i]);
+    if (parts.size() != target.parts.size()) throw Error("as many names as values were expected");
+    for (std::size_t i = 0; i < parts.size(); ++i) assign(target.parts[i], parts[i], scope);
   }
 
   Flow loop(const Statement& s, Scope& scope, std::string& out) {
@@ -155,7 +155,7 @@ class Renderer {
     if (s.expressions[1]) {
       std::erase_if(items, [&](const Value& item) {
         Scope inner{.names = {}, .around = &scope};
-        at_line(s.line, [&] { assign(s.names, item, inner); });
+        at_line(s.line, [&] { assign(s.target, item, inner); });
         return !value(*s.expressions[1], inner).truth();
       });
     }
@@ -174,7 +174,7 @@ class Renderer {
                                      {"length", Value(count)},
                                      {"previtem", i > 0 ? items[u - 1] : Value()},
                                      {"nextitem", i + 1 < count ? items[u + 1] : Value()}}));
-      at_line(s.line, [&] { assign(s.names, items[u], inner); });
+      at_line(s.line, [&] { assign(s.target, items[u], inner); });
       if (render(s.blocks[0], inner, out) == Flow::break_loop) break;
     }
     return Flow::on;
@@ -233,10 +233,12 @@ class Renderer {
       case Kind::name:
         if (const Value* found = scope.find(e.word)) return *found;
         return global(e.word, budget_);
-      case Kind::list: {
+      case Kind::list:
+      case Kind::tuple: {
         List out;
         for (std::size_t i = 0; i < e.items.size(); ++i) out.push_back(snapshot(item(i), budget_));
-        return snapshot(Value::list(std::move(out)), budget_);
+        const bool tuple = e.kind == Kind::tuple;
+        return snapshot(tuple ? Value::tuple(std::move(out)) : Value::list(std::move(out)), budget_);
       }
       case Kind::dict: {
         Dict out;
@@ -284,10 +286,17 @@ class Renderer {
     return method_of(of, name, budget_);
   }
 
+  /// Whether a value has items by number: a dict and its views have none.
+  static bool has_places(const Value& of) {
+    const auto* sequence = of.get<Sequence>();
+    return !of.as_dict() && (!sequence || sequence->kind != Sequence::Kind::view);
+  }
+
   Value index(const Value& of, const Value& by) {
     if (by.as_text()) return member(of, *by.as_text());
     const std::int64_t* number = by.get<std::int64_t>();
     if (!number) throw Error(std::string("an ") + by.type() + " is no index");
+    if (!has_places(of)) return {};
     const List items = items_of(of);
     const auto count = static_cast<std::int64_t>(items.size());
     const std::int64_t i = *number < 0 ? *number + count : *number;
@@ -297,6 +306,7 @@ class Renderer {
   // As Python cuts lists and texts.
   Value slice(const Expression& e, Scope& scope) {
     const Value of = value(*e.items[0], scope);
+    if (!has_places(of)) throw Error(std::string("an ") + of.type() + " cannot be cut");
     const List items = items_of(of);
     const auto count = static_cast<std::int64_t>(items.size());
     const auto part = [&](std::size_t i, std::int64_t fallback) {
@@ -321,6 +331,7 @@ class Renderer {
       budget_.step();
       out.push_back(items[static_cast<std::size_t>(i)]);
     }
+    if (of.is_tuple()) return Value::tuple(std::move(out));
     if (!of.as_text()) return Value::list(std::move(out));
     std::string text;
     for (const Value& c : out) text += *c.as_text();

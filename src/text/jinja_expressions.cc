@@ -24,12 +24,17 @@ ExpressionPointer ExpressionParser::binary(const std::string& word, ExpressionPo
   return out;
 }
 
-ExpressionPointer ExpressionParser::tuple() {
-  ExpressionPointer first = expression();
+ExpressionPointer ExpressionParser::tuple(bool conditions) {
+  ExpressionPointer first = either(conditions);
   if (!is(Token::Kind::sign, ",")) return first;
-  auto out = make(Kind::list, std::move(first));
-  while (sign(",")) out->items.push_back(expression());
+  auto out = make(Kind::tuple, std::move(first));
+  while (sign(",") && !ends_tuple()) out->items.push_back(either(conditions));
   return out;
+}
+
+bool ExpressionParser::ends_tuple() const {
+  return now().kind == Token::Kind::tag_end || now().kind == Token::Kind::print_end ||
+         is(Token::Kind::sign, ")");
 }
 
 ExpressionPointer ExpressionParser::expression() {
@@ -168,8 +173,14 @@ ExpressionPointer ExpressionParser::behind(ExpressionPointer out) {
   for (int count = 0;; ++count) {
     if (count > kMostDepth) fail(now().line, "too many members of members");
     if (sign(".")) {
+      if (now().kind == Token::Kind::integer) {
+        auto place = make(Kind::index, std::move(out));
+        place->items.push_back(number(take()));
+        out = std::move(place);
+        continue;
+      }
       auto member = make(Kind::member, std::move(out));
-      member->word = now().kind == Token::Kind::integer ? take().text : need_name();
+      member->word = need_name();
       out = std::move(member);
     } else if (sign("[")) {
       out = index(std::move(out));
@@ -223,7 +234,7 @@ ExpressionPointer ExpressionParser::primary() {
     return out;
   }
   if (token.kind == Token::Kind::sign && token.text == "(") {
-    if (sign(")")) return make(Kind::list);
+    if (sign(")")) return make(Kind::tuple);
     ExpressionPointer out = tuple();
     need(")");
     return out;

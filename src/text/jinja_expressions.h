@@ -58,8 +58,9 @@ class ExpressionParser {
 
   std::unique_ptr<Expression> make(Expression::Kind kind, ExpressionPointer first = nullptr) const;
   ExpressionPointer binary(const std::string& word, ExpressionPointer left, ExpressionPointer right) const;
-  // a, b is a list.
-  ExpressionPointer tuple();
+  // "a, b" and "a," are tuples.
+  ExpressionPointer tuple(bool conditions = true);
+  bool ends_tuple() const;
   ExpressionPointer expression();
   // a if b else c; without `conditions` the `if` belongs to the loop around.
   ExpressionPointer either(bool conditions);

@@ -45,7 +45,7 @@ std::int64_t length_of(const Value& value) {
 List pairs_of(const Value& value) {
   if (!value.as_dict()) throw Error(std::string("a dict was expected, not an ") + value.type());
   List out;
-  for (const auto& [key, item] : *value.as_dict()) out.push_back(Value::list({Value::text(key), item}));
+  for (const auto& [key, item] : *value.as_dict()) out.push_back(Value::tuple({Value::text(key), item}));
   return out;
 }
 
@@ -66,13 +66,19 @@ Value attribute_of(const Value& item, const std::string& path) {
   return at;
 }
 
+/// A path as attribute_of() reads it. An int names an item.
+std::optional<std::string> path_argument(const Call& call, std::size_t place) {
+  const Value given = argument(call, place, "attribute");
+  if (const auto* number = given.get<std::int64_t>()) return std::to_string(*number);
+  return given.undefined() ? std::nullopt : text_argument(call, place, "attribute");
+}
+
 // selectattr, rejectattr, select, reject: by the truth of an item or of its member, or by a test.
 Value selected(const Value& value, const Call& call, bool by_member, bool keep) {
   List out;
   const std::size_t test = by_member ? 1 : 0;
   for (const Value& item : items_of(value)) {
-    const Value looked_at =
-        by_member ? attribute_of(item, text_argument(call, 0, "attribute").value_or("")) : item;
+    const Value looked_at = by_member ? attribute_of(item, path_argument(call, 0).value_or("")) : item;
     bool found = looked_at.truth();
     if (call.places.size() > test) {
       Call rest;
@@ -86,10 +92,10 @@ Value selected(const Value& value, const Call& call, bool by_member, bool keep) 
 
 Value mapped(const Value& value, const Call& call, Budget& budget) {
   List out;
-  const Value member = argument(call, 99, "attribute");
+  const auto member = path_argument(call, 99);
   for (const Value& item : items_of(value)) {
-    if (member.as_text()) {
-      const Value found = attribute_of(item, *member.as_text());
+    if (member) {
+      const Value found = attribute_of(item, *member);
       out.push_back(found.undefined() ? argument(call, 99, "default") : found);
     } else {
       Call rest;
@@ -102,13 +108,13 @@ Value mapped(const Value& value, const Call& call, Budget& budget) {
 
 std::string joined(const Value& value, const Call& call, Budget& budget) {
   const std::string between = text_argument(call, 0, "d").value_or("");
-  const Value member = argument(call, 1, "attribute");
+  const auto member = path_argument(call, 1);
   std::string out;
   bool first = true;
   for (const Value& item : items_of(value)) {
     if (!first) out += between;
     first = false;
-    out += (member.as_text() ? attribute_of(item, *member.as_text()) : item).print();
+    out += (member ? attribute_of(item, *member) : item).print();
     budget.bytes(out.size() / 16 + 1);
   }
   return out;
@@ -116,7 +122,7 @@ std::string joined(const Value& value, const Call& call, Budget& budget) {
 
 /// What sort, unique, min and max compare of an item: texts without case unless they are told otherwise.
 Value compared(const Value& item, const Call& call, std::size_t attribute_place) {
-  const auto attribute = text_argument(call, attribute_place, "attribute");
+  const auto attribute = path_argument(call, attribute_place);
   const Value value = attribute ? attribute_of(item, *attribute) : item;
   const bool cased = argument(call, attribute_place - 1, "case_sensitive").truth();
   return value.as_text() && !cased ? Value(python::lower(*value.as_text())) : value;
@@ -163,7 +169,7 @@ Value extreme(const Value& value, const Call& call, bool largest) {
 }
 
 Value summed(const Value& value, const Call& call, Budget& budget) {
-  const auto attribute = text_argument(call, 0, "attribute");
+  const auto attribute = path_argument(call, 0);
   Value total = argument(call, 1, "start", Value(std::int64_t{0}));
   for (const Value& item : items_of(value))
     total = operate("+", total, attribute ? attribute_of(item, *attribute) : item, budget);
@@ -193,7 +199,8 @@ Value range(const Call& call, Budget& budget) {
     return *found;
   };
   const bool one = call.places.size() < 2;
-  std::int64_t at = one ? 0 : number(0, 0);
+  const std::int64_t begin = one ? 0 : number(0, 0);
+  std::int64_t at = begin;
   const std::int64_t end = number(one ? 0 : 1, 0), by = number(2, 1);
   if (by == 0) throw Error("range() with a step of 0");
   List out;
@@ -202,7 +209,35 @@ Value range(const Call& call, Budget& budget) {
     out.push_back(Value(at));
     if (__builtin_add_overflow(at, by, &at)) break;
   }
-  return Value::list(std::move(out));
+  std::string name = "range(" + std::to_string(begin) + ", " + std::to_string(end);
+  if (by != 1) name += ", " + std::to_string(by);
+  return Value::sequence(Sequence::Kind::range, name + ")", std::move(out));
+}
+
+/// dict(MAPPING OR PAIRS, name=value).
+Value new_dict(const Call& call) {
+  if (call.places.size() > 1) throw Error("dict() takes one value and names");
+  Dict out;
+  const auto set = [&](const std::string& key, const Value& item) {
+    const auto found = std::ranges::find(out, key, &std::pair<std::string, Value>::first);
+    if (found == out.end()) {
+      out.emplace_back(key, item);
+    } else {
+      found->second = item;
+    }
+  };
+  const Value from = argument(call, 0, "");
+  if (const Dict* items = from.as_dict()) {
+    for (const auto& [key, item] : *items) set(key, item);
+  } else if (!call.places.empty()) {
+    for (const Value& pair : items_of(from)) {
+      const List parts = items_of(pair);
+      if (parts.size() != 2) throw Error("dict() takes pairs");
+      set(parts[0].print(), parts[1]);
+    }
+  }
+  for (const auto& [key, item] : call.names) set(key, item);
+  return Value::dict(std::move(out));
 }
 
 Value now(const Call& call) {
@@ -273,6 +308,8 @@ bool apply_test(const std::string& name, const Value& value, const Call& call) {
   if (is("string")) return value.as_text() != nullptr;
   if (is("upper") || is("lower")) return *python::is(is("upper") ? "isupper" : "islower", value.print());
   if (is("mapping")) return value.as_dict() != nullptr;
+  if (is("sequence") && value.get<Sequence>() && value.get<Sequence>()->kind == Sequence::Kind::view)
+    return false;
   if (is("iterable") || is("sequence")) return value.as_list() || value.as_dict() || value.as_text();
   if (is("number")) return value.number();
   if (is("integer")) return value.get<std::int64_t>() != nullptr;
@@ -295,13 +332,16 @@ bool apply_test(const std::string& name, const Value& value, const Call& call) {
 Value method_of(const Value& value, const std::string& name, Budget& budget) {
   const auto is = [&](std::string_view a) { return name == a; };
   if (value.as_dict()) {
-    if (is("items")) return function([value](const Call&) { return Value::list(pairs_of(value)); });
-    if (is("keys")) return function([value](const Call&) { return Value::list(items_of(value)); });
+    const auto view = [](const char* kind, List items) {
+      return Value::sequence(Sequence::Kind::view, kind, std::move(items));
+    };
+    if (is("items")) return function([=](const Call&) { return view("dict_items", pairs_of(value)); });
+    if (is("keys")) return function([=](const Call&) { return view("dict_keys", items_of(value)); });
     if (is("values")) {
-      return function([value](const Call&) {
+      return function([=](const Call&) {
         List out;
         for (const auto& [key, item] : *value.as_dict()) out.push_back(item);
-        return Value::list(std::move(out));
+        return view("dict_values", std::move(out));
       });
     }
     if (is("get")) {
@@ -322,9 +362,8 @@ Value method_of(const Value& value, const std::string& name, Budget& budget) {
 
 Value global(const std::string& name, Budget& budget) {
   if (name == "range") return function([&budget](const Call& call) { return range(call, budget); });
-  if (name == "namespace" || name == "dict") {
-    return function([&budget](const Call& call) { return snapshot(Value::dict(call.names), budget); });
-  }
+  if (name == "namespace" || name == "dict")
+    return function([&budget](const Call& call) { return snapshot(new_dict(call), budget); });
   if (name == "strftime_now") return function(now);
   if (name == "raise_exception") {
     return function([](const Call& call) -> Value {

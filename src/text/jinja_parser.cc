@@ -36,7 +36,7 @@ class Parser : public ExpressionParser {
         auto print = std::make_unique<Statement>();
         print->kind = Statement::Kind::print;
         print->line = take().line;
-        print->expressions.push_back(expression());
+        print->expressions.push_back(tuple());
         if (now().kind != Token::Kind::print_end)
           fail(now().line, "'}}' was expected, not '" + now().text + "'");
         take();
@@ -98,7 +98,7 @@ class Parser : public ExpressionParser {
   void choice(Statement& out) {
     out.kind = Statement::Kind::choice;
     for (;;) {
-      out.expressions.push_back(expression());
+      out.expressions.push_back(tuple());
       end_tag();
       out.blocks.push_back(block({"elif", "else", "endif"}));
       const std::string end = ending();
@@ -112,14 +112,31 @@ class Parser : public ExpressionParser {
     }
   }
 
+  // "a", "a, b" or "(a, b), c".
+  Target target(std::vector<std::string>& names) {
+    const Depth depth(*this);
+    Target first = one_target(names);
+    if (!is(Token::Kind::sign, ",")) return first;
+    Target out;
+    out.parts.push_back(std::move(first));
+    while (sign(",")) out.parts.push_back(one_target(names));
+    return out;
+  }
+  Target one_target(std::vector<std::string>& names) {
+    if (sign("(")) {
+      Target inner = target(names);
+      need(")");
+      return inner;
+    }
+    names.push_back(need_name());
+    return {.name = names.back(), .parts = {}};
+  }
+
   void loop(Statement& out) {
     out.kind = Statement::Kind::loop;
-    const bool brackets = sign("(");
-    do out.names.push_back(need_name());
-    while (sign(",") && now().kind == Token::Kind::name);
-    if (brackets) need(")");
+    out.target = target(out.names);
     if (!word("in")) fail(now().line, "'in' was expected");
-    out.expressions.push_back(either(false));
+    out.expressions.push_back(tuple(false));
     out.expressions.push_back(word("if") ? expression() : nullptr);
     if (word("recursive")) fail(now().line, "recursive loops are not known here");
     end_tag();
@@ -135,8 +152,7 @@ class Parser : public ExpressionParser {
 
   void set(Statement& out) {
     out.kind = Statement::Kind::set;
-    do out.names.push_back(need_name());
-    while (sign(",") && now().kind == Token::Kind::name);
+    out.target = target(out.names);
     if (sign(".")) out.member = need_name();
     if (!sign("=")) return inside(out, Statement::Kind::set, "endset");
     out.expressions.push_back(tuple());

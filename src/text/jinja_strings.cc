@@ -108,7 +108,7 @@ std::optional<Part> part_of(std::string_view text, const Call& call) {
 Value begins_or_ends(const std::string& text, const Call& call, bool front) {
   const Value given = argument(call, 0, front ? "prefix" : "suffix");
   const auto part = part_of(text, call);
-  const List several = given.as_list() ? *given.as_list() : List{given};
+  const List several = given.is_tuple() ? *given.as_list() : List{given};
   const auto matches = [&](const Value& one) {
     const std::string& piece = text_of(one);
     return part && (front ? part->text.starts_with(piece) : part->text.ends_with(piece));
@@ -158,7 +158,7 @@ Value partitioned(const std::string& text, const Call& call, bool last) {
   const bool found = at != std::string::npos;
   const std::string before = found ? text.substr(0, at) : last ? "" : text;
   const std::string behind = found ? text.substr(at + sep.size()) : last ? text : "";
-  return Value::list({Value(before), Value::text(found ? sep : ""), Value(behind)});
+  return Value::tuple({Value(before), Value::text(found ? sep : ""), Value(behind)});
 }
 
 Value joined(const std::string& between, const Call& call, Budget& budget) {

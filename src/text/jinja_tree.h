@@ -27,6 +27,7 @@ struct Expression {
     literal,    ///< value
     name,       ///< word
     list,       ///< items
+    tuple,      ///< items
     dict,       ///< items: key, value, key, value
     member,     ///< items[0].word
     index,      ///< items[0][items[1]]
@@ -52,6 +53,12 @@ struct Block {
   std::vector<std::unique_ptr<const Statement>> statements;
 };
 
+/// What a value is assigned to: a name, or targets for the items of the value.
+struct Target {
+  std::string name;  ///< "": parts
+  std::vector<Target> parts;
+};
+
 /// A parameter of a macro.
 struct Parameter {
   std::string name;
@@ -63,8 +70,8 @@ struct Statement {
     text,         ///< text
     print,        ///< expressions[0]
     choice,       ///< if, elif: expressions[i] -> blocks[i]; one more block for else
-    loop,         ///< for names in expressions[0] if expressions[1] (may be null): blocks[0], else blocks[1]
-    set,          ///< names = expressions[0]; names[0].member for namespaces; blocks[0] without expression
+    loop,         ///< for target in expressions[0] if expressions[1] (may be null): blocks[0], else blocks[1]
+    set,          ///< target = expressions[0]; names[0].member for namespaces; blocks[0] without expression
     macro,        ///< names[0](parameters): blocks[0]
     break_,       ///< out of the loop
     continue_,    ///< to the loop's next turn
@@ -74,7 +81,8 @@ struct Statement {
   Kind kind = Kind::text;
   int line = 0;
   std::string text, member;
-  std::vector<std::string> names;
+  std::vector<std::string> names;  ///< all that the target gives values
+  Target target;
   std::vector<ExpressionPointer> expressions;
   std::vector<Block> blocks;
   std::vector<Parameter> parameters;

@@ -19,7 +19,7 @@ PythonJson python_of(const Value& value) {
   if (const auto* number = value.get<double>()) return {Kind::number, python_float(*number), {}, {}};
   if (const auto* text = value.as_text()) return PythonJson::string(*text);
   PythonJson out;
-  if (const List* list = value.as_list()) {
+  if (const List* list = value.as_list(); list && value.same_sequence(value)) {
     out.kind = Kind::list;
     for (const Value& item : *list) out.items.push_back(python_of(item));
   } else if (const Dict* dict = value.as_dict()) {
@@ -38,11 +38,36 @@ std::string inner_print(const Value& value) {
   return text ? python::repr(*text) : value.print();
 }
 
+/// "1, 'a'".
+std::string print_items(const List& items) {
+  std::string out;
+  for (const Value& item : items) out += (out.empty() ? "" : ", ") + inner_print(item);
+  return out;
+}
+
+std::string print_sequence(const Sequence& sequence) {
+  const List& items = *sequence.items;
+  if (sequence.kind == Sequence::Kind::range) return sequence.name;
+  if (sequence.kind == Sequence::Kind::view) return sequence.name + "([" + print_items(items) + "])";
+  return "(" + print_items(items) + (items.size() == 1 ? ",)" : ")");
+}
+
 }  // namespace
 
 const List* Value::as_list() const {
+  if (const auto* sequence = get<Sequence>()) return sequence->items.get();
   const auto* found = get<std::shared_ptr<List>>();
   return found ? found->get() : nullptr;
+}
+
+bool Value::is_tuple() const {
+  const auto* sequence = get<Sequence>();
+  return sequence && sequence->kind == Sequence::Kind::tuple;
+}
+
+bool Value::same_sequence(const Value& other) const {
+  return (is_tuple() && other.is_tuple()) ||
+         (get<std::shared_ptr<List>>() && other.get<std::shared_ptr<List>>());
 }
 
 Dict* Value::as_dict() const {
@@ -107,7 +132,11 @@ Value Value::member(const std::string& name) const {
 bool Value::operator==(const Value& other) const {
   if (number() && other.number()) return as_double() == other.as_double();
   if (as_text() && other.as_text()) return *as_text() == *other.as_text();
-  if (as_list() && other.as_list()) return *as_list() == *other.as_list();
+  if (as_list() && other.as_list()) {
+    const auto *a = get<Sequence>(), *b = other.get<Sequence>();
+    const bool alike = a && b ? a->kind == b->kind : !a && !b;
+    return alike && *as_list() == *other.as_list();
+  }
   if (const Dict* a = as_dict(), *b = other.as_dict(); a && b) {
     return a->size() == b->size() && std::ranges::all_of(*a, [&](const auto& item) {
              const Value there = other.member(item.first);
@@ -124,10 +153,8 @@ std::string Value::print() const {
   if (const std::string* text = as_text()) return *text;
   if (is_none()) return "None";
   std::string out;
-  if (const List* items = as_list()) {
-    for (const Value& item : *items) out += (out.empty() ? "" : ", ") + inner_print(item);
-    return "[" + out + "]";
-  }
+  if (const auto* sequence = get<Sequence>()) return print_sequence(*sequence);
+  if (const List* items = as_list()) return "[" + print_items(*items) + "]";
   if (const Dict* items = as_dict()) {
     for (const auto& [key, item] : *items) {
       out += (out.empty() ? "" : ", ") + inner_print(text(key)) + ": " + inner_print(item);
@@ -143,8 +170,8 @@ std::string Value::to_json(int indent) const {
 
 const char* Value::type() const {
   static constexpr const char* kNames[] = {
-      "undefined value", "None", "bool", "int", "float", "str", "list", "dict", "function"};
-  return kNames[data.index()];
+      "undefined value", "None", "bool", "int", "float", "str", "list", "dict", "function", "sequence"};
+  return is_tuple() ? "tuple" : kNames[data.index()];
 }
 
 void Budget::step() {
@@ -165,6 +192,8 @@ Value snapshot(const Value& value, Budget& budget, int depth) {
   if (const List* items = value.as_list()) {
     List out;
     for (const Value& item : *items) out.push_back(snapshot(item, budget, depth + 1));
+    if (const auto* sequence = value.get<Sequence>())
+      return Value::sequence(sequence->kind, sequence->name, std::move(out));
     return Value::list(std::move(out));
   }
   if (const Dict* items = value.as_dict()) {
@@ -196,6 +225,12 @@ List items_of(const Value& value) {
 namespace {
 
 int compare(const Value& a, const Value& b) {
+  if (a.same_sequence(b)) {
+    const List &x = *a.as_list(), &y = *b.as_list();
+    const auto [left, right] = std::ranges::mismatch(x, y);
+    if (left != x.end() && right != y.end()) return compare(*left, *right);
+    return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
+  }
   if (a.number() && b.number()) {
     return a.as_double() < b.as_double() ? -1 : a.as_double() > b.as_double() ? 1 : 0;
   }
@@ -242,6 +277,25 @@ Value arithmetic(const std::string& word, const Value& a, const Value& b) {
 
 }  // namespace
 
+namespace {
+
+/// A list or a tuple times an int.
+Value repeated(const Value& a, const Value& b, Budget& budget) {
+  const Value &of = a.same_sequence(a) ? a : b, &times = a.same_sequence(a) ? b : a;
+  const auto* flag = times.get<bool>();
+  const std::int64_t* count = times.get<std::int64_t>();
+  if (!count && !flag) throw Error(std::string("a list cannot be multiplied by an ") + times.type());
+  List out;
+  for (std::int64_t i = 0; i < (count ? *count : *flag ? 1 : 0); ++i) {
+    budget.step();
+    budget.bytes(of.as_list()->size() * sizeof(Value));
+    for (const Value& item : *of.as_list()) out.push_back(snapshot(item, budget));
+  }
+  return of.is_tuple() ? Value::tuple(std::move(out)) : Value::list(std::move(out));
+}
+
+}  // namespace
+
 Value operate(const std::string& word, const Value& a, const Value& b, Budget& budget) {
   if (word == "==") return Value(a == b);
   if (word == "!=") return Value(!(a == b));
@@ -256,12 +310,13 @@ Value operate(const std::string& word, const Value& a, const Value& b, Budget& b
     budget.bytes(out.size());
     return Value(std::move(out));
   }
-  if (word == "+" && a.as_list() && b.as_list()) {
+  if (word == "+" && a.same_sequence(b)) {
     List out = *a.as_list();
     out.insert(out.end(), b.as_list()->begin(), b.as_list()->end());
     budget.bytes(out.size() * sizeof(Value));
-    return Value::list(std::move(out));
+    return a.is_tuple() ? Value::tuple(std::move(out)) : Value::list(std::move(out));
   }
+  if (word == "*" && (a.same_sequence(a) || b.same_sequence(b))) return repeated(a, b, budget);
   if (word == "%" && a.as_text()) throw Error("'%' with a text is not known here; join texts with '~'");
   if (word == "*" && (a.as_text() || b.as_text())) {
     const Value &text = a.as_text() ? a : b, &times = a.as_text() ? b : a;
