@@ -7,11 +7,13 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/checkpoint/finite.h"
 #include "octet/model/build.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
 #include "octet/runtime/fp8_shapes.h"
 #include "octet/runtime/initial_weights.h"
+#include "octet/store/hashes.h"
 
 namespace octet::runtime {
 namespace {
@@ -78,6 +80,23 @@ HeldAs held_as(const store::Options& options) {
           .double_quantization = fixed.nf4.double_quantization};
 }
 
+/// Throws Error (usage) on all ranks, and names the first tensor that is not finite.
+void refuse_frozen(comm::Job& job, const std::string& folder, const std::vector<AddedAdapter>& added) {
+  job.together([&] {
+    if (job.rank() != 0) return;
+    std::string tensor = checkpoint::first_not_finite_tensor(folder);
+    for (const AddedAdapter& adapter : added) {
+      if (tensor.empty()) tensor = checkpoint::first_not_finite_tensor(adapter.folder, "adapter_model");
+    }
+    throw Error({.what = "a frozen weight is not finite",
+                 .expected = "finite values: FP8 and NF4 would replace others by the largest finite one",
+                 .found = tensor.empty() ? "a sum of the base and its adapters" : tensor,
+                 .where = folder,
+                 .fix = "fetch the weights again, or name a base with finite weights",
+                 .code = ExitCode::usage});
+  });
+}
+
 }  // namespace
 
 void Instance::load_weights(const std::string& folder) {
@@ -106,6 +125,8 @@ void Instance::load_weights(const std::string& folder) {
       for (const TensorSlice& slice : slices) weights->read(slice);
     });
   });
+  if (job_.all_min(store::Hashes::frozen_were_finite(*store_) ? 1 : 0) == 0)
+    refuse_frozen(job_, folder, options_.added);
 }
 
 void Instance::initialise(std::uint64_t seed) {

@@ -1,6 +1,8 @@
 #include "fixed.h"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 #include "gatherer.h"
 #include "octet/base/error.h"
@@ -53,7 +55,8 @@ Fixed::Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, c
       collectives_(collectives),
       device_(arena.device()),
       stored_(options.fixed.nf4.stored),
-      at_use_(options.transposed == TransposedWeights::at_use) {
+      at_use_(options.transposed == TransposedWeights::at_use),
+      fp8_(options.recipe.fp8()) {
   if (!segments.fixed) return;
   stream_ = device_.make_stream({.name = "fixed weights"});
   if (segments.fixed_scale_names.empty()) return;
@@ -102,12 +105,26 @@ void Fixed::make_scales() {
     collectives_.all_reduce_max(stream, "amaxes of fixed weights", scales_->amaxes(), scales_->count());
     stream.synchronize();
   }
+  note_finite(scales_->amaxes(), scales_->count());
   scales_->update(*stream_);
+}
+
+void Fixed::look_at(float* piece, std::int64_t count) {
+  as_matrices({.data = piece}, count,
+              [&](const ops::ConstMatrix& x, std::int64_t) { ops::amax(*stream_, x, most_); });
+}
+
+void Fixed::note_finite(const float* magnitudes, std::int64_t count) {
+  std::vector<float> host(static_cast<std::size_t>(count));
+  device_.copy_to_host(*stream_, host.data(), magnitudes, host.size() * sizeof(float));
+  stream_->synchronize();
+  finite_ = finite_ && std::ranges::all_of(host, [](float value) { return std::isfinite(value); });
 }
 
 void Fixed::write(const FixedValues& values, Segment& s, float* piece) {
   const Array kept = s.kept();
   each_piece(values, s, piece, [&](std::int64_t begin, std::int64_t count) {
+    if (fp8_ && s.spec->fp8 && !is_fp8(s.dtype)) look_at(piece, count);
     const Array to = kept.from(begin);
     if (!is_fp8(s.dtype)) return ops::convert(*stream_, piece, DType::f32, to.data, s.dtype, count);
     device_.zero(*stream_, to.data, to.bytes(count));
@@ -129,6 +146,7 @@ void Fixed::write_rows(const FixedValues& values, const Segment& s, float* piece
       const std::int64_t rows = std::min(most, tensor.rows - row);
       const std::int64_t begin = tensor.offset + row * tensor.cols;
       values(*stream_, s, begin, rows * tensor.cols, piece);
+      look_at(piece, rows * tensor.cols);
       ops::block_quantize(*stream_, {.x = {piece, DType::f32, rows, tensor.cols, tensor.cols},
                                      .scaling = ops::Scaling::whole_rows,
                                      .row = s.copy + begin,
@@ -142,7 +160,10 @@ void Fixed::load(const FixedValues& values, const Nf4Loader::Stored& stored) {
   Arena passing(device_);
   const Waits waits(*stream_);
   auto* const piece = passing.reserve_as<float>("values of weights", static_cast<std::size_t>(kLoadedPiece));
-  Nf4Loader loader(segments_, collectives_, *stream_, passing, piece);
+  most_ = passing.reserve_as<float>("largest magnitude of weights", 1);
+  device_.zero(*stream_, most_, sizeof *most_);
+  finite_ = true;
+  Nf4Loader loader(segments_, collectives_, *stream_, passing, {.values = piece, .most = most_});
   if (scales_) {
     device_.zero(*stream_, scales_->amaxes(), static_cast<std::size_t>(scales_->count()) * sizeof(float));
   }
@@ -160,7 +181,7 @@ void Fixed::load(const FixedValues& values, const Nf4Loader::Stored& stored) {
       write(values, s, piece);
     }
   });
-  stream_->synchronize();
+  note_finite(most_, 1);
 }
 
 }  // namespace octet::store

@@ -27,6 +27,9 @@ class Fixed {
   /// empty: they are made of values. Nothing else is under way; blocks.
   void load(const FixedValues& values, const Nf4Loader::Stored& stored = {});
 
+  /// Whether all values that this rank loaded for FP8 or NF4 were finite: both formats would hide the others.
+  bool finite() const { return finite_; }
+
   /// Null where no weight has a scale.
   const precision::ScaleSet* scales() const { return scales_ ? &*scales_ : nullptr; }
 
@@ -38,6 +41,10 @@ class Fixed {
   void measure(const FixedValues& values, float* piece);
   void make_scales();
   void write(const FixedValues& values, Segment& segment, float* piece);
+  /// Raises `most_` by the values of a piece.
+  void look_at(float* piece, std::int64_t count);
+  /// Notes whether `count` magnitudes in memory of the device are finite.
+  void note_finite(const float* magnitudes, std::int64_t count);
   /// Of a segment with scales of rows.
   void write_rows(const FixedValues& values, const Segment& segment, float* piece);
 
@@ -46,6 +53,9 @@ class Fixed {
   Device& device_;
   bool stored_;  ///< codes of NF4 are there already
   bool at_use_;
+  bool fp8_;  ///< GEMMs read weights in FP8
+  bool finite_ = true;
+  float* most_ = nullptr;           ///< the largest magnitude of values without an amax, during load()
   std::unique_ptr<Stream> stream_;  ///< where there is something to load
   std::optional<precision::ScaleSet> scales_;
 };

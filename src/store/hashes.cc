@@ -94,6 +94,10 @@ bool Hashes::masters_are_finite(ParameterStore& store, Stream& compute) {
   return store.parts_->updater.masters_are_finite(compute);
 }
 
+bool Hashes::frozen_were_finite(const ParameterStore& store) {
+  return store.parts_->fixed.finite();
+}
+
 ops::Hash Hashes::sums(Stream& compute) {
   Inside& in = *inside_;
   if (in.segments.world == 1 || in.policy.shard_state) return {};

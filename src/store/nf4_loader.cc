@@ -38,12 +38,13 @@ Share share_of(std::int64_t count, int world, int rank, std::int64_t piece) {
 }  // namespace
 
 Nf4Loader::Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
-                     float* values)
+                     const Memory& memory)
     : segments_(segments),
       collectives_(collectives),
       device_(arena.device()),
       stream_(stream),
-      values_(values) {
+      values_(memory.values),
+      most_(memory.most) {
   std::int64_t bytes = 0, blocks = 0;
   bool any = false;
   for (const auto& group : segments.groups) {
@@ -92,6 +93,8 @@ void Nf4Loader::quantise(const Segment& s, const Nf4Part& part, const FixedValue
     const std::int64_t count = own.end - own.begin;
     values(stream_, s, part.begin + own.begin, count, values_);
     if (count > 0) {
+      as_matrices({.data = values_}, count,
+                  [&](const ops::ConstMatrix& x, std::int64_t) { ops::amax(stream_, x, most_); });
       const void* x = values_;
       if (narrow_ != nullptr) {
         ops::convert(stream_, values_, DType::f32, narrow_, DType::bf16, count);

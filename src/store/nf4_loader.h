@@ -19,10 +19,16 @@ class Nf4Loader {
   /// none, and values are quantised whatever the options say.
   using Stored = std::function<void(const std::vector<TensorSlice>&)>;
 
+  /// Memory of the device.
+  struct Memory {
+    float* values;  ///< kLoadedPiece elements
+    float* most;    ///< raised by the magnitudes of values that are quantised
+  };
+
   /// Takes memory of `arena`: for a piece in bf16, the scales of a tensor where these are quantised as well,
-  /// and the bytes of a tensor where it is cut among the ranks. `values`: kLoadedPiece f32 there.
+  /// and the bytes of a tensor where it is cut among the ranks.
   Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
-            float* values);
+            const Memory& memory);
 
   /// Fills the segment's quantised tensors. All ranks call it. `amaxes` (device), by number of the scale, are
   /// raised by what this rank decoded; null where no scales are wanted.
@@ -56,6 +62,7 @@ class Nf4Loader {
   Stream& stream_;
   // Memory of the device.
   float* values_;                    ///< [kLoadedPiece]
+  float* most_;                      ///< as Memory::most
   std::uint16_t* narrow_ = nullptr;  ///< [kLoadedPiece] values as bf16; null: in fp32
   float* scales_ = nullptr;          ///< of the tensor at hand
   std::uint8_t* bytes_ = nullptr;    ///< of the tensor at hand, where it is cut, or of a piece

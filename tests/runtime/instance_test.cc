@@ -3,13 +3,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/model/shapes.h"
+#include "support/program.h"
 
 namespace octet::runtime::instance_test {
 namespace {
@@ -89,6 +94,65 @@ TEST(Instance, WeightsThatAreNotThereAreNamed) {
   const auto same = place.make(options);
   same->load_weights(folder);
   EXPECT_THROW(same->load_weights(folder + "/nothing"), Error);
+}
+
+/// Writes `value` over an element of a tensor in FOLDER/model.safetensors.
+void poison(const std::string& folder, const std::string& tensor, float value) {
+  std::string file = test::slurp(folder + "/model.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, file.data(), sizeof header);
+  const Json names = parse_json(file.substr(8, header), "header");
+  ASSERT_EQ(names.at(tensor).at("dtype"), "F32");
+  const auto begin = names.at(tensor).at("data_offsets").at(0).get<std::size_t>();
+  std::memcpy(file.data() + 8 + header + begin + 5 * sizeof value, &value, sizeof value);
+  test::spill(folder + "/model.safetensors", file);
+}
+
+// FP8 and NF4 would clip the value, and the run would train another model without a word.
+TEST(Instance, AFrozenWeightThatIsNotFiniteIsNamed) {
+  using precision::RecipeKind;
+  struct Row {
+    const char* name;
+    RecipeKind kind;
+    std::optional<store::Format> format;
+    float value;
+    bool refused;
+  };
+  const float infinity = INFINITY;
+  const std::string tensor = "model.layers.1.mlp.down_proj.weight";
+  for (const Row& row : {Row{"delayed", RecipeKind::delayed, {}, infinity, true},
+                         {"delayed, NaN", RecipeKind::delayed, {}, NAN, true},
+                         {"current", RecipeKind::current, {}, -infinity, true},
+                         {"block", RecipeKind::block, {}, infinity, true},
+                         {"NF4", RecipeKind::none, store::Format::nf4, infinity, true},
+                         {"NF4 and FP8", RecipeKind::delayed, store::Format::nf4, infinity, true},
+                         {"NF4 and blocks", RecipeKind::block, store::Format::nf4, NAN, true},
+                         {"finite", RecipeKind::delayed, {}, 3e38f, false},
+                         {"finite, NF4", RecipeKind::none, store::Format::nf4, 3e38f, false}}) {
+    SCOPED_TRACE(row.name);
+    const test::TemporaryFolder folder("frozen");
+    const std::string model = folder / "model";
+    std::filesystem::copy(OCTET_SOURCE_DIR "/tests/golden/models/qwen3", model);
+    poison(model, tensor, row.value);
+    InstanceOptions options = tiny();
+    options.architecture = model::read_architecture(model);
+    options.architecture.tuning.adapters = true;
+    options.architecture.tuning.modules["model.layers.0.self_attn.q_proj"] = {.rank = 2, .factor = 1.0};
+    options.store.recipe.kind = row.kind;
+    options.store.recipe.compute = DType::bf16;
+    if (row.kind == RecipeKind::block) options.store.recipe.gradient_format = DType::e4m3;
+    options.store.fixed.format = row.format;
+    Place place;
+    std::string said;
+    try {
+      place.make(options)->load_weights(model);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      said = error.what();
+    }
+    EXPECT_EQ(said.find("a frozen weight is not finite") != std::string::npos, row.refused) << said;
+    EXPECT_EQ(said.find("tensor '" + tensor + "' of " + model) != std::string::npos, row.refused) << said;
+  }
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ class Hashes {
   StateHashes state(Stream& compute);
   /// Returns whether all masters that this rank holds are finite. Between steps.
   static bool masters_are_finite(ParameterStore& store, Stream& compute);
+  /// Returns whether all values were finite that this rank loaded for frozen weights in FP8 or NF4.
+  static bool frozen_were_finite(const ParameterStore& store);
   /// Of the sums of gradients that every rank has whole (stage 0), before the update; of nothing at other
   /// stages, where each lies on one rank.
   ops::Hash sums(Stream& compute);
