@@ -93,6 +93,13 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
     batch.accumulation = accumulation;
   }
   batch.global = pass * batch.accumulation;
+  batch.passes = batch.accumulation;
+  return batch;
+}
+
+Batch within_epoch(Batch batch, std::int64_t samples) {
+  const std::int64_t pass = batch.micro * batch.world;
+  batch.passes = std::min(batch.passes, std::max<std::int64_t>(1, (samples + pass - 1) / pass));
   return batch;
 }
 

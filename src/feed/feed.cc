@@ -130,7 +130,7 @@ class IndexedFeed final : public Feed {
       if (at.item > 0) require_same_order(state, place, order_hash(), fingerprint(), where);
       order_.go_on(steps, at);
     }
-    given_ = steps * batch_.accumulation;
+    given_ = steps * batch_.passes;
   }
   std::int64_t steps_until_end_of(std::int64_t steps) const override {
     return order_.steps_until_end_of(steps);
@@ -160,7 +160,7 @@ class IndexedFeed final : public Feed {
     out.ends_epoch = done > 0 && order_.place(done).item == 0;
     for (std::int64_t nth = 0; done > order_.first_step && nth < order_.global_batch; ++nth) {
       const std::int64_t item = order_.item(done - 1, nth);
-      if (item < 0) continue;
+      if (item < 0) break;  // the epoch ends here
       ++out.samples;
       out.tokens += corpus_.training_items.tokens(corpus_.training, item);
     }
@@ -172,7 +172,7 @@ class IndexedFeed final : public Feed {
   }
 
  private:
-  std::int64_t done_steps() const { return (given_ + batch_.accumulation - 1) / batch_.accumulation; }
+  std::int64_t done_steps() const { return (given_ + batch_.passes - 1) / batch_.passes; }
   // Names what decides which sample is the n-th of an epoch.
   std::string order_hash() const {
     if (order_hash_.empty()) {

@@ -117,7 +117,7 @@ bool Run::may_be_saved() {
 std::vector<runtime::HostBatch> Run::batches_ahead(double* waited) {
   std::vector<runtime::HostBatch> own;
   if (!faults_) return own;
-  for (std::int64_t i = 0; faults_->replayed_in(step_ + 1) >= 0 && i < batch_.accumulation; ++i)
+  for (std::int64_t i = 0; faults_->replayed_in(step_ + 1) >= 0 && i < batch_.passes; ++i)
     own.push_back(feed_->next(i == 0, waited));
   faults_->begin(step_ + 1, own);
   return own;

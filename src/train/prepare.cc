@@ -86,6 +86,7 @@ void Run::prepare_model() {
 
 void Run::prepare_data() {
   corpus_ = feed::build_corpus(session_, config_, *encoder_);
+  if (!config_.auto_find_batch_size) batch_ = batch_of(config_, job_.size());
   if (config_.auto_find_batch_size) {
     const config::Batch one{.world = job_.size(), .global = job_.size()};
     choose_sizes(feed::make_feed(session_, config_, one, *encoder_, corpus_)->shape());
@@ -94,6 +95,19 @@ void Run::prepare_data() {
   if (!config_.auto_find_batch_size) choose_sizes(sample_shape());
   if (!checkpoint_) return;
   job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
+}
+
+config::Batch Run::batch_of(const config::Config& config, int world) const {
+  const config::Batch batch = config::resolve_batch(config, world);
+  return config_.streaming ? batch : config::within_epoch(batch, corpus_.training_items.size());
+}
+
+void Run::say_batch() const {
+  if (!session_.prints() || batch_.passes == batch_.accumulation) return;
+  log::warn("a step of " + with_commas(batch_.global) + " samples is more than an epoch, which has " +
+            with_commas(feed_->examples()) + ": each step trains one epoch, in " +
+            with_commas(batch_.passes) + (batch_.passes == 1 ? " micro-batch" : " micro-batches") +
+            " per rank. Lower gradient_accumulation_steps or global_batch_size for more steps");
 }
 
 void Run::prepare_schedule() {
@@ -118,7 +132,7 @@ runtime::InstanceOptions Run::engine_of(const config::Config& config, const plan
       std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
   config::Config chosen = config;
   chosen.per_device_train_batch_size = choice.micro;
-  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, world).accumulation);
+  options.max_micro_batches = static_cast<int>(batch_of(chosen, world).passes);
   options.snapshot = setup::saves_beside(config);
   options.memory_checkpoints = memory_ != nullptr;
   return with_level(std::move(options), choice.level);
@@ -159,7 +173,7 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
     level_ = choice.level;
     config::Config chosen = config_;
     chosen.per_device_train_batch_size = choice.micro;
-    batch_ = config::resolve_batch(chosen, job_.size());
+    batch_ = batch_of(chosen, job_.size());
     const bool recomputes = level_.recompute != levels.front().recompute;
     if (session_.prints() && (asked || recomputes || level_.transposes_at_use)) {
       log::debug("what fits the device's memory: per_device_train_batch_size=" +
@@ -177,7 +191,7 @@ void Run::say_fp8() const {
              config_.fp8_format);
   log::debug(engine_->audit().table());
   if (session_.device().kind() != DeviceKind::cuda) return;
-  plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
+  plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.passes);
   work.tokens = feed_->shape().tokens;  // evaluations may have more
   const std::string warning = plan::fp8_warning(work);
   if (!warning.empty()) log::warn(warning);
@@ -371,7 +385,7 @@ StartFacts Run::start_facts() const {
                       config_.fp8_recipe + ", format " + config_.fp8_format;
   }
   if (facts.on_gpu) {
-    plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
+    plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.passes);
     work.tokens = feed_->shape().tokens;
     facts.least_seconds = plan::time_of(work).seconds;
     facts.rates_of = plan::Rates().card;
@@ -506,6 +520,7 @@ void Run::prepare() {
     }
     const std::string step = config::automatic_step_text(config_, batch_);
     if (!step.empty()) log::debug(step);
+    say_batch();
     for (const std::string& line : start_lines) log::info(line);
     log::debug(feed::show_example(feed_->shown(), *encoder_, false));
     say_fp8();

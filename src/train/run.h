@@ -71,6 +71,10 @@ class Run {
   void say_storage_of_checkpoint() const;
   /// Of a micro-batch's samples, each.
   feed::Feed::Shape sample_shape() const;
+  /// As config::resolve_batch(), and within an epoch of the data.
+  config::Batch batch_of(const config::Config& config, int world) const;
+  /// Warns if a step has more samples than an epoch.
+  void say_batch() const;
   std::string memory_advice(const feed::Feed::Shape& sample, std::size_t limit) const;
   void build_engine(const runtime::InstanceOptions& options);
   runtime::InstanceOptions engine_of(const config::Config& config, const plan::Choice& choice,

@@ -367,14 +367,12 @@ void Run::finish(bool stopped) {
 
 void Run::start_steps() {
   job_.together([&] {
-    feed_->start({.micro = batch_.micro,
-                  .accumulation = batch_.accumulation,
-                  .rank = job_.rank(),
-                  .world = job_.size()});
+    feed_->start(
+        {.micro = batch_.micro, .accumulation = batch_.passes, .rank = job_.rank(), .world = job_.size()});
   });
   samples_.reset();
   if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
-  loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
+  loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.passes, step_);
   if (faults_) faults_->loaded(step_, plans_save(step_ + 1));
 }
 

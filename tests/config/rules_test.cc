@@ -243,6 +243,31 @@ TEST(Derive, TheAccumulationFollowsFromTheGlobalBatch) {
   EXPECT_EQ(resolve_batch(c, 8).accumulation, 3);
 }
 
+TEST(Derive, AStepRunsNoMoreMicroBatchesThanAnEpochFills) {
+  struct Row {
+    std::int64_t micro, accumulation, world, samples, passes;
+  };
+  for (const Row& row : {Row{1, 4, 1, 100, 4},
+                         {1, 1048576, 1, 2, 2},
+                         {1, 1048576, 2, 3, 2},
+                         {4, 1048576, 1, 5, 2},
+                         {4, 8, 2, 64, 8},
+                         {4, 8, 2, 57, 8},
+                         {4, 8, 2, 56, 7},
+                         {2, 3, 8, 1, 1},
+                         {2, 3, 1, 0, 1}}) {
+    SCOPED_TRACE(row.samples);
+    Config c;
+    c.per_device_train_batch_size = row.micro;
+    c.gradient_accumulation_steps = row.accumulation;
+    const Batch asked = resolve_batch(c, row.world), run = within_epoch(asked, row.samples);
+    EXPECT_EQ(asked.passes, row.accumulation);
+    EXPECT_EQ(run.passes, row.passes);
+    EXPECT_EQ(run.accumulation, row.accumulation) << "the order of the samples stays";
+    EXPECT_EQ(run.global, row.micro * row.accumulation * row.world);
+  }
+}
+
 TEST(Derive, ABatchThatDoesNotDivideNamesNumbersThatDo) {
   const auto message = [](const std::string& yaml, std::int64_t world) -> std::string {
     try {

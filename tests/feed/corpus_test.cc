@@ -298,7 +298,7 @@ TEST_F(WhatIsTrained, ARunGoesOnAtItsPlaceInTheSamples) {
   EXPECT_TRUE(again->step().ends_epoch);
   // In the second epoch, and with a step of another size.
   const std::vector<int> second = steps(*again, 2);
-  batch_ = {.micro = 1, .accumulation = 2, .world = 1, .global = 2};
+  batch_ = {.micro = 1, .accumulation = 2, .world = 1, .global = 2, .passes = 2};
   const auto small = feed(config_, corpus);
   small->go_on(17, state(*again, {.global = 4}), "c");
   EXPECT_EQ(small->position()["epoch"], 1);

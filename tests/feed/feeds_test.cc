@@ -70,7 +70,7 @@ class Feeds : public testing::Test {
 
   runtime::Session session_;
   config::Config config_;
-  config::Batch batch_{.micro = 2, .accumulation = 2, .world = 1, .global = 4};
+  config::Batch batch_{.micro = 2, .accumulation = 2, .world = 1, .global = 4, .passes = 2};
   NumberedRows encoder_;
 };
 

@@ -15,6 +15,8 @@ struct Batch {
   std::int64_t accumulation = 1;  ///< micro-batches of a step on one rank
   std::int64_t world = 1;
   std::int64_t global = 1;  ///< samples of an optimizer step: the product of the three
+  /// Micro-batches that a rank runs in a step: accumulation, or fewer if an epoch fills no more.
+  std::int64_t passes = 1;
 };
 
 /// Works out the accumulation from per_device_train_batch_size, gradient_accumulation_steps,
@@ -22,6 +24,9 @@ struct Batch {
 /// gradient_accumulation_steps: auto and no global_batch_size a step has the number of samples nearest to 32
 /// that whole micro-batches of all ranks come to.
 Batch resolve_batch(const Config& config, std::int64_t world);
+
+/// Returns `batch` with no more passes than the samples of an epoch fill, because a step ends with its epoch.
+Batch within_epoch(Batch batch, std::int64_t samples);
 
 /// What gradient_accumulation_steps: auto came to, or a micro-batch that was found beside a number of them,
 /// in a sentence; empty where the configuration says the step.
