@@ -2,6 +2,8 @@
 
 #include "model_word.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/base/model_file.h"
 #include "octet/config/derive.h"
 #include "octet/device/gpus.h"
 #include "octet/feed/corpus.h"
@@ -20,6 +22,7 @@ namespace {
 /// Throws what training would throw for the weights, the tokenizer and the template of a model.
 void require_files(const config::Config& c, const model::Architecture& architecture) {
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
+  (void)read_model_file(c.model_name_or_path, "generation_config.json");
   const data::TemplateEncoder encoder(setup::encoder_options(c));
   runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
 }

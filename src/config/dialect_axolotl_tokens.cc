@@ -3,40 +3,24 @@
 #include "octet/base/files.h"
 #include "octet/base/hub_cache.h"
 #include "octet/base/json.h"
+#include "octet/base/model_file.h"
 
 namespace octet::config {
-namespace {
-
-Json read_object(const std::string& path) {
-  Json json = path_exists(path) ? read_json(path) : Json::object();
-  return json.is_object() ? json : Json::object();
-}
-
-std::string token_of(const Json& config, const std::string& role) {
-  const auto found = config.find(role);
-  if (found == config.end()) return "";
-  if (found->is_string()) return found->get<std::string>();
-  const auto content = found->is_object() ? found->find("content") : found->end();
-  return found->is_object() && content != found->end() && content->is_string() ? content->get<std::string>()
-                                                                               : "";
-}
-
-}  // namespace
 
 void require_own_tokens(const Fact& special_tokens, const std::string& model) {
   const std::string snapshot = path_exists(model) ? "" : hub_snapshot(hub_folder(), HubKind::model, model);
   const std::string folder = snapshot.empty() ? model : snapshot;
   Json config, map;
   if (!model.empty()) {
-    config = read_object(folder + "/tokenizer_config.json");
-    map = read_object(folder + "/special_tokens_map.json");
+    config = read_model_file(folder, "tokenizer_config.json");
+    map = read_model_file(folder, "special_tokens_map.json");
   }
   for (const auto& [role, token] : special_tokens.node.members) {
     if (role == "pad_token" || token.is_null()) continue;
     if (token.kind == Node::Kind::list && token.items.empty()) continue;
     // The map counts where added_tokens_decoder is absent, as in transformers 5.
-    std::string own = token_of(config, role);
-    const std::string in_map = token_of(map, role);
+    std::string own = token_text(config, role);
+    const std::string in_map = token_text(map, role);
     if (own.empty() || (!config.contains("added_tokens_decoder") && !in_map.empty())) own = in_map;
     if (!own.empty() && token.kind == Node::Kind::scalar && token.text == own) continue;
     const std::string none =

@@ -12,6 +12,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/model_file.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/same_model.h"
@@ -94,24 +95,30 @@ bool holds_another_head(const model::Architecture& architecture, const checkpoin
   return false;
 }
 
-// The object of a file that is only compared: a broken file is refused by the code that needs it.
-Json optional_json(const std::string& path) {
+// Reads a file that is only compared. Code that needs the file refuses a broken one.
+Json readable(const std::string& folder, const std::string& name) {
   try {
-    Json json = path_exists(path) ? read_json(path) : Json::object();
-    return json.is_object() ? json : Json::object();
+    return read_model_file(folder, name);
   } catch (const Error&) {
     return Json::object();
   }
 }
 
-std::set<std::int64_t> end_tokens(const Json& config) {
-  std::set<std::int64_t> ends;
-  const auto found = config.find("eos_token_id");
-  if (found == config.end()) return ends;
-  for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
-    if (id.is_number_integer()) ends.insert(id.get<std::int64_t>());
+std::set<std::int32_t> end_tokens(const Json& config) {
+  const std::vector<std::int32_t> ids = token_ids(config, "eos_token_id");
+  return {ids.begin(), ids.end()};
+}
+
+/// No text ends with a token that the model has no row for. transformers warns, too.
+void warn_of_ends_beyond(std::int64_t vocabulary, const std::string& folder) {
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    for (const std::int32_t id : end_tokens(readable(folder, name))) {
+      if (id < vocabulary) continue;
+      warn_once(folder + "/" + name + ": eos_token_id " + std::to_string(id) + " is beyond the " +
+                std::to_string(vocabulary) +
+                " tokens of the model: no answer ends with it. Look whether the files belong together");
+    }
   }
-  return ends;
 }
 
 /// transformers converts weights to the dtype that config.json names; they are read here as they are.
@@ -173,12 +180,12 @@ model::Architecture read_model(const std::string& folder) {
 }
 
 void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder) {
-  const Json config = optional_json(folder + "/config.json");
-  const Json generation = optional_json(folder + "/generation_config.json");
-  const std::set<std::int64_t> ends = end_tokens(config), generated = end_tokens(generation);
-  const auto named = [&](const std::set<std::int64_t>& ids) {
+  const Json config = readable(folder, "config.json");
+  const Json generation = readable(folder, "generation_config.json");
+  const std::set<std::int32_t> ends = end_tokens(config), generated = end_tokens(generation);
+  const auto named = [&](const std::set<std::int32_t>& ids) {
     std::string all;
-    for (const std::int64_t id : ids) all += (all.empty() ? "" : ", ") + std::to_string(id);
+    for (const std::int32_t id : ids) all += (all.empty() ? "" : ", ") + std::to_string(id);
     return all;
   };
   if (!ends.empty() && !generated.empty() &&
@@ -187,7 +194,7 @@ void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder
               ", generation_config.json with " + named(generated) +
               ": the latter counts, as in transformers");
   }
-  const std::set<std::int64_t>& known = generated.empty() ? ends : generated;
+  const std::set<std::int32_t>& known = generated.empty() ? ends : generated;
   // A template may have given the tokenizer another end.
   const bool own = !tokenizer.changed() && tokenizer.eos_id() >= 0;
   if (own && !known.empty() && !known.contains(tokenizer.eos_id()) && !ends.contains(tokenizer.eos_id())) {
@@ -211,6 +218,7 @@ void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::strin
 void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,
                  const std::string& folder) {
   compare_sources(tokenizer, folder);
+  warn_of_ends_beyond(architecture.vocabulary, folder);
   if (tokenizer.vocab_size() <= architecture.vocabulary) return;
   throw Error(
       {.what = "the tokenizer does not fit the model",

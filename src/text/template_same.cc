@@ -5,6 +5,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/model_file.h"
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
@@ -127,13 +128,11 @@ std::optional<JinjaTemplate> parsed(const std::optional<std::string>& source) {
   }
 }
 
-/// The template of a list in tokenizer_config.json that has this name.
-std::optional<std::string> named_template(const Json& list, const std::string& name,
-                                          const std::string& where) {
-  for (const Json& one : list) {
-    if (one.is_object() && json_string(one, "name", "", where) == name) {
-      return json_string(one, "template", "", where);
-    }
+/// The template of this name in tokenizer_config.json. transformers takes a list, or an object by name.
+std::optional<std::string> named_template(const Json& templates, const std::string& name) {
+  if (templates.is_object() && templates.contains(name)) return templates.at(name).get<std::string>();
+  for (const Json& one : templates.is_array() ? templates : Json::array()) {
+    if (one.at("name") == Json(name)) return one.at("template").get<std::string>();
   }
   return std::nullopt;
 }
@@ -141,18 +140,16 @@ std::optional<std::string> named_template(const Json& list, const std::string& n
 }  // namespace
 
 std::optional<std::string> folder_template(const std::string& folder, bool with_tools) {
-  const std::string own = folder + "/chat_template.jinja", config = folder + "/tokenizer_config.json";
+  const std::string own = folder + "/chat_template.jinja";
   if (path_exists(own)) return read_file(own);
-  if (!path_exists(config)) return std::nullopt;
-  const Json json = read_json(config);
-  const auto found = json.is_object() ? json.find("chat_template") : json.end();
-  if (!json.is_object() || found == json.end()) return std::nullopt;
+  const Json config = read_model_file(folder, "tokenizer_config.json");
+  const auto found = config.find("chat_template");
+  if (found == config.end() || found->is_null()) return std::nullopt;
   if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return std::nullopt;
   if (with_tools) {
-    if (auto named = named_template(*found, "tool_use", config)) return named;
+    if (auto named = named_template(*found, "tool_use")) return named;
   }
-  return named_template(*found, "default", config);
+  return named_template(*found, "default");
 }
 
 bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const TemplateOptions& options,

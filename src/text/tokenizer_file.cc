@@ -5,6 +5,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/model_file.h"
 #include "tokenizer_json.h"
 #include "tokenizer_parts.h"
 #include "tokenizer_sources.h"
@@ -42,14 +43,6 @@ void read_added_tokens(const Json& root, const std::string& where, const Bpe& bp
     if (out.find(token.content) >= 0) broken_tokenizer("an added token stands twice", token.content, place);
     out.set(token, id);
   }
-}
-
-Json read_optional(const std::string& path) {
-  if (!path_exists(path)) return Json::object();
-  Json out = read_json(path);
-  if (!out.is_object())
-    broken_tokenizer("a tokenizer's configuration file is not a JSON object", out.type_name(), path);
-  return out;
 }
 
 /// `role`: "eos_token" and so on.
@@ -108,8 +101,8 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
 
   auto parts = std::make_unique<Parts>();
   read_added_tokens(file.root, where, pipeline->bpe, parts->added);
-  const Json config = read_optional(path + "/tokenizer_config.json");
-  const Json roles = effective_roles(config, read_optional(path + "/special_tokens_map.json"), path);
+  const Json config = read_model_file(path, kConfig);
+  const Json roles = effective_roles(config, read_model_file(path, "special_tokens_map.json"), path);
   add_listed_tokens(config, roles, path, pipeline->bpe, parts->added);
   compare_chat_templates(config, path);
   parts->pipeline = std::move(pipeline);
@@ -124,20 +117,16 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
   parts->folder = path;
   parts->files = tokenizer_files(path);
   const auto role = [&](const char* key, Role& out) {
-    const auto found = roles.find(key);
-    if (found == roles.end()) return;
-    const std::string token =
-        found->is_string() ? found->get<std::string>() : (*found)["content"].get<std::string>();
+    const std::string token = token_text(roles, key);
     const TokenId id = parts->find(token);
-    if (id >= 0) out = {token, id};
+    if (!token.empty() && id >= 0) out = {token, id};
   };
   role("bos_token", parts->bos);
   role("eos_token", parts->eos);
   role("pad_token", parts->pad);
   role("unk_token", parts->unk);
-  if (const auto it = config.find("add_bos_token"); it != config.end() && it->is_boolean()) {
-    parts->add_bos = it->get<bool>();
-  }
+  if (config.contains("add_bos_token") && !config["add_bos_token"].is_null())
+    parts->add_bos = config["add_bos_token"].get<bool>();
   return Tokenizer(std::move(parts));
 }
 
@@ -164,7 +153,7 @@ void Tokenizer::save(const std::string& folder) const {
     } else if (p.changed && (name == kConfig || name == "special_tokens_map.json")) {
       Json config = read_json(path);
       set_roles(config);
-      if (const auto it = config.find("added_tokens_decoder"); it != config.end() && it->is_object()) {
+      if (const auto it = config.find("added_tokens_decoder"); it != config.end() && !it->is_null()) {
         for (const auto& [id, token] : p.added.all()) (*it)[std::to_string(id)] = token_json(token);
       }
       text = config.dump(2, ' ', false) + "\n";

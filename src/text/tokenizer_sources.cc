@@ -13,6 +13,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/model_file.h"
 #include "octet/base/strings.h"
 
 namespace octet::text {
@@ -41,12 +42,8 @@ std::string counted(const std::vector<std::string>& tokens) {
                             : std::to_string(tokens.size()) + " tokens, as " + quoted(tokens[0]);
 }
 
-/// The content of a special token: a string, or an object that holds it.
-std::string content_of(const Json& token) {
-  if (token.is_string()) return token.get<std::string>();
-  if (!token.is_object()) return "";
-  const auto content = token.find("content");
-  return content != token.end() && content->is_string() ? content->get<std::string>() : "";
+bool has_decoder(const Json& config) {
+  return config.contains("added_tokens_decoder") && !config["added_tokens_decoder"].is_null();
 }
 
 /// What the files list, in the order in which transformers adds it.
@@ -57,9 +54,8 @@ struct Listed {
 
 Listed listed_tokens(const Json& config, const Json& roles, const std::string& folder) {
   Listed out{.file = folder + "/tokenizer_config.json", .tokens = {}};
-  const auto decoder = config.find("added_tokens_decoder");
-  if (decoder != config.end() && decoder->is_object()) {
-    for (const auto& [id, token] : decoder->items()) {
+  if (has_decoder(config)) {
+    for (const auto& [id, token] : config["added_tokens_decoder"].items()) {
       const std::string place = out.file + ": added_tokens_decoder[" + id.substr(0, 20) + "]";
       std::int64_t number = -1;
       const auto [end, code] = std::from_chars(id.data(), id.data() + id.size(), number);
@@ -80,15 +76,14 @@ Listed listed_tokens(const Json& config, const Json& roles, const std::string& f
   if (!path_exists(out.file)) return out;
   std::set<std::string> special;
   for (const char* role : kRoles) {
-    if (roles.contains(role)) special.insert(content_of(roles[role]));
+    special.insert(token_text(roles, role));
   }
-  const Json list = read_json(out.file);
-  if (!list.is_object()) return out;
-  for (const auto& [content, id] : list.items()) {
-    if (!id.is_number_integer() || content.empty() || content.size() > kMaxAddedBytes) continue;
+  const Json list = read_model_file(folder, "added_tokens.json");
+  for (const auto& [content, json] : list.items()) {
+    const std::int64_t id = json_int(list, content, -1, 0, INT32_MAX, out.file);
+    if (id < 0 || content.empty() || content.size() > kMaxAddedBytes) continue;
     const bool is_special = special.contains(content);
-    out.tokens[id.get<std::int64_t>()] = {
-        .content = content, .normalized = !is_special, .special = is_special};
+    out.tokens[id] = {.content = content, .normalized = !is_special, .special = is_special};
   }
   return out;
 }
@@ -121,8 +116,9 @@ std::int64_t rows_of_model(const std::string& folder) {
 std::vector<AddedToken> special_tokens(const Json& config, const Json& roles, const std::string& folder) {
   std::vector<AddedToken> out;
   const auto add = [&](const Json& json, const std::string& name) {
-    AddedToken token{.content = content_of(json), .special = true};
-    if (json.is_object() && json.contains("content")) token = read_added_token(json, folder + ": " + name);
+    AddedToken token;
+    if (json.is_object()) token = read_added_token(json, folder + ": " + name);
+    if (json.is_string()) token.content = json.get<std::string>();
     token.special = true;
     if (!token.content.empty()) out.push_back(token);
   };
@@ -131,7 +127,7 @@ std::vector<AddedToken> special_tokens(const Json& config, const Json& roles, co
   }
   for (const char* list : kLists) {
     const auto found = config.find(list);
-    if (found == config.end() || !found->is_structured()) continue;
+    if (found == config.end() || found->is_null()) continue;
     for (const Json& token : *found) add(token, list);
   }
   return out;
@@ -160,11 +156,10 @@ AddedToken read_added_token(const Json& json, const std::string& place) {
 }
 
 Json effective_roles(const Json& config, const Json& map, const std::string& folder) {
-  const bool decoder = config.contains("added_tokens_decoder");
+  const bool decoder = has_decoder(config);
   Json roles = Json::object();
   for (const char* role : kRoles) {
-    const std::string in_config = config.contains(role) ? content_of(config[role]) : "";
-    const std::string in_map = map.contains(role) ? content_of(map[role]) : "";
+    const std::string in_config = token_text(config, role), in_map = token_text(map, role);
     const bool map_counts = in_config.empty() || (!decoder && !in_map.empty());
     const std::string& counts = map_counts ? in_map : in_config;
     if (counts.empty()) continue;
@@ -207,7 +202,7 @@ void add_listed_tokens(const Json& config, const Json& roles, const std::string&
               moved[0].substr(0, moved[0].size() - 1) +
               ": the ids of tokenizer.json count, or the next free ones");
   }
-  if (config.contains("added_tokens_decoder")) {
+  if (has_decoder(config)) {
     std::set<std::string> contents;
     for (const auto& [id, token] : listed.tokens) contents.insert(token.content);
     for (const auto& [id, token] : added.all()) {
@@ -239,11 +234,8 @@ void compare_chat_templates(const Json& config, const std::string& folder) {
   const auto same = [](const std::string& a, const std::string& b) { return trim(a) == trim(b); };
   const std::string text = read_file(own);
   bool found = listed->is_string() && same(listed->get<std::string>(), text);
-  for (const Json& one : listed->is_array() ? *listed : Json::array()) {
-    const auto words = one.is_object() ? one.find("template") : one.end();
-    found |=
-        one.is_object() && words != one.end() && words->is_string() && same(words->get<std::string>(), text);
-  }
+  for (const Json& one : listed->is_structured() ? *listed : Json::array())
+    found |= same((listed->is_array() ? one.at("template") : one).get<std::string>(), text);
   if (found) return;
   warn_once(
       folder +

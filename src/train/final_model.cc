@@ -6,6 +6,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/model_file.h"
 #include "octet/checkpoint/export.h"
 #include "octet/runtime/model_folder.h"
 
@@ -14,21 +15,6 @@ namespace {
 
 constexpr auto kReplaced = Json::error_handler_t::replace;  ///< bytes that are no UTF-8 in a file
 
-Json read_config(const std::string& path) {
-  return path_exists(path) ? read_json(path) : Json::object();
-}
-
-/// The ids that a config names, one or a list of them.
-std::vector<Json> named_ends(const Json& config) {
-  std::vector<Json> ends;
-  const auto found = config.find("eos_token_id");
-  if (found == config.end()) return ends;
-  for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
-    if (id.is_number_integer()) ends.push_back(id);
-  }
-  return ends;
-}
-
 // A model that was trained to end its answers with the template's token must be told to stop at it, or it
 // talks on: the end tokens of the template, then those of the base, which stand in its generation_config.json
 // or, as transformers reads them where that has none, in its config.json.
@@ -36,13 +22,13 @@ Json ends_of(const std::string& model, const data::TemplateEncoder& encoder) {
   // Some readers take the first alone: the tokenizer's own.
   std::vector<std::int32_t> stops = encoder.stop_ids();
   std::ranges::stable_partition(stops, [&](std::int32_t id) { return id == encoder.tokenizer().eos_id(); });
-  Json ends = stops;
-  std::vector<Json> base = named_ends(read_config(model + "/generation_config.json"));
-  if (base.empty()) base = named_ends(read_config(model + "/config.json"));
-  for (const Json& id : base) {
-    if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  std::vector<std::int32_t> base =
+      token_ids(read_model_file(model, "generation_config.json"), "eos_token_id");
+  if (base.empty()) base = token_ids(read_model_file(model, "config.json"), "eos_token_id");
+  for (const std::int32_t id : base) {
+    if (std::ranges::find(stops, id) == stops.end()) stops.push_back(id);
   }
-  return ends;
+  return stops;
 }
 
 Json one_or_all(const Json& ends) {
@@ -50,7 +36,7 @@ Json one_or_all(const Json& ends) {
 }
 
 std::string generation_config(const std::string& model, const data::TemplateEncoder& encoder) {
-  Json config = read_config(model + "/generation_config.json");
+  Json config = read_model_file(model, "generation_config.json");
   const Json ends = ends_of(model, encoder);
   if (!ends.empty()) config["eos_token_id"] = one_or_all(ends);
   const text::Tokenizer& tokenizer = encoder.tokenizer();

@@ -9,6 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/log_rows.h"
+#include "octet/base/model_file.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/device/device.h"
@@ -66,6 +67,8 @@ void Run::prepare_model() {
     say_doubts();
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
+    // The final model is written with these settings, so that a broken file is refused at the start.
+    (void)read_model_file(config_.model_name_or_path, "generation_config.json");
     adapters_ = adapter_state(config_, architecture_);
     model_config_ = runtime::config_state(config_.model_name_or_path);
     // What cannot be built is refused before data are read, and by one rank.

@@ -48,8 +48,8 @@ class WrongTraining : public testing::TestWithParam<Wrong> {
  protected:
   WrongTraining() : folder_("wrong") {
     const std::string model = Task::get().model();
-    for (const char* name :
-         {"small_vocabulary", "truncated", "lying", "twice", "pickled", "no_config", "odd_heads"}) {
+    for (const char* name : {"small_vocabulary", "truncated", "lying", "twice", "pickled", "no_config",
+                             "odd_heads", "settings"}) {
       fs::copy(model, folder_ / name);
     }
     Json config = parse_json(slurp(model + "/config.json"), "config");
@@ -58,6 +58,7 @@ class WrongTraining : public testing::TestWithParam<Wrong> {
     config["vocab_size"] = 512, config["num_attention_heads"] = 3, config["num_key_value_heads"] = 2;
     spill(folder_ / "odd_heads/config.json", config.dump());
     fs::remove(folder_ / "no_config/config.json");
+    spill(folder_ / "settings/generation_config.json", R"({"temperature": "hot"})");
     // A header that promises more bytes than the file has, and one that is cut.
     const std::string header =
         R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[512,32],"data_offsets":[0,65536]}})";
@@ -138,6 +139,10 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"tokenizer_of_another_model",
               "model_name_or_path={}/small_vocabulary",
               {"the tokenizer does not fit the model", "100", "512"}},
+        Wrong{"settings_of_generation",
+              "model_name_or_path={}/settings",
+              {"value of 'temperature' cannot be used", "a finite number", "\"hot\"",
+               "settings/generation_config.json"}},
         Wrong{"missing_data", "dataset={}/none.jsonl", {"none.jsonl"}},
         Wrong{"data_that_is_a_folder", "dataset={}/lying", {"lying"}},
         Wrong{"empty_data", "dataset={}/empty.jsonl", {"is empty"}},

@@ -80,6 +80,26 @@ TEST(Architecture, HostileSizesAreRefusedByName) {
   EXPECT_NE(refusal(Json::array()).find("object"), std::string::npos);
 }
 
+// transformers takes them for null, or for a list of numbers; another type would end texts elsewhere.
+TEST(Architecture, TokensAndDtypesOfAnotherTypeAreRefusedByName) {
+  for (const auto& [key, bad] : {std::pair<const char*, Json>{"eos_token_id", "2"},
+                                 {"eos_token_id", 2.5},
+                                 {"eos_token_id", Json::array({Json::array({2})})},
+                                 {"eos_token_id", -1},
+                                 {"bos_token_id", "1"},
+                                 {"pad_token_id", 0.5},
+                                 {"torch_dtype", 16},
+                                 {"dtype", true},
+                                 {"architectures", "LlamaForCausalLM"}})
+    EXPECT_NE(refusal_with(key, bad).find("value of '" + std::string(key) + "'"), std::string::npos) << bad;
+  for (const auto& [key, good] : {std::pair<const char*, Json>{"eos_token_id", Json::array({2, 3})},
+                                  {"eos_token_id", nullptr},
+                                  {"pad_token_id", -1},
+                                  {"torch_dtype", nullptr},
+                                  {"architectures", nullptr}})
+    EXPECT_EQ(refusal_with(key, good), "") << key << " " << good;
+}
+
 TEST(Architecture, AMissingSizeIsNamed) {
   for (const char* key :
        {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {

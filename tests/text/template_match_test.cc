@@ -169,6 +169,11 @@ TEST_F(MatchNone, TheTemplateStandsInOneOfThreePlaces) {
       "tokenizer_config.json",
       R"({"chat_template": [{"name": "tool_use", "template": "x"}, {"name": "default", "template": "two"}]})");
   EXPECT_EQ(folder_template(folder_.path()), "two");
+  folder_.write("tokenizer_config.json", R"({"chat_template": {"tool_use": "y", "default": "by name"}})");
+  EXPECT_EQ(folder_template(folder_.path()), "by name");
+  EXPECT_EQ(folder_template(folder_.path(), true), "y");
+  folder_.write("tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_FALSE(folder_template(folder_.path()));
   folder_.write("chat_template.jinja", "three");
   EXPECT_EQ(folder_template(folder_.path()), "three");
 }

@@ -148,6 +148,46 @@ TEST(TokenizerSources, ABrokenDecoderIsRefused) {
   }
 }
 
+TEST(TokenizerSources, AWrongTypeIsRefusedByFileAndKey) {
+  struct Row {
+    const char *file, *text, *key;
+  };
+  for (const Row& row :
+       {Row{"tokenizer_config.json", R"({"eos_token": 3})", "eos_token"},
+        {"tokenizer_config.json", R"({"pad_token": {"text": "<s>"}})", "pad_token"},
+        {"tokenizer_config.json", R"({"add_bos_token": "true"})", "add_bos_token"},
+        {"tokenizer_config.json", R"({"model_max_length": "512"})", "model_max_length"},
+        {"tokenizer_config.json", R"({"chat_template": 3})", "chat_template"},
+        {"tokenizer_config.json", R"({"added_tokens_decoder": []})", "added_tokens_decoder"},
+        {"tokenizer_config.json", "[]", "an object"},
+        {"special_tokens_map.json", R"({"bos_token": ["<s>"]})", "bos_token"},
+        {"special_tokens_map.json", R"({"additional_special_tokens": "<s>"})", "additional_special_tokens"},
+        {"special_tokens_map.json", "3", "an object"},
+        {"added_tokens.json", R"({"<x>": "5"})", "<x>"},
+        {"added_tokens.json", R"({"<x>": -1})", "<x>"},
+        {"added_tokens.json", R"({"<x>": 5.5})", "<x>"},
+        {"added_tokens.json", R"(["<x>"])", "an object"}}) {
+    SCOPED_TRACE(row.file + std::string(": ") + row.text);
+    Folder folder;
+    folder.with(row.file, row.text);
+    try {
+      Tokenizer::from_folder(folder.path());
+      ADD_FAILURE() << "read";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_NE(error.problem().where.find(row.file), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(row.key), std::string::npos) << error.what();
+    }
+  }
+  // transformers takes null as an absent key.
+  Folder folder;
+  folder.with("tokenizer_config.json",
+              R"({"eos_token": null, "add_bos_token": null, "chat_template": null, "model_max_length": null,
+                  "added_tokens_decoder": null, "extra_special_tokens": null})");
+  EXPECT_EQ(folder.open().vocab_size(), 5);
+  EXPECT_EQ(folder.said, "");
+}
+
 TEST(UnknownShare, IsThatOfWhatVanishesOrIsUnknown) {
   Folder folder;
   const Tokenizer small = folder.open();

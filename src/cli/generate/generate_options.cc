@@ -7,9 +7,20 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/model_file.h"
 
 namespace octet::cli {
 namespace {
+
+Json read_settings(const std::string& folder) {
+  try {
+    return read_model_file(folder, "generation_config.json");
+  } catch (const Error& error) {
+    Problem problem = error.problem();
+    problem.fix += "; or leave the file out with --no-model-defaults";
+    throw Error(problem);
+  }
+}
 
 // As people write it: 20 and not 20.0.
 std::string number(double value) {
@@ -41,15 +52,7 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
                                 const std::vector<std::string>& given) {
   const std::string path = folder + "/generation_config.json";
   if (!path_exists(path)) return "";
-  const Json file = read_json(path);
-  if (!file.is_object()) {
-    throw Error({.what = "generation_config.json has no settings",
-                 .expected = "an object of keys and values",
-                 .found = std::string("of type ") + file.type_name(),
-                 .where = path,
-                 .fix = "correct the file, or ignore it with --no-model-defaults",
-                 .code = ExitCode::usage});
-  }
+  const Json file = read_settings(folder);
   std::string taken;
   const auto open = [&](const char* key) {
     return file.contains(key) && !file[key].is_null() && std::ranges::find(given, key) == given.end();
@@ -83,18 +86,7 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
   }
   take("repetition_penalty", sampling.repetition_penalty, 1.0);
   take_whole("max_new_tokens", options.answers.max_new, 1, 1 << 20);
-  if (file.contains("eos_token_id") && !file["eos_token_id"].is_null()) {
-    const Json& ids = file["eos_token_id"];
-    for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
-      if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX)
-        throw Error({.what = "eos_token_id is not a token id",
-                     .found = ids.dump(),
-                     .where = path,
-                     .fix = "write a token's number there, or a list of numbers",
-                     .code = ExitCode::usage});
-      options.eos_ids.push_back(id.get<std::int32_t>());
-    }
-  }
+  std::ranges::copy(token_ids(file, "eos_token_id"), std::back_inserter(options.eos_ids));
   return taken;
 }
 

@@ -8,6 +8,7 @@
 #include "config_reader.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/model_file.h"
 #include "octet/base/strings.h"
 #include "octet/ops/routing.h"
 #include "stored_weights.h"
@@ -18,10 +19,8 @@ namespace {
 const Family& family_of(const Json& config, const std::string& where) {
   const std::string type = json_string(config, "model_type", "", where);
   std::string class_name;
-  if (const auto it = config.find("architectures");
-      it != config.end() && it->is_array() && !it->empty() && it->front().is_string()) {
+  if (const auto it = config.find("architectures"); it != config.end() && !it->empty())
     class_name = it->front().get<std::string>();
-  }
   std::string known;
   for (const std::string& name : known_families()) known += (known.empty() ? "" : ", ") + name;
   for (const Family& family : families()) {
@@ -262,7 +261,7 @@ double read_cap(Reader& reader, bool has_one, const std::string& key) {
 
 bool names_class(const Json& config, std::string_view class_name) {
   const auto classes = config.find("architectures");
-  return !class_name.empty() && classes != config.end() && classes->is_array() && !classes->empty() &&
+  return !class_name.empty() && classes != config.end() && !classes->empty() &&
          classes->front() == Json(class_name);
 }
 
@@ -306,6 +305,7 @@ Architecture read_text_model(const Json& config, const Family& family, const std
 
 Architecture read_architecture(const Json& config, const std::string& where) {
   if (!config.is_object()) refuse("a model's config is not an object", "{…}", shown(config), where);
+  require_types(config, "config.json", where);
   const Family& family = family_of(config, where);
   if (!family.text_model.empty()) return read_text_model(config, family, where);
   const Json whole = with_defaults(config, family.defaults);
@@ -314,7 +314,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.model_type = family.model_type;
   read_sizes(reader, a);
   // Models leave it out, set it to null, or to a number outside the vocabulary.
-  if (const Json* id = reader.find("pad_token_id"); id != nullptr && id->is_number_integer()) {
+  if (const Json* id = reader.find("pad_token_id")) {
     const auto pad = id->get<std::int64_t>();
     if (pad >= 0 && pad < a.vocabulary) a.padding_id = static_cast<std::int32_t>(pad);
   }
