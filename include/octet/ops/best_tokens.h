@@ -4,11 +4,11 @@
 
 namespace octet::ops {
 
-/// What is most probable by a row of logits.
+/// The most probable token of a row of logits.
 struct BestToken {
-  double normalizer = 0;  ///< log of the sum of exponentials of the row, in double; 0 where it is not wanted
+  double normalizer = 0;  ///< log of the sum of exponentials of the row, in double; 0 if not wanted
   float logit = 0;        ///< the largest; a NaN counts as the largest
-  std::int32_t id = 0;    ///< its place, the lowest of several
+  std::int32_t id = 0;    ///< index of `logit`; the lowest index of equal ones
 };
 
 /// out[r] = the most probable token of row r.
@@ -19,10 +19,10 @@ struct BestTokensArgs {
 };
 void best_tokens(Stream& stream, const BestTokensArgs& args);
 
-/// ids[i] = best[-1 - ids[i]].id where ids[i] is below 0: an id that the host does not know yet is given as
-/// the row that yields it.
+/// If ids[i] is below 0, ids[i] = best[-1 - ids[i]].id. A negative id refers to a row, because the host does
+/// not have the id yet.
 struct FillIdsArgs {
-  const BestToken* best = nullptr;  ///< at least as many as any id asks for
+  const BestToken* best = nullptr;  ///< at least one more than the largest row that an id refers to
   std::int32_t* ids = nullptr;      ///< [count], in place
   std::int64_t count = 0;
 };

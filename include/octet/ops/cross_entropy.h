@@ -4,19 +4,19 @@
 
 namespace octet::ops {
 
-/// Cross-entropy of a chunk of rows, with the gradient written over the logits: logits become
-/// softmax(logits) - onehot(target), the gradient of the *sum* of losses (the division by the number of label
-/// tokens happens once, in the optimizer's gradient scale). A target below 0 gives loss 0 and gradient 0.
+/// Cross-entropy of a chunk of rows. The gradient replaces the logits: logits become softmax(logits) -
+/// onehot(target). This is the gradient of the *sum* of losses. The gradient scale of the optimizer divides
+/// it by the number of label tokens. A target below 0 gives loss 0 and gradient 0.
 struct CrossEntropyArgs {
   Matrix logits;                          ///< [rows, vocabulary] T, in and out
   const std::int32_t* targets = nullptr;  ///< [rows]
-  float soft_cap = 0.0f;      ///< logits were to be soft_cap * tanh(logits / soft_cap); 0: as they are
-  bool gradient = true;       ///< false: the logits stay as they are
+  float soft_cap = 0.0f;      ///< nominal logits are soft_cap * tanh(logits / soft_cap); 0: no cap
+  bool gradient = true;       ///< false: the logits are unchanged
   float* row_loss = nullptr;  ///< [rows] f32
 };
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args);
 
-/// x = cap * tanh(x / cap), in place: what a cap makes of logits that are to be seen. x [rows, cols] T.
+/// x = cap * tanh(x / cap), in place: applies the soft cap of logits. x [rows, cols] T.
 void soft_cap(Stream& stream, Matrix x, float cap);
 
 /// *total += Σ values[i], in double, in index order of fixed blocks.

@@ -1,13 +1,13 @@
-// What DoRA adds to a low-rank adapter (Liu et al. 2024, arXiv:2402.09353): columns of a linear layer's
-// output are scaled by magnitude / norm, with the norms of the rows of the adapted weight.
+// The addition of DoRA to a low-rank adapter (Liu et al. 2024, arXiv:2402.09353). Columns of the output of a
+// linear layer are scaled by magnitude / norm. Each row of the adapted weight has a norm.
 #pragma once
 
 #include "octet/ops/types.h"
 
 namespace octet::ops {
 
-/// norm[j] = |W[j, :] + factor * sum_r B[j, r] A[r, :]|, scale[j] = magnitude[j] / norm[j], and 0 where the
-/// norm is. Sums are made in fp32, in an order that depends on shapes alone.
+/// norm[j] = |W[j, :] + factor * sum_r B[j, r] A[r, :]|, scale[j] = magnitude[j] / norm[j], or 0 if norm[j]
+/// is 0. Sums are in fp32, in an order that depends only on shapes.
 struct DoraScaleArgs {
   Operand weight;  ///< W [out, in] f32, bf16, or FP8 with one scale
   ConstMatrix a;   ///< [rank, in] T
@@ -19,7 +19,7 @@ struct DoraScaleArgs {
 };
 void dora_scale(Stream& stream, const DoraScaleArgs& args);
 
-/// out = x * scale (by columns) + bias + addend, added up in fp32 and rounded once.
+/// out = x * scale (by columns) + bias + addend, summed in fp32 and rounded once.
 struct ScaleColumnsArgs {
   ConstMatrix x;                 ///< [rows, cols] T
   const float* scale = nullptr;  ///< [cols]
@@ -29,8 +29,8 @@ struct ScaleColumnsArgs {
 };
 void scale_columns(Stream& stream, const ScaleColumnsArgs& args);
 
-/// sums[j] += sum over rows of x[:, j] * y[:, j] / divisor[j], in fp32, 64 rows at a time; nothing is added
-/// where the divisor is 0.
+/// sums[j] += sum over rows of x[:, j] * y[:, j] / divisor[j], in fp32, 64 rows at a time. If divisor[j] is
+/// 0, nothing is added.
 struct DotColumnsArgs {
   ConstMatrix x, y;                ///< [rows, cols] T
   const float* divisor = nullptr;  ///< [cols]

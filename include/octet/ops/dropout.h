@@ -6,9 +6,9 @@
 
 namespace octet::ops {
 
-/// out[t, j] = x[t, j] / (1 - rate), or 0 with probability `rate` (Srivastava et al. 2014). Which elements
-/// become 0 depends on names[t], `key` and j alone: Philox4x32-7 of counter (names[t], j / 4) under `key`, of
-/// whose four numbers number j % 4 decides. The CPU and the GPU drop the same elements.
+/// out[t, j] = x[t, j] / (1 - rate), or 0 with probability `rate` (Srivastava et al. 2014). The choice of
+/// zeros depends only on names[t], `key` and j. Philox4x32-7 of counter (names[t], j / 4) under `key` gives
+/// four numbers; number j % 4 decides. The CPU and the GPU drop the same elements.
 struct DropoutArgs {
   ConstMatrix x;                         ///< [tokens, cols] T
   const std::uint64_t* names = nullptr;  ///< [tokens], device

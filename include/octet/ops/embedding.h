@@ -4,7 +4,7 @@
 
 namespace octet::ops {
 
-/// out[t] = scale * table[ids[t]] (an id outside the table gives zeros; callers check ids before).
+/// out[t] = scale * table[ids[t]]. An id outside the table gives zeros; callers check ids before.
 struct EmbeddingArgs {
   const std::int32_t* ids = nullptr;  ///< [tokens]
   ConstMatrix table;                  ///< [vocabulary, hidden] T
@@ -13,7 +13,7 @@ struct EmbeddingArgs {
 };
 void embedding(Stream& stream, const EmbeddingArgs& args);
 
-/// d_table[id] += scale * Σ over tokens with that id, in token order; summed in fp32 and rounded once.
+/// d_table[id] += scale * Σ d_out over tokens with that id, in token order. Summed in fp32 and rounded once.
 struct EmbeddingBackwardArgs {
   const std::int32_t* ids = nullptr;
   ConstMatrix d_out;  ///< [tokens, hidden] T
@@ -25,12 +25,12 @@ struct EmbeddingBackwardArgs {
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);
 std::size_t embedding_backward_workspace(const Device& device, std::int64_t tokens, std::int64_t vocabulary);
 
-/// out[i] = x[rows[i]]: picks the rows that carry a label before the head.
+/// out[i] = x[rows[i]]: selects the rows with a label for the LM head.
 void gather_rows(Stream& stream, ConstMatrix x, const std::int32_t* rows, Matrix out);
-/// x = 0, then x[rows[i]] = in[i] (rows are distinct): its backward pass.
+/// Backward of gather_rows(): x = 0, then x[rows[i]] = in[i] (rows are distinct).
 void scatter_rows(Stream& stream, ConstMatrix in, const std::int32_t* rows, Matrix x);
 
-/// d_bias[c] += Σ_rows dy[r, c], rows in a fixed order.
+/// d_bias[c] += Σ_rows dy[r, c], with rows in a fixed order.
 void bias_backward(Stream& stream, ConstMatrix dy, float* d_bias);
 
 }  // namespace octet::ops

@@ -24,12 +24,12 @@ struct ExpertGemmArgs {
   std::int64_t count = 0;                ///< experts, at most kMostExperts
   const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to the rows of a
   Matrix d;                              ///< [rows, out], [rows, in] bf16, or [count * out, in] f32 or bf16
-  bool accumulate = false;               ///< of wgrad alone
+  bool accumulate = false;               ///< for wgrad only
 };
 
-/// Whether a device has a kernel for this: Hopper, for bf16 with in and out in multiples of 64. Looks at
-/// dtypes, sizes and boundaries alone. On a CPU one GEMM per expert is faster; it has one if
-/// OCTETRUN_GROUPED_GEMM=always (tests).
+/// True if a device has a kernel for this: Hopper, for bf16, if in and out are multiples of 64. Checks only
+/// dtypes, sizes and alignment. On a CPU, one GEMM per expert is faster. A CPU has it only if
+/// OCTETRUN_GROUPED_GEMM=always is set (for tests).
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args);
 
 /// Enqueues the products: on a GPU if has_expert_gemm() is true, on a CPU always.

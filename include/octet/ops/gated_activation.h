@@ -11,7 +11,7 @@ enum class Activation { silu, gelu_tanh };
 struct GatedActivationArgs {
   ConstMatrix gate_up;  ///< [rows, 2 * width] T
   Activation activation = Activation::silu;
-  Matrix out;  ///< [rows, width] T; data == nullptr: only the FP8 copy is wanted
+  Matrix out;  ///< [rows, width] T; null data: only the FP8 copy is wanted
   QuantizeInto quantize;
 };
 void gated_activation(Stream& stream, const GatedActivationArgs& args);
@@ -20,8 +20,7 @@ struct GatedActivationBackwardArgs {
   ConstMatrix gate_up;
   ConstMatrix d_out;  ///< [rows, width] T
   Activation activation = Activation::silu;
-  Matrix d_gate_up;  ///< [rows, 2 * width] T; may be gate_up itself; data == nullptr: only the FP8 copy is
-                     ///< wanted
+  Matrix d_gate_up;  ///< [rows, 2 * width] T; may be gate_up itself; null data: only the FP8 copy is wanted
   QuantizeInto quantize;
 };
 void gated_activation_backward(Stream& stream, const GatedActivationBackwardArgs& args);

@@ -6,7 +6,7 @@
 
 namespace octet::ops {
 
-/// The three products of a linear layer with weight W [out, in]:
+/// The three GEMMs of a linear layer with weight W [out, in]:
 ///   forward  D[a.rows, b.rows] = A · Bᵀ   (Y = X · Wᵀ)
 ///   dgrad    D[a.rows, b.cols] = A · B    (dX = dY · W)
 ///   wgrad    D[a.cols, b.cols] = Aᵀ · B   (dW = dYᵀ · X)
@@ -18,115 +18,120 @@ struct GemmArgs {
   Operand b;
   Matrix d;                 ///< f32 or bf16
   bool accumulate = false;  ///< D += instead of D =
-  float factor = 1.0f;      ///< the product is multiplied by it before anything is added; not of FP8 operands
-  /// Elements from one row of A, and of B, to the next, where it is a run of columns of a wider matrix; 0:
-  /// dense. Not of FP8.
+  float factor = 1.0f;      ///< multiplies the product before anything is added; must be 1 for FP8 operands
+  /// Elements between the starts of two rows of A, and of B, if the operand is a range of columns of a wider
+  /// matrix. 0: dense. FP8 operands are always dense.
   std::int64_t a_ld = 0;
   std::int64_t b_ld = 0;
-  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing
-  /// is added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made
-  /// afterwards; a GPU may round once.
+  /// Added to the product. It has the shape, dtype and ld of D, and must not overlap D. Not allowed with
+  /// `accumulate`. Null data: nothing is added. The CPU first rounds the product to the dtype of D, so D has
+  /// the bits of a separate addition. A GPU may round once.
   ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
-  /// Forward: B is a weight that no work enqueued before still writes, as in decoding. A GPU may then read it
-  /// before what is in front of this product has ended.
+  /// Forward: B is a weight, and no work enqueued earlier still writes it, as in decoding. A GPU may then
+  /// read B before earlier work on the stream has ended.
   bool b_stands = false;
-  /// The bits of D depend on shapes and values alone, on a CPU not on the number of threads. Forward, each
-  /// row of D is summed in an order that its own length and that of D's rows decide: whatever rows stand
-  /// beside it, and however many (on a GPU with f32 and bf16 operands; FP8 there takes any order). On a CPU D
-  /// is made in pieces, each by one thread; costs more than leaving it to the library.
+  /// The bits of D depend only on shapes and values, on a CPU not on the number of threads. In forward, the
+  /// summation order of a row of D depends only on the row lengths of A and D. It does not depend on the
+  /// other rows or on their number. On a GPU this holds for f32 and bf16 operands; FP8 operands may use any
+  /// order. On a CPU, D is computed in pieces, each by one thread, which is slower than the library.
   bool fixed_order = false;
-  /// FP8 with scales of whole tensors, multiplied as FP8 on a GPU: partial sums keep about 14 bits and do not
-  /// go to fp32, which is faster. Without effect elsewhere: the CPU sums in fp32, and of scales of blocks the
+  /// FP8 with one scale per tensor, multiplied as FP8 on a GPU: partial sums keep about 14 bits and are not
+  /// promoted to fp32, which is faster. Ignored otherwise: the CPU sums in fp32, and with block scales the
   /// library decides.
   bool fast_accumulation = false;
   Workspace workspace;  ///< at least gemm_workspace(args) bytes
 };
 
-/// How the operands of a product were multiplied.
+/// How the operands of a GEMM were multiplied.
 enum class GemmWay : std::uint8_t {
-  none,      ///< not at all: D or the inner dimension is empty, or the device is dry
+  none,      ///< no multiplication: D or the inner dimension is empty, or the device is dry
   f32,       ///< fp32 operands
   bf16,      ///< bf16 operands
-  fp8,       ///< FP8 operands as they lie, by the GPU's units for FP8
-  filled,    ///< the same units, from copies: zeros fill up the inner dimension, or they lie on a boundary
-  decoded,   ///< FP8 operands of a GPU, decoded into bf16 (exact) and multiplied as bf16, more slowly
-  emulated,  ///< FP8 operands on a CPU, which multiplies their values exactly as bf16 or fp32
+  fp8,       ///< FP8 operands, read in place by the FP8 units of the GPU
+  filled,    ///< FP8 units, reading copies that pad the inner dimension with zeros or align the data
+  decoded,   ///< FP8 operands of a GPU, decoded to bf16 (exact) and multiplied as bf16, which is slower
+  emulated,  ///< FP8 operands on a CPU, multiplied exactly as bf16 or fp32 values
 };
 
-/// What kept FP8 operands of a GPU from being multiplied as they lie; the first of several.
+/// The first reason why a GPU did not multiply FP8 operands in place.
 enum class GemmReason : std::uint8_t {
   none,
-  no_transposed_copy,  ///< the copy whose rows hold the inner dimension is missing
-  rows,                ///< with scales of blocks: the rows of D are no multiple of 4
-  columns,             ///< the columns of D are no multiple of 16
+  no_transposed_copy,  ///< the copy with the inner dimension along its rows is missing
+  rows,                ///< with block scales: the number of rows of D is no multiple of 4
+  columns,             ///< the number of columns of D is no multiple of 16
   inner,               ///< the inner dimension is no multiple of 16
-  leading_dimension,   ///< the rows of D are not 16 bytes, or a multiple of that, apart
-  boundary,            ///< an operand or D does not begin on a 16-byte boundary
-  scale_boundary,      ///< with scales of blocks: they do not begin on a 16-byte boundary
-  refused,             ///< the library has nothing that multiplies these shapes and scales
+  leading_dimension,   ///< the row pitch of D is no multiple of 16 bytes
+  boundary,            ///< an operand or D is not aligned to 16 bytes
+  scale_boundary,      ///< with block scales: the scales are not aligned to 16 bytes
+  refused,             ///< the library has no kernel for these shapes and scales
 };
 
-/// What became of a product. The host knows it when the product is enqueued.
+/// The outcome of a GEMM. The host gets it when the GEMM is enqueued.
 struct GemmOutcome {
   GemmWay way = GemmWay::none;
   GemmReason reason = GemmReason::none;
-  DType a = DType::f32, b = DType::f32;  ///< of the values that were multiplied: bf16 where FP8 was decoded
-  std::int64_t calls = 0;                ///< products of the library; several where copies are made in pieces
+  DType a = DType::f32, b = DType::f32;  ///< dtypes of the multiplied values: bf16 if FP8 was decoded
+  std::int64_t calls = 0;                ///< library calls; more than one if copies are made in pieces
   bool operator==(const GemmOutcome&) const = default;
 };
 
-/// FP8 operands that were multiplied as FP8, or on a CPU by their exact values.
+/// True if FP8 operands were multiplied as FP8, or on a CPU by their exact values.
 constexpr bool multiplies_fp8(GemmWay way) {
   return way == GemmWay::fp8 || way == GemmWay::filled || way == GemmWay::emulated;
 }
-/// "fp8", "decoded", ...
+/// Returns a name such as "fp8" or "decoded".
 const char* name_of(GemmWay way);
-/// "the columns of the result are no multiple of 16"; empty for none.
+/// Returns a text such as "the columns of the result are no multiple of 16"; empty for GemmReason::none.
 const char* text_of(GemmReason reason);
 
-/// Enqueues a product and says what becomes of it. Operands are both f32, both bf16, or both FP8 (at most one
-/// E5M2); sums in fp32 (see fast_accumulation); FP8 values are multiplied exactly and the sum is scaled by
-/// both scale_inv. With scales of blocks (A by rows, B by squares; in wgrad both by rows) each term is scaled
-/// by those of its values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. With scales
-/// of whole rows, E4M3 of both and forward alone, the sum is scaled by those of its row of A and its row of
-/// B; nothing is accumulated. An inner dimension of zero gives zeros (or leaves D when accumulating). On a
-/// GPU f32 operands give an f32 D, and a bf16 D may be rounded twice where something is added to it: the
-/// product first, then the sum.
+/// Enqueues a GEMM and returns its outcome. Operands are both f32, both bf16, or both FP8 (at most one E5M2).
+/// Sums are in fp32 (see fast_accumulation).
+///
+/// FP8 values are multiplied exactly, and the sum is multiplied by both scale_inv. With block scales (A by
+/// rows, B by squares; in wgrad both by rows) each term is multiplied by the scales of its two values. wgrad
+/// then reads the transposed copies, and on a GPU dgrad reads the transposed copy of B. With scales of whole
+/// rows, both operands are E4M3, only forward is allowed, and nothing is accumulated. The sum is then
+/// multiplied by the scale of its row of A and the scale of its row of B.
+///
+/// An inner dimension of zero gives zeros, or leaves D unchanged when accumulating. On a GPU, f32 operands
+/// require an f32 D. A bf16 D with an addition may be rounded twice on a GPU: first the product, then the
+/// sum.
 GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 
-/// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.
+/// Returns the bytes of scratch that gemm needs for these shapes and dtypes on this device.
 std::size_t gemm_workspace(const Device& device, const GemmArgs& args);
 
-/// True when FP8 products of this device need the transposed copies of operands.
+/// True if FP8 GEMMs of this device need the transposed copies of operands.
 bool gemm_needs_transposed_fp8(const Device& device);
 
-/// What gemm would say, but for a refusal by the library, on this device or on the one that a dry device
-/// stands for; nothing is enqueued. An operand without any data counts as having all copies, and it, D and
-/// scales without data as lying on boundaries: shapes alone decide, as in a plan.
+/// Returns the outcome that gemm would return, except for a refusal by the library, and enqueues nothing. A
+/// dry device answers for the device that it represents. An operand without data counts as having all copies.
+/// Operands, D and scales without data count as aligned. So shapes alone decide, as in a plan.
 GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args);
 
-/// Why this device multiplies no FP8 operands; empty where it does, as every CPU, by decoding them. Without a
-/// full stop.
+/// Returns the reason why this device has no FP8 GEMM, without a full stop. Empty if it has one. Every CPU
+/// has one, because it decodes FP8.
 std::string why_no_fp8_gemm(const Device& device);
 
-/// What the number of tokens of a micro-batch should be a multiple of: where it is not, FP8 products that sum
-/// over tokens copy their operands first. On a GPU 16, or 128 with scales of blocks; 1 where any number is as
-/// good.
+/// Returns the preferred divisor of the number of tokens of a micro-batch. For other numbers, FP8 GEMMs that
+/// sum over tokens first copy their operands. On a GPU it is 16, or 128 with block scales. It is 1 if any
+/// number is equally good.
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
 
-/// What decides which algorithms are fastest on a GPU, in words: its name, its multiprocessors, the version
-/// of the library. Loads the library. Empty on devices where nothing is chosen.
+/// Returns a text that identifies everything that determines the fastest algorithms on a GPU: its name, its
+/// number of multiprocessors, and the library version. Loads the library. Empty on devices without a choice
+/// of algorithms.
 std::string gemm_machine(const Device& device);
-/// The algorithms that this process has chosen for the device, or checked, so far: text for
-/// learn_autotuned_gemms() of another process whose gemm_machine() says the same. Empty where nothing is
-/// chosen.
+/// Returns the algorithms that this process has chosen or checked for the device. The text is input for
+/// learn_autotuned_gemms() in another process with the same gemm_machine(). Empty if nothing is chosen.
 std::string autotuned_gemms(const Device& device);
-/// From now on products of the device use these as if they had been chosen here. Throws Error for other text.
+/// Makes later GEMMs of the device use these algorithms as if this process had chosen them. Throws Error if
+/// the text is invalid.
 void learn_autotuned_gemms(const Device& device, const std::string& text);
-/// Whether algorithms are timed for products that none is known for, as at first. Otherwise they are
-/// multiplied as the most similar number of tokens was found to be fastest, else as the library prefers:
-/// choosing takes up to seconds, in which other ranks would wait. Without effect where nothing is chosen.
+/// Sets whether algorithms are timed for GEMMs without a known choice (the default). If not, a GEMM uses the
+/// algorithm of the most similar number of tokens, or else the preference of the library. Timing takes up to
+/// seconds, while other ranks would wait. No effect on devices without a choice of algorithms.
 void set_gemm_choosing(const Device& device, bool choosing);
 
 }  // namespace octet::ops

@@ -1,5 +1,5 @@
-// The products of a mixture's experts with few tokens each, as one kernel: which rows belong to which expert
-// is known on the device alone, so that no host waits for it.
+// The GEMMs of the experts of a mixture with few tokens each, as one kernel. The kernel reads the number of
+// rows of each expert from device memory, so the host does not wait for it.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,31 @@
 
 namespace octet::ops {
 
-/// For every expert e and row r of begins[e] <= r < begins[e + 1]: d[r] = x[source[r]] · weight_eᵀ, summed in
-/// fp32 (on a GPU in E4M3 with about 14 bits of each 128 values) and rounded once. Gated: the weight of an
-/// expert is gate, then up, and d[r] = activation(gate) * up of what both give, rounded before.
+/// For each expert e and row r with begins[e] <= r < begins[e + 1]: d[r] = x[source[r]] · weight_eᵀ, summed
+/// in fp32 and rounded once. On a GPU in E4M3, sums of 128 values keep about 14 bits. Gated: the weight of an
+/// expert is gate, then up. Both products are rounded, and d[r] = activation(gate) * up.
 struct GroupedGemmArgs {
   Operand weight;          ///< [experts * out, in], dense: bf16, or E4M3 with scales of whole rows
-  std::int64_t count = 0;  ///< experts
-  Operand x;               ///< [tokens, in] of the weight's kind
-  const std::int32_t* source = nullptr;  ///< [rows]: rows of x; null: row r itself
-  const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to the rows of d
+  std::int64_t count = 0;  ///< number of experts
+  Operand x;               ///< [tokens, in] of the same format as the weight
+  const std::int32_t* source = nullptr;  ///< [rows]: row of x for each row of d; null: row r
+  const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to the number of rows of d
   bool gated = false;
   Activation activation = Activation::silu;
-  Matrix d;  ///< [rows, out], or of gated [rows, out / 2], bf16; apart from x
+  Matrix d;  ///< [rows, out], if gated [rows, out / 2], bf16; does not overlap x
 };
 
-/// Whether grouped_gemm has a kernel for this: a GPU, and on other ones than Hopper's so few rows that their
-/// products are bound by the bytes of the weights. Looks at dtypes, sizes and boundaries alone. A CPU has one
-/// only where the environment says OCTETRUN_GROUPED_GEMM=always (tests: it has no gain of it).
+/// True if grouped_gemm has a kernel for this on a GPU. GPUs other than Hopper need so few rows that memory
+/// traffic of the weights determines the time. Checks only dtypes, sizes and alignment. A CPU has one only if
+/// OCTETRUN_GROUPED_GEMM=always is set (for tests; a CPU gains nothing).
 bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args);
 
-/// Whether x is better gathered before, so that `source` is null: a kernel for many rows wants it. Looks at
-/// sizes alone. On a CPU from four rows an expert on average, so that tests have both ways.
+/// True if x should be gathered before, with a null `source`: the kernel for many rows requires it. Checks
+/// only sizes. On a CPU it is true from four rows per expert on average, so that tests cover both cases.
 bool wants_rows_in_order(const Device& device, const GroupedGemmArgs& args);
 
-/// Enqueues the products: on a GPU what has_grouped_gemm() has said yes to. A CPU multiplies anything,
-/// slowly: its GEMMs, one for each expert, are faster.
+/// Enqueues the GEMMs. On a GPU, requires has_grouped_gemm(). A CPU accepts all arguments, but one gemm() per
+/// expert is faster.
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
 
 }  // namespace octet::ops

@@ -4,45 +4,44 @@
 
 namespace octet::ops {
 
-/// A logit and the token that it belongs to.
+/// A logit and its token.
 struct ListedLogit {
   float logit = 0;
   std::int32_t id = 0;
 };
 
-/// What a row of logits is, besides those of its logits that are listed.
+/// Facts about a row of logits, in addition to its listed logits.
 struct RowOfLogits {
-  double normalizer = 0;    ///< log of the sum of exponentials of the row, in double; 0 where not wanted
-  double sum = 0;           ///< of exp(x / temperature - highest / temperature) over the row, in double;
-                            ///< 0 where not wanted
+  double normalizer = 0;    ///< log of the sum of exponentials of the row, in double; 0 if not wanted
+  double sum = 0;           ///< Σ exp(x / temperature - highest / temperature), in double; 0 if not wanted
   float highest = 0;        ///< the largest logit; a NaN counts as the largest
-  float bound = 0;          ///< the largest logit that is not listed; -inf where there is none
-  std::int32_t best = 0;    ///< place of the largest, the lowest of several
-  std::int32_t count = 0;   ///< logits that are listed
-  std::int32_t drawn = -1;  ///< the token that is drawn from the whole row; -1: none was wanted
-  float drawn_logit = 0;    ///< its logit; 0: none was wanted
+  float bound = 0;          ///< the largest logit that is not listed; -inf if all are listed
+  std::int32_t best = 0;    ///< index of the largest logit; the lowest index of equal ones
+  std::int32_t count = 0;   ///< number of listed logits
+  std::int32_t drawn = -1;  ///< the token that is drawn from the whole row; -1 if not wanted
+  float drawn_logit = 0;    ///< logit of `drawn`; 0 if not wanted
 };
 
-/// Of each row the largest logits. They are counted by their distance from the largest one, in steps of 1/32
-/// up to the 2048th step, which has all that lies further. Listed are whole steps from the first on, as many
-/// as there is room for: none where the first has too many. So what is listed is above all that is not, and
-/// of logits that are alike all are listed or none. -inf is never listed. Of a row whose largest logit is no
-/// finite number nothing is listed, summed or drawn, and `bound` is that logit.
+/// Lists the largest logits of each row. Logits are grouped by their distance from the largest logit, in
+/// steps of 1/32. The 2048th step holds all larger distances. Whole steps are listed, from the first step on,
+/// as many as fit. If the first step does not fit, nothing is listed. So each listed logit is above each
+/// unlisted logit, and equal logits are either all listed or all unlisted. -inf is never listed. If the
+/// largest logit of a row is not finite, nothing is listed, summed or drawn, and `bound` is that logit.
 ///
-/// Sums are in double, on a CPU in the order of the vocabulary, on a GPU in another one that depends on the
-/// size of the vocabulary alone. normalizer: the bits of best_tokens.
+/// Sums are in double. A CPU sums in the order of the vocabulary. The order on a GPU depends only on the size
+/// of the vocabulary. `normalizer` has the same bits as from best_tokens.
 ///
-/// A draw takes the first token, in the order of the vocabulary, at which draw - (sum of probabilities up to
-/// it) is below 0, the probabilities being those of the logits over the temperature; where roundings leave a
-/// little, the most probable one.
+/// Probabilities are computed from logits / temperature. A draw takes the first token, in the order of the
+/// vocabulary, at which draw - (sum of probabilities up to this token) is below 0. If rounding leaves no such
+/// token, it takes the most probable token.
 struct ListedLogitsArgs {
-  ConstMatrix logits;                    ///< [rows, vocabulary] f32, at least one column
-  bool normalizers = false;              ///< whether normalizers are wanted
+  ConstMatrix logits;        ///< [rows], device: temperature for `sum`; 0 or less: `sum` is not wanted
+  bool normalizers = false;  ///< whether normalizers are wanted
   const double* temperatures = nullptr;  ///< [rows], device: of `sum`; 0 or less: it is not wanted
-  const double* draws = nullptr;  ///< [rows], device: in [0, 1); below 0: none is wanted. Only with `sum`
-  std::int64_t most = 0;          ///< logits of a row that there is room for, 1 or more
+  const double* draws = nullptr;  ///< [rows], device: in [0, 1); below 0: no draw is wanted. Only with `sum`
+  std::int64_t most = 0;          ///< capacity of the list of a row, 1 or more
   RowOfLogits* rows = nullptr;    ///< [rows]
-  ListedLogit* listed = nullptr;  ///< [rows, most], by ascending id; what is behind `count` stays as it was
+  ListedLogit* listed = nullptr;  ///< [rows, most], by ascending id; entries from `count` on are unchanged
 };
 void listed_logits(Stream& stream, const ListedLogitsArgs& args);
 

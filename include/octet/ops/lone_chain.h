@@ -1,6 +1,6 @@
-// Several GEMMs of one token, each of what the one in front of it made, as one kernel. Between kernels the
-// memory of a GPU is idle while the last blocks of one end and those of the next find their token; a kernel
-// that knows what comes next asks for its weights meanwhile.
+// Several GEMMs of one token as one kernel. Each GEMM reads the output of the previous GEMM. Between separate
+// kernels, GPU memory is idle while the last blocks of one kernel end and the blocks of the next wait for
+// their token. A kernel of all GEMMs loads the next weights in this time.
 #pragma once
 
 #include <span>
@@ -9,19 +9,19 @@
 
 namespace octet::ops {
 
-/// The most GEMMs of a chain: attention's output, gate and up, down, and the next block's queries, keys and
-/// values.
+/// The maximum number of GEMMs of a chain: attention output, gate and up, down, and the queries, keys and
+/// values of the next block.
 inline constexpr std::size_t kLoneChain = 4;
 
-/// Whether lone_chain takes these: more than one that has_lone_gemm() says yes to, each of which reads as x
-/// what the one in front of it writes. On a GPU of the Hopper generation with weights in E4M3, one token,
-/// shapes that fill its tiles, and queries, keys and values at the end only. A CPU does where it has lone
-/// GEMMs.
+/// True if lone_chain supports these GEMMs. It needs at least two GEMMs, each supported by has_lone_gemm(),
+/// and each reads as x the y of the previous one. A GPU must be of the Hopper generation, with weights in
+/// E4M3, one token, and shapes that are multiples of its tiles. Only the last GEMM may be `rotated`. A CPU
+/// supports a chain if it has lone GEMMs.
 bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms);
 
-/// Enqueues what has_lone_chain() has said yes to. Each may write over what those in front of it read. On a
-/// CPU the bits are those of lone_gemm() one after the other; on a GPU sums have another order, and the
-/// tensor cores keep about 14 bits of what 32 products add up to, fp32 all bits of what these make together.
+/// Enqueues the chain. Requires has_lone_chain(). Each GEMM may overwrite inputs of earlier GEMMs. On a CPU,
+/// the bits are equal to consecutive calls of lone_gemm(). On a GPU, the order of sums differs. Tensor cores
+/// keep about 14 bits of a sum of 32 products; sums of these are in full fp32.
 void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms);
 
 }  // namespace octet::ops

@@ -1,5 +1,5 @@
-// A GEMM of very few tokens together with the small ops in front of it and behind it, as one kernel. With so
-// few tokens the weight's bytes are all that counts, and a chain of small kernels would cost as much again.
+// A GEMM of very few tokens, fused with the small ops before and after it into one kernel. With so few
+// tokens, the bytes of the weight determine the time, and a chain of small kernels would double it.
 #pragma once
 
 #include "octet/ops/gated_activation.h"
@@ -7,16 +7,17 @@
 
 namespace octet::ops {
 
-/// The most tokens of such a GEMM.
+/// The maximum number of tokens of lone_gemm.
 inline constexpr std::int64_t kLoneTokens = 4;
 
-/// y = f(norm(x) · Wᵀ + bias), then what `end` says.
+/// y = f(norm(x) · Wᵀ + bias), with f selected by `end`.
 struct LoneGemmArgs {
-  /// [out, in], dense: bf16, or E4M3 with scales of whole rows; then x becomes E4M3 as well, with a scale for
-  /// each token.
+  /// [out, in], dense: bf16, or E4M3 with scales of whole rows. With E4M3, x is also converted to E4M3, with
+  /// one scale per token.
   Operand weight;
   ConstMatrix x;  ///< [tokens, in] bf16
-  /// In front: the root-mean-square norm of RmsNormArgs, whose result is rounded to bf16. No weight: none.
+  /// Optional norm of x before the GEMM: the root-mean-square norm of RmsNormArgs, rounded to bf16. Null: no
+  /// norm.
   const float* norm_weight = nullptr;  ///< [in] f32
   float eps = 0.0f;
   bool one_plus_weight = false;
@@ -27,22 +28,22 @@ struct LoneGemmArgs {
     rotated  ///< queries, keys and values (RopeArgs)
   };
   End end = End::plain;
-  Activation activation = Activation::silu;  ///< gated
-  Heads heads;                               ///< rotated, with what RopeArgs has of the same names
+  Activation activation = Activation::silu;  ///< for `gated`
+  Heads heads;  ///< for `rotated`; this field and the next three are like in RopeArgs
   const std::int32_t* positions = nullptr;
   const float* cosine = nullptr;
   const float* sine = nullptr;
-  ConstMatrix addend;  ///< plain: [tokens, out] bf16 that is added to the rounded product; no data: none
-  Matrix y;            ///< [tokens, out], or of gated [tokens, out / 2], bf16; apart from x and the addend
+  ConstMatrix addend;  ///< for `plain`: [tokens, out] bf16, added to the rounded product; no data: none
+  Matrix y;            ///< [tokens, out], for `gated` [tokens, out / 2], bf16; overlaps neither x nor addend
 };
 
-/// Whether lone_gemm takes this: a GPU and shapes that its kernel is made for. A CPU does only where the
-/// environment says OCTETRUN_LONE_GEMM=always (tests: it has no gain of it).
+/// True if lone_gemm supports these arguments: on a GPU, if its kernel supports the shapes. On a CPU, only if
+/// OCTETRUN_LONE_GEMM=always is set (for tests; a CPU gains nothing).
 bool has_lone_gemm(const Device& device, const LoneGemmArgs& args);
 
-/// Enqueues what has_lone_gemm() has said yes to. The bits are those of rms_norm, block_quantize, gemm, rope,
-/// gated_activation one after the other where gemm has a kernel of the same sums: on a CPU, and on a GPU with
-/// E4M3; with bf16 a GPU sums in another order than the library.
+/// Enqueues the GEMM. Requires has_lone_gemm(). The bits are equal to calls of rms_norm, block_quantize,
+/// gemm, rope and gated_activation one after the other if gemm has a kernel with the same sums. This is the
+/// case on a CPU, and on a GPU with E4M3. With bf16, a GPU sums in another order than the library.
 void lone_gemm(Stream& stream, const LoneGemmArgs& args);
 
 }  // namespace octet::ops

@@ -4,36 +4,35 @@
 
 namespace octet::ops {
 
-/// The largest head that normed_rope takes.
+/// The largest head dimension that normed_rope supports.
 inline constexpr std::int64_t kMaxNormedHeadDim = 4096;
 
-/// Norm of queries and keys and rotary embedding in one pass, in place on the query and key heads of a fused
-/// [tokens, qkv_width] matrix (values stay as they are): each head x becomes R(x * rstd * w) with
-/// rstd = 1 / sqrt(mean(x²) + eps) over the head's own dimensions (Henry et al. 2020, arXiv:2010.04245, with
-/// the norm of rms_norm.h) and R the rotation of rope.h. All query heads share one weight, all key heads
-/// another. Rounded to T once, after the rotation.
+/// Norm of queries and keys, then rotary embedding, in one pass. Works in place on the query and key heads of
+/// a fused [tokens, qkv_width] matrix; values are unchanged. Each head x becomes R(x * rstd * w) with rstd =
+/// 1 / sqrt(mean(x²) + eps) over the dimensions of the head (Henry et al. 2020, arXiv:2010.04245, with the
+/// norm of rms_norm.h). R is the rotation of rope.h. All query heads share one weight, and all key heads
+/// share another. The result is rounded to T once, after the rotation.
 struct NormedRopeArgs {
   Matrix qkv;                       ///< [tokens, heads.qkv_width()] T, in and out
   Heads heads;                      ///< head_dim even, at most kMaxNormedHeadDim
   const float* q_weight = nullptr;  ///< [head_dim] f32
   const float* k_weight = nullptr;  ///< [head_dim] f32
   float eps = 1e-6f;
-  bool one_plus_weight = false;             ///< multiply by 1 + w, as Gemma has it
+  bool one_plus_weight = false;             ///< multiply by 1 + w, as in Gemma
   const std::int32_t* positions = nullptr;  ///< [tokens], each below the tables' length
   const float* cosine = nullptr;            ///< tables of rope_table
   const float* sine = nullptr;
-  Matrix raw;             ///< [tokens, (q_heads + kv_heads) * head_dim] T: the heads as they came; data ==
-                          ///< nullptr: not kept
+  Matrix raw;  ///< [tokens, (q_heads + kv_heads) * head_dim] T: the input heads; null data: not kept
   float* rstd = nullptr;  ///< [tokens, q_heads + kv_heads] f32; null: not kept
 };
 void normed_rope(Stream& stream, const NormedRopeArgs& args);
 
-/// d_qkv turns from the gradient of what normed_rope made into that of what it was given; the weights'
-/// gradients are added to, tokens summed in a fixed order.
+/// Replaces the gradient of the output of normed_rope in d_qkv by the gradient of its input. Adds to the
+/// gradients of the weights, with tokens summed in a fixed order.
 struct NormedRopeBackwardArgs {
   Matrix d_qkv;                 ///< [tokens, heads.qkv_width()] T, in and out
-  ConstMatrix raw;              ///< of forward
-  const float* rstd = nullptr;  ///< of forward
+  ConstMatrix raw;              ///< from forward
+  const float* rstd = nullptr;  ///< from forward
   Heads heads;
   const float* q_weight = nullptr;
   const float* k_weight = nullptr;

@@ -4,14 +4,14 @@
 
 namespace octet::ops {
 
-/// *amax = max(*amax, max |x|); NaN in x makes it NaN. `skip` (device; null: never): nothing happens where it
-/// holds something else than 0, as in a step that changes nothing.
+/// *amax = max(*amax, max |x|). A NaN in x makes it NaN. Does nothing if `skip` (device; may be null) holds a
+/// non-zero value, as in a step that changes nothing.
 void amax(Stream& stream, ConstMatrix x, float* amax, const std::int32_t* skip = nullptr);
 
-/// Writes the FP8 copies of x (f32 or bf16) that `into` asks for, and raises its amax.
+/// Writes the FP8 copies of x (f32 or bf16) that `into` requests, and raises its amax.
 void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into);
 
-/// to[c, r] = from[r, c], of bytes: the second layout of an FP8 matrix that came without it.
+/// to[c, r] = from[r, c] of bytes: computes the missing second layout of an FP8 matrix.
 struct TransposeArgs {
   const std::uint8_t* from = nullptr;  ///< [rows, cols], dense
   std::int64_t rows = 0;
@@ -20,8 +20,8 @@ struct TransposeArgs {
 };
 void transpose(Stream& stream, const TransposeArgs& args);
 
-/// scale[i] = fp8_max(format[i]) / amax[i], scale_inv[i] = 1 / scale[i], for current scaling: an amax of
-/// zero, infinity or NaN gives scale 1, an infinite quotient FLT_MAX (TransformerEngine's recipe_common).
+/// Current scaling: scale[i] = fp8_max(format[i]) / amax[i], scale_inv[i] = 1 / scale[i]. If amax is zero,
+/// infinity or NaN, the scale is 1. An infinite quotient becomes FLT_MAX (TransformerEngine's recipe_common).
 struct CurrentScaleArgs {
   const float* amax = nullptr;            ///< [count]
   const std::uint8_t* formats = nullptr;  ///< [count] DType values, device
@@ -32,20 +32,20 @@ struct CurrentScaleArgs {
 };
 void current_scale(Stream& stream, const CurrentScaleArgs& args);
 
-/// Delayed scaling (TransformerEngine's delayed_scaling.cu): where amax[i] is not 0, the history rolls and
-/// takes it in; scale = fp8_max * 2^-margin / max(history) (or / the latest); an amax of 0 or infinity or NaN
-/// leaves the scale as it was. amax[i] is reset to 0. scale_inv[i] becomes 1 / scale[i], and is not written
-/// where it is that already.
+/// Delayed scaling (TransformerEngine's delayed_scaling.cu). If amax[i] is not 0, it is appended to the
+/// history and the oldest entry is dropped. Then scale = fp8_max * 2^-margin / max(history), or / the latest
+/// entry. If that amax is 0, infinity or NaN, the scale is unchanged. amax[i] is reset to 0. scale_inv[i]
+/// becomes 1 / scale[i]; it is not written if it already has this value.
 struct DelayedScaleArgs {
   float* amax = nullptr;  ///< [count], in and out
-  /// [length, count], rows `stride` apart: row 0 the oldest, row length - 1 the latest.
+  /// [length, count], with rows `stride` apart. Row 0 is the oldest, row length - 1 the latest.
   float* history = nullptr;
   const std::uint8_t* formats = nullptr;
   float* scale = nullptr;
   float* scale_inv = nullptr;  ///< `inverse_stride` apart
   std::int64_t count = 0;
   std::int64_t inverse_stride = 1;
-  std::int64_t stride = 0;  ///< of the history; at least count
+  std::int64_t stride = 0;  ///< row pitch of the history; at least count
   std::int64_t length = 0;
   int margin = 0;
   bool most_recent = false;

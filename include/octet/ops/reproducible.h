@@ -1,14 +1,14 @@
-// Kernels that may give other bits in every run, and those that do not. Which of them run is said by the
-// stream on which they are enqueued (Stream::reproducible), so that two of one process may differ.
+// Some kernels give different bits in every run. The stream decides whether such kernels run on it
+// (Stream::reproducible), so two streams of a process may differ.
 //
-// Attention's backward pass on a GPU adds the gradients of queries in the order in which blocks finish. On a
-// reproducible stream cuDNN sums them in a fixed order, in portions of a micro-batch, and much slower kernels
-// of our own serve those with a document too long for the workspace.
+// Attention backward on a GPU adds the gradients of queries in the order in which blocks finish. On a
+// reproducible stream, cuDNN sums them in a fixed order, in portions of a micro-batch. If a document is too
+// long for the workspace, much slower kernels of this project run instead.
 //
-// Products on a GPU choose among the library's algorithms by timing them, once per shape, when enqueued
-// outside a graph's capture. Choices are kept for later runs in the user's cache; numbers of tokens up to the
-// same power of two share one, until a number has come very often in a row. On a reproducible stream it is
-// the library's first choice for the exact shape.
+// GEMMs on a GPU choose among the algorithms of the library by timing. Each shape is timed once, when a GEMM
+// is enqueued outside of graph capture. Choices are stored in the user's cache for later runs. Numbers of
+// tokens up to the same power of two share a choice, until a number has occurred very often in a row. A
+// reproducible stream uses the first choice of the library for the exact shape.
 //
 // The CPU's kernels give the same bits in every run on any stream.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace octet::ops {
 
-/// Whether kernels on this device give the same bits in every run without being told to: the CPU's do, a
-/// GPU's fastest do not.
+/// True if kernels on this device give the same bits in every run by default. This holds for the CPU, but not
+/// for the fastest kernels of a GPU.
 bool reproducible_by_default(const Device& device);
 
 }  // namespace octet::ops

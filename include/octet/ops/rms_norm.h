@@ -12,12 +12,12 @@ struct RmsNormArgs {
   Matrix sum;            ///< [rows, hidden] T: x; may be `residual` itself; data == nullptr: not kept
   const float* weight = nullptr;  ///< [hidden] f32
   float eps = 1e-5f;
-  bool one_plus_weight = false;  ///< y = x * rstd * (1 + w), as Gemma has it
+  bool one_plus_weight = false;  ///< y = x * rstd * (1 + w), as in Gemma
   Matrix out;                    ///< [rows, hidden] T: y; data == nullptr: only the FP8 copy is wanted
   float* rstd = nullptr;         ///< [rows] f32
   QuantizeInto quantize;         ///< optional FP8 copy of y
 };
-/// x is rounded to T before its norm is taken, so that backward sees what forward saw.
+/// x is rounded to T before its norm is computed, so backward and forward read the same x.
 void rms_norm(Stream& stream, const RmsNormArgs& args);
 
 /// d_residual += d/dx of the norm; d_weight += Σ_rows dy * x * rstd (rows summed in a fixed order).

@@ -4,8 +4,9 @@
 
 namespace octet::ops {
 
-/// Fills cosine and sine tables [positions, head_dim / 2] f32: angle = position * inv_freq[i] (computed in
-/// fp32 as Hugging Face does), both times `factor` (YaRN's attention factor; 1 otherwise).
+/// Fills the cosine and sine tables [positions, head_dim / 2] f32. angle = position * inv_freq[i] is computed
+/// in fp32, like in Hugging Face. Both tables are multiplied by `factor` (YaRN's attention factor; 1
+/// otherwise).
 struct RopeTableArgs {
   const float* inv_freq = nullptr;  ///< [head_dim / 2] f32, device
   float factor = 1.0f;
@@ -17,8 +18,8 @@ struct RopeTableArgs {
 void rope_table(Stream& stream, const RopeTableArgs& args);
 
 /// Rotary embedding (Su et al. 2021, arXiv:2104.09864) in the rotate-half layout, in place on the query and
-/// key heads of a fused [tokens, qkv_width] matrix: (a, b) -> (a cos - b sin, b cos + a sin) with a = x[i],
-/// b = x[i + head_dim / 2]. `inverse` rotates back: that is the backward pass.
+/// key heads of a fused [tokens, qkv_width] matrix. (a, b) -> (a cos - b sin, b cos + a sin) with a = x[i], b
+/// = x[i + head_dim / 2]. `inverse` rotates back, which is the backward pass.
 struct RopeArgs {
   Matrix qkv;  ///< [tokens, heads.qkv_width()] T
   Heads heads;
@@ -27,7 +28,7 @@ struct RopeArgs {
   const float* sine = nullptr;
   bool inverse = false;
   QuantizeInto quantize;    ///< optional FP8 copy of the whole matrix (backward)
-  bool keep_values = true;  ///< false: only the FP8 copy is wanted, what qkv holds afterwards is undefined
+  bool keep_values = true;  ///< false: only the FP8 copy is wanted; qkv is undefined afterwards
 };
 void rope(Stream& stream, const RopeArgs& args);
 

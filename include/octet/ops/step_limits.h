@@ -6,7 +6,8 @@
 
 namespace octet::ops {
 
-/// What a step may show at most to be used; infinity: anything finite.
+/// Limits of the loss and the gradient norm of a step. The update of a step above a limit is skipped.
+/// Infinity: any finite value is accepted.
 struct StepLimits {
   double loss = std::numeric_limits<double>::infinity();       ///< mean over the label tokens
   double grad_norm = std::numeric_limits<double>::infinity();  ///< before clipping
@@ -16,8 +17,8 @@ struct StepLimits {
   }
 };
 
-/// Behind finish_norm: sets `skip`, and grad_scale to 0, where the mean loss or the norm is above its limit.
-/// The sums of losses are added up in order, so that the host, which does the same, finds the same bits.
+/// Runs after finish_norm. If the mean loss or the norm is above its limit, sets `skip` to 1 and grad_scale
+/// to 0. The sums of losses are added in order, like on the host, so that both get the same bits.
 struct LimitStepArgs {
   StepLimits limits;
   const double* loss_sums = nullptr;  ///< device, [losses]
