@@ -235,7 +235,7 @@ TEST_F(CheckHosts, PathsOfAConfigurationAreLookedForOnEachHost) {
   spill(folder_ / "d.yaml", "model_name_or_path: ./none\n");
   const Outcome none = check("one\n", "-n -c d.yaml");
   EXPECT_EQ(none.code, 64) << none.both();
-  EXPECT_NE(none.err.find("names what is not here"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("names a path that does not exist"), std::string::npos) << none.err;
 }
 
 TEST_F(CheckHosts, GpusOfAmdAreNamedAsWhatIsNotUsed) {
