@@ -1,14 +1,14 @@
-// A chain of GEMMs of one token as one kernel (lone_chain.h), of a block on each multiprocessor. The runs of
-// the inner dimension of all tiles of a GEMM, one tile behind the other, are dealt evenly to the blocks
-// ("Stream-K", Osama et al., arXiv:2301.03598). One thread of a block asks for the weights of one GEMM after
-// the other, as far ahead as a ring in shared memory holds; it waits for nothing but room. The others
-// multiply, and between two GEMMs wait for the token, which all blocks have made a part of: meanwhile the
-// ring fills.
+// A chain of GEMMs of one token as one kernel (lone_chain.h), with one block per multiprocessor. The tiles of
+// a GEMM are cut into runs of the inner dimension. The runs of all tiles are numbered tile by tile and split
+// evenly among the blocks ("Stream-K", Osama et al., arXiv:2301.03598). One thread of a block loads the
+// weights of all GEMMs in order, as far ahead as a ring buffer in shared memory permits. It waits only for
+// free space. The other threads multiply. Between two GEMMs they wait for the token, which all blocks compute
+// together. Meanwhile the ring fills.
 //
-// Blocks hand each other values word by word in memory where all bits set say that nothing is there yet: no
-// fence, no mark behind them, no barrier of all blocks. Who has read a partial sum takes it back itself.
-// Words of a token are taken back when the token of the next GEMM is there, since then all blocks have read
-// them; those of the chain's last token by the next chain, which has another place for its own.
+// Blocks exchange values word by word in memory. A word with all bits set is empty. So no fence, no flag and
+// no grid barrier is needed. The reader of a partial sum resets it. Words of a token are reset when the token
+// of the next GEMM is complete, because then all blocks have read them. Words of the last token of a chain
+// are reset by the next chain, which uses another buffer for its own last token.
 #include <algorithm>
 #include <cstdint>
 #include <span>
@@ -27,15 +27,15 @@ namespace {
 
 using namespace chain;
 
-/// Shared memory that a block may have beside what it keeps.
+/// Shared memory of a block, excluding its static variables.
 constexpr std::int64_t kMostShared = 216 * 1024;
 constexpr std::int64_t kFewestStages = 8;
-/// Behind a token: columns of the last products that nobody looks at (token_operand()).
+/// Padding after a token for the unused columns of the last products (token_operand()).
 constexpr std::int64_t kGap = 128;
-/// Runs before a tile's last when the sums of others are looked at first.
+/// Number of runs before the end of a tile at which the sums of other blocks are first polled.
 constexpr int kEarly = 2;
 
-/// By all workers: of one GEMM this block's runs.
+/// Multiplies the runs of this block in one GEMM. Called by all workers.
 __device__ void multiply_tiles(const Chain& chain, const Gemm& g, unsigned* words, Products& products,
                                Kept& kept, int& turn) {
   const int end = first_run(g, static_cast<int>(blockIdx.x) + 1);
@@ -56,7 +56,7 @@ __device__ void multiply_tiles(const Chain& chain, const Gemm& g, unsigned* word
       kept.sums[turn][group - 1][slot] = sums[0];
       kept.sums[turn][group - 1][slot + 8] = sums[1];
     }
-    // Two places in turn: who comes here has read what was left the time before.
+    // Two buffers alternate: threads that arrive here have read the buffer of the previous turn.
     meet_workers();
     if (group == 0) {
 #pragma unroll
@@ -75,7 +75,7 @@ __device__ void multiply_tiles(const Chain& chain, const Gemm& g, unsigned* word
   }
 }
 
-/// Takes words back that are not needed any more, while GEMM `i` is multiplied.
+/// Resets words that are no longer needed, while GEMM `i` is multiplied.
 __device__ void forget_tokens(const Chain& chain, int i, unsigned* of_chain_before) {
   constexpr int kFirst = kGroupThreads * (kGroups - 1), kCount = kWorkers - kFirst;
   if (static_cast<int>(threadIdx.x) < kFirst) return;
@@ -99,14 +99,15 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
       if (i == 0) {
         taking.read();
       } else {
-        // Those who wait for words while others of the block still multiply make these slower.
+        // Threads that poll for words slow down threads of the block that still multiply.
         meet_workers();
         taking.read_words(words);
       }
       taking.leave(norm, token, kept);
     }
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // products read it by another way
+    asm volatile("fence.proxy.async.shared::cta;" ::
+                     : "memory");  // tensor cores read it through the async proxy
 #endif
     meet_workers();
     if (i + 1 < chain.count)
@@ -115,14 +116,14 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
     multiply_tiles(chain, g, words, products, kept, turn);
     forget_tokens(chain, i, chain.last_tokens[last ^ 1]);
   }
-  // All blocks have read it: each has had a part in what this one has seen since.
+  // All blocks have read it: this block has since seen a result to which each of them contributed.
   if (blockIdx.x == 0 && threadIdx.x == 0) leave(chain.turn, last ^ 1);
 }
 
 template <int PACKS>
 __global__ void __launch_bounds__(kThreads, 1) lone_chain_kernel(const __grid_constant__ Chain chain) {
   __shared__ Kept kept;
-  // The swizzle is one of addresses: it begins at their multiples of 1024.
+  // The swizzle uses address bits, so the ring must be aligned to 1024 bytes.
   std::uint8_t* const shared = dynamic_shared();
   std::uint8_t* const ring = shared + (1024 - shared_address(shared) % 1024) % 1024;
   if (threadIdx.x == 0) {
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1) lone_chain_kernel(const __grid_co
   }
   __syncthreads();
   let_next_begin();
-  // The weights do not depend on the kernels in front of this one.
+  // The weights do not depend on earlier kernels.
   if (threadIdx.x >= kWorkers) {
     if (threadIdx.x == kWorkers) fill(chain, ring, kept);
     return;
@@ -143,9 +144,9 @@ __global__ void __launch_bounds__(kThreads, 1) lone_chain_kernel(const __grid_co
   work<PACKS>(chain, ring, ring + chain.stages * kStageBytes, kept);
 }
 
-/// A weight as the copy engine reads it. A tile's rows are two by two runs of eight: outputs i and those that
-/// belong to the same thread. For a plain product these are the next eight; of gate and up, and of a rotated
-/// head, the other half's.
+/// Returns the copy-engine view of a weight. The rows of a tile are pairs of runs of eight rows. The second
+/// run holds the outputs that belong to the same threads as the first run. For a plain GEMM it is the next
+/// eight rows. For gate and up, and for a rotated head, it is in the other half.
 CUtensorMap weight_map(const LoneGemmArgs& a) {
   const std::int64_t half_head = a.heads.head_dim / 2;
   TiledWeight weight{.data = a.weight.data, .bytes = a.weight.cols};
@@ -204,7 +205,8 @@ std::int64_t stages_of(std::span<const LoneGemmArgs> gemms) {
 }
 
 bool takes(const LoneGemmArgs& a, int blocks) {
-  // Of all tiles: each block has one, and their product with the number of blocks is a 32-bit number.
+  // Limits of the runs of all tiles: each block has at least one, and their number times the number of blocks
+  // fits in 32 bits.
   constexpr std::int64_t most_runs = std::int64_t{1} << 23;
   const std::int64_t runs = a.weight.rows / kOutputs * (a.weight.cols / kRunBytes);
   const Operand& w = a.weight;
@@ -213,13 +215,13 @@ bool takes(const LoneGemmArgs& a, int blocks) {
   return a.end != LoneGemmArgs::End::rotated || a.heads.head_dim % kOutputs == 0;
 }
 
-/// Words are left of what plain and gated products make.
+/// True if all GEMMs except the last are plain or gated, because only these write words.
 bool leave_tokens(std::span<const LoneGemmArgs> gemms) {
   return std::ranges::none_of(gemms.first(gemms.size() - 1),
                               [](const LoneGemmArgs& a) { return a.end == LoneGemmArgs::End::rotated; });
 }
 
-/// What a GEMM adds and another one of the chain makes, the same thread must have made.
+/// True if each addend that an earlier GEMM of the chain writes is written by the same thread.
 bool adds_its_own(std::span<const LoneGemmArgs> gemms) {
   for (std::size_t g = 1; g < gemms.size(); ++g) {
     for (std::size_t before = 0; before < g && gemms[g].addend.data != nullptr; ++before) {

@@ -1,5 +1,5 @@
-// The outputs of a chain of GEMMs (lone_chain.cu): sums that several blocks have parts of, and what stands
-// behind a product.
+// The outputs of a chain of GEMMs (lone_chain.cu): sums that several blocks contribute to, and the ops after
+// a GEMM.
 #pragma once
 
 #include "cuda/activations.cuh"
@@ -7,10 +7,10 @@
 
 namespace octet::ops::cuda::chain {
 
-/// A thread's two outputs of a tile, and what they need besides their sums, asked for early.
+/// The two outputs of a thread in a tile. Their other inputs are loaded early.
 class Outputs {
  public:
-  /// `needed`: by who will write them.
+  /// `needed`: true for threads that will write the outputs.
   __device__ Outputs(const Gemm& g, int tile, bool needed) : g_(g), tile_(tile), row_(row_of(lane())) {
     const int in_tile = warp() * 8 + row_;
     if (g.end == End::plain) {
@@ -41,7 +41,7 @@ class Outputs {
     sine_ = g.sine[place];
   }
 
-  /// All threads of the first warpgroup. `words`: for the next GEMM of the chain, or null.
+  /// Called by all threads of the first warpgroup. `words`: output for the next GEMM of the chain, or null.
   __device__ void write(const Sums& sums, float token_scale, unsigned* words) const {
     const __nv_bfloat16 first = rounded(0, sums, token_scale), second = rounded(1, sums, token_scale);
     if (g_.end == End::plain) {
@@ -55,9 +55,9 @@ class Outputs {
 
   __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
   __device__ static int warp() { return static_cast<int>(threadIdx.x) / kWarp % 4; }
-  /// Column 0 of the token's products is in every fourth lane.
+  /// Column 0 of the products of the token is in every fourth lane.
   __device__ static bool has_sums() { return lane() % 4 == 0; }
-  /// Of a thread's two sums in a tile's: the first, and eight behind it the second.
+  /// Returns the index of the first of a thread's two sums in a tile. The second is eight later.
   __device__ static int slot() { return warp() * 16 + lane() / 4; }
 
  private:
@@ -83,7 +83,7 @@ class Outputs {
       Silu::both(gate, value, slope);
     }
     const __nv_bfloat16 mine = narrow<__nv_bfloat16>(value * up);
-    // Of the row behind this one, which is two rows of lanes on (row_of()).
+    // From the next row, which is two rows of lanes later (row_of()).
     const unsigned short other = __shfl_down_sync(0xFFFFFFFFu, __bfloat16_as_ushort(mine), 8);
     if (!has_sums()) return;
     if (words != nullptr && row_ % 2 == 0)
@@ -106,7 +106,7 @@ class Outputs {
   bool turns_ = false;
 };
 
-/// A thread's part of what another block has summed of a tile.
+/// The sums of a tile by another block, for one thread.
 struct Partials {
   unsigned first = kNothing, second = kNothing;
   __device__ static unsigned* of(const Chain& chain, int block) {
@@ -126,8 +126,8 @@ __device__ inline void leave_partials(const Chain& chain, const Sums& sums) {
   leave(to, word_of_sum(sums[0]));
   leave(to + 8, word_of_sum(sums[1]));
 }
-/// Adds what the blocks behind this one have summed of runs `run` to `tile_end`, in their order; `early`:
-/// what has been seen of the first.
+/// Adds the sums of the following blocks for runs `run` to `tile_end`, in order. `early`: polled sums of the
+/// first of these blocks.
 __device__ inline void add_partials(const Chain& chain, const Gemm& g, int run, int tile_end, Partials early,
                                     Sums& sums) {
   for (int block = static_cast<int>(blockIdx.x) + 1; run < tile_end; ++block) {

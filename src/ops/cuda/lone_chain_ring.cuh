@@ -1,4 +1,4 @@
-// The weights of a chain of GEMMs (lone_chain.cu): how they are cut, the thread that asks for them, and their
+// The weights of a chain of GEMMs (lone_chain.cu): how they are split, the thread that loads them, and their
 // products with a token.
 #pragma once
 
@@ -16,27 +16,27 @@ namespace octet::ops::cuda::chain {
 
 using End = LoneGemmArgs::End;
 
-inline constexpr int kOutputs = 64;    ///< of a tile
-inline constexpr int kRowBytes = 128;  ///< of a row in a tile of the copy engine
-inline constexpr int kWidth = 2;       ///< of these that a run of the inner dimension has
+inline constexpr int kOutputs = 64;    ///< outputs of a tile
+inline constexpr int kRowBytes = 128;  ///< bytes of a row in a tile of the copy engine
+inline constexpr int kWidth = 2;       ///< copy-engine tiles in a run of the inner dimension
 inline constexpr int kRunBytes = kWidth * kRowBytes;
 inline constexpr int kTileBytes = kOutputs * kRowBytes;
 inline constexpr int kStageBytes = kWidth * kTileBytes;
-inline constexpr int kGroups = 4;  ///< warpgroups that multiply, each a part of every run
+inline constexpr int kGroups = 4;  ///< warpgroups that multiply; each takes a part of every run
 inline constexpr int kGroupThreads = 128;
-inline constexpr int kWorkers = kGroups * kGroupThreads;  ///< threads that take tokens and multiply
+inline constexpr int kWorkers = kGroups * kGroupThreads;  ///< threads that read tokens and multiply
 inline constexpr int kThreads = kWorkers + kWarp;
 inline constexpr int kMostStages = 12;
 
-/// Runs on their way to a block at a time. More of them wait in front of the memory, and whatever else blocks
-/// read waits behind them: between two GEMMs, where all wait for a few bytes of each other, fewer are asked
-/// for. Measured on an H200 (docs/lab/decoding.md).
+/// Maximum number of runs in flight per block. More runs would queue at the memory, and other loads of the
+/// blocks would wait for them. Between two GEMMs, all blocks wait for a few bytes from each other, so fewer
+/// runs are in flight. Measured on an H200 (docs/lab/decoding.md).
 inline constexpr int kUnderWay = 3, kFewUnderWay = 2;
-inline constexpr int kFirstRuns = 10;  ///< of a GEMM, for which fewer are asked for
+inline constexpr int kFirstRuns = 10;  ///< runs at the start of a GEMM that use kFewUnderWay
 
 struct Gemm {
   const float* weight_scales;  ///< [outputs]
-  const __nv_bfloat16* x;      ///< of the first GEMM alone
+  const __nv_bfloat16* x;      ///< for the first GEMM only
   const float* norm_weight;
   float eps, one;
   const float* bias;
@@ -48,8 +48,8 @@ struct Gemm {
   End end;
   bool gelu;
   int inner, outputs;
-  int runs, tiles;    ///< runs of a tile
-  int tiles_of_head;  ///< rotated: of each head; else all
+  int runs, tiles;    ///< runs per tile
+  int tiles_of_head;  ///< rotated: tiles per head; otherwise all tiles
 };
 
 inline constexpr int kMostInner = 32768;
@@ -60,42 +60,42 @@ struct Chain {
   CUtensorMap weights[kLoneChain];
   Gemm gemms[kLoneChain];
   int count, stages;
-  unsigned* tokens[kLoneChain - 2];  ///< what the first GEMMs make, two values a word
-  unsigned* last_tokens[2];          ///< what the last but one makes, in turns
+  unsigned* tokens[kLoneChain - 2];  ///< outputs of the first GEMMs, two values per word
+  unsigned* last_tokens[2];          ///< output of the last GEMM but one, in alternating buffers
   unsigned* partials;                ///< [blocks][kOutputs] sums of tiles that another block writes
-  unsigned* turn;                    ///< whose first bit says which of last_tokens it is
+  unsigned* turn;                    ///< the first bit selects one of last_tokens
 };
 
-/// A block's first run, counted through all tiles of a GEMM. Which block has a tile's first run depends on
-/// how many tiles there are, and not on how long they are.
+/// Returns the first run of a block, counted over all tiles of a GEMM. The block of the first run of a tile
+/// depends only on the number of tiles, not on their length.
 __device__ inline int first_run(const Gemm& g, int block) {
   const auto blocks = gridDim.x;
   return static_cast<int>(
       (static_cast<unsigned>(g.tiles * g.runs) * static_cast<unsigned>(block) + blocks - 1) / blocks);
 }
 
-/// What a block keeps beside the ring and the token.
+/// Static shared memory of a block, in addition to the ring and the token.
 struct Kept {
   float squares[kWorkers / kWarp];
   unsigned most[kWorkers / kWarp];
   float token_scale;
-  float sums[2][kGroups - 1][kOutputs];  ///< of a tile and the next one, by the groups but the first
+  float sums[2][kGroups - 1][kOutputs];  ///< sums of two consecutive tiles by all groups except the first
   Barrier filled[kMostStages], emptied[kMostStages];
 };
 
-/// An address or value that is to stay in a register: the compiler would make it anew at each use.
+/// Keeps an address or value in a register. Otherwise the compiler recomputes it at each use.
 __device__ inline unsigned kept_value(unsigned x) {
   unsigned kept;
   asm volatile("mov.u32 %0, %1;" : "=r"(kept) : "r"(x));
   return kept;
 }
 
-/// A barrier of the workers; the thread that asks for weights has no part in it.
+/// Barrier of the workers. The thread that loads weights does not take part.
 __device__ inline void meet_workers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory");
 }
 
-/// Where a tile begins in the copy engine's view of a weight (weight_map() in lone_chain.cu).
+/// Start of a tile in the copy-engine view of a weight (weight_map() in lone_chain.cu).
 struct TilePlace {
   int group, head;
 };
@@ -113,8 +113,8 @@ __device__ inline void copy_tile(unsigned to, const CUtensorMap& map, int column
 #endif
 }
 
-/// By one thread: asks for all weights of the block, of one GEMM after the other, as far ahead as the ring
-/// holds. It waits for nothing but room.
+/// Loads all weights of the block, GEMM after GEMM, as far ahead as the ring permits. It waits only for free
+/// space. Called by one thread.
 __device__ inline void fill(const Chain& chain, std::uint8_t* data, Kept& kept) {
   const unsigned ring = kept_value(shared_address(data)), filled = kept_value(shared_address(kept.filled)),
                  emptied = kept_value(shared_address(kept.emptied));
@@ -160,22 +160,22 @@ __device__ inline void fill(const Chain& chain, std::uint8_t* data, Kept& kept) 
   }
 }
 
-/// The row of eight that a lane has: a quarter of a warp then reads all banks of shared memory.
+/// Returns the row of eight for a lane, so that a quarter of a warp reads all banks of shared memory.
 __device__ inline int row_of(int lane) {
   return lane / 8 | (lane / 4 % 2) << 2;
 }
-/// Where the codes of four values of a token lie, so that products find them as the 16 bytes of a weight's
-/// row that a lane has say: first the first four bytes of what four lanes have, then the second four, and so
+/// Returns the offset of the codes of four values of a token. The order matches the 16 bytes of a weight row
+/// in each of four lanes: first bytes 0 to 3 of all four lanes, then bytes 4 to 7 of all four lanes, and so
 /// on.
 __device__ inline int place_of(int value) {
   const int word = value / 4 % 4, lane = value / 16 % 4;
   return value / 64 * 64 + (word * 4 + lane) * 4;
 }
 
-/// The products of 32 outputs and 64 values. A lane's 16 bytes are of one row of the weight, and stand where
-/// the tensor cores have two rows: column 0 of the token makes the sums of bytes 0 to 3 and 8 to 11, column 1
-/// those of the others. So columns of the token are 16 bytes apart, and the second half of the inner
-/// dimension 32. The columns behind them are not looked at.
+/// The products of 32 outputs and 64 values. The 16 bytes of a lane are from one weight row, but the tensor
+/// cores interpret them as two rows. Column 0 of the token gives the sums of bytes 0 to 3 and 8 to 11, and
+/// column 1 gives the sums of the other bytes. So columns of the token are 16 bytes apart, and the second
+/// half of the inner dimension is 32 bytes apart. Later columns are ignored.
 __device__ inline std::uint64_t token_operand(unsigned at) {
   return (at & 0x3FFFFu) >> 4 | std::uint64_t{2} << 16 | std::uint64_t{8} << 32;
 }
@@ -199,10 +199,10 @@ __device__ inline uint4 read_shared(unsigned at) {
   return x;
 }
 
-/// A thread's sums of two outputs: of lanes with a multiple of four. Others' are not looked at.
+/// Sums of two outputs of a thread. Valid in lanes that are multiples of four; ignored in other lanes.
 using Sums = float[2];
 
-/// The sums of runs, one GEMM after the other.
+/// Sums runs, GEMM after GEMM.
 class Products {
  public:
   __device__ Products(const Chain& chain, const std::uint8_t* ring, const std::uint8_t* token,
@@ -215,19 +215,19 @@ class Products {
 #pragma unroll
     for (unsigned j = 0; j < kChunks; ++j) {
       const unsigned chunk = group() * kChunks + j;
-      const unsigned piece = (chunk % 2 * 4 + lane % 4) ^ row;  // as the copy engine exchanges them
+      const unsigned piece = (chunk % 2 * 4 + lane % 4) ^ row;  // swizzled by the copy engine
       at_[j] = kept_value(shared_address(ring) + chunk / 2 * kTileBytes +
                           (threadIdx.x / kWarp % 4 * 16 + row) * kRowBytes + piece * 16);
     }
   }
 
-  /// Adds what `count` runs from run `first` of a tile on make.
+  /// Adds the products of `count` runs, starting with run `first` of a tile.
   __device__ void add_runs(int first, int count, Sums& sums) {
     if (count == 0) return;
     unsigned token = token_ + static_cast<unsigned>(first) * kRunBytes;
     float one[2][4], other[2][4];
     begin(token, one);
-    // Two at a time: the second is multiplied while the first is added.
+    // Two at a time: the second run is multiplied while the first is added.
     for (int i = 1; i < count; i += 2) {
       begin(token += kRunBytes, other);
       end<1>(one, sums);
@@ -240,7 +240,7 @@ class Products {
 
  private:
   static constexpr unsigned kChunkBytes = 64;
-  static constexpr unsigned kChunks = kRunBytes / kChunkBytes / kGroups;  ///< of a run and warpgroup
+  static constexpr unsigned kChunks = kRunBytes / kChunkBytes / kGroups;  ///< per run and warpgroup
 
   __device__ static unsigned group() {
     return threadIdx.x / kGroupThreads;
@@ -262,7 +262,7 @@ class Products {
     }
     end_products();
     __syncwarp();
-    // By one thread of each warp, since warps may be behind each other: the stage may be filled again.
+    // Marks the buffer as free. Done by one thread of each warp, because warps progress independently.
     if (threadIdx.x % kWarp == 0) arrive(emptied_ + stage_ * 8);
     data_ += kStageBytes;
     if (++stage_ < stages_) return;
@@ -279,9 +279,9 @@ class Products {
     }
   }
 
-  unsigned at_[kChunks];  ///< a lane's 16 bytes of the first stage
+  unsigned at_[kChunks];  ///< the 16 bytes of a lane in the first buffer
   unsigned token_, filled_, emptied_, stages_;
-  unsigned stage_ = 0, data_ = 0;  ///< data_: bytes from the first stage
+  unsigned stage_ = 0, data_ = 0;  ///< data_: bytes from the first buffer
   int phase_ = 0;
 };
 

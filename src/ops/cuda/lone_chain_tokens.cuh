@@ -1,5 +1,5 @@
-// The tokens of a chain of GEMMs (lone_chain.cu): every block makes for itself what its products read, of
-// words that the blocks of the GEMM in front have left.
+// The tokens of a chain of GEMMs (lone_chain.cu). Each block computes the operand of its products from the
+// words that the blocks wrote in the previous GEMM.
 #pragma once
 
 #include "cuda/lone_chain_ring.cuh"
@@ -9,28 +9,29 @@
 
 namespace octet::ops::cuda::chain {
 
-/// A pack of eight values as four words.
+/// Returns the four words of a pack of eight values.
 __device__ inline const uint4* quad_of(const unsigned* words, int pack) {
   return reinterpret_cast<const uint4*>(words) + pack;
 }
-/// Two values of a token as a word, whose bits are not those of kNothing: of two NaN, others.
+/// Packs two values of a token into a word that differs from kNothing. Two NaNs that equal kNothing become
+/// other NaNs.
 __device__ inline unsigned word_of(__nv_bfloat16 low, __nv_bfloat16 high) {
   const unsigned word = __bfloat16_as_ushort(low) | static_cast<unsigned>(__bfloat16_as_ushort(high)) << 16;
   return word == kNothing ? 0x7FFF7FFFu : word;
 }
 
-/// How two values lie in a word. What follows a plain product is read as its tiles are made.
+/// Order of the two values of a word. The output of a plain GEMM is read in the order of its tiles.
 enum class Pairs {
   neighbours,
-  of_tile  ///< the two outputs of a thread: of sixteen, numbers i and i + 8
+  of_tile  ///< the two outputs of a thread: values i and i + 8 of sixteen
 };
 
-/// Packs of a thread, and how many of these stay in registers; others are read again. A kernel that has no
-/// room for more than these is faster.
+/// Packs of a thread, and the number of packs in registers. Other packs are read again. A kernel with a limit
+/// of these packs is faster.
 constexpr int kMostPacks = kMostInner / (kWorkers * kPack), kRegisterPacks = 4;
-constexpr int kEarlyPacks = 1;  ///< whose weights of a norm are read ahead
+constexpr int kEarlyPacks = 1;  ///< packs with prefetched norm weights
 
-/// Where the values of a pack of four words belong: the first and the last four.
+/// Positions of the first and the last four values of a pack of four words.
 struct PackPlace {
   int first, second;
   __device__ PackPlace(int pack, Pairs pairs)
@@ -41,12 +42,12 @@ __device__ inline int pack_of(int p) {
   return p * kWorkers + static_cast<int>(threadIdx.x);
 }
 
-/// Weights of a norm for the values of a pack.
+/// Reads the norm weights for the values of a pack.
 __device__ inline void read_norm(const Gemm& g, const PackPlace& place, float (&to)[kPack]) {
   *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(g.norm_weight + place.first);
   *reinterpret_cast<float4*>(to + 4) = *reinterpret_cast<const float4*>(g.norm_weight + place.second);
 }
-/// A thread's of its first packs, read while the token is not there yet.
+/// Norm weights of the first packs of a thread, loaded before the token is complete.
 struct EarlyNorm {
   float of[kEarlyPacks][kPack];
 
@@ -60,22 +61,22 @@ struct EarlyNorm {
   }
 };
 
-/// Takes the token of a GEMM: normed, rounded to E4M3 with a scale of its own, as products read it.
+/// Reads the token of a GEMM, applies the norm, and stores it in E4M3 with its own scale in operand order.
 template <int PACKS>
 class Taking {
  public:
   __device__ Taking(const Gemm& g, Pairs pairs) : g_(g), pairs_(pairs), packs_(g.inner / kPack) {}
 
-  /// What no kernel of the chain has made.
+  /// Reads a token that no kernel of the chain has written.
   __device__ void read() {
     each([&](int p, int pack) {
       if (p < kRegisterPacks) raw_[p] = made_before(pack);
     });
   }
-  /// What the blocks leave that make the GEMM in front of this one; waits for it.
+  /// Waits for the output of the previous GEMM from all blocks, and reads it.
   __device__ void read_words(const unsigned* words) {
     words_ = words;
-    // Who waits looks at little, since others still need the memory: at a word of each warp.
+    // Other blocks still need the memory, so waiting warps poll only one word each.
     if (threadIdx.x % kWarp == 0) {
       const int last = min(packs_ - 1, (packs_ - 1) / kWorkers * kWorkers + static_cast<int>(threadIdx.x));
       while (look_at(words + last * 4) == kNothing) {
@@ -93,10 +94,11 @@ class Taking {
     } while (!all);
   }
 
-  /// By all workers. Behind it a barrier of theirs is needed before products read the token.
+  /// Stores the token. Called by all workers. A barrier of the workers must follow before products read the
+  /// token.
   __device__ void leave(const EarlyNorm& early, std::uint8_t* token, Kept& kept) const {
     const bool normed = g_.norm_weight != nullptr;
-    // Of a norm the largest value is known but for the factor that all have in common.
+    // The largest normed value is known up to the common factor of the norm.
     float squares = 0.0f;
     unsigned most = 0;
     each([&](int p, int pack) {
@@ -175,8 +177,8 @@ class Taking {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) y[i] = pairs_ == Pairs::neighbours ? x[i] : x[i % 4 * 2 + i / 4];
   }
-  /// Over all workers; gives the factor of a norm, else 1. Products of the token in front of this one, whose
-  /// place this one takes, have been made by who comes here.
+  /// Reduces over all workers and returns the factor of a norm, or 1. All callers have finished their
+  /// products with the previous token, which is overwritten next.
   __device__ float reduce(float squares, unsigned& most, bool normed, Kept& kept) const {
     constexpr int kWarps = kWorkers / kWarp;
     const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -203,7 +205,7 @@ class Taking {
   uint4 raw_[kRegisterPacks];
 };
 
-/// By `threads` threads from `first` on: of words that all blocks have read, this block's share.
+/// Resets this block's share of words that all blocks have read. Called by `threads` threads from `first` on.
 __device__ inline void forget(unsigned* words, int count, int first, int threads) {
   const int packs = count / 4, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   const int end = packs * (block + 1) / blocks;

@@ -1,7 +1,7 @@
-// GEMMs of very few tokens with what stands around them (lone_gemm.h). The weight is streamed once, by as
-// many blocks as fit the GPU: each goes on from one tile of 16 outputs to the next without a pause, and asks
-// for its first bytes before the kernel in front of it has ended. What comes before the product every block
-// makes for itself, in shared memory, while those bytes are on their way.
+// GEMMs of very few tokens, fused with the ops around them (lone_gemm.h). The weight is streamed once, by as
+// many blocks as fit on the GPU. Each block processes its tiles of 16 outputs without a pause. It starts its
+// first loads before the previous kernel has ended. Each block computes the ops before the GEMM itself, in
+// shared memory, while those loads are in flight.
 #include "octet/ops/lone_gemm.h"
 
 #include <cuda_bf16.h>
@@ -24,28 +24,28 @@ namespace {
 
 using End = LoneGemmArgs::End;
 
-constexpr int kTile = 16;    ///< outputs that a block makes at a time: the rows of a tensor core's step
-constexpr int kColumns = 8;  ///< of the same step: room for tokens
+constexpr int kTile = 16;    ///< outputs of a block at a time: the rows of a tensor-core step
+constexpr int kColumns = 8;  ///< columns of the same step: capacity for tokens
 constexpr int kWarps = 16;
 constexpr int kThreads = 32 * kWarps;
-constexpr int kBlocks = 2;     ///< of a multiprocessor
-constexpr int kRunBytes = 64;  ///< of a row that a warp takes at a time: 16 for each of four lanes
+constexpr int kBlocks = 2;     ///< per multiprocessor
+constexpr int kRunBytes = 64;  ///< bytes of a row that a warp loads at a time: 16 for each of four lanes
 constexpr int kStride = kWarps * kRunBytes;
-constexpr int kMostPacks = 2;  ///< of a row that a thread keeps while it is normed
-/// Bytes from the end of a token's row in shared memory to the next one: two rows that a quarter of a warp
-/// reads lie in different banks.
+constexpr int kMostPacks = 2;  ///< packs of a row that a thread keeps for the norm
+/// Padding in bytes between the rows of tokens in shared memory. Two rows that a quarter of a warp reads then
+/// use different banks.
 constexpr int kGap = 64;
-/// Shared memory that a block may have so that two of them stand on a multiprocessor, with room for sums.
+/// Shared memory of a block, so that two blocks fit on a multiprocessor, with room for sums.
 constexpr std::size_t kMostShared = 92 * 1024;
 
 struct LoneGemm {
   const std::uint8_t* weight;
-  const float* weight_scales;  ///< null: bf16
+  const float* weight_scales;  ///< null: the weight is in bf16
   const __nv_bfloat16* x;
   std::int64_t x_ld;
   const float* norm_weight;
   float eps, one;
-  int norm_threads;  ///< that share a row as in rms_norm, so that its sum has the same order
+  int norm_threads;  ///< threads per row in rms_norm, so that its sum has the same order
   const float* bias;
   const __nv_bfloat16* addend;
   std::int64_t addend_ld;
@@ -56,18 +56,18 @@ struct LoneGemm {
   int rotated_heads, half_dim;
   bool gelu;
   int inner;        ///< values of a row
-  int inner_bytes;  ///< of a row of the weight
+  int inner_bytes;  ///< bytes of a row of the weight
   int outputs, tokens, tiles;
 };
 
-/// A pack that other blocks read, too.
+/// Reads a pack that other blocks also read.
 __device__ inline RawPack<__nv_bfloat16> read_pack(const __nv_bfloat16* from) {
   RawPack<__nv_bfloat16> pack;
   pack.word[0] = read_often(reinterpret_cast<const std::uint8_t*>(from));
   return pack;
 }
 
-/// The two runs of eight rows of the weight that a tile is made of.
+/// The two runs of eight weight rows that form a tile.
 template <End END>
 struct TileRows {
   int first, second;
@@ -86,7 +86,7 @@ struct TileRows {
   }
 };
 
-/// Leaves values of a row as products read them; `scale` counts for E4M3.
+/// Stores values of a row in the operand format of the GEMM. `scale` applies to E4M3.
 template <bool FP8>
 __device__ inline void leave_pack(std::uint8_t* row, int col, const float (&y)[kPack], float scale) {
   if constexpr (FP8) {
@@ -96,7 +96,7 @@ __device__ inline void leave_pack(std::uint8_t* row, int col, const float (&y)[k
   }
 }
 
-/// block_reduce() with a place in shared memory of its own, so that one barrier is enough.
+/// Like block_reduce(), but with a separate buffer in shared memory, so that one barrier is enough.
 template <typename V, typename Combine>
 __device__ inline V reduce_once(V x, V (&shared)[kWarps], Combine combine) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -106,13 +106,13 @@ __device__ inline V reduce_once(V x, V (&shared)[kWarps], Combine combine) {
   return warp_reduce(lane < kWarps ? shared[lane] : V{}, combine);
 }
 
-/// Of each token.
+/// Reduction buffers of a token.
 struct Reduced {
   float squares[kWarps];
   unsigned most[kWarps];
 };
 
-/// A token as it is: rounded to E4M3, or copied.
+/// Stores a token without a norm: quantized to E4M3, or copied.
 template <bool FP8>
 __device__ void take_token(const LoneGemm& a, int token, std::uint8_t* row, float* scale_inv,
                            Reduced& reduced) {
@@ -135,7 +135,7 @@ __device__ void take_token(const LoneGemm& a, int token, std::uint8_t* row, floa
   each_pack([&](int col, const float(&y)[kPack]) { leave_pack<FP8>(row, col, y, scale); });
 }
 
-/// A token's norm, as rms_norm makes it.
+/// Stores the norm of a token, computed as in rms_norm.
 template <bool FP8>
 __device__ void norm_token(const LoneGemm& a, int token, std::uint8_t* row, float* scale_inv,
                            Reduced& reduced) {
@@ -192,11 +192,12 @@ __device__ void norm_token(const LoneGemm& a, int token, std::uint8_t* row, floa
   }
 }
 
-/// What the warps of a block have summed of a tile. A pitch of 17 keeps the four lanes of a token apart.
+/// The sums of a tile by the warps of a block. A pitch of 17 avoids bank conflicts of the four lanes of a
+/// token.
 using Sums = float[kWarps][kColumns][kTile + 1];
 
-/// An output of a tile: half a warp has a token, a thread one of its rows; row i and row i + 8 meet. What it
-/// needs besides the sum is asked for before the tile is multiplied.
+/// An output of a tile. Half a warp handles a token, and a thread one of its rows; rows i and i + 8 are
+/// combined. The other inputs of an output are loaded before the tile is multiplied.
 template <bool FP8, End END>
 class Output {
  public:
@@ -222,7 +223,7 @@ class Output {
   }
 
   __device__ void write(const LoneGemm& a, const Sums& sums, const float* token_scales) const {
-    // Whole warps, so that rows can meet; the second half of the last one may have no token.
+    // Whole warps, so that rows can be combined. The second half of the last warp may have no token.
     if (static_cast<int>(threadIdx.x) >= (a.tokens + 1) / 2 * 2 * kTile) return;
     float x = 0.0f;
 #pragma unroll
@@ -234,7 +235,7 @@ class Output {
     if (token_ >= a.tokens) return;
     __nv_bfloat16* y = a.y + token_ * a.y_ld + output_;
     if constexpr (END == End::plain) {
-      // Rounded before: the bits of a sum made afterwards.
+      // The product is rounded first, so the bits equal those of a separate addition.
       *y = a.addend == nullptr ? rounded : from_float<__nv_bfloat16>(mine + addend_);
     } else if constexpr (END == End::gated) {
       if (second()) return;
@@ -264,7 +265,7 @@ class Output {
   bool turns_ = false;
 };
 
-/// RUNS: how many runs of both its rows a lane has asked for ahead.
+/// RUNS: number of runs of both of its rows that a lane prefetches.
 template <bool FP8, End END, int RUNS>
 __global__ void __launch_bounds__(kThreads, kBlocks) lone_gemm_kernel(const LoneGemm a) {
   __shared__ Sums sums[2];
@@ -274,7 +275,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) lone_gemm_kernel(const Lone
   const int pitch = a.inner * (FP8 ? 1 : 2) + kGap;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4, column = warp * kRunBytes + lane % 4 * 16;
-  // Runs of this warp in a row, and of every warp as they are counted: those that there are none of are zero.
+  // Runs of this warp in a row, and the loop count, which is equal for all warps. Missing runs are zero.
   const int runs = (a.inner_bytes / kRunBytes - warp + kWarps - 1) / kWarps;
   const int counted = (a.inner_bytes + kStride * RUNS - 1) / (kStride * RUNS) * RUNS;
   const std::uint8_t *weight[2], *next[2];
@@ -291,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) lone_gemm_kernel(const Lone
     }
   };
   let_next_begin();
-  // The weight does not depend on the kernels in front of this one.
+  // The weight does not depend on earlier kernels.
   find(static_cast<int>(blockIdx.x), weight);
 #pragma unroll
   for (int i = 0; i < RUNS; ++i) ask(ahead[i], weight, i);
@@ -342,7 +343,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) lone_gemm_kernel(const Lone
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums[turn][warp][lane % 4 * 2 + e % 2][row + e / 2 * 8] = sum[e];
-    // Those who read the other half of the sums have left it before they come here.
+    // Threads that read the other half of the sums have finished before they arrive here.
     __syncthreads();
     output.write(a, sums[turn], token_scales);
     turn ^= 1;
@@ -351,7 +352,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) lone_gemm_kernel(const Lone
   }
 }
 
-/// Threads that share a row in rms_norm, and whether a thread has no more packs than are kept here.
+/// Returns the threads per row in rms_norm.
 int norm_threads(std::int64_t cols) {
   const std::int64_t packs = ceil_div(cols, kPack);
   const std::int64_t each = packs > kThreads ? 2 : 1;
@@ -365,8 +366,8 @@ std::size_t shared_bytes(const LoneGemmArgs& a) {
 
 template <bool FP8, End END>
 void launch(Stream& stream, const LoneGemm& args, std::size_t bytes) {
-  // More runs ahead, a block less, and bringing the weight to the cache before are all slower, as measured on
-  // an H100.
+  // More prefetched runs, one block fewer, and a prefetch of the weight to the cache are all slower (measured
+  // on an H100).
   constexpr int RUNS = 2;
   const auto kernel = lone_gemm_kernel<FP8, END, RUNS>;
   octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -396,7 +397,7 @@ bool has_lone_gemm(const Device&, const LoneGemmArgs& a) {
   const bool fp8 = w.dtype == DType::e4m3;
   const std::int64_t outputs = w.rows, inner = w.cols;
   const std::int64_t row_bytes = inner * static_cast<std::int64_t>(size_of(w.dtype));
-  // Every block makes codes of all tokens: from three tokens on one kernel that does it for all is faster.
+  // Each block quantizes all tokens. From three tokens on, a single separate kernel for this is faster.
   if (fp8 && a.x.rows > 2) return false;
   if (outputs >= (std::int64_t{1} << 30) || inner >= (std::int64_t{1} << 29)) return false;
   if (outputs % kTile != 0 || row_bytes % kRunBytes != 0 || row_bytes < kStride || inner % kPack != 0) {

@@ -1,7 +1,7 @@
-// Attention of decoding: every token's key and value go to the cache, then every token attends. Bound by
-// reading the cache, so that a block reads a KV head's keys once for all query heads (cached.cuh). Heads
-// whose rows do not lie on 16-byte boundaries have a kernel of their own, which reads them for each query
-// head.
+// Attention for decoding. The key and value of each token are written to the cache, then each token attends.
+// The time is bound by reads of the cache. So a block reads the keys of a KV head once for all query heads
+// (cached.cuh). Heads with rows that are not aligned to 16 bytes use a separate kernel, which reads the keys
+// once per query head.
 #include "cuda/attention/cached.cuh"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached 
   if (!args.inside(token)) return;
   const T* k = static_cast<const T*>(args.qkv) + token * args.qkv_ld + args.q_heads * args.head_dim;
   if constexpr (FP8) {
-    // A warp takes one head of the keys, or of the values, at a time.
+    // Each warp encodes one head of the keys, or of the values, at a time.
     const std::int64_t first_scale = args.row(args.slots[token], args.positions[token]) * args.kv_heads;
     for (int i = static_cast<int>(threadIdx.x) / 32; i < 2 * args.kv_heads; i += kWarps) {
       const bool keys = i < args.kv_heads;
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached 
   }
 }
 
-/// Element `at` of a cache, whose row has the scale with number `scale`.
+/// Returns element `at` of a cache. `scale` is the index of the scale of its row.
 template <typename T, bool FP8>
 __device__ float cached_value(const void* cache, const float* scale_inv, std::int64_t at,
                               std::int64_t scale) {
@@ -60,7 +60,7 @@ __device__ float cached_value(const void* cache, const float* scale_inv, std::in
   }
 }
 
-/// Block (token, query head), whatever the head's width: a warp reads one key at a time.
+/// Block (token, query head), for any head width. Each warp reads one key at a time.
 template <typename T, bool FP8>
 __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached args) {
   __shared__ float maxima[kWarps], sums[kWarps];
@@ -149,7 +149,7 @@ void allow_shared(Kernel kernel, int bytes) {
                      "asking for shared memory");
 }
 
-/// Tiles that the rows of a lone token make.
+/// Returns the number of tiles for the rows of a single token.
 std::int64_t lone_tiles(const Cached& args, int rows) {
   return (args.group() + rows - 1) / rows;
 }
@@ -157,12 +157,12 @@ std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
   return (span.count * args.group() + rows - 1) / rows;
 }
 
-/// A block has no more keys than this, or a piece: one long cache shall not be waited for among many short
-/// ones.
+/// Maximum number of keys of a block (or one piece, if that is longer). It keeps one long cache from delaying
+/// many short ones.
 constexpr std::int64_t kMostKeysOfBlock = 4096;
 
-/// How many pieces to join, so that all are done soonest: `rows` blocks for each piece, `together` of which
-/// stand on the GPU at a time. Beginning and ending take a block about as long as a piece.
+/// Returns the number of pieces to join for the shortest total time. Each piece has `rows` blocks, and
+/// `together` blocks are resident on the GPU. The start and end of a block take about as long as one piece.
 int pieces_to_join(std::int64_t rows, const Span& span, int together) {
   const auto most = static_cast<int>(std::max<std::int64_t>(1, kMostKeysOfBlock / span.piece));
   int best = 1;
@@ -181,13 +181,13 @@ template <bool FP8_>
 struct Bf16Kernels {
   using Value = __nv_bfloat16;
   static constexpr bool FP8 = FP8_;
-  /// Of all `alone` tokens those of `span`, whose pieces are joined.
+  /// Runs `span`, a part of all `alone` tokens, after joining its pieces.
   template <int DIM>
   static void lone(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
     if (args.group() > 8) return lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, alone, span);
     using Few = LoneCut<DIM, 1, FP8>;
-    // From the third turn on: 64 sequences of eight KV heads, two turns on an H200, are slower with more of
-    // them on a multiprocessor.
+    // MANY is used only for more than two waves of blocks. On an H200, 64 sequences with eight KV heads (two
+    // waves) are slower with more blocks per multiprocessor.
     const std::int64_t blocks = alone * args.kv_heads, turn = Few::BLOCKS * multiprocessors();
     blocks > 2 * turn ? lone_rows<LoneCut<DIM, 1, FP8, true>>(stream, args, alone, span)
                       : lone_rows<Few>(stream, args, alone, span);
@@ -235,7 +235,8 @@ struct Fp32Kernels {
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
     launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
   }
-  /// In one piece a lone token's keys are dealt to the warps, and their sums put together, as a prompt's are.
+  /// With one piece, the keys of a single token are split among the warps and summed like the keys of a
+  /// prompt.
   template <int DIM>
   static void lone_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
     lone<DIM>(stream, args, span.count, span);
@@ -249,7 +250,7 @@ struct Fp32Kernels {
   }
 };
 
-/// Lone tokens, as many at a time as the workspace has room for the pieces of.
+/// Runs the single tokens, in groups whose pieces fit into the workspace.
 template <typename Kernels, int DIM>
 void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, const Workspace& workspace) {
   const Heads heads{args.q_heads, args.kv_heads, args.head_dim};
@@ -258,7 +259,7 @@ void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, c
   std::int64_t most = alone;
   if (whole.pieces > 1) {
     most = workspace.data == nullptr ? 0 : static_cast<std::int64_t>(workspace.bytes / a_row);
-    if (most == 0) {  // nowhere to put pieces
+    if (most == 0) {  // no room for pieces
       most = alone;
       whole.pieces = 1;
       whole.piece = args.capacity;
@@ -290,19 +291,19 @@ void attend_in_tiles(cudaStream_t stream, const Cached& args, const CachedAttent
   Kernels::template prompt<DIM>(stream, args, span);
 }
 
-/// Whether every row of a head lies on a 16-byte boundary.
+/// True if all rows of heads are aligned to 16 bytes.
 bool in_quads(const CachedAttentionArgs& a) {
   const std::int64_t unit = 16 / static_cast<std::int64_t>(size_of(a.qkv.dtype));
   const auto on_boundary = [](const void* address) {
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
   };
-  // Codes of a bf16 kernel come 16 at a time.
+  // The bf16 kernels read 16 codes at a time.
   const bool codes = a.k_scale_inv == nullptr || a.qkv.dtype == DType::f32 || a.heads.head_dim % 16 == 0;
   return codes && a.heads.head_dim % unit == 0 && a.qkv.ld % unit == 0 && on_boundary(a.qkv.data) &&
          on_boundary(a.k_cache) && on_boundary(a.v_cache);
 }
 
-/// Without pages a slot is one page: no position reaches the next.
+/// Without pages, a slot is one page: no position is in a second page.
 int page_shift(const CachePages& pages) {
   return pages.table == nullptr ? 62 : std::countr_zero(static_cast<std::uint64_t>(pages.tokens));
 }
@@ -347,7 +348,7 @@ void attend(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& 
 template <typename Kernels>
 void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
   const bool quads = in_quads(a);
-  // Lone tokens do it themselves.
+  // The kernels of single tokens append their own keys.
   const std::int64_t first = quads ? a.alone : 0;
   if (first < a.qkv.rows) {
     append_kernel<typename Kernels::Value, Kernels::FP8>
@@ -359,7 +360,7 @@ void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) 
 
 constexpr int kPlaceThreads = 256;
 
-/// Of each token its document and its place there; -1 for those of none.
+/// Finds the document and position of each token. Tokens outside all documents get -1.
 __global__ void __launch_bounds__(kPlaceThreads)
     place_kernel(const DocumentMap documents, std::int64_t tokens, std::int32_t* slots,
                  std::int32_t* positions) {
@@ -373,7 +374,7 @@ __global__ void __launch_bounds__(kPlaceThreads)
 
 }  // namespace
 
-// The micro-batch is its own cache: keys and values are read where they lie, by the kernels of prompts.
+// The micro-batch serves as the cache: the prompt kernels read keys and values in place.
 void own_attention_in_order(cudaStream_t stream, const AttentionArgs& a) {
   auto* slots = static_cast<std::int32_t*>(a.workspace.data);
   std::int32_t* positions = slots + a.qkv.rows;

@@ -1,12 +1,12 @@
-// What the kernels of decoding share: what they are told, which rows a block has, and how the pieces of a
-// long cache are put together.
+// Shared code of the decoding kernels: their arguments, the rows of a block, and the sum over pieces of a
+// long cache.
 //
-// A row is a token and one of its query heads; the rows of a block share a KV head, whose keys and values it
-// reads once. Tokens that are alone in their sequences have blocks of their own, and where caches are long
-// several, each for a piece of the keys: combine_kernel adds the pieces in their order. How long a piece is
-// follows from the length of a cache and from how many tokens are alone. The block that reads a lone token's
-// own key puts it into the cache. Tokens of prompts stand in blocks together, sequence after sequence; their
-// keys are in the cache before.
+// A row is one query head of one token. The rows of a block share a KV head, so the block reads its keys and
+// values once. A single token (the only new token of its sequence) has its own blocks. If caches are long, it
+// has one block per piece of the keys, and combine_kernel adds the pieces in order. The length of a piece
+// depends on the cache length and on the number of single tokens. The block that reads the key of a single
+// token also writes it to the cache. Blocks of prompts hold consecutive tokens of one or more sequences. The
+// keys of prompts are already in the cache.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -27,55 +27,56 @@ struct Cached {
   const std::int32_t* positions;
   void* k_cache;
   void* v_cache;
-  float* k_scale_inv;  ///< of E4M3
+  float* k_scale_inv;  ///< of an E4M3 cache
   float* v_scale_inv;
-  std::int64_t row_stride;    ///< elements from a row of keys, or of values, to the next
+  std::int64_t row_stride;    ///< elements between the starts of two rows of keys, or of values
   const std::int32_t* pages;  ///< CachePages::table
   std::int64_t page_pitch;
-  int page_shift;  ///< a page has 2^page_shift tokens; without pages a slot is one
+  int page_shift;  ///< a page has 2^page_shift tokens; without pages, a slot is one page
   std::int64_t capacity;
   void* out;
   std::int64_t out_ld;
   int q_heads, kv_heads, head_dim;
   ScoreRule rule;
-  /// A micro-batch instead of a cache: a slot is a document, and these are the tokens that documents start
-  /// at.
+  /// A micro-batch in place of a cache: a slot is a document, and these are the first tokens of the
+  /// documents.
   const std::int32_t* starts = nullptr;
-  float* lse = nullptr;     ///< [q_heads, tokens], or not wanted
-  std::int64_t tokens = 0;  ///< of a row of lse
-  float outside = NAN;      ///< what rows outside the cache become
+  float* lse = nullptr;     ///< [q_heads, tokens]; null: not wanted
+  std::int64_t tokens = 0;  ///< row length of lse
+  float outside = NAN;      ///< output value of rows outside the cache
 
-  /// The host cannot see these numbers; what lies outside the cache is neither read nor written.
+  /// The host cannot check these numbers. Data outside the cache is neither read nor written.
   __device__ bool inside(std::int64_t token) const {
     return slots[token] >= 0 && positions[token] >= 0 && positions[token] < capacity;
   }
   __host__ __device__ int group() const { return q_heads / kv_heads; }
-  /// From a key of a KV head to the next.
+  /// Elements between two consecutive keys of a KV head.
   __device__ std::int64_t stride() const { return static_cast<std::int64_t>(kv_heads) * head_dim; }
-  /// The first row of page `index` of a slot.
+  /// Returns the first cache row of page `index` of a slot.
   __device__ std::int64_t page_row(std::int64_t slot, std::int64_t index) const {
     if (pages == nullptr) return starts == nullptr ? slot * capacity : starts[slot];
     return static_cast<std::int64_t>(pages[slot * page_pitch + index]) << page_shift;
   }
-  /// The row of a position of a slot.
+  /// Returns the cache row of a position of a slot.
   __device__ std::int64_t row(std::int64_t slot, std::int64_t position) const {
     const std::int64_t index = position >> page_shift;
     return page_row(slot, index) + position - (index << page_shift);
   }
-  /// Whether the rows of so many positions (a power of two) behind a multiple of it follow each other.
+  /// True if aligned runs of `positions` positions (a power of two) are in consecutive rows.
   __device__ bool together(int positions) const { return (std::int64_t{1} << page_shift) >= positions; }
-  /// The first element of a row's key or value of a KV head.
+  /// Returns the index of the first element of a key or value of a KV head.
   __device__ std::int64_t element(std::int64_t row, int kv_head) const {
     return row * row_stride + static_cast<std::int64_t>(kv_head) * head_dim;
   }
-  /// Leaves the log of the sum of exponentials of a row, which is `highest` and `total` to the base of two.
+  /// Writes the log of the sum of exponentials of a row. `highest` and the exponentials in `total` are in
+  /// base 2.
   __device__ void leave_lse(std::int64_t token, int head, float highest, float total) const {
     constexpr float log2 = 0.693147180559945309f;
     if (lse != nullptr) lse[head * tokens + token] = (highest + log2f(total)) * log2;
   }
 };
 
-/// Rows of a slot whose positions are asked for one after the other: the page table is read once a page.
+/// Maps consecutive positions of a slot to cache rows. Reads the page table once per page.
 class RowsInTurn {
  public:
   __device__ RowsInTurn(const Cached& args, std::int64_t slot) : args_(args), slot_(slot) {}
@@ -93,17 +94,17 @@ class RowsInTurn {
   std::int64_t slot_, index_ = -1, first_ = 0;
 };
 
-/// What an E4M3 code stands for, times a power of two.
+/// Decodes an E4M3 code and multiplies it by a power of two.
 __device__ inline float decoded(std::uint8_t code, float scale) {
   return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3))) * scale;
 }
-/// The same of two, the first in the lower byte.
+/// Decodes two codes, with the first in the lower byte.
 __device__ inline float2 decoded_pair(std::uint16_t codes, float scale) {
   const float2 both = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
   return make_float2(both.x * scale, both.y * scale);
 }
 
-/// A warp leaves a key, or a value, of one KV head in E4M3.
+/// Encodes a key, or a value, of one KV head in E4M3. Called by one warp.
 template <typename T>
 __device__ void encode_head(const T* from, int head_dim, std::uint8_t* to, float* scale_inv) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -119,13 +120,13 @@ __device__ void encode_head(const T* from, int head_dim, std::uint8_t* to, float
   if (lane == 0) *scale_inv = power_of_two(e);
 }
 
-/// Sums over some keys for a row: the highest score to the base of two, the sum of weights, whose
-/// exponentials were taken from it, and a sum of values by these weights.
+/// Sums of one row over some keys: the highest score, the sum of weights, and the weighted sum of values.
+/// Scores and exponentials are in base 2. Weights are relative to `highest`.
 struct PieceSum {
   float highest = kLowest, total = 0.0f, value = 0.0f;
 };
 
-/// Sums over the keys of `count` sums, MOST or fewer, in their order; `read(i)` gives one.
+/// Combines `count` sums, at most MOST, in order. `read(i)` returns sum i.
 template <int MOST, typename Read>
 __device__ PieceSum put_together(int count, const Read& read) {
   PieceSum all;
@@ -144,27 +145,27 @@ __device__ PieceSum put_together(int count, const Read& read) {
   return all;
 }
 
-/// Tokens of a launch, and the pieces into which their caches are cut.
+/// The tokens of a launch, and the pieces of their caches.
 struct Span {
   std::int64_t first = 0, count = 0;
-  std::int64_t piece = 0;  ///< keys, a multiple of 64
+  std::int64_t piece = 0;  ///< keys of a piece, a multiple of 64
   int pieces = 1;
-  float* values = nullptr;  ///< [count, q_heads, pieces, head_dim]: sums of values, where there are pieces
-  float* sums = nullptr;    ///< [count, q_heads, pieces, 2]: maximum, to the base of two, and sum of weights
+  float* values = nullptr;  ///< [count, q_heads, pieces, head_dim]: sums of values; only with pieces
+  float* sums = nullptr;    ///< [count, q_heads, pieces, 2]: maximum (base 2) and sum of weights
 
   __device__ std::int64_t place(std::int64_t token, int head, int at, const Cached& args) const {
     return ((token - first) * args.q_heads + head) * pieces + at;
   }
-  /// Whether one block has all keys that a token sees, which then writes what comes out.
+  /// True if one block reads all keys of a token. This block then writes the output.
   __device__ bool of_one_block(std::int64_t first_key, std::int64_t last_key) const {
     return first_key / piece == last_key / piece;
   }
-  /// Makes one piece of so many.
+  /// Joins each `count` consecutive pieces into one piece.
   void join(int count) {
     piece *= count;
     pieces = (pieces + count - 1) / count;
   }
-  /// Leaves column `d` of a piece's sums for combine_kernel, at a place that place() has named.
+  /// Stores column `d` of the sums of a piece for combine_kernel, at an index from place().
   __device__ void leave(const PieceSum& sum, std::int64_t place, int head_dim, int d) const {
     values[place * head_dim + d] = sum.value;
     if (d > 0) return;
@@ -173,16 +174,16 @@ struct Span {
   }
 };
 
-/// The rows of a block, [0, rows): row r is head `head(r)` of token `token(r)`.
+/// The rows of a block, [0, rows). Row r is head `head(r)` of token `token(r)`.
 struct TileRows {
-  std::int64_t begin;  ///< token * group + head inside the group, of row 0
+  std::int64_t begin;  ///< token * group + index of the head in its group, of row 0
   int rows;
   int group, kv_head;
   __device__ std::int64_t token(int row) const { return (begin + row) / group; }
   __device__ int head(int row) const { return kv_head * group + static_cast<int>((begin + row) % group); }
 };
 
-/// Which rows block `tile` has, at most ROWS of them.
+/// Returns the rows of block `tile`, at most ROWS.
 template <int ROWS, bool ALONE>
 __device__ TileRows rows_of_tile(const Cached& args, const Span& span, std::int64_t tile, int kv_head) {
   const int group = args.group();
@@ -197,12 +198,12 @@ __device__ TileRows rows_of_tile(const Cached& args, const Span& span, std::int6
   }
 }
 
-/// The keys [low, high) that a block reads of one slot for its tokens [begin, end), counted inside the tile.
+/// The keys [low, high) of one slot that a block reads for some consecutive tokens of its tile.
 struct KeyRange {
   std::int64_t low, high;
 };
 
-/// Where the tokens of a tile stand, in shared memory; a slot of -1 is outside the cache.
+/// Slots and positions of the tokens of a tile, in shared memory. Slot -1 is outside the cache.
 template <int ROWS>
 struct TilePlaces {
   int slots[ROWS];
@@ -220,8 +221,8 @@ __device__ void find_places(TilePlaces<ROWS>& places, const Cached& args, const 
   }
 }
 
-/// Puts a token's key and value of one KV head into the cache, where the block that calls it finds them
-/// behind its next barrier. The block has two warps or more.
+/// Writes the key and value of one KV head of a token to the cache. The calling block can read them after its
+/// next barrier. The block needs at least two warps.
 template <typename T, bool FP8>
 __device__ void append(const Cached& args, std::int64_t token, int kv_head) {
   const T* key = static_cast<const T*>(args.qkv) + token * args.qkv_ld +
@@ -243,13 +244,13 @@ __device__ void append(const Cached& args, std::int64_t token, int kv_head) {
   }
 }
 
-/// Where an element of row (token, head) goes that is finished.
+/// Returns the address of the output of row (token, head).
 template <typename T>
 __device__ T* out_row(const Cached& args, std::int64_t token, int head) {
   return static_cast<T*>(args.out) + token * args.out_ld + static_cast<std::int64_t>(head) * args.head_dim;
 }
 
-/// Rows outside the cache become args.outside, by the block of the first piece.
+/// Fills output rows outside the cache with args.outside. Called by the block of the first piece.
 template <typename T>
 __device__ void write_outside(const Cached& args, const TileRows& tile) {
   for (int r = 0; r < tile.rows; ++r) {
@@ -262,9 +263,8 @@ __device__ void write_outside(const Cached& args, const TileRows& tile) {
   }
 }
 
-/// Puts the sums of a block's warps together, in their order: element d of row r is sums[warp][r][d] by
-/// weights whose exponentials were taken to the base of two from maxima[warp][r]. Writes what comes out, or,
-/// of a piece, its share.
+/// Adds the sums of the warps of a block in order. Element d of row r is sums[warp][r][d]. Its weights are
+/// base-2 exponentials relative to maxima[warp][r]. Writes the output, or stores the sums of a piece.
 template <typename T, int WARPS, int ROWS, int DIM>
 __device__ void finish_rows(const Cached& args, const Span& span, const TileRows& tile, int piece,
                             const float* sums, const float (&maxima)[WARPS][ROWS],
@@ -290,7 +290,7 @@ __device__ void finish_rows(const Cached& args, const Span& span, const TileRows
 
 inline constexpr int kCombineThreads = 128;
 
-/// Block (token, head): adds the pieces of a cache in their order.
+/// Block (token, head): adds the pieces of a cache in order.
 template <typename T>
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Cached args, const Span span) {
   wait_for_previous();

@@ -1,6 +1,6 @@
-// Attention of prompts in bf16 on tensor cores: tiles of 64 keys and values come to shared memory beside
-// computing, and each of four warps multiplies 16 rows of its own with them. Of a cache in E4M3 the codes
-// come to shared memory, and become bf16, which is exact, when their turn comes.
+// Attention of prompts in bf16 on tensor cores. Tiles of 64 keys and values are copied to shared memory
+// during computation. Each of four warps multiplies its own 16 rows with them. For an E4M3 cache, the codes
+// are copied to shared memory and decoded to bf16 (exact) just before use.
 #pragma once
 
 #include "cuda/attention/cached.cuh"
@@ -11,26 +11,27 @@ namespace octet::ops::cuda {
 template <int DIM_, bool FP8_>
 struct Bf16Cut {
   static constexpr int DIM = DIM_;
-  static constexpr bool FP8 = FP8_;  ///< the cache is E4M3
+  static constexpr bool FP8 = FP8_;  ///< the cache is in E4M3
   static constexpr int WARPS = 4;
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int ROWS = 64;
-  static constexpr int KEYS = 64;                     ///< of a tile
-  static constexpr int ROW = DIM + 8;                 ///< elements between rows: eight rows share no bank
-  static constexpr int TILE = KEYS * ROW;             ///< elements of a tile of keys, or of values
-  static constexpr int STAGES = FP8 ? 1 : 2;          ///< of keys and values in bf16
-  static constexpr int CODES = KEYS * DIM;            ///< bytes of a tile of keys, or of values, in E4M3
-  static constexpr int RAW = 2 * (CODES + 4 * KEYS);  ///< of both with their scales
-  /// Queries, stages of keys and values, and two of what comes in E4M3.
+  static constexpr int KEYS = 64;             ///< keys of a tile
+  static constexpr int ROW = DIM + 8;         ///< row pitch in elements: eight rows use different banks
+  static constexpr int TILE = KEYS * ROW;     ///< elements of a tile of keys, or of values
+  static constexpr int STAGES = FP8 ? 1 : 2;  ///< buffers of keys and values in bf16
+  static constexpr int CODES = KEYS * DIM;    ///< bytes of a tile of keys, or of values, in E4M3
+  static constexpr int RAW = 2 * (CODES + 4 * KEYS);  ///< bytes of both with their scales
+  /// Queries, bf16 buffers of keys and values, and two buffers of E4M3 codes.
   static constexpr int BYTES = 2 * (ROWS * ROW + STAGES * 2 * TILE) + (FP8 ? 2 * RAW : 0);
 };
 
-/// What a lane keeps of its warp's 16 rows: of rows lane / 4 and lane / 4 + 8, in this order.
+/// State of a lane for rows lane / 4 and lane / 4 + 8 of the 16 rows of its warp, in this order.
 template <typename C>
 struct WarpSums {
-  float values[C::DIM / 8][4];  ///< columns 8 n + 2 (lane % 4) and the next of the first row, then the second
-  float maximum[2];             ///< of scores, to the base of two
-  float total[2];               ///< of weights: this lane's columns
+  float values[C::DIM / 8]
+              [4];   ///< columns 8 n + 2 (lane % 4) and the next, first of the first row, then of the second
+  float maximum[2];  ///< highest scores, base 2
+  float total[2];    ///< sums of weights over the columns of this lane
 
   __device__ void clear() {
 #pragma unroll
@@ -43,12 +44,12 @@ struct WarpSums {
   }
 };
 
-/// The keys that the two rows of a lane see; none where first > last. Positions have 32 bits.
+/// The keys that the two rows of a lane see; none if first > last. Positions have 32 bits.
 struct Sight {
   int first[2], last[2];
 };
 
-/// Brings the queries of a tile to shared memory; what lies outside becomes zero.
+/// Copies the queries of a tile to shared memory, with zeros outside of the tile.
 template <typename C>
 __device__ void load_queries(__nv_bfloat16* to, const Cached& args, const TileRows& tile) {
   constexpr int PER = C::DIM / 8;
@@ -64,23 +65,23 @@ __device__ void load_queries(__nv_bfloat16* to, const Cached& args, const TileRo
   }
 }
 
-/// The row of the first key of a tile, from which those behind it are counted; nothing where the rows of a
-/// tile do not follow each other. `begin` lies below `high`.
+/// Returns the cache row of the first key of a tile if the keys of the tile are in consecutive rows;
+/// otherwise 0. Also 0 if `begin` is not below `high`.
 template <typename C>
 __device__ std::int64_t first_row(const Cached& args, std::int64_t slot, std::int64_t begin,
                                   std::int64_t high) {
   return begin < high && args.together(C::KEYS) ? args.row(slot, begin) : 0;
 }
 
-/// The row of key `i` of a tile; `first` is what first_row said.
+/// Returns the cache row of key `i` of a tile. `first` is the result of first_row().
 template <typename C>
 __device__ std::int64_t row_of_key(const Cached& args, std::int64_t slot, std::int64_t begin,
                                    std::int64_t first, int i) {
   return args.together(C::KEYS) ? first + i : args.row(slot, begin + i);
 }
 
-/// Brings KEYS keys whose rows follow each other from `first` on, and their values, to a stage: each thread
-/// the same columns of some rows.
+/// Copies KEYS keys in consecutive rows from `first` on, and their values, to a buffer. Each thread copies
+/// the same columns of several rows.
 template <typename C>
 __device__ void load_whole_tile(__nv_bfloat16* stage, const Cached& args, int kv_head, std::int64_t first) {
   constexpr int PER = C::DIM / 8, STEP = C::THREADS / PER;
@@ -99,7 +100,7 @@ __device__ void load_whole_tile(__nv_bfloat16* stage, const Cached& args, int kv
   }
 }
 
-/// Brings keys [begin, begin + KEYS) and their values to a stage; zeros outside `range`.
+/// Copies keys [begin, begin + KEYS) and their values to a buffer, with zeros outside `range`.
 template <typename C>
 __device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t slot, int kv_head,
                           std::int64_t begin, std::int64_t first, const KeyRange& range) {
@@ -123,8 +124,8 @@ __device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t
   }
 }
 
-/// Brings the codes of keys [begin, begin + KEYS), of their values, and both scales to shared memory; zeros
-/// outside `range`.
+/// Copies the codes of keys [begin, begin + KEYS), of their values, and both scales to shared memory, with
+/// zeros outside `range`.
 template <typename C>
 __device__ void load_codes(std::uint8_t* raw, const Cached& args, std::int64_t slot, int kv_head,
                            std::int64_t begin, std::int64_t first, const KeyRange& range) {
@@ -152,7 +153,7 @@ __device__ void load_codes(std::uint8_t* raw, const Cached& args, std::int64_t s
   }
 }
 
-/// Makes a stage of keys and values of their codes.
+/// Decodes the codes of keys and values to a bf16 buffer.
 template <typename C>
 __device__ void decode_codes(__nv_bfloat16* stage, const std::uint8_t* raw) {
   constexpr int PER = C::DIM / 8;
@@ -170,20 +171,20 @@ __device__ void decode_codes(__nv_bfloat16* stage, const std::uint8_t* raw) {
   }
 }
 
-/// A score to the base of two, made of a product with key `j`, or kLowest where the row does not see the key.
-/// Never put together to one rounding with what is done with it: in_order_bf16_kernel has the same bits.
+/// Returns the base-2 score of key `j` from a dot product, or kLowest if the row does not see the key. Uses
+/// __fmul_rn so that it is not fused with later operations: in_order_bf16_kernel needs the same bits.
 __device__ inline float seen_score(float product, const ScoreRule& rule, int j, int first, int last) {
   float slope;
   return j >= first && j <= last ? __fmul_rn(rule.score(product, slope), kLog2E) : kLowest;
 }
 
-/// The weight of a score in a row whose highest is `highest`. What nobody sees has none, also where nothing
-/// is seen yet.
+/// Returns the weight of a score in a row with maximum `highest`. Unseen keys have weight 0, even if the row
+/// has not seen any key yet.
 __device__ inline __nv_bfloat16 weight_of(float score, float highest) {
   return __float2bfloat16_rn(score == kLowest ? 0.0f : exp2f(score - highest));
 }
 
-/// Adds the keys of a stage, of which the first is key `begin`, to a warp's sums.
+/// Adds the keys of a buffer, starting with key `begin`, to the sums of a warp.
 template <typename C>
 __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const __nv_bfloat16* stage,
                          const ScoreRule& rule, int begin, const Sight& sight) {
@@ -196,7 +197,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
 #pragma unroll
     for (int e = 0; e < 4; ++e) scores[n][e] = 0.0f;
   }
-  // Lanes name rows of queries 0 … 15 twice, the second time eight columns on.
+  // Lanes address rows of queries 0 … 15 twice, the second time with an offset of eight columns.
   const __nv_bfloat16* query = queries + (first_row + lane % 16) * C::ROW + lane / 16 * 8;
   // Keys 0 … 7 with both halves of the columns, then keys 8 … 15.
   const __nv_bfloat16* key = stage + (lane / 16 * 8 + lane % 8) * C::ROW + lane / 8 % 2 * 8;
@@ -236,7 +237,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
 #pragma unroll
     for (int e = 0; e < 4; ++e) sums.values[n][e] *= factor[e / 2];
   }
-  // Keys 0 … 15 of eight columns, then the same of the next eight.
+  // Keys 0 … 15 of eight columns, then keys 0 … 15 of the next eight columns.
   const __nv_bfloat16* value = stage + C::TILE + (lane / 8 % 2 * 8 + lane % 8) * C::ROW + lane / 16 * 8;
 #pragma unroll
   for (int n = 0; n < COLUMNS; n += 2) {
@@ -264,19 +265,19 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
   }
 }
 
-/// Adds the keys of one slot of a cache in E4M3 to the sums of all warps.
+/// Adds the keys of one slot of an E4M3 cache to the sums of all warps.
 template <typename C>
 __device__ void add_coded_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                                const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
                                const Sight& sight) {
-  // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
-  // reads them.
+  // Tiles begin at multiples of their length, so the grouping of keys into sums does not depend on other
+  // rows.
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
   const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
   auto* raws = reinterpret_cast<std::uint8_t*>(stages + 2 * C::TILE);
   load_codes<C>(raws, args, slot, kv_head, begin, first_row<C>(args, slot, begin, range.high), range);
   end_copies();
-  // The page table is read a tile ahead.
+  // The page table is read one tile ahead.
   std::int64_t next_row = first_row<C>(args, slot, begin + C::KEYS, range.high);
   for (std::int64_t t = 0; t < tiles; ++t) {
     if (t + 1 < tiles) {
@@ -294,18 +295,18 @@ __device__ void add_coded_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, 
   __syncthreads();
 }
 
-/// Adds the keys of one slot to the sums of all warps.
+/// Adds the keys of one slot of a bf16 cache to the sums of all warps.
 template <typename C>
 __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                          const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
                          const Sight& sight) {
-  // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
-  // reads them.
+  // Tiles begin at multiples of their length, so the grouping of keys into sums does not depend on other
+  // rows.
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
   const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
   load_tile<C>(stages, args, slot, kv_head, begin, first_row<C>(args, slot, begin, range.high), range);
   end_copies();
-  // The page table is read a tile ahead.
+  // The page table is read one tile ahead.
   std::int64_t next_row = first_row<C>(args, slot, begin + C::KEYS, range.high);
   for (std::int64_t t = 0; t < tiles; ++t) {
     if (t + 1 < tiles) {
@@ -322,7 +323,7 @@ __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_b
   }
 }
 
-/// Of either kind.
+/// Adds the keys of one slot of a cache in either format.
 template <typename C>
 __device__ void add_any_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                              const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
@@ -334,15 +335,15 @@ __device__ void add_any_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __
   }
 }
 
-/// The sum of a lane's totals over the four lanes of a row.
+/// Adds the totals of the four lanes of a row.
 __device__ inline float over_row(float x) {
   x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence. A row's sums do not
-/// depend on the rows beside it: tiles of keys begin at multiples of their length, and what a row does not
-/// see adds exact zeros. in_order_bf16_kernel makes the same sums.
+/// Block (tile of rows, KV head): attention of the tokens of prompts, sequence after sequence. The sums of a
+/// row do not depend on other rows: tiles of keys begin at multiples of their length, and keys that the row
+/// does not see add exact zeros. in_order_bf16_kernel computes the same sums.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached args, const Span span) {
   __shared__ TilePlaces<C::ROWS> places;
@@ -355,7 +356,7 @@ __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached ar
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t first_token = tile.token(0);
   const int tokens = static_cast<int>(tile.token(tile.rows - 1) - first_token) + 1;
-  int token_of[2];  // of the lane's rows, inside the tile; -1: there is no such row
+  int token_of[2];  // tokens of the lane's rows, counted in the tile; -1: no such row
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = 16 * warp + lane / 4 + 8 * i;

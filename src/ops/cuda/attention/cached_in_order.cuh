@@ -1,8 +1,8 @@
-// Attention of lone tokens in bf16 with the bits that the kernel of prompts gives them. A block has the rows
-// of a token and KV head and goes over its keys from the first to the last, in the tiles of that kernel and
-// with its products; the four warps, which have rows of their own there, share the 16 rows of this one: of a
-// tile's scores each makes those of 16 keys, of its sums of values those of some columns. Neither changes the
-// order in which a score or a value is summed.
+// Attention of single tokens in bf16, with the bits of the prompt kernel. A block has the rows of one token
+// and KV head. It processes the keys from first to last, in the tiles of the prompt kernel and with its
+// tensor-core instructions. In the prompt kernel each of the four warps has its own rows. Here the warps
+// share 16 rows: each warp computes the scores of 16 keys of a tile, and the value sums of some columns. This
+// split does not change the order of any sum.
 #pragma once
 
 #include "cuda/attention/cached_bf16.cuh"
@@ -17,21 +17,21 @@ struct InOrderCut {
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int ROWS = 16;
   static constexpr int KEYS = Bf16Cut<DIM, false>::KEYS;
-  static constexpr int ROW = Bf16Cut<DIM, false>::ROW;  ///< as there
+  static constexpr int ROW = Bf16Cut<DIM, false>::ROW;  ///< as in the prompt kernel
   static constexpr int TILE = KEYS * ROW;
-  static constexpr int WEIGHTS_ROW = KEYS + 8;  ///< elements between rows of weights
+  static constexpr int WEIGHTS_ROW = KEYS + 8;  ///< row pitch of weights in elements
   static constexpr int COLUMN_GROUPS = DIM / 16;
   static constexpr int GROUPS_OF_WARP = (COLUMN_GROUPS + WARPS - 1) / WARPS;
-  /// Queries, weights, tiles, and the highest score of each warp.
+  /// Queries, weights, tiles, and the highest scores of each warp.
   static constexpr int BYTES = 2 * (ROWS * ROW + ROWS * WEIGHTS_ROW + STAGES * 2 * TILE) + 4 * WARPS * ROWS;
   static_assert(KEYS == 16 * WARPS);
 };
 
-/// The shared memory of a block.
+/// The layout of the shared memory of a block.
 template <typename C>
 struct InOrderRoom {
   __nv_bfloat16* queries;  ///< [ROWS, ROW]
-  __nv_bfloat16* weights;  ///< [ROWS, WEIGHTS_ROW] of a tile's keys
+  __nv_bfloat16* weights;  ///< [ROWS, WEIGHTS_ROW] of the keys of a tile
   __nv_bfloat16* stages;   ///< [STAGES, 2, KEYS, ROW]: keys and values
   float* maxima;           ///< [WARPS, ROWS]
 
@@ -43,17 +43,17 @@ struct InOrderRoom {
   }
 };
 
-/// What a lane keeps: of rows lane / 4 and lane / 4 + 8, in this order. All warps have the same maxima and
+/// State of a lane for rows lane / 4 and lane / 4 + 8, in this order. All warps have the same maxima and
 /// totals.
 template <typename C>
 struct InOrderSums {
-  float values[C::GROUPS_OF_WARP * 2][4] = {};  ///< as multiply_add() has them, of the warp's columns
-  float maximum[2] = {kLowest, kLowest};        ///< of scores, to the base of two
-  float total[2] = {0.0f, 0.0f};                ///< of weights: this lane's columns
+  float values[C::GROUPS_OF_WARP * 2][4] = {};  ///< in the layout of multiply_add(), columns of this warp
+  float maximum[2] = {kLowest, kLowest};        ///< highest scores, base 2
+  float total[2] = {0.0f, 0.0f};                ///< sums of weights over the columns of this lane
 };
 
-/// The scores of the warp's 16 keys of a tile, whose first key is `begin`, to the base of two; kLowest where
-/// the row does not see the key.
+/// Computes the base-2 scores of the 16 keys of this warp in a tile that starts with key `begin`. Keys that
+/// the row does not see get kLowest.
 template <typename C>
 __device__ void make_scores(float (&scores)[2][4], const __nv_bfloat16* queries, const __nv_bfloat16* keys,
                             const ScoreRule& rule, int begin, const Sight& sight) {
@@ -78,7 +78,8 @@ __device__ void make_scores(float (&scores)[2][4], const __nv_bfloat16* queries,
   }
 }
 
-/// Leaves the warp's weights of the two rows of a lane, whose highest scores are `highest`.
+/// Writes the weights of this warp for the two rows of a lane. `highest` holds the highest scores of these
+/// rows.
 template <typename C>
 __device__ void leave_weights(__nv_bfloat16* weights, const float (&scores)[2][4],
                               const float (&highest)[2]) {
@@ -104,7 +105,7 @@ __device__ inline float high_of(std::uint32_t pair) {
   return __uint_as_float(pair & 0xFFFF0000u);
 }
 
-/// Adds a tile's weights to the totals, and its values by them to the sums of the warp's columns.
+/// Adds the weights of a tile to the totals, and its weighted values to the sums of the columns of this warp.
 template <typename C>
 __device__ void add_values(InOrderSums<C>& sums, const __nv_bfloat16* weights, const __nv_bfloat16* values) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -134,8 +135,8 @@ __device__ void add_values(InOrderSums<C>& sums, const __nv_bfloat16* weights, c
   }
 }
 
-/// Adds a tile, whose first key is `begin`. All threads of the block; nobody may change the tile, or call
-/// this again, before a barrier.
+/// Adds a tile that starts with key `begin`. Called by all threads of the block. A barrier is required before
+/// the tile is changed and before the next call.
 template <typename C>
 __device__ void add_tile_in_order(InOrderSums<C>& sums, const InOrderRoom<C>& room,
                                   const __nv_bfloat16* stage, const ScoreRule& rule, int begin,
@@ -177,8 +178,8 @@ __device__ void add_tile_in_order(InOrderSums<C>& sums, const InOrderRoom<C>& ro
   add_values<C>(sums, room.weights, stage + C::TILE);
 }
 
-/// Brings the queries of a token to shared memory; what lies outside becomes zero. They are there behind the
-/// block's next barrier.
+/// Copies the queries of a token to shared memory, with zeros outside of the tile. They are readable after
+/// the next barrier of the block.
 template <typename C>
 __device__ void copy_queries(__nv_bfloat16* to, const Cached& args, const TileRows& tile) {
   constexpr int PER = C::DIM / 8;
@@ -194,7 +195,7 @@ __device__ void copy_queries(__nv_bfloat16* to, const Cached& args, const TileRo
   }
 }
 
-/// Writes the rows of a token that lies in the cache.
+/// Writes the output rows of a token that is inside the cache.
 template <typename C>
 __device__ void write_in_order(const InOrderSums<C>& sums, const Cached& args, const TileRows& tile) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -216,9 +217,9 @@ __device__ void write_in_order(const InOrderSums<C>& sums, const Cached& args, c
   }
 }
 
-/// Block (token and its rows, KV head). The token's own key is put into the cache by the block that reads it.
-/// Where a token stands, and what lies in the cache in front of it, kernels of earlier passes have written:
-/// it is read before the kernel in front of this one has ended.
+/// Block (token and its rows, KV head). The block that reads the token's key also writes it to the cache.
+/// Earlier passes have written the position of the token and the earlier cache contents. So they are read
+/// before the previous kernel has ended.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS)
     in_order_bf16_kernel(const __grid_constant__ Cached args, const __grid_constant__ Span span) {
@@ -240,7 +241,7 @@ __global__ void __launch_bounds__(C::THREADS)
   const auto ask = [&](int t, std::int64_t row) {
     load_tile<C>(stage(t), args, slot, tile.kv_head, begin + t * C::KEYS, row, range);
   };
-  // The last tile has the token's own key.
+  // The last tile holds the key of the token.
 #pragma unroll
   for (int t = 0; t < C::STAGES - 1; ++t) {
     if (t < tiles - 1) ask(t, row_of_tile(t));
@@ -266,7 +267,7 @@ __global__ void __launch_bounds__(C::THREADS)
   InOrderSums<C> sums;
   for (int t = 0; t < tiles; ++t) {
     t + 1 < tiles ? wait_for_copies<C::STAGES - 2>() : wait_for_copies<0>();
-    __syncthreads();  // tile t is there, and all have read tile t - 1
+    __syncthreads();  // tile t has arrived, and all threads have read tile t - 1
     if (t + C::STAGES - 1 < tiles) {
       ask(t + C::STAGES - 1, next_row);
       next_row = row_of_tile(t + C::STAGES);

@@ -1,5 +1,5 @@
-// Attention of lone tokens in bf16, bound by reading the cache: a block has the rows of a token and KV head,
-// its warps take keys in turns, and what they have summed of a piece of the cache is put together in their
+// Attention of single tokens in bf16, bound by reads of the cache. A block has the rows of one token and KV
+// head. Its warps process groups of keys in turn. Then their sums over a piece of the cache are added in warp
 // order.
 #pragma once
 
@@ -9,27 +9,28 @@
 
 namespace octet::ops::cuda {
 
-/// What the warps of a block have summed. It takes the place of the keys, when all have been read.
+/// The sums of the warps of a block. They reuse the memory of the keys after all keys have been read.
 template <typename C>
 struct LoneBlock {
-  float values[C::WARPS][C::ROWS][C::DIM];  ///< by weights from the highest score of all warps, see place()
-  float maxima[C::WARPS][C::ROWS];          ///< the highest score of each warp
-  float totals[C::WARPS][C::ROWS];          ///< as values
-  float highest[C::ROWS];                   ///< of all warps
+  float values[C::WARPS][C::ROWS]
+              [C::DIM];  ///< weighted by exponentials relative to `highest`; columns in the order of place()
+  float maxima[C::WARPS][C::ROWS];  ///< highest score of each warp
+  float totals[C::WARPS][C::ROWS];  ///< sums of weights, relative to `highest`
+  float highest[C::ROWS];           ///< maximum over all warps
 
-  /// Where column `d` of a row lies: columns are exchanged so that lanes with other rows leave theirs in
-  /// other banks. Pairs of columns stay together.
+  /// Returns the index of column `d` of a row. Columns are permuted so that lanes with different rows write
+  /// to different banks. Pairs of columns stay together.
   __device__ static int place(int row, int d) { return d ^ (row >> 1 & 3) << 3; }
 };
 
-/// Shared memory of a block.
+/// Returns the bytes of shared memory of a block.
 template <typename C>
 constexpr int lone_bytes() {
   return std::max(C::RING_BYTES, static_cast<int>(sizeof(LoneBlock<C>)));
 }
 
-/// Leaves a warp's sums, all warps' by weights from the highest score among them. All threads of the block;
-/// two barriers, behind the second of which the sums are there.
+/// Writes the sums of a warp, with weights relative to the highest score of all warps. Called by all threads
+/// of the block. It contains two barriers, and the sums are readable after the second one.
 template <typename C>
 __device__ void leave_sums(const LoneSums<C>& sums, LoneBlock<C>& to) {
   const int warp = static_cast<int>(threadIdx.x) / C::LANES, lane = lane_of_warp();
@@ -74,13 +75,12 @@ __device__ void leave_sums(const LoneSums<C>& sums, LoneBlock<C>& to) {
   __syncthreads();
 }
 
-/// Puts the sums of the warps together, in their order. Writes what comes out where the block has all keys
-/// that its token sees (`whole`), or leaves its share of piece `piece` for combine_kernel. All threads of the
-/// block.
+/// Adds the sums of the warps in order. If the block has all keys of its token (`whole`), writes the output.
+/// Otherwise stores the sums of piece `piece` for combine_kernel. Called by all threads of the block.
 template <typename C>
 __device__ void end_lone(const LoneBlock<C>& sums, const Cached& args, const Span& span, const TileRows& tile,
                          int piece, bool whole) {
-  const int pairs = args.head_dim / 2;  // of columns: a head has a multiple of eight
+  const int pairs = args.head_dim / 2;  // pairs of columns: head_dim is a multiple of eight
   for (int i = static_cast<int>(threadIdx.x); i < tile.rows * pairs; i += C::THREADS) {
     const int row = i / pairs, d = i % pairs * 2, head = tile.head(row);
     const auto pair_of = [&](int warp) {
@@ -107,10 +107,10 @@ __device__ void end_lone(const LoneBlock<C>& sums, const Cached& args, const Spa
   }
 }
 
-/// Block (KV head, token and its rows, piece): a lone token attends to a piece of its cache. Its warps take
-/// runs of keys in turns; which of them sums a key follows from the key's position alone. The heads of a
-/// token are neighbours: where memory gives more than a head has in a row (of scales eight), the others find
-/// the rest in the GPU's cache.
+/// Block (KV head, token and its rows, piece): attention of a single token to a piece of its cache. The warps
+/// process groups of keys in turn. The warp of a key depends only on the position of the key. The heads of a
+/// token are neighbouring blocks. A memory transaction may be larger than the data of one head (it holds
+/// eight scales). The other heads then find the rest in the L2 cache.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     lone_bf16_kernel(const __grid_constant__ Cached args, const __grid_constant__ Span span) {
@@ -129,9 +129,9 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
   int begin = static_cast<int>(range.low) / STRIDE * STRIDE + warp * C::KEYS;
   if (begin + C::KEYS <= range.low) begin += STRIDE;
   std::uint8_t* const ring = dynamic_shared() + warp * C::WARP_BYTES;
-  // The token's own key is put into the cache by the block that reads it. Where a token stands, and what lies
-  // in the cache in front of it, kernels of earlier passes have written: both are read before the kernel in
-  // front of this one has ended.
+  // The block that reads the key of the token also writes it to the cache. Earlier passes have written the
+  // position of the token and the earlier cache contents. So both are read before the previous kernel has
+  // ended.
   const bool own = range.high == last + 1;
   const std::int64_t there = reads ? (own ? last : range.high) : 0;
   std::int64_t rows[C::STAGES + 1];
@@ -161,15 +161,15 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
   for (int stage = 0; begin < range.high; begin += STRIDE) {
     std::uint8_t* const here = ring + stage * C::STAGE_BYTES;
     wait_for_copies<C::STAGES - 1>();
-    __syncwarp();  // for what other lanes have asked for
+    __syncwarp();  // makes the copies of other lanes visible
     add_keys<C>(sums, here, begin, cache, args.rule);
-    __syncwarp();  // all have read the stage
+    __syncwarp();  // all lanes have read the buffer
     cache.ask(here, begin + C::STAGES * STRIDE, next_row);
     next_row = cache.first_row(begin + (C::STAGES + 1) * STRIDE);
     stage = stage + 1 == C::STAGES ? 0 : stage + 1;
   }
   wait_for_copies<0>();
-  __syncthreads();  // no warp's keys are read any more
+  __syncthreads();  // all warps have read their keys
   auto* const all = reinterpret_cast<LoneBlock<C>*>(dynamic_shared());
   leave_sums<C>(sums, *all);
   end_lone<C>(*all, args, span, tile, static_cast<int>(blockIdx.y), span.of_one_block(first, last));

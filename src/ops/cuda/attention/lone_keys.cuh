@@ -1,6 +1,5 @@
-// How attention of lone tokens is cut (cached_lone.cuh), and how keys and values come to it: a warp asks for
-// those that it will multiply some steps ahead, and they come to a place of its own in shared memory, so that
-// no warp waits for another.
+// Tile sizes of attention of single tokens (cached_lone.cuh), and its copies of keys and values. A warp
+// starts its copies several steps ahead, into its own part of shared memory. So no warp waits for another.
 #pragma once
 
 #include "cuda/attention/cached.cuh"
@@ -8,50 +7,50 @@
 
 namespace octet::ops::cuda {
 
-/// `MANY`: so many blocks that more of them on a multiprocessor hide each other's waits better than keys that
-/// each has asked for further ahead. The sums have the same bits.
+/// `MANY`: there are so many blocks that more blocks per multiprocessor hide latency better than deeper
+/// prefetch in each block. The sums have the same bits.
 template <int DIM_, int TILES_, bool FP8_, bool MANY = false>
 struct LoneCut {
   static constexpr int DIM = DIM_;
-  static constexpr int TILES = TILES_;         ///< of eight rows
-  static constexpr bool FP8 = FP8_;            ///< the cache is E4M3
-  static constexpr int ELEMENT = FP8 ? 1 : 2;  ///< bytes of one of the cache
+  static constexpr int TILES = TILES_;         ///< tiles of eight rows
+  static constexpr bool FP8 = FP8_;            ///< the cache is in E4M3
+  static constexpr int ELEMENT = FP8 ? 1 : 2;  ///< bytes of a cache element
   static constexpr int WARPS = 4;
   static constexpr int LANES = 32;
   static constexpr int THREADS = LANES * WARPS;
   static constexpr int ROWS = 8 * TILES;
-  static constexpr int TILE_KEYS = 16;  ///< of a tensor core's step
-  /// Tiles of keys that a warp takes at a time: two hide each other's waits, where there is room.
+  static constexpr int TILE_KEYS = 16;  ///< keys of a tensor-core step
+  /// Tiles of keys per warp and step. Two tiles hide latency better, if shared memory suffices.
   static constexpr int TILES_OF_KEYS = FP8 && DIM <= 128 ? 2 : 1;
   static constexpr int KEYS = TILE_KEYS * TILES_OF_KEYS;
-  static constexpr int STEPS = DIM / 16;  ///< of a tensor core in a head's columns
-  /// A key lies in shared memory in parts of eight quads of 16 bytes each, and the keys' parts behind each
-  /// other.
+  static constexpr int STEPS = DIM / 16;  ///< tensor-core steps over the columns of a head
+  /// Layout of a key in shared memory: parts of eight quads of 16 bytes each. Part 0 of all keys comes first,
+  /// then part 1 of all keys.
   static constexpr int QUADS = DIM * ELEMENT / 16;
   static constexpr int PARTS = (QUADS + 7) / 8;
   static constexpr int PART_BYTES = TILE_KEYS * 128;
-  static constexpr int TILE_BYTES = PARTS * PART_BYTES;  ///< of a tile's keys, or of its values
-  /// A tile's keys, values, and in E4M3 the scales of both.
+  static constexpr int TILE_BYTES = PARTS * PART_BYTES;  ///< bytes of the keys, or of the values, of a tile
+  /// Bytes of the keys and values of a tile, and in E4M3 of the scales of both.
   static constexpr int ROOM = 2 * TILE_BYTES + (FP8 ? 2 * TILE_KEYS * 4 : 0);
   static constexpr int STAGE_BYTES = TILES_OF_KEYS * ROOM;
-  /// How many times KEYS a warp has asked for ahead.
+  /// Number of groups of KEYS keys that a warp prefetches.
   static constexpr int STAGES = (STAGE_BYTES > 5120 ? 2 : 4) / (MANY ? 2 : 1);
   static constexpr int WARP_BYTES = STAGES * STAGE_BYTES;
   static constexpr int RING_BYTES = WARPS * WARP_BYTES;
-  /// Blocks that stand on a multiprocessor at a time.
+  /// Resident blocks per multiprocessor.
   static constexpr int BLOCKS = RING_BYTES > 80 * 1024 || TILES > 1 ? 1 : !MANY ? 2 : DIM <= 128 ? 4 : 3;
 };
 
 __device__ inline int lane_of_warp() {
   return static_cast<int>(threadIdx.x) % 32;
 }
-/// Two codes in the lower half as fp16.
+/// Decodes two codes in the lower half of a word to fp16.
 __device__ inline std::uint32_t fp16_of_codes(std::uint32_t codes) {
   const __half2_raw both = __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(codes), __NV_E4M3);
   return static_cast<std::uint32_t>(both.x) | static_cast<std::uint32_t>(both.y) << 16;
 }
 
-/// The keys of a lone token that a block takes: of one slot and KV head.
+/// The keys of a single token that a block reads: of one slot and KV head.
 template <typename C>
 class LoneKeys {
  public:
@@ -74,16 +73,16 @@ class LoneKeys {
     }
   }
 
-  /// The row of the first of C::KEYS keys, where they follow each other; asked for ahead, for the page table
-  /// is read.
+  /// Returns the cache row of the first of C::KEYS keys if they are in consecutive rows, else 0. It is called
+  /// ahead of the copy, because it reads the page table.
   __device__ std::int64_t first_row(int begin) const {
     return together_ && begin < high_ ? args_.row(slot_, begin) : 0;
   }
   __device__ bool inside(int key) const { return key >= low_ && key < high_; }
 
-  /// Asks for keys [begin, begin + C::KEYS) and their values, which come to a stage of the warp; `first`:
-  /// what first_row() says of them. What is outside becomes zero. A group of the thread's copies; all threads
-  /// of the warp.
+  /// Starts to copy keys [begin, begin + C::KEYS) and their values to a buffer of the warp, with zeros
+  /// outside of the range. `first` is the result of first_row() for these keys. The copies form one group of
+  /// each thread. Called by all threads of the warp.
   __device__ void ask(std::uint8_t* stage, int begin, std::int64_t first) const {
     if (begin >= first_whole_ && begin + C::KEYS <= high_) {
 #pragma unroll
@@ -94,7 +93,7 @@ class LoneKeys {
       ask_last(stage, begin, first);
     }
   }
-  /// The same for keys of which some are outside, or the last ones.
+  /// Like ask(), for groups with keys outside of the range, or for the last keys.
   __device__ void ask_last(std::uint8_t* stage, int begin, std::int64_t first) const {
 #pragma unroll 1
     for (int at = 0; at < C::KEYS && begin < high_; at += C::TILE_KEYS)
@@ -103,13 +102,13 @@ class LoneKeys {
   }
 
  private:
-  /// Of keys and values the row of the cache that this lane asks for as the j-th goes here: eight lanes have
-  /// a row, a lane 16 bytes of every part of it.
+  /// Returns the destination of the j-th copy of this lane, for keys and values. Eight lanes copy one cache
+  /// row. Each lane copies 16 bytes of each part of it.
   __device__ static std::uint8_t* row_of(std::uint8_t* stage, int j) {
     const int lane = lane_of_warp(), key = j * 4 + lane / 8;
     return stage + key * 128 + (lane % 8 ^ key % 8) * 16;
   }
-  /// A tile of keys of all columns, whose rows follow each other.
+  /// Starts to copy a full tile of keys in consecutive rows, with all columns.
   __device__ void ask_whole(std::uint8_t* stage, std::int64_t first) const {
     const int lane = lane_of_warp();
     const std::int64_t at = first * row_bytes_;
@@ -126,7 +125,8 @@ class LoneKeys {
     }
     if constexpr (C::FP8) copy_4(scale_of(stage), scales_ + first * args_.kv_heads, true);
   }
-  /// Some keys of a tile, or not all columns. Not inlined, since it is rarely needed and has much code.
+  /// Starts to copy a tile with missing keys or columns. Not inlined, because it is rarely used and has much
+  /// code.
   __device__ static __noinline__ void ask_some(LoneKeys cache, std::uint8_t* stage, int begin,
                                                std::int64_t first) {
     const int lane = lane_of_warp();
@@ -150,11 +150,11 @@ class LoneKeys {
       copy_4(scale_of(stage), cache.scales_ + behind, cache.inside(begin + i));
     }
   }
-  /// Where the scale that this lane asks for goes: half of the lanes ask for those of keys.
+  /// Returns the destination of the scale that this lane copies. Half of the lanes copy scales of keys.
   __device__ static std::uint8_t* scale_of(std::uint8_t* stage) {
     return stage + 2 * C::TILE_BYTES + lane_of_warp() * 4;
   }
-  /// The row of key begin + i, or the i-th of the cache where that is outside.
+  /// Returns the cache row of key begin + i. If the key is outside of the range, returns i.
   __device__ std::int64_t row(int begin, std::int64_t first, int i) const {
     if (!inside(begin + i)) return i;
     return together_ ? first + i : args_.row(slot_, begin + i);
@@ -165,15 +165,15 @@ class LoneKeys {
   int kv_head_;
   int low_, high_;
   bool together_;
-  int first_whole_;  ///< from here on C::KEYS keys may be asked for as whole ones
-  /// What this lane reads first of keys and values from the cache's first row on, and the scale.
+  int first_whole_;  ///< from this key on, groups of C::KEYS keys may be copied as full tiles
+  /// Source addresses of this lane relative to the first cache row: keys and values, and the scale.
   const std::uint8_t *keys_, *values_;
   const float* scales_;
   int row_bytes_;
 };
 
-/// What a warp has in shared memory of a tile of keys and their values, as operands of tensor cores. All
-/// threads of the warp read together.
+/// A tile of keys and their values in shared memory, read as operands of tensor cores. All threads of the
+/// warp read together.
 template <typename C>
 class LoneTile {
  public:
@@ -184,7 +184,7 @@ class LoneTile {
                 (C::FP8 ? quad_of(lane_of_warp() % 16, lane_of_warp() / 16)
                         : quad_of(lane_of_warp() % 8 + lane_of_warp() / 16 * 8, lane_of_warp() / 8 % 2))) {}
 
-  /// Columns of two steps from 32 * pair on: of keys lane / 4 and lane / 4 + 8, in the order of
+  /// Reads the columns of two steps from 32 * pair on, of keys lane / 4 and lane / 4 + 8, in the order of
   /// query_column().
   __device__ void read_keys(std::uint32_t (&first)[4], std::uint32_t (&second)[4], int pair) const {
     if constexpr (C::FP8) {
@@ -202,14 +202,14 @@ class LoneTile {
       load_matrices(second, two_quads(keys_, 2 * pair + 1));
     }
   }
-  /// The two columns of a step that the i-th register of a query has, the first one.
+  /// Returns the first of the two columns of a step that the i-th register of a query holds.
   __device__ static int query_column(int step, int i) {
     const int place = lane_of_warp() % 4;
     return step * 16 + (C::FP8 ? place * 4 + i * 2 : place * 2 + i * 8);
   }
 
-  /// Values of two steps from column 32 * pair on: columns value_column() by keys 2 (lane % 4), the next, and
-  /// both eight further on.
+  /// Reads the values of two steps from column 32 * pair on: columns value_column() of keys 2 (lane % 4) and
+  /// the next, and of both keys plus eight.
   __device__ void read_values(std::uint32_t (&first)[4], std::uint32_t (&second)[4], int pair) const {
     if constexpr (C::FP8) {
       std::uint32_t codes[4];
@@ -226,13 +226,13 @@ class LoneTile {
       load_transposed(second, two_quads(values_, 2 * pair + 1));
     }
   }
-  /// The column of a step that this lane has first, and how far behind it the second one is.
+  /// The first column of a step for this lane, and the distance to its second column.
   static constexpr int SECOND_COLUMN = C::FP8 ? 1 : 8;
   __device__ static int value_column(int step) {
     return step * 16 + lane_of_warp() / 4 * (C::FP8 ? 2 : 1);
   }
 
-  /// Of keys lane / 4 and lane / 4 + 8.
+  /// Scales of keys, or of values, lane / 4 (half 0) and lane / 4 + 8 (half 1).
   __device__ float key_scale(int half) const {
     return scale(half);
   }
@@ -241,11 +241,11 @@ class LoneTile {
   }
 
  private:
-  /// Where a key's quad 0 or 1 lies.
+  /// Returns the offset of quad 0 or 1 of a key.
   __device__ static unsigned quad_of(int key, int quad) {
     return key * 128 + (quad ^ key % 8) * 16;
   }
-  /// The same of quad 2 i + 0 or 1.
+  /// Returns the address of quad 2 i or 2 i + 1, for the address `first` of quad 0 or 1.
   __device__ static unsigned two_quads(unsigned first, int i) {
     return (first ^ i % 4 * 32) + i / 4 * C::PART_BYTES;
   }

@@ -1,54 +1,54 @@
-// What a warp sums of a lone token's attention (cached_lone.cuh). A tensor core multiplies 16 keys by 8 query
-// heads, so that the rows of a KV head, which are few, fill its narrow side.
+// Sums of a warp for attention of a single token (cached_lone.cuh). A tensor core multiplies 16 keys by 8
+// query heads, so the few rows of a KV head fill the narrow side.
 //
-// Codes of a cache in E4M3 become fp16, which is exact. Queries do, too, by a power of two for each row that
-// brings its largest element near the largest fp16: what is rounded then is less than 2^-38 of it. Weights
-// become fp16 behind the scales of their values, powers of two, over the largest scale so far.
+// Codes of an E4M3 cache are converted to fp16, which is exact. Queries are also converted to fp16. A power
+// of two per row scales the largest element to near the largest fp16 value, so the rounding error is below
+// 2^-38 of it. Weights are multiplied by the scales of their values, which are powers of two, and divided by
+// the largest scale so far. Then they are converted to fp16.
 #pragma once
 
 #include "cuda/attention/lone_keys.cuh"
 
 namespace octet::ops::cuda {
 
-/// Two values rounded to bf16, the first in the lower half.
+/// Rounds two values to bf16, with the first in the lower half.
 __device__ inline std::uint32_t bf16_pair(float low, float high) {
   const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
   return packed(both.x, both.y);
 }
-/// Two values rounded to fp16, the first in the lower half.
+/// Rounds two values to fp16, with the first in the lower half.
 __device__ inline std::uint32_t fp16_pair(float low, float high) {
   const __half2 both = __floats2half2_rn(low, high);
   return *reinterpret_cast<const std::uint32_t*>(&both);
 }
-/// Two to the power of x; zero where that is less than the smallest normal number.
+/// Returns 2^x, or zero if the result is below the smallest normal number.
 __device__ inline float power_of_two_of(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/// One over a power of two between 2^-126 and 2^126.
+/// Returns the inverse of a power of two between 2^-126 and 2^126.
 __device__ inline float inverse_of_power(float x) {
   return __uint_as_float((254u << 23) - __float_as_uint(x));
 }
 
-/// A warp's queries, and what it has summed for them. A lane has of tile t rows 8 t + 2 (lane % 4) and the
-/// next.
+/// The queries of a warp and their sums. For tile t, a lane holds rows 8 t + 2 (lane % 4) and the next.
 template <typename C>
 struct LoneSums {
   std::uint32_t queries[C::TILES][C::STEPS][2];  ///< row 8 t + lane / 4
-  float query_scale[C::TILES][2];                ///< of codes: what their products are multiplied by
-  float values[C::TILES][C::STEPS][4];  ///< by columns LoneTile::value_column() of both rows, then the second
-  /// What scores are measured from, to the base of two: at most kSlack below the highest one.
+  float query_scale[C::TILES][2];                ///< factors for products with the codes
+  float values[C::TILES][C::STEPS]
+              [4];  ///< column LoneTile::value_column() of both rows, then the second column
+  /// Reference of the exponentials, base 2: at most kSlack below the highest score.
   float maximum[C::TILES][2];
-  float total[C::TILES][2];  ///< of weights: this lane's keys
-  float unit;                ///< of E4M3: the largest scale of a value so far, in which `values` are
+  float total[C::TILES][2];  ///< sums of weights over the keys of this lane
+  float unit;                ///< for E4M3: the largest scale of a value so far, and the unit of `values`
 
-  /// Lower than any score, and still so much higher than that of a key which nobody sees that the latter has
-  /// no weight.
+  /// Lower than any score, but so far above the score of an unseen key that an unseen key has no weight.
   static constexpr float kNone = kLowest / 3;
   static constexpr float kSlack = 4.0f;
-  /// What weights in units are multiplied by, so that they use fp16 up to 2^15.
+  /// Factor of weights in units, so that they use the fp16 range up to 2^15.
   static constexpr float kWeightScale = 0x1p11f;
 
   __device__ void begin(const Cached& args, const TileRows& tile) {
@@ -85,7 +85,7 @@ struct LoneSums {
     }
     unit = 0x1p-126f;
   }
-  /// Multiplies the values of tile `t` by a factor for each row.
+  /// Multiplies the values of tile `t` by one factor per row.
   __device__ void scale_values(int t, const float (&factor)[2]) {
 #pragma unroll
     for (int step = 0; step < C::STEPS; ++step) {
@@ -95,7 +95,7 @@ struct LoneSums {
   }
 
  private:
-  /// Makes fp16 of the queries of tile `t`, their largest one between 2^13 and 2^14.
+  /// Converts the queries of tile `t` to fp16, with the largest between 2^13 and 2^14.
   __device__ void make_fp16(int t) {
     unsigned most = 0;
 #pragma unroll
@@ -108,7 +108,8 @@ struct LoneSums {
     }
 #pragma unroll
     for (int lane = 1; lane < 4; lane *= 2) most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, lane));
-    // The exponent of bf16, which is that of fp32. What is not finite stays so, and nothing becomes so.
+    // The exponent of bf16 equals that of fp32. Non-finite values stay non-finite, and finite values stay
+    // finite.
     const int exponent = most == 0 ? 0 : min(max(static_cast<int>(most >> 7) - 127 - 13, -113), 113);
     const float scale = power_of_two(-exponent), back = power_of_two(exponent);
 #pragma unroll
@@ -126,7 +127,7 @@ struct LoneSums {
   }
 };
 
-/// The largest, or the sum, over the eight lanes that have the same rows.
+/// Maximum, or sum, over the eight lanes with the same rows.
 __device__ inline float highest_over_keys(float x) {
 #pragma unroll
   for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, step));
@@ -138,12 +139,11 @@ __device__ inline float sum_over_keys(float x) {
   return x;
 }
 
-/// Products of a tile of keys and all queries: keys lane / 4 and lane / 4 + 8 by rows 2 (lane % 4) and the
-/// next.
+/// Multiplies a tile of keys by all queries: keys lane / 4 and lane / 4 + 8, rows 2 (lane % 4) and the next.
 template <typename C>
 __device__ void multiply_keys(float (&products)[C::TILES][4], const LoneSums<C>& sums,
                               const LoneTile<C>& tile) {
-  float more[C::TILES][4];  // two sums, which do not wait for each other
+  float more[C::TILES][4];  // two independent sums, for instruction-level parallelism
 #pragma unroll
   for (int t = 0; t < C::TILES; ++t) {
 #pragma unroll
@@ -167,7 +167,7 @@ __device__ void multiply_keys(float (&products)[C::TILES][4], const LoneSums<C>&
   }
 }
 
-/// Scores of the products of tile `t`, to the base of two. `seen`: keys lane / 4 and lane / 4 + 8.
+/// Converts the products of tile `t` to base-2 scores. `seen`: for keys lane / 4 and lane / 4 + 8.
 template <typename C>
 __device__ void score(float (&scores)[4], const LoneSums<C>& sums, int t, const float (&products)[4],
                       const LoneTile<C>& tile, const ScoreRule& rule, const bool (&seen)[2]) {
@@ -191,13 +191,13 @@ __device__ void score(float (&scores)[4], const LoneSums<C>& sums, int t, const 
   for (int e = 0; e < 4; ++e) scores[e] = seen[e / 2] ? scores[e] : kLowest;
 }
 
-/// A number for each tile of keys, and of it for keys lane / 4 and lane / 4 + 8.
+/// A number for each tile of keys and each of the keys lane / 4 and lane / 4 + 8.
 template <typename C>
 using ForKeys = float[C::TILES_OF_KEYS][2];
 
-/// Makes weights of the scores of tile `t`, and puts them where the values' products want them: of row lane /
-/// 4 those of keys 2 (lane % 4) and the next, and of both eight further on. `value_scales`: of E4M3, what
-/// take_unit() gave.
+/// Converts the scores of tile `t` to weights, in the operand layout of the value products. A lane gets keys
+/// 2 (lane % 4) and the next, and both keys plus eight, of row lane / 4. `value_scales`: for E4M3, the result
+/// of take_unit().
 template <typename C>
 __device__ void weigh(std::uint32_t (&weights)[C::TILES_OF_KEYS][2], LoneSums<C>& sums, int t,
                       const float (&scores)[C::TILES_OF_KEYS][4], const ForKeys<C>& value_scales) {
@@ -210,7 +210,7 @@ __device__ void weigh(std::uint32_t (&weights)[C::TILES_OF_KEYS][2], LoneSums<C>
       highest[i] = fmaxf(highest[i], fmaxf(scores[k][i], scores[k][2 + i]));
     highest[i] = highest_over_keys(highest[i]);
   }
-  // Mostly none is much higher than those before.
+  // Scores rarely exceed the earlier maximum by much.
   if (__any_sync(0xFFFFFFFFu, highest[0] > sums.maximum[t][0] + sums.kSlack ||
                                   highest[1] > sums.maximum[t][1] + sums.kSlack)) {
     float factor[2];
@@ -245,8 +245,8 @@ __device__ void weigh(std::uint32_t (&weights)[C::TILES_OF_KEYS][2], LoneSums<C>
   }
 }
 
-/// Sees to it that sums.unit is as large as the scales of all values of a stage, and gives what this lane's
-/// weights are multiplied by.
+/// Raises sums.unit to the largest scale of the values of a buffer. Returns the factors for the weights of
+/// this lane in `value_scales`.
 template <typename C>
 __device__ void take_unit(ForKeys<C>& value_scales, LoneSums<C>& sums, const std::uint8_t* stage) {
   float largest = 0.0f;
@@ -259,7 +259,7 @@ __device__ void take_unit(ForKeys<C>& value_scales, LoneSums<C>& sums, const std
     }
   }
   largest = highest_over_keys(largest);
-  if (largest > sums.unit) {  // the same in all lanes
+  if (largest > sums.unit) {  // uniform over all lanes
     const float less = sums.unit * inverse_of_power(largest);
     const float factor[2] = {less, less};
     sums.unit = largest;
@@ -275,7 +275,7 @@ __device__ void take_unit(ForKeys<C>& value_scales, LoneSums<C>& sums, const std
   }
 }
 
-/// Adds the values of tile `k` of keys by their weights to the sums of all tiles.
+/// Adds the weighted values of tile `k` of keys to the sums of all tiles.
 template <typename C>
 __device__ void add_values(LoneSums<C>& sums, const std::uint32_t (&weights)[C::TILES][C::TILES_OF_KEYS][2],
                            const LoneTile<C>& tile, int k) {
@@ -291,7 +291,7 @@ __device__ void add_values(LoneSums<C>& sums, const std::uint32_t (&weights)[C::
   }
 }
 
-/// Adds the C::KEYS keys from `begin` on, which a stage has, to the sums.
+/// Adds the C::KEYS keys from `begin` on, which are in buffer `stage`, to the sums.
 template <typename C>
 __device__ void add_keys(LoneSums<C>& sums, const std::uint8_t* stage, int begin, const LoneKeys<C>& cache,
                          const ScoreRule& rule) {

@@ -18,36 +18,36 @@ namespace octet::ops::cuda {
 
 namespace {
 
-/// Operations of a product that is worth a second of timing, and of one that is worth a few.
+/// Operations of a GEMM that justify a second of timing, and operations that justify several seconds.
 constexpr double kHeavy = 1e11, kHeaviest = 5e11;
-/// Milliseconds after which a card that multiplies is at its power limit.
+/// Milliseconds of multiplication until a GPU is at its power limit.
 constexpr float kWarming = 150;
-/// A candidate this much slower than the fastest one will not become the fastest at the power limit.
+/// A candidate this much slower than the fastest will not become the fastest at the power limit.
 constexpr double kRoom = 1.08;
 constexpr std::size_t kMostCandidates = 12;
-/// Tiles that reach the final, and how far behind they may be.
+/// Number of tiles in the final, and their maximum time relative to the fastest.
 constexpr std::size_t kFinalists = 4;
 constexpr double kRoomOfFinalists = 1.025;
 
-/// Rounds of turns: each candidate runs for some milliseconds, then the next one.
+/// Rounds of turns: each candidate runs for some milliseconds, then the next candidate.
 struct Rounds {
   int count;
   float untimed, timed;  ///< milliseconds of a turn
   int fewest_runs, most_runs;
 };
 constexpr Rounds kLight{.count = 3, .untimed = 0, .timed = 6, .fewest_runs = 1, .most_runs = 24};
-/// Short turns, so that all of a round see about the same clock.
+/// Short turns, so that all turns of a round have about the same clock.
 constexpr Rounds kShort{.count = 8, .untimed = 0, .timed = 4, .fewest_runs = 2, .most_runs = 1000};
-/// A card at its power limit takes 100 to 200 ms to find the clock at which a kernel draws what it may: who
-/// needs less energy runs at a higher one, and that shows only in long turns. But these wander by 1 to 2
-/// percent (measured on an H200) where short ones of a round share a clock: both count.
+/// A GPU at its power limit takes 100 to 200 ms to settle on a clock for a kernel. A kernel that needs less
+/// energy runs at a higher clock, which only long turns show. But long turns vary by 1 to 2 percent (measured
+/// on an H200), while short turns of a round share a clock. So both are used.
 constexpr double kShareOfLong = 1.0 / 3;
 constexpr Rounds kLong{.count = 2, .untimed = 100, .timed = 200, .fewest_runs = 2, .most_runs = 10000};
 
 struct Candidate {
   cublasLtMatmulAlgo_t algorithm{};
   float once = 0;    ///< milliseconds of one run
-  double score = 0;  ///< next to the others: less is faster
+  double score = 0;  ///< time relative to other candidates: less is faster
 };
 
 double operations_of(const LibraryProduct& p) {
@@ -103,7 +103,7 @@ class Autotuning {
   }
 
  private:
-  /// Milliseconds of a run, on the average of some; infinite when the library refuses.
+  /// Returns the average milliseconds of several runs; infinite if the library refuses.
   float time_of(const cublasLtMatmulAlgo_t& algorithm, int runs) {
     octet::cuda::check(cudaEventRecord(begin_, stream_), "timing a product");
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
@@ -120,9 +120,9 @@ class Autotuning {
   static int runs_in(const Candidate& c, float milliseconds, int fewest, int most) {
     return std::clamp(static_cast<int>(milliseconds / std::max(c.once, 1e-3f)), fewest, most);
   }
-  /// Runs an algorithm, next to the first candidate: the clock changes while candidates are gathered.
+  /// Runs an algorithm next to the first candidate, because the clock changes while candidates are collected.
   void enter(const cublasLtMatmulAlgo_t& algorithm) {
-    time_of(algorithm, 1);  // loads its code
+    time_of(algorithm, 1);  // loads the code
     const float once = time_of(algorithm, 1);
     if (!std::isfinite(once)) return;
     const float beside = candidates_.empty() ? once : time_of(candidates_.front().algorithm, 1);
@@ -140,8 +140,8 @@ class Autotuning {
       candidates_.pop_back();
     }
   }
-  /// Keeps the fastest of each tile, unless it is so far behind that long turns would not bring it to the
-  /// front: those of one tile need about the same energy, so that short turns decide between them.
+  /// Keeps the fastest candidate of each tile, unless it is too slow for long turns to make it the fastest.
+  /// Candidates with the same tile need about the same energy, so short turns suffice to compare them.
   void keep_finalists() {
     std::vector<Candidate> kept;
     for (const Candidate& c : candidates_) {
@@ -153,15 +153,15 @@ class Autotuning {
     }
     candidates_ = std::move(kept);
   }
-  /// Sorts candidates, the fastest first: by these rounds, and by how they stood before where these are only
-  /// a share of what counts.
+  /// Sorts candidates, the fastest first, by the times of these rounds. If `share` is below 1, the earlier
+  /// scores have the remaining weight.
   void compete(const Rounds& rounds, double share = 1) {
     std::vector<Round> times;
     for (int r = 0; r < rounds.count; ++r) {
       Round round(candidates_.size());
       for (std::size_t i = 0; i < candidates_.size(); ++i) {
-        // Each round begins with another one, and every other round goes backwards: a turn begins at the
-        // clock that the turn before it left.
+        // The start of a turn has the clock of the previous turn. So each round begins with another
+        // candidate, and every other round runs in reverse.
         const std::size_t place = (i + static_cast<std::size_t>(r) * 5) % candidates_.size();
         const std::size_t at = r % 2 == 0 ? place : candidates_.size() - 1 - place;
         const auto runs = [&](float milliseconds) {
@@ -182,7 +182,7 @@ class Autotuning {
     sort_by_score();
     while (candidates_.size() > 1 && !std::isfinite(candidates_.back().score)) candidates_.pop_back();
   }
-  /// Some rows of D, evenly spread. Waits for the stream.
+  /// Reads some evenly spread rows of D. Waits for the stream.
   std::vector<float> sampled_rows() {
     const std::int64_t rows = std::min<std::int64_t>(p_.m, 64), step = p_.m / rows;
     const std::size_t size = size_of(p_.d_type), width = static_cast<std::size_t>(p_.n) * size;
@@ -207,7 +207,8 @@ class Autotuning {
     }
     return values;
   }
-  /// The first candidate whose product is the favourite's: variants are made here, and nobody else runs them.
+  /// Returns the first candidate with the same result as the favourite. It checks variants, because the
+  /// library did not propose them.
   Candidate first_that_agrees(const Candidate& favourite) {
     require(call_.run(handle_, favourite.algorithm, stream_), "multiplying", p_);
     const std::vector<float> want = sampled_rows();

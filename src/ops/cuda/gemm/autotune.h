@@ -1,4 +1,4 @@
-// The fastest algorithm for a product of cuBLASLt, found by timing.
+// Finds the fastest cuBLASLt algorithm for a GEMM by timing.
 #pragma once
 
 #include <cublasLt.h>
@@ -10,19 +10,19 @@
 
 namespace octet::ops::cuda {
 
-/// Times the algorithms that may multiply `p` and returns the fastest; nothing where the library refuses all
-/// and the product may be refused. Writes D many times, each time with the whole product, and waits for the
-/// stream. A product of many operations is worth some seconds: its candidates are more, and they are timed on
-/// a card that is at its power limit, as it is in training.
+/// Times the candidate algorithms for `p` and returns the fastest. Returns nothing if the library refuses all
+/// and the GEMM may be refused. Writes D many times, each time with the whole result, and waits for the
+/// stream. For large GEMMs it may take some seconds: there are more candidates, and they are timed while the
+/// GPU is at its power limit, as in training.
 std::optional<cublasLtMatmulAlgo_t> fastest_algorithm(const Call& call, cublasLtHandle_t handle,
                                                       cudaStream_t stream, const LibraryProduct& p,
                                                       int multiprocessors);
 
-/// Whether that takes a second or more.
+/// True if fastest_algorithm() takes a second or more.
 bool takes_long(const LibraryProduct& p);
 
-/// Whether the library accepts an algorithm that was chosen another day, and its product is that of the
-/// library's favourite. Writes D, whole, and waits for the stream.
+/// True if the library accepts an algorithm from an earlier process, and its result agrees with the result of
+/// the library's first proposal. Writes all of D and waits for the stream.
 bool agrees_with_favourite(const Call& call, cublasLtHandle_t handle, cudaStream_t stream,
                            const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm);
 

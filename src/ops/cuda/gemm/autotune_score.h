@@ -1,5 +1,5 @@
-// Who is fastest among candidates that were timed in rounds. In every build, so that it is tested without a
-// GPU.
+// Selects the fastest of candidates that were timed in rounds. Part of every build, so that it is tested
+// without a GPU.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,13 @@
 
 namespace octet::ops::cuda {
 
-/// Times of all candidates in one round, in which each had a turn; infinite where it could not run.
+/// Times of all candidates in one round, one turn each; infinite if a candidate failed.
 using Round = std::vector<float>;
 
-/// For each candidate the median, over the rounds, of its time next to the round's mean. A GPU at its power
-/// limit changes its clock by several percent within tenths of a second, and for some of them by a half: what
-/// is compared is compared within a round, and single rounds do not decide. Empty without rounds.
+/// Returns, for each candidate, the median over rounds of its time relative to the mean of the round. At its
+/// power limit, a GPU changes its clock by several percent within tenths of a second, and by a half in some
+/// rounds. So times are only compared within a round, and a single round does not decide. Empty if there are
+/// no rounds.
 inline std::vector<double> scores(std::span<const Round> rounds) {
   if (rounds.empty()) return {};
   const std::size_t candidates = rounds.front().size();

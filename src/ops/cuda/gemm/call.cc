@@ -16,9 +16,9 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr int kProposals = 10;
-/// Tiles of which variants are made.
+/// Number of tiles for which variants are made.
 constexpr int kTilesTried = 12;
-/// Elements of the largest tile whose partial sums are promoted.
+/// Elements of the largest tile with promoted partial sums.
 constexpr int kLargestPromoted = 23000;
 
 /// The functions of libcublasLt.
@@ -103,7 +103,7 @@ cudaDataType_t type_of(DType t) {
   }
 }
 
-/// A setting of an algorithm; `none` where it has none.
+/// Returns a setting of an algorithm, or `none` if it has no such setting.
 template <typename T>
 T setting(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute, T none) {
   std::size_t written = 0;
@@ -117,7 +117,7 @@ std::int32_t scale_mode(Scaling scaling) {
                                   : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 
-/// The tiles of kernels that divide a product among blocks of threads, in elements of the library's D.
+/// Tiles of kernels that split a GEMM among thread blocks, in elements of the library's D.
 struct KnownTile {
   Tile tile;
   cublasLtMatmulTile_t id;
@@ -191,7 +191,8 @@ void require(cublasStatus_t status, const char* what, const LibraryProduct& p) {
   Problem problem{.what = std::string("cuBLASLt failed at ") + what,
                   .found = functions().status_string(status),
                   .where = "the product " + shown(p)};
-  // A kernel is loaded when it first runs. Without room for it the library names any other reason.
+  // A kernel is loaded when it first runs. If there is no memory for it, the library reports an unrelated
+  // reason.
   constexpr std::size_t kRoomOfKernels = std::size_t{256} << 20;
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess && free < kRoomOfKernels) {
@@ -254,7 +255,7 @@ void Call::layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows, std
 }
 
 std::vector<cublasLtMatmulAlgo_t> Call::proposals(cublasLtHandle_t handle) const {
-  // Pieces of a split sum stay in fp32 and are added in a fixed order.
+  // Partial sums of a split k stay in fp32 and are added in a fixed order.
   auto found = proposals(handle, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 256);
   if (found.empty() && !p_.may_be_refused) {
     require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm", p_);
@@ -305,7 +306,8 @@ std::vector<cublasLtMatmulAlgo_t> Call::proposals(cublasLtHandle_t handle, std::
 
 std::vector<cublasLtMatmulAlgo_t> Call::variants(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& of,
                                                  int multiprocessors) const {
-  // FP8 whose partial sums go to fp32 keeps two sets of them in registers, which halves the largest tile.
+  // FP8 with promotion of partial sums to fp32 keeps two sets of sums in registers, which halves the largest
+  // tile.
   const bool promoted = is_fp8(p_.a_type) && !p_.fast_accumulation;
   std::vector<Tile> tiles;
   for (const KnownTile& known : kTiles) {
@@ -317,9 +319,9 @@ std::vector<cublasLtMatmulAlgo_t> Call::variants(cublasLtHandle_t handle, const 
     const auto* known = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const KnownTile& k) {
       return k.tile.rows == tile.rows && k.tile.cols == tile.cols;
     });
-    // Blocks in pairs fetch what they share once. Alone some are as fast in short turns.
+    // Pairs of blocks fetch shared data once. Single blocks are only equally fast in short turns.
     for (const auto cluster : {CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1}) {
-      // The library's kernels differ in an option that has no name.
+      // The library's kernels differ in an option without a name.
       for (const std::int32_t option : {1, 2, 3, 4, 5, 6, 7}) {
         cublasLtMatmulAlgo_t algorithm = of;
         const auto change = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {

@@ -1,5 +1,5 @@
-// One product of cuBLASLt: its descriptors, the algorithms that may multiply it, and its run. The library is
-// loaded when the first product is described, so that programs start without it.
+// One cuBLASLt GEMM: its descriptors, its candidate algorithms, and its execution. The library is loaded when
+// the first GEMM is described, so that programs start without it.
 #pragma once
 
 #include <cublasLt.h>
@@ -14,27 +14,27 @@
 
 namespace octet::ops::cuda {
 
-/// A handle of the library. Throws Error when the library is missing or does not start.
+/// Creates a handle of the library. Throws Error if the library is missing or does not start.
 cublasLtHandle_t start_library();
 
-/// Throws Error, naming the product, unless the library succeeded.
+/// Throws Error with a description of the GEMM unless the library call succeeded.
 void require(cublasStatus_t status, const char* what, const LibraryProduct& p);
 
-/// What its algorithms depend on: its version.
+/// Returns the version of the library, which determines its algorithms.
 std::size_t library_version();
 
-/// The number of an algorithm's tile.
+/// Returns the tile id of an algorithm.
 std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm);
 
-/// For messages: the product's shape and types, and what tells an algorithm from others.
+/// Returns texts for messages: shape and types of a GEMM, and the distinguishing settings of an algorithm.
 std::string shown(const LibraryProduct& p);
 std::string shown(const cublasLtMatmulAlgo_t& algorithm);
 
-/// Algorithms of products in one order are chosen as if arrays lay on no wider boundaries, so that where an
-/// array lies does not decide.
+/// Maximum assumed alignment of arrays for GEMMs with a fixed summation order. The choice of an algorithm
+/// then does not depend on addresses.
 inline constexpr std::uint32_t kOrderAlignment = 16;
 
-/// Descriptors of one product. cuBLASLt counts by columns: its D is ours transposed, its A our B.
+/// Descriptors of one GEMM. cuBLASLt is column-major: its D is our D transposed, and its A is our B.
 class Call {
  public:
   explicit Call(const LibraryProduct& p);
@@ -42,19 +42,18 @@ class Call {
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
-  /// What the library itself proposes, its favourite first. Throws Error if there is none and the product may
+  /// Returns the proposals of the library, the best first. Throws Error if there are none and the GEMM may
   /// not be refused.
   std::vector<cublasLtMatmulAlgo_t> proposals(cublasLtHandle_t handle) const;
-  /// The same of those that sum over k in one sequence and need no alignment above kOrderAlignment; none
-  /// where there are none.
+  /// Returns the proposals that sum over k in one sequence and need at most kOrderAlignment. May be empty.
   std::vector<cublasLtMatmulAlgo_t> proposals_in_order(cublasLtHandle_t handle) const;
-  /// Variants of a proposal that the library accepts: with the tiles that fill the multiprocessors best,
-  /// which it does not propose by itself.
+  /// Returns variants of a proposal that the library accepts but does not propose. They use the tiles that
+  /// fill the multiprocessors best.
   std::vector<cublasLtMatmulAlgo_t> variants(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& of,
                                              int multiprocessors) const;
-  /// Whether the library would multiply with it, in the workspace there is.
+  /// True if the library accepts the algorithm with the available workspace.
   bool accepts(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
-  /// Enqueues the product with one of them.
+  /// Enqueues the GEMM with an algorithm.
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                      cudaStream_t stream) const;
 
@@ -70,7 +69,7 @@ class Call {
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
 };
 
-/// The largest power of two up to 256 that divides an address.
+/// Returns the largest power of two up to 256 that divides an address.
 std::uint32_t alignment(const void* address);
 
 }  // namespace octet::ops::cuda

@@ -15,9 +15,9 @@
 namespace octet::ops::cuda {
 namespace {
 
-constexpr int kOutputs = 16;   ///< that a block makes: the rows of a tensor core's step
+constexpr int kOutputs = 16;   ///< outputs of a block: the rows of a tensor-core step
 constexpr int kTokenTile = 8;  ///< tokens of a step: its columns
-constexpr int kRun = 64;       ///< values of a row that a warp takes at a time
+constexpr int kRun = 64;       ///< values of a row that a warp loads at a time
 
 struct FewTokens {
   const std::uint8_t* a;  ///< [tokens, inner]
@@ -25,16 +25,15 @@ struct FewTokens {
   const float* a_scales;  ///< [tokens]
   const float* b_scales;  ///< [outputs]
   void* d;                ///< [tokens, d_ld], T
-  const void* addend;     ///< as D lies, or null
+  const void* addend;     ///< in the layout of D, or null
   const float* bias;      ///< [outputs], or null
   std::int64_t d_ld;
   int inner;
   int tokens, outputs;
 };
 
-/// How the work is cut. Measured on an H200, whose memory is busiest with many bytes of few rows under way:
-/// RUNS is how many runs of both its rows a thread has asked for ahead, BLOCKS how many blocks a
-/// multiprocessor holds.
+/// Tile sizes. Measured on an H200, whose memory is busiest with many bytes of few rows in flight. RUNS:
+/// number of runs of both of its rows that a thread prefetches. BLOCKS: blocks per multiprocessor.
 template <int TOKEN_TILES_, int WARPS_, int RUNS_, int BLOCKS_>
 struct Cut {
   static constexpr int TOKEN_TILES = TOKEN_TILES_;
@@ -45,8 +44,8 @@ struct Cut {
   static constexpr int TOKENS = kTokenTile * TOKEN_TILES;
 };
 
-/// What the warps of a block have summed, and the outputs that come of it. A pitch of 17 keeps the four lanes
-/// of a token apart.
+/// The sums of the warps of a block, and the resulting outputs. A pitch of 17 avoids bank conflicts of the
+/// four lanes of a token.
 template <typename C>
 using Sums = float[C::WARPS][C::TOKENS][kOutputs + 1];
 
@@ -63,7 +62,8 @@ __device__ void write_outputs(const FewTokens& args, const Sums<C>& sums) {
     if (args.bias != nullptr) x += args.bias[output];
     const std::int64_t at = token * args.d_ld + output;
     T result = from_float<T>(x);
-    // Rounded before, as on a CPU and where the library multiplies: the bits of a sum made afterwards.
+    // The product is rounded first, as on a CPU and in the library, so the bits equal those of a separate
+    // addition.
     if (args.addend != nullptr) {
       result = from_float<T>(to_float(result) + to_float(static_cast<const T*>(args.addend)[at]));
     }
@@ -71,9 +71,9 @@ __device__ void write_outputs(const FewTokens& args, const Sums<C>& sums) {
   }
 }
 
-/// A block makes 16 outputs of all tokens; its warps take runs of 64 values of the inner dimension in turns.
-/// A lane reads 16 values of a row at a time, which are the values of two steps of a tensor core: their order
-/// within the inner dimension is another than the instruction's, the same for weight and tokens.
+/// A block computes 16 outputs of all tokens. Its warps take runs of 64 values of the inner dimension in
+/// turn. A lane reads 16 values of a row at a time, which serve two tensor-core steps. The order of values in
+/// the inner dimension differs from the instruction's order, but is the same for weight and tokens.
 template <typename C, typename T>
 __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) few_tokens_kernel(const FewTokens args) {
   __shared__ Sums<C> sums;
@@ -84,12 +84,12 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS) few_tokens_kernel(const
   const std::uint8_t* weight[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // Rows behind the last one repeat it; nobody writes what comes of them.
+    // Out-of-range rows re-read the last row; their results are discarded.
     const int output = min(static_cast<int>(blockIdx.x) * kOutputs + half * 8 + row, args.outputs - 1);
     weight[half] = args.b + static_cast<std::int64_t>(output) * args.inner + column;
   }
   let_next_begin();
-  // The weight does not depend on the kernels in front of this one.
+  // The weight does not depend on earlier kernels.
   uint4 ahead[C::RUNS][2];
 #pragma unroll
   for (int i = 0; i < C::RUNS; ++i) {

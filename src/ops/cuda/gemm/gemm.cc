@@ -1,5 +1,5 @@
-// Products on CUDA: cuBLASLt multiplies, in the way that gemm_plan.h says. Filled and decoded copies are made
-// in pieces, so that their scratch is bounded.
+// GEMMs on CUDA. cuBLASLt multiplies as planned by gemm_plan.h. Padded and decoded copies are made in pieces,
+// so that their scratch is bounded.
 #include "octet/ops/gemm.h"
 
 #include <algorithm>
@@ -44,7 +44,8 @@ Room room_of(const GemmArgs& args) {
   return room;
 }
 
-/// Copies `count` of the outer rows (or columns) of an operand from `begin` on; returns elements a row.
+/// Copies `count` of the outer rows (or columns) of an operand from `begin` on. Returns the row pitch in
+/// elements.
 std::int64_t copy_piece(cudaStream_t stream, const GemmSide& side, std::int64_t k, std::int64_t begin,
                         std::int64_t count, bool decode, void* to) {
   const auto* from = static_cast<const std::uint8_t*>(side.data);
@@ -74,7 +75,7 @@ void copy_rows(cudaStream_t stream, const ConstMatrix& from, const Matrix& to) {
       "copying what is added to an empty product");
 }
 
-/// Multiplies copies, a piece of A with a piece of B at a time; returns how many products that took.
+/// Multiplies copies, one piece of A with one piece of B at a time. Returns the number of library calls.
 std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, const GemmPlan& plan,
                              const Room& room, LibraryProduct product) {
   const bool decode = plan.way == GemmWay::decoded;
@@ -116,9 +117,9 @@ std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& ar
   return calls;
 }
 
-/// A product with scales of whole rows that the library does not multiply as such: its codes are multiplied,
-/// and what comes out is scaled. Scales are powers of two, so that nothing is rounded once more but the sum
-/// with what is added.
+/// Multiplies operands with scales of whole rows if the library does not support these scales: first the
+/// codes are multiplied, then the result is scaled. Scales are powers of two, so only the sum with the addend
+/// is rounded again.
 GemmOutcome multiply_then_scale(cudaStream_t stream, int device, const GemmArgs& args,
                                 LibraryProduct product) {
   product.a_scaling = product.b_scaling = Scaling::tensor;
@@ -191,7 +192,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     product.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
     product.a_scale = args.a.scale_inv;
     product.b_scale = args.b.scale_inv;
-    // A null scale counts as one, in cuBLASLt too; others must lie on 16-byte boundaries.
+    // A null scale is 1, also in cuBLASLt. Other scales must be aligned to 16 bytes.
     if (plan.way == GemmWay::decoded || !on_boundary(args.a.scale_inv) || !on_boundary(args.b.scale_inv)) {
       gather_scalars(native, room.scalars, args.a.scale_inv, args.b.scale_inv, adds);
       product.a_scale = &room.scalars->a_scale;
@@ -208,7 +209,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     return outcome_of(args, plan.way, plan.reason, 1);
   }
   GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
-  // Scales of rows that are none of the first ones of their matrix may lie on no boundary.
+  // Scales of rows are not aligned if the rows do not start at the first row of their matrix.
   const bool readable = args.a.scaling != Scaling::whole_rows ||
                         (on_boundary(args.a.scale_inv) && on_boundary(args.b.scale_inv));
   const bool done = direct && readable && multiply(native, device, product);
@@ -217,7 +218,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
   }
   if (!done) {
     GemmPlan copies = plan;
-    if (blocks) {  // their values go into the copies
+    if (blocks) {  // the scale factors are applied to the copies
       copies.way = GemmWay::decoded;
       if (direct) copies.reason = GemmReason::refused;
       product.a_scaling = product.b_scaling = Scaling::tensor;

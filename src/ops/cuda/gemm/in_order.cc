@@ -22,17 +22,17 @@
 namespace octet::ops::cuda {
 namespace {
 
-/// Outputs of a trial: several tiles of either kernel. Its rows are kStreamedTokens.
+/// Outputs of a trial: several tiles of each kernel. A trial has kStreamedTokens rows.
 constexpr std::int64_t kTrialOutputs = 256;
 
-/// How a product is multiplied: streamed, or by an algorithm of the library; with neither by the one for all
-/// rows.
+/// A method of a GEMM: streamed, or an algorithm of the library. If both are empty, the algorithm for all
+/// numbers of rows.
 struct Way {
   std::optional<Addition> streamed;
   std::optional<AlgorithmBits> algorithm;
 };
 
-/// What the best way depends on.
+/// The properties that determine the best method.
 using Kind = std::array<std::int64_t, 9>;
 Kind kind_of(int device, const GemmArgs& args, const LibraryProduct& p) {
   return {device,
@@ -46,12 +46,12 @@ Kind kind_of(int device, const GemmArgs& args, const LibraryProduct& p) {
           p.a_ld};
 }
 
-/// Memory of the GPU, one part behind the other on wide boundaries; none where there is too little.
+/// GPU memory, split into aligned parts. Empty if there is too little memory.
 class TrialMemory {
  public:
   explicit TrialMemory(std::size_t bytes) {
     if (cudaMalloc(&data_, bytes) == cudaSuccess) return;
-    cudaGetLastError();  // it was said
+    cudaGetLastError();  // clears the error
     data_ = nullptr;
   }
   ~TrialMemory() { cudaFree(data_); }
@@ -72,7 +72,7 @@ class TrialMemory {
   std::size_t used_ = 0;
 };
 
-/// What is multiplied for a trial, and added; from -1 to 1.
+/// Random operands and addends of a trial, from -1 to 1 times `scale`.
 class TrialValues {
  public:
   explicit TrialValues(float scale) : scale_(scale) {}
@@ -94,8 +94,8 @@ std::vector<std::uint16_t> in_bf16(const std::vector<float>& values) {
   return all;
 }
 
-/// Makes the second half of each row the first, times `sign`. Where A has 1 and B -1 all sums are what
-/// roundings left, which depends on their order.
+/// Sets the second half of each row to the first half times `sign`. If A uses 1 and B uses -1, all sums
+/// consist of rounding errors, which depend on their order.
 void fold_rows(std::vector<std::uint16_t>& rows, std::int64_t k, float sign) {
   const std::int64_t half = k / 2, count = std::ssize(rows) / k;
   for (std::int64_t row = 0; row < count; ++row) {
@@ -104,7 +104,7 @@ void fold_rows(std::vector<std::uint16_t>& rows, std::int64_t k, float sign) {
   }
 }
 
-/// A product like another one of fewer outputs, multiplied both ways.
+/// A smaller GEMM with the properties of `like` and fewer outputs, multiplied with both methods.
 class Trial {
  public:
   Trial(Stream& stream, const LibraryProduct& like)
@@ -126,9 +126,9 @@ class Trial {
 
   explicit operator bool() const { return static_cast<bool>(memory_); }
 
-  /// Leaves those ways that give the bits of the one algorithm.
+  /// Keeps only the methods that give the bits of the algorithm for all numbers of rows.
   void keep_right(std::vector<Way>& ways) {
-    // Sums that nearly cancel show their order, beside nothing else; ordinary ones how they are added to.
+    // Nearly cancelling sums reveal their order. Ordinary sums reveal the rounding of the addition.
     for (const bool folded : {true, false}) {
       set_values(folded);
       const LibraryProduct product = product_into(by_library_);
@@ -161,7 +161,7 @@ class Trial {
     }
     put(a_, a);
     put(b_, b);
-    // As large as the sums are, or nothing.
+    // As large as the sums, or zero.
     TrialValues added(folded ? 0.0f : std::sqrt(static_cast<float>(like_.k)));
     const std::vector<float> bias = added(outputs_), addend = added(kStreamedTokens * outputs_);
     put(bias_, bias);
@@ -204,7 +204,7 @@ class Trial {
     if (way.algorithm) {
       return multiply_by(native_, device(), product_into(tried_), *way.algorithm) && right(kStreamedTokens);
     }
-    // In each way in which work is cut, by the number of tokens.
+    // Test each split of the work, which depends on the number of tokens.
     return std::ranges::all_of(
         std::array<std::int64_t, 4>{1, 16, 32, kStreamedTokens}, [&](std::int64_t rows) {
           return multiply_streamed_in_order(stream_, streamed_args(rows), *way.streamed) && right(rows);
@@ -238,7 +238,7 @@ bool multiply(Stream& stream, const GemmArgs& args, const LibraryProduct& produc
                        : multiply_in_order_of(native, device, product, product);
 }
 
-/// Times ways of a product, whose weight does not lie in the GPU's cache.
+/// Times methods of a GEMM, with a weight that is not in the L2 cache.
 class Race {
  public:
   explicit Race(Stream& stream)
@@ -258,12 +258,12 @@ class Race {
 
   explicit operator bool() const { return static_cast<bool>(memory_); }
 
-  /// Milliseconds of the fastest of some runs; infinite where it is refused.
+  /// Returns the milliseconds of the fastest of several runs; infinite if refused.
   float time_of(const GemmArgs& args, const LibraryProduct& product, const Way& way) {
     constexpr int kRuns = 7, kRunsOfLong = 3;
     constexpr float kLong = 2;
     float least = std::numeric_limits<float>::infinity();
-    if (!multiply(stream_, args, product, way)) return least;  // loads its code
+    if (!multiply(stream_, args, product, way)) return least;  // loads the code
     for (int i = 0; i < (least < kLong || i == 0 ? kRuns : kRunsOfLong); ++i) {
       octet::cuda::check(cudaMemsetAsync(memory_.data(), i, bytes_, native_), "emptying the cache");
       octet::cuda::check(cudaEventRecord(begin_, native_), "timing a product");
@@ -285,7 +285,7 @@ class Race {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// Ways that may be right.
+/// Returns methods that may give the same bits.
 std::vector<Way> ways_of(Stream& stream, const GemmArgs& args, const LibraryProduct& product) {
   std::vector<Way> ways;
   if (args.b_stands && product.m <= kStreamedTokens && octet::cuda::code_here() == 90) {
@@ -299,11 +299,11 @@ std::vector<Way> ways_of(Stream& stream, const GemmArgs& args, const LibraryProd
   return ways;
 }
 
-/// The fastest way of each kind of product, once it was found.
+/// Stores the fastest method of each kind of GEMM.
 class Ways {
  public:
-  /// Nothing where it is not known, and cannot be found now; the one for all rows where there is no memory to
-  /// try.
+  /// Returns nothing if the method is unknown and cannot be determined now. Returns the algorithm for all
+  /// numbers of rows if there is no memory for a trial.
   std::optional<Way> of(Stream& stream, const GemmArgs& args, const LibraryProduct& product) {
     const std::lock_guard lock(mutex_);
     const Kind kind = kind_of(octet::cuda::properties(stream.device()).ordinal, args, product);
@@ -341,7 +341,7 @@ class Ways {
 
 bool multiply_in_order(Stream& stream, const GemmArgs& args, const LibraryProduct& product) {
   if (product.m > kRowsInOrder || args.a.dtype != DType::bf16 || args.accumulate) return false;
-  static auto& ways = *new Ways;  // never destroyed, as the library is not
+  static auto& ways = *new Ways;  // never destroyed, like the library
   const std::optional<Way> way = ways.of(stream, args, product);
   return way && (way->streamed || way->algorithm) && multiply(stream, args, product, *way);
 }

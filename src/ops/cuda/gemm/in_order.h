@@ -1,5 +1,5 @@
-// Forward GEMMs in one order of sums, in the fastest way that gives the bits of the library's one
-// algorithm for all rows.
+// Forward GEMMs with a fixed summation order. Uses the fastest method that gives the same bits as the one
+// library algorithm for all numbers of rows.
 #pragma once
 
 #include "cuda/gemm/library.h"
@@ -7,17 +7,20 @@
 
 namespace octet::ops::cuda {
 
-/// The most rows of a product whose ways are timed.
+/// The maximum number of rows of a GEMM for which methods are timed.
 inline constexpr std::int64_t kRowsInOrder = 1 << 14;
 
-/// Enqueues a product in one order of up to kRowsInOrder rows (`product` is what the library would be asked
-/// for), and returns true, in a way that was found to give the same bits and to be faster: by another
-/// algorithm of the library, or streamed (multiply_streamed_in_order()) where the weight stands. Ways are
-/// tried and timed once for each shape of a weight and octave of rows. A trial multiplies values whose sums
-/// nearly cancel, so that another order shows, and ordinary ones; timing writes D many times. Both wait for
-/// the stream, and take twice the GPU's cache and some 50 MiB of its memory meanwhile. False, and nothing is
-/// enqueued, where no way is faster, where there is no memory to try, and while the stream's work is recorded
-/// before it was tried.
+/// Enqueues a GEMM with a fixed summation order and at most kRowsInOrder rows, and returns true. `product` is
+/// the equivalent library call. It uses a method that was found to give the same bits and to be faster. This
+/// is another algorithm of the library, or multiply_streamed_in_order() if GemmArgs::b_stands.
+///
+/// Methods are tried and timed once for each weight shape and each power-of-two range of rows. A trial uses
+/// values with nearly cancelling sums, which reveal another order, and ordinary values. Timing writes D many
+/// times. Trial and timing wait for the stream. They temporarily allocate GPU memory of twice the L2 cache
+/// size plus about 50 MiB.
+///
+/// Returns false and enqueues nothing if no method is faster, or if there is no memory for a trial. Also
+/// returns false if the stream is being captured before a trial was made.
 bool multiply_in_order(Stream& stream, const GemmArgs& args, const LibraryProduct& product);
 
 }  // namespace octet::ops::cuda

@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kBlock) widen_kernel(const Widening args) {
       scale = args.scales[scale_index(args.scaling, args.scale_rows, args.ld, args.first_row + row,
                                       args.first_col + column)];
     }
-    // A code of zero bits is the number zero in every format.
+    // A code of zero bits is zero in every format.
     convert(column < args.cols ? from[row * args.ld + column] : std::uint8_t{0}, args.from_type, scale,
             to[i]);
   }

@@ -1,4 +1,4 @@
-// What gemm does to operands before the library multiplies them, and to results after it.
+// Kernels that prepare operands for the library, and kernels that process its results.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,7 +7,7 @@
 
 namespace octet::ops::cuda {
 
-/// Device scalars of a product, each on a 16-byte boundary as cuBLASLt wants them.
+/// Device scalars of a GEMM. cuBLASLt requires 16-byte alignment of each.
 struct alignas(16) ProductScalars {
   alignas(16) float a_scale;
   alignas(16) float b_scale;
@@ -16,9 +16,10 @@ struct alignas(16) ProductScalars {
 /// Copies scale_inv of both operands (null: 1).
 void gather_scalars(cudaStream_t stream, ProductScalars* to, const float* a, const float* b, bool accumulate);
 
-/// FP8 [rows, cols] with `ld` elements a row -> bf16 (exact) or the same bytes, [rows, to_ld], zeros behind
-/// cols. With `scales`, those of blocks of the dense matrix [scale_rows, ld] of which these are the rows from
-/// first_row and the columns from first_col on, values are multiplied by them, exactly too.
+/// Converts FP8 [rows, cols] with row pitch `ld` to bf16 (exact), or copies the bytes, to [rows, to_ld].
+/// Columns from `cols` on become zero. With `scales`, values are multiplied by block scales, which is also
+/// exact. The scales belong to the dense matrix [scale_rows, ld]. The converted part starts at its row
+/// first_row and column first_col.
 struct Widening {
   const void* from = nullptr;
   DType from_type = DType::e4m3;
@@ -32,7 +33,7 @@ struct Widening {
 };
 void widen(cudaStream_t stream, const Widening& args);
 
-/// f32 -> bf16.
+/// Converts f32 to bf16.
 void round_bias(cudaStream_t stream, const float* from, void* to, std::int64_t count);
 /// D = (clear ? 0 : D) + bias (null: zeros).
 void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clear);
@@ -42,7 +43,7 @@ struct ProductScaling {
   const float* row_scales = nullptr;  ///< [rows]
   const float* col_scales = nullptr;  ///< [cols]
   const float* bias = nullptr;        ///< [cols], or null
-  const void* addend = nullptr;       ///< as D, elsewhere; or null
+  const void* addend = nullptr;       ///< in the layout of D, does not overlap D; or null
 };
 void scale_product(cudaStream_t stream, const ProductScaling& args);
 

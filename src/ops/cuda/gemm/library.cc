@@ -29,10 +29,10 @@ bool capturing(cudaStream_t stream) {
 
 namespace {
 
-/// What algorithms depend on.
+/// The properties that determine algorithms.
 using Key = ProductKey;
 
-/// `most`: greater alignments count as that.
+/// `most`: larger alignments count as `most`.
 Key key_of(const LibraryProduct& p, std::uint32_t most = 256) {
   return {
       p.m,
@@ -53,21 +53,21 @@ Key key_of(const LibraryProduct& p, std::uint32_t most = 256) {
       p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor) + 8 * (p.a_scaling == Scaling::whole_rows)};
 }
 
-/// Where the number of tokens stands in a key.
+/// Returns the index of the number of tokens in a key.
 std::size_t tokens_in_key(const LibraryProduct& p) {
   return p.sums_tokens ? 2 : 0;
 }
 
-/// A number of tokens, rounded up to a power of two: inside an octave the best algorithm is nearly always the
-/// same, and a head over the label rows of chats would be timed for most of an epoch otherwise.
+/// Rounds a number of tokens up to a power of two. The best algorithm is nearly always the same within a
+/// power-of-two range. Otherwise an LM head over the label rows of chats would be timed for most of an epoch.
 std::int64_t about(std::int64_t tokens) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens)));
 }
 
-/// The same of all products that may share a choice made by timing.
+/// Returns the key that is equal for all GEMMs that may share a timed choice.
 Key similar_key_of(const LibraryProduct& p) {
   LibraryProduct like = p;
-  // Rows as long as there are tokens differ with their number; what matters of them is their alignment.
+  // A row length that equals the number of tokens varies with it; only its alignment matters.
   const auto ld = [&](std::int64_t& length, DType type) {
     if (length == p.k) {
       length = -static_cast<std::int64_t>(
@@ -82,17 +82,17 @@ Key similar_key_of(const LibraryProduct& p) {
     like.m = about(p.m);
   }
   Key key = key_of(like);
-  key.back() += 4;  // the key of no exact shape
+  key.back() += 4;  // never equal to the key of an exact shape
   return key;
 }
 
-/// The rows for which the algorithm of products in one order is chosen: those of a batch that is decoded,
-/// whose weights should be read at full speed. More rows it multiplies, too.
+/// The number of rows for which the algorithm with a fixed summation order is chosen: a decoding batch, which
+/// should read its weights at full speed. The algorithm is also used for more rows.
 constexpr std::int64_t kRowsOfOrder = 64;
-/// Rows for which it must serve.
+/// Numbers of rows that the algorithm must support.
 constexpr std::int64_t kRowsServed[] = {1, 8, kRowsOfOrder, 1000, 1 << 14};
 
-/// The key of products in one order: of any number of rows.
+/// Returns the key of GEMMs with a fixed summation order, for any number of rows.
 Key order_key_of(const LibraryProduct& p) {
   LibraryProduct like = p;
   like.m = 0;
@@ -160,21 +160,21 @@ class Library {
   }
 
  private:
-  /// With the fastest algorithm, where one is known or may be chosen.
+  /// Multiplies with the fastest algorithm, if it is known or may be chosen.
   bool multiply_fastest(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
     const Key exact = key_of(p), similar = similar_key_of(p);
-    // Timing writes D several times, which only a product that overwrites D bears.
+    // Timing writes D several times, so it requires a GEMM that overwrites D.
     const bool may_choose = choosing_ && !p.accumulate && p.factors == nullptr && !capturing(stream);
     while (const auto known = book_->known(exact, similar, may_choose)) {
       const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(known->algorithm);
       if (known->checked) {
-        // It may need what this shape lacks; then it says so before it does anything.
+        // The algorithm may be incompatible with this shape. Then the call fails before any work.
         if (call.run(handle_, algorithm, stream) == CUBLAS_STATUS_SUCCESS) return true;
         break;
       }
       const bool good = agrees_with_favourite(call, handle_, stream, p, algorithm);
       book_->checked(*known, similar, good);
-      if (good) return true;  // D is its product
+      if (good) return true;  // D holds its result
     }
     if (!choosing_) return multiply_as_nearest(call, stream, p, similar);
     if (!may_choose) return false;
@@ -185,7 +185,7 @@ class Library {
     book_->choose(exact, similar, std::bit_cast<AlgorithmBits>(*best));
     return true;
   }
-  /// As another number of tokens was found to be multiplied fastest.
+  /// Multiplies with the fastest algorithm of the nearest number of tokens.
   bool multiply_as_nearest(const Call& call, cudaStream_t stream, const LibraryProduct& p,
                            const Key& similar) {
     const auto nearest = book_->nearest(similar, tokens_in_key(p));
@@ -199,8 +199,8 @@ class Library {
               (book_->path().empty() ? std::string(" (not kept: OCTETRUN_CACHE is off, or there is no HOME)")
                                      : " (kept for the next run in " + book_->path() + ")"));
   }
-  /// With the one algorithm for all m. A kernel goes over k in steps of its own, from the first to the last,
-  /// wherever in a tile a row lies and whoever shares that: so equal rows have equal bits.
+  /// Multiplies with the one algorithm for all m. Its kernel steps through k from first to last, for each
+  /// position of a row in a tile and for each set of other rows. So equal rows have equal bits.
   bool multiply_in_order(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
     require(call.run(handle_, in_order(p), stream), "multiplying rows in one order", p);
     return true;
@@ -211,8 +211,8 @@ class Library {
     return found != in_order_.end() ? found->second
                                     : in_order_.emplace(key, algorithm_in_order(p)).first->second;
   }
-  /// The library's favourite of those that do not split k and serve any number of rows. By its heuristics
-  /// alone, which say the same in every process: a choice by time would not.
+  /// Returns the library's first proposal that does not split k and supports each number of rows. Uses only
+  /// its heuristics, which are the same in every process; a timed choice would not be.
   cublasLtMatmulAlgo_t algorithm_in_order(const LibraryProduct& p) {
     LibraryProduct of_few = p;
     of_few.m = kRowsOfOrder;
@@ -232,7 +232,7 @@ class Library {
                  .where = "the product " + shown(p),
                  .fix = "set deterministic: true, or device: cpu"});
   }
-  /// With the library's favourite. Some combinations are refused only when they are run.
+  /// Multiplies with the library's first working proposal. Some combinations are refused only when they run.
   bool multiply_first(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     for (const auto& candidate : call.proposals(handle_)) {
@@ -254,13 +254,13 @@ class Library {
   bool choosing_ = true;  ///< algorithms may be timed
   std::mutex mutex_;
   std::optional<AlgorithmBook> book_;
-  std::map<Key, cublasLtMatmulAlgo_t> first_;     ///< the library's favourites, where nothing was timed
-  std::map<Key, cublasLtMatmulAlgo_t> in_order_;  ///< of products in one order
-  std::set<Key> refused_;                         ///< products that the library does not multiply
+  std::map<Key, cublasLtMatmulAlgo_t> first_;     ///< the library's proposals for GEMMs that were not timed
+  std::map<Key, cublasLtMatmulAlgo_t> in_order_;  ///< for GEMMs with a fixed summation order
+  std::set<Key> refused_;                         ///< GEMMs that the library refuses
 };
 
 Library& library_of(int device) {
-  // Never destroyed: the driver may be gone when static objects are.
+  // Never destroyed: the driver may be gone when static objects are destroyed.
   static std::mutex& mutex = *new std::mutex;
   static auto& libraries = *new std::map<int, std::unique_ptr<Library>>;
   const std::lock_guard lock(mutex);

@@ -1,5 +1,5 @@
-// cuBLASLt as gemm uses it: loaded when the first product is enqueued, so that programs start without it; one
-// algorithm per kind of product, found once.
+// The cuBLASLt interface of gemm. The library is loaded when the first GEMM is enqueued, so that programs
+// start without it. One algorithm per kind of GEMM is selected once.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,8 +16,8 @@
 
 namespace octet::ops::cuda {
 
-/// D [m, n] = A · Bᵀ with rows in memory one behind the other: A is [m, k] (or [k, m] when not `a_inner`), B
-/// is [n, k] (or [k, n] when not `b_inner`). FP8 is multiplied only with both inner.
+/// D [m, n] = A · Bᵀ, row-major. A is [m, k] (or [k, m] if not `a_inner`), B is [n, k] (or [k, n] if not
+/// `b_inner`). FP8 requires a_inner and b_inner.
 struct LibraryProduct {
   std::int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
@@ -27,42 +27,44 @@ struct LibraryProduct {
   bool a_inner = true, b_inner = true;
   DType a_type = DType::f32, b_type = DType::f32, d_type = DType::f32;
   bool accumulate = false;
-  float factor = 1.0f;           ///< the product is multiplied by it; not with `factors`
-  const void* addend = nullptr;  ///< added to the product: as D, elsewhere; not with `accumulate`
-  bool sums_tokens = false;      ///< k counts tokens (weight gradients), else m does
-  /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14).
+  float factor = 1.0f;  ///< multiplies the product; not with `factors`
+  const void* addend =
+      nullptr;  ///< added to the product: in the layout of D, does not overlap D; not with `accumulate`
+  bool sums_tokens = false;  ///< k counts tokens (weight gradients), otherwise m does
+  /// FP8: partial sums keep fewer bits (about 14 on Hopper's tensor cores).
   bool fast_accumulation = false;
-  const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary, or those of blocks
+  const float* a_scale = nullptr;  ///< FP8: device scalar with 16-byte alignment, or block scales
   const float* b_scale = nullptr;
   Scaling a_scaling = Scaling::tensor, b_scaling = Scaling::tensor;
-  /// The algorithm may be one that was chosen by timing; else it is the library's first for the exact shape.
+  /// The algorithm may be chosen by timing. If false, it is the first proposal of the library for the exact
+  /// shape.
   bool timed = true;
-  /// A row of D is summed in one order, whatever m is: one algorithm for all m, which does not split k.
+  /// The summation order of a row of D does not depend on m: one algorithm for all m, which does not split k.
   bool one_order = false;
-  /// The caller has another way for what the library does not multiply.
+  /// The caller has a fallback if the library refuses the GEMM.
   bool may_be_refused = false;
-  const float* factors =
-      nullptr;                 ///< device: what the product and what D is multiplied by; null: 1, accumulate
-  const void* bias = nullptr;  ///< [n] bf16, added to each row of a bf16 D
-  void* workspace = nullptr;   ///< kLibraryWorkspace bytes
+  const float* factors = nullptr;  ///< device: factors of the product and of D; null: 1 and accumulate
+  const void* bias = nullptr;      ///< [n] bf16, added to each row of a bf16 D
+  void* workspace = nullptr;       ///< kLibraryWorkspace bytes
 };
 
-/// Enqueues the product. Throws Error when the library is missing or has no algorithm; false, and nothing is
-/// enqueued, where it has none and may be refused.
+/// Enqueues the GEMM. Throws Error if the library is missing, or if it has no algorithm. If the GEMM may be
+/// refused and there is no algorithm, returns false and enqueues nothing.
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
 
-/// Whether the stream's work is recorded: nothing runs then, so that nothing can be timed or tried.
+/// True if the stream is being captured. Nothing runs then, so nothing can be timed or tried.
 bool capturing(cudaStream_t stream);
 
-// --- for a faster way of products in one order (in_order.h) ---
+// --- for faster methods of GEMMs with a fixed summation order (in_order.h) ---
 
-/// Enqueues the product with the algorithm that `like`, a product in one order, is multiplied with; false
-/// where the library refuses that.
+/// Enqueues the GEMM with the algorithm of `like`, a GEMM with a fixed summation order. Returns false if the
+/// library refuses it.
 bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryProduct& like,
                           const LibraryProduct& product);
-/// What the library proposes for a product in one order, of just this number of rows.
+/// Returns the proposals of the library for a GEMM with a fixed summation order and exactly this number of
+/// rows.
 std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryProduct& product);
-/// Enqueues the product with one of them; false where the library refuses that.
+/// Enqueues the GEMM with a given algorithm. Returns false if the library refuses it.
 bool multiply_by(cudaStream_t stream, int device, const LibraryProduct& product,
                  const AlgorithmBits& algorithm);
 

@@ -1,5 +1,5 @@
-// Whether two algorithms gave the same product, but for rounding. In every build, so that it is tested
-// without a GPU.
+// Checks that two algorithms gave the same result, except for rounding. Part of every build, so that it is
+// tested without a GPU.
 #pragma once
 
 #include <cmath>
@@ -8,9 +8,9 @@
 
 namespace octet::ops::cuda {
 
-/// Compares rows of `cols` numbers: ‖got - want‖ <= most * ‖want‖ for each row. Rows of which `want` is not
-/// finite say nothing. `most` is well above what the order of sums changes (a thousandth in bf16 and FP8) and
-/// below what one wrong tile of a row makes.
+/// Compares rows of `cols` numbers: ‖got - want‖ <= most * ‖want‖ for each row. Rows with a non-finite `want`
+/// are ignored. `most` is well above the effect of another summation order (a thousandth in bf16 and FP8),
+/// and below the effect of one wrong tile in a row.
 inline bool rows_agree(std::span<const float> want, std::span<const float> got, std::size_t cols,
                        double most = 0.04) {
   if (want.size() != got.size()) return false;

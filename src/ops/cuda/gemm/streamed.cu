@@ -1,10 +1,12 @@
-// GEMMs of few tokens that stream the weight through shared memory. A tile is 64 outputs of all tokens; the
-// runs of the inner dimension of all tiles, one tile behind the other, are dealt to as many blocks as there
-// are multiprocessors, so that all read equally many bytes of the weight, whatever its shape ("Stream-K",
-// Osama et al., arXiv:2301.03598). Who has the first runs of a tile adds what others have summed of it, in
-// their order, and writes it; each thread by itself, since the last tiles of all blocks end at the same time,
-// and nothing hides what they wait for there. One warp asks for what the others multiply: as many runs ahead
-// as the ring holds, and those of the weight before the kernel in front has ended.
+// GEMMs of few tokens that stream the weight through shared memory. A tile is 64 outputs of all tokens. The
+// tiles are cut into runs of the inner dimension. The runs of all tiles are numbered tile by tile and split
+// among as many blocks as there are multiprocessors. So all blocks read equally many bytes of the weight, for
+// any shape ("Stream-K", Osama et al., arXiv:2301.03598).
+//
+// The block with the first runs of a tile adds the sums of the other blocks in order, and writes the tile.
+// Each thread does this separately. The last tiles of all blocks end at the same time, and nothing hides the
+// latency of waiting there. One warp loads the data that the others multiply, as many runs ahead as the ring
+// holds. It loads the first runs of the weight before the previous kernel has ended.
 #include "cuda/gemm/streamed.h"
 
 #include <cuda_bf16.h>
@@ -23,12 +25,12 @@ namespace {
 
 using namespace stream_k;
 
-/// Up to so many tokens multiply_few_tokens() is as fast, and its sums are fp32 throughout.
+/// Up to this number of tokens, multiply_few_tokens() is equally fast, and its sums are entirely in fp32.
 constexpr std::int64_t kTokensOfFullSums = 16;
-/// In bf16 the library is as fast up to the first number of tokens, and faster behind the second.
+/// In bf16, the library is equally fast up to the first number of tokens, and faster above the second.
 constexpr std::int64_t kTokensOfTheLibrary = 8, kMostTokensInBf16 = 32;
 
-/// Of a thread's sums, those of one of its two outputs: token and place among the sums.
+/// Calls `act` with the token and the index of each sum of a thread that belongs to one of its two outputs.
 template <typename C, typename Act>
 __device__ inline void each_token(const Streamed& args, Act&& act) {
   const int first = static_cast<int>(threadIdx.x) % kWarp % 4 * 2;
@@ -39,7 +41,7 @@ __device__ inline void each_token(const Streamed& args, Act&& act) {
   }
 }
 
-/// A thread's two outputs of all tokens. What they need besides the sums is asked for when this is made.
+/// The two outputs of a thread for all tokens. The constructor loads their other inputs.
 template <typename C, typename T>
 class Outputs {
  public:
@@ -72,7 +74,7 @@ class Outputs {
         float sum = sums[i / 2 * 4 + half * 2 + i % 2];
         if constexpr (C::FP8) sum *= scales_[half] * token_scales_[i];
         sum += bias_[half];
-        // Rounded before, as on a CPU: the bits of a sum made afterwards.
+        // The product is rounded first, as on a CPU, so the bits equal those of a separate addition.
         if (!args_.adds_at_once) sum = to_float(from_float<T>(sum));
         if (args_.addend != nullptr) sum += to_float(addend_[half][i]);
         to[token * args_.d_ld] = from_float<T>(sum);
@@ -88,7 +90,7 @@ class Outputs {
   T addend_[2][C::SUMS / 2];
 };
 
-/// A tile whose first runs this block has, up to `end`.
+/// Computes a tile. This block has `count` of its runs, including the first.
 template <typename C, typename T>
 __device__ void make_tile(const Streamed& args, const Ring<C>& ring, Place<C>& place, int tile, int count,
                           int behind) {
@@ -104,7 +106,7 @@ __global__ void __launch_bounds__(kThreads)
     streamed_kernel(const __grid_constant__ CUtensorMap weight, const __grid_constant__ CUtensorMap tokens,
                     const Streamed args) {
   __shared__ Barrier filled[C::STAGES], emptied[C::STAGES];
-  // The swizzle is one of addresses: it begins at their multiples of 1024.
+  // The swizzle uses address bits, so the ring must be aligned to 1024 bytes.
   std::uint8_t* const shared = dynamic_shared();
   const Ring<C> ring{
       .data = shared + (1024 - shared_address(shared) % 1024) % 1024, .filled = filled, .emptied = emptied};
@@ -173,7 +175,8 @@ bool dense(std::int64_t ld, const Operand& operand) {
   return ld == 0 || ld == operand.cols;
 }
 
-/// Of either type, in any order; on Hopper only: code for other GPUs has no products of warpgroups.
+/// Conditions for both dtypes and for any summation order. Hopper only: code for other GPUs has no warpgroup
+/// instructions.
 bool may_stream(const GemmArgs& args) {
   const Operand& a = args.a;
   const Operand& b = args.b;

@@ -1,5 +1,5 @@
-// Forward GEMMs of few tokens with a weight that stands: bound by the bytes of the weight, which the copy
-// engine streams.
+// Forward GEMMs of few tokens with a constant weight (GemmArgs::b_stands). The time is bound by the bytes of
+// the weight, which the copy engine streams.
 #pragma once
 
 #include "octet/device/device.h"
@@ -7,27 +7,29 @@
 
 namespace octet::ops::cuda {
 
-/// The most tokens of such a GEMM.
+/// The maximum number of tokens of multiply_streamed().
 inline constexpr std::int64_t kStreamedTokens = 64;
 
-/// Enqueues the GEMM and returns true where it is a forward one whose weight stands (GemmArgs::b_stands), on
-/// a Hopper GPU, of E4M3 operands with scales of whole rows for more tokens than multiply_few_tokens() is as
-/// fast with, or of bf16 ones for more tokens than the library is as fast with, unless the order of sums is
-/// fixed; else false, and nothing is enqueued. Sums are fp32, in E4M3 those of runs of 256 values (128 from
-/// 33 tokens on), which have about 14 bits; in an order that depends on the shape of the weight, on the GPU's
-/// multiprocessors and on the number of tokens (up to 16, 32, 64) alone, not on values or on other work.
+/// Enqueues the GEMM and returns true if it is supported and fast. Otherwise returns false and enqueues
+/// nothing. Requirements: a Hopper GPU, forward, GemmArgs::b_stands, and at most kStreamedTokens tokens. E4M3
+/// operands need scales of whole rows and more tokens than multiply_few_tokens() handles equally fast. bf16
+/// operands need more tokens than the library handles equally fast, and no fixed summation order.
+///
+/// Sums are fp32. In E4M3, sums of runs of 256 values (128 from 33 tokens on) have about 14 bits. The order
+/// depends only on the shape of the weight, the number of multiprocessors, and the range of the number of
+/// tokens (up to 16, 32, 64). It does not depend on values or on other work.
 bool multiply_streamed(Stream& stream, const GemmArgs& args);
 
-/// How a bf16 D becomes a sum with what is added to it.
+/// Rounding of a bf16 D with an addend.
 enum class Addition {
-  of_rounded,  ///< the product is rounded before
+  of_rounded,  ///< the product is rounded before the addition
   at_once,     ///< only the sum is rounded
 };
 
-/// Enqueues a forward GEMM of up to kStreamedTokens bf16 tokens with a weight that stands, on a Hopper GPU,
-/// in whole tiles: each sum goes over the inner dimension from its first 16 values to its last in
-/// instructions of the tensor cores, whatever the shape is. A bias is rounded to D's type, as the library's
-/// is. False, and nothing is enqueued, for others.
+/// Enqueues a forward GEMM of up to kStreamedTokens bf16 tokens with GemmArgs::b_stands on a Hopper GPU, in
+/// whole tiles. Each sum runs over the inner dimension from the first 16 values to the last in tensor-core
+/// instructions, for every shape. A bias is rounded to the dtype of D, like in the library. Returns false and
+/// enqueues nothing for other GEMMs.
 bool multiply_streamed_in_order(Stream& stream, const GemmArgs& args, Addition addition);
 
 }  // namespace octet::ops::cuda

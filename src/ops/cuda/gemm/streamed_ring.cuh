@@ -1,5 +1,5 @@
-// The ring of a GEMM that streams its weight (streamed.cu): how the work is cut, the warp that asks for runs
-// of the inner dimension, and the products of those that have come.
+// The ring buffer of a GEMM that streams its weight (streamed.cu): how work is split, the warp that loads
+// runs of the inner dimension, and the products of loaded runs.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace octet::ops::cuda::stream_k {
 
-inline constexpr int kRowBytes = 128;  ///< of an operand's row in a tile of the copy engine
-inline constexpr int kOutputs = 64;    ///< that a warpgroup makes, of which a block has one
+inline constexpr int kRowBytes = 128;  ///< bytes of an operand row in a tile of the copy engine
+inline constexpr int kOutputs = 64;    ///< outputs of a warpgroup; a block has one warpgroup
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kThreads = kGroupThreads + kWarp;
-inline constexpr int kSteps = 4;  ///< of a product's instruction in kRowBytes
-/// Runs that a block has still to ask for when it lets the next kernel begin. Small kernels that begin at
-/// once hold room and bring the next GEMM, whose ring then fills while this one needs the memory, and not in
-/// the pause between them.
+inline constexpr int kSteps = 4;  ///< product instructions per kRowBytes
+/// Number of runs that a block has not loaded yet when it lets the next kernel start. Small kernels that
+/// start too early occupy resources and let the next GEMM start. Its ring would then fill while this GEMM
+/// still needs the memory, and not in the pause between the kernels.
 inline constexpr int kRunsLeft = 4;
 
-/// How the work is cut: FP8 says whether operands are in E4M3 or bf16, TOKENS is what a tile has room for,
-/// WIDTH how many kRowBytes of the inner dimension are a run, STAGES how many runs the ring holds. Measured
-/// on an H200: 80 to 120 KiB a ring. Beside larger ones no block of attention stands (cached_lone.cuh), whose
-/// cache would be on its way while a ring runs empty.
+/// Tile sizes. FP8: operands are in E4M3, else in bf16. TOKENS: tokens per tile. WIDTH: number of kRowBytes
+/// of the inner dimension in a run. STAGES: runs in the ring. Measured on an H200: 80 to 120 KiB per ring.
+/// With a larger ring, no block of attention (cached_lone.cuh) is resident at the same time. Such a block
+/// loads its cache while the ring runs empty.
 template <bool FP8_, int TOKENS_, int WIDTH_, int STAGES_>
 struct Cut {
   static constexpr bool FP8 = FP8_;
   static constexpr int TOKENS = TOKENS_;
   static constexpr int WIDTH = WIDTH_;
   static constexpr int STAGES = STAGES_;
-  static constexpr int SUMS = TOKENS / 2;  ///< of a thread
+  static constexpr int SUMS = TOKENS / 2;  ///< sums of a thread
   static constexpr int QUADS = SUMS / 4;
   static constexpr int WEIGHT_BYTES = kOutputs * kRowBytes;
   static constexpr int TOKEN_BYTES = TOKENS * kRowBytes;
@@ -40,27 +40,27 @@ struct Cut {
 };
 
 struct Streamed {
-  const float* a_scales;  ///< [tokens], of E4M3
+  const float* a_scales;  ///< [tokens], for E4M3
   const float* b_scales;  ///< [outputs]
   const float* bias;      ///< [outputs], or null
   void* d;                ///< [tokens, d_ld], bf16 or f32
-  const void* addend;     ///< as D lies, or null
+  const void* addend;     ///< in the layout of D, or null
   std::int64_t d_ld;
-  uint4* exchange;  ///< sums of tiles that wait to be added; all bits set where none do
+  uint4* exchange;  ///< sums of tiles that wait to be added; empty entries have all bits set
   int tokens, outputs;
-  int runs, tiles;            ///< runs of a tile
-  bool in_order = false;      ///< see multiply_streamed_in_order(): blocks have whole tiles
+  int runs, tiles;            ///< runs per tile
+  bool in_order = false;      ///< blocks have whole tiles; see multiply_streamed_in_order()
   bool adds_at_once = false;  ///< Addition::at_once
 };
 
-/// The runs of a block, counted through all tiles.
+/// Returns the first run of a block, counted over all tiles.
 __device__ inline int first_run(const Streamed& args, int block) {
   if (args.in_order)
     return static_cast<int>(static_cast<std::int64_t>(args.tiles) * block / gridDim.x) * args.runs;
   return static_cast<int>(static_cast<std::int64_t>(args.tiles) * args.runs * block / gridDim.x);
 }
 
-/// Where the ring stands: a stage, and the phase that its barriers end next.
+/// Position in the ring: a stage, and the phase that its barriers complete next.
 template <typename C>
 struct Place {
   int stage = 0, phase = 0;
@@ -84,7 +84,7 @@ struct Ring {
   }
 };
 
-/// By one thread: asks for all runs of the block.
+/// Loads all runs of the block. Called by one thread.
 template <typename C>
 __device__ void fill(const Streamed& args, const CUtensorMap& weight, const CUtensorMap& tokens,
                      const Ring<C>& ring) {
@@ -104,7 +104,7 @@ __device__ void fill(const Streamed& args, const CUtensorMap& weight, const CUte
     }
   };
   const int ahead = min(C::STAGES, end - begin);
-  // The weight does not depend on the kernels in front of this one.
+  // The weight does not depend on earlier kernels.
   for (int i = 0; i < ahead; ++i) ask_weight(begin + i, i);
   if (end - begin - ahead <= kRunsLeft) let_next_begin();
   wait_for_previous();
@@ -119,7 +119,7 @@ __device__ void fill(const Streamed& args, const CUtensorMap& weight, const CUte
   }
 }
 
-/// Begins the products of a run; `adds`: to what the sums are, else to zero.
+/// Starts the products of a run. `adds`: add to the previous sums, else start from zero.
 template <typename C>
 __device__ void begin_run(const Ring<C>& ring, const Place<C>& place, float (&sums)[C::SUMS], bool adds) {
   wait_for_phase(ring.filled[place.stage], place.phase);
@@ -145,14 +145,14 @@ __device__ inline void add_sums(float (&sums)[COUNT], float (&more)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) sums[i] += more[i];
 }
 
-/// By one thread of each warp, since warps may be behind each other: the stage may be filled again.
+/// Marks the stage as free. Done by one thread of each warp, because warps progress independently.
 template <typename C>
 __device__ inline void leave(const Ring<C>& ring, int stage) {
   if (threadIdx.x % kWarp == 0) arrive(ring.emptied[stage]);
 }
 
-/// Sums `count` runs in E4M3 from `place` on. Of a run the tensor cores keep about 14 bits, of all runs fp32
-/// keeps 24.
+/// Sums `count` runs in E4M3 from `place` on. Tensor cores keep about 14 bits of a run; the sum over runs is
+/// in fp32 with 24 bits.
 template <typename C>
 __device__ void sum_runs_apart(const Ring<C>& ring, Place<C>& place, int count, float (&sums)[C::SUMS]) {
   float first[C::SUMS], second[C::SUMS];
@@ -165,7 +165,7 @@ __device__ void sum_runs_apart(const Ring<C>& ring, Place<C>& place, int count, 
     leave(ring, place.stage);
     place.advance();
   }
-  // Two at a time: the second is multiplied while the first is added.
+  // Two at a time: the second run is multiplied while the first is added.
   for (int i = count % 2; i < count; i += 2) {
     begin_run<C>(ring, place, first, false);
     const int before = place.stage;
@@ -181,7 +181,7 @@ __device__ void sum_runs_apart(const Ring<C>& ring, Place<C>& place, int count, 
   }
 }
 
-/// The same in bf16, whose sums are fp32 throughout.
+/// Sums `count` runs in bf16, entirely in fp32.
 template <typename C>
 __device__ void sum_runs_together(const Ring<C>& ring, Place<C>& place, int count, float (&sums)[C::SUMS]) {
   int before = 0;

@@ -1,5 +1,6 @@
-// Sums of a GEMM that streams its weight (streamed.cu) which several blocks have parts of: left in the
-// stream's exchange, word by word, and added by the block that has the tile's first runs.
+// Partial sums of a GEMM that streams its weight (streamed.cu). If several blocks contribute to a tile, they
+// store their sums in the exchange buffer of the stream, word by word. The block with the first runs of the
+// tile adds them.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +10,14 @@
 
 namespace octet::ops::cuda::stream_k {
 
-/// Where this thread of a block leaves its sums, one quad behind the other.
+/// Returns the address of the sums of this thread in a block; its quads are kGroupThreads apart.
 template <typename C>
 __device__ uint4* partials_of(const Streamed& args, int block) {
   return args.exchange + static_cast<std::int64_t>(block) * C::QUADS * kGroupThreads + threadIdx.x;
 }
 
-/// Leaves a thread's sums for the block that has the tile's first runs, word by word: each is there as soon
-/// as it is not kNothing, and needs no mark behind it.
+/// Stores the sums of a thread for the block with the first runs of the tile, word by word. A word is valid
+/// as soon as it is not kNothing, so no flag is needed.
 template <typename C>
 __device__ void leave_partials(const Streamed& args, const float (&sums)[C::SUMS]) {
   uint4* const to = partials_of<C>(args, static_cast<int>(blockIdx.x));
@@ -28,8 +29,8 @@ __device__ void leave_partials(const Streamed& args, const float (&sums)[C::SUMS
   }
 }
 
-/// Adds what the threads with this one's place have summed in `count` blocks from `first` on. What several
-/// have left is asked for at once.
+/// Adds the sums of the corresponding threads in `count` blocks from `first` on. The sums of several blocks
+/// are loaded at once.
 template <typename C>
 __device__ void add_partials(const Streamed& args, int first, int count, float (&sums)[C::SUMS]) {
   constexpr int AT_ONCE = C::TOKENS <= 32 ? 3 : 2;
@@ -38,7 +39,7 @@ __device__ void add_partials(const Streamed& args, int first, int count, float (
     uint4 more[AT_ONCE][C::QUADS];
     bool all = false;
     while (!all) {
-      // Who waits looks at little, since others still need the memory: at the last quad of each.
+      // Other blocks still need the memory, so a waiting warp polls only the last quad of each block.
       if (lane < min(AT_ONCE, count - begin)) {
         const uint4* const last = partials_of<C>(args, first + begin + lane) + (C::QUADS - 1) * kGroupThreads;
         while (!there(look_at_quad(last))) {
@@ -74,7 +75,7 @@ __device__ void add_partials(const Streamed& args, int first, int count, float (
   }
 }
 
-/// How many blocks behind this one have runs of a tile, of which this one has those up to `end`.
+/// Returns the number of following blocks with runs of a tile. This block has the runs up to `end`.
 __device__ inline int blocks_behind(const Streamed& args, int end, int tile_end) {
   int count = 0;
   for (; end < tile_end; ++count) end = first_run(args, static_cast<int>(blockIdx.x) + count + 2);
