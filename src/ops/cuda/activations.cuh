@@ -1,12 +1,12 @@
-// Activations of a gated MLP and their derivatives, as kernels compute them.
+// Activations of a gated MLP and their derivatives, for kernels.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace octet::ops::cuda {
 
-// The instructions for exponentials and reciprocals themselves: within a few units of the last place of fp32,
-// and what they flush to zero is far below the one that is added.
+// Uses the approximate instructions for exponentials and reciprocals. They are accurate to a few units in the
+// last place of fp32. Values that they flush to zero are far below the 1 that is added.
 __device__ inline float sigmoid(float x) {
   float e, s;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504f));
@@ -17,7 +17,7 @@ __device__ inline float sigmoid(float x) {
 // An activation and its derivative. Both are g * sigmoid(u(g)): silu with u = g, and gelu in its tanh form
 // with u = 2 sqrt(2 / pi) (g + 0.044715 g³), because (1 + tanh(z)) / 2 = sigmoid(2 z).
 struct Silu {
-  // Beyond 87 the fast division's divisor would leave its range; the sigmoid is 0 or 1 there.
+  // Below -87, the divisor of the fast division would be out of range; the sigmoid is 0 there.
   __device__ static float bounded(float g) { return g < -87.0f ? -87.0f : g; }
   __device__ static void both(float g, float& value, float& slope) {
     const float s = sigmoid(bounded(g));
@@ -28,7 +28,7 @@ struct Silu {
 struct GeluTanh {
   static constexpr float k = 1.59576912160573f;  // 2 sqrt(2 / pi)
   static constexpr float k3 = 0.044715f;
-  // Beyond 30 the sigmoid is 0 or 1; its argument must not overflow before, nor the fast division.
+  // Beyond 30, the sigmoid is 0 or 1. Its argument, and the fast division, must not overflow.
   __device__ static float bounded(float g) { return g < -30.0f ? -30.0f : (g > 30.0f ? 30.0f : g); }
   __device__ static void both(float g, float& value, float& slope) {
     const float z = bounded(g);

@@ -1,4 +1,4 @@
-// A block for each row: reads it once for the largest logit, and once more where the sum is wanted.
+// One block per row. It reads the row once for the largest logit, and again if the sum is wanted.
 #include "cuda/rows_of_logits.cuh"
 #include "octet/device/cuda.h"
 #include "octet/ops/best_tokens.h"

@@ -9,7 +9,7 @@ namespace {
 constexpr int kSide = static_cast<int>(kScaleBlock);
 static_assert(kSide == kTallRows && kSide == 2 * kTile);
 
-/// A square of 128 x 128 elements, four rows of a pack in each of its two halves to a thread.
+/// A square of 128 x 128 elements. A thread has four rows of one pack in each half of the square.
 struct Place {
   int pack = static_cast<int>(threadIdx.x) % (kTile / kPack);
   int group = static_cast<int>(threadIdx.x) / (kTile / kPack);
@@ -22,14 +22,14 @@ using Values = float[2][kTallGroup][kPack];
 __device__ inline unsigned larger(unsigned a, unsigned b) {
   return a > b ? a : b;
 }
-/// The largest among threads whose numbers differ in the bits of `mask`.
+/// Returns the maximum over threads that differ in the index bits from `first` to `last`.
 __device__ inline unsigned largest_over(unsigned most, int first, int last) {
 #pragma unroll
   for (int bit = first; bit <= last; bit *= 2) most = larger(most, __shfl_xor_sync(0xFFFFFFFFu, most, bit));
   return most;
 }
 
-/// Magnitudes of each of a thread's rows over the square, in all threads of the row.
+/// Computes the largest magnitude of each row of a thread over the square, in all threads of the row.
 __device__ inline void rows_most(const Values& x, unsigned (&most)[kTallGroup]) {
 #pragma unroll
   for (int i = 0; i < kTallGroup; ++i) {
@@ -40,7 +40,8 @@ __device__ inline void rows_most(const Values& x, unsigned (&most)[kTallGroup]) 
   }
 }
 
-/// Magnitudes of each column over the square, into `shared`. All threads call it; a barrier follows.
+/// Writes the largest magnitude of each column over the square to `shared`. Called by all threads; a barrier
+/// must follow.
 __device__ inline void columns_most(const Values& x, const Place& at,
                                     unsigned (&shared)[kTileThreads / kWarp][kSide]) {
 #pragma unroll
@@ -56,7 +57,7 @@ __device__ inline void columns_most(const Values& x, const Place& at,
   }
 }
 
-/// Writes a half of the square, turned, into the transposed copy.
+/// Writes one half of the square, transposed, to the transposed copy.
 __device__ inline void write_half(const TallTile& tile, const BlockQuantizeArgs& a, std::int64_t row0,
                                   std::int64_t col0, bool vector) {
 #pragma unroll
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(kTileThreads) block_quantize_kernel(BlockQuant
     write_half(tile[half], a, row0, col0 + half * kTile, vector.transposed);
 }
 
-/// Rows as they lie.
+/// Unmodified rows.
 template <typename T>
 struct Given {
   ConstMatrix x;

@@ -1,5 +1,5 @@
-// Copies of tiles by Hopper's copy engine: one thread asks for a tile, and a barrier in shared memory counts
-// its bytes.
+// Copies of tiles by Hopper's copy engine. One thread starts the copy of a tile, and a barrier in shared
+// memory counts its bytes.
 #pragma once
 
 #include <cuda.h>
@@ -11,22 +11,23 @@
 
 namespace octet::ops::cuda {
 
-/// A barrier in shared memory whose phases end one after the other: each when all have arrived, and all bytes
-/// that arrivals announced are there.
+/// A barrier in shared memory with consecutive phases. A phase ends when all threads have arrived and all
+/// announced bytes have been copied.
 using Barrier = std::uint64_t;
 
-/// By one thread, before any other uses the barrier; then open_barriers() and a barrier of the block.
+/// Initializes a barrier. Called by one thread before any use, followed by open_barriers() and a barrier of
+/// the block.
 __device__ inline void make_barrier(Barrier& barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals)
                : "memory");
 }
-/// Lets the copy engine see barriers that this thread has made.
+/// Makes the barriers that this thread has initialized visible to the copy engine.
 __device__ inline void open_barriers() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-/// The same three by what shared_address() says of a barrier, for loops that keep it.
+/// The next three functions take the shared_address() of a barrier, for loops that keep it in a register.
 __device__ inline void arrive(unsigned barrier) {
   asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
@@ -48,7 +49,7 @@ __device__ inline void wait_for_phase(unsigned barrier, int phase) {
 __device__ inline void arrive(Barrier& barrier) {
   arrive(shared_address(&barrier));
 }
-/// Arrives and announces bytes that copies will bring.
+/// Arrives and announces bytes of copies.
 __device__ inline void arrive_for_bytes(Barrier& barrier, int bytes) {
   arrive_for_bytes(shared_address(&barrier), bytes);
 }
@@ -57,11 +58,11 @@ __device__ inline void wait_for_phase(Barrier& barrier, int phase) {
   wait_for_phase(shared_address(&barrier), phase);
 }
 
-/// What the caches are told of the bytes of a copy.
+/// Cache hints for the bytes of a copy.
 enum class Reread : std::uint64_t { never = 0x12F0000000000000, often = 0x14F0000000000000 };
 
-/// Asks for a tile of a matrix whose first element is (row, column); zeros stand for what lies outside. `to`
-/// lies on a 1024-byte boundary. The barrier counts the bytes of whole tiles.
+/// Starts the copy of a tile of a matrix with first element (row, column). Elements outside the matrix become
+/// zero. `to` must be aligned to 1024 bytes. The barrier counts the bytes of the full tile.
 __device__ inline void copy_tile(void* to, const CUtensorMap& map, int row, int column, Barrier& barrier,
                                  Reread reread) {
 #if __CUDA_ARCH__ >= 900

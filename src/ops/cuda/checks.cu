@@ -13,7 +13,7 @@ __device__ inline void add(Hash* to, std::uint64_t first, std::uint64_t second) 
   atomicAdd(reinterpret_cast<unsigned long long*>(&to->second), static_cast<unsigned long long>(second));
 }
 
-// Integers add up to the same in any order.
+// Integer sums do not depend on the order.
 __global__ void __launch_bounds__(kThreads) hash_kernel(HashArgs a, bool whole_words) {
   const auto* bytes = static_cast<const unsigned char*>(a.data);
   const std::int64_t words = (a.bytes + 7) / 8;

@@ -1,4 +1,4 @@
-// Sums over the rows of matrices, column by column, in an order that depends on shapes alone.
+// Column sums over the rows of matrices, in an order that depends only on shapes.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -9,17 +9,17 @@
 
 namespace octet::ops::cuda {
 
-// Eight parts share out the rows of 64 columns, packs of a row side by side. Each thread adds its rows up, 64
-// at a time, so that a long column loses no more than a short one; then threads are added in order, then
-// parts. A part is a block of a cluster, or, where there are no clusters, a turn of the only block.
+// Eight parts share the rows of 64 columns. Packs of a row are processed by neighbouring threads. Each thread
+// adds its rows, 64 at a time, so that long columns are as accurate as short columns. Then threads are added
+// in order, then parts. A part is a block of a cluster, or, without clusters, an iteration of the only block.
 inline constexpr int kSumThreads = 256;
-inline constexpr unsigned kSumParts = 8;  // the largest cluster of all GPUs that have them
+inline constexpr unsigned kSumParts = 8;  // the largest cluster size that all GPUs with clusters support
 inline constexpr int kSumPacks = 8;
 inline constexpr int kSumRows = kSumThreads / kSumPacks;
 using ColumnSums = float[kSumRows][kSumPacks * kPack];
 
-/// The sum of a part's rows in column threadIdx.x of those from `first` on, for threads that have one; also
-/// in sums[0].
+/// Returns the sum of the rows of a part in column first + threadIdx.x, for threads with a column. The sum is
+/// also stored in sums[0].
 template <typename Terms>
 __device__ float sum_of_part(const Terms& terms, std::int64_t first, unsigned part, ColumnSums& sums) {
   const int pack = threadIdx.x % kSumPacks, lane = threadIdx.x / kSumPacks;
@@ -49,7 +49,7 @@ __device__ float sum_of_part(const Terms& terms, std::int64_t first, unsigned pa
   float total = 0;
   if (mine < kSumPacks * kPack) {
     for (int l = 0; l < kSumRows; ++l) total += sums[l][mine];
-    sums[0][mine] = total;  // nobody else reads this column
+    sums[0][mine] = total;  // no other thread reads this column
   }
   return total;
 }
@@ -70,11 +70,11 @@ __global__ void __launch_bounds__(kSumThreads) column_sums_kernel(Terms terms) {
     }
     terms.add(first + mine, total);
   }
-  cluster.sync();  // the others' memory is read until here
+  cluster.sync();  // other blocks read this shared memory up to here
 #endif
 }
 
-/// The same sums, by one block for its columns.
+/// Computes the same sums with one block per group of columns.
 template <typename Terms>
 __global__ void __launch_bounds__(kSumThreads) column_sums_alone_kernel(Terms terms) {
   __shared__ ColumnSums sums;
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kSumThreads) column_sums_alone_kernel(Terms te
   if (mine < kSumPacks * kPack && first + mine < terms.cols()) terms.add(first + mine, total);
 }
 
-/// Adds up the columns of `terms`, which has rows(), cols(), vector (whether packs are moved whole),
-/// load(row, column, place of the pack, values) and add(column, sum).
+/// Sums the columns of `terms`, which has rows(), cols(), vector (packs move as a whole), load(row, column,
+/// PackAt, values) and add(column, sum).
 template <typename Terms>
 void sum_columns(cudaStream_t stream, const Terms& terms, const char* op) {
   const auto columns = static_cast<unsigned>(ceil_div(terms.cols(), kSumPacks * kPack));

@@ -4,7 +4,7 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kPacks = 4;  // of a thread under way at once
+constexpr int kPacks = 4;  // packs of a thread in flight at once
 constexpr std::int64_t kStep = static_cast<std::int64_t>(kThreads) * kPack;
 constexpr float kLog2E = 1.44269504f;
 
@@ -14,12 +14,12 @@ __device__ inline float exp2_of(float x) {
   return y;
 }
 
-/// What exponents are counted from, in powers of two: whatever its rounding, it is the same for the sum and
-/// for each of its terms.
+/// Reference of exponents, in powers of two. Its rounding does not matter, because the sum and each of its
+/// terms use the same reference.
 __device__ inline float base_of(float most) {
   return most == -INFINITY ? 0.0f : most * kLog2E;
 }
-/// e^logit, relative to a base.
+/// Returns e^logit relative to a base.
 __device__ inline float relative_exp(float logit, float base) {
   return exp2_of(__fmaf_rn(logit, kLog2E, -base));
 }
@@ -31,7 +31,7 @@ struct Partial {
 };
 struct Merge {
   __device__ Partial operator()(Partial a, Partial b) const {
-    // Ordered, so that both lanes of an exchange compute the same bits.
+    // Symmetric, so that both lanes of an exchange compute the same bits.
     const float most = fmaxf(a.most, b.most);
     const float base = base_of(most);
     return {most, a.sum * exp2_of(base_of(a.most) - base) + b.sum * exp2_of(base_of(b.most) - base)};
@@ -48,7 +48,7 @@ __device__ inline Partial merge_block(Partial x, Partial* shared) {
   __syncthreads();
   if (lane == 0) shared[warp] = x;
   __syncthreads();
-  // Every warp merges the warps' sums for itself, in the same tree.
+  // Each warp merges the sums of all warps itself, in the same tree.
   x = shared[lane];
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
@@ -60,14 +60,14 @@ __device__ inline Partial merge_block(Partial x, Partial* shared) {
 }
 static_assert(kThreads == kWarp * kWarp);
 
-/// The logit that counts.
+/// Returns the logit after the soft cap.
 template <bool soft>
 __device__ inline float capped(float x, float cap) {
   return soft ? cap * tanhf(__fdiv_rn(x, cap)) : x;
 }
 
-/// Packs of a row, from memory to where they are used; the end of a row, and rows that are not on boundaries
-/// (vector false), element by element. What is behind the end is -infinity, whose exponential is nothing.
+/// Loads packs of a row ahead of their use. The end of a row, and unaligned rows (vector false), are read
+/// element by element. Elements after the end are -infinity, with an exponential of zero.
 template <typename T, bool vector>
 struct Packs {
   RawPack<T> raw[vector ? kPacks : 1];
@@ -164,8 +164,8 @@ __device__ inline void clear_row(T* logits, std::int64_t cols, bool vector) {
   }
 }
 
-// A block takes a row at a time: one pass for maximum and sum, one for the gradient, which finds the row in
-// the second-level cache. vector: packs of rows are on their boundaries. soft: logits have a cap.
+// A block processes one row at a time. The first pass computes maximum and sum. The second pass computes the
+// gradient and finds the row in the L2 cache. vector: packs of rows are aligned. soft: logits have a cap.
 template <typename T, bool vector, bool soft>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArgs a) {
   __shared__ Partial shared[kWarp];
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArg
       if (a.gradient) clear_row(logits, vocabulary, vector);
       continue;
     }
-    // A target that is no word has no logit: the loss shows it. Callers check targets before.
+    // A target outside the vocabulary has no logit, and makes the loss NaN. Callers check targets before.
     const float at_target =
         target < vocabulary ? capped<soft>(to_float(logits[target]), a.soft_cap) : __int_as_float(0x7FC00000);
     const Partial all = merge_block(
@@ -189,14 +189,14 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArg
           static_cast<float>(log(static_cast<double>(all.sum)) +
                              static_cast<double>(base_of(all.most)) * ln2 - static_cast<double>(at_target));
     }
-    // The barriers of merge_block come before anybody writes the logits that others read here or there.
+    // The barriers of merge_block separate reads of logits from the writes that follow.
     if (a.gradient) {
       differentiate_row<T, vector, soft>(logits, vocabulary, a.soft_cap, all, target);
     }
   }
 }
 
-// One block: each thread's values in order, then the threads as a tree of fixed shape.
+// One block: each thread sums its values in order, then the threads are added as a tree of fixed shape.
 __global__ void __launch_bounds__(1024) add_sum_kernel(AddSumArgs a) {
   __shared__ double shared[kWarp];
   double sum = 0;
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(1024) add_sum_kernel(AddSumArgs a) {
 
 void cross_entropy(Stream& stream, const CrossEntropyArgs& a) {
   if (a.logits.rows == 0) return;
-  // One block a multiprocessor, so that the rows under way stay in the second-level cache.
+  // One block per multiprocessor, so that the rows in flight stay in the L2 cache.
   const unsigned grid = grid_of(stream, a.logits.rows, 1, 1);
   const bool vector = packs(a.logits);
   with_type(a.logits.dtype, [&](auto type) {

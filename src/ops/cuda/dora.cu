@@ -7,7 +7,7 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Rows of the weight that a block works on, so that A is read once for all of them.
+/// Weight rows per block, so that A is read once for all of them.
 constexpr int kNormRows = 8;
 
 __device__ inline float weight_value(const Operand& w, std::int64_t at) {
@@ -21,8 +21,8 @@ __device__ inline float weight_value(const Operand& w, std::int64_t at) {
 /// Columns of B in shared memory at a time.
 constexpr int kNormRanks = 64;
 
-// A thread has columns of the weight, one at a time, of all rows of its block: what it multiplies by B comes
-// from shared memory, where all lanes read one place.
+// A thread processes columns of the weight, one at a time, for all rows of its block. The factors from B are
+// in shared memory, and all lanes read the same address.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) dora_scale_kernel(DoraScaleArgs a) {
   __shared__ float shared[kWarp];
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) dora_scale_kernel(DoraScaleArgs a) {
   if (once) fetch(0, static_cast<int>(rank));
   __syncthreads();
   float sums[kNormRows] = {};
-  // All threads take as many turns, since they fetch together.
+  // All threads have the same number of iterations, because they load B together.
   for (std::int64_t turn = 0; turn < cols; turn += kThreads) {
     const std::int64_t c = turn + threadIdx.x;
     float w[kNormRows];

@@ -1,6 +1,6 @@
-// Kernels that begin while the one in front of them ends. A chain of short kernels spends much of its time
-// between them: a kernel that is launched early has its blocks in place, and what it needs of constant things
-// on the way, when the results that it reads are there.
+// Kernels that begin before the previous kernel has ended. A chain of short kernels spends much time between
+// kernels. Blocks of a kernel that is launched early are already resident. Their loads of constant data are
+// in flight when their input becomes ready.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,24 +13,24 @@
 
 namespace octet::ops::cuda {
 
-/// Lets the next kernel of the stream begin, if it is launched early, as soon as all blocks have said so.
-/// Right anywhere: that kernel still waits for the end of this one.
+/// Allows the next kernel of the stream to begin, if it is launched early, once all blocks have called this
+/// function. Safe anywhere: the next kernel still waits for the end of this kernel.
 __device__ inline void let_next_begin() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-/// Waits until all kernels in front of this one have ended and what they wrote can be read. The first thing
-/// that every thread of a kernel does which is launched early, but for what prefetch() asks for and reading
-/// what no kernel of the same pass writes, such as weights: no writes, nor a return, come before.
+/// Waits until all earlier kernels have ended and their writes are visible. Each thread of a kernel that is
+/// launched early must call it before any write or return. Only prefetch() and reads of data that no kernel
+/// of the same pass writes, such as weights, may come before.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-/// Brings the line with this address to the GPU's cache. What others write meanwhile is seen all the same.
+/// Brings the cache line of this address to the L2 cache. Later writes by others remain visible.
 __device__ inline void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
@@ -60,7 +60,7 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   launch_early_if(true, kernel, blocks, threads, shared_bytes, stream, op, arguments...);
 }
 
-/// Whether a kernel works on so few rows, as in decoding, that the pause before it counts.
+/// True if a kernel has so few rows, as in decoding, that the pause before it matters.
 inline bool few_rows(std::int64_t rows) {
   return rows <= 256;
 }

@@ -2,8 +2,8 @@
 
 namespace octet::ops::cuda {
 
-/// Whether kernels that can are launched before the one in front of them has ended (early_launch.cuh): on
-/// Hopper and later ones, by code that was compiled for them.
+/// True if supported kernels are launched before the previous kernel has ended (early_launch.cuh). This needs
+/// Hopper or later, and code that was compiled for it.
 bool launches_early();
 
 }  // namespace octet::ops::cuda

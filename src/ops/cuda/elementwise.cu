@@ -5,7 +5,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Calls f(begin, n) for packs of [0, count) that this thread takes.
+/// Calls f(begin, n) for the packs of [0, count) of this thread.
 template <typename F>
 __device__ inline void each_pack(std::int64_t count, F f) {
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x * kPack;

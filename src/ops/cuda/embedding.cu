@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Rows picked by a list: to[i] = scale * from[rows[i]], zeros where rows[i] is not a row of `from`.
+// Gathers rows: to[i] = scale * from[rows[i]], or zeros if rows[i] is not a row of `from`.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(ConstMatrix from, const std::int32_t* rows, float scale, Matrix to, bool vector) {
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kNone = 0x7FFFFFFF;
 
-// head[id] = the id's first token. Only ids that occur are touched, so the work does not grow with the
+// head[id] = the first token of the id. Only ids that occur are written, so the work does not depend on the
 // vocabulary.
 __global__ void clear_heads_kernel(const std::int32_t* ids, std::int64_t tokens, std::int64_t vocabulary,
                                    std::int32_t* head) {
@@ -69,8 +69,8 @@ __global__ void find_heads_kernel(const std::int32_t* ids, std::int64_t tokens, 
 constexpr int kLinkThreads = 128;
 constexpr int kLinkTile = 8 * kLinkThreads;
 
-/// The first place behind `after` at which a tile has `id`, else `none`. From the tile's end, so that no step
-/// waits for the one before.
+/// Returns the first index after `after` with `id` in the tile, else `none`. Searches from the end of the
+/// tile, so that no step waits for the previous step.
 template <bool bounded>
 __device__ inline int find_id(const std::int32_t (&tile)[kLinkTile], std::int32_t id, int after, int none) {
   int found = none;
@@ -85,8 +85,8 @@ __device__ inline int find_id(const std::int32_t (&tile)[kLinkTile], std::int32_
   return found;
 }
 
-// next[t] = the next token with the same id. Each block looks forward from its tokens, tile by tile, until
-// all have found theirs.
+// next[t] = the next token with the same id. Each block searches forward from its tokens, tile by tile, until
+// all have found their successors.
 __global__ void __launch_bounds__(kLinkThreads)
     link_tokens_kernel(const std::int32_t* ids, std::int64_t tokens, std::int32_t* next) {
   __shared__ __align__(16) std::int32_t tile[kLinkTile];
@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kLinkThreads)
   int found = t < end ? kNone : 0;
   for (std::int64_t begin = start; begin < end; begin += kLinkTile) {
     if (__syncthreads_and(found != kNone)) break;
-    // What is behind the end has no id; tokens without an id are in no chain.
+    // Indices after the end have no id. Tokens without an id are in no chain.
     for (int i = static_cast<int>(threadIdx.x); i < kLinkTile; i += kLinkThreads) {
       tile[i] = begin + i < end ? ids[begin + i] : -1;
     }
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kLinkThreads)
   if (t < end) next[t] = found;
 }
 
-// A block adds what one id's tokens sent back, in token order; the blocks of later tokens of the id do
+// A block adds the gradients of all tokens of one id, in token order. The blocks of later tokens of the id do
 // nothing.
 template <typename T, typename To>
 __global__ void __launch_bounds__(kThreads)

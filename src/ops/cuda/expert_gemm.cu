@@ -1,7 +1,7 @@
 // The GEMMs of experts in training (expert_gemm.h), on Hopper in bf16. A block computes tiles of 128 by 256
-// one after the other. One thread asks the copy engine for runs of 64 of the inner dimension, as many ahead
-// as the ring holds, also of the next tile while this one is written. Two warpgroups multiply 64 rows each.
-// Two blocks form a cluster.
+// in sequence. One thread starts copies of runs of 64 values of the inner dimension, as many ahead as the
+// ring holds. It also loads the next tile while the current tile is written. Two warpgroups multiply 64 rows
+// each. Two blocks form a cluster.
 #include "octet/ops/expert_gemm.h"
 
 #include <algorithm>
@@ -20,32 +20,32 @@ void expert_gemm(Stream& stream, const ExpertGemmArgs& args);
 
 namespace {
 
-constexpr int kRun = 64;  ///< values of the inner dimension that are brought at a time
-constexpr int kBox = 64;  ///< rows of a box of the copy engine, each of 128 bytes
+constexpr int kRun = 64;  ///< values of the inner dimension per copy
+constexpr int kBox = 64;  ///< rows of a copy-engine box, of 128 bytes each
 constexpr int kBoxBytes = kBox * 128;
 constexpr int kGroups = 2, kGroupRows = 64, kGroupThreads = 128;
 constexpr int kRows = kGroups * kGroupRows, kColumns = 256;
-/// Blocks of a cluster: their tiles are of the same columns and of neighbouring rows, so that each brings a
-/// part of b to both.
+/// Blocks of a cluster. Their tiles have the same columns and neighbouring rows. So each block loads a part
+/// of b for both.
 constexpr int kBlocks = 2, kClusterRows = kBlocks * kRows;
 constexpr int kBoxesOfB = kColumns / kBox;
 constexpr int kStageBytes = (kGroups + kBoxesOfB) * kBoxBytes;
 constexpr int kStages = 4;
-/// Registers are given out by warpgroup: that of the thread that asks for copies leaves most of them to the
+/// Registers are assigned per warpgroup. The warpgroup of the copying thread leaves most registers to the
 /// others.
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kFewRegisters = 40, kManyRegisters = 232;
-constexpr int kWarpRows = kGroupRows * kWarp / kGroupThreads;  ///< of a warp
-constexpr int kSteps = 4;                                      ///< of a product's instruction in a run
-constexpr int kSums = kColumns / 2;                            ///< of a thread
+constexpr int kWarpRows = kGroupRows * kWarp / kGroupThreads;  ///< rows of a warp
+constexpr int kSteps = 4;                                      ///< product instructions per run
+constexpr int kSums = kColumns / 2;                            ///< sums of a thread
 
-/// Where a warp gathers 128 bytes of each of its rows of outputs, so that it writes whole lines to memory.
+/// Buffer in which a warp collects 128 bytes of each of its output rows, so that it writes whole cache lines.
 template <typename T>
 struct Staging {
   static constexpr int COLUMNS = 128 / static_cast<int>(sizeof(T));
   static constexpr int PER_LANE = 16 / static_cast<int>(sizeof(T));
-  static constexpr int LANES = COLUMNS / PER_LANE;  ///< that write a row
-  static constexpr int PITCH = 128 + 16;            ///< lanes that write at the same time use different banks
+  static constexpr int LANES = COLUMNS / PER_LANE;  ///< lanes that write a row
+  static constexpr int PITCH = 128 + 16;  ///< bytes: lanes that write at the same time use different banks
   static constexpr int BYTES = kWarpRows * PITCH;
   std::uint8_t* data;
   __device__ T* at(int r, int column) const { return reinterpret_cast<T*>(data + r * PITCH) + column; }
@@ -53,19 +53,20 @@ struct Staging {
 constexpr std::size_t kStagedBytes = std::size_t{kGroups} * (kGroupThreads / kWarp) * Staging<float>::BYTES;
 constexpr std::size_t kSharedBytes = std::size_t{kStages} * kStageBytes + kStagedBytes + 1024;
 
-/// ExpertGemmArgs as the kernel reads them.
+/// ExpertGemmArgs for the kernel.
 struct Work {
-  Grouped experts;  ///< `begins` and `count` alone
-  int rows;         ///< of an expert's matrix: wgrad alone
-  int columns;      ///< of d
+  Grouped experts;  ///< only `begins` and `count` are used
+  int rows;         ///< wgrad only: rows of the matrix of an expert
+  int columns;      ///< columns of d
   int inner;        ///< forward and dgrad: the inner dimension
-  int weight_rows;  ///< of an expert
+  int weight_rows;  ///< weight rows of an expert
   void* d;
   std::int64_t d_ld;
   bool adds;
 };
 
-/// A tile: rows [first_row, first_row + rows) of a, or of an expert's matrix, and columns from `column` on.
+/// A tile: rows [first_row, first_row + rows) of a, or of the matrix of an expert, and columns from `column`
+/// on.
 struct Tile {
   int expert, first_row, rows, column;
 };
@@ -93,13 +94,13 @@ __device__ int runs_of(const Work& w, const Tile& tile) {
   }
 }
 
-/// Which block of its cluster this is.
+/// Returns the index of this block in its cluster.
 __device__ inline int block_of_cluster() {
   return static_cast<int>(blockIdx.x) % kBlocks;
 }
 
-/// Calls act(tile) for the tiles of this block, in order. Both blocks of a cluster have as many; some may
-/// have no rows.
+/// Calls act(tile) for the tiles of this block, in order. Both blocks of a cluster have the same number of
+/// tiles, and some tiles may have no rows.
 template <Product P, typename Act>
 __device__ void each_tile(const Work& w, const Groups<kClusterRows>& groups, Act&& act) {
   const int across = (w.columns + kColumns - 1) / kColumns;
@@ -120,8 +121,8 @@ __device__ void each_tile(const Work& w, const Groups<kClusterRows>& groups, Act
   }
 }
 
-/// Asks for a tile as copy_tile() does, and has it written at the same place in all blocks of the cluster.
-/// The barrier of each block counts its bytes.
+/// Like copy_tile(), but writes the tile to the same address in all blocks of the cluster. The barrier of
+/// each block counts its bytes.
 __device__ inline void copy_tile_to_cluster(void* to, const CUtensorMap& map, int row, int column,
                                             Barrier& barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -137,7 +138,7 @@ __device__ inline void copy_tile_to_cluster(void* to, const CUtensorMap& map, in
   __trap();
 #endif
 }
-/// Arrives at the barrier at the same place in a block of the cluster.
+/// Arrives at the barrier with this address in a block of the cluster.
 __device__ inline void arrive_in_block(Barrier& barrier, int block) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
@@ -148,14 +149,14 @@ __device__ inline void arrive_in_block(Barrier& barrier, int block) {
       : "memory");
 #endif
 }
-/// Waits for all threads of the cluster that have not ended.
+/// Waits for all running threads of the cluster.
 __device__ inline void meet_cluster() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 
-/// By one thread: asks for all runs of the block. Boxes may reach into the rows of the next expert.
+/// Loads all runs of the block. Called by one thread. Boxes may include rows of the next expert.
 template <Product P>
 __device__ void fill(const Work& w, const Groups<kClusterRows>& groups, const CUtensorMap& a,
                      const CUtensorMap& b, Ring ring) {
@@ -185,22 +186,21 @@ __device__ void fill(const Work& w, const Groups<kClusterRows>& groups, const CU
   });
 }
 
-/// Lets the copy engine and the tensor cores see what threads have written to shared memory.
+/// Makes writes of threads to shared memory visible to the copy engine and the tensor cores.
 __device__ inline void fence_shared_writes() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-/// A barrier of the threads of a warpgroup.
+/// Barrier of the threads of a warpgroup.
 __device__ inline void meet_warpgroup(int group) {
   asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
 }
 
-/// Clears rows [kept, kRun) of the warpgroup's part of a run of wgrad: rows of the next expert, which may
-/// hold anything. Both warpgroups clear b: what one of them reads is then cleared whatever the other one
-/// does.
+/// Clears rows [kept, kRun) of the warpgroup's part of a run of wgrad. These rows belong to the next expert
+/// and may hold any values. Both warpgroups clear b, so that neither depends on the progress of the other.
 __device__ inline void clear_rows(const Ring& ring, int group, int kept) {
-  const int pieces = (kRun - kept) * 8;  // of 16 bytes, in a box
+  const int pieces = (kRun - kept) * 8;  // pieces of 16 bytes in a box
   const auto clear = [&](std::uint8_t* box) {
     for (int i = static_cast<int>(threadIdx.x) % kGroupThreads; i < pieces; i += kGroupThreads)
       reinterpret_cast<uint4*>(box + kept * 128)[i] = uint4{0, 0, 0, 0};
@@ -214,7 +214,7 @@ __device__ inline void clear_rows(const Ring& ring, int group, int kept) {
 template <Product P>
 __device__ void begin_run(const Ring& ring, int group, float (&sums)[kSums]) {
   constexpr bool a_turned = P == Product::wgrad, b_turned = P != Product::forward;
-  // A step is 16 values of the inner dimension: 32 bytes of a row, or 16 rows of a turned operand.
+  // A step is 16 values of the inner dimension: 32 bytes of a row, or 16 rows of a transposed operand.
   constexpr int a_step = a_turned ? 16 * 128 : 32, b_step = b_turned ? 16 * 128 : 32;
   const std::uint8_t *const a = ring.a() + group * kBoxBytes, *const b = ring.b();
   begin_products();
@@ -228,8 +228,7 @@ __device__ void begin_run(const Ring& ring, int group, float (&sums)[kSums]) {
   end_products();
 }
 
-/// By one thread of each warp: the stage may be filled again, as far as this warp is concerned, by both
-/// blocks.
+/// Marks the stage as free for both blocks, for this warp. Done by one thread of each warp.
 __device__ void leave(const Ring& ring, int stage) {
   if (threadIdx.x % kWarp == 0) {
     for (int block = 0; block < kBlocks; ++block) arrive_in_block(ring.emptied[stage], block);
@@ -269,7 +268,7 @@ __device__ inline void put_two(float* to, float first, float second) {
   *reinterpret_cast<float2*>(to) = float2{first, second};
 }
 
-/// The sums of 16 bytes of outputs of each.
+/// Adds 16 bytes of outputs element by element.
 __device__ inline uint4 added(const uint4& a, const uint4& b, float) {
   const auto sum = [](unsigned x, unsigned y) {
     return __float_as_uint(__uint_as_float(x) + __uint_as_float(y));
@@ -292,7 +291,7 @@ __device__ void write_tile(const Work& w, const Tile& tile, int group, const flo
             lane = static_cast<int>(threadIdx.x) % kWarp;
   const Rows staging{staged + (group * kGroupThreads / kWarp + warp) * Rows::BYTES};
   const std::int64_t above = P == Product::wgrad ? static_cast<std::int64_t>(tile.expert) * w.rows : 0;
-  const int first = group * kGroupRows + warp * kWarpRows;  // of the tile
+  const int first = group * kGroupRows + warp * kWarpRows;  // relative to the tile
   T* const to = static_cast<T*>(w.d) + (above + tile.first_row + first) * w.d_ld + tile.column;
 #pragma unroll
   for (int begin = 0; begin < kColumns; begin += Rows::COLUMNS) {
@@ -319,7 +318,7 @@ __device__ void write_tile(const Work& w, const Tile& tile, int group, const flo
   }
 }
 
-/// By all threads of a warpgroup: how many registers each has from here on.
+/// Sets the number of registers of each thread. Called by all threads of a warpgroup.
 template <int COUNT, bool MORE>
 __device__ inline void set_registers() {
 #ifdef OCTET_HAS_WARPGROUPS
@@ -337,7 +336,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                        const Work w) {
   __shared__ Barrier filled[kStages], emptied[kStages];
   __shared__ Groups<kClusterRows> groups;
-  // The swizzle is one of addresses: it begins at their multiples of 1024.
+  // The swizzle uses address bits, so the ring must be aligned to 1024 bytes.
   std::uint8_t* const shared = dynamic_shared();
   Ring ring{
       .data = shared + (1024 - shared_address(shared) % 1024) % 1024, .filled = filled, .emptied = emptied};
@@ -350,7 +349,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   if constexpr (P != Product::wgrad) groups.find(w.experts);
   meet_cluster();
-  // The same in all lanes of a warp, and the compiler learns it.
+  // Uniform over a warp; the shuffle lets the compiler assume this.
   const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
   if (group == kGroups) {
     set_registers<kFewRegisters, false>();
@@ -364,7 +363,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     sum_runs<P>(w, tile, group, ring, sums);
     write_tile<P, T>(w, tile, group, sums, staged);
   });
-  // The shared memory stays as long as the other block writes to it.
+  // Keep the shared memory alive while the other block writes to it.
   meet_cluster();
 }
 
@@ -416,7 +415,7 @@ bool can_be_copied(const ConstMatrix& m) {
 
 bool has_expert_gemm(const ExpertGemmArgs& a) {
   const bool wgrad = a.product == Product::wgrad;
-  // The inner dimension of dgrad ends with a run: behind it begins the next expert.
+  // The inner dimension of dgrad must end with a run, because the next expert begins after it.
   return octet::cuda::code_here() == 90 && a.count <= kMostExperts && can_be_copied(a.a) &&
          can_be_copied(a.b) && a.d.ld % 8 == 0 && a.d.cols % 8 == 0 &&
          reinterpret_cast<std::uintptr_t>(a.d.data) % 16 == 0 &&

@@ -46,7 +46,7 @@ struct Forward {
   }
 };
 
-/// The same as the values of a row with a scale of its own.
+/// Computes Forward for a row with its own scale.
 template <typename T, typename A>
 struct ForwardRows {
   Forward<T, A> forward;
@@ -58,7 +58,7 @@ struct ForwardRows {
   }
 };
 
-// A thread reads what it overwrites before it does, and nobody else reads it: d_gate_up may be gate_up.
+// Only one thread reads an element, and it does so before it overwrites it. So d_gate_up may be gate_up.
 template <typename T, typename A>
 struct Backward {
   static constexpr int outputs = 2;
@@ -125,7 +125,7 @@ void with_activation(Activation activation, F f) {
 
 void gated_activation(Stream& stream, const GatedActivationArgs& a) {
   const std::int64_t rows = a.gate_up.rows, width = a.gate_up.cols / 2;
-  // The second half of a row starts on a pack's boundary only if the first is whole packs.
+  // The second half of a row is aligned to packs only if the first half consists of whole packs.
   const bool vector = packs(a.gate_up) && packs(a.out) && width % kPack == 0;
   with_type(a.gate_up.dtype, [&](auto type) {
     with_activation(a.activation, [&](auto activation) {

@@ -1,18 +1,18 @@
-// The norm of the gradients: sums of squares that are exact from block to block, and what a step makes of it.
+// The norm of the gradients: exact sums of blocks of squares, and the step scalars that depend on the norm.
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
 namespace {
 
 constexpr int kBlock = 128;  // elements summed in double before an exact addition
-constexpr int kSumLane = 8;  // of them, those that are summed in index order
+constexpr int kSumLane = 8;  // elements of a block that are summed in index order
 
 __device__ inline void add_limb(std::int64_t* limb, std::uint64_t value) {
   if (value) atomicAdd(reinterpret_cast<unsigned long long*>(limb), static_cast<unsigned long long>(value));
 }
 
-// s = m * 2^e as the CPU side adds it: m shifted to a limb boundary is three pieces of 32 bits. `limb`: -1 of
-// zero, kExactLimbs of what is not finite.
+// s = m * 2^e, added like on the CPU side: m, shifted to a limb boundary, is three pieces of 32 bits. `limb`:
+// -1 for zero, kExactLimbs for non-finite values.
 struct Pieces {
   int limb;
   std::uint32_t piece[3];
@@ -33,8 +33,8 @@ __device__ inline Pieces pieces_of(double s) {
            static_cast<std::uint32_t>(high)}};
 }
 
-/// Adds what the lanes of a warp hold, all of which call it. Lanes with the same limbs are summed first:
-/// 64-bit additions to shared memory are a loop, in which lanes would wait for each other.
+/// Adds the values of the lanes of a warp; all lanes call it. Lanes with the same limbs are summed first,
+/// because a 64-bit atomic addition to shared memory is a loop that serializes lanes.
 __device__ inline void add_exactly(double s, std::int64_t* limbs) {
   const unsigned lane = threadIdx.x % kWarp;
   const Pieces mine = pieces_of(s);
@@ -58,17 +58,17 @@ __device__ inline void add_exactly(double s, std::int64_t* limbs) {
   }
 }
 
-// A warp takes 32 blocks of 128 elements at a time: in each of 16 rounds, each half of it takes a block, a
-// lane a group of eight. The 16 lanes' sums of 16 blocks then change hands until each lane holds one block's
-// sum.
+// A warp processes 32 blocks of 128 elements at a time. In each of 16 rounds, each half of the warp processes
+// one block, and each lane a group of eight elements. The 16 lanes then exchange the partial sums of 16
+// blocks until each lane holds the sum of one block.
 constexpr int kSumWarps = 4;
 constexpr int kRounds = 16;
-constexpr int kRoundsAhead = 4;  ///< whose loads are under way together
+constexpr int kRoundsAhead = 4;  ///< rounds with loads in flight together
 constexpr std::int64_t kSumGroup = std::int64_t{kRounds} * kWarp * kPack;
 static_assert(kPack == kSumLane && kSumGroup % kBlock == 0 && kRounds * kSumLane == kBlock);
 
-/// Adds the squares of a pack, in order. Squares of floats are exact in double, so that a fused addition
-/// rounds as a separate one does.
+/// Adds the squares of a pack, in order. Squares of floats are exact in double, so a fused multiply-add
+/// rounds like a separate addition.
 __device__ inline void add_squares(const RawPack<float>& raw, double& sum, unsigned&) {
   float x[kPack];
   raw.get(x);
@@ -78,9 +78,9 @@ __device__ inline void add_squares(const RawPack<float>& raw, double& sum, unsig
     sum = __fma_rn(v, v, sum);
   }
 }
-/// bf16 become doubles in two instructions instead of one slow one: their bits, three places down, are those
-/// of 2^-896 times their magnitude, subnormal ones included. Infinities and NaNs would become numbers:
-/// `most` shows them.
+/// Converts bf16 to double with two fast instructions in place of a slow one. The bits, shifted by three
+/// places, are the double 2^-896 times the magnitude, also for subnormal numbers. Infinities and NaNs would
+/// become finite; `most` reveals them.
 __device__ inline void add_squares(const RawPack<__nv_bfloat16>& raw, double& sum, unsigned& most) {
   const unsigned four[4] = {raw.word[0].x, raw.word[0].y, raw.word[0].z, raw.word[0].w};
 #pragma unroll
@@ -94,7 +94,7 @@ __device__ inline void add_squares(const RawPack<__nv_bfloat16>& raw, double& su
   }
 }
 
-/// Lanes that are `apart` add theirs; each keeps half of the blocks that it still holds.
+/// Adds the sums of lanes at distance `apart`. Each lane keeps half of its blocks.
 template <int apart>
 __device__ inline void exchange(double (&sums)[kRounds]) {
   const bool upper = threadIdx.x & static_cast<unsigned>(apart);
@@ -105,8 +105,9 @@ __device__ inline void exchange(double (&sums)[kRounds]) {
   }
 }
 
-/// The sum of one of a warp's 32 blocks, another one for each lane; x begins on a pack's boundary and has all
-/// of them. `finite`: false when the warp has met what is not finite, and the sums are wrong.
+/// Returns the sum of one of the 32 blocks of a warp, a different block for each lane. x starts at a pack
+/// boundary and has all blocks. `finite`: false if the warp has read a non-finite value; the sums are then
+/// invalid.
 template <typename T>
 __device__ inline double sum_of_lane(const T* x, bool& finite) {
   const unsigned lane = threadIdx.x % kWarp;
@@ -131,7 +132,7 @@ __device__ inline double sum_of_lane(const T* x, bool& finite) {
   return sums[0];
 }
 
-/// The same for any x, of which `count` elements are there: adds the sums itself.
+/// Adds the block sums for any x with `count` elements.
 template <typename T>
 __device__ inline void add_any_blocks(const T* x, std::int64_t count, std::int64_t* limbs) {
   const int lane = threadIdx.x % kWarp;
@@ -149,7 +150,7 @@ __device__ inline void add_any_blocks(const T* x, std::int64_t count, std::int64
   }
 }
 
-/// vector: x begins on a pack's boundary.
+/// vector: x starts at a pack boundary.
 template <typename T>
 __global__ void __launch_bounds__(kSumWarps* kWarp) square_sum_kernel(SquareSumArgs a, bool vector) {
   __shared__ std::int64_t limbs[kExactLimbs + 1];
@@ -180,10 +181,10 @@ __global__ void __launch_bounds__(kSumWarps* kWarp) square_sum_kernel(SquareSumA
   }
 }
 
-// The sum of three digits of 32 bits, of which the lowest may be sticky, rounded once to a double.
+// Rounds a number of three 32-bit digits, the lowest of which may be sticky, once to a double.
 __device__ double to_double(std::uint32_t high, std::uint32_t middle, std::uint32_t low) {
   if (high == 0) return 0;
-  // The leading 64 bits and whether anything is below them.
+  // The leading 64 bits, and whether any lower bit is set.
   const int zeros = __clz(static_cast<int>(high));
   const std::uint64_t first = (static_cast<std::uint64_t>(high) << 32) | middle;
   std::uint64_t leading = first;
@@ -192,7 +193,7 @@ __device__ double to_double(std::uint32_t high, std::uint32_t middle, std::uint3
     leading = (first << zeros) | (low >> (32 - zeros));
     rest = low << zeros;
   }
-  // A sticky bit below bit 10, the half of the last place of 53 bits, decides ties.
+  // A sticky bit below bit 10, the half unit of the 53-bit result, decides ties.
   if (rest != 0) leading |= 1;
   return ldexp(__ull2double_rn(leading), 32 - zeros);
 }
@@ -207,7 +208,7 @@ __global__ void finish_norm_kernel(FinishNormArgs a) {
     s.grad_norm = __int_as_float(0x7FC00000);
     return;
   }
-  // Carry, so that each digit has 32 bits; what leaves the last limb becomes two more.
+  // Propagate carries, so that each digit has 32 bits. The carry of the last limb becomes two more digits.
   std::uint32_t digits[kExactLimbs + 2];
   std::uint64_t carry = 0;
   int top = -1;

@@ -1,7 +1,6 @@
-// The products of experts with few tokens each (grouped_gemm.h). Each block goes over tiles of 16 outputs of
-// all experts that have rows, without a pause: it asks for the first bytes of the next tile while it
-// multiplies the last ones of this one. Which tile that is follows from the experts' first rows, which every
-// block reads for itself.
+// The GEMMs of experts with few tokens each (grouped_gemm.h). Each block processes tiles of 16 outputs, over
+// all experts with rows, without a pause. It loads the start of the next tile while it multiplies the end of
+// the current tile. The tile order follows from the first rows of the experts, which each block reads itself.
 #include "cuda/grouped_gemm.cuh"
 
 #include <algorithm>
@@ -20,29 +19,31 @@ void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
 
 namespace {
 
-constexpr int kTile = 16;      ///< outputs that a block makes at a time: the rows of a tensor core's step
-constexpr int kColumns = 8;    ///< of the same step: rows of one expert
-constexpr int kRunBytes = 64;  ///< of a row that a warp takes at a time: 16 for each of four lanes
+constexpr int kTile = 16;      ///< outputs of a block at a time: the rows of a tensor-core step
+constexpr int kColumns = 8;    ///< columns of the same step: rows of one expert
+constexpr int kRunBytes = 64;  ///< bytes of a row that a warp loads at a time: 16 for each of four lanes
 constexpr int kWarps = 8;
 constexpr int kThreads = 32 * kWarps;
 constexpr int kStride = kWarps * kRunBytes;
-constexpr int kRuns = 2;  ///< of both its rows that a lane has asked for ahead
-/// Rows that an expert has on average at most: beyond, the weights are no longer most of what is read.
+constexpr int kRuns = 2;  ///< runs of both of its rows that a lane prefetches
+/// Maximum average number of rows per expert. With more rows, the weights are no longer most of the traffic.
 constexpr std::int64_t kMostRowsOfExpert = 32;
 
-/// Row `row` of a tile, inside its expert: of gated ones the second half of a tile are values of `up`.
+/// Returns the output index in the expert for row `row` of a tile. If gated, the second half of a tile is
+/// from `up`.
 template <bool GATED>
 __device__ int output_of(const Grouped& a, int tile, int row) {
   if (!GATED) return tile * kTile + row;
   return tile * (kTile / 2) + row % (kTile / 2) + (row < kTile / 2 ? 0 : a.outputs / 2);
 }
 
-/// What the warps of a block have summed of a tile. A pitch of 17 keeps the four lanes of a row apart.
+/// The sums of a tile by the warps of a block. A pitch of 17 avoids bank conflicts of the four lanes of a
+/// row.
 template <int ROWS>
 using Sums = float[kWarps][ROWS][kTile + 1];
 
-/// What a thread writes of a tile: its outputs are all of one row of the tile. What they need besides the
-/// sums is asked for before the tile is multiplied.
+/// The outputs of a thread in a tile, which are all of one row of the tile. Their other inputs are loaded
+/// before the tile is multiplied.
 template <bool FP8, bool GATED, int ROWS>
 class Outputs {
  public:
@@ -63,7 +64,7 @@ class Outputs {
   }
 
  private:
-  static constexpr int kStep = kThreads / kTile;  ///< from one of its rows to the next
+  static constexpr int kStep = kThreads / kTile;  ///< distance between two of its rows
   static constexpr int kCount = (ROWS + kStep - 1) / kStep;
 
   __device__ static int row() {
@@ -73,7 +74,7 @@ class Outputs {
     return static_cast<int>(threadIdx.x) / kTile;
   }
   __device__ void write(const Grouped& a, const Item& item, const Sums<ROWS>& sums, int r, int k) const {
-    if (r >= ROWS) return;  // whole warps
+    if (r >= ROWS) return;  // uniform over warps
     float x = 0.0f;
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) x += sums[w][r][row()];
@@ -92,9 +93,9 @@ class Outputs {
   float weight_scale_ = 0, x_scales_[kCount] = {};
 };
 
-/// A block multiplies tiles of the weights of those experts that have rows. A lane reads 16 bytes of a row at
-/// a time, which are the values of two steps of a tensor core: their order within the inner dimension is
-/// another than the instruction's, the same for weight and rows.
+/// A block multiplies tiles of the weights of experts with rows. A lane reads 16 bytes of a row at a time,
+/// which serve two tensor-core steps. The order of values in the inner dimension differs from the
+/// instruction's order, but is the same for weight and rows.
 template <bool FP8, int STEPS, bool GATED, int BLOCKS>
 __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Grouped a) {
   constexpr int ROWS = STEPS * kColumns;
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Gr
   __shared__ Sums<ROWS> sums;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4, column = warp * kRunBytes + lane % 4 * 16;
-  // Runs of this warp in a row, and of every warp as they are counted: those that there are none of are zero.
+  // Runs of this warp in a row, and the loop count, which is equal for all warps. Missing runs are zero.
   const int runs = (a.inner_bytes / kRunBytes - warp + kWarps - 1) / kWarps;
   const int counted = (a.inner_bytes + kStride * kRuns - 1) / (kStride * kRuns) * kRuns;
   const int tiles = a.outputs / kTile;
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Gr
     const std::uint8_t* x_of[STEPS];
 #pragma unroll
     for (int t = 0; t < STEPS; ++t) {
-      // Rows behind the last one repeat it; nobody writes what comes of them.
+      // Out-of-range rows re-read the last row; their results are discarded.
       const int r = item.first_row + min(t * kColumns + row, item.rows - 1);
       x_of[t] =
           a.x + static_cast<std::int64_t>(a.source == nullptr ? r : a.source[r]) * a.inner_bytes + column;
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Gr
         }
       }
     }
-    __syncthreads();  // the sums of the tile before have been read
+    __syncthreads();  // the sums of the previous tile have been read
 #pragma unroll
     for (int t = 0; t < STEPS; ++t) {
 #pragma unroll

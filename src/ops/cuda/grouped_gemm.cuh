@@ -1,4 +1,4 @@
-// What both kernels of grouped products (grouped_gemm.h) know: whose rows are where.
+// Shared code of the two grouped GEMM kernels (grouped_gemm.h): the row ranges of experts.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,10 +12,10 @@
 
 namespace octet::ops::cuda {
 
-/// GroupedGemmArgs as kernels read them.
+/// GroupedGemmArgs for kernels.
 struct Grouped {
   const std::uint8_t* weight;
-  const float* weight_scales;  ///< null: bf16
+  const float* weight_scales;  ///< null: the weight is in bf16
   const std::uint8_t* x;
   const float* x_scales;
   const std::int32_t* source;
@@ -23,23 +23,23 @@ struct Grouped {
   int count;
   __nv_bfloat16* d;
   std::int64_t d_ld;
-  int inner_bytes;  ///< of a row of the weight, and of x
-  int outputs;      ///< of an expert
+  int inner_bytes;  ///< row bytes of the weight, and of x
+  int outputs;      ///< outputs of an expert
   bool gelu;
 };
 Grouped grouped_of(const GroupedGemmArgs& args);
 
-/// What a block makes at a time: a tile of the outputs of some rows of an expert.
+/// The work item of a block: a tile of the outputs for some rows of an expert.
 struct Item {
   int expert, first_row, rows, tile;
 };
 
-/// The experts' rows in groups of `ROWS`, or fewer: of each expert the number of its first group. Lies in
+/// The rows of experts in groups of at most `ROWS`: the index of the first group of each expert. Stored in
 /// shared memory.
 template <int ROWS>
 class Groups {
  public:
-  /// All threads of the block; a barrier behind it.
+  /// Called by all threads of the block. A barrier must follow.
   __device__ void find(const Grouped& a) {
     const int thread = static_cast<int>(threadIdx.x);
     if (thread >= kWarp) return;
@@ -59,10 +59,10 @@ class Groups {
   __device__ int count(const Grouped& a) const {
     return ends_[a.count - 1];
   }
-  /// Item `i`, where all tiles of a group stand side by side.
+  /// Returns item `i`. All tiles of a group are consecutive items.
   __device__ Item item(const Grouped& a, int tiles, int i) const {
     const int group = i / tiles;
-    int low = 0, high = a.count - 1;  // the first expert whose groups end behind it
+    int low = 0, high = a.count - 1;  // finds the first expert with a group end above `group`
     while (low < high) {
       const int middle = (low + high) / 2;
       ends_[middle] > group ? high = middle : low = middle + 1;

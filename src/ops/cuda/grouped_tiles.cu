@@ -1,6 +1,6 @@
-// The products of experts with more rows (grouped_gemm.h). A block goes over tiles of 128 outputs by 64 or
-// 128 rows of an expert; one thread asks for runs of the inner dimension of both, as many ahead as the ring
-// holds, also of the next tile while this one is written. Warpgroups multiply 64 rows each.
+// The GEMMs of experts with more rows (grouped_gemm.h). A block processes tiles of 128 outputs by 64 or 128
+// rows of an expert. One thread loads runs of the inner dimension of both operands, as many ahead as the ring
+// holds. It also loads the next tile while the current tile is written. Each warpgroup multiplies 64 rows.
 #include "cuda/grouped_tiles.h"
 
 #include <algorithm>
@@ -15,19 +15,19 @@
 namespace octet::ops::cuda {
 namespace {
 
-constexpr int kRunBytes = 128;      ///< of an operand's row in a tile of the copy engine
-constexpr int kOutputs = 128;       ///< of a tile; of gated ones 64 of gate, then 64 of up
-constexpr int kOutputsAtOnce = 64;  ///< that the copy engine brings
+constexpr int kRunBytes = 128;      ///< bytes of an operand row in a tile of the copy engine
+constexpr int kOutputs = 128;       ///< outputs of a tile; if gated, 64 of gate, then 64 of up
+constexpr int kOutputsAtOnce = 64;  ///< outputs per copy of the copy engine
 constexpr int kRowsAtOnce = 32;
-constexpr int kGroupRows = 64;  ///< of a warpgroup
+constexpr int kGroupRows = 64;  ///< rows of a warpgroup
 constexpr int kGroupThreads = 128;
-constexpr int kSteps = 4;            ///< of a product's instruction in kRunBytes
-constexpr int kSums = kOutputs / 2;  ///< of a thread
-/// Rows that an expert has on average from which tiles are faster than the kernel of few rows (measured on
-/// an H200), and from which those of two warpgroups are.
+constexpr int kSteps = 4;            ///< product instructions per kRunBytes
+constexpr int kSums = kOutputs / 2;  ///< sums of a thread
+/// Average numbers of rows per expert from which tiles are faster than the kernel for few rows (measured on
+/// an H200), and from which tiles of two warpgroups are faster.
 constexpr std::int64_t kLeastRowsOfExpert = 1, kLeastRowsOfTwo = 64;
 
-/// FP8: operands in E4M3 or in bf16. GATED: gate and up. GROUPS: warpgroups, of 64 rows each.
+/// FP8: operands are in E4M3, else in bf16. GATED: gate and up. GROUPS: warpgroups of 64 rows each.
 template <bool FP8_, bool GATED_, int GROUPS_>
 struct Cut {
   static constexpr bool FP8 = FP8_;
@@ -37,11 +37,11 @@ struct Cut {
   static constexpr int THREADS = GROUPS * kGroupThreads + kWarp;
   static constexpr int WEIGHT_BYTES = kOutputs * kRunBytes;
   static constexpr int STAGE_BYTES = WEIGHT_BYTES + ROWS * kRunBytes;
-  /// Sums of E4M3 take twice the registers.
-  static constexpr int BLOCKS = FP8 && GROUPS == 2 ? 1 : 2;  ///< of a multiprocessor
+  /// E4M3 needs two sets of sums, and so twice the registers.
+  static constexpr int BLOCKS = FP8 && GROUPS == 2 ? 1 : 2;  ///< per multiprocessor
   static constexpr int STAGES = (GROUPS == 2 ? 6 : 8) / BLOCKS;
   static constexpr std::size_t SHARED_BYTES = std::size_t{STAGES} * STAGE_BYTES + 1024;
-  /// Outputs of an expert that a tile takes on with, of gate alone where there are gate and up.
+  /// Outputs of an expert per tile. If gated, the outputs of gate only.
   static constexpr int STRIDE = GATED ? kOutputs / 2 : kOutputs;
 };
 
@@ -68,7 +68,7 @@ __device__ inline int runs_of(const Grouped& a) {
   return (a.inner_bytes + kRunBytes - 1) / kRunBytes;
 }
 
-/// Calls act(item) for what this block makes, in order.
+/// Calls act(item) for the items of this block, in order.
 template <typename C, typename Act>
 __device__ void each_item(const Grouped& a, const Groups<C::ROWS>& groups, Act&& act) {
   const int tiles = tiles_of<C>(a), items = groups.count(a) * tiles;
@@ -76,7 +76,7 @@ __device__ void each_item(const Grouped& a, const Groups<C::ROWS>& groups, Act&&
     act(groups.item(a, tiles, i));
 }
 
-/// By one thread: asks for all runs of the block.
+/// Loads all runs of the block. Called by one thread.
 template <typename C>
 __device__ void fill(const Grouped& a, const Groups<C::ROWS>& groups, const CUtensorMap& weight,
                      const CUtensorMap& rows, Ring<C> ring) {
@@ -100,13 +100,14 @@ __device__ void fill(const Grouped& a, const Groups<C::ROWS>& groups, const CUte
   });
 }
 
-/// By one thread of each warp, since warps may be behind each other: the stage may be filled again.
+/// Marks the stage as free. Done by one thread of each warp, because warps progress independently.
 template <typename C>
 __device__ void leave(const Ring<C>& ring, int stage) {
   if (threadIdx.x % kWarp == 0) arrive(ring.emptied[stage]);
 }
 
-/// Begins the products of a run with the warpgroup's rows; `adds`: to what the sums are, else to zero.
+/// Starts the products of a run with the rows of the warpgroup. `adds`: add to the previous sums, else start
+/// from zero.
 template <typename C>
 __device__ void begin_run(const Ring<C>& ring, float (&sums)[kSums], bool adds) {
   const std::uint8_t* const rows =
@@ -121,7 +122,8 @@ __device__ void begin_run(const Ring<C>& ring, float (&sums)[kSums], bool adds) 
   end_products();
 }
 
-/// Sums all runs of an item. In E4M3 the tensor cores keep about 14 bits of a run, and fp32 24 of all runs.
+/// Sums all runs of an item. In E4M3, tensor cores keep about 14 bits of a run; the sum over runs is in fp32
+/// with 24 bits.
 template <typename C>
 __device__ void sum_runs(Ring<C>& ring, int runs, float (&sums)[kSums]) {
   if constexpr (C::FP8) {
@@ -156,7 +158,7 @@ __device__ void sum_runs(Ring<C>& ring, int runs, float (&sums)[kSums]) {
   }
 }
 
-/// For a warpgroup without rows: the runs of an item are let go.
+/// Releases the runs of an item, for a warpgroup without rows.
 template <typename C>
 __device__ void pass_runs(Ring<C>& ring, int runs) {
   for (int run = 0; run < runs; ++run) {
@@ -180,7 +182,8 @@ __device__ Two rounded(const float* sums, float x_scale, const float* weight_sca
   return {to_float(from_float<__nv_bfloat16>(first)), to_float(from_float<__nv_bfloat16>(second))};
 }
 
-/// A thread has of each eight outputs two neighbours, of two rows (warpgroup_multiply()).
+/// Writes the outputs. A thread has two neighbours of each eight outputs, for two rows
+/// (warpgroup_multiply()).
 template <typename C>
 __device__ void write_outputs(const Grouped& a, const Item& item, const float (&sums)[kSums]) {
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -217,7 +220,7 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
                          const Grouped a) {
   __shared__ Barrier filled[C::STAGES], emptied[C::STAGES];
   __shared__ Groups<C::ROWS> groups;
-  // The swizzle is one of addresses: it begins at their multiples of 1024.
+  // The swizzle uses address bits, so the ring must be aligned to 1024 bytes.
   std::uint8_t* const shared = dynamic_shared();
   Ring<C> ring{
       .data = shared + (1024 - shared_address(shared) % 1024) % 1024, .filled = filled, .emptied = emptied};

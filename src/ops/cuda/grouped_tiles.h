@@ -4,10 +4,10 @@
 
 namespace octet::ops::cuda {
 
-/// Whether the grouped products of so many rows are made in tiles that the copy engine brings, where the rows
-/// lie in their order: on Hopper.
+/// True if grouped GEMMs with this number of rows use tiles of the copy engine. This needs Hopper and rows in
+/// the order of the experts.
 bool has_grouped_tiles(const GroupedGemmArgs& args);
-/// Enqueues them.
+/// Enqueues the GEMMs. Requires has_grouped_tiles().
 void grouped_tiles(Stream& stream, const GroupedGemmArgs& args);
 
 }  // namespace octet::ops::cuda

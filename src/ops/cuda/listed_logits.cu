@@ -1,6 +1,6 @@
-// A block for each row, which reads it for the largest logit, for how many are at which distance from it, for
-// where those that are listed go, and to list them; once more for each sum, and three times in ever smaller
-// parts for a draw.
+// One block per row. It reads the row to find the largest logit, to count logits by distance, to compute the
+// output positions, and to list logits. Each sum is another pass. A draw takes three passes over ever smaller
+// parts.
 #include <cmath>
 #include <limits>
 
@@ -31,7 +31,7 @@ __device__ int this_lane() {
   return static_cast<int>(threadIdx.x) % 32;
 }
 
-/// The sum of this lane's value and those of the lanes before it.
+/// Returns the sum over this lane and all lower lanes.
 template <typename T>
 __device__ T sum_up_to_lane(T x) {
 #pragma unroll
@@ -42,19 +42,19 @@ __device__ T sum_up_to_lane(T x) {
   return x;
 }
 
-/// Of 32 warps' counts, shared: the sum of those before this one.
+/// Returns the sum of the counts of all earlier warps, given the shared counts of 32 warps.
 __device__ int before_this_warp(const int* of_warps) {
   return __reduce_add_sync(kAll, this_lane() < this_warp() ? of_warps[this_lane()] : 0);
 }
 
-/// How many logits are at which step, all but those of the last one.
+/// The number of logits at each step, except the last step.
 struct Steps {
   int in_step[kListedSteps];
-  int all;  ///< that may be listed
+  int all;  ///< number of logits that may be listed
   int of_warps[kLogitWarps];
 };
 
-/// A thread's part of making it empty; the block waits before it counts.
+/// Clears the counts. Called by all threads; a barrier must follow before counting.
 __device__ void clear(Steps& steps) {
   for (int i = static_cast<int>(threadIdx.x); i < kListedSteps; i += kLogitThreads) steps.in_step[i] = 0;
   if (threadIdx.x == 0) steps.all = 0;
@@ -68,7 +68,7 @@ __device__ void count(const Row& row, Steps& steps) {
     if (!may_be_listed(x)) continue;
     ++mine;
     const int step = listed_step(row.best.logit, x);
-    // The last step may have most of a row, and is listed with all of it or not at all.
+    // The last step may contain most of a row. It is listed completely or not at all.
     if (step < kListedSteps - 1) atomicAdd(&steps.in_step[step], 1);
   }
   mine = __reduce_add_sync(kAll, mine);
@@ -76,7 +76,7 @@ __device__ void count(const Row& row, Steps& steps) {
   __syncthreads();
 }
 
-/// How many steps are listed, in all threads. Each looks at two.
+/// Returns the number of listed steps in all threads. Each thread checks two steps.
 __device__ int steps_to_list(Steps& steps, std::int64_t most) {
   static_assert(kListedSteps == 2 * kLogitThreads, "two steps a thread");
   const int first = steps.in_step[2 * threadIdx.x], both = first + steps.in_step[2 * threadIdx.x + 1];
@@ -89,7 +89,7 @@ __device__ int steps_to_list(Steps& steps, std::int64_t most) {
   return fit < kListedSteps ? fit : kListedSteps - 1;
 }
 
-/// A warp's part of [0, count), a multiple of 32 tokens.
+/// The part of [0, count) for a warp, a multiple of 32 tokens.
 struct Part {
   std::int64_t begin, size;
 };
@@ -98,7 +98,7 @@ __device__ Part part_of_warp(std::int64_t begin, std::int64_t count) {
   return {begin + this_warp() * size, size};
 }
 
-/// A token's logit, -inf behind the end.
+/// Returns the logit of a token, or -inf after the end.
 __device__ float logit_at(const Row& row, std::int64_t i) {
   return i < row.vocabulary ? row.x[i] : kNone;
 }
@@ -108,7 +108,8 @@ struct Found {
   float bounds[kLogitWarps];
 };
 
-/// Lists the first `list` steps. In all threads: how many that are, and the largest logit of the others.
+/// Lists the first `list` steps. Returns the number of listed logits in all threads, and the largest other
+/// logit in `bound`.
 __device__ int list_steps(const Row& row, int list, Found& found, ListedLogit* out, float& bound) {
   const Part part = part_of_warp(0, row.vocabulary);
   const auto is_listed = [&](float x) { return may_be_listed(x) && listed_step(row.best.logit, x) < list; };
@@ -141,8 +142,8 @@ __device__ int list_steps(const Row& row, int list, Found& found, ListedLogit* o
   return __reduce_add_sync(kAll, found.of_warps[this_lane()]);
 }
 
-/// Takes the probabilities of a warp's parts off `left` until one takes it below 0: its number, -1 where none
-/// does. The same in all threads.
+/// Subtracts the probabilities of the warps' parts from `left` until a part would take it below 0. Returns
+/// the index of this part, or -1. The result is the same in all threads.
 __device__ int part_that_takes(double& left, const double* parts) {
   for (int i = 0; i < kLogitWarps; ++i) {
     if (left - parts[i] < 0) return i;
@@ -151,8 +152,8 @@ __device__ int part_that_takes(double& left, const double* parts) {
   return -1;
 }
 
-/// The token of a draw, in all threads: from 32 parts of the vocabulary one, from 32 parts of that one, and
-/// of its tokens.
+/// Returns the token of a draw in all threads. Selects one of 32 parts of the vocabulary, then one of 32
+/// parts of that part, then a token.
 __device__ std::int32_t draw_from(const Row& row, double temperature, double sum, double left,
                                   double (*parts)[kLogitWarps]) {
   const double highest = static_cast<double>(row.best.logit) / temperature;
@@ -174,7 +175,7 @@ __device__ std::int32_t draw_from(const Row& row, double temperature, double sum
   }
   for (std::int64_t i = from.begin + this_lane(); i < from.begin + from.size; i += 32) {
     const double mine = probability(i), up_to = sum_up_to_lane(mine);
-    // Sums of other lanes round otherwise: what is impossible is not taken.
+    // Sums of other lanes round differently, so tokens with probability 0 are excluded.
     const unsigned taking = __ballot_sync(kAll, mine > 0 && left - up_to < 0);
     if (taking != 0) return static_cast<std::int32_t>(i) - this_lane() + __ffs(static_cast<int>(taking)) - 1;
     left -= __shfl_sync(kAll, up_to, 31);

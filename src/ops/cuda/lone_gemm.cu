@@ -96,7 +96,7 @@ __device__ inline void leave_pack(std::uint8_t* row, int col, const float (&y)[k
   }
 }
 
-/// Like block_reduce(), but with a separate buffer in shared memory, so that one barrier is enough.
+/// Like block_reduce(), except that its separate buffer in shared memory makes one barrier sufficient.
 template <typename V, typename Combine>
 __device__ inline V reduce_once(V x, V (&shared)[kWarps], Combine combine) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -235,7 +235,7 @@ class Output {
     if (token_ >= a.tokens) return;
     __nv_bfloat16* y = a.y + token_ * a.y_ld + output_;
     if constexpr (END == End::plain) {
-      // The product is rounded first, so the bits equal those of a separate addition.
+      // The product is rounded first, which gives the bits of a separate addition.
       *y = a.addend == nullptr ? rounded : from_float<__nv_bfloat16>(mine + addend_);
     } else if constexpr (END == End::gated) {
       if (second()) return;

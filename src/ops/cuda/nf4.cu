@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// The values of scales, by value among a kernel's arguments.
+/// The values of scale codes, passed by value as a kernel argument.
 struct ScaleMap {
   float value[256];
 };
@@ -19,14 +19,14 @@ ScaleMap scale_map() {
   return map;
 }
 
-/// The largest magnitude among the threads of a warp, in all of them.
+/// Returns the largest magnitude among the threads of a warp, in all of them.
 __device__ inline float warp_most(float most) {
 #pragma unroll
   for (int bit = 1; bit < kWarp; bit *= 2) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, bit));
   return most;
 }
 
-/// A warp to a block of 64: two elements, one byte of codes, a thread.
+/// One warp per block of 64 elements: a thread handles two elements, which are one byte of codes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) quantize_kernel(Nf4QuantizeArgs a) {
   constexpr Nf4Table table;
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(Nf4QuantizeArgs a) {
   }
 }
 
-/// One block of threads. Each thread sums runs of 256 scales; the sums are added in order.
+/// One thread block. Each thread sums runs of 256 scales; the sums are added in order.
 __global__ void __launch_bounds__(kThreads) mean_kernel(Nf4QuantizeScalesArgs a) {
   __shared__ double runs[kThreads];
   double sum = 0;
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads) mean_kernel(Nf4QuantizeScalesArgs a)
   if (threadIdx.x == 0) *a.mean = static_cast<float>(sum / static_cast<double>(a.blocks));
 }
 
-/// A block of threads to a block of 256 scales.
+/// One thread block per block of 256 scales.
 __global__ void __launch_bounds__(kNf4ScaleBlock) scales_kernel(Nf4QuantizeScalesArgs a, ScaleMap map) {
   __shared__ ScaleMap shared;
   __shared__ float most_of[kNf4ScaleBlock / kWarp];
@@ -87,12 +87,12 @@ __global__ void __launch_bounds__(kNf4ScaleBlock) scales_kernel(Nf4QuantizeScale
   if (b < a.blocks) a.codes[b] = static_cast<std::uint8_t>(nf4_scale_code(shared.value, x * reciprocal));
 }
 
-/// What a block of threads looks values up in. Each lane has a copy of the 16 values of its own, in a bank of
-/// its own: lookups of a warp never meet in one.
+/// Lookup tables of a thread block. Each lane has its own copy of the 16 values in a separate bank, so
+/// lookups of a warp have no bank conflicts.
 struct Lookup {
   float value[16][kWarp];
   float scale[256];
-  /// All threads call it; there is a barrier at its end.
+  /// Called by all threads. It ends with a barrier.
   __device__ void fill(const Nf4Scales& scales, const ScaleMap& map) {
     constexpr Nf4Table table;
     for (int i = static_cast<int>(threadIdx.x); i < 16 * kWarp; i += kThreads) {
@@ -105,7 +105,7 @@ struct Lookup {
     return s.plain != nullptr ? s.plain[block]
                               : nf4_scale(scale[s.codes[block]], s.nested[block / kNf4ScaleBlock], mean);
   }
-  /// Eight elements from four bytes, the first element in the upper half of the lowest byte.
+  /// Decodes eight elements from four bytes, with the first element in the upper half of the lowest byte.
   __device__ void pack(unsigned codes, float block_scale, float (&x)[kPack]) const {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
@@ -120,9 +120,9 @@ __device__ inline float mean_of(const Nf4Scales& s) {
   return s.plain == nullptr ? *s.mean : 0.0f;
 }
 
-constexpr int kAtOnce = 4;  ///< packs of a thread whose loads are under way together
+constexpr int kAtOnce = 4;  ///< packs of a thread with loads in flight together
 
-/// Eight elements, four bytes of codes, a pack.
+/// A pack is eight elements, or four bytes of codes.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) decode_kernel(Nf4DecodeArgs a, ScaleMap map, bool vector) {
   __shared__ Lookup lookup;
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(Nf4DecodeArgs a, Scale
   }
 }
 
-/// A tile of kTallRows rows and twice kTile columns, which are two blocks of a row: a thread makes four rows
-/// of 16 elements. Columns are whole tiles; the last tile may lack rows.
+/// A tile has kTallRows rows and twice kTile columns, which are two NF4 blocks of a row. A thread converts
+/// four rows of 16 elements. Columns are whole tiles; the last tile may lack rows.
 template <typename T, bool e4m3>
 __global__ void __launch_bounds__(kTileThreads) cast_tile_kernel(Nf4ToFp8Args a, ScaleMap map) {
   static_assert(kTileThreads == kThreads && kTile == kNf4Block);
@@ -170,7 +170,7 @@ __global__ void __launch_bounds__(kTileThreads) cast_tile_kernel(Nf4ToFp8Args a,
   const auto across = static_cast<unsigned>(a.cols / (2 * kTile));
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / across) * kTallRows;
   const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % across) * (2 * kTile);
-  // Eight threads take 128 elements of a row; a thread's 16 are two packs of one block.
+  // Eight threads process 128 elements of a row. The 16 elements of a thread are two packs of one NF4 block.
   const int part = static_cast<int>(threadIdx.x) % 8, group = static_cast<int>(threadIdx.x) / 8;
   const std::int64_t row = row0 + group * kTallGroup, col = col0 + part * 16;
   uint2 codes[kTallGroup] = {};
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kTileThreads) cast_tile_kernel(Nf4ToFp8Args a,
   tile[1].write(a.transposed, columns, row0, col0 + kTile);
 }
 
-/// Any shape, an element a thread.
+/// Any shape, one element per thread.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) cast_kernel(Nf4ToFp8Args a, ScaleMap map) {
   __shared__ Lookup lookup;

@@ -7,8 +7,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-/// What a warp needs to know of one head of one token. A lane takes the pairs (i, i + half) with i = lane,
-/// lane + 32, …
+/// The data of one head of one token for a warp. A lane processes the pairs (i, i + half) with i = lane, lane
+/// + 32, …
 struct HeadAt {
   std::int64_t head = 0;
   bool query = false;
@@ -30,7 +30,7 @@ __device__ inline HeadAt head_at(const Args& a, std::int64_t row, std::int64_t h
           query ? a.q_weight : a.k_weight};
 }
 
-// A warp takes a head at a time.
+// A warp processes one head at a time.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) normed_rope_kernel(NormedRopeArgs a) {
   let_next_begin();
@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads) normed_rope_kernel(NormedRopeArgs a)
   }
 }
 
-// A block owns `block` tokens. Its warps take heads in turn and sum the weights' gradients on their own, in
-// shared memory; the warps' sums are added in warp order.
+// A block owns `block` tokens. Its warps process heads in turn and sum the gradients of the weights
+// separately in shared memory. The sums of the warps are added in warp order.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     normed_rope_backward_kernel(NormedRopeBackwardArgs a, std::int64_t block, float* partial) {
@@ -89,7 +89,8 @@ __global__ void __launch_bounds__(kThreads)
     const T* raw = row_of<T>(a.raw, row) + at.head * dim;
     const float rstd = a.rstd[item];
     float* own_sum = own + (at.query ? 0 : dim);
-    // Calls f(i, dy, xhat) for the dimensions that this lane takes: the rotation undone, the norm's input.
+    // Calls f(i, dy, xhat, j, dy, xhat) for the pairs of this lane: dy is rotated back, and xhat is the
+    // normalized input.
     const auto each = [&](auto f) {
       for (std::int64_t i = lane; i < at.half; i += kWarp) {
         const float first = to_float(d[i]), second = to_float(d[at.half + i]);
@@ -153,7 +154,7 @@ void normed_rope_backward(Stream& stream, const NormedRopeBackwardArgs& a) {
   const std::size_t shared = partial ? static_cast<std::size_t>(kWarps * 2 * dim) * sizeof(float) : 0;
   with_type(a.d_qkv.dtype, [&](auto type) {
     auto* kernel = normed_rope_backward_kernel<decltype(type)>;
-    // Heads of more than 768 dimensions take more than a block gets without asking.
+    // Heads of more than 768 dimensions need more shared memory than the default.
     octet::cuda::check(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
         "normed_rope_backward: shared memory for the sums of a head this large");

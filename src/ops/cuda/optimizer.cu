@@ -6,12 +6,12 @@ namespace {
 
 constexpr int kThreads = 256;
 static_assert(kPack == kNoiseGroup);
-/// Elements that a block of threads updates at once.
+/// Elements that a thread block updates at once.
 constexpr int kTile = kThreads * kPack;
-/// Spans that one launch takes; as arguments of a kernel they must be few.
+/// Maximum number of spans of a launch. They are kernel arguments, so there must be few.
 constexpr int kSpans = 24;
 
-/// A span as the kernel walks over it: tiles [first_tile, first_tile of the next one).
+/// A span in the kernel: tiles [first_tile, first_tile of the next span).
 struct Piece {
   std::int64_t begin, count, first, first_tile;
   float* amax;
@@ -32,37 +32,37 @@ struct Update {
   const StepScalars* scalars;
   double weight_decay;
   float one_minus_beta1, beta2, one_minus_beta2, eps;
-  bool vector;     ///< packs of all arrays start on their boundaries
-  bool all_whole;  ///< and all spans are whole packs
+  bool vector;     ///< packs of all arrays are aligned
+  bool all_whole;  ///< additionally, all spans consist of whole packs
   int pieces;
   std::int64_t tiles;
   Piece piece[kSpans];
 };
 
-/// A thread's pack: how many elements it has, and whether it moves as a whole. Of a launch all of whose packs
-/// are whole, those past the end have none; they read any pack and write nothing.
+/// The pack of a thread: its number of elements, and whether it moves as a whole. If all packs of a launch
+/// are whole, packs after the end have no elements. Their threads read any valid pack and write nothing.
 template <bool all_whole>
 struct Lane {
   int n;
   bool whole;
 };
 
-/// The noise of a pack, by element.
+/// The noise of a pack.
 struct Noise {
   std::array<std::uint32_t, 4> words;
-  /// Of element i, in the lower 16 bits of what is returned.
+  /// Returns the noise of element i in the lower 16 bits.
   __device__ std::uint32_t source(int i) const { return i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16; }
 };
 
-/// A NaN to which noise may be added: it stays one.
+/// Replaces a NaN by a NaN that survives the addition of noise.
 __device__ inline float tame(float x) {
   return x != x ? __uint_as_float(0x7FC00000u) : x;
 }
 
-/// A storage format of one state: load gives a pack as floats, store rounds it. All threads of a warp call
-/// them together, those past the end too. A NaN that is stored is tame().
+/// Storage formats of a state. `load` returns a pack as floats, `store` rounds it. Called by all threads of a
+/// warp, including threads after the end. A stored NaN is tame().
 struct F32 {
-  static constexpr bool exact = true;  ///< updates to the last bit
+  static constexpr bool exact = true;  ///< bit-exact updates
   template <bool all>
   __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack],
                               Lane<all> at) {
@@ -75,7 +75,7 @@ struct F32 {
     store_pack(static_cast<float*>(to) + i, x, at.n, all || at.whole);
   }
 };
-struct Half {  // bf16; what is left in x is what was stored
+struct Half {  // bf16; after store, x holds the stored values
   static constexpr bool exact = false;
   template <bool all>
   __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack],
@@ -86,7 +86,7 @@ struct Half {  // bf16; what is left in x is what was stored
   __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], Lane<all> at,
                                const Noise& noise, Rounded what) {
     unsigned word[4];
-    // As bf16_stochastic, the noise made in the half of a word from which it is added.
+    // Like bf16_stochastic, with the noise computed in the half word to which it is added.
     const NoiseMap map = noise_map(what);
     const auto rounded = [&](int j) {
       return __float_as_uint(x[j]) + ((noise.source(j) * (map.factor << 16) + (map.offset << 16)) >> 16);
@@ -110,7 +110,7 @@ struct Half {  // bf16; what is left in x is what was stored
   }
 };
 template <bool second>
-struct Code {  // a byte, and a scale for each block of kMomentBlock
+struct Code {  // one byte per element, and a scale per block of kMomentBlock elements
   static constexpr int kGroup = static_cast<int>(kMomentBlock) / kPack;  // threads that hold a block
   static_assert(kWarp % kGroup == 0);
   __device__ static constexpr MomentFormat format() { return second ? kSecondMoment : kFirstMoment; }
@@ -168,37 +168,38 @@ __device__ inline void raise_amax_of_warp(float* amax, unsigned& most) {
   most = 0;
 }
 
-/// x / y rounded to nearest, from the nearest reciprocal of y (Markstein 1990, "Computation of elementary
-/// functions on the IBM RISC System/6000 processor", theorem 8): the first quotient is a unit off at most,
-/// and its remainder is exact. For y in (0, 1] and x zero or far above the subnormal numbers, as roots are.
+/// x / y rounded to nearest, from the correctly rounded reciprocal of y (Markstein 1990, "Computation of
+/// elementary functions on the IBM RISC System/6000 processor", theorem 8). The first quotient is at most one
+/// unit off, and its remainder is exact. Requires y in (0, 1], and x zero or far above the subnormal numbers,
+/// as roots are.
 __device__ inline float divided(float x, float y, float inverse) {
   const float q = x * inverse;
   return __fmaf_rn(__fmaf_rn(-q, y, x), inverse, q);
 }
 
-/// decayed - first / (root(v) / root_correction2 + eps), `inverse_root` being 1 / root_correction2. Masters
-/// in fp32 take the bits of torch.optim.AdamW. Masters in bf16 are rounded to 8 bits with noise: there the
-/// instructions for roots and reciprocals, right to 2^-22, save a third of the kernel's work.
+/// decayed - first / (root(v) / root_correction2 + eps), with inverse_root = 1 / root_correction2. fp32
+/// masters get the bits of torch.optim.AdamW. bf16 masters are rounded to 8 bits with noise. For them,
+/// approximate instructions for roots and reciprocals, accurate to 2^-22, save a third of the kernel's work.
 template <bool exact>
 __device__ inline float stepped(float decayed, float first, float v, float root_correction2,
                                 float inverse_root, float eps) {
   if constexpr (exact) {
     return decayed - __fdiv_rn(first, divided(__fsqrt_rn(v), root_correction2, inverse_root) + eps);
   }
-  // The root of what is flushed to zero is far below eps.
+  // If v is flushed to zero, its root is far below eps.
   float root, inverse;
   asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fmaf_rn(root, inverse_root, eps)));
   return __fmaf_rn(-first, inverse, decayed);
 }
 
-// The expressions of torch.optim.AdamW, rounded where it rounds; this file is compiled without contraction.
-// all_whole: every pack of every span is whole and on its boundary.
+// The expressions of torch.optim.AdamW, with the same roundings. This file is compiled without contraction.
+// all_whole: each pack of each span is whole and aligned.
 template <typename Master, typename Grad, typename First, typename Second, bool all_whole>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Update u) {
   const StepScalars s = *u.scalars;
   if (s.skip) return;
-  // PyTorch computes these in double and rounds them once, where they meet a tensor.
+  // PyTorch computes these in double and rounds them once, when they are combined with a tensor.
   float rate = 0, step_size = 0, weight_decay = 1;
   const auto take_rate = [&](float of_span) {
     const double lr = static_cast<double>(s.learning_rate) * static_cast<double>(of_span);
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
   unsigned most = 0;
   int p = 0;
   for (std::int64_t tile = blockIdx.x; tile < u.tiles; tile += gridDim.x) {
-    // Tiles come in order, so their span is this one or a later one. The whole block takes the same way.
+    // Tiles are in order, so the span is this one or a later one. The branch is uniform in the block.
     while (p + 1 < u.pieces && tile >= u.piece[p + 1].first_tile) {
       if (u.piece[p].amax) raise_amax_of_warp(u.piece[p].amax, most);
       ++p;
@@ -237,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
       v[j] = v[j] * u.beta2 + u.one_minus_beta2 * gradient * gradient;
       w[j] =
           stepped<Master::exact>(w[j] * decay, step_size * m[j], v[j], root_correction2, inverse_root, u.eps);
-      nan |= w[j] != w[j];  // a moment that is NaN makes its parameter one
+      nan |= w[j] != w[j];  // a NaN moment makes its parameter NaN
     }
     if (nan) {
 #pragma unroll

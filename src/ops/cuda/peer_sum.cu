@@ -1,5 +1,5 @@
-// Every thread has words of its own: it writes them into the memory of all peers, waits for theirs, and adds.
-// Threads of different blocks never wait for each other, nor for a fence.
+// Each thread writes its words to the memory of all peers, waits for the corresponding words of the peers,
+// and adds. Threads of different blocks never wait for each other or for a fence.
 #include "octet/ops/peer_sum.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ void peer_sum(Stream& stream, const PeerSumArgs& args);
 namespace {
 
 constexpr int kMostThreads = 512;
-// Two words of values with their marks, which lie in 16 bytes. Both halves of those travel whole.
+// Two words of values with their marks, in 16 bytes. Each 8-byte half arrives atomically.
 constexpr std::size_t kValueBytes = sizeof(uint2);
 
 struct Places {
@@ -40,7 +40,7 @@ __device__ uint2 await(const void* here, std::uint32_t mark) {
   return values;
 }
 
-/// 8 bytes of values in fp32.
+/// 8 bytes of values, converted to fp32.
 template <typename Value>
 struct Wide;
 

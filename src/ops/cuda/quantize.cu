@@ -27,7 +27,8 @@ struct Loaded {
 
 constexpr int kAmaxThreads = 256;
 
-// A block takes rows, a thread packs of them, four at a time, so that loads are under way together.
+// A block processes rows. A thread processes four packs of them at a time, so that their loads are in flight
+// together.
 template <typename T>
 __global__ void __launch_bounds__(kAmaxThreads) amax_kernel(AmaxArgs a, bool vector) {
   __shared__ unsigned shared[kWarp];
@@ -53,13 +54,13 @@ __global__ void __launch_bounds__(kAmaxThreads) amax_kernel(AmaxArgs a, bool vec
   if (threadIdx.x == 0) raise_amax(a.amax, most);
 }
 
-// Whole tiles of kTallRows rows and twice kTile columns: a thread turns four rows of 16 bytes.
+// Whole tiles of kTallRows rows and twice kTile columns. A thread transposes four rows of 16 bytes.
 __global__ void __launch_bounds__(kTileThreads) tall_transpose_kernel(TransposeArgs a) {
   __shared__ __align__(16) TallTile tile[2];
   const auto across = static_cast<unsigned>(a.cols / (2 * kTile));
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / across) * kTallRows;
   const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % across) * (2 * kTile);
-  // Eight threads take 128 bytes of a row; a thread's 16 bytes are two packs of one tile.
+  // Eight threads process 128 bytes of a row. The 16 bytes of a thread are two packs of one tile.
   const int part = static_cast<int>(threadIdx.x) % 8, group = static_cast<int>(threadIdx.x) / 8;
   const std::int64_t row = row0 + group * kTallGroup;
   uint4 bytes[kTallGroup] = {};
@@ -128,7 +129,7 @@ __global__ void current_scale_kernel(CurrentScaleArgs a) {
   a.scale_inv[i * a.inverse_stride] = __fdiv_rn(1.0f, scale);
 }
 
-// One warp a tensor: its lanes share the history. A rolling pass reads everything before it writes.
+// One warp per tensor: its lanes share the history. A rolling pass reads all entries before it writes.
 __global__ void delayed_scale_kernel(DelayedScaleArgs a) {
   const std::int64_t i = (blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;
@@ -136,7 +137,7 @@ __global__ void delayed_scale_kernel(DelayedScaleArgs a) {
   const float latest = a.amax[i];
   __syncwarp();
   if (lane == 0) a.amax[i] = 0.0f;
-  if (latest != 0) {  // also when NaN
+  if (latest != 0) {  // also if NaN
     float most = 0.0f;
     for (std::int64_t k0 = 0; k0 + 1 < a.length; k0 += kWarp) {
       const std::int64_t k = k0 + lane;
@@ -147,7 +148,7 @@ __global__ void delayed_scale_kernel(DelayedScaleArgs a) {
       most = fmaxf(most, value);
       __syncwarp();
     }
-    // fmaxf passes over a NaN, as TransformerEngine does.
+    // fmaxf ignores a NaN, like TransformerEngine.
     most = warp_reduce(most, [](float x, float y) { return fmaxf(x, y); });
     if (lane == 0) {
       a.history[(a.length - 1) * a.stride + i] = latest;

@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// octet::normal, which this must follow.
+/// Must match octet::normal.
 __device__ inline float normal_of(std::uint64_t seed, std::uint64_t index) {
   const auto r = philox(seed, RandomUse::init, index);
   const double u = (static_cast<double>(r[0]) + 1.0) * 0x1p-32;

@@ -10,7 +10,7 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr int kMaxPacks = 8;
 
-/// Threads of a block and packs of each, for rows of `cols` elements that stay in registers.
+/// Threads of a block, and packs per thread, for rows of `cols` elements that stay in registers.
 struct RowShape {
   int threads = 0;
   int packs = 0;
@@ -25,8 +25,8 @@ RowShape row_shape(std::int64_t cols) {
   shape.threads = static_cast<int>(ceil_div(ceil_div(packs_in_row, shape.packs), kWarp)) * kWarp;
   return shape;
 }
-/// Calls f(packs, whole) with integral constants: the packs of a thread, and whether rows are fetched ahead,
-/// for which many packs would take too many registers.
+/// Calls f(packs, whole) with integral constants: the packs of a thread, and whether rows are prefetched.
+/// With many packs, a prefetch would take too many registers.
 template <typename F>
 void with_packs(int packs, bool whole, F f) {
   const auto call = [&](auto count) {
@@ -46,12 +46,12 @@ void with_packs(int packs, bool whole, F f) {
 }
 
 struct Vector {
-  bool rows = false;    ///< packs of all matrices start on 16-byte boundaries
-  bool weight = false;  ///< packs of the weight do
+  bool rows = false;    ///< packs of all matrices are aligned to 16 bytes
+  bool weight = false;  ///< packs of the weight are aligned to 16 bytes
 };
 
-/// The packs of a thread's columns in some rows, as they lie in memory: fetched a row ahead, so that a block
-/// does not wait for memory and for its own sums one after the other.
+/// The packs of a thread's columns in some rows, in memory format. They are prefetched one row ahead, so that
+/// memory latency overlaps the reductions of the block.
 template <typename T, int kPacks>
 struct RowAhead {
   RawPack<T> pack[kPacks];
@@ -65,7 +65,7 @@ struct RowAhead {
   }
 };
 
-/// Where a kernel finds a pack of a row: fetched ahead when all packs are whole, else in memory.
+/// Reads a pack of a row: from the prefetched packs if all packs are whole, else from memory.
 template <typename T, int kPacks, bool whole, typename M>
 __device__ inline void take(const RowAhead<T, kPacks>& ahead, const M& m, std::int64_t row, int p,
                             std::int64_t col, const PackAt& at, float (&x)[kPack]) {
@@ -76,12 +76,12 @@ __device__ inline void take(const RowAhead<T, kPacks>& ahead, const M& m, std::i
   }
 }
 
-/// Where packs are whole, that is known when the kernel is compiled.
+/// If packs are whole, this is a compile-time constant.
 template <bool whole>
 __device__ inline PackAt place_of(std::int64_t col, std::int64_t cols, bool vector) {
   return whole ? PackAt{kPack, true} : pack_at(col, cols, vector);
 }
-/// take_pack, of packs known to be whole and a row copy whose packs are.
+/// take_pack() with a compile-time constant if all packs, including those of the row copy, are whole.
 template <bool whole>
 __device__ inline void quantize_pack(const Fp8Out& out, const float (&y)[kPack], float scale,
                                      std::int64_t row, std::int64_t col, int n, Met& met) {
@@ -93,12 +93,13 @@ __device__ inline void quantize_pack(const Fp8Out& out, const float (&y)[kPack],
     take_pack(out, y, scale, row, col, n, met);
   }
 }
-/// Whether all packs of an FP8 copy move as a whole.
+/// True if all packs of an FP8 copy move as a whole.
 bool whole_copies(const Fp8Out& fp8) {
   return !fp8.scattered && (!fp8.row || fp8.vector);
 }
 
-/// The factors of a thread's columns, which stay the same for all rows: the weight, or one more.
+/// Loads the factors of the columns of a thread, which are equal for all rows: the weight, or one plus the
+/// weight.
 template <int kPacks>
 __device__ inline void load_factors(const float* weight, float one, std::int64_t hidden, bool vector,
                                     float (&w)[kPacks][kPack]) {
@@ -113,14 +114,14 @@ __device__ inline void load_factors(const float* weight, float one, std::int64_t
   }
 }
 
-/// What a norm leaves besides its values: an FP8 copy with one scale, or one with a scale for each row.
+/// The copies of the output of a norm: an FP8 copy with one scale, or with a scale per row.
 template <bool row_scales>
 struct NormCopy {
   Fp8Out fp8;
   RowCopy rows;
 };
 
-/// whole: all packs of all matrices are full and on their boundaries.
+/// whole: all packs of all matrices are full and aligned.
 template <typename T, int kPacks, bool whole, bool row_scales>
 __global__ void __launch_bounds__(kMaxThreads)
     norm_kernel(RmsNormArgs a, NormCopy<row_scales> copy, Vector vector) {
@@ -232,7 +233,7 @@ __global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
   for (std::int64_t row = first; row < end; ++row) {
     const float rstd = next_rstd;
     if (row + 1 < end) next_rstd = a.rstd[row + 1];
-    // Wanted after the sum over the row, so that it is under way long enough without being a row ahead.
+    // It is needed after the sum over the row, so this load has enough time without a prefetch of one row.
     if (whole && a.accumulate) residual.fetch(a.d_residual, row);
     float dyw[kPacks][kPack];
     float xhat[kPacks][kPack];
@@ -284,7 +285,7 @@ __global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
   }
 }
 
-// Warps of a block take partial sums of 32 columns in turn; their sums are added in warp order.
+// Warps of a block take partial sums of 32 columns in turn. Their sums are added in warp order.
 constexpr int kSumWarps = 16;
 __global__ void __launch_bounds__(kSumWarps* kWarp)
     add_partial_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {

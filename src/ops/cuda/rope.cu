@@ -12,17 +12,17 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   for (std::int64_t e = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; e < count;
        e += stride) {
     const float angle = static_cast<float>(e / a.half_dim) * a.inv_freq[e % a.half_dim];
-    // Through double, so that the table is right to the last bit.
+    // Computed in double, so that the table is correctly rounded.
     a.cosine[e] = static_cast<float>(cos(static_cast<double>(angle))) * a.factor;
     a.sine[e] = static_cast<float>(sin(static_cast<double>(angle))) * a.factor;
   }
 }
 
-/// Threads that share a row's heads.
+/// Threads that share the heads of a row.
 constexpr unsigned kRowThreads = 64;
 
-// A thread rotates packs of heads' first halves with their partners in the second. Where it meets the same
-// columns of every head it takes, it reads their cosines and sines once.
+// A thread rotates packs of the first halves of heads with their partners in the second halves. If a thread
+// has the same columns in each of its heads, it reads their cosines and sines once.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector) {
   let_next_begin();
@@ -62,12 +62,12 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector)
   }
 }
 
-/// Columns of a strip: a tile is a strip of a head's first half beside its partner in the second half (of
-/// values: beside the next strip).
+/// Columns of a strip. A tile is a strip of the first half of a head and its partner in the second half. For
+/// values, it is two consecutive strips.
 constexpr int kStrip = kTile / 2;
 
-// Rotates a tile of 64 rows and writes its FP8 copies both ways, so that the matrix is read once. Heads'
-// halves are whole strips.
+// Rotates a tile of 64 rows and writes both FP8 copies, so that the matrix is read once. Halves of heads are
+// whole strips.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, TileOut out) {
   __shared__ __align__(16) std::uint8_t tile[kTile][kTilePitch];
@@ -120,18 +120,17 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
   finish_met(out.fp8, met, scale, shared);
   if (!out.transposed) return;
   __syncthreads();
-  // The tile's second strip has its own place among the columns.
+  // The second strip of a tile has a separate column offset.
   const bool in_second = threadIdx.x / 4 >= kStrip;
   write_turned(tile, out.transposed, out.rows, row0, in_second ? second - kStrip : first, out.cols,
                out.transposed_vector);
 }
 
-/// Heads, or pairs of heads, that a block takes one after the other, with one fetch of their cosines and
-/// sines.
+/// Heads, or pairs of heads, that a block processes with one load of their cosines and sines.
 constexpr int kHeadsAtOnce = 4;
 
-/// Cosines and sines of a thread's rows and columns, in shared memory because registers hold what is under
-/// way; the sines with the sign of the direction. No other thread reads them.
+/// Cosines and sines for the rows and columns of a thread. They are in shared memory because registers hold
+/// loads in flight. The sines have the sign of the direction. No other thread reads them.
 struct Angles {
   static constexpr std::size_t bytes = std::size_t{4} * kTallGroup * kTileThreads * sizeof(float4);
   float4 (*four)[kTileThreads];
@@ -152,12 +151,13 @@ struct Angles {
   }
 };
 
-// The same for heads whose halves are whole tiles: a block takes kTallRows rows of a strip of kTile columns
-// of the first half and their partners, head after head, since the angles are those of all heads. pairs: a
-// head is one tile, both halves, and two heads are taken as one is otherwise.
+// Like rope_tile_kernel(), for heads with halves of whole tiles. A block processes kTallRows rows of a strip
+// of kTile columns of the first half, and their partners, for one head after the other, because all heads
+// have the same angles. pairs: a head is one tile with both halves, and two heads are processed together.
 template <typename T, bool e4m3, bool pairs>
 __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, TileOut out) {
-  __shared__ __align__(16) TallTile tile[2][2];  // two in turns, so that one barrier a head is enough
+  __shared__ __align__(16)
+      TallTile tile[2][2];  // two alternating buffers, so that one barrier per head is enough
   __shared__ unsigned shared[kWarp];
   constexpr int each = pairs ? 2 : 1;
   const int rotated = static_cast<int>(a.heads.q_heads + a.heads.kv_heads);
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
   const int of_pair = pairs ? pack / 4 : 0, pack_of_half = pairs ? pack % 4 : pack;
   const std::int64_t row = row0 + group * kTallGroup, col = strip + pack_of_half * kPack;
   const float scale = *out.fp8.scale;
-  // Threads past the last row repeat it and leave nothing, so that nothing below waits for a branch.
+  // Threads after the last row re-read it and write nothing, which avoids branches below.
   std::int64_t rows[kTallGroup];
 #pragma unroll
   for (int i = 0; i < kTallGroup; ++i) rows[i] = row + i < a.qkv.rows ? row + i : a.qkv.rows - 1;
@@ -264,7 +264,8 @@ void launch_tall_rope(Stream& stream, const RopeArgs& a, const TileOut& out) {
   octet::cuda::check_launch("rope");
 }
 
-/// Whether the kernel of tiles takes this: all packs whole, all strips inside one half of a head.
+/// True if the tile kernel supports the arguments: all packs are whole, and all strips are within one half of
+/// a head.
 bool takes_tiles(const RopeArgs& a) {
   return (a.quantize.row || a.quantize.transposed) && a.heads.head_dim % kTile == 0 && packs(a.qkv) &&
          packs(a.cosine) && packs(a.sine);
@@ -302,7 +303,7 @@ void rope(Stream& stream, const RopeArgs& a) {
   const std::int64_t half = a.heads.head_dim / 2;
   const std::int64_t count = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads) * ceil_div(half, kPack);
   const bool vector = packs(a.qkv) && half % kPack == 0 && packs(a.cosine) && packs(a.sine);
-  // Of few rows each thread rotates one pack, since all wait for memory once.
+  // With few rows, each thread rotates one pack, so that all threads wait for memory once.
   const std::int64_t blocks_of_row =
       few_rows(a.qkv.rows) ? ceil_div(ceil_div(count, a.qkv.rows), kRowThreads) : 1;
   if (count > 0) {
@@ -313,7 +314,7 @@ void rope(Stream& stream, const RopeArgs& a) {
           kThreads, 0, octet::cuda::native(stream), "rope", a, vector);
     });
   }
-  // The values are part of the copy, so it is made of the whole matrix.
+  // The copy includes the values, so it is made from the whole matrix.
   if (a.quantize.row || a.quantize.transposed || a.quantize.amax)
     quantize(stream, QuantizeArgs{a.qkv, a.quantize});
 }

@@ -1,4 +1,4 @@
-// A warp for each token that is routed; packs of eight elements where rows are weighted.
+// Routing uses one warp per token. Weighted sums of rows use packs of eight elements.
 #include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 #include "octet/ops/routing.h"
@@ -17,10 +17,10 @@ constexpr unsigned kAll = 0xFFFFFFFFu;
 
 struct Best {
   float p;
-  int expert;  ///< kMostExperts: none
+  int expert;  ///< kMostExperts: no expert
 };
 
-/// The one that is taken first: a NaN, then the larger, then the lower number.
+/// Returns the higher-ranked of two experts: a NaN is first, then the larger value, then the lower number.
 __device__ Best first_of(const Best& a, const Best& b) {
   if (b.expert == kMostExperts) return a;
   if (a.expert == kMostExperts) return b;
@@ -45,17 +45,17 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
-/// A lane has MOST experts or fewer.
+/// A lane has at most MOST experts.
 template <int MOST>
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
   let_next_begin();
   wait_for_previous();
   const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kTokens) + threadIdx.x / kWarp;
-  if (token >= a.logits.rows) return;  // a whole warp
+  if (token >= a.logits.rows) return;  // whole warps
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int experts = static_cast<int>(a.logits.cols);
   const float* const x = static_cast<const float*>(a.logits.data) + token * a.logits.ld;
-  float p[MOST];  // those of experts lane, lane + 32, …; below 0: taken, or there is none
+  float p[MOST];  // probabilities of experts lane, lane + 32, …; below 0: already taken, or no expert
   float highest = x[0];
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
     sum += p[i];
   }
   sum = sum_of_warp(sum);
-  // Divided before they are compared: where one logit is a NaN all are, as on the CPU.
+  // Divide before comparing: one NaN logit makes all probabilities NaN, as on the CPU.
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
     if (i * kWarp + lane < experts) p[i] = __fdiv_rn(p[i], sum);
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
   for (std::int64_t j = lane; j < a.taken; j += kWarp) a.weights[token * a.taken + j] /= of_taken;
 }
 
-/// The sum of a number over the threads of a block in front of this one, and over all.
+/// The sum of a number over the earlier threads of a block, and over all threads.
 struct Counted {
   int before, all;
 };
@@ -125,8 +125,8 @@ __device__ Counted count_of_block(bool mine, int (&of_warps)[WARPS]) {
   return counted;
 }
 
-/// A block for each expert, which looks at what all tokens have taken: once to learn how many rows are in
-/// front of its own, then to give them out in the order of the tokens.
+/// One block per expert. It reads the choices of all tokens twice: first to count the rows before its own
+/// rows, then to assign its rows in token order.
 template <int THREADS>
 __global__ void __launch_bounds__(THREADS) deal_kernel(const DealArgs a) {
   __shared__ int of_warps[THREADS / kWarp];
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(THREADS) deal_kernel(const DealArgs a) {
   }
 }
 
-/// Rows of x that a thread has asked for before it adds them.
+/// Rows of x that a thread prefetches before it adds them.
 constexpr int kRowsAhead = 8;
 
 template <typename T>
@@ -214,7 +214,7 @@ void route(Stream& stream, const RouteArgs& args) {
 }
 
 void deal(Stream& stream, const DealArgs& args) {
-  constexpr int kMany = 1024;  // threads, of which each looks at one entry at a time
+  constexpr int kMany = 1024;  // threads; each checks one entry at a time
   const auto launch = [&](auto kernel, int threads) {
     launch_early_if(few_rows(args.tokens), kernel, dim3(static_cast<unsigned>(args.count)), threads, 0,
                     octet::cuda::native(stream), "deal", args);

@@ -1,4 +1,4 @@
-// Backward of a mixture's routing, and the load of its experts. A warp for each token or row.
+// Backward of the routing of a mixture, and the load of its experts. One warp per token or row.
 #include "cuda/rows.cuh"
 #include "octet/ops/routing.h"
 
@@ -17,8 +17,8 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kMostPerLane = static_cast<int>(kMostExperts) / kWarp;
 
-/// Of add_load(). Each block leaves one partial sum per expert, so these numbers decide the bits of the sums.
-/// The sums of kMostExperts fit into the shared memory that every kernel may use.
+/// Sizes of add_load(). Each block computes one partial sum per expert, so these numbers determine the bits
+/// of the sums. The sums of kMostExperts experts fit into the default shared memory of a kernel.
 constexpr int kLoadBlocks = static_cast<int>(kLoadParts), kLoadWarps = 4;
 
 __device__ std::int64_t warp_of_grid() {
@@ -31,7 +31,7 @@ unsigned blocks_of_warps(std::int64_t warps) {
   return static_cast<unsigned>(ceil_div(warps, kWarps));
 }
 
-/// Calls launch(kernel size) with the least number of experts per lane that has a kernel.
+/// Calls launch(integral constant) with the smallest supported number of experts per lane.
 template <typename F>
 void with_experts_per_lane(std::int64_t experts, F launch) {
   if (experts <= 4 * kWarp) return launch(std::integral_constant<int, 4>{});
@@ -39,7 +39,7 @@ void with_experts_per_lane(std::int64_t experts, F launch) {
   launch(std::integral_constant<int, kMostPerLane>{});
 }
 
-/// p[i] = softmax(x)[i * 32 + lane]; 0 where there is no expert. The values are those that route() compares.
+/// p[i] = softmax(x)[i * 32 + lane], or 0 if there is no expert. route() compares the same values.
 template <int MOST>
 __device__ void softmax_of_warp(const float* x, int experts, float (&p)[MOST]) {
   const int lane = lane_of_warp();
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) balance_kernel(const BalanceLossArgs
 template <int MOST, typename T>
 __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwardArgs a) {
   const std::int64_t token = warp_of_grid();
-  if (token >= a.logits.rows) return;  // a whole warp
+  if (token >= a.logits.rows) return;  // whole warps
   const int experts = static_cast<int>(a.logits.cols), lane = lane_of_warp();
   float p[MOST], d[MOST];
   softmax_of_warp(row_of<float>(a.logits, token), experts, p);
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
   float own[MOST] = {};  // gradients of the weights of the lane's experts
   for (std::int64_t j = 0; j < a.taken; ++j) {
     const int e = taken[j];
-    // Rows of a token come in the order of their experts' numbers.
+    // Rows of a token are in the order of their expert numbers.
     int lower = 0;
     for (std::int64_t k = lane; k < a.taken; k += kWarp) lower += taken[k] < e ? 1 : 0;
     lower = warp_reduce(lower, Plus{});
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
   }
 }
 
-/// x[0 … cols) *= factor by a warp.
+/// x[0 … cols) *= factor, by one warp.
 template <typename T>
 __device__ void scale_row(T* x, std::int64_t cols, float factor, bool vector) {
   for (std::int64_t col = lane_of_warp() * kPack; col < cols; col += kWarp * kPack) {
@@ -185,7 +185,7 @@ __device__ void scale_row(T* x, std::int64_t cols, float factor, bool vector) {
   }
 }
 
-/// Σ x[i] * y[i] of a row by a warp; every lane has it.
+/// Returns Σ x[i] * y[i] of a row in every lane. Called by one warp.
 template <typename T>
 __device__ double dot_row(const T* x, const T* y, std::int64_t cols, bool vector) {
   double sum = 0;
@@ -203,7 +203,7 @@ __device__ double dot_row(const T* x, const T* y, std::int64_t cols, bool vector
 template <typename T>
 __global__ void __launch_bounds__(kThreads) weigh_back_kernel(const WeighBackwardArgs a, bool vector) {
   const std::int64_t place = warp_of_grid();
-  if (place >= a.tokens * a.taken) return;  // a whole warp
+  if (place >= a.tokens * a.taken) return;  // whole warps
   const std::int64_t row = a.places[place];
   T* const d = row_of<T>(a.d, row);
   const double sum = dot_row(row_of<T>(a.x, row), static_cast<const T*>(d), a.x.cols, vector);

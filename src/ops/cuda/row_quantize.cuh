@@ -1,5 +1,5 @@
-// E4M3 copies with a scale for each whole row (Scaling::whole_rows): who makes a row's values makes its
-// scale.
+// E4M3 copies with a scale per row (Scaling::whole_rows). The block that computes the values of a row also
+// computes its scale.
 #pragma once
 
 #include "block_scale.h"
@@ -8,12 +8,12 @@
 
 namespace octet::ops::cuda {
 
-/// Where the copy of a [rows, cols] matrix goes.
+/// The destination of the copy of a [rows, cols] matrix.
 struct RowCopy {
   std::uint8_t* codes = nullptr;  ///< [rows, cols], dense
   float* scale_inv = nullptr;     ///< [rows]
   std::int64_t rows = 0, cols = 0;
-  bool vector = false;  ///< packs of the copy start on 8-byte boundaries
+  bool vector = false;  ///< packs of the copy are aligned to 8 bytes
 };
 inline RowCopy row_copy(std::uint8_t* codes, float* scale_inv, std::int64_t rows, std::int64_t cols) {
   return {.codes = codes,
@@ -23,7 +23,7 @@ inline RowCopy row_copy(std::uint8_t* codes, float* scale_inv, std::int64_t rows
           .vector = cols % kPack == 0 && reinterpret_cast<std::uintptr_t>(codes) % kPack == 0};
 }
 
-/// Writes the first `n` of a pack, whose values are multiplied by `scale`.
+/// Writes the first `n` elements of a pack, multiplied by `scale`.
 __device__ inline void write_codes(const RowCopy& to, const float (&y)[kPack], float scale, std::int64_t row,
                                    std::int64_t col, int n) {
   std::uint8_t* at = to.codes + row * to.cols + col;
@@ -36,12 +36,12 @@ __device__ inline void write_codes(const RowCopy& to, const float (&y)[kPack], f
 
 inline constexpr int kRowThreads = 512;
 
-/// Packs that a thread keeps: of rows of up to 16,384 values all.
+/// Packs that a thread keeps in registers: all packs for rows of up to 16,384 values.
 inline constexpr int kKeptPacks = 4;
 
-/// Block (row): values(row, col, at, y) makes a pack of the row, as rounded. It is called once for packs that
-/// are kept, and twice for those behind them: for the scale, then for the codes. `vector`: whole packs of
-/// what it reads lie on 16-byte boundaries.
+/// Block (row). values(row, col, at, y) computes a rounded pack of the row. It is called once for packs in
+/// registers, and twice for later packs: first for the scale, then for the codes. `vector`: whole packs of
+/// its inputs are aligned to 16 bytes.
 template <typename Values>
 __global__ void __launch_bounds__(kRowThreads) row_quantize_kernel(Values values, RowCopy to, bool vector) {
   __shared__ unsigned shared[kWarp];

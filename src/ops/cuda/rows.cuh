@@ -1,7 +1,7 @@
-// Pieces of row-wise kernels. A kernel moves packs of eight elements: 16 bytes of bf16, 32 of f32. Matrices
-// whose rows do not start on 16-byte boundaries, and the ends of rows, go element by element through the same
-// code. Sums have an order that depends on shapes alone. These files are compiled without contraction of
-// a * b + c, so that what has one expression on both sides has the same bits.
+// Building blocks of row-wise kernels. A kernel moves packs of eight elements: 16 bytes of bf16, 32 of f32.
+// If rows are not aligned to 16 bytes, and at the ends of rows, the same code moves single elements. The
+// order of sums depends only on shapes. These files are compiled without contraction of a * b + c, so an
+// expression that is equal on the CPU and the GPU gives the same bits.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,7 +26,7 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Blocks of a grid that walks over `items` in strides: enough to fill the GPU, no more.
+/// Returns the number of blocks of a grid-stride loop over `items`: enough to fill the GPU, no more.
 inline unsigned grid_of(const Stream& stream, std::int64_t items, std::int64_t per_block,
                         int blocks_per_multiprocessor = 8) {
   const std::int64_t most = static_cast<std::int64_t>(
@@ -43,7 +43,7 @@ __device__ inline float to_float(float x) {
 __device__ inline float to_float(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
-/// As octet::from_f16: a NaN keeps its sign and fraction.
+/// Like octet::from_f16: a NaN keeps its sign and fraction.
 __device__ inline float to_float(__half x) {
   const unsigned bits = __half_as_ushort(x);
   if ((bits & 0x7FFFu) > 0x7C00u) {
@@ -57,7 +57,7 @@ template <>
 __device__ inline float from_float<float>(float x) {
   return x;
 }
-/// As octet::to_bf16: a NaN keeps its sign and upper bits and becomes quiet.
+/// Like octet::to_bf16: a NaN keeps its sign and upper bits and becomes quiet.
 template <>
 __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   const unsigned bits = __float_as_uint(x);
@@ -66,7 +66,7 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   }
   return __float2bfloat16_rn(x);
 }
-/// As octet::to_f16: a NaN becomes the quiet one of its sign.
+/// Like octet::to_f16: a NaN becomes the quiet NaN of its sign.
 template <>
 __device__ inline __half from_float<__half>(float x) {
   const unsigned bits = __float_as_uint(x);
@@ -75,8 +75,8 @@ __device__ inline __half from_float<__half>(float x) {
   }
   return __float2half_rn(x);
 }
-/// What kernels that compute use: any NaN becomes the one NaN of the instruction. (from_float keeps more of
-/// it, as the CPU side does where it only converts.)
+/// Rounding for kernels that compute: each NaN becomes the canonical NaN of the instruction. (from_float
+/// keeps more of a NaN, like the CPU side in pure conversions.)
 template <typename T>
 __device__ inline T narrow(float x);
 template <>
@@ -102,7 +102,7 @@ __device__ inline float low_half(unsigned word) {
 __device__ inline float high_half(unsigned word) {
   return __uint_as_float(word & 0xFFFF0000u);
 }
-/// A pack rounded in place, two elements an instruction.
+/// Rounds a pack in place, two elements per instruction.
 template <typename T>
 __device__ inline void round_pack(float (&x)[8]) {
   if constexpr (sizeof(T) == 2) {
@@ -128,7 +128,7 @@ void with_type(DType dtype, F f) {
 
 // --- packs ---------------------------------------------------------------------------------------------
 
-/// True when packs of the rows of this matrix start on 16-byte boundaries.
+/// True if packs of the rows of this matrix start on 16-byte boundaries.
 inline bool packs(const void* data, DType dtype, std::int64_t ld) {
   const std::int64_t bytes = ld * static_cast<std::int64_t>(size_of(dtype));
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && bytes % 16 == 0;
@@ -143,7 +143,7 @@ inline bool packs(const float* x) {
   return reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
 }
 
-/// A pack as it lies in memory, so that loads can be under way before they are used.
+/// A pack in its memory format, so that loads can be in flight before their use.
 template <typename T>
 struct RawPack {
   static constexpr int words = static_cast<int>(sizeof(T) * kPack / 16);
@@ -168,7 +168,7 @@ struct RawPack {
   }
 };
 
-/// Loads x[0..n) of a row (n <= kPack) as floats; `whole`: it is a full pack on a 16-byte boundary.
+/// Loads x[0..n) of a row (n <= kPack) as floats. `whole`: the pack is full and aligned to 16 bytes.
 template <typename T>
 __device__ inline void load_pack(const T* x, float (&to)[kPack], int n, bool whole) {
   if (whole) {
@@ -197,7 +197,7 @@ __device__ inline void store_pack(T* to, const float (&x)[kPack], int n, bool wh
   }
 }
 
-/// What a pack's place in a row says: how many elements it has, and whether it moves as a whole.
+/// The number of elements of a pack, and whether it moves as a whole.
 struct PackAt {
   int n;
   bool whole;
@@ -227,8 +227,8 @@ __device__ inline V warp_reduce(V x, Combine combine) {
   return x;
 }
 
-/// The same value in all threads of a block of `threads` (a multiple of 32, at most 1024); V{} must be
-/// neutral. `shared` holds 32 values; it may be used again after the next barrier.
+/// Returns the reduced value in all threads of a block of `threads` (a multiple of 32, at most 1024). V{}
+/// must be neutral. `shared` holds 32 values and may be reused after the next barrier.
 template <typename V, typename Combine>
 __device__ inline V block_reduce(V x, V* shared, Combine combine) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -236,7 +236,7 @@ __device__ inline V block_reduce(V x, V* shared, Combine combine) {
   __syncthreads();
   if (lane == 0) shared[warp] = x;
   __syncthreads();
-  // Every warp adds the warps' sums for itself, in the same tree.
+  // Each warp adds the sums of all warps itself, in the same tree.
   return warp_reduce(lane < blockDim.x / kWarp ? shared[lane] : V{}, combine);
 }
 struct Plus {
@@ -256,29 +256,29 @@ struct Max {
 
 /// Saturating cast, bit-equal to octet::to_fp8.
 __device__ inline std::uint8_t to_fp8_device(float x, bool e4m3) {
-  // The hardware keeps a NaN's sign in no format; octet::to_fp8 writes 0x7F for every NaN, as __nv_cvt does.
+  // No format keeps the sign of a NaN: octet::to_fp8 writes 0x7F for each NaN, like __nv_cvt.
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
 }
 __device__ inline unsigned to_fp8_pair(float a, float b, bool e4m3) {
   return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
 }
 
-/// |x| as bits: of non-negative floats the order is that of their bits, and NaN is above infinity.
+/// x| as bits. Non-negative floats are ordered like their bits, and NaN is above infinity.
 __device__ inline unsigned magnitude_bits(float x) {
   return __float_as_uint(x) & 0x7FFFFFFFu;
 }
 /// *amax = max(*amax, value of bits); the order of the raises does not matter.
 __device__ inline void raise_amax(float* amax, unsigned bits) {
-  // Most raises come too late to matter: a look is cheaper than an atomic.
+  // Most raises have no effect, and a read is cheaper than an atomic.
   if (bits > *reinterpret_cast<volatile unsigned*>(amax)) atomicMax(reinterpret_cast<unsigned*>(amax), bits);
 }
 
-/// A request for an FP8 copy as kernels get it. A kernel that walks over rows writes the row copy; the
-/// transposed one is made from it afterwards (finish_transposed), or by the kernel where there is no row
-/// copy.
+/// The request for an FP8 copy, as passed to kernels. A row-wise kernel writes the row copy, and
+/// finish_transposed() computes the transposed copy from it. Without a row copy, the kernel writes the
+/// transposed copy.
 struct Fp8Out {
   std::uint8_t* row = nullptr;
-  std::uint8_t* scattered = nullptr;  ///< the transposed copy, element by element, when there is no row copy
+  std::uint8_t* scattered = nullptr;  ///< the transposed copy, by elements; only without a row copy
   const float* scale = nullptr;
   float* amax = nullptr;
   Fp8Seen* seen = nullptr;
@@ -301,7 +301,7 @@ inline Fp8Out fp8_out(const QuantizeInto& q, std::int64_t rows, std::int64_t col
 __device__ inline float scale_of(const Fp8Out& out) {
   return out.row || out.scattered ? *out.scale : 1.0f;
 }
-/// The largest magnitude among the first `n` of a pack, as bits.
+/// Returns the largest magnitude among the first `n` elements of a pack, as bits.
 __device__ inline unsigned most_of(const float (&y)[kPack], int n) {
   unsigned most = 0;
 #pragma unroll
@@ -315,12 +315,12 @@ __device__ inline void raise_most(const float (&y)[kPack], int n, unsigned& most
   const unsigned bits = most_of(y, n);
   most = bits > most ? bits : most;
 }
-/// What a thread, then a block, has met of a matrix that becomes FP8.
+/// Statistics of a thread, then of a block, on values that are cast to FP8.
 struct Met {
   unsigned most = 0;  ///< largest magnitude, as bits
   unsigned saturated = 0, lost = 0;
 };
-/// Takes the first `n` of a pack in.
+/// Adds the first `n` elements of a pack to the statistics.
 __device__ inline void meet_pack(const Fp8Out& out, const float (&y)[kPack], float scale, int n, Met& met) {
   if (!out.amax && !out.seen) return;
   const unsigned pack_most = most_of(y, n);
@@ -328,8 +328,8 @@ __device__ inline void meet_pack(const Fp8Out& out, const float (&y)[kPack], flo
   if (!out.seen) return;
   const DType format = out.e4m3 ? DType::e4m3 : DType::e5m2;
   const float most = fp8_fits(format), least = fp8_lost(format);
-  // Most packs lose nothing, and their largest and smallest magnitude say so: scaling keeps the order. Where
-  // the largest is NaN nothing is said.
+  // Most packs lose nothing, which their largest and smallest magnitudes prove: scaling keeps the order. A
+  // NaN as the largest fails the comparison.
   float smallest = INFINITY;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) smallest = i < n ? fminf(smallest, fabsf(y[i])) : smallest;
@@ -349,7 +349,7 @@ __device__ inline uint2 to_fp8_pack(const float (&y)[kPack], float scale, bool e
       to_fp8_pair(y[4] * scale, y[5] * scale, e4m3) | (to_fp8_pair(y[6] * scale, y[7] * scale, e4m3) << 16);
   return codes;
 }
-/// Leaves the FP8 copy of a pack and takes it in.
+/// Writes the FP8 copy of a pack and adds the pack to the statistics.
 __device__ inline void take_pack(const Fp8Out& out, const float (&y)[kPack], float scale, std::int64_t row,
                                  std::int64_t col, int n, Met& met) {
   meet_pack(out, y, scale, n, met);
@@ -366,7 +366,7 @@ __device__ inline void take_pack(const Fp8Out& out, const float (&y)[kPack], flo
     }
   }
 }
-/// Adds what a block has met. All threads call it. `shared` holds 32 numbers.
+/// Adds the counts of a block to `seen`. Called by all threads. `shared` holds 32 numbers.
 __device__ inline void add_counts(Fp8Seen* seen, const Met& met, unsigned* shared) {
   if (!__syncthreads_or(met.saturated | met.lost)) return;
   const unsigned saturated = block_reduce(met.saturated, shared, Plus{});
@@ -380,22 +380,22 @@ __device__ inline void add_counts(Fp8Seen* seen, const Met& met, unsigned* share
   add(seen->saturated, saturated);
   add(seen->lost, lost);
 }
-/// Raises the amax by what a block has met, and adds that to what casts have seen. All threads call it.
+/// Raises the amax and updates the cast statistics with the statistics of a block. Called by all threads.
 __device__ inline void finish_met(const Fp8Out& out, const Met& met, float scale, unsigned* shared) {
   if (!out.amax && !out.seen) return;
   const unsigned most = block_reduce(met.most, shared, Max{});
-  // Two threads, so that the second look at memory does not wait for the first.
+  // Two threads, so that the second read of memory does not wait for the first.
   if (threadIdx.x == 0 && out.amax) raise_amax(out.amax, most);
   if (!out.seen) return;
   if (threadIdx.x == 1) raise_amax(&out.seen->amax, most);
   add_counts(out.seen, met, shared);
-  // Of the matrix, not of a block: one thread of all writes, after earlier casts and before later ones.
+  // Per matrix, not per block: one thread of the grid writes, after earlier casts and before later casts.
   if (threadIdx.x != 0 || blockIdx.x != 0) return;
   if (out.seen->scale == 0.0f || scale < out.seen->scale) out.seen->scale = scale;
   out.seen->values += static_cast<std::uint64_t>(out.rows) * static_cast<std::uint64_t>(out.cols);
 }
 
-/// Enqueues the transposed copy that a producer was asked for, from the row copy that it has made.
+/// Enqueues the transposed copy of a producer, computed from its finished row copy.
 inline void finish_transposed(Stream& stream, const QuantizeInto& q, std::int64_t rows, std::int64_t cols) {
   if (q.row && q.transposed)
     transpose(stream, {.from = q.row, .rows = rows, .cols = cols, .to = q.transposed});

@@ -1,5 +1,5 @@
-// What a block of 1024 threads finds in a row of logits: the same for every kernel that looks at them, so
-// that all have the same bits.
+// Reductions of a row of logits by a block of 1024 threads. All kernels that read logits share this code, so
+// that they get the same bits.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@ static_assert(kLogitWarps == 32, "every lane has the result of one warp");
 struct FoundLogit {
   float logit;
   std::int32_t id;
-  /// Whether another one is to be taken in place of this.
+  /// True if `other` takes precedence.
   __device__ bool yields_to(const FoundLogit& other) const {
     const bool nan = isnan(logit), other_nan = isnan(other.logit);
     if (nan || other_nan) return nan == other_nan ? other.id < id : other_nan;
@@ -39,17 +39,18 @@ __device__ inline FoundLogit best_of_warp(FoundLogit found) {
   return found;
 }
 
-/// The same order of additions in every run.
+/// Sums over a warp, with the same order of additions in every run.
 __device__ inline double sum_of_warp(double x) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
   return x;
 }
 
-/// The largest logit of a row, the first of several, in all threads. `of_warps`: of each warp, shared.
+/// Returns the largest logit of a row (the first of equal ones) in all threads. `of_warps`: shared, one entry
+/// per warp.
 __device__ inline FoundLogit best_of_row(const float* row, std::int64_t vocabulary, FoundLogit* of_warps) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  // Threads behind the end look at the first token like everybody else.
+  // Threads after the end start with the first token, like all threads.
   FoundLogit found{row[0], 0};
 #pragma unroll 8
   for (std::int64_t i = threadIdx.x; i < vocabulary; i += kLogitThreads) {
@@ -61,8 +62,8 @@ __device__ inline FoundLogit best_of_row(const float* row, std::int64_t vocabula
   return best_of_warp(of_warps[lane]);
 }
 
-/// The sum of exp(logit / temperature - largest / temperature) over a row, in all threads; a division by 1
-/// changes nothing. `of_warps`: as above; nobody still reads what was in there.
+/// Returns the sum of exp(logit / temperature - largest / temperature) over a row in all threads. A
+/// temperature of 1 changes no bits. `of_warps`: as above; its previous contents must not be in use.
 __device__ inline double sum_of_row(const float* row, std::int64_t vocabulary, float largest,
                                     double temperature, double* of_warps) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -77,7 +78,7 @@ __device__ inline double sum_of_row(const float* row, std::int64_t vocabulary, f
   return sum_of_warp(of_warps[lane]);
 }
 
-/// log of the sum of exponentials of a row.
+/// Returns the log of the sum of exponentials of a row.
 __device__ inline double normalizer_of_row(const float* row, std::int64_t vocabulary, float largest,
                                            double* of_warps) {
   return static_cast<double>(largest) + log(sum_of_row(row, vocabulary, largest, 1.0, of_warps));

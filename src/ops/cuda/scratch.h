@@ -1,4 +1,5 @@
-// Bytes of scratch on the CUDA side, in every build: plans for a GPU are made on machines without one.
+// Scratch sizes of the CUDA side. Part of every build, because plans for a GPU are made on machines without
+// one.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +17,13 @@ inline constexpr std::size_t aligned(std::size_t bytes) {
 
 // --- products ------------------------------------------------------------------------------------------
 
-/// cuBLASLt's scratch, whatever the shape: what NVIDIA recommends for Hopper.
+/// Scratch of cuBLASLt for any shape: NVIDIA's recommendation for Hopper.
 inline constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
-/// Copies of operands are made in pieces of at most that many bytes.
+/// Maximum bytes of a piece of operand copies.
 inline constexpr std::size_t kMostCopied = std::size_t{64} << 20;
-inline constexpr std::size_t kSlack = 512;        ///< for the second copy's boundary
+inline constexpr std::size_t kSlack = 512;        ///< for the alignment of the second copy
 inline constexpr std::size_t kScalarBytes = 256;  ///< ProductScalars
-/// FP8 products read whole multiples of that many elements.
+/// FP8 GEMMs read multiples of this number of elements.
 inline constexpr std::int64_t kUnit = 16;
 
 inline std::int64_t filled(std::int64_t count) {
@@ -34,7 +35,8 @@ inline std::size_t bias_bytes(const GemmArgs& args) {
   return rounded ? aligned(2 * static_cast<std::size_t>(args.d.cols)) : 0;
 }
 
-/// Room for copies of both operands: whole, or in pieces. Enough for products with fewer rows too.
+/// Returns the bytes for copies of both operands, whole or in pieces. It also suffices for GEMMs with fewer
+/// rows.
 inline std::size_t copy_bytes(const GemmArgs& args) {
   if (!is_fp8(args.a.dtype)) return 0;
   const auto whole = [](const Operand& x) {
@@ -49,12 +51,13 @@ inline std::size_t gemm_workspace(const GemmArgs& args) {
 
 // --- attention -----------------------------------------------------------------------------------------
 
-/// Of our own backward pass.
+/// Scratch of this project's backward kernels.
 inline std::size_t delta_bytes(const Heads& heads, std::int64_t tokens) {
   return aligned(static_cast<std::size_t>(heads.q_heads * tokens) * sizeof(float));
 }
 
-/// Tokens of packed documents are rounded up to these, so that few graphs serve all micro-batches of a run.
+/// Tokens of packed documents are rounded up to multiples of this number, so that few graphs serve all
+/// micro-batches of a run.
 inline constexpr std::int64_t kTokenStep = 4096;
 inline constexpr std::size_t kEngineScratch = std::size_t{32} << 20;
 inline constexpr std::size_t kDescriptionBytes = std::size_t{1} << 16;
@@ -63,7 +66,7 @@ inline std::int64_t rounded_up(std::int64_t tokens) {
   return (tokens + kTokenStep - 1) / kTokenStep * kTokenStep;
 }
 
-/// What backward of packed documents keeps between our layout and cuDNN's.
+/// Bytes of conversions between our layout and cuDNN's in backward of packed documents.
 struct AttentionSizes {
   std::size_t stats, gradients;
 };
@@ -74,10 +77,10 @@ inline AttentionSizes attention_sizes(const Heads& heads, std::int64_t tokens) {
           .gradients = aligned(count * static_cast<std::size_t>(2 * heads.kv_heads * heads.head_dim) * 2)};
 }
 
-/// cuDNN's own.
+/// Scratch of cuDNN itself.
 inline std::size_t cudnn_scratch(const Heads& heads, std::int64_t tokens) {
-  // Backward keeps sums of d_q, in rows as far apart as those of q, and d_k and d_v of every query head; and
-  // two numbers a query. All of it is counted in fp32.
+  // Backward stores sums of d_q with the row pitch of q, d_k and d_v of every query head, and two numbers per
+  // query. All are counted in fp32.
   const auto sums =
       static_cast<std::size_t>(heads.qkv_width() + 2 * heads.q_heads * (heads.head_dim + 1)) * sizeof(float);
   return static_cast<std::size_t>(rounded_up(tokens)) * sums + kEngineScratch;
@@ -93,12 +96,13 @@ inline std::size_t attention_workspace(const Heads& heads, DType dtype, std::int
   return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
 }
 
-/// Forward in a fixed order: of each token its document and its place there.
+/// Forward in a fixed order: the document and position of each token.
 inline std::size_t attention_in_order_workspace(std::int64_t tokens) {
   return aligned(2 * static_cast<std::size_t>(tokens) * sizeof(std::int32_t));
 }
 
-/// Long caches are read in pieces of so many keys at least: where many tokens are decoded, pieces are joined.
+/// Minimum number of keys per piece of a long cache, and maximum number of pieces. With many decoded tokens,
+/// pieces are joined.
 inline constexpr std::int64_t kCachePiece = 256, kMostCachePieces = 64;
 
 inline std::int64_t cache_piece(std::int64_t capacity) {
@@ -109,12 +113,12 @@ inline int cache_pieces(std::int64_t capacity) {
   const std::int64_t piece = cache_piece(capacity);
   return static_cast<int>((capacity + piece - 1) / piece);
 }
-/// What a lone token leaves of all pieces: sums of values, and two numbers each.
+/// Bytes of a single token's partial results of all pieces: sums of values, and two numbers each.
 inline std::size_t cached_row_bytes(const Heads& heads, std::int64_t capacity) {
   return static_cast<std::size_t>(heads.q_heads * cache_pieces(capacity) * (heads.head_dim + 2)) *
          sizeof(float);
 }
-/// Of as many tokens as fit in that many bytes; more take turns.
+/// Limit of these bytes for all tokens of a launch; more tokens need several launches.
 inline constexpr std::size_t kMostCachedRows = std::size_t{64} << 20;
 
 inline std::size_t cached_attention_workspace(const Heads& heads, std::int64_t tokens,
@@ -126,8 +130,9 @@ inline std::size_t cached_attention_workspace(const Heads& heads, std::int64_t t
 
 // --- norms ---------------------------------------------------------------------------------------------
 
-/// Rows that a block of the backward pass walks over, whose share of d_weight is one partial sum: as few as
-/// still fill the multiprocessors of a Hopper GPU with two blocks of 512 threads each, or more smaller ones.
+/// Rows per block of the backward pass. The share of a block in d_weight is one partial sum. The number of
+/// rows is the smallest that fills the multiprocessors of a Hopper GPU with two blocks of 512 threads each,
+/// or more smaller blocks.
 inline std::int64_t norm_backward_block(std::int64_t rows, std::int64_t hidden) {
   constexpr std::int64_t blocks_of_512 = 264, fewest = 4;
   const std::int64_t threads = (hidden + 255) / 256 * 32;

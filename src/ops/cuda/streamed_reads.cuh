@@ -7,7 +7,7 @@
 
 namespace octet::ops::cuda {
 
-/// 16 bytes of a weight, which nobody reads again.
+/// Reads 16 bytes of a weight that are not read again.
 __device__ inline uint4 read_once(const std::uint8_t* from) {
   uint4 x;
   asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -15,8 +15,8 @@ __device__ inline uint4 read_once(const std::uint8_t* from) {
                : "l"(from));
   return x;
 }
-/// 16 bytes that other blocks read, too. Not by way of the read-only cache: the kernel that wrote them may
-/// have been running when this one began.
+/// Reads 16 bytes that other blocks also read. Does not use the read-only cache, because the kernel that
+/// wrote them may still have been running when this kernel began.
 __device__ inline uint4 read_often(const std::uint8_t* from) {
   uint4 x;
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"

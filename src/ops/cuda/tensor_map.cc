@@ -11,7 +11,7 @@ namespace octet::ops::cuda {
 
 namespace {
 
-/// `steps`: bytes from an element of each dimension to the next, of all but the first.
+/// `steps`: byte strides of all dimensions except the first.
 template <std::size_t N>
 CUtensorMap described(const void* data, const cuuint64_t (&sizes)[N], const cuuint64_t (&steps)[N - 1],
                       const cuuint32_t (&tile)[N]) {

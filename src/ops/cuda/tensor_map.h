@@ -6,23 +6,23 @@
 
 namespace octet::ops::cuda {
 
-/// A matrix in the GPU's memory as the copy engine reads it (copy_tile()), in tiles of `tile_rows` rows by
-/// 128 bytes, whose 16-byte pieces lie in shared memory as products of a warpgroup read them.
+/// A matrix in GPU memory, read by the copy engine (copy_tile()) in tiles of `tile_rows` rows by 128 bytes.
+/// The 16-byte pieces of a tile are stored in shared memory in the layout of warpgroup operands.
 struct TiledMatrix {
-  const void* data = nullptr;        ///< on a 16-byte boundary
-  std::int64_t rows = 0, bytes = 0;  ///< of a row, a multiple of 16, behind which the next one begins
+  const void* data = nullptr;        ///< aligned to 16 bytes
+  std::int64_t rows = 0, bytes = 0;  ///< bytes of a row, a multiple of 16, which is also the row pitch
   int tile_rows = 0;                 ///< at most 256
 };
-/// A weight in tiles of 64 rows by 128 bytes whose rows are not neighbours: four times eight rows, and behind
-/// each eight the eight that stand `second` rows on. Rows are named by byte, 0, 0, group and head.
+/// A weight in tiles of 64 rows by 128 bytes. A tile consists of four pairs of eight rows. The second eight
+/// rows of a pair start `second` rows after the first. Coordinates are byte, 0, 0, group and head.
 struct TiledWeight {
-  const void* data = nullptr;  ///< on a 16-byte boundary
-  std::int64_t bytes = 0;      ///< of a row, a multiple of 16, behind which the next one begins
+  const void* data = nullptr;  ///< aligned to 16 bytes
+  std::int64_t bytes = 0;      ///< bytes of a row, a multiple of 16, which is also the row pitch
   std::int64_t second = 0;
-  std::int64_t group = 8, groups = 0;  ///< rows from one eight to the next, and how many of a head
-  std::int64_t head = 0, heads = 1;    ///< the same of heads
+  std::int64_t group = 8, groups = 0;  ///< rows between two first eights, and their number per head
+  std::int64_t head = 0, heads = 1;    ///< rows between two heads, and the number of heads
 };
-/// Throw Error where the driver refuses.
+/// Create a copy-engine descriptor. Throw Error if the driver refuses.
 CUtensorMap tensor_map(const TiledMatrix& matrix);
 CUtensorMap tensor_map(const TiledWeight& weight);
 

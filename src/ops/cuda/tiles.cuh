@@ -1,5 +1,5 @@
-// Element-wise producers of matrices that are wanted in FP8 both ways: a block owns a tile of 64 rows and 64
-// columns, turns it in shared memory and writes both copies whole, so that the values are read once.
+// Element-wise producers of matrices with both FP8 copies. A block owns a tile of 64 rows and 64 columns,
+// transposes it in shared memory and writes both copies, so that the values are read once.
 #pragma once
 
 #include "cuda/early_launch.cuh"
@@ -9,15 +9,15 @@ namespace octet::ops::cuda {
 
 inline constexpr int kTile = 64;
 inline constexpr int kTileThreads = 256;
-/// Bytes between rows of a tile in shared memory: keeps words aligned and columns in different banks.
+/// Row pitch in bytes of a tile in shared memory. It keeps words aligned and columns in different banks.
 inline constexpr int kTilePitch = kTile + 4;
 
 struct TileOut {
   Fp8Out fp8;
   std::uint8_t* transposed = nullptr;
   std::int64_t rows = 0;
-  std::int64_t cols = 0;           ///< of one output; output j starts at column j * cols of the FP8 copies
-  bool transposed_vector = false;  ///< 16 rows of the transposed copy start on a 16-byte boundary
+  std::int64_t cols = 0;  ///< columns of one output; output j starts at column j * cols of the FP8 copies
+  bool transposed_vector = false;  ///< 16 rows of the transposed copy are aligned to 16 bytes
 };
 inline TileOut tile_out(const QuantizeInto& q, std::int64_t rows, std::int64_t cols, int outputs) {
   TileOut out{
@@ -31,7 +31,7 @@ inline TileOut tile_out(const QuantizeInto& q, std::int64_t rows, std::int64_t c
   return out;
 }
 
-/// Writes a tile that lies in shared memory as rows into the transposed copy. All threads call it after a
+/// Writes a tile, stored by rows in shared memory, to the transposed copy. Called by all threads after a
 /// barrier.
 __device__ inline void write_turned(const std::uint8_t (&tile)[kTile][kTilePitch], std::uint8_t* transposed,
                                     std::int64_t rows, std::int64_t row0, std::int64_t col0,
@@ -55,8 +55,8 @@ __device__ inline void write_turned(const std::uint8_t (&tile)[kTile][kTilePitch
   }
 }
 
-/// F computes packs: `f(row, col, at, y)` fills y[j][0..at.n) for each of its `F::outputs` outputs, rounded
-/// to what is kept of them, and stores what it keeps itself.
+/// F computes packs. `f(row, col, at, y)` fills y[j][0..at.n) for each of its `F::outputs` outputs, rounded
+/// to the precision of stored values. It also stores the unquantized values.
 template <typename F>
 __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bool vector) {
   __shared__ __align__(16) std::uint8_t tile[F::outputs][kTile][kTilePitch];
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bo
   Met met;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // The four threads of a row take packs side by side.
+    // The four threads of a row process neighbouring packs.
     const int c = (half * 4 + static_cast<int>(threadIdx.x) % 4) * kPack;
     const std::int64_t row = row0 + r, col = col0 + c;
     if (row >= out.rows || col >= out.cols) continue;
@@ -95,14 +95,14 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bo
 }
 
 // --- tall tiles ------------------------------------------------------------------------------------------
-// Where rows and columns are whole tiles, a thread owns four rows of a pack: its loads are under way
-// together, and its bytes are turned in registers, four at a time, before they meet others' in shared memory.
+// If rows and columns are whole tiles, a thread owns four rows of a pack. Its loads are in flight together,
+// and its bytes are transposed in registers, four at a time, before they are written to shared memory.
 
 inline constexpr int kTallRows = 128;
 inline constexpr int kTallGroup = 4;  ///< rows of a thread
 static_assert(kTallRows / kTallGroup * (kTile / kPack) == kTileThreads);
 
-/// Words of four bytes, one of each row, from four rows of four bytes.
+/// Transposes four rows of four bytes into four column words.
 __device__ inline void turn_bytes(const unsigned (&row)[4], unsigned (&column)[4]) {
   const unsigned a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140);
   const unsigned c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
@@ -112,11 +112,11 @@ __device__ inline void turn_bytes(const unsigned (&row)[4], unsigned (&column)[4
   column[3] = __byte_perm(c, d, 0x7632);
 }
 
-/// A turned tile of kTallRows rows in shared memory: a word holds four rows of a column. Words of a column
-/// are permuted by the column's pack, so that neither writing nor reading meets in one bank.
+/// A transposed tile of kTallRows rows in shared memory. A word holds four rows of a column. Words of a
+/// column are permuted by the pack of the column, so that neither writes nor reads have bank conflicts.
 struct TallTile {
   unsigned word[kTile][kTallRows / kTallGroup];
-  /// codes: four rows of the pack of columns `pack`, rows from 4 * group on.
+  /// codes: four rows of the column pack `pack`, starting at row 4 * group.
   __device__ void put(const uint2 (&codes)[kTallGroup], int pack, int group) {
     unsigned column[4];
     turn_bytes({codes[0].x, codes[1].x, codes[2].x, codes[3].x}, column);
@@ -126,11 +126,11 @@ struct TallTile {
 #pragma unroll
     for (int k = 0; k < 4; ++k) word[pack * kPack + 4 + k][group ^ (pack * 4)] = column[k];
   }
-  /// The columns of a transposed copy: `rows` elements each, from one to the next `pitch`.
+  /// The columns of a transposed copy: `rows` elements each, `pitch` elements apart.
   struct Columns {
     std::int64_t rows, pitch;
   };
-  /// Writes the tile; the rows are a multiple of 16, each column begins on a 16-byte boundary.
+  /// Writes the tile. The number of rows is a multiple of 16, and each column is aligned to 16 bytes.
   __device__ void write(std::uint8_t* transposed, std::int64_t rows, std::int64_t row0,
                         std::int64_t col0) const {
     write(transposed, Columns{rows, rows}, row0, col0);
@@ -148,9 +148,9 @@ struct TallTile {
   }
 };
 
-/// As tile_kernel, for an F that also loads and computes in two steps: `load(row, col)` gives a Raw pack,
-/// `compute(row, col, raw, y)` does what the call operator does for a whole pack, `column(j, col)` says where
-/// output j of a column lies in the copies. `full`: the last tile has all its rows too.
+/// Like tile_kernel, for an F that loads and computes in two steps. `load(row, col)` returns a Raw pack.
+/// `compute(row, col, raw, y)` is the call operator for a whole pack. `column(j, col)` returns the column of
+/// output j in the copies. `full`: the last tile also has all its rows.
 template <typename F, bool e4m3, bool full>
 __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out) {
   __shared__ __align__(16) TallTile tile[F::outputs];
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
   }
 }
 
-/// Whether tall tiles fit an output.
+/// True if tall tiles support an output.
 inline bool fits_tall(const TileOut& out) {
   return out.cols % kTile == 0 && (!out.fp8.row || out.fp8.vector) &&
          (!out.transposed || out.transposed_vector);

@@ -1,5 +1,5 @@
-// Products of a warpgroup: four warps that begin at a multiple of four, whose tensor cores read both operands
-// from shared memory while the warps go on. Hopper alone has them; elsewhere they stop the kernel.
+// Tensor-core instructions of a warpgroup, which is four warps starting at a multiple of four. They read both
+// operands from shared memory asynchronously. Only Hopper has them; on other GPUs they trap.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,9 +14,9 @@
 
 namespace octet::ops::cuda {
 
-/// Where an operand lies in shared memory: rows of 128 bytes of the inner dimension, one behind the other,
-/// whose 16-byte pieces are exchanged as the copy engine does it (CU_TENSOR_MAP_SWIZZLE_128B). `rows` lies on
-/// a 1024-byte boundary, or 32, 64 or 96 bytes behind one: the next steps of the inner dimension. PTX ISA,
+/// Returns the descriptor of an operand in shared memory: contiguous rows of 128 bytes of the inner
+/// dimension. The 16-byte pieces are swizzled by the copy engine (CU_TENSOR_MAP_SWIZZLE_128B). `rows` is
+/// aligned to 1024 bytes, plus 0, 32, 64 or 96 bytes to select a step of the inner dimension. PTX ISA,
 /// "Matrix descriptor".
 __device__ inline std::uint64_t warpgroup_operand(const void* rows) {
   constexpr std::uint64_t eight_rows = 1024 / 16, swizzled_128 = 1;
@@ -24,7 +24,7 @@ __device__ inline std::uint64_t warpgroup_operand(const void* rows) {
          swizzled_128 << 62;
 }
 
-/// Before the first product, and wherever registers of sums were written since.
+/// Required before the first product, and after each write to registers of sums.
 __device__ inline void begin_products() {
 #ifdef OCTET_HAS_WARPGROUPS
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -36,23 +36,24 @@ __device__ inline void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-/// Waits until at most `LEFT` of the groups are under way.
+/// Waits until at most `LEFT` groups of products are in flight.
 template <int LEFT>
 __device__ inline void wait_for_products() {
 #ifdef OCTET_HAS_WARPGROUPS
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #endif
 }
-/// Keeps the compiler from reading sums before wait_for_products().
+/// Prevents the compiler from reading sums before wait_for_products().
 template <int COUNT>
 __device__ inline void take_sums(float (&d)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// d = (adds ? d : 0) + a · bᵀ with a [64, 32] and b [COLUMNS, 32] in E4M3, d in fp32 with about 14 bits; or
-/// with a [64, 16] and b [COLUMNS, 16] in bf16, d in fp32. A thread has of d the elements 4 i + 2 h + c: row
-/// 16 (warp % 4) + lane / 4 + 8 h, column 8 i + 2 (lane % 4) + c. Begins the product; see above for its end.
+/// Starts d = (adds ? d : 0) + a · bᵀ; end_products() and wait_for_products() complete it. In E4M3, a is [64,
+/// 32], b is [COLUMNS, 32], and d is in fp32 with about 14 bits. In bf16, a is [64, 16], b is [COLUMNS, 16],
+/// and d is in fp32. Element 4 i + 2 h + c of a thread is row 16 (warp % 4) + lane / 4 + 8 h, column 8 i + 2
+/// (lane % 4) + c of d.
 template <bool FP8, int COLUMNS>
 __device__ void warpgroup_multiply(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b, bool adds);
 

@@ -1,4 +1,4 @@
-// The widest products of a warpgroup (warpgroup.cuh) in bf16, with operands that may lie turned in shared
+// The widest bf16 product of a warpgroup (warpgroup.cuh), with operands that may be transposed in shared
 // memory.
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace octet::ops::cuda {
 
-/// An operand that lies turned: rows of the inner dimension, of 64 outputs (128 bytes) each, with the pieces
-/// of each row exchanged by the copy engine. `rows` is the first of 16 rows, at a multiple of 8 rows behind a
-/// 1024-byte boundary. The next 64 outputs lie `next` bytes on. PTX ISA, "Matrix descriptor"; leading
+/// Returns the descriptor of a transposed operand: rows of the inner dimension with 64 outputs (128 bytes)
+/// each, swizzled by the copy engine. `rows` is the first of 16 rows, at a multiple of 8 rows after a
+/// 1024-byte boundary. The next 64 outputs start `next` bytes later. PTX ISA, "Matrix descriptor"; leading
 /// dimension: outputs, stride: inner dimension.
 __device__ inline std::uint64_t turned_operand(const void* rows, unsigned next) {
   constexpr std::uint64_t eight_rows = 1024 / 16, swizzled_128 = 1;
@@ -16,8 +16,8 @@ __device__ inline std::uint64_t turned_operand(const void* rows, unsigned next) 
          swizzled_128 << 62;
 }
 
-/// d += a · bᵀ with a [64, 16] and b [256, 16] in bf16, d in fp32. A_TURNED, B_TURNED: the
-/// operand is a turned_operand(). The elements of a thread are those of warpgroup_multiply().
+/// d += a · bᵀ with a [64, 16] and b [256, 16] in bf16, and d in fp32. A_TURNED, B_TURNED: the operand is a
+/// turned_operand(). The elements of a thread are like in warpgroup_multiply().
 template <bool A_TURNED, bool B_TURNED>
 __device__ inline void wide_multiply(float (&d)[128], std::uint64_t a, std::uint64_t b) {
 #ifdef OCTET_HAS_WARPGROUPS

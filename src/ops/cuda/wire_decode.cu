@@ -1,4 +1,4 @@
-// What a wire carried, as values.
+// Decodes received wire data to values.
 #include "cuda/wire_tiles.cuh"
 
 namespace octet::ops::cuda {

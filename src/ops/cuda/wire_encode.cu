@@ -1,4 +1,4 @@
-// Values to a wire: bf16, or codes with a factor for each block.
+// Encodes values for a wire: as bf16, or as codes with a factor per block.
 #include "cuda/wire_tiles.cuh"
 
 namespace octet::ops::cuda {
@@ -6,8 +6,8 @@ namespace {
 
 using namespace wires;
 
-/// A factor, and its inverse where it lies so far from the ends of fp32 that quotients can be had by way of
-/// it; else 0.
+/// A factor, and its inverse if quotients can be computed from the inverse. The inverse is 0 if the factor is
+/// too close to the limits of fp32.
 struct Factor {
   float scale;
   float inverse;
@@ -22,23 +22,23 @@ __device__ inline Factor factor_of(unsigned largest) {
   return f;
 }
 
-/// The quotient that a division gives, but for the sign of a zero and what is far below 2^-10, which every
-/// format here rounds to 0: with the inverse rounded to nearest, a quotient that is within a unit of the
-/// exact one is made the nearest one by its remainder (Markstein 1990, "Computation of elementary functions
-/// on the IBM RISC System/6000 processor").
+/// Returns the quotient that a division gives, except for the sign of a zero and for values far below 2^-10,
+/// which every format here rounds to 0. The inverse is rounded to nearest. A quotient within one unit of the
+/// exact quotient is corrected to the nearest by its remainder (Markstein 1990, "Computation of elementary
+/// functions on the IBM RISC System/6000 processor").
 __device__ inline float quotient(float x, const Factor& f) {
   const float first = __fmul_rn(x, f.inverse);
   const float close = __fmaf_rn(__fmaf_rn(-first, f.scale, x), f.inverse, first);
   return __fmaf_rn(__fmaf_rn(-close, f.scale, x), f.inverse, close);
 }
 
-/// Four floats as E4M3.
+/// Converts four floats to E4M3.
 __device__ inline unsigned fp8_word(const float (&y)[kQuad]) {
   return to_fp8_pair(y[0], y[1], true) | (to_fp8_pair(y[2], y[3], true) << 16);
 }
 
-/// Four floats, none beyond 127.5, as bytes: rounded to nearest even by the unit in the last place of
-/// 1.5 * 2^23, whose own last byte is 0.
+/// Converts four floats with magnitudes of at most 127.5 to bytes. Adding 1.5 * 2^23 rounds to nearest even,
+/// and the last byte of this constant is 0.
 __device__ inline unsigned int8_word(const float (&y)[kQuad]) {
   unsigned bits[kQuad];
 #pragma unroll
@@ -50,20 +50,21 @@ __device__ inline unsigned int8_word(const float (&y)[kQuad]) {
 
 template <Wire wire>
 __device__ inline unsigned encode_word(const float (&x)[kQuad], const Factor& f) {
-  // All zero, or not finite: the factor says it all, times 1.
+  // All zero, or not finite: the factor is the value, so the code is 1.
   if (!(f.scale > 0.0f)) return wire == Wire::fp8 ? 0x38383838u : 0x01010101u;
   float y[kQuad];
   if (f.inverse != 0.0f) {
 #pragma unroll
     for (int k = 0; k < kQuad; ++k) {
       y[k] = quotient(x[k], f);
-      if constexpr (wire == Wire::fp8) y[k] = copysignf(y[k], x[k]);  // a byte knows no sign of zero
+      if constexpr (wire == Wire::fp8) y[k] = copysignf(y[k], x[k]);  // int8 has no signed zero
     }
   } else {
 #pragma unroll
     for (int k = 0; k < kQuad; ++k) {
       y[k] = __fdiv_rn(x[k], f.scale);
-      // The largest quotient is 127 but for a rounding, unless the factor has few bits, near the end of fp32.
+      // The largest quotient is 127 up to rounding, unless the factor is near the lower end of fp32 and has
+      // few bits.
       if constexpr (wire == Wire::int8) y[k] = fmaxf(-127.0f, fminf(127.0f, y[k]));
     }
   }
@@ -116,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(EncodeArgs a, bool vec
         for (int k = 0; k < kQuad; ++k) largest[q] = max(largest[q], magnitude_bits(x[q][k]));
         largest[q] = __reduce_max_sync(0xFFFFFFFFu, largest[q]);
       }
-      // A lane makes the factor of one block; then all get all of them.
+      // Each lane computes the factor of one block. Then all lanes get all factors.
       unsigned mine = largest[0];
 #pragma unroll
       for (int q = 1; q < quads; ++q) mine = lane == q ? largest[q] : mine;

@@ -1,4 +1,4 @@
-// Sums of parts that have arrived, in their order, and other combinations of them.
+// Ordered sums of received parts, and other combinations of parts.
 #include "cuda/wire_tiles.cuh"
 
 namespace octet::ops::cuda {
@@ -6,7 +6,7 @@ namespace {
 
 using namespace wires;
 
-// Three blocks of threads to a multiprocessor: what is under way then covers the time that memory takes.
+// Three blocks per multiprocessor: the loads in flight then cover the memory latency.
 template <Wire wire, typename E, int most>
 __global__ void __launch_bounds__(kThreads, 3) sum_kernel(const __grid_constant__ Parts<most> parts, E* to,
                                                           std::int64_t count, bool accumulate, bool vector) {
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kThreads, 3) sum_kernel(const __grid_constant_
 #pragma unroll
       for (int p = 0; p < at_once; ++p) {
         if (first + p >= parts.count) continue;
-        // The first part is not added to 0, which would take the sign of a zero.
+        // The first part is not added to 0, because this would lose the sign of a zero.
         const bool starts = p == 0 && first == 0;
 #pragma unroll
         for (int q = 0; q < quads; ++q) {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Calls f(parameter) with the smaller of two parameters that hold the parts.
+/// Calls f(parameter) with the smaller of two parameter types that can hold the parts.
 template <typename F>
 void with_parts(const std::vector<const void*>& parts, F f) {
   const auto fill = [&](auto into) {

@@ -1,9 +1,9 @@
-// What kernels of wires share (wire_encode.cu, wire_decode.cu, wire_sum.cu, wire_tree.cu). A warp takes a
-// tile of four or eight blocks of 128 elements, and each of its lanes four neighbours of every block: then
-// each load and store of a warp is one run of bytes, the largest magnitude of a block is one reduction over
-// the warp, and codes of a byte, whose place depends on the number of blocks before them, move as words
-// wherever they start. What does not lie on the boundary of such words, and the last tile, goes element by
-// element through the same code.
+// Shared code of the wire kernels (wire_encode.cu, wire_decode.cu, wire_sum.cu, wire_tree.cu). A warp
+// processes a tile of four or eight blocks of 128 elements. Each lane has four neighbouring elements of each
+// block. So each load and store of a warp is one range of bytes, and the largest magnitude of a block is one
+// reduction over the warp. Byte codes start at an offset that depends on the number of blocks, and move as
+// words for any such offset. Unaligned data and the last tile are processed element by element with the same
+// code.
 #pragma once
 
 #include <algorithm>
@@ -16,18 +16,18 @@
 namespace octet::ops::cuda::wires {
 
 constexpr int kThreads = 256;
-constexpr int kQuad = 4;  // neighbours that a lane moves at once
-// Of them in a tile, one a block: as many as keep 64 bytes of a lane under way, or half as many where a lane
-// has more than one array to read. Codes are read by single words, of which eight are enough.
+constexpr int kQuad = 4;  // neighbouring elements that a lane moves at once
+// Quads of a lane in a tile, one per block. They keep 64 bytes of a lane in flight, or half as many if a lane
+// reads several arrays. Codes are read as single words, so eight are enough.
 constexpr int kQuads = 4;
 constexpr int kQuadsOfNarrow = 8;
 static_assert(kWarp * kQuad == kWireBlock);
 
-/// What a lane has of a tile of some blocks.
+/// The elements of a lane in a tile of some blocks.
 template <int quads>
 using Values = float[quads][kQuad];
 
-/// Elements as they lie, and the word that a lane moves: fp32, bf16 as its bits, codes.
+/// Stored elements, and the word that a lane moves: fp32, bf16 as bits, codes.
 template <typename E>
 struct Lies;
 template <>
@@ -45,7 +45,7 @@ struct Lies<std::uint8_t> {
 template <typename E>
 using WordOf = typename Lies<E>::Word;
 
-/// How a tile is worked on: all of it, by words; or a block at a time, element by element.
+/// Processing of a tile: all of it, by words; or one block at a time, element by element.
 template <int of>
 struct WholeTile {
   static constexpr int quads = of;
@@ -56,7 +56,7 @@ struct OneBlock {
   static constexpr bool whole = false;
 };
 
-/// Calls f(WholeTile{} or OneBlock{}, base) for what this warp takes, which begins at element `base`.
+/// Calls f(WholeTile{} or OneBlock{}, base) for each part of this warp, which begins at element `base`.
 template <int quads, typename F>
 __device__ inline void each_tile(std::int64_t count, bool vector, F f) {
   constexpr int warps = kThreads / kWarp;
@@ -74,12 +74,12 @@ __device__ inline void each_tile(std::int64_t count, bool vector, F f) {
   }
 }
 
-/// The first of this lane's elements in block q of the tile at `base`.
+/// Returns the first element of this lane in block q of the tile at `base`.
 __device__ inline std::int64_t element(std::int64_t base, int q) {
   return base + q * kWireBlock + static_cast<int>(threadIdx.x) % kWarp * kQuad;
 }
 
-/// Elements x[i … i + 3], or zeros from `count` on.
+/// Loads elements x[i … i + 3], with zeros from `count` on.
 template <bool whole, typename E>
 __device__ inline WordOf<E> load_word(const E* x, std::int64_t i, std::int64_t count) {
   if constexpr (whole) {
@@ -118,8 +118,8 @@ __device__ inline void widen(const uint2& word, float (&x)[kQuad]) {
   x[3] = high_half(word.y);
 }
 
-/// The bits of a value with the one NaN for every other. The compiler counts all NaNs as equal and would
-/// leave the choice out: what asks for the magnitude is hidden from it.
+/// Returns the bits of a value, with every NaN replaced by the canonical NaN. The magnitude is computed in
+/// assembly. Otherwise the compiler treats all NaNs as equal and removes the selection.
 __device__ inline unsigned settled_bits(float x) {
   const unsigned bits = __float_as_uint(x);
   unsigned magnitude;
@@ -140,7 +140,7 @@ __device__ inline std::int64_t settled_here(std::int64_t x) {
   return x;
 }
 
-/// Two values as bf16 in a word, as to_settled_bf16 rounds them.
+/// Packs two values as bf16 into a word, rounded like to_settled_bf16.
 __device__ inline unsigned two_bf16(float low, float high) {
   const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
   unsigned word = *reinterpret_cast<const unsigned*>(&both);
@@ -149,7 +149,7 @@ __device__ inline unsigned two_bf16(float low, float high) {
   return word;
 }
 
-/// Values to the word of E's elements, NaNs settled.
+/// Converts values to a word of elements E, with canonical NaNs.
 template <typename E>
 __device__ inline WordOf<E> narrow_word(const float (&x)[kQuad]) {
   if constexpr (std::is_same_v<E, float>) {
@@ -173,7 +173,7 @@ __device__ inline void store_values(E* to, std::int64_t base, std::int64_t count
   for (int q = 0; q < quads; ++q) store_word<whole>(to, element(base, q), count, narrow_word<E>(x[q]));
 }
 
-/// What codes say times the factor of their block.
+/// Decodes codes and multiplies them by the factor of their block.
 template <Wire wire>
 __device__ inline void decode_word(unsigned word, float scale, float (&x)[kQuad]) {
   if constexpr (wire == Wire::fp8) {
@@ -185,7 +185,7 @@ __device__ inline void decode_word(unsigned word, float scale, float (&x)[kQuad]
       x[k + 1] = __fmul_rn(both.y, scale);
     }
   } else {
-    // A byte under the exponent of 2^23 is 2^23 and what it counts; it counts 128 more than its code says.
+    // A byte below the exponent of 2^23 is 2^23 plus the byte, which is 128 more than its code.
     const unsigned shifted = word ^ 0x80808080u;
 #pragma unroll
     for (unsigned k = 0; k < kQuad; ++k) {
@@ -195,7 +195,7 @@ __device__ inline void decode_word(unsigned word, float scale, float (&x)[kQuad]
   }
 }
 
-/// A lane's elements of a tile as they arrived, so that those of several parts can be under way at a time.
+/// The undecoded elements of a lane in a tile, so that loads of several parts can be in flight.
 template <Wire wire, typename Tile>
 struct PartTile {
   static constexpr bool blocks = wire == Wire::fp8 || wire == Wire::int8;
@@ -222,7 +222,7 @@ struct PartTile {
   }
 };
 
-/// Pointers that a kernel gets as its parameter.
+/// Pointers in the parameters of a kernel.
 template <int most>
 struct Parts {
   const void* of[most];
@@ -240,7 +240,7 @@ void with_values(DType dtype, F f) {
     f(float{});
   }
 }
-/// Calls f(a constant) for what is encoded.
+/// Calls f(constant) with the wire format of encoded data.
 template <typename F>
 void with_narrow(Wire wire, F f) {
   if (wire == Wire::bf16) {
@@ -260,8 +260,8 @@ void with_wire(Wire wire, F f) {
   }
 }
 
-/// True where words of four elements of `bytes` start on their boundaries. Codes do as soon as the factors
-/// before them lie on theirs.
+/// True if words of four elements of `bytes` bytes are aligned. Codes are aligned if the factors before them
+/// are.
 inline bool moves_words(const void* at, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % (kQuad * bytes) == 0;
 }

@@ -1,4 +1,4 @@
-// Sums of micro-batches in a tree.
+// Tree sums of micro-batches.
 #include "cuda/wire_tiles.cuh"
 
 namespace octet::ops::cuda {
@@ -6,7 +6,7 @@ namespace {
 
 using namespace wires;
 
-/// A tree as a kernel gets it.
+/// A tree as a kernel argument.
 template <int most>
 struct Tree {
   const float* of[most];
@@ -14,8 +14,8 @@ struct Tree {
   int count;
 };
 
-// A thread takes n neighbours. The sum on top of its stack is in registers; those below are in shared memory,
-// level by level, so that neighbouring threads use neighbouring words.
+// A thread sums n neighbouring elements. The top of its stack is in registers. Lower sums are in shared
+// memory, level by level, so that neighbouring threads use neighbouring words.
 template <int most, int n>
 __global__ void __launch_bounds__(kThreads)
     tree_kernel(const __grid_constant__ Tree<most> tree, float* to, std::int64_t count, bool vector) {
@@ -83,12 +83,12 @@ void launch_tree(Stream& stream, const SumTreeWork& w) {
   std::copy(w.addends.begin(), w.addends.end(), tree.of);
   std::copy(w.merges.begin(), w.merges.end(), tree.merges);
   tree.count = static_cast<int>(w.addends.size());
-  std::size_t height = 0, levels = 0;  // of sums below the top
+  std::size_t height = 0, levels = 0;  // number of sums below the top
   for (std::size_t a = 0; a < w.merges.size(); ++a) {
     if (a > 0) levels = std::max(levels, ++height);
     height -= static_cast<std::size_t>(w.merges[a]);
   }
-  // As many threads as have room for their stacks; single elements where that would be fewer than a warp has.
+  // As many threads as have space for their stacks. Single elements if this would be less than a warp.
   constexpr std::size_t room = 48 * 1024;
   unsigned threads = kThreads;
   while (threads > kWarp && levels * threads * kQuad * sizeof(float) > room) threads /= 2;

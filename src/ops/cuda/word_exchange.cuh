@@ -1,12 +1,12 @@
-// Words of memory in which blocks of a kernel hand each other values (octet::cuda::exchange()): each is there
-// as soon as its bits are not those of kNothing, and needs no fence and no mark behind it.
+// Words of memory for the exchange of values between blocks of a kernel (octet::cuda::exchange()). A word is
+// valid as soon as it differs from kNothing, so no fence and no flag is needed.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace octet::ops::cuda {
 
-/// All bits set: nothing is there yet. Who leaves a value gives it other bits.
+/// All bits set: the word is empty. Writers must convert such a value to other bits.
 inline constexpr unsigned kNothing = 0xFFFFFFFFu;
 
 __device__ inline unsigned look_at(const unsigned* from) {
@@ -17,7 +17,7 @@ __device__ inline unsigned look_at(const unsigned* from) {
 __device__ inline void leave(unsigned* to, unsigned x) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
-/// Four words, on a 16-byte boundary, each of which may be there before the others.
+/// Reads four words, aligned to 16 bytes. Each word may become valid before the others.
 __device__ inline uint4 look_at_quad(const uint4* from) {
   uint4 x;
   asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -34,7 +34,7 @@ __device__ inline void leave_quad(uint4* to, const uint4& x) {
 __device__ inline bool there(const uint4& x) {
   return x.x != kNothing && x.y != kNothing && x.z != kNothing && x.w != kNothing;
 }
-/// A sum as a word: of what is no number, other bits than kNothing.
+/// Converts a sum to a word. A NaN never becomes kNothing.
 __device__ inline unsigned word_of_sum(float sum) {
   const unsigned word = __float_as_uint(sum);
   return word < kNothing ? word : kNothing - 1;

@@ -1,4 +1,4 @@
-// Attention on CUDA: cuDNN where it can, else our own kernels.
+// Attention on CUDA: cuDNN if it supports the call, otherwise our own kernels.
 #include "octet/ops/attention.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Backward attention by our own kernels. Scores are computed again from queries and keys (Dao et al. 2022,
-// arXiv:2205.14135), twice: one kernel sums the gradients of a tile of queries, another those of a tile of
-// keys and values over all query heads that share them. Nothing is added atomically, so equal inputs give
-// equal bits.
+// Backward attention by our own kernels. Scores are recomputed from queries and keys (Dao et al. 2022,
+// arXiv:2205.14135), twice. One kernel sums the gradients of a tile of queries. Another kernel sums the
+// gradients of a tile of keys and values over all query heads that share them. There are no atomic additions,
+// so equal inputs give equal bits.
 #include "cuda/attention/kernels.h"
 #include "cuda/attention/shared_memory.cuh"
 #include "cuda/attention/tiles.cuh"
@@ -28,7 +28,7 @@ struct Backward {
   ScoreRule rule;
 };
 
-/// delta[head, token] = out · d_out: one warp a token and head.
+/// delta[head, token] = out · d_out, with one warp per token and head.
 template <typename T>
 __global__ void __launch_bounds__(kAttentionThreads) delta_kernel(const Backward args) {
   const std::int64_t item = (static_cast<std::int64_t>(blockIdx.x) * kAttentionThreads + threadIdx.x) / 32;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kAttentionThreads) delta_kernel(const Backward
   if (threadIdx.x % 32 == 0) args.delta[head * args.tokens + token] = sum;
 }
 
-/// d_q of TILE queries of one head.
+/// Computes d_q of TILE queries of one head.
 template <typename T, typename C>
 __global__ void __launch_bounds__(kAttentionThreads) queries_kernel(const Backward args) {
   extern __shared__ float4 shared4[];
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kAttentionThreads) queries_kernel(const Backwa
   result.write(d_q, args.d_qkv_ld, begin, args.tokens, args.head_dim, [](int) { return 1.0f; });
 }
 
-/// d_k and d_v of TILE tokens of one KV head, over its query heads in order.
+/// Computes d_k and d_v of TILE tokens of one KV head, over its query heads in order.
 template <typename T, typename C>
 __global__ void __launch_bounds__(kAttentionThreads) keys_kernel(const Backward args) {
   extern __shared__ float4 shared4[];
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kAttentionThreads) keys_kernel(const Backward 
   const T* k = static_cast<const T*>(args.qkv) + (args.q_heads + kv_head) * args.head_dim;
   const T* v = k + args.kv_heads * args.head_dim;
 
-  // Key j is seen by the tokens i >= j of its document below j + window.
+  // Key j is seen by the tokens i >= j of its document with i < j + window.
   std::int64_t beyond[C::PER];
   const auto seen_until = [&](std::int64_t token) {
     const std::int64_t stop = args.documents.end_of(token);
@@ -210,7 +210,7 @@ void launch(cudaStream_t stream, const Backward& args) {
   octet::cuda::check_launch("attention_backward");
 }
 
-/// By the cut `Wide` where a block has the memory for it, else by `Narrow`.
+/// Launches with tile sizes `Wide` if a block has enough shared memory, else with `Narrow`.
 template <typename T, typename Wide, typename Narrow>
 void launch_that_fits(cudaStream_t stream, const Backward& args) {
   if (most_shared_bytes() >= 4 * Wide::ROWS_BYTES + 2 * Wide::SCORES_BYTES)

@@ -250,7 +250,7 @@ struct Fp32Kernels {
   }
 };
 
-/// Runs the single tokens, in groups whose pieces fit into the workspace.
+/// Runs the single tokens, in groups with pieces that fit into the workspace.
 template <typename Kernels, int DIM>
 void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, const Workspace& workspace) {
   const Heads heads{args.q_heads, args.kv_heads, args.head_dim};

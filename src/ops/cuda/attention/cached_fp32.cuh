@@ -1,4 +1,4 @@
-// Attention of decoding in fp32: a warp reads one key at a time, 16 bytes a lane, for up to eight rows.
+// Attention for decoding in fp32. A warp reads one key at a time, 16 bytes per lane, for up to eight rows.
 #pragma once
 
 #include "cuda/attention/cached.cuh"
@@ -8,14 +8,14 @@ namespace octet::ops::cuda {
 template <int DIM_, bool FP8_>
 struct Fp32Cut {
   static constexpr int DIM = DIM_;
-  static constexpr bool FP8 = FP8_;  ///< the cache is E4M3
+  static constexpr bool FP8 = FP8_;  ///< the cache is in E4M3
   static constexpr int WARPS = 4;
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int ROWS = 8;
   static constexpr int QUADS = DIM / 128;  ///< groups of four columns of a lane
 };
 
-/// What a lane keeps of all rows: columns 128 q + 4 lane and the three behind them.
+/// State of a lane for all rows: columns 128 q + 4 lane and the next three.
 template <typename C>
 struct LaneSums {
   float4 queries[C::ROWS][C::QUADS];
@@ -23,7 +23,7 @@ struct LaneSums {
   float maximum[C::ROWS], total[C::ROWS];
 };
 
-/// The four columns of a row that a lane has; zeros outside the head.
+/// Returns four columns of a row for a lane, with zeros outside the head.
 template <typename C>
 __device__ float4 quad_of(const float* row, int quad, int head_dim) {
   const int column = 128 * quad + static_cast<int>(threadIdx.x) % 32 * 4;
@@ -31,7 +31,7 @@ __device__ float4 quad_of(const float* row, int quad, int head_dim) {
   return *reinterpret_cast<const float4*>(row + column);
 }
 
-/// The same of row `row` of keys, or values, of a cache.
+/// Like quad_of(), for row `row` of keys, or values, of a cache.
 template <typename C>
 __device__ float4 cached_quad(const void* cache, const float* scale_inv, std::int64_t row_begin,
                               std::int64_t scale_at, int quad, int head_dim) {
@@ -65,13 +65,14 @@ __device__ void begin_rows(LaneSums<C>& sums, const Cached& args, const TileRows
   }
 }
 
-/// Adds keys of one slot, a warp every WARPS-th, to the rows that see them: row r sees [first[r], last[r]].
+/// Adds keys of one slot to the rows that see them: row r sees [first[r], last[r]]. Each warp adds every
+/// WARPS-th key.
 template <typename C>
 __device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t slot, int kv_head,
                          const KeyRange& range, const int (&first)[C::ROWS], const int (&last)[C::ROWS]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
   RowsInTurn rows(args, slot);
-  // Which warp has a key does not depend on where the range begins.
+  // The warp of a key does not depend on the start of the range.
   for (std::int64_t j = range.low / C::WARPS * C::WARPS + warp; j < range.high; j += C::WARPS) {
     if (j < range.low) continue;
     const std::int64_t row = rows(j), at = args.element(row, kv_head);
@@ -84,7 +85,7 @@ __device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t slo
     }
 #pragma unroll
     for (int r = 0; r < C::ROWS; ++r) {
-      if (j < first[r] || j > last[r]) continue;  // all lanes alike
+      if (j < first[r] || j > last[r]) continue;  // uniform over lanes
       float product = 0.0f;
 #pragma unroll
       for (int q = 0; q < C::QUADS; ++q) {
@@ -114,7 +115,7 @@ __device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t slo
   }
 }
 
-/// Puts the sums of the warps together.
+/// Adds the sums of the warps.
 template <typename C>
 __device__ void finish(const LaneSums<C>& sums, const Cached& args, const Span& span, const TileRows& tile,
                        int piece) {
@@ -135,7 +136,7 @@ __device__ void finish(const LaneSums<C>& sums, const Cached& args, const Span& 
                                                 maxima, totals);
 }
 
-/// As lone_bf16_kernel.
+/// Like lone_bf16_kernel.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args, const Span span) {
   wait_for_previous();
@@ -167,7 +168,7 @@ __global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args
   finish<C>(sums, args, span, tile, piece);
 }
 
-/// As prompt_bf16_kernel.
+/// Like prompt_bf16_kernel.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS) prompt_fp32_kernel(const Cached args, const Span span) {
   __shared__ TilePlaces<C::ROWS> places;

@@ -1,7 +1,7 @@
-// How a micro-batch of documents becomes what cuDNN's graphs take. Documents of one length are a batch;
-// others are packed, and their number, their longest length and their sum are rounded up, so that few graphs
-// serve all micro-batches of a run. Backward in a fixed order goes in portions instead, and sets packed
-// documents apart: cuDNN 9.19 made NaN of some that were packed.
+// Converts a micro-batch of documents to the arguments of cuDNN's graphs. Documents of one length form a
+// batch. Other documents are packed. Their number, maximum length and total length are rounded up, so that
+// few graphs serve all micro-batches of a run. Backward in a fixed order runs in portions and separates
+// packed documents, because cuDNN 9.19 returned NaN for some packed documents.
 #include "cuda/attention/cudnn.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr std::int64_t kMostDocuments = 1024;
-/// Elements between arrays of offsets: cuDNN wants each on a 16-byte boundary.
+/// Elements between arrays of offsets. cuDNN requires each array to be aligned to 16 bytes.
 constexpr std::int64_t kOffsetStep = kMostDocuments + 2;
 static_assert(kOffsetStep * 8 * kOffsetArrays + kMostDocuments * 4 <= std::int64_t{kDescriptionBytes});
 
@@ -33,7 +33,7 @@ bool fits_vectors(const void* data, std::int64_t ld) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && ld % 8 == 0;
 }
 
-/// Where things lie in the workspace.
+/// The layout of the workspace.
 struct Room {
   std::int64_t* offsets = nullptr;
   std::int32_t* lengths = nullptr;
@@ -60,7 +60,7 @@ Room room_of(const Workspace& workspace, const Heads& heads, std::int64_t tokens
   return room;
 }
 
-/// The documents as a graph sees them.
+/// The documents in the form of a graph.
 struct Packing {
   bool possible = false;
   bool packed = false;
@@ -90,7 +90,7 @@ Packing packing_of(const Documents& documents) {
   return p;
 }
 
-/// Whether cuDNN is worth asking.
+/// True if cuDNN may support the call.
 template <typename Args>
 bool suits(const Args& args, const Packing& packing) {
   return packing.possible && args.qkv.dtype == DType::bf16 && args.soft_cap == 0.0f &&
@@ -108,7 +108,7 @@ GraphShape shape_of(const Args& args, const Packing& packing) {
           .qkv_ld = args.qkv.ld,
           .out_ld = args.out.ld,
           .scale = args.scale,
-          // A window as wide as the longest document hides nothing.
+          // A window as wide as the longest document has no effect.
           .window = args.window < packing.length ? args.window : 0};
 }
 
@@ -125,7 +125,7 @@ GraphData data_of(const Args& args, const Room& room) {
           .scratch_bytes = room.scratch_bytes};
 }
 
-/// Writes lengths and offsets of packed documents and points the graph to them.
+/// Writes lengths and offsets of packed documents and sets the pointers of the graph.
 void describe(cudaStream_t stream, const Documents& documents, const GraphShape& shape, const Room& room,
               GraphData& data) {
   if (!shape.packed) return;
@@ -146,7 +146,7 @@ void describe(cudaStream_t stream, const Documents& documents, const GraphShape&
   data.d_kv_offsets = room.offsets + 5 * step;
 }
 
-/// For a single document cuDNN's layout of one number a query is ours.
+/// For a single document, cuDNN's layout of one number per query equals ours.
 bool takes_lse(const GraphShape& shape, const Packing& packing, std::int64_t tokens, const float* lse) {
   return !shape.packed && shape.batch == 1 && packing.used == tokens &&
          reinterpret_cast<std::uintptr_t>(lse) % 16 == 0;
@@ -162,7 +162,7 @@ void say_own_kernels_once() {
   });
 }
 
-/// Zeros for the tokens of no document.
+/// Sets the rows of tokens without a document to zero.
 void clear_rows(cudaStream_t stream, const Matrix& x, std::int64_t from) {
   if (from >= x.rows) return;
   auto* to = static_cast<std::uint16_t*>(x.data) + from * x.ld;
@@ -172,7 +172,7 @@ void clear_rows(cudaStream_t stream, const Matrix& x, std::int64_t from) {
       "clearing rows");
 }
 
-/// bf16 [rows, cols], dense, into rows of a wider array.
+/// Copies dense bf16 [rows, cols] to rows of a wider array.
 void place(cudaStream_t stream, void* to, std::int64_t ld, const void* from, std::int64_t rows,
            std::int64_t cols) {
   const auto row = static_cast<std::size_t>(cols) * 2;
@@ -181,7 +181,7 @@ void place(cudaStream_t stream, void* to, std::int64_t ld, const void* from, std
                      "copying gradients of attention");
 }
 
-/// Points a graph to what backward reads, and to d_qkv.
+/// Sets the graph pointers for the inputs of backward and for d_qkv.
 GraphData backward_data_of(const AttentionBackwardArgs& args, const Room& room) {
   GraphData data = data_of(args, room);
   data.out = const_cast<void*>(args.out.data);
@@ -194,7 +194,8 @@ GraphData backward_data_of(const AttentionBackwardArgs& args, const Room& room) 
   return data;
 }
 
-/// Packed documents in a fixed order: true when all of them are enqueued, else none is.
+/// Enqueues backward of packed documents in a fixed order and returns true, or enqueues nothing and returns
+/// false.
 bool packed_in_fixed_order(cudaStream_t stream, int device, const AttentionBackwardArgs& args,
                            GraphShape shape) {
   shape.packed = false;
@@ -206,7 +207,7 @@ bool packed_in_fixed_order(cudaStream_t stream, int device, const AttentionBackw
   const AttentionSizes sizes = attention_sizes(args.heads, args.qkv.rows);
   GraphData data = backward_data_of(args, room);
   data.stats = const_cast<float*>(args.lse);
-  // What else shares the workspace must not show in the bits, and all of it but the description is free.
+  // Other users of the workspace must not affect the bits. All of it is free except the description.
   data.scratch = room.stats;
   data.scratch_bytes = sizes.stats + sizes.gradients + cudnn_scratch(args.heads, args.qkv.rows);
   return packed_backward_in_fixed_order(stream, device,
@@ -220,7 +221,7 @@ bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args)
   if (!suits(args, packing)) return false;
   GraphShape shape = shape_of(args, packing);
   shape.stats = args.lse != nullptr;
-  shape.most_tokens = 0;  // says nothing to forward
+  shape.most_tokens = 0;  // no effect on forward
   const Room room = room_of(args.workspace, args.heads, args.qkv.rows);
   if (!graph_exists(stream, device, shape, room.scratch_bytes)) return false;
   GraphData data = data_of(args, room);
@@ -262,8 +263,8 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
     }
     return enqueued;
   }
-  // For packed documents cuDNN finds d_q where it finds q, whatever offsets d_q is given. Its scratch has the
-  // rows of d_k and d_v times the queries a key head serves, which must not be those of d_qkv.
+  // For packed documents, cuDNN writes d_q with the offsets of q, whatever offsets are set for d_q. Its
+  // scratch holds rows of d_k and d_v for each query head, so their pitch must not be that of d_qkv.
   if (shape.packed && args.d_qkv.ld != args.qkv.ld) return false;
   shape.d_q_ld = args.d_qkv.ld;
   shape.d_kv_ld = shape.packed ? kv_width : args.d_qkv.ld;
@@ -289,7 +290,7 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
                                .length = shape.packed ? 0 : shape.length});
   }
   if (fixed_order) {
-    // What else shares the workspace must not show in the bits.
+    // Other users of the workspace must not affect the bits.
     const std::size_t scratch = std::min(room.scratch_bytes, cudnn_scratch(args.heads, args.qkv.rows));
     if (!backward_in_fixed_order(stream, device, shape, data, scratch)) return false;
   } else {

@@ -1,5 +1,5 @@
-// Attention by cuDNN: bf16, without soft cap, for micro-batches whose lengths the host knows. Everything
-// else, and machines without cuDNN, are left to our own kernels.
+// Attention by cuDNN: bf16, without soft cap, for micro-batches with document lengths on the host. Our own
+// kernels handle all other calls, and machines without cuDNN.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,10 +8,11 @@
 
 namespace octet::ops::cuda {
 
-/// Enqueues and returns true, or returns false when cuDNN does not take this call.
+/// Enqueues forward and returns true, or returns false if cuDNN does not support this call.
 bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args);
-/// fixed_order: equal inputs give equal bits, which takes longer, and more scratch the longer a document is.
-/// Otherwise the gradient of queries is summed in an order that varies from run to run.
+/// Enqueues backward and returns true, or returns false if cuDNN does not support this call. With
+/// fixed_order, equal inputs give equal bits. This is slower, and its scratch grows with the document length.
+/// Otherwise the summation order of the gradient of queries varies from run to run.
 bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args,
                               bool fixed_order);
 

@@ -1,7 +1,7 @@
-// In a fixed order cuDNN keeps sums of d_q for each stretch of keys, so that only a part of a micro-batch may
-// fit the scratch at once. Documents of different lengths are copied apart and filled with zeros up to one of
-// few lengths, so that they go through the graphs of documents of one length: tokens after a document's end
-// are hidden from those before, and as queries of zeros whose d_out is zero they add nothing to any gradient.
+// In a fixed order, cuDNN keeps sums of d_q for each range of keys, so the scratch may only fit a part of a
+// micro-batch. Documents of different lengths are copied to separate rows and padded with zeros to one of few
+// lengths. So they can use the graphs of documents of one length. Padding tokens are hidden from earlier
+// tokens. As queries they are zeros with a d_out of zero, so they add nothing to any gradient.
 #include "cuda/attention/fixed_order.h"
 
 #include <algorithm>
@@ -18,11 +18,11 @@ namespace octet::ops::cuda {
 
 namespace {
 
-/// `data` from a document and a key head, with the query heads that it serves, on.
+/// Returns `data` with pointers advanced to a document and a KV head with its query heads.
 GraphData moved(const GraphShape& shape, const GraphData& data, std::int64_t document, std::int64_t kv_head) {
   const std::int64_t head = shape.heads.q_heads / shape.heads.kv_heads * kv_head;
   const std::int64_t token = document * shape.length;
-  // Of an array of bf16 whose tokens are `ld` elements apart.
+  // Advances a bf16 array with `ld` elements between tokens.
   const auto from = [&](auto* array, std::int64_t ld, std::int64_t at_head) {
     using Void = decltype(array);
     const auto* first =
@@ -49,8 +49,8 @@ std::int64_t largest_divisor(std::int64_t of, std::size_t at_most) {
   return 1;
 }
 
-/// The part of a batch of documents of one length that a graph takes at once: some documents with all heads,
-/// or one document with some key heads and the query heads that they serve.
+/// A part of a batch of documents of one length that runs as one graph: some documents with all heads, or one
+/// document with some KV heads and their query heads.
 struct Portion {
   std::int64_t documents = 1, kv_heads = 1;
 };
@@ -63,7 +63,7 @@ GraphShape shape_of(const GraphShape& whole, const Portion& portion) {
   return shape;
 }
 
-/// None when not even one key head of one document fits.
+/// Returns nothing if not even one KV head of one document fits.
 std::optional<Portion> portion_of(cudaStream_t stream, int device, const GraphShape& whole,
                                   std::size_t scratch_bytes) {
   const Portion least;
@@ -81,22 +81,22 @@ std::optional<Portion> portion_of(cudaStream_t stream, int device, const GraphSh
 
 // --- documents of different lengths --------------------------------------------------------------------
 
-/// Documents go together as long as filling them up costs no more bytes than that for each of them.
+/// Documents are combined while the padding costs at most this many bytes per document.
 constexpr std::size_t kWorthACall = std::size_t{32} << 20;
 constexpr std::int64_t kMostTogether = 64;
 
-/// Documents are filled up to a power of two or three quarters of one, in multiples of the 128 keys that
-/// cuDNN takes at once.
+/// Returns the padded length of a document: a power of two or three quarters of one, in multiples of the 128
+/// keys that cuDNN processes at once.
 std::int64_t padded_length(std::int64_t length) {
   const auto power = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(length)));
   if (power <= 128) return 128;
   return power >= 512 && length <= power / 4 * 3 ? power / 4 * 3 : power;
 }
 
-/// Documents from `first` on, with all heads, or one of them, with some key heads at a time.
+/// Documents from `first` on with all heads, or one document with some KV heads at a time.
 struct PackedPortion {
   std::int64_t first = 0, documents = 1;
-  std::int64_t length = 0;  ///< of each with its zeros
+  std::int64_t length = 0;  ///< padded length of each document
   std::int64_t kv_heads = 1;
 };
 
@@ -109,7 +109,7 @@ GraphShape shape_of(const GraphShape& whole, const PackedPortion& portion) {
   return shape;
 }
 
-/// Where copies begin in the scratch, and where the last ends.
+/// Offsets of the copies in the scratch, and the end of the last copy.
 struct Copies {
   std::size_t qkv = 0, out = 0, d_out = 0, d_qkv = 0, stats = 0, end = 0;
 };
@@ -127,13 +127,13 @@ Copies copies_of(const GraphShape& shape) {
   return at;
 }
 
-/// Cuts documents of different lengths into portions that fit the scratch.
+/// Splits documents of different lengths into portions that fit the scratch.
 class Cutter {
  public:
   Cutter(cudaStream_t stream, int device, const PackedBackward& args)
       : stream_(stream), device_(device), args_(args) {}
 
-  /// None when some document does not fit with one key head.
+  /// Returns nothing if a document does not fit with one KV head.
   std::optional<std::vector<PackedPortion>> portions() {
     std::vector<PackedPortion> all;
     for (std::int64_t first = 0; first < args_.documents.count; first += all.back().documents) {
@@ -149,7 +149,7 @@ class Cutter {
     const std::int32_t* starts = args_.documents.host_cu_seqlens;
     return padded_length(starts[document + 1] - starts[document]);
   }
-  /// Copies and cuDNN's own; none when cuDNN refuses.
+  /// Returns the bytes of the copies and of cuDNN's scratch; nothing if cuDNN refuses.
   std::optional<std::size_t> bytes_of(const PackedPortion& portion) const {
     const GraphShape shape = shape_of(args_.whole, portion);
     const auto scratch = graph_scratch(stream_, device_, shape);
@@ -160,7 +160,7 @@ class Cutter {
     const auto bytes = bytes_of(portion);
     return bytes && *bytes <= args_.data.scratch_bytes;
   }
-  /// Bytes of one document of that length with all heads; none when that does not fit.
+  /// Returns the bytes of one document of this length with all heads; nothing if it does not fit.
   std::optional<std::size_t> bytes_alone(std::int64_t length) {
     if (const auto it = alone_.find(length); it != alone_.end()) return it->second;
     auto bytes = bytes_of({.length = length, .kv_heads = args_.whole.heads.kv_heads});
@@ -174,7 +174,8 @@ class Cutter {
     while (portion.documents > 1 && !fits(portion)) portion.documents /= 2;
     return portion;
   }
-  /// None when there are not so many, or they do not fit, or too much of it would be zeros.
+  /// Returns nothing if there are too few documents, if they do not fit, or if there would be too much
+  /// padding.
   std::optional<PackedPortion> twice_as_many(const PackedPortion& portion) {
     PackedPortion twice = portion;
     twice.documents *= 2;
@@ -206,7 +207,7 @@ class Cutter {
   std::map<std::int64_t, std::optional<std::size_t>> alone_;
 };
 
-/// Points a graph to the copies.
+/// Sets the graph pointers to the copies.
 GraphData data_of(const GraphShape& shape, const GraphData& whole) {
   const Copies at = copies_of(shape);
   auto* room = static_cast<std::uint8_t*>(whole.scratch);
@@ -235,7 +236,7 @@ PaddedColumns columns(const void* ours, std::int64_t ours_ld, const void* padded
           .cols = heads * shape.heads.head_dim};
 }
 
-/// Enqueues a portion's key heads from `kv_head` on.
+/// Enqueues the KV heads of a portion from `kv_head` on.
 void run_portion(cudaStream_t stream, int device, const PackedBackward& args, const PackedPortion& portion,
                  std::int64_t kv_head) {
   const GraphShape& whole = args.whole;

@@ -9,23 +9,23 @@
 
 namespace octet::ops::cuda {
 
-/// Enqueues the graph `whole` (backward, fixed_order, not packed) in portions that `scratch_bytes` hold, and
-/// returns true; or enqueues nothing and returns false, when even the smallest one wants more or cuDNN
-/// refuses it. The portions depend on the graph and on scratch_bytes alone.
+/// Enqueues the graph `whole` (backward, fixed_order, not packed) in portions that fit into `scratch_bytes`,
+/// and returns true. If even the smallest portion needs more scratch, or if cuDNN refuses it, enqueues
+/// nothing and returns false. The portions depend only on the graph and on scratch_bytes.
 bool backward_in_fixed_order(cudaStream_t stream, int device, const GraphShape& whole, const GraphData& data,
                              std::size_t scratch_bytes);
 
 /// Documents of different lengths, in the arrays of a micro-batch.
 struct PackedBackward {
-  /// As if all tokens were one document: batch 1, not packed.
+  /// The shape of all tokens as one document: batch 1, not packed.
   GraphShape whole;
-  /// stats are [q_heads, tokens]; the scratch holds copies of documents too.
+  /// stats are [q_heads, tokens]. The scratch also holds copies of documents.
   GraphData data;
   Documents documents;
 };
 
-/// As backward_in_fixed_order, for documents of different lengths. The portions depend on those lengths, the
-/// shape and scratch_bytes alone.
+/// Like backward_in_fixed_order, for documents of different lengths. The portions depend only on these
+/// lengths, the shape and scratch_bytes.
 bool packed_backward_in_fixed_order(cudaStream_t stream, int device, const PackedBackward& args);
 
 }  // namespace octet::ops::cuda

@@ -1,5 +1,5 @@
-// Forward attention by our own kernel: a block takes TILE queries of one head and walks over the keys they
-// see with a running maximum and sum (Dao et al. 2022, arXiv:2205.14135).
+// Forward attention by our own kernel. A block processes TILE queries of one head. It iterates over the keys
+// that they see with a running maximum and sum (Dao et al. 2022, arXiv:2205.14135).
 #include "cuda/attention/kernels.h"
 #include "cuda/attention/tiles.cuh"
 #include "octet/device/cuda.h"
@@ -46,7 +46,8 @@ __global__ void __launch_bounds__(kAttentionThreads) forward_kernel(const Forwar
   Sums<C> result;
   result.clear();
   load_rows<C>(queries, q, args.qkv_ld, begin, end, args.head_dim);
-  // Later rows start at the same key or a later one, so the first row's first key is the tile's.
+  // Later rows start at the same key or a later key, so the first key of the first row is the first key of
+  // the tile.
   const std::int64_t from = begin < end ? args.rule.first_key(begin, args.documents.start_of(begin)) : end;
   const std::int64_t last = begin + C::TILE < end ? begin + C::TILE : end;
   for (std::int64_t key = from / C::TILE * C::TILE; key < last; key += C::TILE) {
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kAttentionThreads) forward_kernel(const Forwar
     __syncthreads();
     result.add_product(weights, rows);
   }
-  // Tokens of no document have seen nothing: zeros.
+  // Tokens outside all documents see no key and get zeros.
   const auto factor = [&](int r) { return begin + ty + 16 * r < end ? 1.0f / sum[r] : 0.0f; };
   T* out = static_cast<T*>(args.out) + head * args.head_dim;
   result.write(out, args.out_ld, begin, args.tokens, args.head_dim, factor);

@@ -18,7 +18,7 @@
 #include <vector>
 
 namespace cudnn_frontend {
-void* cudnn_dlhandle = nullptr;  // through which the frontend finds cuDNN's functions
+void* cudnn_dlhandle = nullptr;  // the frontend loads cuDNN's functions from it
 }
 
 namespace octet::ops::cuda {
@@ -28,10 +28,10 @@ namespace {
 namespace fe = cudnn_frontend;
 using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-/// Loads cuDNN once; says so once when that fails.
+/// Loads cuDNN once. Logs a failure once.
 bool load_cudnn() {
   static const bool loaded = [] {
-    // The frontend takes whatever runtime it finds first otherwise.
+    // Otherwise the frontend loads the first runtime that it finds.
     setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", "libcudart.so.13", 0);
     for (const char* name : {"libcudnn.so.9", "libcudnn.so"}) {
       fe::cudnn_dlhandle = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
@@ -70,7 +70,7 @@ void require(fe::error_t status, const char* what) {
   throw Error(std::string(what) + ": " + status.get_message());
 }
 
-/// Describes tensors of one graph.
+/// Describes the tensors of one graph.
 class Builder {
  public:
   explicit Builder(const GraphShape& shape) : shape_(shape), graph_(std::make_shared<fe::graph::Graph>()) {
@@ -219,7 +219,7 @@ std::string shown(const GraphShape& s) {
 struct Entry {
   std::shared_ptr<fe::graph::Graph> graph;  ///< null: cuDNN does not build it
   std::size_t scratch_bytes = 0;
-  bool told = false;  ///< that there was too little scratch
+  bool told = false;  ///< a lack of scratch has been logged
 };
 
 /// cuDNN on one device.
@@ -288,7 +288,7 @@ class Graphs {
 };
 
 Graphs& graphs_of(int device) {
-  // Never destroyed: the driver may be gone when static objects are.
+  // Never destroyed: the driver may be gone when static objects are destroyed.
   static std::mutex& mutex = *new std::mutex;
   static auto& all = *new std::map<int, std::unique_ptr<Graphs>>;
   const std::lock_guard lock(mutex);

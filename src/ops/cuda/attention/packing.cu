@@ -46,7 +46,7 @@ struct ColumnArrays {
   PaddedColumns of[kMostPaddedColumns];
 };
 
-/// A block a row of the copies. PAD: to them, else from them.
+/// One block per row of the copies. PAD: copies to the padded arrays, otherwise from them.
 template <bool PAD>
 __global__ void __launch_bounds__(kPackingBlock)
     columns_kernel(const PaddedDocuments documents, const ColumnArrays arrays) {

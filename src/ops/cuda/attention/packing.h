@@ -1,5 +1,5 @@
-// What cuDNN wants to know about packed documents, written by the device from cu_seqlens, and copies that set
-// them apart.
+// Descriptions of packed documents for cuDNN, written by the device from cu_seqlens, and copies of documents
+// to separate padded rows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,24 +9,24 @@
 
 namespace octet::ops::cuda {
 
-/// Arrays that begin at the same tokens and differ in elements a token.
+/// Number of arrays with the same tokens, but different numbers of elements per token.
 inline constexpr int kOffsetArrays = 6;
 
-/// Lengths [padded] and, for each array, the offset [padded + 1] of each document's first element; documents
-/// from `count` on are empty.
+/// Lengths [padded] and, for each array, the offset [padded + 1] of the first element of each document.
+/// Documents from `count` on are empty.
 struct PackedDocuments {
   const std::int32_t* cu_seqlens = nullptr;
   std::int64_t count = 0;
   std::int64_t padded = 0;
-  std::int64_t step = 0;  ///< elements between two arrays of offsets, above padded
+  std::int64_t step = 0;  ///< elements between two arrays of offsets, greater than `padded`
   std::array<std::int64_t, kOffsetArrays> elements_a_token{};
   std::int32_t* lengths = nullptr;
   std::int64_t* offsets = nullptr;  ///< [kOffsetArrays, step]
 };
 void describe_documents(cudaStream_t stream, const PackedDocuments& args);
 
-/// One number a token and head, between ours [heads, tokens] and cuDNN's [used / length, heads, length]
-/// (length 0: [used, heads]); tokens from `used` on become zero in ours.
+/// One number per token and head, in our layout [heads, tokens] and cuDNN's layout [used / length, heads,
+/// length] (length 0: [used, heads]). In our layout, tokens from `used` on become zero.
 struct HeadNumbers {
   float* ours = nullptr;
   float* theirs = nullptr;
@@ -35,15 +35,15 @@ struct HeadNumbers {
 void numbers_to_ours(cudaStream_t stream, const HeadNumbers& args);
 void numbers_to_theirs(cudaStream_t stream, const HeadNumbers& args);
 
-/// Consecutive documents that lie apart by `length` rows each in copies: theirs is row
-/// document * length + token of the document.
+/// Consecutive documents that start `length` rows apart in copies. The padded row of a token is document *
+/// length + token, counted in the document.
 struct PaddedDocuments {
-  const std::int32_t* cu_seqlens = nullptr;  ///< device, [count + 1], from the first of them on
+  const std::int32_t* cu_seqlens = nullptr;  ///< device, [count + 1], from the first of these documents
   std::int64_t count = 0;
-  std::int64_t length = 0;  ///< of the longest or more
+  std::int64_t length = 0;  ///< at least the length of the longest document
 };
 
-/// Columns of an array of bf16 and their copy; all in multiples of eight elements.
+/// Columns of a bf16 array and their copy. All sizes are multiples of eight elements.
 struct PaddedColumns {
   void* ours = nullptr;    ///< rows are tokens of the micro-batch
   void* padded = nullptr;  ///< [count * length] rows
@@ -53,15 +53,15 @@ struct PaddedColumns {
 
 inline constexpr int kMostPaddedColumns = 5;
 
-/// Copies to `padded`, with zeros past each document's end.
+/// Copies to `padded`, with zeros after the end of each document.
 void pad_columns(cudaStream_t stream, const PaddedDocuments& documents,
                  const std::array<PaddedColumns, kMostPaddedColumns>& arrays);
-/// Copies to `ours` what belongs to documents. Arrays without columns are left out.
+/// Copies the tokens of documents to `ours`. Arrays without columns are skipped.
 void unpad_columns(cudaStream_t stream, const PaddedDocuments& documents,
                    const std::array<PaddedColumns, kMostPaddedColumns>& arrays);
 
-/// One number a token and head, from ours [heads, tokens] to padded [count, heads, length], with zeros past
-/// each document's end.
+/// One number per token and head, copied from [heads, tokens] to padded [count, heads, length], with zeros
+/// after the end of each document.
 struct PaddedNumbers {
   const float* ours = nullptr;
   float* padded = nullptr;

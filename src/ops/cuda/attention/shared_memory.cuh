@@ -1,5 +1,5 @@
-// What a GPU has for blocks: shared memory (227 KiB on Hopper, 163 on the A100, 99 on the smallest cards) and
-// multiprocessors.
+// Resources of a GPU for blocks: shared memory (227 KiB on Hopper, 163 on the A100, 99 on the smallest GPUs)
+// and multiprocessors.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace octet::ops::cuda {
 
-/// A number that the driver knows of the process's GPU.
+/// Returns a driver attribute of the GPU of the process.
 template <cudaDeviceAttr ATTRIBUTE>
 int attribute_of_gpu() {
   static const int value = [] {
@@ -20,7 +20,7 @@ int attribute_of_gpu() {
   return value;
 }
 
-/// Bytes that a block may ask for.
+/// Returns the maximum bytes of shared memory per block.
 inline int most_shared_bytes() {
   return attribute_of_gpu<cudaDevAttrMaxSharedMemoryPerBlockOptin>();
 }

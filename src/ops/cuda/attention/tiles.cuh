@@ -1,6 +1,6 @@
-// What the attention kernels share: square blocks of scores between TILE queries and TILE keys, computed by
-// 256 threads from rows in shared memory, in fp32. Heads are padded with zeros to DIM. Tiles of queries are
-// cut from the flat micro-batch, whatever the documents: each row knows where its document starts.
+// Shared code of the attention kernels: square blocks of scores between TILE queries and TILE keys. 256
+// threads compute them in fp32 from rows in shared memory. Heads are padded with zeros to DIM. Tiles of
+// queries are cut from the flat micro-batch and may span documents. Each row has the start of its document.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,17 +13,17 @@
 namespace octet::ops::cuda {
 
 inline constexpr int kAttentionThreads = 256;
-/// Below every score, finite so that differences of two are.
+/// Below every score, and finite, so that the difference of two such values is finite.
 inline constexpr float kLowest = -3.0e38f;
 
-/// The inner cut of a kernel: TILE rows by TILE rows, DIM columns.
+/// Tile sizes of a kernel: TILE rows by TILE rows, DIM columns.
 template <int TILE_, int DIM_>
 struct Cut {
   static constexpr int TILE = TILE_;
   static constexpr int DIM = DIM_;
   static constexpr int PER = TILE / 16;   ///< rows and columns of scores of one thread
   static constexpr int QUADS = DIM / 64;  ///< groups of four output columns of one thread
-  static constexpr int ROW = DIM + 4;     ///< floats between rows: no two of eight lanes share a bank
+  static constexpr int ROW = DIM + 4;     ///< row pitch in floats: no bank conflicts among eight lanes
   static constexpr int SCORE_ROW = TILE + 4;
   static constexpr int ROWS_BYTES = TILE * ROW * 4;
   static constexpr int SCORES_BYTES = TILE * SCORE_ROW * 4;
@@ -42,13 +42,13 @@ __device__ inline void write_value(__nv_bfloat16& to, float x) {
   to = __float2bfloat16_rn(x);
 }
 
-/// Where the documents of a micro-batch lie.
+/// The document boundaries of a micro-batch.
 struct DocumentMap {
   const std::int32_t* cu_seqlens;
   std::int64_t count;
-  /// End of the last document; tokens from there on see nothing and nobody sees them.
+  /// Returns the end of the last document. Later tokens see no token and are seen by no token.
   __device__ std::int64_t end() const { return count == 0 ? 0 : cu_seqlens[count]; }
-  /// The document of a token below end(): the last one that starts at or before it.
+  /// Returns the document of a token below end(): the last document that starts at or before it.
   __device__ std::int64_t of(std::int64_t token) const {
     std::int64_t low = 0, high = count;  // cu_seqlens[low] <= token < cu_seqlens[high]
     while (high - low > 1) {
@@ -65,12 +65,12 @@ struct DocumentMap {
   __device__ std::int64_t end_of(std::int64_t token) const { return cu_seqlens[of(token) + 1]; }
 };
 
-/// The scores' arithmetic.
+/// Parameters and arithmetic of scores.
 struct ScoreRule {
   float scale;
   float soft_cap;
   std::int64_t window;
-  /// Score of a product, and how fast it changes with scale * product.
+  /// Returns the score of a product, and its derivative with respect to scale * product in `slope`.
   __device__ float score(float product, float& slope) const {
     const float x = scale * product;
     slope = 1.0f;
@@ -79,14 +79,14 @@ struct ScoreRule {
     slope = 1.0f - t * t;
     return soft_cap * t;
   }
-  /// The first key that a token of a document starting at `start` sees.
+  /// Returns the first key that a token sees, if its document starts at `start`.
   __device__ std::int64_t first_key(std::int64_t token, std::int64_t start) const {
     return window > 0 && token - window + 1 > start ? token - window + 1 : start;
   }
 };
 
-/// Reads rows [begin, begin + TILE) of a [.., ld] array into shared memory; rows from `end` on and columns
-/// from head_dim on become zeros.
+/// Reads rows [begin, begin + TILE) of a [.., ld] array into shared memory. Rows from `end` on, and columns
+/// from head_dim on, become zeros.
 template <typename C, typename T>
 __device__ void load_rows(float* to, const T* from, std::int64_t ld, std::int64_t begin, std::int64_t end,
                           int head_dim) {
@@ -127,7 +127,7 @@ __device__ void multiply_rows(const float* a, const float* b, float (&s)[C::PER]
   }
 }
 
-/// What one thread keeps of a [TILE, DIM] result: rows ty + 16 r, columns 64 q + 4 tx + e.
+/// The part of a [TILE, DIM] result in one thread: rows ty + 16 r, columns 64 q + 4 tx + e.
 template <typename C>
 struct Sums {
   float at[C::PER][C::QUADS][4];
@@ -141,7 +141,7 @@ struct Sums {
       }
     }
   }
-  /// += w · v, with w [TILE, TILE] of scores and v [TILE, DIM] of rows, in shared memory.
+  /// Adds w · v, with scores w [TILE, TILE] and rows v [TILE, DIM] in shared memory.
   __device__ void add_product(const float* w, const float* v) {
     const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
     for (int j = 0; j < C::TILE; j += 4) {
@@ -167,7 +167,7 @@ struct Sums {
       }
     }
   }
-  /// Writes rows [begin, ..) below `end` of a [.., ld] array, times factor(r).
+  /// Writes rows [begin, ..) below `end` to a [.., ld] array, multiplied by factor(r).
   template <typename T, typename Factor>
   __device__ void write(T* to, std::int64_t ld, std::int64_t begin, std::int64_t end, int head_dim,
                         Factor factor) const {

@@ -32,7 +32,7 @@ struct FewTokens {
   int tokens, outputs;
 };
 
-/// Tile sizes. Measured on an H200, whose memory is busiest with many bytes of few rows in flight. RUNS:
+/// Tile sizes. Measured on an H200: its memory is busiest with many bytes of few rows in flight. RUNS:
 /// number of runs of both of its rows that a thread prefetches. BLOCKS: blocks per multiprocessor.
 template <int TOKEN_TILES_, int WARPS_, int RUNS_, int BLOCKS_>
 struct Cut {
@@ -62,7 +62,7 @@ __device__ void write_outputs(const FewTokens& args, const Sums<C>& sums) {
     if (args.bias != nullptr) x += args.bias[output];
     const std::int64_t at = token * args.d_ld + output;
     T result = from_float<T>(x);
-    // The product is rounded first, as on a CPU and in the library, so the bits equal those of a separate
+    // The product is rounded first, as on a CPU and in the library, which gives the bits of a separate
     // addition.
     if (args.addend != nullptr) {
       result = from_float<T>(to_float(result) + to_float(static_cast<const T*>(args.addend)[at]));

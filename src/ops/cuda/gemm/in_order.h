@@ -1,5 +1,5 @@
-// Forward GEMMs with a fixed summation order. Uses the fastest method that gives the same bits as the one
-// library algorithm for all numbers of rows.
+// Forward GEMMs with a fixed summation order. Uses the fastest method that gives the same bits as
+// the common library algorithm for all numbers of rows.
 #pragma once
 
 #include "cuda/gemm/library.h"

@@ -199,7 +199,7 @@ class Library {
               (book_->path().empty() ? std::string(" (not kept: OCTETRUN_CACHE is off, or there is no HOME)")
                                      : " (kept for the next run in " + book_->path() + ")"));
   }
-  /// Multiplies with the one algorithm for all m. Its kernel steps through k from first to last, for each
+  /// Multiplies with the common algorithm for all m. Its kernel steps through k from first to last, for each
   /// position of a row in a tile and for each set of other rows. So equal rows have equal bits.
   bool multiply_in_order(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
     require(call.run(handle_, in_order(p), stream), "multiplying rows in one order", p);

@@ -27,10 +27,9 @@ struct LibraryProduct {
   bool a_inner = true, b_inner = true;
   DType a_type = DType::f32, b_type = DType::f32, d_type = DType::f32;
   bool accumulate = false;
-  float factor = 1.0f;  ///< multiplies the product; not with `factors`
-  const void* addend =
-      nullptr;  ///< added to the product: in the layout of D, does not overlap D; not with `accumulate`
-  bool sums_tokens = false;  ///< k counts tokens (weight gradients), otherwise m does
+  float factor = 1.0f;           ///< multiplies the product; not with `factors`
+  const void* addend = nullptr;  ///< added to the product: layout of D, no overlap; not with `accumulate`
+  bool sums_tokens = false;      ///< k counts tokens (weight gradients), otherwise m does
   /// FP8: partial sums keep fewer bits (about 14 on Hopper's tensor cores).
   bool fast_accumulation = false;
   const float* a_scale = nullptr;  ///< FP8: device scalar with 16-byte alignment, or block scales

@@ -74,7 +74,7 @@ class Outputs {
         float sum = sums[i / 2 * 4 + half * 2 + i % 2];
         if constexpr (C::FP8) sum *= scales_[half] * token_scales_[i];
         sum += bias_[half];
-        // The product is rounded first, as on a CPU, so the bits equal those of a separate addition.
+        // The product is rounded first, as on a CPU, which gives the bits of a separate addition.
         if (!args_.adds_at_once) sum = to_float(from_float<T>(sum));
         if (args_.addend != nullptr) sum += to_float(addend_[half][i]);
         to[token * args_.d_ld] = from_float<T>(sum);
