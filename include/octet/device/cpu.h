@@ -1,4 +1,4 @@
-// The CPU side of streams, for those who put work on them: ops and comm.
+// The CPU side of streams, for code that enqueues work on them: ops and comm.
 #pragma once
 
 #include <functional>
@@ -12,76 +12,79 @@ namespace octet::cpu {
 /// Enqueues `work` on a CPU stream. On an in_line stream it runs before the call returns.
 void enqueue(Stream& stream, std::function<void()> work);
 
-/// Enqueues a state machine: `poll` is called again and again until it returns true; it must not block.
-/// For `served` streams.
+/// Enqueues a state machine: `poll` is called repeatedly until it returns true. It must not block. For
+/// `served` streams.
 void enqueue_resumable(Stream& stream, std::function<bool()> poll);
 
-/// Lets the front of a `served` stream make progress: polls its first piece of work (and the next ones as
-/// they complete). Returns true when something was completed. One thread calls it at a time.
+/// Polls the first piece of work of a `served` stream, and the next pieces as they complete. Returns true if
+/// a piece completed. At most one thread may call it at a time.
 bool serve(Stream& stream);
 
-/// What a thread does that begins to wait for a `served` stream. It may serve the stream until `done` says
-/// that what it waits for is there; where it returns before, the thread sleeps.
+/// Called by a thread that begins to wait for a `served` stream. It may serve the stream until `done` returns
+/// true. If it returns earlier, the thread sleeps.
 using OnWait = std::function<void(const std::function<bool()>& done)>;
-/// `call` runs on every thread that begins to wait until a `served` stream gets to an event that it recorded,
-/// or to its end. Replaces the one before; empty: none. Returns when no call of the one before is under way.
+/// Sets `call`, which runs on every thread that begins to wait for the end of a `served` stream or for an
+/// event recorded on it. Replaces the previous callback; empty: none. Returns when no call of the previous
+/// callback is running.
 void on_wait(Stream& stream, OnWait call);
-/// Threads that wait so.
+/// Returns the number of threads that wait for the stream.
 int waiting_for(Stream& stream);
 
-/// Threads of one op of the calling thread: as set last, by a device made with a number, too; or what
-/// OMP_NUM_THREADS says; or all cores.
+/// Returns the threads per op of the calling thread: the number that was set last, also by make_cpu_device().
+/// Otherwise the number of OMP_NUM_THREADS, or all cores.
 int op_threads();
-/// Sets the number of threads of ops enqueued from, and run on, the calling thread.
+/// Sets the number of threads of ops that are enqueued from, or run on, the calling thread.
 void set_op_threads(int threads);
 
-/// Pieces of an op that threads may take side by side, in any order.
+/// Pieces of an op that threads may process concurrently, in any order.
 struct Pieces {
   int count = 0;
-  /// Does one piece, on thread `who` of op_threads(), 0 is the caller. Must not throw.
+  /// Processes one piece on thread `who` of op_threads(); 0 is the caller. Must not throw.
   void (*call)(const void* body, int piece, int who) = nullptr;
   const void* body = nullptr;
 };
-/// Does all pieces on the calling thread and its op_threads() - 1 helpers, which live as long as that thread.
-/// Returns when all are done; a helper that another process keeps from its core is not waited for, unless it
-/// is amid a piece.
+/// Processes all pieces on the calling thread and its op_threads() - 1 helpers, which live as long as that
+/// thread. Returns when all pieces are done. It waits for a helper without a core only if that helper has
+/// begun a piece.
 void share(const Pieces& pieces);
-/// The same for body(piece, who).
+/// Like share(pieces), but calls body(piece, who).
 template <typename Body>
 void share(int count, const Body& body) {
   share({.count = count,
          .call = [](const void* of, int piece, int who) { (*static_cast<const Body*>(of))(piece, who); },
          .body = &body});
 }
-/// Whether the op that this thread runs shares its work so, as its stream says (Stream::claims), in place of
-/// OpenMP's threads, which all wait for each other at the end of each op: decoding, whose ops are short, is
-/// many times slower by these beside other busy processes. Training stays with OpenMP, since its library's
-/// threads would stand beside the helpers.
+/// Returns whether the current op of this thread shares its work by share(), as set by Stream::claims,
+/// instead of by OpenMP. OpenMP's threads all wait for each other at the end of each op. Decoding has short
+/// ops: with OpenMP it is many times slower if other processes are busy. Training uses OpenMP, because its
+/// libraries start OpenMP threads, which would compete with the helpers.
 bool claims();
 void set_claims(bool on);
 
-/// Cores of the calling thread's affinity, no more than the control group's CPU quota. At least 1.
+/// Returns the number of cores in the calling thread's affinity, limited by the control group's CPU quota. At
+/// least 1.
 int allowed_cores();
 
-/// Where on its node a rank would best compute: near its GPU.
+/// The best place for a rank on its node: near its GPU.
 struct CoresNear {
   int numa_node = -1;  ///< -1: anywhere
-  int ranks = 1;       ///< of this node that would best compute there, itself included
+  int ranks = 1;       ///< ranks of this node with the same best place, this rank included
 };
 
-/// Threads of this process: what OMP_NUM_THREADS says, or a share of the cores that it may use, divided among
-/// `local_ranks` ranks of this node; this one is number `local_rank`. At least 1. An affinity that a launcher
-/// set without being asked is reset first (Open MPI binds ranks to single cores when there are at most two).
-/// Where `near` names a NUMA node, the calling thread and those that it starts from now on stay on its cores,
-/// and its ranks divide these, unless that leaves them much less (share_near()).
+/// Returns the number of threads of this process, at least 1: OMP_NUM_THREADS, or a share of the usable
+/// cores, divided among the `local_ranks` ranks of this node. `local_rank` is the number of this rank. First
+/// resets an affinity that a launcher set unasked: Open MPI binds ranks to single cores if there are at most
+/// two ranks. If `near` names a NUMA node, the calling thread and its later threads stay on the cores of that
+/// node. The ranks near that node divide these cores, unless the share becomes too small (share_near()).
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near = {});
 
-/// A rank's share of `there` cores that are best for `ranks_there` ranks, when `share` is what it has of the
-/// whole machine: no more than that, and 0, which is to say that it stays where it is, when that would leave
-/// it less than half.
+/// Returns a rank's share of `there` cores that are best for `ranks_there` ranks, at most `share`, its share
+/// of the whole machine. Returns 0 if the result would be less than half of `share`: the rank then stays
+/// where it is.
 int share_near(int share, int there, int ranks_there);
 
-/// The numbers in a list as the kernel writes them ("0-3,8,10-11"), in order. Empty for what is no such list.
+/// Returns the numbers of a list in the kernel's format ("0-3,8,10-11"), in order. Empty if the format is
+/// wrong.
 std::vector<int> parse_cpu_list(std::string_view text);
 
 }  // namespace octet::cpu

@@ -1,6 +1,6 @@
-// The device room: memory, streams and events, with a CPU, a CUDA and a dry side. Nothing above `device`,
-// `ops` and `comm` knows which one it runs on. The one idea: everything is enqueued on streams and ordered
-// by events; the host waits once a step.
+// Devices: memory, streams and events, with a CPU, a CUDA and a dry implementation. Code above `device`,
+// `ops` and `comm` does not depend on the implementation. All work is enqueued on streams and ordered by
+// events. The host waits once a step.
 #pragma once
 
 #include <array>
@@ -19,18 +19,18 @@ class Device;
 class Profile;
 class Stream;
 
-/// cpu and cuda compute; dry allocates nothing and runs nothing: building a trainer on it is the memory plan
-/// of the kind that it stands for.
+/// Devices of kind cpu and cuda compute. A dry device allocates nothing and runs nothing: a trainer that is
+/// built on it yields the memory plan for the simulated device kind.
 enum class DeviceKind { cpu, cuda, dry };
 
-/// A point in a stream that other streams and the host can wait for. Re-recordable: a wait means the
-/// latest record that was enqueued before it. An event that was never recorded is complete.
+/// A point in a stream that other streams and the host can wait for. It can be recorded again: a wait refers
+/// to the latest record that was enqueued before the wait. An event that was never recorded is complete.
 class Event {
  public:
   virtual ~Event() = default;
 };
 
-/// An ordered queue of work. Calls enqueue and return; work of one stream runs in order. Thread-compatible:
+/// An ordered queue of work. Calls enqueue and return. Work of one stream runs in order. Thread-compatible:
 /// one host thread enqueues on a given stream.
 class Stream {
  public:
@@ -41,23 +41,23 @@ class Stream {
   virtual void record(Event& event) = 0;
   /// Work enqueued after this call starts when the event's latest record is complete.
   virtual void wait(Event& event) = 0;
-  /// Blocks the host until all work enqueued so far is complete; rethrows what that work threw.
+  /// Blocks the host until all work enqueued so far is complete. Rethrows exceptions of that work.
   virtual void synchronize() = 0;
 
-  // What waiting.h asks for.
+  // Implementations of the functions of waiting.h.
   virtual void measure_waits() {}
   virtual double seconds_waited() { return 0; }
 
-  /// Takes the time of what is enqueued, or null (profile.h).
+  /// The profile that times enqueued work, or null (profile.h).
   Profile* profile() const { return profile_; }
   void set_profile(Profile* profile) { profile_ = profile; }
 
-  /// Whether kernels enqueued here give the same bits in every run and on every rank, also where a processor
-  /// has faster ones that do not (ops/reproducible.h). As a stream is made: false.
+  /// Whether kernels enqueued here give the same bits in every run and on every rank, even if the processor
+  /// has faster kernels that do not (ops/reproducible.h). Default: false.
   bool reproducible() const { return reproducible_; }
   void set_reproducible(bool on) { reproducible_ = on; }
 
-  /// CPU only: threads of ops enqueued here claim pieces of them (cpu::share()). As a stream is made: false.
+  /// CPU only: whether threads of ops enqueued here claim pieces of the ops (cpu::share()). Default: false.
   bool claims() const { return claims_; }
   void set_claims(bool on) { claims_ = on; }
 
@@ -67,17 +67,18 @@ class Stream {
   bool claims_ = false;
 };
 
-/// What a stream is for: computing, or work that another engine serves (communication).
+/// Purpose of a stream: computing, or work that another engine does (communication).
 struct StreamOptions {
   std::string name;
-  /// CPU only. `in_line`: enqueued work runs in the caller. `worker`: on a thread of the stream's own, so
-  /// that early reuse and late reads show. `served`: by whoever calls serve() (the communication thread).
+  /// CPU only. `in_line`: enqueued work runs in the caller. `worker`: enqueued work runs on a separate
+  /// thread, so that tests detect memory that is reused too early or read too late. `served`: enqueued work
+  /// runs in the thread that calls serve(), usually the communication thread.
   enum class Mode { in_line, worker, served } mode = Mode::in_line;
-  /// CUDA only. Its work takes what the device's other streams leave idle.
+  /// CUDA only. Its work uses the resources that the device's other streams leave idle.
   bool background = false;
 };
 
-/// Memory of a device as it is found: bytes in all and free now.
+/// Memory of a device in bytes: total, and free at the time of the call.
 struct MemoryInfo {
   std::size_t total = 0;
   std::size_t free = 0;
@@ -87,75 +88,78 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// cpu or cuda: whose layouts and sizes of scratch reservations have.
+  /// cpu or cuda: the kind that determines layouts and scratch sizes of reservations.
   virtual DeviceKind stands_for() const { return kind(); }
   /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (139.8 GiB)".
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
-  /// An event that keeps the time at which its latest record was reached.
+  /// Returns an event that stores the time at which its latest record was reached.
   virtual std::unique_ptr<Event> make_timed_event() = 0;
-  /// Seconds from the latest record of one timed event to that of another; both are complete.
+  /// Returns the seconds between the latest records of two timed events. Both must be complete.
   virtual double seconds_between(const Event& from, const Event& to) = 0;
-  /// True when the latest record of an event was reached, or when there was none. Does not wait.
+  /// Returns true if the latest record of the event was reached or if there is no record. Does not wait.
   virtual bool complete(const Event& event) = 0;
   virtual MemoryInfo memory() const = 0;
-  /// True when the host may read and write this device's memory in place (HostMirror asks).
+  /// Returns true if the host may read and write this device's memory in place (see HostMirror).
   virtual bool host_reaches_memory() const = 0;
-  /// The same of what lies at one address: pinned memory, too.
+  /// Returns true if the host may read and write the memory at one address in place. Also true for pinned
+  /// memory.
   virtual bool host_reaches(const void*) const { return host_reaches_memory(); }
 
-  /// Zeroed memory on a 256-byte boundary (a distinct non-null address on the dry device, not to be read).
-  /// Arena alone calls these. Throws Error when there is not enough.
+  /// Returns zeroed memory, aligned to 256 bytes. A dry device returns a distinct non-null address that must
+  /// not be read. Only Arena calls these functions. Throws Error if there is not enough memory.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Host memory that transfers can read asynchronously (pinned on CUDA, where kernels read and write it at
-  /// the same address), zeroed. For an Arena, and for what carries messages.
+  /// Returns zeroed host memory that transfers can read asynchronously. On CUDA the memory is pinned, and
+  /// kernels access it at the same address. For Arena and for message buffers.
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Enqueued copies; the host side must stay untouched until the stream has passed them. Where pinned memory
-  /// stands for the device's, what is called the device's may lie there.
+  /// Enqueued copies. Host memory must stay unchanged until the stream has completed them. If pinned memory
+  /// replaces device memory, the device-side address may be in pinned memory.
   virtual void copy_to_device(Stream& stream, void* device_to, const void* host_from, std::size_t bytes) = 0;
   virtual void copy_to_host(Stream& stream, void* host_to, const void* device_from, std::size_t bytes) = 0;
   virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
-  /// Enqueued fill with zero bytes.
+  /// Enqueues a fill with zero bytes.
   virtual void zero(Stream& stream, void* address, std::size_t bytes) = 0;
 };
 
-/// How the CPU device computes.
+/// Options of the CPU device.
 struct CpuOptions {
-  int threads = 0;              ///< of one op of the calling thread, from now on; 0: as many as it has
+  int threads = 0;              ///< of each later op of the calling thread; 0: keep the thread's number
   bool compute_worker = false;  ///< in_line streams become worker streams (for tests)
-  /// cuda: reservations are laid out as on a GPU, transposed FP8 copies included, and read so (for tests).
+  /// cuda: reservations have the layout of a GPU and are read in it, transposed FP8 copies included (for
+  /// tests).
   DeviceKind stands_for = DeviceKind::cpu;
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
-/// What a dry device stands for.
+/// Options of a dry device.
 struct DryOptions {
   DeviceKind stands_for = DeviceKind::cpu;
   std::string name;        ///< for descriptions: "NVIDIA H200"; may be empty
-  std::size_t memory = 0;  ///< bytes that can be reserved; 0: without end
+  std::size_t memory = 0;  ///< bytes that can be reserved; 0: no limit
 };
-/// A device on which everything can be built and enqueued, and nothing happens. Reserving more than its
-/// memory throws as it does on the device it stands for.
+/// Makes a device on which everything can be built and enqueued, but nothing runs. Reserving more than its
+/// memory throws the Error of the simulated device.
 std::unique_ptr<Device> make_dry_device(const DryOptions& options = {});
 
-/// True when GPU `ordinal` of this machine can train: the program has its CUDA side, and there are a driver
-/// and a GPU recent enough (compute capability 8.0). Otherwise `why_not` (if wanted) gets a sentence
-/// without a full stop. Costs nothing where there is no driver, and never throws.
+/// Returns true if GPU `ordinal` of this machine can train: the program is built with CUDA, a driver is
+/// installed, and the GPU has compute capability 8.0 or more. Otherwise writes the reason to `why_not`, if
+/// not null, without a full stop. Cheap without a driver. Never throws.
 bool cuda_available(int ordinal, std::string* why_not = nullptr);
-/// GPUs that the driver shows to this process; 0 without one.
+/// Returns the number of GPUs that the driver shows to this process. 0 without a driver.
 int cuda_device_count();
-/// Whether there is a driver for GPUs, of whatever version, so that to compute without one needs a reason.
-/// False in a program without its CUDA side.
+/// Returns whether a GPU driver of any version is installed: then computing without a GPU needs a reason.
+/// False if the program is built without CUDA.
 bool has_cuda_driver();
-/// The GPU with this number. Throws Error, with the sentence of cuda_available, when it cannot be had.
+/// Opens the GPU with this number. Throws Error with the reason of cuda_available if the GPU cannot be
+/// opened.
 std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
 
-/// Which memory: the device's; the host's that transfers read and write while the host goes on; the host's.
-/// Where the device is a CPU all three are the host's.
+/// Kind of memory. `device`: memory of the device. `pinned`: host memory that transfers read and write while
+/// the host continues. `host`: other host memory. If the device is a CPU, all three are host memory.
 enum class MemoryKind { device, pinned, host };
 
 /// One named reservation.
@@ -163,32 +167,33 @@ struct Reservation {
   std::string name;
   std::size_t bytes = 0;
   MemoryKind kind = MemoryKind::device;
-  /// Only planned: taken between steps, at most this, and given back.
+  /// Only planned: reserved between steps, at most this size, and then released.
   bool passing = false;
 };
 
-/// Memory of a device and of the host for it, reserved by name before the first step and never inside one.
-/// Not thread-safe.
+/// Memory of a device, and of the host for that device. It is reserved by name before the first step and
+/// never inside a step. Not thread-safe.
 class Arena {
  public:
   explicit Arena(Device& device) : device_(device) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
-  /// Reserves `bytes` (rounded up to 256) of zeroed memory under `name` ("optimizer/exp_avg", …; names may
-  /// repeat and add up in reports). Zero bytes give nullptr. Throws Error when sealed or out of memory,
-  /// naming what was asked for and what is held.
+  /// Reserves `bytes` (rounded up to 256) of zeroed memory under `name` ("optimizer/exp_avg", …). Names may
+  /// repeat; reports add their sizes. Returns nullptr for zero bytes. Throws Error if sealed or out of
+  /// memory, with the requested size and the sizes held.
   void* reserve(const std::string& name, std::size_t bytes, MemoryKind kind = MemoryKind::device);
   template <typename T>
   T* reserve_as(const std::string& name, std::size_t count, MemoryKind kind = MemoryKind::device) {
     return static_cast<T*>(reserve(name, count * sizeof(T), kind));
   }
-  /// For the plan: somebody will take that much memory under `name` between steps, and give it back.
+  /// Records for the plan that `bytes` of memory will be reserved under `name` between steps and then
+  /// released.
   void expect_passing(const std::string& name, std::size_t bytes, MemoryKind kind);
-  /// From here on reserve() throws: a run never allocates inside a step.
+  /// Makes every later reserve() throw: a run never allocates inside a step.
   void seal() { sealed_ = true; }
   bool sealed() const { return sealed_; }
-  /// Reserved of one kind; what passes is left out.
+  /// Returns the reserved bytes of one kind, without passing reservations.
   std::size_t bytes(MemoryKind kind = MemoryKind::device) const {
     return bytes_[static_cast<std::size_t>(kind)];
   }

@@ -1,52 +1,53 @@
-// What a driver answers about a GPU, and what that means in plain words: apart from the calls, so that every
-// build can test the words.
+// A driver's answers about a GPU, and the messages for them. Separate from the driver calls, so that every
+// build can test the messages.
 #pragma once
 
 #include <string>
 
 namespace octet {
 
-/// Versions as CUDA counts them: 13000 is 13.0.
+/// Answers of the driver. CUDA versions have CUDA's format: 13000 is 13.0.
 struct GpuAnswers {
-  int driver = 0;      ///< that the driver knows; 0: no driver
-  std::string others;  ///< without one: what is said of other makers' GPUs (amd_gpus_text()); empty: nothing
-  int program = 0;     ///< that the program was built with
+  int driver = 0;      ///< newest CUDA version that the driver supports; 0: no driver
+  std::string others;  ///< without a driver: text about other makers' GPUs (amd_gpus_text()); or empty
+  int program = 0;     ///< CUDA version that the program was built with
   int count = 0;       ///< GPUs that the driver shows
   std::string count_error;
-  int ordinal = 0;  ///< the GPU that is asked for
+  int ordinal = 0;  ///< the requested GPU
   std::string name;
   int capability = 0;  ///< 10 * major + minor
   std::string properties_error;
-  /// What the program's code was compiled for: words like 90a-real (machine code) and 80-virtual (PTX, which
-  /// drivers compile), between blanks.
+  /// Targets that the program's code was compiled for, separated by blanks: 90a-real (machine code),
+  /// 80-virtual (PTX, which drivers compile).
   std::string built_for;
 };
 
-/// GEMMs in bf16 and copies beside computing begin with Ampere.
+/// bf16 GEMMs, and copies concurrent with computation, need at least Ampere.
 inline constexpr int kLeastCapability = 80;
-/// GEMMs in FP8 begin with Ada.
+/// FP8 GEMMs need at least Ada.
 inline constexpr int kLeastFp8Capability = 89;
 
-/// The compute capability for which the code was compiled that a GPU runs, 10 * major + minor; 0 where there
-/// is none for it. Machine code runs on GPUs of its major version and of its minor one or a later; with a
-/// letter behind the number on that one alone. PTX runs on all later ones.
+/// Returns the compute capability of the compiled code that a GPU runs, 10 * major + minor; 0 if there is
+/// none. Machine code runs on GPUs of its major version with its minor version or a later one. With a letter
+/// after the number, it runs on exactly this version. PTX runs on all later GPUs, and with a letter on
+/// exactly its version.
 int code_for(const std::string& built_for, int capability);
 
-/// Why this GPU does not multiply FP8; empty when it does. Without a full stop. `gpu` as the driver calls it.
+/// Returns why this GPU cannot multiply FP8, without a full stop; empty if it can. `gpu`: the driver's name.
 std::string why_no_fp8(const std::string& gpu, int capability);
 
-/// Why the driver cannot be used; empty when it can.
+/// Returns why the driver cannot be used; empty if it can.
 std::string why_no_driver(const GpuAnswers& answers);
-/// Why the GPU cannot be used, beginning with the driver; empty when it can. Without a full stop.
+/// Returns why the GPU cannot be used, driver problems first, without a full stop; empty if it can.
 std::string why_not(const GpuAnswers& answers);
 
-/// Why a GPU that could be used was not opened.
+/// Why a usable GPU was not opened.
 enum class GpuRefusal { full, taken, other };
-/// The sentence, and what to do about it.
+/// The message and its fix.
 struct GpuRefusalText {
   std::string what, fix;
 };
-/// `gpu`: "GPU 0 (NVIDIA H200)"; `reason`: the driver's own words.
+/// `gpu`: "GPU 0 (NVIDIA H200)"; `reason`: the driver's message.
 GpuRefusalText text_of(GpuRefusal refusal, const std::string& gpu, const std::string& reason);
 
 }  // namespace octet

@@ -1,6 +1,6 @@
-// Which GPU each rank computes on: decided from what all ranks say of themselves, by every rank alike and
-// before any of them opens one, since either all compute on GPUs or none does. Apart from MPI and CUDA, so
-// that every build can test it.
+// Chooses the GPU of each rank. Every rank computes the same choice from the data of all ranks before any
+// rank opens a GPU: either all ranks compute on GPUs or none does. Independent of MPI and CUDA, so that every
+// build can test it.
 #pragma once
 
 #include <optional>
@@ -12,52 +12,54 @@
 
 namespace octet {
 
-/// On what a run is told to compute.
+/// The requested device of a run.
 enum class DeviceWish {
-  automatic,  ///< on GPUs where every rank has one, else on CPUs
+  automatic,  ///< GPUs if every rank has a GPU, else CPUs
   cpu,
   cuda
 };
-/// The word of a configuration: auto, cpu or cuda.
+/// Returns the configuration's word for it: auto, cpu or cuda.
 const char* name_of(DeviceWish wish);
 
-/// What one rank says of itself.
+/// Data that one rank contributes.
 struct RankGpus {
-  int node = 0;  ///< nodes are numbered; ranks of one node see the same hardware, or parts of it
+  int node = 0;  ///< node number; ranks of one node see the same hardware or parts of it
   std::string host;
-  DeviceWish device = DeviceWish::automatic;  ///< what the configuration asks for
+  DeviceWish device = DeviceWish::automatic;  ///< requested by the configuration
   bool shares = false;                        ///< several ranks may compute on one GPU
-  bool driver = false;                        ///< there is one, whatever it shows
-  std::vector<GpuInfo> gpus;                  ///< those that the rank could train on, in its own order
-  std::string why_not;                        ///< there are none; without a full stop
+  bool driver = false;                        ///< a driver is installed, even if it shows no GPU
+  std::vector<GpuInfo> gpus;                  ///< GPUs that the rank could train on, in the rank's order
+  std::string why_not;                        ///< why `gpus` is empty; without a full stop
 };
 
-/// What the ranks do.
+/// The choice for all ranks.
 struct GpuChoice {
-  std::vector<int> ordinals;  ///< by rank, each the rank's own number of its GPU; empty: all compute on CPUs
-  std::string why_cpu;        ///< for one warning; empty: nobody expects a GPU
+  std::vector<int> ordinals;        ///< by rank, the rank's number for its GPU; empty: all compute on CPUs
+  std::string why_cpu;              ///< for one warning; empty: no GPU is expected
   std::vector<std::string> doubts;  ///< for one warning each
   std::optional<Problem> problem;   ///< the job cannot start
-  int concerned = 0;                ///< the rank that the problem is about, which is the one to throw it
+  int concerned = 0;                ///< the rank that causes the problem; this rank throws it
 };
 
-/// With DeviceWish::automatic all ranks compute on CPUs where one of them has no GPU; with cuda that is a
-/// problem. On a node every rank takes another GPU: the one of its number where all see the same GPUs, else
-/// one of those that it sees, the earlier ones of its list first, so that none is left without. More ranks
-/// than GPUs are a problem, unless ranks share: then they are dealt out in turn.
+/// With DeviceWish::automatic, all ranks compute on CPUs if any rank has no GPU. With cuda, a missing GPU is
+/// a problem. Every rank of a node gets a different GPU. If all ranks of a node see the same GPUs, rank n of
+/// the node gets the n-th GPU. Otherwise a rank gets one of its visible GPUs, preferably an early one of its
+/// list, such that as many ranks as possible get a GPU. More ranks than GPUs are a problem, unless ranks
+/// share GPUs: then GPUs are assigned in turn.
 GpuChoice choose_gpus(const std::vector<RankGpus>& ranks);
 
-/// Makes it a problem of the choice that ranks on GPUs are to go on without those that are lost: kernels that
-/// wait for each other's words cannot be called back.
+/// Sets a problem if ranks on GPUs are to continue without lost ranks: kernels that wait for values of other
+/// ranks cannot be cancelled.
 void refuse_survivors_on_gpus(GpuChoice& choice);
 
-/// What OCTETRUN_SHARE_GPUS says: true for 1, false for 0, for nothing and for null. Throws Error otherwise.
+/// Parses OCTETRUN_SHARE_GPUS: true for 1, false for 0, an empty text and null. Throws Error otherwise.
 bool shares_gpus(const char* value);
 
-/// Ranks whose GPUs lie at the NUMA node of `rank`'s, on its node, itself included; 0 where that is unknown.
+/// Returns the number of ranks on `rank`'s node with GPUs at the same NUMA node, `rank` included. 0 if
+/// unknown.
 int ranks_at_numa_node(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank);
 
-/// The GPU that a rank computes on. There is a choice.
+/// Returns the GPU of a rank. `choice` must contain GPUs.
 const GpuInfo& chosen_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank);
 
 }  // namespace octet

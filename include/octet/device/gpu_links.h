@@ -1,5 +1,5 @@
-// How the GPUs of a machine are joined, as NVIDIA's management library (NVML) tells. It comes with the driver
-// and is loaded when it is asked for.
+// Reports the links between the GPUs of a machine from NVIDIA's management library (NVML). The driver
+// includes this library. It is loaded on demand.
 #pragma once
 
 #include <string>
@@ -7,29 +7,29 @@
 
 namespace octet {
 
-/// What joins one GPU to others and to the host.
+/// Links of one GPU to other GPUs and to the host.
 struct GpuPort {
-  int nvlinks = 0;          ///< that are up
-  int nvlink_version = 0;   ///< as NVML counts; 0: unknown, or none are up
-  bool to_switch = false;   ///< some of them go to a switch, by which it reaches every GPU on it
-  int pcie_generation = 0;  ///< the most that card and slot can do; 0: unknown
+  int nvlinks = 0;          ///< active links
+  int nvlink_version = 0;   ///< in NVML's numbering; 0: unknown or no active link
+  bool to_switch = false;   ///< some links connect to a switch, which reaches every GPU on it
+  int pcie_generation = 0;  ///< highest generation of card and slot; 0: unknown
   int pcie_lanes = 0;
 };
 
-/// What joins two GPUs.
+/// Links between two GPUs.
 struct GpuLink {
-  int first = 0, second = 0;  ///< positions in the list that was asked for
+  int first = 0, second = 0;  ///< positions in the requested list
   int nvlinks = 0;            ///< between them, directly or through a switch
-  std::string pcie;  ///< where their ways to each other over PCIe meet: "a PCIe switch"; empty: unknown
+  std::string pcie;           ///< where their PCIe paths meet: "a PCIe switch"; empty: unknown
 };
 
 struct GpuLinks {
-  std::string why_not;         ///< why nothing is known, without a full stop; empty: it is known
-  std::vector<GpuPort> ports;  ///< one for each GPU that was asked for
-  std::vector<GpuLink> links;  ///< every two, once
+  std::string why_not;         ///< why no links are known, without a full stop; empty: links are known
+  std::vector<GpuPort> ports;  ///< one per requested GPU
+  std::vector<GpuLink> links;  ///< every pair once
 };
 
-/// Asks for GPUs by their UUIDs. Never throws. `library`: the file to load.
+/// Returns the links of the GPUs with these UUIDs. Never throws. `library`: the file to load.
 GpuLinks gpu_links(const std::vector<std::string>& uuids, const std::string& library = "libnvidia-ml.so.1");
 
 }  // namespace octet

@@ -1,5 +1,5 @@
-// What is known of the GPUs that this process sees before one of them is opened: the ranks tell each other
-// and choose (gpu_choice.h). Nothing here makes a context, which would take memory of every GPU.
+// Data about the GPUs that this process sees, collected before any GPU is opened. The ranks exchange it and
+// choose (gpu_choice.h). No function here makes a context, which would take memory of every GPU.
 #pragma once
 
 #include <cstddef>
@@ -11,41 +11,42 @@ namespace octet {
 
 /// One GPU as this process sees it.
 struct GpuInfo {
-  int ordinal = 0;         ///< for make_cuda_device; another process may give the same GPU another one
+  int ordinal = 0;         ///< for make_cuda_device; other processes may number the same GPU differently
   std::string name;        ///< "NVIDIA H200"
-  std::string uuid;        ///< "GPU-" and 32 hexadecimal digits in five groups: the same in all processes
-  std::string bus;         ///< on PCI, as the kernel writes it: "0000:3b:00.0"; empty: unknown
-  int numa_node = -1;      ///< of the host's memory and cores near it; -1: unknown
+  std::string uuid;        ///< "GPU-" and 32 hexadecimal digits in five groups; equal in all processes
+  std::string bus;         ///< PCI address in the kernel's format: "0000:3b:00.0"; empty: unknown
+  int numa_node = -1;      ///< of the nearest host memory and cores; -1: unknown
   int capability = 0;      ///< 10 * major + minor
-  std::size_t memory = 0;  ///< bytes in all
+  std::size_t memory = 0;  ///< total bytes
   std::string why_not;     ///< why this program cannot train on it, without a full stop; empty: it can
 };
 
-/// The GPUs that the driver shows to this process, by ordinal; empty without a driver. Never throws.
+/// Returns the GPUs that the driver shows to this process, by ordinal. Empty without a driver. Never throws.
 std::vector<GpuInfo> gpus();
 
-/// How two GPUs of this process reach each other's memory.
+/// Access between the memories of two GPUs of this process.
 struct GpuPair {
   int first = 0, second = 0;    ///< ordinals
   bool peer_access = false;     ///< each can read and write the other's memory
-  int performance_rank = -1;    ///< of the link, 0 the best; -1: unknown
-  bool native_atomics = false;  ///< as over NVLink, and not over PCI
+  int performance_rank = -1;    ///< of the link, 0 is best; -1: unknown
+  bool native_atomics = false;  ///< true over NVLink, false over PCI
 };
 
-/// Every two GPUs that the driver shows, once. Never throws.
+/// Returns every pair of GPUs that the driver shows, once. Never throws.
 std::vector<GpuPair> gpu_pairs();
 
-/// Sets what the driver reads from the environment at its first call: as many connections to a GPU as there
-/// can be (CUDA_DEVICE_MAX_CONNECTIONS), since streams that share one stand behind each other, and
-/// communication then behind computation. Called once, before threads and CUDA start. The notes of a
-/// configuration tell the user of a value of his own (config/rules_environment.cc).
+/// Sets CUDA_DEVICE_MAX_CONNECTIONS, which the driver reads at its first call, to the largest number of
+/// connections to a GPU. Streams that share a connection run one after the other, so communication would wait
+/// for computation. Call it once, before threads and CUDA start. The notes of a configuration report a value
+/// set by the user (config/rules_environment.cc).
 void prepare_gpu_environment();
 
-/// "GPU-3f2a…" for the 16 bytes of a UUID.
+/// Formats the 16 bytes of a UUID: "GPU-3f2a…".
 std::string uuid_text(const unsigned char* bytes);
-/// A PCI address as CUDA writes it ("00000000:3B:00.0") as the kernel names its folder ("0000:3b:00.0").
+/// Converts a PCI address from CUDA's format ("00000000:3B:00.0") to the kernel's folder name
+/// ("0000:3b:00.0").
 std::string kernel_bus_name(std::string_view bus);
-/// The NUMA node of a PCI device, or -1. `devices` is the kernel's folder of them.
+/// Returns the NUMA node of a PCI device, or -1. `devices`: the kernel's folder of PCI devices.
 int numa_node_of(const std::string& bus, const std::string& devices = "/sys/bus/pci/devices");
 
 }  // namespace octet

@@ -9,23 +9,24 @@
 
 namespace octet {
 
-/// Host memory that stands for slices of device memory: checkpoints, exports and probes read and write it.
-/// What the host reaches itself, pinned memory or all of it, is not copied: such slices are what they were.
-/// Blocking; for the time between steps. Not thread-safe.
+/// Host copies of slices of device memory: checkpoints, exports and probes read and write them. Memory that
+/// the host can access (pinned memory, or all memory of a CPU) is not copied: such slices are returned
+/// unchanged. Blocking; for the time between steps. Not thread-safe.
 class HostMirror {
  public:
   explicit HostMirror(Device& device) : device_(device) {}
 
-  /// The slices with `data` in host memory: what lies in device memory is fetched (work that writes it must
-  /// be complete). They are valid until the next call of fetch, send or clear.
+  /// Returns the slices with `data` in host memory. Slices in device memory are copied; work that writes them
+  /// must be complete. The result is valid until the next call of fetch, open, send or clear.
   std::vector<TensorSlice> fetch(std::vector<TensorSlice> slices);
-  /// Host memory that it takes for them, for plans; a dry device answers for the one that it stands for.
+  /// Returns the host memory in bytes that the slices need, for plans. A dry device gives
+  /// the bytes of the simulated device.
   static std::size_t bytes_for(const std::vector<TensorSlice>& slices, const Device& device);
-  /// The same with unspecified contents, for those who write every element.
+  /// Like fetch(), but the contents are unspecified: the caller writes every element.
   std::vector<TensorSlice> open(std::vector<TensorSlice> slices);
-  /// Writes the host memory of the last fetch or open back to where the slices lie, and clears.
+  /// Copies the host memory of the last fetch or open back to the slices, and clears.
   void send();
-  /// Gives the host memory back.
+  /// Releases the host memory.
   void clear();
   bool empty() const { return pieces_.empty(); }
 

@@ -10,41 +10,43 @@
 
 namespace octet {
 
-/// Slices that a snapshot copies, by who writes them next.
+/// Slices that a snapshot copies, by the time of their next write.
 struct SnapshotSources {
-  std::vector<TensorSlice> still;   ///< device memory that nobody writes before HostSnapshot::fence
-  std::vector<TensorSlice> moving;  ///< device memory that may be written as soon as take() is back
-  std::vector<TensorSlice> host;    ///< host memory, likewise
+  std::vector<TensorSlice> still;   ///< device memory that is not written before HostSnapshot::fence
+  std::vector<TensorSlice> moving;  ///< device memory that may be written as soon as take() returns
+  std::vector<TensorSlice> host;    ///< host memory that may be written as soon as take() returns
 };
 
-/// Host memory, reserved once, that holds what slices were at one moment, whatever becomes of them: the
-/// device goes on meanwhile. Every run of 128 KiB and more lies as far behind a multiple of 4096 as in its
-/// tensor, so that files whose tensors begin at such multiples can be written from it without the page cache.
-/// One thread calls its functions, but for wait().
+/// Host memory, reserved once, that stores the values of slices at one moment while the device continues.
+/// Each run of at least 128 KiB has the same offset modulo 4096 in the snapshot as in its tensor. Files with
+/// tensors at multiples of 4096 can thus be written from the snapshot without the page cache. One thread
+/// calls the functions, except wait().
 class HostSnapshot {
  public:
-  /// Reserves in `arena`, under `name`, what slices of these sizes take: pinned memory, or the device's where
-  /// the host reaches that.
+  /// Reserves memory for slices of these sizes in `arena` under `name`: pinned memory, or device memory if
+  /// the host can access it.
   HostSnapshot(Arena& arena, const std::string& name, const SnapshotSources& sizes);
   HostSnapshot(const HostSnapshot&) = delete;
   HostSnapshot& operator=(const HostSnapshot&) = delete;
 
-  /// Begins to copy slices, of the sizes given at the start, on a stream of its own, and waits for what is
-  /// not `still`. Work that writes them must be complete, and nobody may read the copy before. Returns where
-  /// they lie in the snapshot, all of them behind each other; they hold what they should after wait().
+  /// Begins to copy slices of the sizes given to the constructor, on a separate stream. Waits for the copies
+  /// of all slices except `still`. Work that writes the slices must be complete, and nothing may still read
+  /// the previous copy. Returns the slices in the snapshot, in order and back to back. Their contents are
+  /// valid after wait().
   std::vector<TensorSlice> take(const SnapshotSources& from);
-  /// What is enqueued on `stream` from now on runs when the copy is made, and may write what was `still`.
+  /// Makes work that is later enqueued on `stream` run after the copy. This work may write the `still`
+  /// slices.
   void fence(Stream& stream);
-  /// Blocks until the copy is made, on any thread.
+  /// Blocks until the copy is complete. Callable on any thread.
   void wait() { stream_->synchronize(); }
 
  private:
   Device& device_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Event> copied_;
-  std::byte* memory_ = nullptr;  ///< on a multiple of 4096
+  std::byte* memory_ = nullptr;  ///< aligned to 4096
   std::size_t bytes_ = 0;
-  bool open_ = false;  ///< a copy was begun that no stream was told to wait for
+  bool open_ = false;  ///< a copy was begun, and no stream was told to wait for it
 };
 
 }  // namespace octet

@@ -7,12 +7,12 @@
 
 namespace octet {
 
-/// The Error of a device that has less than `bytes` free.
+/// Returns the Error for a device that has `free` bytes, less than `bytes`, free.
 Error out_of_memory(std::size_t bytes, std::size_t free, const std::string& device, const std::string& fix);
-/// `found`: what refuses them.
+/// `found`: why the allocation was refused.
 Error out_of_memory(std::size_t bytes, const std::string& found, const std::string& device,
                     const std::string& fix, ExitCode code);
-/// Whether an Error is one of these.
+/// Returns whether an Error was made by out_of_memory().
 bool is_out_of_memory(const Error& error);
 
 }  // namespace octet

@@ -1,6 +1,5 @@
-// Where the time of a stream goes, by name. Whoever enqueues work says what it is: ops by their names
-// (dispatch does it for all of them), the core by labels around them. Without a profile this costs a test of
-// a pointer.
+// Measures the time of a stream by name. The code that enqueues work names it: ops by their names (dispatch
+// names all of them), the core by labels around ops. Without a profile the cost is a test of a pointer.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +12,11 @@
 
 namespace octet {
 
-/// Takes the time of sections of one stream, from the moment it is made until it ends. Not thread-safe; used
-/// by the thread that enqueues on the stream.
+/// Measures sections of one stream from construction to destruction. Not thread-safe; used by the thread that
+/// enqueues on the stream.
 class Profile {
  public:
-  /// Attaches to `stream`, which outlives the profile and has no other one.
+  /// Attaches to `stream`, which must outlive the profile and have no other profile.
   explicit Profile(Stream& stream);
   ~Profile();
   Profile(const Profile&) = delete;
@@ -27,8 +26,8 @@ class Profile {
     std::int64_t calls = 0;
     double seconds = 0;
   };
-  /// What ended since the last call, by name: the labels around a section and its own, "qkv/product forward".
-  /// The stream must have been synchronised.
+  /// Returns the sections that ended after the previous call, by name: enclosing labels and the section's
+  /// name, "qkv/product forward". The stream must be synchronised before.
   std::map<std::string, Row> collect();
 
  private:
@@ -45,12 +44,12 @@ class Profile {
   Stream& stream_;
   std::vector<const char*> labels_;
   std::vector<Section> sections_;
-  std::vector<std::unique_ptr<Event>> events_;  ///< kept for the next round
+  std::vector<std::unique_ptr<Event>> events_;  ///< reused after collect()
   std::size_t used_ = 0;
-  int depth_ = 0;  ///< sections inside sections count for the outermost
+  int depth_ = 0;  ///< nested sections count for the outermost section
 };
 
-/// Names what is enqueued while it lives; the text must outlive the profile.
+/// Names the work that is enqueued during its lifetime. The text must outlive the profile.
 class ProfileLabel {
  public:
   ProfileLabel(Stream& stream, const char* name);
@@ -62,7 +61,7 @@ class ProfileLabel {
   Profile* profile_;
 };
 
-/// A piece of work: what is enqueued while it lives counts under this name.
+/// A piece of work: work that is enqueued during its lifetime counts under this name.
 class ProfileSection {
  public:
   ProfileSection(Stream& stream, const char* name);

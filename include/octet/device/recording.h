@@ -1,5 +1,5 @@
-// Work that a stream does again as it was: a GPU then gets it in one call, and the host need not enqueue it
-// piece by piece.
+// Work that a stream repeats unchanged. A GPU receives it in one call, so the host does not enqueue each
+// piece again.
 #pragma once
 
 #include <functional>
@@ -9,8 +9,8 @@
 
 namespace octet {
 
-/// Work that was enqueued once: kernels and copies with their arguments and addresses, which stay as they
-/// were. What lies there may change from one replay to the next.
+/// Recorded work: kernels and copies with their arguments and addresses, which stay fixed. The memory
+/// contents at these addresses may change between replays.
 class Recording {
  public:
   virtual ~Recording() = default;
@@ -18,13 +18,14 @@ class Recording {
   virtual void replay() = 0;
 };
 
-/// Whether work of a stream can be recorded: on a GPU, unless its time is taken (profile.h).
+/// Returns whether work of a stream can be recorded: true on a GPU, unless the stream has a profile
+/// (profile.h).
 bool can_record(const Stream& stream);
 
-/// Calls `enqueue`, which puts work on `stream` alone and waits for nothing, and keeps that work in place of
-/// doing it. The same work has been done before, so that whatever is prepared once is there. Null where
-/// nothing is kept: where the stream cannot be recorded (then `enqueue` is not called), and where the driver
-/// or the work does not bear it. Nothing was done then either.
+/// Calls `enqueue` and records its work instead of running it. `enqueue` must put work on `stream` only and
+/// must not wait. The same work must have run before, so that one-time preparations are done. Returns null if
+/// nothing is recorded: the stream cannot record (then `enqueue` is not called), or the driver or the work
+/// does not support it. The work has not run in this case either.
 std::unique_ptr<Recording> record(Stream& stream, const std::function<void()>& enqueue);
 
 }  // namespace octet

@@ -1,6 +1,7 @@
-// How threads of OpenMP wait for each other at the end of an op. On cores of their own they spin, which is
-// fastest. Beside other work spinning threads use up their turns and are then kept from their cores: short
-// ops become up to a hundred times slower. So the time that threads wait for a core is measured.
+// How OpenMP's threads wait for each other at the end of an op. Spinning is fastest if the cores are not
+// shared. If other programs use the cores, spinning threads use up their time slices and then wait for a
+// core: short ops become up to a hundred times slower. This file therefore measures the time that threads
+// wait for a core.
 #pragma once
 
 #include <chrono>
@@ -13,27 +14,27 @@ namespace octet::cpu {
 /// Decides by measurements whether cores are shared.
 class SharedCores {
  public:
-  /// Adds a measurement: the threads waited `waited` seconds for a core, all together, in `passed` seconds.
-  /// Returns the new answer if it changes.
+  /// Adds a measurement: in `passed` seconds the threads together waited `waited` seconds for a core. Returns
+  /// the new answer if it changes.
   std::optional<bool> add(double waited, double passed);
   bool shared() const { return shared_; }
 
  private:
   bool shared_ = false;
-  int in_a_row_ = 0;       ///< measurements that say so
-  double quiet_ = 0;       ///< seconds without waiting
-  double patience_ = 10;   ///< seconds after which cores count as quiet
+  int in_a_row_ = 0;      ///< consecutive measurements with waiting
+  double quiet_ = 0;      ///< seconds without waiting
+  double patience_ = 10;  ///< seconds after which cores count as quiet
 };
 
-/// Lets waiting threads of OpenMP sleep soon while this object lives: GNU's library spins 300 times less if it
-/// has more threads than there are cores, so it is given idle ones.
+/// Makes waiting OpenMP threads sleep soon during its lifetime. GNU's library spins 300 times less if it has
+/// more threads than there are cores. This object therefore starts idle threads.
 class SleepingThreads {
  public:
   SleepingThreads();
   ~SleepingThreads();
   SleepingThreads(const SleepingThreads&) = delete;
   SleepingThreads& operator=(const SleepingThreads&) = delete;
-  /// Returns false if the system does not give the threads.
+  /// Returns false if the system refused to start the threads.
   bool active() const { return idle_ != nullptr; }
 
  private:
@@ -41,7 +42,7 @@ class SleepingThreads {
   std::unique_ptr<Idle> idle_;
 };
 
-/// Measures the threads of ops of the calling thread and chooses how they wait.
+/// Measures the op threads of the calling thread and chooses how they wait.
 class WaitingThreads {
  public:
   WaitingThreads();

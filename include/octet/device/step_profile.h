@@ -1,4 +1,4 @@
-// Where the time of a step goes, on average over several.
+// The time of a step by kind of work, averaged over several steps.
 #pragma once
 
 #include <functional>
@@ -13,18 +13,20 @@ namespace octet {
 /// A kind of work of a profiled step.
 struct StepProfileRow {
   std::string name;
-  double seconds = 0;  ///< of a step, mean
+  double seconds = 0;  ///< seconds per step, mean
   double calls = 0;
 };
 
-/// Sums what a stream does step by step.
+/// Sums the profile of a stream over steps.
 class StepProfile {
  public:
-  /// `kind_of`: what a name of the profile counts to; none: itself.
+  /// `kind_of`: maps a name of the profile to a row; empty: each name is a row.
   explicit StepProfile(Stream& stream, std::function<std::string(const std::string&)> kind_of = {});
-  /// A step of `seconds` has ended, and the stream was synchronised. What does not count is forgotten.
+  /// Records the end of a step of `seconds`. The stream must be synchronised. If not `counts`, the step is
+  /// discarded.
   void step(bool counts, double seconds);
-  /// Longest first; what no section covers is "waiting and gaps". After a step that counts.
+  /// Returns the rows, longest first. Time outside of all sections is "waiting and gaps". Requires a step
+  /// that counts.
   std::vector<StepProfileRow> rows() const;
 
  private:

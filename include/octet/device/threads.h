@@ -1,5 +1,5 @@
-// The threads of ops before there are any: whether the system gives them. OpenMP ends the program itself
-// where it gets fewer than it was told, and says neither why nor what to do.
+// Checks whether the system can start the threads of ops. If OpenMP gets fewer threads than requested, it
+// ends the program without a reason or a fix.
 #pragma once
 
 #include <pthread.h>
@@ -10,21 +10,22 @@
 
 namespace octet::cpu {
 
-/// What OMP_NUM_THREADS says, as OpenMP reads it. Nothing where it is not set, or says no number.
+/// Returns the value of OMP_NUM_THREADS as OpenMP reads it. Empty if it is unset or not a number.
 std::optional<int> told_threads();
 
-/// Where so little memory may be taken (ulimit -v) that what threads set aside without using it would be much
-/// of it, they set aside less: smaller stacks, and one heap for all. Before any thread is started.
+/// Reduces the memory that threads set aside without using it, if a limit (ulimit -v) makes that a large
+/// part: smaller stacks and one heap for all threads. Call it before any thread starts.
 void spare_limited_memory();
 
-/// Threads that ops will have, started to see whether they can be: they do nothing and live as long as this,
-/// so that ranks of a host can have theirs at once, which share a limit.
+/// Starts the number of threads that ops will need, to test whether the system allows it. The threads do
+/// nothing and live as long as this object. All ranks of a host can thus hold their threads at the same time,
+/// because they share a limit.
 class ThreadTrial {
  public:
-  /// `threads` with the calling one, which is there already; where the system counts them, also those that
-  /// take their place. Throws Error with what can be done where one of them cannot be started.
+  /// `threads` includes the calling thread, which already exists. Throws Error with a fix if a thread cannot
+  /// be started.
   explicit ThreadTrial(int threads);
-  /// Returns when the system counts the threads no more, so that others can take their place.
+  /// Returns when the system no longer counts the threads, so that other threads can be started.
   ~ThreadTrial();
   ThreadTrial(const ThreadTrial&) = delete;
   ThreadTrial& operator=(const ThreadTrial&) = delete;
@@ -37,7 +38,7 @@ class ThreadTrial {
   std::vector<pthread_t> threads_;
 };
 
-/// Starts the threads of OpenMP that ops of the calling thread will have, before memory takes their room.
+/// Starts the OpenMP threads of the calling thread's ops before memory reservations use up their space.
 void start_op_threads();
 
 }  // namespace octet::cpu
