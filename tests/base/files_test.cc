@@ -1,4 +1,4 @@
-// What is no file with contents is neither waited for nor read without end; names paint no terminal.
+// Pipes, devices and folders are refused at once, and control characters in names do not reach a terminal.
 #include "octet/base/files.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// JSON from outside: what is refused, and that time and memory follow its size.
+// JSON from outside: bad input is refused, and time and memory grow linearly with the size.
 #include "octet/base/json.h"
 
 #include <gtest/gtest.h>
@@ -56,8 +56,8 @@ TEST(JsonText, DepthIsLimited) {
     EXPECT_NE(refusal(broken).find("not valid JSON"), std::string::npos) << broken;
 }
 
-// Four times as many take four times as long, and sixteen times where time is quadratic. Of the processor, so
-// that others on the machine do not count.
+// Four times as many members take four times as long; quadratic time would take sixteen times. CPU time is
+// measured, so other processes do not count.
 TEST(JsonText, ManyMembersAndManyElementsTakeTimeInProportionToThem) {
   const auto seconds_of = [](int count) {
     const std::clock_t start = std::clock();

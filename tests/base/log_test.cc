@@ -15,7 +15,7 @@
 namespace octet::log::log_test {
 namespace {
 
-/// Runs `work` in a process of its own, whose log begins empty. Returns what it wrote to the screen.
+/// Runs `work` in a new process with an empty log. Returns the text that it wrote to the screen.
 std::string screen_of(const std::string& folder, const std::function<void()>& work) {
   const std::string path = folder + "/screen";
   const pid_t child = ::fork();

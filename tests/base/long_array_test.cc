@@ -42,7 +42,7 @@ TEST(LongArray, HoldsTheSameInMemoryAndInAFile) {
 }
 
 TEST(LongArray, WhatIsPutAwayIsStillThere) {
-  // Over the step by which files grow, so that pages behind are let go.
+  // More than one growth step of the file, so that earlier pages are released.
   LongArray<std::uint64_t> list(16);
   std::vector<std::uint64_t> block(std::size_t{1} << 20);
   for (std::uint64_t b = 0; b < 20; ++b) {
@@ -78,7 +78,7 @@ TEST(LongArray, AddingToAViewCopiesIt) {
 }
 
 TEST(LongArray, AFullDiskIsAnError) {
-  // A limit on the size of files stands for a full disk; without the signal, writing gives the error.
+  // A limit on file sizes simulates a full disk. With the signal ignored, the write returns the error.
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

@@ -13,7 +13,7 @@ namespace {
 
 using Extents = std::vector<std::int64_t>;
 
-/// The elements that slices name, in the order in which they lie at `memory`; -1 where nothing lies.
+/// The elements of the slices, in their order in `memory`; -1 for places without an element.
 std::vector<std::int64_t> named(const std::vector<TensorSlice>& slices, const float* memory,
                                 std::size_t size) {
   std::vector<std::int64_t> elements(size, -1);

@@ -78,7 +78,7 @@ TEST(Shapes, WhoseProductDoesNotFitAreRefused) {
   EXPECT_EQ(element_count({}, "w"), 1);
   EXPECT_EQ(element_count({4, 0}, "w"), 0);
   constexpr std::int64_t large = std::int64_t{1} << 32;
-  // The last one would be 0, and the one before 2^62, if products wrapped around.
+  // If the product wrapped around, the last shape would give 0, and the shape before it 2^62.
   for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{-1},
                                                  {2, -3},
                                                  {-2, -3},

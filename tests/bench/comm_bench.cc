@@ -1,11 +1,11 @@
-// Collectives among the ranks of an mpirun: seconds a call, bytes that one rank sends a second, the latency
-// of a barrier, and the share of a core that an idle rank takes. Run as launch/mpirun -np 4 comm_bench.
-// `comm_bench allreduce MIB...` measures sums of that many MiB of fp32 on all ranks, in each format of the
-// wire, by nodes as well where there are several of several ranks; medians of 5.
-// `comm_bench mpi` prints the rows that MPI has collectives of its own for, by these.
-// `comm_bench gpu [auto|peer|nccl|host]` measures between GPUs: medians of 5 rounds of many calls by events
-// of the device. Where a call takes no longer than its enqueueing, that is what was measured; where the
-// stream was full, the host waited for the device.
+// Measures collectives between the ranks of an mpirun: seconds per call, bytes per second and rank, the
+// latency of a barrier, and the share of a core that an idle rank uses. Run: launch/mpirun -np 4 comm_bench
+// `comm_bench allreduce MIB...`: all-reduce of MIB MiB of fp32 in each wire format, also hierarchically if
+// several nodes have several ranks; medians of 5.
+// `comm_bench mpi`: the same rows with MPI's collectives, if MPI has them.
+// `comm_bench gpu [auto|peer|nccl|host]`: between GPUs; medians of 5 rounds of many calls, timed with device
+// events. If a call is shorter than its enqueueing, the time is that of the enqueueing. If the stream was
+// full, the host waited for the device.
 #include <sys/resource.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What the parts of comm_bench share.
+// Shared parts of comm_bench.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace octet::bench {
 
-/// Ranks on CPUs in step, whoever makes their messages.
+/// Ranks on CPUs that call collectives in step, over any transport.
 struct Ranks {
   int rank = 0;
   int size = 1;

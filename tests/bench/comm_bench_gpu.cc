@@ -1,7 +1,7 @@
-// Collectives on streams of devices, timed by events of the device around many calls that are enqueued one
-// behind the other, beside the copies that the hardware can make. Small calls may take
-// longer to enqueue than to carry out, and a training step enqueues them far ahead. So they are timed twice:
-// as fast as the host enqueues them, and behind copies that keep the stream busy until all are enqueued.
+// Times collectives on device streams with events around many calls, and compares them with plain copies of
+// the hardware. Small calls may take longer to enqueue than to run, and a training step enqueues them far
+// ahead. So they are timed twice: as fast as the host enqueues them, and after copies that keep the stream
+// busy until all calls are enqueued.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -30,13 +30,13 @@ using comm::Collectives;
 using comm::Wire;
 using Clock = std::chrono::steady_clock;
 
-// What a row may take: five rounds of 10 ms, fewer where a call takes longer, none where that is too long.
+// The time of a row: five rounds of 10 ms, fewer if a call takes longer, none if that is too long.
 constexpr double seconds_of_round = 0.01;
 constexpr double seconds_of_row = 0.05;
 constexpr double most_seconds_of_call = 0.4;
 constexpr int most_calls = 400;
-// Calls behind a copy that holds the stream: what is enqueued at most, since a stream takes about a thousand
-// operations before it makes the host wait.
+// The most calls that are enqueued after a copy that holds the stream: a stream takes about a thousand
+// operations before the host must wait.
 constexpr int most_held_calls = 100;
 constexpr double host_bound = 0.5;  ///< of a call's time: enqueueing that the call may have waited for
 
@@ -122,7 +122,7 @@ class Rows {
     const auto start = Clock::now();
     if (held > 0) {
       hold_(stream, held);
-      once();  // the streams of all ranks begin together behind it
+      once();  // the streams of all ranks start together after it
     }
     stream.record(*begin_);
     for (int i = 0; i < calls; ++i) once();
@@ -135,7 +135,7 @@ class Rows {
     std::ranges::sort(times, {}, which);
     return times[times.size() / 2].*which;
   }
-  /// The slowest rank's, on all of them, so that all go on alike.
+  /// The time of the slowest rank, on all ranks, so that all continue alike.
   double agreed(double seconds) {
     return 1e-9 * static_cast<double>(world_.channel().all_max(static_cast<std::int64_t>(seconds * 1e9)));
   }
@@ -200,7 +200,7 @@ std::function<void(Stream&, double)> hold_by_copies(Collectives& world, Device& 
   };
 }
 
-/// The memory of the next rank, opened as the carrier peer opens it, for copies that nobody waits for.
+/// The memory of the next rank, opened like the carrier `peer` opens it, for copies without synchronization.
 class NextRank {
  public:
   NextRank(Collectives& world, Device& device, std::byte* memory) {
@@ -210,7 +210,7 @@ class NextRank {
     const auto handles = world.channel().all_gather_bytes(access_->handle(memory));
     memory_ = access_->open(handles[static_cast<std::size_t>((world.rank() + 1) % world.size())]);
   }
-  /// Null where the carrier is another one.
+  /// Null with another carrier.
   void* memory() const { return memory_; }
 
  private:
@@ -219,7 +219,7 @@ class NextRank {
 };
 
 #ifdef OCTET_HAVE_CUDA
-/// NCCL with a communicator of its own, where the ranks' carrier is NCCL; else null.
+/// NCCL with a separate communicator if the carrier of the ranks is NCCL, else null.
 std::unique_ptr<comm::NcclExchange> make_nccl(Collectives& world, Device& device) {
   const bool carries = world.carrier().find("nccl") != std::string::npos;
   if (!comm::built_with_nccl() || device.kind() != DeviceKind::cuda || !carries) return nullptr;
@@ -373,7 +373,7 @@ int measure_gpus(const std::string& name) {
     const auto start = Clock::now();
     measure_on_device(world, arena, largest);
     if (world.rank() == 0) std::printf("%.1f s in all\n", seconds_since(start));
-    world.channel().barrier();  // whoever gives memory back waits for those who had it opened
+    world.channel().barrier();  // memory is released only after all ranks have closed it
     return 0;
   } catch (const Error& error) {
     if (!error.problem().what.empty()) log::error(error.what());

@@ -1,4 +1,4 @@
-// MPI's own collectives, which sum and send in an order of their own, under the names and sizes of ours.
+// MPI's collectives under the names and sizes of ours. Their order of sums and messages may differ.
 #include <mpi.h>
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Row-wise ops on the CPU at the shapes of a tiny model: 1,024 tokens, hidden 256, intermediate 768,
-// vocabulary 4,096. Bytes are those that must move once; ns/element counts elements of the op's main input.
-// Arguments: dtype (0: f32, 1: bf16; convert: to f16 or bf16), threads. CPU time at one thread is the figure
-// to compare on a machine that is shared.
+// vocabulary 4,096. Bytes: each input and output once. ns/element: per element of the main input of the op.
+// Arguments: dtype (0: f32, 1: bf16; convert: to f16 or bf16), threads. On a shared machine, compare the CPU
+// time of one thread.
 #include <benchmark/benchmark.h>
 
 #include <vector>

@@ -1,6 +1,6 @@
-// What the ops around the products of a training step take on a GPU, next to what their bytes take: each op
-// at the shapes of one micro-batch of Llama-3.1-8B (3 sequences of 4,096) or Llama-3.2-1B (6), alone, back to
-// back for a fifth of a second. Prints a line per op.
+// Times the ops around the GEMMs of a training step on a GPU, and compares them with a copy of the same
+// bytes. Each op runs alone, back to back for a fifth of a second, at the shapes of one micro-batch of
+// Llama-3.1-8B (3 sequences of 4,096) or Llama-3.2-1B (6). Prints a line per op.
 //
 //   gpu_ops_bench [8b|1b] [part of an op's name]
 #include <algorithm>
@@ -78,13 +78,13 @@ class Bench {
   }
   Workspace workspace(std::size_t bytes) { return {arena_.reserve("workspace", bytes), bytes}; }
 
-  /// `gigabytes`: what the op must read and write.
+  /// `gigabytes`: the bytes that the op must read and write.
   void time(const std::string& name, double gigabytes, const std::function<void()>& op) {
     if (!wants(name)) return;
     print(name, gigabytes, median(op));
     std::printf("\n");
   }
-  /// The same beside the gigabytes that a copy moves in a second.
+  /// Also prints the rate relative to `copy`, the gigabytes per second of a copy.
   void time_beside(double copy, const std::string& name, double gigabytes, const std::function<void()>& op) {
     if (!wants(name)) return;
     const double took = median(op);
@@ -293,7 +293,7 @@ void time_loss(Bench& b, const Shape& s) {
          [&] { cross_entropy(b.stream(), {.logits = logits, .targets = on_device, .row_loss = losses}); });
 }
 
-// What a rank of eight does with a large slice on its way, beside a copy.
+// The work of one rank of eight on a large slice of an all-reduce, compared with a copy.
 void time_wires(Bench& b) {
   constexpr std::int64_t count = std::int64_t{1} << 27;
   constexpr std::int64_t ranks = 8;
@@ -360,7 +360,7 @@ int measure(const std::string& name, const std::string& wanted) {
   const std::unique_ptr<Device> device = make_cuda_device();
   std::printf("%s, shapes of %s\n", device->description().c_str(), name.c_str());
   const Shape shape = shape_of(name);
-  // A part at a time, so that what it allocates is returned.
+  // One part at a time, so that its memory is released.
   const auto part = [&](const std::function<void(Bench&)>& body) {
     Bench bench(*device, wanted);
     body(bench);

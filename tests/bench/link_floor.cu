@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
   int up[2], down[2];
   if (pipe(up) != 0 || pipe(down) != 0) fail("making pipes", std::strerror(errno));
-  // Before the first call of CUDA, whose state does not survive it.
+  // Before the first CUDA call, because the state of CUDA does not survive a fork.
   const pid_t child = fork();
   if (child < 0) fail("starting the second process", std::strerror(errno));
   rank = child == 0 ? 1 : 0;

@@ -19,7 +19,7 @@ DType dtype_of(std::int64_t argument) {
   return argument == 0 ? DType::f32 : argument == 1 ? DType::bf16 : DType::e4m3;
 }
 
-/// An array of waves; what is in it does not matter to speed, but it is not zero and not subnormal.
+/// An array of sine values. The values do not affect the speed, but they must not be zero or subnormal.
 void* waves(Arena& arena, std::int64_t count, DType dtype) {
   void* memory = arena.reserve("operand", static_cast<std::size_t>(count) * size_of(dtype));
   for (std::int64_t i = 0; i < count; ++i) {

@@ -1,5 +1,5 @@
-// Tokens per second of a tokenizer on a text, each line a document, as encode_batch of Hugging Face's
-// tokenizers is measured by compare_tokenizers beside this file.
+// Tokens per second of a tokenizer on a text with one document per line. compare_tokenizers in this folder
+// measures encode_batch of Hugging Face's tokenizers in the same way.
 //
 //   tokenizer_bench MODEL_FOLDER TEXT_FILE [--threads N] [--repeat N] [--rounds N]
 #include <atomic>

@@ -1,6 +1,6 @@
-// Inputs from outside, each with the function that must survive any bytes: it may refuse them with an Error,
-// and nothing else. Programs of libFuzzer drive them (-DOCTET_FUZZ=ON, clang); replay_test.cc runs them over
-// what was found, kept small in corpus/<name>/.
+// Functions that read input from outside. Each must survive any bytes: it may throw an Error, and nothing
+// else. Programs of libFuzzer drive them (-DOCTET_FUZZ=ON, clang). replay_test.cc runs them on the findings,
+// which corpus/<name>/ keeps.
 #pragma once
 
 #include <string_view>

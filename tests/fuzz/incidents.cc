@@ -10,8 +10,7 @@
 
 namespace octet::fuzz {
 
-// The bytes as the record of earlier incidents, to which one is added: they stay, and a line of its own
-// follows.
+// Takes the bytes as the record of earlier incidents and adds one: the bytes stay, and a new line follows.
 void incidents(std::string_view bytes) {
   const std::string path = scratch_file("incidents.jsonl", bytes);
   try {

@@ -5,7 +5,7 @@
 
 namespace octet::fuzz {
 
-// What a job prints, heard at once and in pieces of seven bytes.
+// Takes the bytes as the output of a job, at once and in pieces of seven bytes.
 void job_messages(std::string_view bytes) {
   supervise::Messages whole, pieces;
   whole.hear(bytes);

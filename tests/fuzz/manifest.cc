@@ -9,7 +9,7 @@
 
 namespace octet::fuzz {
 
-// The bytes behind the hash of a manifest, which is made to hold, beside a data file of 4 KiB.
+// Takes the bytes as a manifest with a valid hash, in a folder with a data file of 4 KiB.
 void manifest(std::string_view bytes) {
   const std::string folder = scratch_folder() + "/checkpoint-1";
   std::filesystem::create_directories(folder);

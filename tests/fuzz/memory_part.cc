@@ -9,13 +9,13 @@
 namespace octet::fuzz {
 namespace {
 
-// The bytes as a file that lies in a host's memory.
+// Takes the bytes as a file in a host's memory.
 void as_file(std::string_view bytes) {
   const checkpoint::PartMemory memory = checkpoint::PartMemory::open(scratch_file("part", bytes));
   if (const auto header = checkpoint::read_header(memory)) checkpoint::verify_values(memory, *header);
 }
 
-// The bytes as a header whose own hash holds.
+// Takes the bytes as a header with a valid hash.
 void as_header(std::string_view bytes) {
   constexpr std::int64_t kMost = 1 << 20;
   const checkpoint::PartHeader header = checkpoint::unpacked(bytes, "memory");
@@ -29,7 +29,7 @@ void as_header(std::string_view bytes) {
 
 }  // namespace
 
-// What one rank holds of a checkpoint in memory.
+// Reads the part of one rank of a checkpoint in memory.
 void memory_part(std::string_view bytes) {
   for (const auto function : {as_file, as_header}) {
     try {

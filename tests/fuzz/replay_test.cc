@@ -1,5 +1,5 @@
-// What the fuzzers found, and what they began with, once more: nothing may crash, hang or throw anything but
-// Error.
+// Runs the findings of the fuzzers and their first inputs again. No function may crash, hang, or throw
+// another exception than Error.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ int replay(const std::string& name, void (*function)(std::string_view)) {
     SCOPED_TRACE(input);
     const std::string bytes = read_file(input);
     EXPECT_NO_THROW(function(bytes)) << input;
-    // Cut short, and with a bit turned over: near misses of what is known.
+    // Truncated, and with one bit flipped: inputs close to known ones.
     EXPECT_NO_THROW(function(std::string_view(bytes).substr(0, bytes.size() / 2))) << input;
     for (const std::size_t place : {bytes.size() / 3, bytes.size() * 3 / 4}) {
       if (place >= bytes.size()) continue;

@@ -6,7 +6,7 @@
 
 namespace octet::fuzz {
 
-// What a checkpoint's state tells a run of its sums.
+// Reads the sums of a run from the state of a checkpoint.
 void run_state(std::string_view bytes) {
   try {
     const Json state = parse_json(bytes, "state");

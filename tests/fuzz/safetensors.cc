@@ -10,7 +10,7 @@
 
 namespace octet::fuzz {
 
-// Opens a file, reads the beginning of every tensor, and asks for an element behind each.
+// Opens a file, reads the first elements of every tensor, and one element past its end.
 void safetensors(std::string_view bytes) {
   const std::string path = scratch_file("model.safetensors", bytes);
   try {

@@ -12,7 +12,7 @@ void yaml(std::string_view bytes) {
   try {
     const auto resolved =
         config::load_text(std::string(bytes), "config.yaml", {}, {.for_training = false, .environment = {}});
-    // What is printed reads back as the same configuration.
+    // The printed text reads back as the same configuration.
     const auto again =
         config::load_text(resolved.to_yaml(), "again.yaml", {}, {.for_training = false, .environment = {}});
     if (config::resume_hash(again.config) != config::resume_hash(resolved.config)) std::abort();

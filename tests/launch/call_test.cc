@@ -16,7 +16,7 @@ Words words(const std::string& line) {
   return line.empty() ? Words{} : split(line, ' ');
 }
 
-// The number of ranks, or what the message says.
+// The number of ranks, or the message.
 std::string used(const std::string& line, const Environment& environment = {}) {
   try {
     return std::to_string(require_usable_call(words(line), environment));

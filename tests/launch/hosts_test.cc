@@ -19,7 +19,7 @@ std::string named(const std::vector<HostSlots>& hosts) {
   return text;
 }
 
-// The hosts, or what the message says.
+// The hosts, or the message.
 template <typename Read>
 std::string outcome_of(const Read& read) {
   try {

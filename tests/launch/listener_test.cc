@@ -36,7 +36,7 @@ std::string banner(const std::string& words) {
 struct Row {
   std::string bytes;  ///< of mpirun
   Cause cause;
-  std::string text;  ///< that the user reads; `*` at its end stands for more
+  std::string text;  ///< that the user reads; `*` at its end matches any further text
 };
 
 TEST(Listener, TellsCausesApart) {

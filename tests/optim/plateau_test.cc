@@ -32,7 +32,7 @@ ScheduleOptions options_of(ScheduleArguments arguments) {
           .arguments = std::move(arguments)};
 }
 
-/// The rate behind each value.
+/// The learning rate after each value.
 Values rates(const ScheduleArguments& arguments, const Values& values) {
   Schedule schedule(options_of(arguments));
   Values all;
@@ -72,8 +72,8 @@ Values joined(Values values, std::size_t more, double value) {
   return values;
 }
 
-// What the methods of torch's class give, run in Python's doubles; equal to the last bit. No two rows that
-// differ in one argument are the same.
+// Results of torch's class, computed in Python's doubles; equal to the last bit. Any two rows that differ in
+// one argument have different results.
 TEST(Plateau, IsThatOfTorchToTheLastBit) {
   const Row rows[] = {
       {"defaults", {}, joined(kFalling, 14, 2.1), {{0.0002, 33}, {2e-05, 5}}},

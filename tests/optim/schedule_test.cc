@@ -191,7 +191,7 @@ TEST(Schedule, CosineWarmupWithMinLrIsThatOfTransformersAtEveryStep) {
 
 TEST(Schedule, WarmupStableDecayIsThatOfTransformersAtEveryStep) {
   const long double pi = std::acos(-1.0L);
-  // Without counts: a third of the 100 steps behind the warm-up is stable, the rest decays by a cosine.
+  // Without counts: a third of the 100 steps after the warm-up is stable, the rest decays by a cosine.
   for (const double floor : {0.0, 0.2}) {
     const ScheduleOptions options = options_of("warmup_stable_decay", {{"min_lr_ratio", floor}});
     for (std::int64_t step = 0; step <= 115; ++step) {
@@ -357,7 +357,7 @@ TEST(Schedule, ADecayOfNoStepsIsAtItsEndAtOnce) {
   EXPECT_EQ(at(options, 30), 0.25);
 }
 
-// What an argument is where nobody gives it: that value gives the same rates, and another one others.
+// The default of each argument: written out, it gives the same rates; another value gives other rates.
 TEST(Schedule, ArgumentsThatAreNotGivenHaveTheirDefaults) {
   struct Case {
     const char* name;

@@ -1,4 +1,4 @@
-// What plans know of GPUs that nobody has here.
+// Plans know GPUs that this machine does not have.
 #include "octet/plan/cards.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a step's computation cannot hide of its messages.
+// The part of a step's messages that computation cannot hide.
 #include "octet/plan/exposed.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ constexpr Link kLink{"a link", 1e9, false}, kShared{"a network", 1e9, true};
 const Time kTime{.rows = {}, .seconds = 0, .forward_seconds = 2, .backward_seconds = 5};
 
 TEST(Exposed, IsWhatOutlastsThePassesBesideIt) {
-  // Sums of 4 s hide behind one backward pass, of 9 s they stand out by 4.
+  // One backward pass hides sums of 4 s; of 9 s, 4 s stay exposed.
   EXPECT_EQ(exposed_seconds({.sums = 4e9}, kTime, 3, kLink, 8), 0);
   EXPECT_EQ(exposed_seconds({.sums = 9e9}, kTime, 3, kLink, 8), 4);
   // Beside three of them, 3 s each.
@@ -27,7 +27,7 @@ TEST(Exposed, IsWhatOutlastsThePassesBesideIt) {
 }
 
 TEST(Exposed, SumsAndParametersShareTheLinkInABackwardPass) {
-  // Parameters of 4 s beside each of two passes, sums of 3 s beside one of them.
+  // Parameters take 4 s in each of two passes, sums take 3 s in one of them.
   EXPECT_EQ(exposed_seconds({.sums = 3e9, .backward = 8e9}, kTime, 2, kLink, 8), 2);
   EXPECT_EQ(exposed_seconds({.sums = 6e9, .backward = 8e9, .sum_passes = 2}, kTime, 2, kLink, 8), 4);
   // Parameters alone outlast it in all of three.
@@ -39,7 +39,7 @@ TEST(Exposed, RanksOfAHostShareItsNetwork) {
   EXPECT_EQ(exposed_seconds({.alone = 1e9}, kTime, 1, kLink, 8), 1);
 }
 
-// Passes and the update are a step; what is made again is of the backward pass.
+// A step is the passes and the update. Recomputation belongs to the backward pass.
 TEST(Exposed, PassesAreTheTimeOfAStepWithoutItsUpdate) {
   Work work{.architecture = model::find_shape("llama-3.1-8b"),
             .recipe = {.kind = precision::RecipeKind::delayed, .compute = DType::bf16},

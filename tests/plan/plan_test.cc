@@ -124,7 +124,7 @@ TEST(Time, StateInHostMemoryPassesTheLinkOnceAStep) {
     work.recipe.kind = kind;
     return (bytes_from_host(work) - 96e9) / 32e9;
   };
-  const double share = 6.979e9 / 8.030e9;  // of the parameters, those of the blocks' matrices
+  const double share = 6.979e9 / 8.030e9;  // share of the parameters that are matrices of blocks
   EXPECT_NEAR(again(precision::RecipeKind::delayed), share, 1e-3);
   EXPECT_NEAR(again(precision::RecipeKind::current), 2 * share, 2e-3);
   EXPECT_EQ(again(precision::RecipeKind::block), 0);
@@ -161,9 +161,9 @@ TEST(Fp8, PaysForLargeProductsAndNotForSmallOnes) {
 }
 
 TEST(Fp8, CostsTheKernelsThatItAdds) {
-  // Four for each layer where inputs and gradients have their scale made and are cast; with delayed scaling
-  // one turns the transposed copy of what a norm writes, and two make attention's. The copies of the weights
-  // are one more in a step.
+  // Four per layer that computes the scales of inputs and gradients and casts them. With delayed scaling, one
+  // makes the transposed copy of a norm's output, and two make the copies of attention. The copies of the
+  // weights are one more per step.
   const auto kernels = [](const Work& work) {
     constexpr double kLaunch = 1e-5;
     Rates slow, fast;
@@ -211,7 +211,7 @@ TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {
 }
 
 TEST(Fp8, PaysWhereItWasMeasuredTo) {
-  // Steps of one H200 with and without FP8 (docs/lab/gpu_step.md): seconds of bf16 over those of FP8.
+  // Steps of one H200 with and without FP8 (docs/lab/gpu_step.md): seconds in bf16 divided by seconds in FP8.
   struct Measured {
     const char* model;
     std::int64_t tokens;

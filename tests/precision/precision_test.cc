@@ -85,8 +85,8 @@ TEST(ScaleSet, CurrentScalingSetsOneTensorAlone) {
   EXPECT_EQ(*scales.amax(0), 0.0f);
 }
 
-// What one part of a micro-batch raised is reduced while the next raises more: each has slots of its own, and
-// begins with none.
+// The amax values of one part of a micro-batch are reduced while the next part collects more. Each part has
+// separate slots, which start empty.
 TEST(ScaleSet, PartsOfAMicroBatchAreSetAsideAndTakenEachByItself) {
   Machine m;
   ScaleSet s(m.arena, "s", delayed(4), {DType::e4m3, DType::e4m3, DType::e4m3}, {"a", "b", "c"});
@@ -117,7 +117,7 @@ TEST(ScaleSet, PartsOfAMicroBatchAreSetAsideAndTakenEachByItself) {
   EXPECT_THROW(ScaleSet(m.arena, "u", delayed(0), {DType::e4m3}, {"a"}), Error);
 }
 
-// As a decoder takes them that stands beside a model in training.
+// A decoder takes them from the model in training.
 TEST(ScaleSet, AnotherSetTakesTheScalesAndTheirInversesOfAllTensors) {
   Machine m;
   const std::vector<DType> formats(6, DType::e4m3);
@@ -255,7 +255,7 @@ TEST(Quantizer, PartsOfATensorAreScaledAlone) {
     }
     const auto whole = q.finish_parts(*m.stream, 0, s.matrix(), s.copy(), true);
     EXPECT_EQ(whole.size(), 1u);
-    // The transposed copies lie one behind the other, too.
+    // The transposed copies are stored one after the other, too.
     std::vector<std::uint8_t> turned(6);
     Fp8Copy both = s.copy();
     both.transposed = turned.data();
@@ -265,8 +265,8 @@ TEST(Quantizer, PartsOfATensorAreScaledAlone) {
   }
 }
 
-// What is watched is cast to the same bits, and told under the names of tensors; what is not recorded, or no
-// longer watched, is not told.
+// Watching does not change the bits of a cast. Statistics are reported by tensor name. Casts that are not
+// recorded, or no longer watched, are not reported.
 TEST(Quantizer, TellsWhatRecordedCastsMetWhileTheyAreWatched) {
   for (const RecipeKind kind : {RecipeKind::current, RecipeKind::delayed, RecipeKind::block}) {
     Machine m;
@@ -369,7 +369,7 @@ Audit two_layers() {
   return audit;
 }
 
-// What was decoded counts as bf16, whatever was asked for: with nothing else, the run had no FP8.
+// Decoded GEMMs count as bf16, even if FP8 was requested: a run with only these had no FP8.
 TEST(Audit, DecodedProductsAreNotInFp8) {
   Audit audit = two_layers();
   audit.count({.row = 0, .layer = 1}, ops::Product::forward, kDecoded);

@@ -1,4 +1,4 @@
-// Each figure that a run leaves behind, against arithmetic on what happened.
+// Each figure in the files of a run, against arithmetic on its events.
 #include <fstream>
 #include <functional>
 
@@ -45,7 +45,7 @@ class Figures : public Run {
     for (std::int64_t n = first; n <= last; ++n) s += of(made(n));
     return s;
   }
-  /// Runs all of it; what was printed.
+  /// Runs everything and returns the printed text.
   std::string run() const {
     testing::internal::CaptureStderr();
     Reporter reporter(all());
@@ -295,7 +295,7 @@ TEST_F(Figures, GoOnWhereACheckpointWasMade) {
   const std::vector<Json> expected = rows();
   std::filesystem::remove_all(folder_);
   testing::internal::CaptureStderr();
-  // Saved in the middle of a row, and gone on with in another folder, of which only the checkpoint knows.
+  // Saved in the middle of a row and resumed in another folder, with only the checkpoint.
   Json state;
   {
     Reporter first(all());
@@ -308,7 +308,7 @@ TEST_F(Figures, GoOnWhereACheckpointWasMade) {
   std::filesystem::remove_all(folder_);
   RunFacts facts = all(5);
   facts.resumed = state;
-  facts.setup_seconds = 0;  // so that the hours are those of one start
+  facts.setup_seconds = 0;  // so that the hours are from one start
   {
     Reporter second(facts);
     for (std::int64_t n = 6; n <= total; ++n) {
@@ -334,7 +334,7 @@ TEST_F(Figures, GoOnWhereACheckpointWasMade) {
                           "device_hours", "cost"}) {
     EXPECT_DOUBLE_EQ(results.at(key).get<double>(), whole.at(key).get<double>()) << key;
   }
-  // What is of a session is of this one.
+  // Figures of a session are from this session.
   EXPECT_DOUBLE_EQ(results.at("train_runtime").get<double>(), 60 + 70 + save);
 }
 
@@ -348,7 +348,7 @@ TEST_F(Figures, RememberALossThatWasNotFinite) {
       if (n == 4) f.loss = NAN;
       first.step(f);
     }
-    // As it lies in a checkpoint.
+    // As in a checkpoint.
     state = parse_json(first.state().dump(), "state");
   }
   RunFacts facts = all(5);

@@ -1,4 +1,4 @@
-// Plots of two real runs: the lines of each SVG are those of its golden file in tests/golden/plots. Fonts
+// Plots of two real runs: the lines of each SVG equal its golden file in tests/golden/plots. Fonts
 // differ between machines, so letters are not compared.
 #include <cmath>
 #include <cstdlib>

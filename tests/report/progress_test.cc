@@ -78,7 +78,7 @@ TEST(Progress, OfARunUnderASupervisorIsTold) {
   EXPECT_EQ(read->saved_step, 5);
   EXPECT_EQ(read->saved, "there/checkpoint-5");
   EXPECT_TRUE(read->finished);
-  // A run without one leaves none, nor one that would speak for it.
+  // A run without a checkpoint leaves none, and no file that claims one.
   run_in(folder.path(), "completed");
   EXPECT_FALSE(std::filesystem::exists(progress_path(folder.path())));
 }

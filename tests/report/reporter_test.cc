@@ -176,7 +176,7 @@ TEST_F(Run, RowsAndSummaryTellOfCommunicationWhereRanksTalk) {
   EXPECT_DOUBLE_EQ(row.at("comm_all_gather_seconds").get<double>(), 0.05);
   EXPECT_DOUBLE_EQ(row.at("comm_all_gather_bytes").get<double>(), 1000);
   EXPECT_DOUBLE_EQ(row.at("comm_reduce_scatter_bytes").get<double>(), 3002);
-  // What others read of a row is as it was: numbers beside it break nothing.
+  // The keys that other programs read are unchanged: further numbers break nothing.
   for (const char* key : {"current_steps", "total_steps", "loss", "lr", "epoch", "percentage", "elapsed_time",
                           "remaining_time"}) {
     EXPECT_TRUE(row.contains(key)) << key;

@@ -77,7 +77,7 @@ class Said : public Run {
     reporter.evaluation({.step = 5, .epoch = 1.25, .loss = 1.5});
     reporter.finish({.status = "stopped"});
   }
-  /// The log of an earlier run has rows of steps 3, 6 and 7, two that are none, and one that was cut short.
+  /// The log of an earlier run has rows of steps 3, 6 and 7, two invalid rows, and a truncated one.
   void go_on(const RunFacts& f) const {
     make_folders(folder_);
     write_file_atomically(
@@ -92,8 +92,8 @@ class Said : public Run {
     reporter.finish({});
   }
 
-  /// What was printed and what lies in the folder, or the two files of it that have all figures, with names
-  /// that differ from run to run replaced.
+  /// The printed text and the files of the folder (or only the two with all figures). Names that differ from
+  /// run to run are replaced.
   std::string all_of(const std::function<void()>& run, bool whole) const {
     std::filesystem::remove_all(folder_);
     testing::internal::CaptureStderr();

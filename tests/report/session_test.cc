@@ -1,4 +1,5 @@
-// What a session takes over from the one before, and each fact that reaches a row, a file or the screen.
+// The values that a session inherits from the previous session, and each fact in a row, a file or on the
+// screen.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -53,7 +54,7 @@ TEST(Progress, KeepsEveryField) {
   EXPECT_EQ(memory_step, 6);
   EXPECT_EQ(from, "memory");
   EXPECT_TRUE(finished);
-  // What a record leaves out is as if it had never been.
+  // Keys that a record lacks have their start values.
   octet::test::spill(progress_path(folder.path()), "{}");
   const auto none = read_progress(folder.path());
   ASSERT_TRUE(none);
@@ -133,7 +134,7 @@ TEST(Sums, AreTakenOverEachByItself) {
   EXPECT_EQ(w.steps, 4);
   EXPECT_EQ(w.steps_before, 4);
   EXPECT_EQ(w.mean_loss(), 8.5 / 4);
-  // Of a checkpoint that tells no sums the last row's window is added to those of the rows.
+  // If a checkpoint has no sums, the window of the last row is added to the sums of the rows.
   Json bare = state;
   bare.erase("so_far");
   Totals rows = totals_of(100);
@@ -202,7 +203,7 @@ TEST(Sums, RowsThatDoNotSayTheirStepCountForNothing) {
 
 class Sessions : public Run {
  protected:
-  /// A session of steps (first, last]; what it printed.
+  /// Runs a session of steps (first, last] and returns the printed text.
   std::string session(RunFacts f, std::int64_t last,
                       const std::function<void(Reporter&, std::int64_t)>& then = {}, bool ends = true) const {
     testing::internal::CaptureStderr();
@@ -224,7 +225,7 @@ class Sessions : public Run {
   }
 };
 
-// The row of the step that was saved stays, and those behind it go.
+// The row of the saved step stays, and later rows are removed.
 TEST_F(Sessions, RowsUpToTheCheckpointStay) {
   session(facts(), 15, {}, false);
   session(facts(10), 10, {}, false);
@@ -413,7 +414,7 @@ TEST_F(Sessions, TheScreenNamesWhatTheRunIsAndWhatItLeft) {
     reporter.finish({.final_model = "m", .keeps_checkpoint = false});
   }
   EXPECT_FALSE(holds(testing::internal::GetCapturedStderr(), "checkpoint     there"));
-  // Of a run without a plot, TensorBoard, a model or a checkpoint nothing is said of them.
+  // A run without a plot, TensorBoard, a model or a checkpoint does not mention them.
   f.plot = f.tensorboard = false;
   std::filesystem::remove_all(folder_);
   const std::string plain = session(f, 20);

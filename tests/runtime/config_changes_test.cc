@@ -1,4 +1,4 @@
-// A changed config.json is told of by key, before a run resumes with it.
+// Each changed key of config.json is reported before a run resumes.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -31,7 +31,7 @@ TEST(HostBatch, TokensHaveTheNameOfTheirSampleAndPositionWhateverTheBatch) {
   ASSERT_EQ(both.names.size(), 5u);
   EXPECT_TRUE(std::equal(alone.names.begin(), alone.names.end(), both.names.begin() + 3));
   EXPECT_EQ(std::set<std::uint64_t>(both.names.begin(), both.names.end()).size(), 5u);
-  // Without a number of their own documents have that of their place.
+  // Documents without numbers are numbered by their position.
   HostBatch placed;
   add_document(placed, b, b);
   add_document(placed, b, b);

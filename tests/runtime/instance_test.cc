@@ -1,4 +1,4 @@
-// Several models in one process: what one is told does not reach the other.
+// Several models in one process: settings of one do not affect the other.
 #include "octet/runtime/instance.h"
 
 #include <gtest/gtest.h>

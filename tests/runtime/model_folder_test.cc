@@ -1,4 +1,4 @@
-// Folders of models: what counts as weights, and what is said of folders that are something else.
+// Folders of models: files that count as weights, and messages on other folders.
 #include "octet/runtime/model_folder.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(ModelFolder, OfAnAdapterIsNoModel) {
   const std::string said = refusal([&] { read_model(folder.path()); });
   expect_holds(said, "the folder has an adapter, but no model");
   expect_holds(said, "merge it into its base with trainer export FOLDER OUT --merge");
-  // A whole model that an adapter lies beside is one.
+  // A whole model with an adapter in its folder is a model.
   spill(folder / "config.json", "{}");
   try {
     read_model(folder.path());
@@ -80,7 +80,7 @@ TEST(AdapterFolder, WithoutWeightsSaysWhatLiesThere) {
   expect_holds(said, folder / "adapter_model.safetensors");
 }
 
-/// A folder with a small model whose head and embedding hold these values.
+/// A folder with a small model that has these values in its head and embedding.
 struct SmallModel : TemporaryFolder {
   SmallModel(bool tied, const std::vector<float>& table, const std::vector<float>& head)
       : TemporaryFolder("heads") {
@@ -95,7 +95,7 @@ struct SmallModel : TemporaryFolder {
     if (!b.empty()) slices.push_back({"lm_head.weight", DType::f32, {size(b), 1}, 0, size(b), b.data()});
     checkpoint::write_safetensors(*this / "model.safetensors", slices);
   }
-  /// Whether the model that is read ties, and what is written on the screen.
+  /// Returns whether the model ties its head, and the text on the screen.
   std::pair<bool, std::string> read() const {
     testing::internal::CaptureStderr();
     const bool tied = read_model(path()).tied;

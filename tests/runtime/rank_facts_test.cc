@@ -1,4 +1,4 @@
-// What ranks tell each other of their hosts arrives whole.
+// The facts that ranks exchange on their hosts arrive complete.
 #include "octet/runtime/rank_facts.h"
 
 #include <gtest/gtest.h>

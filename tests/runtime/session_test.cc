@@ -5,7 +5,7 @@
 namespace octet::runtime::session_test {
 namespace {
 
-// What is agreed upon names its rank already, and a lone rank needs no name.
+// A problem that the ranks agreed on names its rank already, and a single rank needs no name.
 TEST(Session, AProblemOfOneRankNamesRankHostAndGpu) {
   comm::Place place;
   place.rank = 1, place.size = 2, place.host = "node7";

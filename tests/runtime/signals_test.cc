@@ -63,7 +63,7 @@ TEST(SignalsDeathTest, WhoAsksAgainAndAgainEndsTheProcess) {
   EXPECT_EXIT(asked(3), testing::ExitedWithCode(128 + SIGTERM), "stopped at once, as asked twice");
 }
 
-// A rank that another one's failure takes down was not asked to stop by anybody.
+// A rank that ends because another rank failed has no request to stop.
 TEST(SignalsDeathTest, BeforeTheFirstStepTheRequestIsToldAndTheEndOfTheJobIsNot) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto told = [](bool term_is_an_end, int signal) {
@@ -118,8 +118,8 @@ TEST(Signals, WhatEndsTheProcessRemovesItsLockFile) {
   EXPECT_TRUE(left(true, 1, 0)) << "a process that dies without a word";
 }
 
-// Requests come in the same instant where a process group, its launcher and a batch system all tell it: a
-// handler finds another one half done.
+// A process group, its launcher and a batch system may send requests at the same instant: a handler may
+// interrupt another handler.
 TEST(Signals, RequestsOfTheSameInstantAreOne) {
   constexpr int kRounds = 200;
   for (int round = 0; round < kRounds; ++round) {

@@ -15,7 +15,7 @@ using namespace model::testing;
 using model::Architecture;
 using model::Recompute;
 
-/// Adapters were made beside the very weights of some models of the model's tests, and beside others.
+/// The base of a golden adapter: one of the models of the model's tests, or another folder.
 std::string base_of(const std::string& name) {
   const std::string own = std::string(OCTET_SOURCE_DIR) + "/tests/golden/adapters/base/" + name;
   return path_exists(own + "/config.json") ? own : golden_folder(name);
@@ -45,7 +45,7 @@ struct Case {
   Architecture architecture;
 };
 
-/// Bounds of one precision; those of fp32 are the reference's own.
+/// Bounds of one precision; the reference is fp32.
 struct Bounds {
   precision::Recipe recipe;
   double logits, loss, gradients;
@@ -63,7 +63,7 @@ class Peft : public testing::TestWithParam<const char*> {
     for (const checkpoint::StoredTensor& tensor : c.golden.tensors()) {
       if (!tensor.name.starts_with("grad.")) continue;
       const std::string name = tensor.name.substr(5);
-      // A tied table stands under both of its names there, and under one here.
+      // The golden file has a tied table under both names, and Octet has it under one.
       const bool twice = c.architecture.tied && name == "base_model.model.lm_head.weight";
       if (twice) continue;
       ++trained, elements += static_cast<std::size_t>(tensor.count);
@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                            return name;
                          });
 
-// FP8 rounds what the weight's products read, not what adapters read: gradients stay as near as without
+// FP8 rounds the operands of the weight's GEMMs, not those of adapters. So gradients are as close as without
 // adapters.
 void expect_beside_fp8(const char* adapters) {
   const Case c(adapters);
@@ -275,7 +275,7 @@ TEST(AdapterTargets, OneOfTwoTiedTablesIsTrainedOnlyIfTheyStayTied) {
   }
 }
 
-// What a written adapter_config.json asks for is what was trained, in names that every PEFT knows.
+// A written adapter_config.json describes the trained adapters, in names that every version of PEFT knows.
 TEST(AdapterTargets, AreWrittenAsPeftDoes) {
   const Architecture a = model::read_architecture(golden_folder("llama3"));
   EXPECT_EQ(adapter_config({.all = true}, a, "base")["target_modules"],

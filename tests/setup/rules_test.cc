@@ -1,5 +1,5 @@
-// What a configuration may ask of the store together is said in one place, src/config/rules.cc: what passes
-// there keeps the promises that the store's code relies on, and what breaks one of them does not pass.
+// src/config/rules.cc decides which settings of the store may be combined. Combinations that pass keep the
+// conditions that the code of the store relies on, and combinations that break one do not pass.
 #include <gtest/gtest.h>
 
 #include <stdexcept>

@@ -1,4 +1,4 @@
-// What adapters become and what is said of those that cannot be, word by word.
+// The trained parts of adapters and the messages on refused adapters, word by word.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -20,7 +20,7 @@ std::string number(double value) {
   return text;
 }
 
-/// What is trained of a model, and the adapter_config.json that is written.
+/// Returns the trained parts of a model, and the written adapter_config.json.
 std::string trained(const AdapterWish& wish, const model::Architecture& architecture) {
   const model::Tuning tuning = tuning_of(wish, architecture);
   std::string text;
@@ -37,8 +37,8 @@ std::string trained(const AdapterWish& wish, const model::Architecture& architec
   return text + written.dump() + "\n";
 }
 
-// A question is an adapter_config.json, or keys of a configuration; "tied" before it: of a model whose head
-// is its embedding.
+// A question is an adapter_config.json, or keys of a configuration. "tied" before it: for a model with tied
+// head and embedding.
 TEST(Said, OfAdapters) {
   model::Architecture plain = model::read_architecture(model::testing::golden_folder("llama3"));
   plain.layers = 1;

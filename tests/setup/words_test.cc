@@ -18,7 +18,7 @@
 namespace octet::setup::words_test {
 namespace {
 
-/// The words of a key, without those that are refused.
+/// The words of a key, without refused words.
 std::vector<std::string> words_of(const std::string& key) {
   const config::Field* field = config::find_field(key);
   if (field == nullptr) return {};
@@ -81,7 +81,7 @@ TEST(Words, EveryOneOfAKeyMeansSomethingElse) {
   differs(
       "fp8_recipe", [](C& c, const W& w) { c.fp8 = true, c.fp8_recipe = w; },
       [](const C& c) { return recipe_of(c).kind; });
-  // Left open, moments are what the last of all storages says; a run takes an earlier one that fits.
+  // Without a setting, moments have the format of the last storage; a run takes an earlier one that fits.
   differs(
       "optim_dtype", [](C& c, const W& w) { c.optim_dtype = w, c.bf16 = true; },
       [](const C& c) {
@@ -120,7 +120,7 @@ TEST(Words, TextsOfPretrainingAreCutInBlocksOnlyWherePackedAsLlamaFactoryDoes) {
   EXPECT_EQ(packing_of(config), Packing::best_fit);
 }
 
-// Those that the configuration accepts and those that are built are the same.
+// The configuration accepts exactly the schedules that are built.
 TEST(Words, EveryScheduleOfTheConfigurationIsBuilt) {
   const std::vector<std::string> words = words_of("lr_scheduler_type");
   const std::set<std::string> accepted(words.begin(), words.end());
