@@ -48,7 +48,8 @@ TEST(Batches, HoldDocumentsWithTheirRowsPositionsAndTargets) {
   EXPECT_EQ(names.size(), 8u);
 }
 
-// Two documents of one row have other names, as have those of two rows with one number in their sets.
+// Two documents of one row have different names. So have documents of two rows with the same number in their
+// sets.
 TEST(Batches, NamesTellRowAndDocument) {
   data::Encoded one, other;
   const std::vector<std::int32_t> ids{1, 2};

@@ -1,5 +1,5 @@
-// What a run trains and evaluates, and where it goes on in its samples: corpora, feeds and their places, key
-// by key.
+// The training and evaluation samples of a run, and the sample from which it resumes: corpora, feeds and
+// positions, key by key.
 #include "octet/feed/corpus.h"
 
 #include <algorithm>
@@ -236,7 +236,7 @@ TEST_F(WhatIsTrained, KeptTokensServeAsLongAsNothingIsChanged) {
   encoder_.words = "others";
   EXPECT_TRUE(made([](config::Config&) {})) << "another encoder";
   EXPECT_NE(printed_.find("words: was 'numbers', is 'others'"), std::string::npos) << printed_;
-  // What is evaluated is kept as well, beside it.
+  // The evaluation samples are cached as well.
   write("other.txt", 200, 208);
   const auto evaluates = [&](config::Config& c) { c.eval_dataset = {folder_ / "other.txt"}; };
   EXPECT_TRUE(made(evaluates));

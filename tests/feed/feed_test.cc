@@ -1,4 +1,4 @@
-// What the feed says of its data.
+// Messages of the feed on its data.
 #include "octet/feed/feed.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Feeds by themselves: what a run is told of its data, and where one goes on.
+// Feeds alone: messages on the data, and the position from which a feed resumes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -110,7 +110,7 @@ TEST_F(Feeds, OfPackedItemsHoldTheDocumentsOfAll) {
   EXPECT_EQ(packed->shape().longest, 6) << "documents do not see each other";
 }
 
-// Micro-batches of all ranks are whole, or, where bits do not depend on ranks, those of one.
+// Micro-batches of all ranks are whole. If bits do not depend on the number of ranks, those of one rank are.
 TEST_F(Feeds, WhatFillsNoGroupIsLeftOut) {
   const Corpus corpus = documents();
   batch_ = {.micro = 2, .accumulation = 1, .world = 2, .global = 4};
@@ -315,7 +315,7 @@ TEST_F(StreamedFeeds, ARunThatGoesOnAtTheEndOfAnEpochTakesTheNext) {
   EXPECT_EQ(again->step().tokens, 3 + 4 + 5 + 6);
 }
 
-// The last token of a document predicts the first of the next one, where that is trained.
+// The last token of a document predicts the first of the next document, if that token is trained.
 TEST(AddItem, OfSharedContextIsOneDocument) {
   data::Encoded set;
   using Ids = std::vector<std::int32_t>;
@@ -336,7 +336,7 @@ TEST(AddItem, OfSharedContextIsOneDocument) {
   const runtime::HostBatch apart = make_batch(set, items, all);
   EXPECT_EQ(apart.cu_seqlens, (Ids{0, 2, 4, 6}));
   EXPECT_EQ(apart.label_rows, (Ids{0, 2, 4}));
-  // A document's tokens draw the same noise wherever it stands.
+  // The tokens of a document draw the same noise at any position.
   data::Items turned;
   for (const std::int64_t d : {2, 1}) turned.documents.push_back(d);
   turned.begins.push_back(2);

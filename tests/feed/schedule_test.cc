@@ -34,7 +34,7 @@ TEST(SampleOrder, VisitsEveryItemOnceAnEpochInANewOrder) {
   EXPECT_NE(epochs[1], epochs[2]);
 }
 
-// Hugging Face's Trainer: 17 micro-batches of 4 and a step of the one behind the sixteenth.
+// As in Hugging Face's Trainer: 17 micro-batches of 4, and a step with only the last micro-batch.
 TEST(SampleOrder, WhatFillsNoGroupIsLeftOutAndAPartialStepIsNot) {
   const SampleOrder order{.items = 71, .global_batch = 64, .seed = 5, .whole_groups_of = 4};
   EXPECT_EQ(order.items_per_epoch(), 68);
@@ -55,7 +55,7 @@ TEST(SampleOrder, WhatFillsNoGroupIsLeftOutAndAPartialStepIsNot) {
   EXPECT_EQ((SampleOrder{.items = 103, .global_batch = 8}.items_per_epoch()), 103);
 }
 
-// Steps of any size one behind the other, each time gone on from the place that was reached.
+// Steps of any size in a row, each resumed from the position of the previous step.
 TEST(SampleOrder, GoesOnAtAPlaceInTheItemsWithStepsOfAnySize) {
   std::mt19937 draw(11);
   const auto up_to = [&draw](std::int64_t most) {
@@ -85,7 +85,7 @@ TEST(SampleOrder, GoesOnAtAPlaceInTheItemsWithStepsOfAnySize) {
 }
 
 TEST(SampleOrder, WhatIsLeftOfAnEpochIsWholeGroupsToo) {
-  // 24 of 71 are behind, in groups of 8; of the 47 left, 45 are whole groups of 5.
+  // 24 of 71 are done, in groups of 8. Of the 47 left, 45 are whole groups of 5.
   SampleOrder order{.items = 71, .global_batch = 10, .seed = 5, .whole_groups_of = 5};
   order.go_on(3, {.item = 24});
   std::int64_t items = 0;
@@ -96,7 +96,7 @@ TEST(SampleOrder, WhatIsLeftOfAnEpochIsWholeGroupsToo) {
   EXPECT_EQ(order.place(8), (SamplePlace{.epoch = 1}));
   EXPECT_GE(order.item(14, 9), 0) << "the epoch behind has 70 again, seven steps";
   EXPECT_EQ(order.place(15), (SamplePlace{.epoch = 2}));
-  // Nothing of the epoch is left for a group: the next one begins.
+  // The rest of the epoch fills no group, so the next epoch begins.
   order.go_on(9, {.item = 68});
   EXPECT_EQ(order.first, (SamplePlace{.epoch = 1}));
 }
@@ -106,7 +106,8 @@ TEST(SampleOrder, TellsTheStepThatEndsWhereAFreshRunEnds) {
   EXPECT_EQ(order.steps_until_end_of(39), 39);
   order.go_on(20, order.place(20));
   EXPECT_EQ(order.steps_until_end_of(39), 39) << "no step had another size";
-  // Thirty steps of 4 are behind: 103 and 17 of the second epoch, whose other 86 are eleven steps of 8.
+  // Thirty steps of 4 are done: 103 samples, and 17 of the second epoch. Its other 86 samples are eleven
+  // steps of 8.
   order.go_on(56, {.epoch = 1, .item = 17});
   EXPECT_EQ(order.steps_until_end_of(26), 56 + 11);
   EXPECT_EQ(order.steps_until_end_of(39), 56 + 11 + 13);

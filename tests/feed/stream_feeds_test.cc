@@ -1,4 +1,5 @@
-// Feeds of streams: where a run goes on, what its order is made of, and keys that reach them.
+// Feeds of streams: the position from which a run resumes, the inputs of its order, and the keys that reach
+// them.
 
 #include <algorithm>
 #include <set>
@@ -121,7 +122,7 @@ TEST_F(StreamFeeds, WhereOneStandsTheOrderMustBeTheSame) {
     }
     EXPECT_EQ(going_on(config, begin), "") << "a new epoch may have another order";
   }
-  // Other data are told of elsewhere.
+  // Another message reports other data.
   C config = config_;
   config.seed = 7;
   encoder_.words = "others";

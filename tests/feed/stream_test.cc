@@ -225,7 +225,7 @@ TEST_F(Streams, WhatFillsNoGroupAtTheEndOfAnEpochIsLeftOut) {
   EXPECT_THROW(nothing.next(), Error);
 }
 
-// Of an epoch that was begun before, what is left may be nothing, or no group: the next one follows.
+// The rest of a resumed epoch may be empty, or too small for a group. Then the next epoch follows.
 TEST_F(Streams, TheRestOfAnEpochMayBeNothing) {
   StreamOptions one = options(1000, 4);
   const Stream stream(mix_, encoder_, one);
@@ -263,7 +263,7 @@ TEST_F(Streams, RowsLeftOutAreNotTrained) {
   EXPECT_GE(kept, 129 - 40);
 }
 
-// One row of each window cannot be read: an epoch may have so many, whatever windows they lie in.
+// One row of each window cannot be read. The limit counts the rows of all windows of an epoch.
 TEST_F(Streams, BrokenRowsAreCountedOverTheWindowsOfAnEpoch) {
   std::ofstream file(folder_ + "/broken.jsonl");
   for (int i = 0; i < 40; ++i)

@@ -1,4 +1,4 @@
-// What tests of corpora and feeds share: a small data set, a configuration, and what a run is told of them.
+// Shared by tests of corpora and feeds: a small data set, a configuration, and the messages on them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ class WhatIsTrained : public testing::Test {
     quiet_ = false;
     return testing::internal::GetCapturedStderr() + text;
   }
-  /// Keeps what is printed meanwhile in printed_.
+  /// Stores the text that `body` prints in printed_.
   template <typename Body>
   auto quietly(const Body& body) {
     if (quiet_) return body();
@@ -87,7 +87,7 @@ class WhatIsTrained : public testing::Test {
                           .dump(),
                       "state");
   }
-  /// The keys of the error, or "" where the run goes on.
+  /// The keys that the error names, or "" if the run resumes.
   std::string going_on(const config::Config& config, const Json& state) {
     const Corpus corpus = this->corpus(config);
     const auto feed = this->feed(config, corpus);
@@ -110,7 +110,7 @@ class WhatIsTrained : public testing::Test {
   bool quiet_ = false;
 };
 
-/// What a key is set to.
+/// Sets a key.
 using Change = std::function<void(config::Config&)>;
 
 }  // namespace octet::feed

@@ -9,7 +9,7 @@
 namespace octet::supervise::command_test {
 namespace {
 
-// What of these words can be executed.
+// Whether a word is an executable file.
 bool executable(const std::string& word) {
   return word == "trainer" || word == "node" || word == "env" || word == "numactl" || word == "/b/trainer";
 }

@@ -1,4 +1,4 @@
-// What is left of a start whose launcher was killed, and what watched over it as well.
+// The processes and files of a start after its launcher and its supervisor were killed.
 #include "../src/supervise/job.h"
 
 #include <gtest/gtest.h>
@@ -46,8 +46,8 @@ class KilledLauncher {
     for (const std::string& file : {memory_, others_}) fs::remove(file, none);
   }
 
-  /// `rank`: what the launcher leaves running; `ends`: how it ends itself; `clears_up`: how long somebody
-  /// else has to clear up; `ends_first`: whether the rank ends before the launcher.
+  /// `rank`: command that the launcher leaves running; `ends`: how the launcher ends itself; `clears_up`:
+  /// time that another process has to clean up; `ends_first`: whether the rank ends before the launcher.
   void run(const std::string& rank, const std::string& ends, std::chrono::milliseconds clears_up,
            bool ends_first = false) const {
     adopt_orphans();
@@ -95,7 +95,7 @@ TEST(Job, FilesOfAJobGoWhenItsLauncherAndTheKeeperWereKilled) {
   EXPECT_TRUE(start.of_others()) << "other jobs' stay";
 }
 
-// Whose names do not tell the memory's: it is what a rank has mapped.
+// Names of these files do not identify the job's shared memory. The mappings of a rank do.
 TEST(Job, FilesOfOpenMpi5GoToo) {
   const KilledLauncher killed("killed_launcher_5", "prterun.host.77.0");
   killed.run(killed.maps_for("60"), "kill -KILL $$", 2s);

@@ -105,7 +105,7 @@ TEST(Policy, CountsAnewBehindAChangeOfTheJob) {
   EXPECT_EQ(policy.decide({.code = 75}).next, Next::end);
 }
 
-// What code 1 and its like stand for mostly comes back; the others say that it may pass.
+// The fault behind code 1 and similar codes mostly returns. Other codes mean faults that may pass.
 TEST(Policy, OnlyCodesThatSayWhatIsWrongAreTriedAsOftenAsAllowed) {
   const auto starts = [](int code) {
     Policy policy(kOptions);

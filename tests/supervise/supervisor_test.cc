@@ -1,5 +1,5 @@
-// A whole job under a supervisor, with a script in the launcher's place: what each start is given, what is
-// written of each that ended, and which checkpoint the next one is told to go on from.
+// A whole job under a supervisor, with a script in place of the launcher: the arguments of each start, the
+// record of each ended start, and the checkpoint from which the next start resumes.
 #include "octet/supervise/supervisor.h"
 
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ class Supervised : public testing::Test {
     options.words.insert(options.words.end(), keys.begin(), keys.end());
     return run_as_said(options);
   }
-  /// In a process of its own, which it takes for itself.
+  /// Runs in a new process, because the supervisor changes its whole process.
   int run_as_said(const Options& options) {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -220,7 +220,7 @@ TEST_F(Supervised, StartsOfOneRunHaveNamesOfTheirOwnAndOneInCommon) {
   EXPECT_EQ(jobs.size(), 2u) << "the same words in another folder";
 }
 
-// Of a supervisor that was killed the progress of its job is left; whose it is, is in its name.
+// A killed supervisor leaves the progress of its job. Its file name tells which job that is.
 TEST_F(Supervised, TheProgressThatAnEarlierSupervisorLeftIsTakenOver) {
   EXPECT_EQ(run({done()}, quick_), 0);
   const std::string job = lines("names")[0].substr(0, lines("names")[0].find('-'));
@@ -252,7 +252,7 @@ TEST_F(Supervised, TheProgressThatAnEarlierSupervisorLeftIsTakenOver) {
   }
 }
 
-// A run with overwrite_output_dir would begin afresh: it is told where it was.
+// A run with overwrite_output_dir would start again from step 0, so it gets its newest checkpoint.
 TEST_F(Supervised, ARunThatOverwritesIsToldOfItsOwnCheckpoint) {
   const std::string path = saved_in(output(), 12);
   ASSERT_EQ(path, output() + "/checkpoint-12");
@@ -280,7 +280,7 @@ TEST_F(Supervised, ARunThatOverwritesIsToldOfItsOwnCheckpoint) {
   EXPECT_FALSE(left(11, -1, keys)) << "that one does not hold";
 }
 
-// Killed between the run's end and its own: whoever starts it again does not mean to train once more.
+// Killed after the end of the run: the next start must not train again.
 TEST_F(Supervised, ARunThatOverwritesAndHasJustEndedIsNotBegunAfresh) {
   struct Case {
     std::string others, overwrites;
@@ -328,8 +328,8 @@ TEST_F(Supervised, ItGivesUpWithTheLastCodeAndSaysWhy) {
   EXPECT_NE(said_.find("supervise: 1 start, goodput"), std::string::npos) << said_;
 }
 
-// A checkpoint that is no newer than one before is no progress, be it of an earlier start or the one gone on
-// from.
+// A checkpoint is progress only if it is newer than all checkpoints before, including the one that the start
+// resumed from.
 TEST_F(Supervised, ProgressIsACheckpointNewerThanAny) {
   const Options two{.policy = {.most_starts = 2, .first_wait = 0}};
   EXPECT_EQ(run({told({.first = 0, .step = 5, .saved = 4}) + "exit 137",
@@ -340,7 +340,7 @@ TEST_F(Supervised, ProgressIsACheckpointNewerThanAny) {
   EXPECT_EQ(lines("arguments").size(), 3u) << "the fourth step was saved before";
   EXPECT_EQ(run({told({.first = 4, .step = 5, .saved = 4}) + "exit 137"}, two), 137);
   EXPECT_EQ(lines("arguments").size(), 2u) << "it had been gone on from";
-  // A start begins where it began, also where the run goes back by itself to what it saved.
+  // The first step of a start stays the same if the run returns to a checkpoint by itself.
   EXPECT_EQ(run({told({.first = 0, .step = 8, .saved = 6}) + kLook + told({.first = 6, .step = 7}) + kLook +
                      "exit 137",
                  done()},
@@ -355,7 +355,7 @@ TEST_F(Supervised, ProgressIsACheckpointNewerThanAny) {
             0);
 }
 
-// Of a start that none follows the row keeps what was known at its end: steps behind the newest that is safe.
+// If no start follows, the row keeps the state at the end: the steps after the newest saved step are lost.
 TEST_F(Supervised, StepsAreLostBehindWhateverIsSafe) {
   struct Case {
     Told told;
@@ -436,7 +436,7 @@ TEST_F(Supervised, RanksThatGoOnWithoutOthersHaveARowAndNoStart) {
         << "what was told before is of no step behind it " << row;
   }
   EXPECT_NE(said_.find("supervise: 1 start, "), std::string::npos) << said_;
-  // Where the job ends behind that, it had as many ranks as were left; all of them are started again.
+  // If the job ends after that, it had only the remaining ranks. All ranks are started again.
   EXPECT_EQ(
       run({told({.step = 1}) + kLook + lost("rank 3 has ended, and the other 3 ranks go on") + "exit 137",
            done()},
