@@ -1,5 +1,5 @@
-// What adapters need beside GEMMs, on the GPU: dropout and the scaling of columns have the bits of the CPU;
-// sums of DoRA, which each side makes in an order of its own, are as near as fp32 allows.
+// The ops of adapters other than GEMMs, on the GPU. Dropout and the scaling of columns have the bits of the
+// CPU. Each side sums DoRA in a different order, so these sums agree within the accuracy of fp32.
 #include <array>
 #include <cstring>
 

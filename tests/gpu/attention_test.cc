@@ -1,4 +1,4 @@
-// Attention on the GPU, held against its definition in float64 and against the CPU side.
+// Compares attention on the GPU with its definition in float64 and with the CPU side.
 #include "octet/ops/attention.h"
 
 #include <algorithm>
@@ -16,10 +16,10 @@ struct Shape {
   DType dtype = DType::f32;
   float soft_cap = 0.0f;
   std::int64_t window = 0;
-  std::int64_t after = 0;  ///< tokens of no document at the end
+  std::int64_t after = 0;  ///< tokens without a document at the end
   bool host_lengths = true;
-  bool host_lengths_back = true;  ///< of backward, where host_lengths
-  bool reproducible = false;      ///< of the stream
+  bool host_lengths_back = true;  ///< in backward; only if host_lengths
+  bool reproducible = false;      ///< Stream::reproducible
   std::string name() const {
     return "heads " + std::to_string(heads.q_heads) + "/" + std::to_string(heads.kv_heads) + " of " +
            std::to_string(heads.head_dim) + ", " + std::to_string(lengths.size()) + " documents, first of " +
@@ -50,7 +50,7 @@ struct Outcome {
   HostArray out, lse, d_qkv;
 };
 
-/// `left_over`: the bytes that the workspace is full of.
+/// `left_over`: initial byte value of the workspace.
 Outcome run(Bench& bench, const Inputs& in, std::uint8_t left_over = 0xFF) {
   const Shape& s = in.shape;
   bench.stream().set_reproducible(s.reproducible);
@@ -129,7 +129,7 @@ void check_shape(const Shape& shape) {
   try {
     const Outcome got = run(gpu, in), other = run(cpu, in);
     const test::AttentionReference want = reference(in);
-    // Norms over whole arrays: bf16 rounds weights, gradients of scores and results, each by 2^-9 at most.
+    // Norms over whole arrays: bf16 rounds weights, gradients of scores and results, each by at most 2^-9.
     const bool narrow = shape.dtype == DType::bf16;
     EXPECT_LT(distance(got.out, want.out), narrow ? 6e-3 : 2e-6) << shape.name();
     EXPECT_LT(distance(got.lse, want.lse), 2e-6) << shape.name();
@@ -209,7 +209,7 @@ TEST(GpuAttention, TokensOfNoDocumentGetZeros) {
   }
 }
 
-/// The same with the rule that equal inputs give equal bits.
+/// Returns the shape with a stream on which equal inputs give equal bits.
 Shape reproducible(Shape shape) {
   shape.reproducible = true;
   return shape;
@@ -220,7 +220,7 @@ TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
       {.lengths = {300, 5, 130}, .heads = {4, 2, 64}},
       {.lengths = {300, 5, 130}, .heads = {4, 2, 64}, .dtype = DType::bf16},
       {.lengths = {256, 256, 256}, .heads = {8, 2, 128}, .dtype = DType::bf16},
-      // In a fixed order too large for the workspace at once.
+      // In a fixed order, too large for the workspace at once.
       {.lengths = {2048, 2048}, .heads = {8, 2, 64}, .dtype = DType::bf16},
       {.lengths = {2048, 2048}, .heads = {8, 4, 128}, .dtype = DType::bf16, .window = 700},
       {.lengths = {2048, 100, 700, 30, 2048, 5}, .heads = {8, 2, 64}, .dtype = DType::bf16},
@@ -228,7 +228,7 @@ TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
       {.lengths = {300, 41, 700, 5, 260}, .heads = {14, 2, 64}, .dtype = DType::bf16, .after = 30},
       {.lengths = {1, 1, 640, 1, 0, 1, 1100, 1}, .heads = {6, 3, 96}, .dtype = DType::bf16},
       {.lengths = {90, 600, 0, 31, 385}, .heads = {8, 2, 128}, .dtype = DType::bf16, .window = 200},
-      // One document goes by heads, and one is too long even so.
+      // The first document runs in portions of heads. The second is too long even for this.
       {.lengths = {7, 2047}, .heads = {8, 2, 64}, .dtype = DType::bf16},
       {.lengths = {5000, 3}, .heads = {8, 1, 128}, .dtype = DType::bf16}};
   for (const Shape& shape : shapes) {
@@ -238,19 +238,19 @@ TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
     const Outcome any_order = run(gpu, in);
     in.shape = reproducible(shape);
     const Outcome first = run(gpu, in);
-    // What lies in the workspace must not show: no numbers, zeros, numbers.
+    // The contents of the workspace must not affect the result: NaN, zeros, numbers.
     for (const std::uint8_t left_over : {0xFF, 0x00, 0x3F}) {
       const Outcome next = run(gpu, in, left_over);
       EXPECT_EQ(next.out.bytes, first.out.bytes);
       EXPECT_EQ(next.d_qkv.bytes, first.d_qkv.bytes);
       EXPECT_EQ(next.lse.bytes, first.lse.bytes);
     }
-    // Sums in another order, and documents that are too long by other kernels.
+    // The sums have another order, and documents that are too long use other kernels.
     EXPECT_LT(distance(first.d_qkv, any_order.d_qkv), shape.dtype == DType::bf16 ? 1.2e-2 : 2e-6);
   }
 }
 
-/// Whether backward has other bits with lengths on the device alone, which are left to our own kernels.
+/// True if backward differs in bits when only the device has the lengths. Our own kernels handle this case.
 bool is_cudnns(Shape shape) {
   Bench gpu(make_cuda_device());
   const Outcome with = run(gpu, Inputs(shape));
@@ -285,7 +285,7 @@ TEST(GpuAttention, AgreesInAFixedOrderToo) {
       {.lengths = {385, 128, 129, 256}, .heads = {4, 1, 96}, .dtype = DType::bf16, .window = 130}));
   check_shape(
       reproducible({.lengths = {64, 192, 320, 513}, .heads = {6, 2, 64}, .dtype = DType::bf16, .window = 1}));
-  // One document goes by heads.
+  // One document runs in portions of heads.
   check_shape(reproducible({.lengths = {7, 2047}, .heads = {8, 2, 64}, .dtype = DType::bf16}));
   check_shape(
       reproducible({.lengths = {513, 513}, .heads = {6, 2, 96}, .dtype = DType::bf16, .window = 100}));

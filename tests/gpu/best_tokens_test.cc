@@ -1,4 +1,4 @@
-// The most probable token on the GPU, held against the CPU side.
+// Compares the most probable token on the GPU with the CPU side.
 #include "octet/ops/best_tokens.h"
 
 #include <cmath>
@@ -31,7 +31,7 @@ TEST(GpuBestTokens, AgreesWithTheCpu) {
   for (const std::int64_t vocabulary : {3, 34, 1026, 32002, 128258}) {
     for (const std::int64_t rows : {1, 33}) {
       std::vector<float> logits(static_cast<std::size_t>(rows * vocabulary));
-      for (float& x : logits) x = std::round(normal(random));  // many are alike
+      for (float& x : logits) x = std::round(normal(random));  // many equal values
       for (const bool normalizers : {false, true}) {
         const auto here = best_of(false, logits, rows, vocabulary, normalizers);
         const auto there = best_of(true, logits, rows, vocabulary, normalizers);
@@ -39,7 +39,7 @@ TEST(GpuBestTokens, AgreesWithTheCpu) {
           EXPECT_EQ(there[r].id, here[r].id) << vocabulary << ", row " << r;
           EXPECT_EQ(there[r].logit, here[r].logit);
           EXPECT_NEAR(there[r].normalizer, here[r].normalizer, 1e-11);  // double, in another order
-          // Of three tokens the sum may be one.
+          // With three tokens, the sum may be 1.
           if (!normalizers || vocabulary > 1000) {
             EXPECT_EQ(there[r].normalizer != 0, normalizers);
           }

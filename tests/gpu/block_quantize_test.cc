@@ -1,4 +1,4 @@
-// FP8 with scales of blocks on the GPU: copies have the bits of the CPU, products their values.
+// FP8 with block scales on the GPU: copies have the bits of the CPU, and GEMMs have its values.
 #include "octet/ops/block_quantize.h"
 
 #include "gpu/sides.h"
@@ -49,7 +49,7 @@ TEST(BlockQuantize, CopiesHaveTheBitsOfTheCpu) {
   }
 }
 
-// The second shape is decoded, the first and the last are multiplied in FP8.
+// The second shape is decoded. The first and the last shape are multiplied in FP8.
 TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
   for (const auto& [tokens, in, out] :
        {std::array<std::int64_t, 3>{256, 384, 512}, {127, 200, 129}, {400, 1024, 256}}) {
@@ -68,7 +68,7 @@ TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
                 const Tensor start = Tensor::random(d, rows, cols, 4);
                 GemmArgs args{.product = product, .a = a, .b = b, .accumulate = accumulate};
                 args.d = s.put(start);
-                // Rows of D on boundaries, as gradients and activations have them.
+                // Rows of D are aligned, like gradients and activations.
                 args.d.ld = args.d.cols;
                 args.workspace = s.workspace(gemm_workspace(s.device(), args));
                 const GemmOutcome outcome = gemm(s, args);

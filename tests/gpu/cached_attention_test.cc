@@ -1,4 +1,4 @@
-// Attention through a cache on the GPU, held against the CPU side, a token at a time.
+// Compares attention through a cache on the GPU with the CPU side, one token at a time.
 #include <algorithm>
 #include <limits>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr DType dtypes[] = {DType::f32, DType::bf16};
 
-/// Two sequences that grow by a prompt and then by single tokens.
+/// Two sequences with a prompt each, followed by single tokens.
 HostArray decode(Bench& bench, DType dtype, const Heads& heads, float soft_cap, std::int64_t window) {
   constexpr std::int64_t capacity = 300, slots = 3;
   const std::int64_t width = heads.q_heads * heads.head_dim, kv = heads.kv_heads * heads.head_dim;
@@ -69,17 +69,17 @@ TEST(GpuAttention, DecodingAgreesWithTheCpu) {
   }
 }
 
-/// One call of cached_attention, behind caches that are full of what earlier calls left.
+/// One call of cached_attention with caches that earlier calls have filled.
 struct Decoding {
   Heads heads = {4, 2, 64};
   DType dtype = DType::bf16;
   std::int64_t capacity = 300;
-  std::vector<std::int32_t> slots, positions;  ///< of the new tokens
+  std::vector<std::int32_t> slots, positions;  ///< slots and positions of the new tokens
   std::int64_t alone = 0;
   float soft_cap = 0.0f;
   std::int64_t window = 0;
-  std::int64_t ld_margin = 0;        ///< elements behind each row of qkv
-  std::int64_t workspace_rows = -1;  ///< tokens whose pieces the workspace holds; -1: as planned
+  std::int64_t ld_margin = 0;        ///< padding elements after each row of qkv
+  std::int64_t workspace_rows = -1;  ///< number of tokens with pieces in the workspace; -1: as planned
   bool fixed_order = false;
   std::string name() const {
     return "heads " + std::to_string(heads.q_heads) + "/" + std::to_string(heads.kv_heads) + " of " +
@@ -89,18 +89,18 @@ struct Decoding {
   }
 };
 
-/// Bytes that a lone token's pieces take.
+/// Returns the bytes of the pieces of a single token.
 std::size_t pieces_of_a_token(Device& device, const Decoding& d) {
   return cached_attention_workspace(device, d.heads, 1, d.capacity);
 }
 
-/// What comes out, then the whole caches.
+/// Returns the output, followed by the complete caches.
 HostArray decode_once(Bench& bench, const Decoding& d) {
   const std::int64_t tokens = static_cast<std::int64_t>(d.slots.size());
   const std::int64_t width = d.heads.q_heads * d.heads.head_dim, kv = d.heads.kv_heads * d.heads.head_dim;
   const std::int64_t slots = *std::max_element(d.slots.begin(), d.slots.end()) + 1;
-  HostArray keys(slots * d.capacity * kv, d.dtype), values = keys;  // NaN where nothing was written
-  // The same for a token whoever stands behind it.
+  HostArray keys(slots * d.capacity * kv, d.dtype), values = keys;  // NaN in unwritten elements
+  // The values of a token do not depend on later tokens.
   std::mt19937 of_rows(7);
   for (std::int64_t slot = 0; slot < slots; ++slot) {
     std::mt19937 random(static_cast<unsigned>(d.heads.head_dim + d.positions[0] + 1000 * slot));
@@ -164,13 +164,14 @@ HostArray decode_on_gpu(const Decoding& d) {
 void check_decoding(const Decoding& d) {
   Bench cpu(make_cpu_device());
   const HostArray there = decode_on_gpu(d), here = decode_once(cpu, d);
-  // The caches behind what comes out have the same bits; they must not hide what is wrong before them.
+  // The caches, which follow the output, have the same bits. They are excluded so that they do not hide
+  // errors.
   const std::int64_t count = static_cast<std::int64_t>(d.slots.size()) * d.heads.q_heads * d.heads.head_dim;
   ASSERT_EQ(there.bytes.size(), here.bytes.size()) << d.name();
   const auto caches = static_cast<std::ptrdiff_t>(static_cast<std::size_t>(count) * size_of(d.dtype));
   EXPECT_TRUE(std::equal(there.bytes.begin() + caches, there.bytes.end(), here.bytes.begin() + caches))
       << d.name() << ": the caches differ";
-  // Of each token: one that is wrong must not drown among others.
+  // Compare each token separately, so that one wrong token is noticed.
   const std::int64_t a_token = d.heads.q_heads * d.heads.head_dim;
   for (std::int64_t t = 0; t < count; t += a_token) {
     const double far = relative_distance([&](std::int64_t i) { return there[t + i]; },
@@ -180,7 +181,8 @@ void check_decoding(const Decoding& d) {
   EXPECT_EQ(there.bytes, decode_on_gpu(d).bytes) << d.name() << ": two runs gave different bits";
 }
 
-/// `count` sequences with a new token each, at places between 0 and `longest`, the first at `longest`.
+/// Returns `count` sequences with one new token each, at positions up to `longest`. The first is at
+/// `longest`.
 Decoding lone_tokens(std::int64_t count, std::int32_t longest, const Heads& heads, DType dtype) {
   Decoding d{.heads = heads, .dtype = dtype, .capacity = longest + 1, .alone = count};
   for (std::int64_t i = 0; i < count; ++i) {
@@ -209,7 +211,8 @@ TEST(GpuCachedAttention, LoneTokensAgreeWithTheCpu) {
     check_decoding(lone_tokens(5, 4999, {8, 2, 128}, dtype));
     check_decoding(lone_tokens(3, 20000, {4, 1, 64}, dtype));
     check_decoding(lone_tokens(3, 700, {40, 2, 64}, dtype));
-    // Tokens whose own key is the last of 16, which a warp reads at once, and reads first.
+    // The own key of each token is the last of 16 keys that a warp reads at once. At small positions it is in
+    // the first group of its warp.
     Decoding last = {.heads = {8, 2, 128}, .dtype = dtype, .capacity = 600};
     for (const std::int32_t position : {15, 31, 63, 79, 271, 319, 527})
       add_piece(last, static_cast<std::int32_t>(last.slots.size()), position, position + 1);
@@ -231,7 +234,7 @@ TEST(GpuCachedAttention, PromptsAndMixturesAgreeWithTheCpu) {
         Decoding piece{.heads = {2 * group, 2, head_dim}, .dtype = dtype};
         add_piece(piece, 0, 40, 73);
         check_decoding(piece);
-        // Three lone tokens, then pieces of four sequences, one of a single token.
+        // Three single tokens, then parts of four sequences. One part has one token.
         Decoding mixed = lone_tokens(3, 299, {group, 1, head_dim}, dtype);
         add_piece(mixed, 5, 0, 20);
         add_piece(mixed, 4, 90, 93);
@@ -295,8 +298,8 @@ TEST(GpuCachedAttention, NeighboursDoNotChangeATokensBits) {
   }
 }
 
-// The more tokens are alone the fewer pieces their caches are cut into, and from so many on the kernel has
-// other blocks. Seven pieces are joined unevenly.
+// With more single tokens, caches are split into fewer pieces. From a certain number on, the kernel has other
+// block sizes. Seven pieces are joined unevenly.
 TEST(GpuCachedAttention, ManyLoneTokensAgreeWithTheCpu) {
   for (const DType dtype : dtypes) {
     for (const auto& [head_dim, window] : {std::pair{64, 0}, {64, 700}, {128, 0}, {256, 0}}) {
@@ -311,7 +314,7 @@ TEST(GpuCachedAttention, ManyLoneTokensAgreeWithTheCpu) {
   }
 }
 
-// With fixed_order a lone token has a kernel of its own, and the bits of a token that stands in a prompt.
+// With fixed_order, a single token uses a separate kernel, with the bits of a token in a prompt.
 void check_one_order(Decoding d) {
   d.fixed_order = true;
   const HostArray lone = decode_on_gpu(d);
@@ -339,7 +342,7 @@ TEST(GpuCachedAttention, InOneOrderLoneTokensHaveTheBitsOfPrompts) {
   }
 }
 
-// The token's own key is the last, or the first, of a tile, and in one of the first tiles or behind them.
+// The own key of the token is the last or the first key of a tile, in one of the first tiles or later.
 TEST(GpuCachedAttention, InOneOrderAtTheEdgesOfTilesToo) {
   for (const DType dtype : dtypes) {
     for (const std::int64_t head_dim : {64, 256}) {
@@ -358,13 +361,13 @@ TEST(GpuCachedAttention, WhatIsOutsideTheCacheBecomesNanAndTouchesNothing) {
     add_piece(good, 3, 10, 60);
     Decoding bad = good;
     bad.slots[1] = -1;
-    bad.positions[20] = 291;  // of the piece
+    bad.positions[20] = 291;  // in the part of a sequence
     const HostArray want = decode_on_gpu(good), got = decode_on_gpu(bad);
     for (std::int64_t i = 0; i < 53 * 8 * 64; ++i) {
       const std::int64_t token = i / (8 * 64);
       if (token == 1 || token == 20) {
         ASSERT_TRUE(std::isnan(got[i])) << token;
-      } else if (token < 3) {  // those of the piece are read together, and later ones miss a key
+      } else if (token < 3) {  // tokens of the part are read together, and later tokens lack a key
         ASSERT_EQ(got[i], want[i]) << token;
       }
     }

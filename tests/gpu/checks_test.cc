@@ -1,4 +1,4 @@
-// Hashes of memory and limits of a step on the GPU are those of the CPU.
+// Hashes of memory and step limits on the GPU equal the CPU's.
 #include "gpu/sides.h"
 #include "octet/ops/hash.h"
 #include "octet/ops/step_limits.h"

@@ -1,4 +1,4 @@
-// What GPU tests of ops that leave FP8 copies share: shapes, and copies held to the values they were made of.
+// Helpers of GPU tests of ops with FP8 copies: shapes, and the comparison of copies with their source values.
 #pragma once
 
 #include <cmath>
@@ -10,8 +10,8 @@ namespace octet::ops {
 
 inline constexpr std::int64_t kShapes[][2] = {{1, 8},     {1, 1},     {127, 80}, {129, 257},  {128, 768},
                                               {64, 4096}, {144, 128}, {3, 6000}, {200, 1300}, {0, 64}};
-/// An FP8 copy asked of an op on a side. FP8 copies are compared through the values, because a value on the
-/// other side of a rounding boundary is another code.
+/// An FP8 copy that is requested from an op on a side. Copies are compared with the values of the same side,
+/// because a value on the other side of a rounding boundary has another code.
 struct Copies {
   Copies(Side& on, DType format, std::int64_t rows, std::int64_t cols) : side(on), count(rows * cols) {
     const std::vector<std::uint8_t> poison(static_cast<std::size_t>(count), 0xEE);

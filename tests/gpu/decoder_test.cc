@@ -1,4 +1,4 @@
-// Answers of a GPU: those of a CPU, whether passes are recorded or not.
+// Answers on a GPU equal answers on a CPU, with and without recorded passes.
 #include "octet/generate/decoder.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
 
 struct Model {
-  /// `fp8`: weights, keys and values in E4M3. `listed`: logits of a row that tokens are chosen from.
+  /// `fp8`: weights, keys and values in E4M3. `listed`: number of logits per row for sampling.
   Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences, bool fp8 = false,
         std::int64_t listed = 512, std::optional<bool> ahead = {})
       : device(std::move(on)) {
@@ -58,7 +58,7 @@ std::vector<Answer> answers(Model& m, std::size_t count, const AnswerOptions& op
   return m.decoder->complete(requests(count), options);
 }
 
-/// Ids alike, log-probabilities to within `far`.
+/// Checks that ids are equal and that log-probabilities differ by at most `far`.
 void expect_alike(const std::vector<Answer>& got, const std::vector<Answer>& want, double far) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -83,8 +83,8 @@ TEST(GpuDecoder, AnswersAsACpuDoes) {
 TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     for (const std::int64_t sequences : {1, 3, 11}) {
-      // As many answers as sequences, so that all passes behind the prompts take a token of each; they end
-      // one after the other.
+      // There are as many answers as sequences, so each pass after the prompts has one token per sequence.
+      // The answers end at different times.
       const auto all = [&](Model& m) {
         std::vector<Answer> said;
         for (const double temperature : {0.0, 0.0, 1.5}) {
@@ -100,7 +100,7 @@ TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
       };
       Model recorded(make_cuda_device(0), compute, sequences);
       const auto with = all(recorded);
-      // Of each number of tokens and kind the first pass is enqueued.
+      // The first pass for each number of tokens and kind of pass is not replayed.
       EXPECT_GT(recorded.decoder->counts().replayed, 6 * 19 / 2) << sequences;
       ::setenv("OCTETRUN_RECORDING", "off", 1);
       Model plain(make_cuda_device(0), compute, sequences);
@@ -112,7 +112,7 @@ TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
   }
 }
 
-// Of answers that end by their length, which is known before, the passes take the same tokens.
+// If answers end by their length, which is known in advance, the passes have the same tokens.
 TEST(GpuDecoder, PassesThatRunAheadHaveTheBitsOfThoseThatDoNot) {
   for (const DType compute : {DType::f32, DType::bf16}) {
     for (const bool fp8 : {false, true}) {
@@ -124,7 +124,7 @@ TEST(GpuDecoder, PassesThatRunAheadHaveTheBitsOfThoseThatDoNot) {
       EXPECT_EQ(ahead.decoder->counts().passes, plain.decoder->counts().passes);
     }
   }
-  // A stop token ends some while the next pass is on its way.
+  // A stop token ends some answers while the next pass is in flight.
   Model plain(make_cuda_device(0), DType::f32, 3, false, 512, false),
       ahead(make_cuda_device(0), DType::f32, 3);
   AnswerOptions options{.max_new = 40, .logprobs = 0};
@@ -132,7 +132,7 @@ TEST(GpuDecoder, PassesThatRunAheadHaveTheBitsOfThoseThatDoNot) {
   expect_alike(answers(ahead, 8, options), whole, 1e-4);
   options.stop_ids = {whole[0].ids[11], whole[2].ids[25], whole[4].ids[1]};
   expect_alike(answers(ahead, 8, options), answers(plain, 8, options), 1e-4);
-  // That one is begun before the other was seen.
+  // The second pass begins before the result of the first is known.
   Model m(make_cuda_device(0), DType::bf16, 1);
   m.decoder->submit(requests(1)[0], {.max_new = 4});
   while (m.decoder->counts().new_tokens == 0) m.decoder->step();
@@ -140,7 +140,7 @@ TEST(GpuDecoder, PassesThatRunAheadHaveTheBitsOfThoseThatDoNot) {
   while (m.decoder->busy()) m.decoder->step();
 }
 
-// Passes of the same number of tokens follow each other that want other things of their logits.
+// Consecutive passes have the same number of tokens, but need different results from their logits.
 TEST(GpuDecoder, WhatIsListedIsChosenFromAsWholeRowsAre) {
   const Sampling greedy{}, pure{.temperature = 1.5, .seed = 3},
       usual{.temperature = 0.7, .top_p = 0.8, .top_k = 20, .repetition_penalty = 1.05},
@@ -186,8 +186,9 @@ TEST(GpuDecoder, InE4m3LogitsAreThoseOfACpuAndRecordedPassesHaveTheirBits) {
       difference += std::pow(static_cast<double>(there[i]) - static_cast<double>(here[i]), 2);
       size += std::pow(static_cast<double>(here[i]), 2);
     }
-    // A value on the other side of a rounding boundary is a sixteenth off, and in a model this small each
-    // counts: 0.02 to 0.064 were seen on an H200. Single GEMMs are held closely by RowScales.
+    // A value on the other side of a rounding boundary differs by a sixteenth, which matters in a model this
+    // small: differences of 0.02 to 0.064 were seen on an H200. RowScales checks single GEMMs with close
+    // tolerances.
     EXPECT_LT(std::sqrt(difference / size), 0.08) << request.row;
   }
   const AnswerOptions options{.max_new = 20, .logprobs = 0};
@@ -200,9 +201,9 @@ TEST(GpuDecoder, InE4m3LogitsAreThoseOfACpuAndRecordedPassesHaveTheirBits) {
   expect_alike(with, without, 0);
 }
 
-/// A mixture of experts whose products are grouped on a GPU, with fresh weights.
+/// A mixture of experts with grouped GEMMs on a GPU and fresh weights.
 struct Mixture {
-  /// Every token takes `taken` of six experts.
+  /// Each token selects `taken` of six experts.
   Mixture(std::unique_ptr<Device> on, std::int64_t taken) : device(std::move(on)) {
     Json config = read_json(kMixture + "/config.json");
     config.update(Json{{"hidden_size", 64}, {"num_experts_per_tok", taken}, {"initializer_range", 0.1}});
@@ -225,7 +226,7 @@ struct Mixture {
 
 TEST(GpuDecoder, AMixtureAnswersAsOnACpuAndItsPassesAreRecorded) {
   {
-    // All of them: of experts that are nearly alike another device may take others.
+    // Select all experts: among nearly equal experts, another device may select others.
     Mixture gpu(make_cuda_device(0), 6), cpu(make_cpu_device(), 6);
     for (const Request& request : requests(5)) {
       const auto there = gpu.decoder->next_logits(request.prompt),

@@ -1,5 +1,4 @@
-// Arrays of tests that go to a device and come back, whatever the device: the same test runs an op on the CPU
-// and on the GPU.
+// Arrays of tests that are copied to any device and back: the same test runs an op on the CPU and on the GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,14 +52,14 @@ struct HostArray {
   std::vector<std::uint8_t> bytes;
 };
 
-/// A device with a stream and memory that lives as long as this.
+/// A device with a stream, and memory with the lifetime of this object.
 class Bench {
  public:
   explicit Bench(std::unique_ptr<Device> device)
       : device_(std::move(device)), stream_(device_->make_stream({.name = "test"})), arena_(*device_) {}
   Device& device() { return *device_; }
   Stream& stream() { return *stream_; }
-  /// `count` bytes on the device, all 0xFF (NaN in every format): nothing may rely on zeros.
+  /// Returns `count` bytes on the device, all 0xFF (NaN in every format), so that ops cannot rely on zeros.
   void* room(std::size_t count) { return put(std::vector<std::uint8_t>(count, 0xFF).data(), count); }
   void* put(const void* from, std::size_t count) {
     void* to = arena_.reserve("test", count);
@@ -85,7 +84,7 @@ class Bench {
   Arena arena_;
 };
 
-/// ‖got - want‖ / ‖want‖ over all elements; infinite when something is no number.
+/// ‖got - want‖ / ‖want‖ over all elements; infinite if any element is not finite.
 template <typename Got, typename Want>
 double relative_distance(const Got& got, const Want& want, std::int64_t count) {
   double difference = 0, size = 1e-30;

@@ -1,4 +1,4 @@
-// The GPU as a device: memory, streams, events, a lone rank's collectives, and state that the host sees.
+// The GPU as a device: memory, streams, events, collectives of a single rank, and state in host memory.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -22,7 +22,7 @@ TEST(CudaDevice, GivesZeroedMemoryAndRefusesWhatItDoesNotHave) {
   EXPECT_EQ(device->kind(), DeviceKind::cuda);
   EXPECT_GE(cuda::properties(*device).compute_capability, 90);
   const auto stream = device->make_stream({.name = "test"});
-  for (int round = 0; round < 2; ++round) {  // the second finds what the first left behind
+  for (int round = 0; round < 2; ++round) {  // the second round reuses the memory of the first
     Arena arena(*device);
     constexpr std::size_t bytes = 3 << 20;
     void* memory = arena.reserve("x", bytes);
@@ -42,7 +42,7 @@ TEST(CudaDevice, GivesZeroedMemoryAndRefusesWhatItDoesNotHave) {
   EXPECT_NE(arena.reserve("after a refusal", 256), nullptr);
 }
 
-// Little is the driver's, much is mapped here and fixed afterwards.
+// The driver allocates small sizes. Large sizes are mapped and pinned by this project.
 TEST(CudaDevice, HostMemoryThatItReadsIsZeroedAndGivenBackHoweverMuchThereIs) {
   const auto device = make_cuda_device(0);
   const auto stream = device->make_stream({.name = "test"});
@@ -85,8 +85,8 @@ TEST(CudaDevice, StreamsWaitForEventsOfOthers) {
   }
 }
 
-// The time that a stream waits for another is taken, but for a background stream, which computes: that is no
-// communication.
+// Measures the time that a stream waits for another stream. Waits for a background stream are not measured,
+// because it computes and does not communicate.
 TEST(CudaDevice, WaitsForOthersAreMeasuredAndThoseForBackgroundWorkAreNot) {
   const auto device = make_cuda_device(0);
   Arena arena(*device);

@@ -1,4 +1,4 @@
-// GEMMs of experts in training on the GPU, held against the CPU side.
+// Compares GEMMs of experts in training on the GPU with the CPU side.
 #include "octet/ops/expert_gemm.h"
 
 #include <cmath>
@@ -16,7 +16,7 @@ struct Case {
   std::int64_t out, in;
 };
 
-/// Experts with no row, with one, with a part of a run or a tile, with several tiles; one that has all.
+/// Experts with no row, one row, a part of a run or tile, and several tiles; one expert has all rows.
 const std::vector<Case> kCases = {
     {{130, 0, 1, 63, 64, 65, 300}, 128, 192},
     {{0, 0, 257, 0}, 64, 64},

@@ -1,4 +1,4 @@
-// Decoding on the GPU from a cache in E4M3, held against the CPU side: what comes out, and what it leaves.
+// Compares decoding on the GPU from an E4M3 cache with the CPU side: the output and the cache.
 #include <algorithm>
 
 #include "gpu/device_arrays.h"
@@ -25,7 +25,7 @@ struct Case {
   }
 };
 
-/// New tokens of each of four slots in one call.
+/// The number of new tokens of each of four slots in one call.
 struct Pass {
   std::vector<std::int32_t> tokens;
   bool alone = false;
@@ -33,7 +33,7 @@ struct Pass {
 
 struct Left {
   HostArray out{0, DType::f32};
-  std::vector<std::uint8_t> caches;  ///< codes and scales, bit by bit
+  std::vector<std::uint8_t> caches;  ///< codes and scales, compared bit by bit
 };
 
 Left decode(std::unique_ptr<Device> device, const Case& c, const std::vector<Pass>& passes) {
@@ -126,7 +126,7 @@ TEST(GpuFp8Cache, AgreesWithTheCpuForEveryHead) {
   }
 }
 
-// Enough KV heads that a cache is cut into two pieces, or not at all, and that the kernel has other blocks.
+// With enough KV heads, a cache is split into two pieces or not at all, and the kernel has other block sizes.
 TEST(GpuFp8Cache, ManyLoneTokensAgreeWithTheCpu) {
   const std::vector<Pass> passes{{{1400, 300, 700, 5}, false}, {{1, 1, 1, 1}, true}};
   for (const std::int64_t heads : {32, 64, 140}) {

@@ -1,4 +1,4 @@
-// Products on the GPU, held against float64 and, bit for bit where sums allow it, against themselves.
+// Compares GEMMs on the GPU with float64, and, bit for bit where sums permit it, with each other.
 #include "octet/ops/gemm.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ struct Case {
   std::int64_t m = 1, n = 1, k = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   bool accumulate = false, bias = false;
-  std::int64_t gap = 0;       ///< elements between the rows of D
-  bool own_boundary = false;  ///< scales on 16-byte boundaries
-  bool addend = false;        ///< what Inputs has as `before` lies elsewhere
+  std::int64_t gap = 0;       ///< padding elements between the rows of D
+  bool own_boundary = false;  ///< scales are aligned to 16 bytes
+  bool addend = false;        ///< passes Inputs::before as a separate addend
   bool fast = false;          ///< fast_accumulation
-  std::int64_t wide = 0;      ///< columns around the operands, which are parts of wider matrices
+  std::int64_t wide = 0;      ///< extra columns of the wider matrices that contain the operands
   bool stands = false;        ///< b_stands
   bool fixed_order = false;
   std::string name() const {
@@ -60,7 +60,7 @@ std::vector<std::uint8_t> transposed(const HostArray& x, std::int64_t rows, std:
   return t;
 }
 
-/// The values [rows, cols] behind the first half of so many columns more.
+/// Returns the values [rows, cols] inside rows with `wide` more columns, half of them in front.
 std::vector<std::uint8_t> inside_wider(const HostArray& x, const Operand& of, std::int64_t wide) {
   const std::size_t element = size_of(of.dtype), row = static_cast<std::size_t>(of.cols) * element;
   const std::size_t pitch = row + static_cast<std::size_t>(wide) * element;
@@ -85,7 +85,7 @@ Outcome run(Bench& bench, const Case& c, const Inputs& in) {
   args.a = {.data = bench.put(in.a), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
   args.b = {.data = bench.put(in.b), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
   if (is_fp8(c.a)) {
-    std::vector<float> scales(8, NAN);  // the second on no boundary, unless wanted
+    std::vector<float> scales(8, NAN);  // the second scale is unaligned, unless own_boundary
     scales[0] = a_scale;
     const std::size_t second = c.own_boundary ? 4 : 1;
     scales[second] = b_scale;
@@ -122,7 +122,7 @@ test::Dot element_of(const Case& c, const Inputs& in, std::int64_t i, std::int64
       [&](std::int64_t at) { return in.b[at]; });
 }
 
-/// Holds every element against float64. FP8 in fast accumulation sums in about 14 bits.
+/// Compares each element with float64. FP8 with fast accumulation sums in about 14 bits.
 void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
   const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : 1.0;
   const double unit = got.fp8 ? (c.fast ? 0x1p-10 : 0x1p-12) : 2.4e-7;
@@ -141,7 +141,7 @@ void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
       const bool adds = c.accumulate || c.addend;
       if (adds) want += in.before[at];
       const double rounded = c.d == DType::bf16 ? 1.0 / 256 : 3e-7;
-      // cuBLASLt rounds the product to bf16 before it adds a bias or what is there, and then the sum.
+      // cuBLASLt rounds the product to bf16 before it adds a bias or the old D, and then rounds the sum.
       const bool twice = c.d == DType::bf16 && (c.bias || adds);
       const double parts = std::abs(terms.sum * scale) + (c.bias ? std::abs(in.bias[j]) : 0.0) +
                            (adds ? std::abs(in.before[at]) : 0.0);
@@ -183,7 +183,7 @@ TEST(GpuGemm, EveryProductOfWideDtypesAgreesWithFloat64) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16}) {
         for (const DType d : {DType::f32, DType::bf16}) {
-          if (operands == DType::f32 && d == DType::bf16) continue;  // refused
+          if (operands == DType::f32 && d == DType::bf16) continue;  // not supported
           for (const bool accumulate : {false, true}) {
             check_case({.product = product,
                         .m = s.m,
@@ -223,9 +223,9 @@ TEST(GpuGemm, FewTokensAgreeWithFloat64) {
   }
 }
 
-// The weight is streamed for 9 to 32 tokens: fewer runs than blocks and more, tiles that several blocks sum,
-// outputs and runs that fill no tile; again and again on one stream, so that what blocks leave for each other
-// is cleared each time.
+// The weight is streamed for 9 to 32 tokens. Cases: fewer and more runs than blocks, tiles that several
+// blocks sum, and partial tiles and runs. The GEMMs run repeatedly on one stream, to check that each run
+// clears the exchange buffer.
 TEST(GpuGemm, StandingWeightsInBf16AgreeWithFloat64) {
   Bench bench(make_cuda_device());
   for (const std::int64_t tokens : {8, 9, 16, 17, 32, 33}) {
@@ -243,7 +243,7 @@ TEST(GpuGemm, StandingWeightsInBf16AgreeWithFloat64) {
   }
 }
 
-// A later product on the stream would add them.
+// A later GEMM on the stream would add such sums.
 TEST(GpuGemm, StreamedWeightsLeaveNoPartialSumsBehind) {
   Bench bench(make_cuda_device());
   Case c{.m = 32, .n = 4224, .k = 1024, .a = DType::bf16, .b = DType::bf16, .d = DType::f32};
@@ -321,7 +321,7 @@ TEST(GpuGemm, AnAddendIsAddedToEveryKindOfProduct) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
         for (const DType d : {DType::f32, DType::bf16}) {
-          if (operands == DType::f32 && d == DType::bf16) continue;  // refused
+          if (operands == DType::f32 && d == DType::bf16) continue;  // not supported
           check_case({.product = product,
                       .m = s.m,
                       .n = s.n,
@@ -376,7 +376,7 @@ TEST(GpuGemm, Fp8IsMultipliedAsFp8WhereTheShapesOfModelsAllow) {
   EXPECT_FALSE(runs(Product::forward, 128, 100, 128));  // a row of D is no multiple of 16 bytes
 }
 
-// What partial sums lose follows from what was asked for, not from which product it is.
+// The precision of partial sums depends on fast_accumulation, not on the kind of GEMM.
 TEST(GpuGemm, PartialSumsOfFp8KeepFewerBitsOnlyWhereAsked) {
   for (const Product product : products) {
     Case c{.product = product, .m = 128, .n = 128, .k = 2048, .a = DType::e5m2, .b = DType::e4m3};
@@ -403,7 +403,7 @@ TEST(GpuGemm, PartialSumsOfFp8KeepFewerBitsOnlyWhereAsked) {
 }
 
 TEST(GpuGemm, CopiesLargerThanTheirScratchAreMultipliedInPieces) {
-  // 2 * (4112 + 4096) * 8197 bytes of decoded operands, more than the 64 MiB that are set aside.
+  // 2 * (4112 + 4096) * 8197 bytes of decoded operands, which exceed the scratch of 64 MiB.
   const Case c{
       .product = Product::wgrad, .m = 4112, .n = 4090, .k = 8197, .a = DType::e4m3, .b = DType::e4m3};
   const Inputs in(c);
@@ -443,8 +443,8 @@ TEST(GpuGemm, EqualInputsGiveEqualBits) {
   }
 }
 
-// Large products choose among more algorithms, which are timed: whichever it is, the product is that of the
-// library's favourite, also where it is added to what is there.
+// Large GEMMs choose among more algorithms by timing. Each choice gives the result of the library's first
+// proposal, also with an addition to D.
 TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
   const auto check = [](const Case& c) {
     SCOPED_TRACE(c.name());
@@ -475,8 +475,8 @@ TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
                .own_boundary = true,
                .addend = added == std::string("an addend"),
                .fast = forward};
-        // Choosing takes seconds, so only what models ask for: forward sums are fast and take an addend,
-        // those of gradients take none and are of both kinds.
+        // Timing takes seconds, so only cases of models are tested. Forward uses fast sums and an addend.
+        // Gradients have no addend and use both kinds of sums.
         if (c.addend && !forward) continue;
         check(c);
         c.fast = true;
@@ -497,10 +497,10 @@ TEST(GpuGemm, NothingToSumGivesZerosAndTheBias) {
 TEST(GpuGemm, EveryFp8ValueIsMultipliedExactly) {
   Bench bench(make_cuda_device());
   for (const DType format : {DType::e4m3, DType::e5m2}) {
-    for (const std::int64_t n : {1, 16}) {  // decoded, and filled up
+    for (const std::int64_t n : {1, 16}) {  // decoded, and padded
       std::vector<std::uint8_t> all(256), ones(static_cast<std::size_t>(n), to_fp8(1.0f, DType::e4m3));
       for (std::size_t i = 0; i < 256; ++i) all[i] = static_cast<std::uint8_t>(i);
-      GemmArgs args{.fast_accumulation = true};  // sums of one term lose nothing
+      GemmArgs args{.fast_accumulation = true};  // sums of one term are exact
       args.a = {.data = bench.put(all), .dtype = format, .rows = 256, .cols = 1};
       args.b = {.data = bench.put(ones), .dtype = DType::e4m3, .rows = n, .cols = 1};
       HostArray d(256 * n, DType::f32);

@@ -1,5 +1,5 @@
-// Whole training steps on the GPU: what is made again instead of kept changes no bit, and the plan of a
-// machine without a GPU is what the GPU holds.
+// Whole training steps on the GPU. Recomputation changes no bit, and the GPU uses the memory that was planned
+// on a machine without a GPU.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -39,7 +39,7 @@ runtime::HostBatch batch_of(std::int32_t seed) {
   return batch;
 }
 
-/// Losses and norms of three steps of two micro-batches each.
+/// Returns losses and norms of three steps of two micro-batches each.
 std::vector<double> train(Device& device, const runtime::InstanceOptions& options) {
   const auto job = comm::make_self_job();
   const auto data = job->collectives(comm::Mesh(1).group("data", 0), device, comm::Carrier::automatic);
@@ -70,7 +70,7 @@ TEST(Levels, GiveTheSameBitsOnTheGpu) {
   }
 }
 
-// Forward products are the same, so the first loss is; its gradient is not.
+// Forward GEMMs are equal, so the first loss is equal; its gradient is not.
 TEST(FastAccumulation, OfGradientsIsWhatTheRecipeSays) {
   const std::unique_ptr<Device> gpu = make_cuda_device();
   for (const auto kind : {precision::RecipeKind::current, precision::RecipeKind::delayed}) {

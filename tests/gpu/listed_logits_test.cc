@@ -1,4 +1,4 @@
-// The largest logits of rows on the GPU, held against the CPU side.
+// Compares the largest logits of rows on the GPU with the CPU side.
 #include "octet/ops/listed_logits.h"
 
 #include <cmath>
@@ -23,7 +23,7 @@ struct Asked {
   std::vector<double> temperatures, draws;
 };
 
-/// Rows that lie two logits further apart than they are long.
+/// Uses a row pitch of two logits more than the row length.
 Listing list(bool gpu, const std::vector<float>& logits, const Asked& asked) {
   const auto device = gpu ? make_cuda_device(0) : make_cpu_device();
   Side side(*device);
@@ -79,7 +79,7 @@ TEST(GpuListedLogits, AgreeWithTheCpu) {
         std::vector<float> logits(static_cast<std::size_t>(rows * (vocabulary + 2)));
         for (float& x : logits) {
           const double v = normal(random);
-          x = static_cast<float>(rows == 1 ? v : std::round(v * 8) / 8);  // many are alike
+          x = static_cast<float>(rows == 1 ? v : std::round(v * 8) / 8);  // many equal values
         }
         Asked asked{.rows = rows, .vocabulary = vocabulary, .temperatures = {}, .draws = {}};
         std::uniform_real_distribution<double> uniform(0, 1);

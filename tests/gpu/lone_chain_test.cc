@@ -1,5 +1,5 @@
-// A chain of GEMMs of one token as one kernel, against the same GEMMs one by one, each of what the chain made
-// before it: then nothing but the order of sums differs.
+// Compares a chain of GEMMs of one token in one kernel with the same GEMMs in sequence. Each GEMM reads the
+// input that the chain computed, so only the order of sums differs.
 #include "octet/ops/lone_chain.h"
 
 #include <array>
@@ -16,7 +16,7 @@ using End = LoneGemmArgs::End;
 struct Size {
   std::int64_t hidden, wide;
   Heads heads;
-  bool more = false;  ///< biases, the other activation, norms of 1 + w
+  bool more = false;  ///< biases, the other activation, norms with 1 + w
 };
 
 std::vector<std::uint8_t> random_codes(std::int64_t count, std::uint64_t seed) {
@@ -26,13 +26,13 @@ std::vector<std::uint8_t> random_codes(std::int64_t count, std::uint64_t seed) {
     state ^= state << 13;
     state ^= state >> 7;
     state ^= state << 17;
-    // Of either sign, from 1/4 to 3.75.
+    // Both signs, magnitudes from 1/4 to 3.75.
     code = static_cast<std::uint8_t>((state & 0x80) | (0x28 + (state >> 8) % 0x20));
   }
   return codes;
 }
 
-/// A block's GEMMs from attention's output to the next block's queries, keys and values.
+/// The GEMMs from the attention output of a block to the queries, keys and values of the next block.
 struct Block {
   Block(Side& s, const Size& size)
       : side(s),
@@ -94,8 +94,8 @@ struct Block {
   std::array<LoneGemmArgs, kLoneChain> gemms;
 };
 
-/// How many values are further apart than the rounding of sums explains: 1 % of a value, or 2 % of what
-/// values are like (root mean square).
+/// Returns the number of values that differ by more than the rounding of sums explains: 1 % of a value, or 2
+/// % of the root mean square of all values.
 int apart(const Side::Output& got, const Side::Output& want) {
   double squares = 0;
   for (std::int64_t c = 0; c < want.cols; ++c) squares += want.at(0, c) * want.at(0, c);
@@ -135,11 +135,11 @@ TEST(GpuLoneChain, HasTheValuesOfItsGemmsOneByOne) {
       }
     }
   }
-  // On Hopper all of them are.
+  // On Hopper, all chains are supported.
   EXPECT_TRUE(taken == 0 || taken == 3 * static_cast<int>(sizes().size())) << taken;
 }
 
-// Words that blocks hand each other are as they were, whatever chains follow each other; sums have one order.
+// Exchange words are reset after each chain, for any sequence of chains, and sums have a fixed order.
 TEST(GpuLoneChain, HasTheSameBitsEachTime) {
   const auto device = make_cuda_device();
   for (const Size& size : {sizes()[0], sizes()[2]}) {
@@ -156,7 +156,7 @@ TEST(GpuLoneChain, HasTheSameBitsEachTime) {
       if (once[count].empty()) once[count] = now;
       ASSERT_EQ(now, once[count]) << turn << ", " << count;
     }
-    // The stream is written over where the model does: the same token again and again, without a pause.
+    // The stream is overwritten as in the model. The same token is processed repeatedly, without a pause.
     block.gemms[2].y = block.stream;
     block.gemms[3].x = block.stream;
     const Side::Output stream = block.of(block.stream);
@@ -178,7 +178,7 @@ TEST(GpuLoneChain, TakesWhatFitsItsTilesAlone) {
   if (!has_lone_chain(*device, block.first(4)))
     GTEST_SKIP() << "chains are for GPUs of the Hopper generation";
   EXPECT_FALSE(has_lone_chain(*device, block.first(1)));
-  // Not what the one in front makes; a sum of what other threads have made; a bf16 weight.
+  // Unsupported: an input that is not the previous output, an addend from other threads, and a bf16 weight.
   Block other(s, sizes()[2]);
   const LoneGemmArgs strange[] = {block.gemms[0], other.gemms[1]};
   EXPECT_FALSE(has_lone_chain(*device, strange));
@@ -186,7 +186,7 @@ TEST(GpuLoneChain, TakesWhatFitsItsTilesAlone) {
   EXPECT_TRUE(has_lone_chain(*device, adds));
   adds[1].addend = {block.mlp.data, DType::bf16, 1, 2048, 2048};
   EXPECT_FALSE(has_lone_chain(*device, adds));
-  // Queries, keys and values in front of another GEMM.
+  // Queries, keys and values before another GEMM.
   LoneGemmArgs rotated[] = {block.gemms[3], block.gemms[0]};
   rotated[1].weight = block.weight(2048, 2560, 15);
   rotated[1].x = block.qkv;

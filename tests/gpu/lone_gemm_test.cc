@@ -1,5 +1,5 @@
-// GEMMs of very few tokens with what stands around them, on the GPU: values of the CPU, and in E4M3 the bits
-// of the GPU's own ops one after the other.
+// GEMMs of very few tokens, fused with the ops around them, on the GPU. They have the values of the CPU. In
+// E4M3 they have the bits of separate ops on the GPU.
 #include "octet/ops/lone_gemm.h"
 
 #include <cstring>
@@ -26,7 +26,7 @@ struct Case {
   End end = End::plain;
 };
 
-/// What a case puts on a side.
+/// The inputs of a case on a side.
 struct Inputs {
   Inputs(Side& s, const Case& c) : side(s), given(c) {
     const std::int64_t out = c.shape.heads.qkv_width(), in = c.shape.in, tokens = c.shape.tokens;
@@ -69,7 +69,7 @@ struct Inputs {
             .scale_inv = scales,
             .scaling = Scaling::whole_rows};
   }
-  /// The same by the ops that it puts together, into `to`.
+  /// Runs the separate ops and writes the result to `to`.
   void one_by_one(const Matrix& to) {
     ConstMatrix x = args.x;
     if (given.normed) {
@@ -129,14 +129,14 @@ std::string name_of(const Case& c) {
          std::to_string(static_cast<int>(c.end));
 }
 
-/// Those that the kernel can do.
+/// True if the kernel can run the case.
 bool taken(Side& s, const Case& c, const LoneGemmArgs& args) {
   const bool too_wide = c.normed && c.shape.in > 8192;
   const bool too_many = c.fp8 && c.shape.tokens > 2;
   if (s.gpu()) {
     EXPECT_EQ(has_lone_gemm(s.device(), args), !too_wide && !too_many);
   }
-  return !too_wide;  // more tokens are only slower
+  return !too_wide;  // more tokens are supported but slower
 }
 
 TEST(GpuLoneGemm, HasTheValuesOfTheCpu) {
@@ -148,7 +148,7 @@ TEST(GpuLoneGemm, HasTheValuesOfTheCpu) {
           if (taken(s, c, in.args)) lone_gemm(s, in.args);
           s.out("y", in.args.y);
         },
-        // A value of a norm that is rounded to the other side is a sixteenth off in E4M3.
+        // A norm value that rounds to the other neighbour differs by a sixteenth in E4M3.
         {.relative = c.fp8 && c.normed ? 1e-2 : 1e-5,
          .absolute = c.fp8 && c.normed ? 0.5 : 4e-2,
          .bf16_steps = 2.01});
@@ -164,7 +164,7 @@ TEST(GpuLoneGemm, InE4m3HasTheBitsOfTheOpsThatItPutsTogether) {
     Side s(*device);
     Inputs in(s, c);
     if (!taken(s, c, in.args)) continue;
-    // Dense: the kernel of few tokens writes no other.
+    // Dense, because the kernel of few tokens requires it.
     const Tensor before = Tensor::random(DType::bf16, in.args.y.rows, in.args.y.cols, 3);
     in.args.y = in.dense(before);
     if (c.more && c.end == End::plain) in.args.addend = in.dense(before);

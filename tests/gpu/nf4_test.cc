@@ -9,13 +9,14 @@
 namespace octet::ops::nf4_test {
 namespace {
 
-/// So many bytes that nothing was written to.
+/// Returns `count` bytes of a pattern that marks unwritten memory.
 std::vector<std::uint8_t> untouched(std::int64_t count) {
   return std::vector<std::uint8_t>(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)), 0xEE);
 }
 
 TEST(Nf4, QuantisedAndDecodedItHasTheBitsOfTheCpu) {
-  // A half byte and a short block at the end; one and several blocks of scales; more than a thread block's.
+  // An odd half byte and a short block at the end; one and several blocks of scales; more than one thread
+  // block.
   for (const std::int64_t count : {1, 64, 1961, 64 * 257 + 8, 1 << 20}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       both(
@@ -58,7 +59,7 @@ TEST(Nf4, QuantisedAndDecodedItHasTheBitsOfTheCpu) {
 }
 
 TEST(Nf4, CastToFp8ItHasTheBitsOfTheCpu) {
-  // Whole tiles, tiles that lack rows, a pitch for several matrices, and shapes that have no tiles.
+  // Whole tiles, tiles with missing rows, a pitch for several matrices, and shapes without tiles.
   for (const auto& [rows, cols, ld] : {std::array<std::int64_t, 3>{1, 1, 1},
                                        {7, 9, 12},
                                        {33, 130, 33},

@@ -1,5 +1,5 @@
-// The optimizer's state in pinned host memory: copies, clears and kernels reach it, updates give the bits
-// that they give on the device, and saves find it.
+// Optimizer state in pinned host memory: copies, clears and kernels can access it, updates give the same bits
+// as in device memory, and saves include it.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -19,7 +19,7 @@
 namespace octet::offload_test {
 namespace {
 
-constexpr std::size_t kMany = (std::size_t{96} << 20) + 512;  // mapped here; less is the driver's
+constexpr std::size_t kMany = (std::size_t{96} << 20) + 512;  // mapped here; the driver allocates less
 
 TEST(PinnedMemory, IsCopiedClearedAndReadByKernelsLikeTheDevices) {
   const auto device = make_cuda_device(0);
@@ -82,7 +82,7 @@ runtime::InstanceOptions options_of(const Case& c, store::Home home) {
   o.architecture.layers = 2;
   o.architecture.blocks.resize(2);
   o.architecture.vocabulary = 4096;
-  // A block's matrices in fp32 are more than what the driver gives of its own pinned memory.
+  // The fp32 matrices of a block exceed the size up to which the driver allocates pinned memory.
   o.architecture.hidden = 1024, o.architecture.intermediate = 5120;
   o.architecture.heads = {.q_heads = 16, .kv_heads = 4, .head_dim = 64};
   o.reproducible = true;
@@ -95,7 +95,7 @@ runtime::InstanceOptions options_of(const Case& c, store::Home home) {
   return o;
 }
 
-/// A model in training, alone on the GPU.
+/// A model in training on the GPU.
 struct Training {
   explicit Training(const Case& c, store::Home home)
       : engine(*device, *job, *data, options_of(c, home)), hashes(engine.store(), more) {}
@@ -136,7 +136,7 @@ State bytes_of(const std::vector<TensorSlice>& slices) {
   return state;
 }
 
-/// Of all that `a` has; a snapshot has scales of activations, too.
+/// Compares all entries of `a`. A snapshot also has scales of activations.
 void expect_same(const State& a, const State& b, const std::string& what) {
   EXPECT_LE(a.size(), b.size()) << what;
   for (const auto& [name, bytes] : a)
@@ -161,7 +161,7 @@ TEST(StateInHostMemory, TrainsWithTheSameBitsAndIsSavedAndHashedAlike) {
     EXPECT_EQ(off.losses, on.losses) << c.name;
     const State whole = bytes_of(off.owned());
     expect_same(whole, bytes_of(on.owned()), c.name);
-    // A copy that is made while the next step begins is of the state before it.
+    // A copy that runs concurrently with the next step holds the state before this step.
     const std::vector<TensorSlice> copied = on.engine.take_snapshot();
     on.steps(4, 1);
     on.engine.snapshot().wait();

@@ -39,7 +39,7 @@ TEST(GradientNorm, HasTheSameBitsForAnySizeAndScale) {
   }
   both([&](Side& s) { norm_of(s, gradients(1000, 1), 0); }, {});
   both([&](Side& s) { norm_of(s, std::vector<float>(1000, 0.0f), 7); }, {});
-  // Many equal blocks make limbs that must be carried, and exact ties.
+  // Many equal blocks produce limbs with carries, and exact ties.
   both([&](Side& s) { norm_of(s, std::vector<float>(1 << 20, 0x1.FFFFFEp-1f), 1); }, {});
 }
 
@@ -51,7 +51,7 @@ TEST(GradientNorm, SeesWhatIsNotFinite) {
   }
 }
 
-// Arrays that begin on no boundary, numbers of every size that bf16 has, and what is no number.
+// Unaligned arrays, numbers of every bf16 magnitude, and non-finite values.
 TEST(GradientNorm, OfBf16) {
   for (const std::int64_t first : {0, 1, 8}) {
     for (const double scale : {1e-39, 1e-30, 1.0, 1e30}) {
@@ -118,8 +118,8 @@ TEST(AdamW, UpdatesWithTheSameBits) {
   }
 }
 
-// Masters in bf16 may fall to the other neighbour where the GPU's root or reciprocal is a unit off;
-// everything else has the same bits, and so has a master whose update is nothing.
+// bf16 masters may round to the other neighbour if the GPU's root or reciprocal is one unit off. All other
+// results have the same bits, and so does a master with a zero update.
 void narrow_states(const std::vector<AdamWSpan>& spans) {
   const std::int64_t n = spans.back().begin + spans.back().count;
   const auto narrow = [](const std::vector<float>& x) {
@@ -180,8 +180,8 @@ TEST(AdamW, NarrowStatesAreThoseOfTheCpu) {
                  {.begin = 4224, .count = 77, .decay = false, .amax_index = 1, .tensor = 4, .first = 0}});
 }
 
-// Spans of whole packs have a kernel of their own; their ends fall inside a block's tile and a moments'
-// block.
+// Spans of whole packs have a separate kernel. Their ends are inside a tile of a thread block and inside a
+// block of moments.
 TEST(AdamW, NarrowStatesOfWholePacksAreThoseOfTheCpu) {
   narrow_states(
       {{.begin = 0, .count = 4096, .decay = true, .amax_index = 0, .tensor = 3, .first = 1024},
@@ -189,7 +189,7 @@ TEST(AdamW, NarrowStatesOfWholePacksAreThoseOfTheCpu) {
        {.begin = 6528, .count = 8, .decay = true, .amax_index = -1, .tensor = 5, .first = 0}});
 }
 
-// A NaN in a state stays in its element, whatever noise is added when it is rounded.
+// A NaN in a state stays in its element for any noise of the rounding.
 TEST(AdamW, NaNStaysWhereItIs) {
   constexpr std::int64_t n = 4096;
   constexpr float nan = std::numeric_limits<float>::quiet_NaN();

@@ -1,5 +1,5 @@
-// Decoding on the GPU from a cache in pages: the bits of a cache whose sequences lie in one piece, and what
-// the CPU side gives; and answers of a decoder whose cache is small.
+// Decoding on the GPU from a paged cache gives the bits of a contiguous cache, and the values of the CPU
+// side. A decoder with a small cache gives the same answers.
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -31,14 +31,14 @@ struct Case {
   }
 };
 
-/// New tokens of each slot in one call.
+/// The number of new tokens of each slot in one call.
 struct Pass {
   std::vector<std::int32_t> tokens;
   bool alone = false;
 };
 
-/// The page table of a pass: pages in an order that no sequence has. What nobody sees would be page 0, which
-/// holds no numbers.
+/// Returns the page table of a pass, with pages in a scattered order. Entries of unseen pages are page 0,
+/// which holds NaN.
 std::vector<std::int32_t> table_of(const Case& c, const std::int32_t* next, const std::int32_t* before,
                                    std::int64_t pitch) {
   std::vector<std::int32_t> table(static_cast<std::size_t>(kSlots * pitch), 0);
@@ -194,7 +194,7 @@ struct Model {
   std::unique_ptr<Decoder> decoder;
 };
 
-/// Half of them begin alike.
+/// Half of the requests share a prefix.
 std::vector<Request> requests() {
   std::vector<Request> all(9);
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -217,7 +217,7 @@ void expect_alike(const std::vector<Answer>& got, const std::vector<Answer>& wan
   }
 }
 
-// Sliding windows, put-back sequences and shared pages among them; passes of decoding are recorded.
+// Includes sliding windows, preempted sequences and shared pages. Decoding passes are recorded.
 TEST(GpuPagedCache, ASmallCacheGivesTheAnswersOfACpu) {
   const AnswerOptions wanted{.max_new = 30, .logprobs = 0};
   for (const char* name : {"qwen3", "gemma3", "mistral"}) {
@@ -264,7 +264,7 @@ TEST(GpuPagedCache, RecordedPassesFollowTheirPageTables) {
       ::unsetenv("OCTETRUN_RECORDING");
       EXPECT_EQ(plain.decoder->counts().replayed, 0);
       expect_alike(with, without, 0);
-      // Nor do pages change a bit.
+      // Pages do not change a bit either.
       options.page_tokens = 64;
       Model whole(make_cuda_device(0), "gemma2", options);
       expect_alike(with, whole.decoder->complete(three, wanted), 0);

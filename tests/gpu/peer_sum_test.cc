@@ -1,4 +1,4 @@
-// Sums over ranks that are streams of one GPU, which run side by side: the kernels of all fit it at once.
+// Sums over ranks that are concurrent streams of one GPU. All of their kernels fit on it at once.
 #include "octet/ops/peer_sum.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kRoom = std::size_t{64} << 10;
 
-/// A rank: a stream, places, and memory for one sum.
+/// A rank: a stream, receive slots, and memory for one sum.
 struct PeerRank {
   PeerRank(Device& device, int ranks) : stream(device.make_stream({.name = "rank"})), arena(device) {
     places = arena.reserve_as<std::byte>("places", peer_places_bytes(ranks, kRoom));
@@ -48,7 +48,7 @@ class GpuPeerSum : public testing::Test {
             .room = kRoom,
             .begun = r.begun};
   }
-  /// Brings what the case is about to the ranks, and gives what must come of it.
+  /// Copies the inputs of the case to the ranks, and returns the expected result.
   std::vector<std::uint8_t> put(const PeerSumCase& c, std::uint32_t& seed) {
     std::vector<std::vector<std::uint8_t>> parts;
     const auto addend = peer_values(c, ++seed);
@@ -96,7 +96,7 @@ TEST_F(GpuPeerSum, IsThatInRankOrderOnEveryRankSumAfterSum) {
   }
 }
 
-// The same recorded sums, ten times, with other values.
+// Replays the same recorded sums ten times with other values.
 TEST_F(GpuPeerSum, CanBeReplayed) {
   make(2);
   const PeerSumCase c{DType::bf16, 4096, true, false};

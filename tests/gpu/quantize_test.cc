@@ -79,7 +79,7 @@ TEST(Scales, FollowTheSameRules) {
           current_scale(s, {amax, f, scale, inverse, n});
           s.out("current scale", scale, n, DType::f32);
           s.out("current inverse", inverse, n, DType::f32);
-          const std::int64_t stride = n + 3;  // others' amaxes lie between
+          const std::int64_t stride = n + 3;  // other amaxes are stored between
           std::vector<float> past = random_floats(length * stride, 3);
           for (float& x : past) x = std::abs(x) * 100;
           auto* history = s.put(past);

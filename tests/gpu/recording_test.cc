@@ -1,4 +1,4 @@
-// Work that a GPU does again as it was recorded.
+// Replay of recorded GPU work.
 #include "octet/device/recording.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 class GpuRecording : public testing::Test {
  protected:
   static constexpr std::int64_t kCount = 1000;
-  /// y += x, with x from the host, and y to the host.
+  /// y += x, with x copied from the host, and y copied to the host.
   void enqueue() {
     const std::size_t bytes = kCount * sizeof(float);
     device->copy_to_device(*stream, x, host_x, bytes);

@@ -1,5 +1,5 @@
-// Rotary embedding on the GPU against the CPU, with and without norms of heads. A bf16 output may fall to the
-// next value where the arithmetic differs in the last place.
+// Compares rotary embedding on the GPU with the CPU, with and without norms of heads. A bf16 output may be
+// the neighbouring value if the arithmetic differs in the last place.
 #include "octet/ops/rope.h"
 #include "gpu/copies.h"
 #include "octet/ops/normed_rope.h"
@@ -11,7 +11,7 @@ TEST(Rope, TableRotationAndItsInverse) {
   for (const DType dtype : kComputeTypes) {
     for (const std::int64_t dim : {2, 6, 64, 80, 96, 128, 256}) {
       for (const std::int64_t tokens : {1, 127, 129, 144, 256}) {
-        // With one key head the heads that turn are odd in number: heads of 64 are taken in pairs.
+        // With one KV head, the number of rotated heads is odd, although heads of 64 are processed in pairs.
         const Heads heads{.q_heads = 6, .kv_heads = tokens == 144 ? 1 : 2, .head_dim = dim};
         const Tensor qkv = Tensor::random(dtype, tokens, heads.qkv_width(), 1);
         std::vector<std::int32_t> positions;

@@ -1,4 +1,4 @@
-// Backward of routing and the load of experts on the GPU, held against the CPU side.
+// Compares backward of routing and the load of experts on the GPU with the CPU side.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -21,7 +21,7 @@ struct Shape {
 const std::vector<Shape> kShapes = {{1, 1, 1},     {3, 2, 4},   {37, 8, 128}, {130, 3, 33},
                                     {64, 8, 1024}, {9, 60, 60}, {700, 4, 60}};
 
-/// Experts that each token takes, once each, in any order.
+/// Returns the experts of each token, all different and in random order.
 std::vector<std::int32_t> drawn(const Shape& s) {
   std::mt19937 random(5);
   std::vector<std::int32_t> all(index(s.experts)), taken;
@@ -37,7 +37,7 @@ struct Dealt {
   DealArgs args;
   ConstMatrix logits;
 };
-/// The experts are the same on both sides, whatever each makes of the logits.
+/// Both sides use the same experts, independent of the routing on each side.
 Dealt dealt_on(Side& side, const Shape& s) {
   const std::vector<std::int32_t> none(index(s.tokens * s.taken), -1);
   Dealt made{.args = {.experts = side.put(drawn(s)),

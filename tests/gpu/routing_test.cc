@@ -1,4 +1,4 @@
-// Experts of tokens, their products and sums of weighted rows on the GPU, held against the CPU side.
+// Compares routing, expert GEMMs and sums of weighted rows on the GPU with the CPU side.
 #include "octet/ops/routing.h"
 
 #include <algorithm>
@@ -53,7 +53,7 @@ TEST(GpuRouting, ExpertsAreThoseOfTheCpu) {
           const Routed there = routed(true, logits, tokens, experts, taken, normalised);
           for (std::size_t i = 0; i < here.weights.size(); ++i)
             EXPECT_NEAR(there.weights[i], here.weights[i], 1e-5f * here.weights[i] + 1e-30f);
-          // Of the last of a thousand some are alike to the last bit.
+          // Among the last of a thousand experts, some have equal bits.
           if (taken <= 8) {
             EXPECT_EQ(there.experts, here.experts) << experts << ", " << taken;
           }
@@ -97,7 +97,7 @@ TEST(GpuRouting, WeightedRowsAreThoseOfTheCpu) {
   }
 }
 
-/// Experts that tokens take, each once, and shares of them.
+/// Selected experts of tokens, all different per token, and their weights.
 struct Taken {
   std::vector<std::int32_t> experts;
   std::vector<float> weights;
@@ -114,7 +114,7 @@ Taken taken_of(std::int64_t tokens, std::int64_t taken, std::int64_t count, unsi
   return t;
 }
 
-/// Deals them on a side, into memory that held nothing of the kind.
+/// Runs deal() on a side, with outputs initialized to other values.
 DealArgs dealt_on(Side& side, const Taken& t, std::int64_t tokens, std::int64_t taken, std::int64_t count) {
   const std::vector<std::int32_t> rows(t.experts.size(), -1);
   const DealArgs args{.experts = side.put(t.experts),
@@ -160,7 +160,7 @@ TEST(GpuRouting, TokensAreDealtAsOnTheCpu) {
   }
 }
 
-/// A dense operand of random values: bf16, or E4M3 with a scale for each row.
+/// Returns a dense operand of random values: bf16, or E4M3 with a scale per row.
 Operand operand(Side& s, bool fp8, std::int64_t rows, std::int64_t cols, unsigned seed, float scale) {
   if (!fp8) {
     std::vector<std::uint16_t> values;
@@ -177,7 +177,7 @@ Operand operand(Side& s, bool fp8, std::int64_t rows, std::int64_t cols, unsigne
   return made;
 }
 
-/// Room for outputs, in rows with a gap behind each.
+/// Returns an output matrix with padding after each row.
 Matrix outputs(Side& s, std::int64_t rows, std::int64_t cols) {
   std::vector<std::uint16_t> values;
   for (const float x : random_floats(rows * (cols + 2), 4)) values.push_back(to_bf16(x));
@@ -188,7 +188,7 @@ struct GroupedCase {
   std::int64_t tokens, taken, count, out, in;
 };
 
-/// All kinds of products of `c`, whose rows are found by number, or lie in their order.
+/// Tests all kinds of GEMMs of `c`, with rows selected by `source` or stored in order.
 void has_the_values_of_the_cpu(const GroupedCase& c, bool in_order) {
   for (const auto& [fp8, gated, activation] : {std::tuple{false, false, Activation::silu},
                                                {true, false, Activation::silu},
@@ -233,8 +233,8 @@ TEST(GpuGroupedGemm, HasTheValuesOfTheCpu) {
   }
 }
 
-// Experts with none, a part of a tile, a whole one, several; outputs that do not fill tiles; inner dimensions
-// that do not fill runs; more tiles than blocks.
+// Experts with no row, a part of a tile, a whole tile and several tiles; outputs that do not fill tiles;
+// inner dimensions that do not fill runs; more tiles than blocks.
 TEST(GpuGroupedGemm, ManyRowsHaveTheValuesOfTheCpu) {
   for (const GroupedCase c : {GroupedCase{700, 2, 5, 96, 192},
                               {300, 3, 9, 272, 64},
@@ -246,7 +246,7 @@ TEST(GpuGroupedGemm, ManyRowsHaveTheValuesOfTheCpu) {
   }
 }
 
-// Blocks that run into each other's data do so now and then.
+// Data races between blocks show only occasionally.
 TEST(GpuGroupedGemm, ManyRowsHaveTheSameBitsAgainAndAgain) {
   constexpr std::int64_t tokens = 1024, taken = 8, count = 16;
   struct Case {

@@ -1,6 +1,6 @@
-// Every row-wise op on the GPU against the CPU, on random inputs and awkward shapes. Tolerances: sums in
-// another order over n terms differ by about sqrt(n) units of fp32 (2^-24); the fast exponential and division
-// add a few units more; a bf16 output may then fall to the next value (one step of 2^-7, relative).
+// Compares each row-wise op on the GPU with the CPU, on random inputs and awkward shapes. Tolerances: sums
+// over n terms in another order differ by about sqrt(n) units of fp32 (2^-24). The fast exponential and
+// division add a few units. A bf16 output may then be the neighbouring value (one step of 2^-7, relative).
 #include <cstring>
 #include <limits>
 
@@ -15,7 +15,7 @@
 namespace octet::ops::row_ops_test {
 namespace {
 
-/// A tensor without its margin, as activations lie in memory: packs of it move as a whole.
+/// Stores a tensor densely, like activations, so that its packs move as a whole.
 Matrix put_dense(Side& s, const Tensor& t, std::int64_t rows, std::int64_t cols, DType dtype) {
   std::vector<std::uint16_t> halves;
   std::vector<float> floats;
@@ -29,7 +29,7 @@ Matrix put_dense(Side& s, const Tensor& t, std::int64_t rows, std::int64_t cols,
   return {data, dtype, rows, cols, cols};
 }
 
-// Rows of whole packs, as a model has them; with few of them, and with more than a grid has blocks.
+// Rows of whole packs, as in a model: few rows, and more rows than blocks in a grid.
 TEST(RmsNorm, RowsThatLieOneBehindTheOther) {
   constexpr std::int64_t shapes[][2] = {{33, 256}, {129, 4096}, {48, 8192}, {4112, 256}};
   for (const DType dtype : kComputeTypes) {
@@ -56,7 +56,7 @@ TEST(RmsNorm, RowsThatLieOneBehindTheOther) {
                                   .quantize = copies.into};
               rms_norm(s, forward);
               copies.hold_to(out);
-              // As a model asks: the stream is there, and only FP8 is wanted.
+              // As in a model: the stream exists, and only the FP8 copy is requested.
               forward.delta = {};
               forward.sum = forward.out = {};
               forward.quantize = again.into;
@@ -183,7 +183,7 @@ TEST(GatedActivation, ForwardAndBackwardInPlace) {
                 gated_activation_backward(s, {s.put(gate_up), s.put(d_out), activation, {}, only.into});
                 only.hold_to(x);
               },
-              // 1 - sigmoid loses what the sigmoid rounds, and is multiplied by gate and up.
+              // 1 - sigmoid amplifies the rounding error of the sigmoid, and is multiplied by gate and up.
               {.relative = 3e-6, .absolute = 3e-5 * size, .bf16_steps = 1.01});
         }
       }
@@ -200,7 +200,7 @@ TEST(Embedding, ForwardAndDeterministicBackward) {
                      before = Tensor::random(vocabulary == 13 ? dtype : DType::f32, vocabulary, hidden, 3);
         std::vector<std::int32_t> ids;
         for (std::int64_t t = 0; t < tokens; ++t) {
-          // Repeated, unused and invalid ones.
+          // Repeated, unused and invalid ids.
           ids.push_back(t % 11 == 10 ? static_cast<std::int32_t>(t % 22 == 10 ? -1 : vocabulary)
                                      : static_cast<std::int32_t>((t * t * 31 + t) % vocabulary));
         }
@@ -299,8 +299,8 @@ TEST(CrossEntropy, LossAndGradientOfAnyVocabulary) {
   }
 }
 
-// Rows on 16-byte boundaries: held by clusters of one to eight blocks, several rows one after the other, and
-// rows that are too long for that or end inside a pack.
+// Rows aligned to 16 bytes: rows of one to eight blocks per cluster, several rows in sequence, and rows that
+// are too long for a cluster or end inside a pack.
 TEST(CrossEntropy, RowsOnBoundariesOfAnyLength) {
   struct Case {
     std::int64_t rows, vocabulary, ld;

@@ -1,5 +1,5 @@
-// FP8 with a scale for each whole row on the GPU: copies have the bits of the CPU, whoever makes them, and
-// products its values.
+// FP8 with a scale per row on the GPU: copies by all producers have the bits of the CPU, and GEMMs have its
+// values.
 #include <limits>
 
 #include "gpu/copies.h"
@@ -37,8 +37,8 @@ struct RowCopy {
             .scale_inv = scales,
             .scaling = Scaling::whole_rows};
   }
-  /// Checks that it is the copy of a matrix of this side, bit by bit: the GPU's values may differ from the
-  /// CPU's in their last bits, but not from their copy.
+  /// Checks that this is the copy of a matrix of this side, bit by bit. The GPU's values may differ from the
+  /// CPU's in their last bits, but the copy must match the GPU's values.
   void hold_to(const Matrix& y) {
     side.out("", y);
     const Side::Output values = side.take();
@@ -67,8 +67,8 @@ struct RowCopy {
 };
 
 TEST(RowScales, CopiesHaveTheBitsOfTheCpu) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{2, 28672},
-                                                            {3, 17003}};  // more than threads keep
+  std::vector<std::pair<std::int64_t, std::int64_t>> shapes{
+      {2, 28672}, {3, 17003}};  // more than threads keep in registers
   for (const auto& [rows, cols] : kShapes) shapes.emplace_back(rows, cols);
   for (const auto& [rows, cols] : shapes) {
     if (rows == 0) continue;
@@ -129,7 +129,7 @@ struct Shape {
   std::int64_t tokens, in, out;
 };
 
-/// Sums of few tokens are fp32; those of streamed weights and the library's keep about 14 bits of their
+/// Sums of few tokens are fp32. Sums of streamed weights and of the library keep about 14 bits of their
 /// largest terms.
 Within bounds_of(const Shape& p, bool stands) {
   if (p.tokens <= (stands ? 16 : 32) && p.in % 64 == 0 && p.out % 16 == 0) {
@@ -174,7 +174,7 @@ void expect_products(const Shape& p, DType d, bool stands = false) {
   }
 }
 
-// Without an addend and with one, in bf16 as a model has it, and in fp32 logits alike.
+// Without and with an addend, in bf16 as in a model, and in fp32 like logits.
 TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
   for (const Shape& p : {Shape{1, 4096, 512},
                          {2, 256, 384},
@@ -194,9 +194,9 @@ TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
   expect_products({33, 320, 64}, DType::f32);
 }
 
-// The weight is streamed for 17 to 64 tokens: fewer runs than blocks and more, tiles that several blocks sum,
-// outputs and runs that fill no tile; again and again on one stream, so that what blocks leave for each other
-// is cleared each time.
+// The weight is streamed for 17 to 64 tokens. Cases: fewer and more runs than blocks, tiles that several
+// blocks sum, and partial tiles and runs. The GEMMs run repeatedly on one stream, to check that each run
+// clears the exchange buffer.
 TEST(RowScales, ProductsOfStandingWeightsHaveTheValuesOfTheCpu) {
   for (const std::int64_t tokens : {16, 17, 32, 33, 64}) {
     for (const auto& [in, out] : {std::pair{4096, 512}, {14336, 144}, {16, 16}, {208, 9008}, {400, 80}}) {
@@ -208,7 +208,7 @@ TEST(RowScales, ProductsOfStandingWeightsHaveTheValuesOfTheCpu) {
   expect_products({65, 512, 144}, DType::bf16, true);
 }
 
-// A row is summed in the same order whatever rows stand beside it, as long as tiles have the same room.
+// The summation order of a row does not depend on other rows, as long as tiles have the same capacity.
 TEST(RowScales, RowsOfAStreamedProductHaveTheSameBitsBesideOthers) {
   const std::int64_t in = 2000, out = 1504;
   for (const auto& [most, some] : {std::pair<std::int64_t, std::int64_t>{32, 17}, {64, 33}}) {

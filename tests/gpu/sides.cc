@@ -22,7 +22,7 @@ bool near(const Side::Output& o, double cpu, double gpu_value, const Within& wit
   if (cpu == gpu_value) return true;
   double room = within.relative * std::abs(cpu) + within.absolute;
   if (o.dtype == DType::bf16) room += within.bf16_steps * 0x1p-7 * std::abs(cpu);
-  return std::abs(cpu - gpu_value) <= room;  // false for an infinity against anything else
+  return std::abs(cpu - gpu_value) <= room;  // false for an infinity against any other value
 }
 
 void compare(const Side::Output& cpu, const Side::Output& on_gpu, const Within& within) {
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "gpu_tests: nothing was tested: %s\n", why_not.c_str());
     return 77;  // ctest counts this as skipped
   }
-  // What tests choose is chosen anew, and leaves nothing behind.
+  // Tests make their own timed choices and write no cache.
   ::setenv("OCTETRUN_CACHE", "off", 1);
   std::printf("%s\n", octet::make_cuda_device(0)->description().c_str());
   return RUN_ALL_TESTS();

@@ -1,5 +1,5 @@
-// One test body, run on the CPU and on the GPU: `both` hands it a Side on which it puts its inputs, runs an
-// op and gets its outputs, and the outputs are compared.
+// Runs one test body on the CPU and on the GPU. `both` passes it a Side, on which it puts inputs, runs an op
+// and returns outputs. The outputs are compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ class Side {
   T* put(const std::vector<T>& values) {
     return static_cast<T*>(put_bytes(values.data(), values.size() * sizeof(T)));
   }
-  /// The tensor with its margin.
+  /// Puts the tensor with its margin.
   Matrix put(const Tensor& t) {
     Matrix m = const_cast<Tensor&>(t).matrix();
     m.data = put_bytes(m.data, static_cast<std::size_t>(m.rows * m.ld) * size_of(m.dtype));
@@ -35,7 +35,7 @@ class Side {
   }
   Workspace workspace(std::size_t bytes) { return {arena_.reserve("workspace", bytes), bytes}; }
 
-  /// Outputs, in the order in which they are to be compared.
+  /// Adds an output. Outputs are compared in this order.
   void out(const std::string& name, const Matrix& m) {
     Output o{.name = name, .dtype = m.dtype, .rows = m.rows, .cols = m.cols, .ld = m.ld, .bytes = {}};
     o.bytes.resize(static_cast<std::size_t>(m.rows * m.ld) * size_of(m.dtype));
@@ -55,7 +55,7 @@ class Side {
     double at(std::int64_t r, std::int64_t c) const;
   };
   const std::vector<Output>& outputs() const { return outputs_; }
-  /// The last output, which is then not compared.
+  /// Removes and returns the last output, which is then not compared.
   Output take() {
     Output last = std::move(outputs_.back());
     outputs_.pop_back();
@@ -80,16 +80,16 @@ class Side {
   std::vector<Output> outputs_;
 };
 
-/// How far the GPU may be from the CPU, per element: |gpu - cpu| <= relative * |cpu| + absolute. NaN equals
-/// NaN alone; both zero: the same bits. `steps` adds that many units in the last place of a bf16 output.
+/// Maximum difference per element: |gpu - cpu| <= relative * |cpu| + absolute. NaN only equals NaN. If both
+/// are zero, the bits must be equal. `bf16_steps` adds this many units in the last place of a bf16 output.
 struct Within {
   double relative = 0;
   double absolute = 0;
   double bf16_steps = 0;
 };
 
-/// Runs the body on both devices and compares what it put out. The margins of matrices must have been left
-/// alone on both. Also runs the GPU twice, which must give the same bits.
+/// Runs the body on both devices and compares its outputs. Margins of matrices must be unchanged on both.
+/// Runs the GPU twice, which must give the same bits.
 void both(const std::function<void(Side&)>& body, const Within& within);
 
 }  // namespace octet::ops

@@ -1,5 +1,5 @@
-// Strict answers of a GPU: products and attention whose rows do not know each other, and sampled tokens whose
-// log-probabilities have the bits of what training computes. OCTETRUN_STRICT_TOKENS says of how many tokens.
+// Strict answers of a GPU. The rows of GEMMs and attention are independent of each other. Log-probabilities
+// of sampled tokens have the bits that training computes. OCTETRUN_STRICT_TOKENS sets the number of tokens.
 #include <cstdio>
 #include <cstdlib>
 
@@ -17,7 +17,7 @@ namespace {
 
 using generate::Tokens;
 
-// --- products ------------------------------------------------------------------------------------------
+// --- GEMMs ---------------------------------------------------------------------------------------------
 
 struct Kind {
   DType operands, result;
@@ -99,8 +99,8 @@ struct Place {
 
 constexpr std::int64_t kVocabulary = 16384;
 
-/// A model whose products and heads are those of real ones: a few blocks, and fewer words, whose logarithms
-/// the host takes.
+/// A model with GEMMs and heads like a real model, but only a few blocks. The vocabulary is smaller, because
+/// the host computes its logarithms.
 model::Architecture small_llama(std::int64_t layers) {
   model::Architecture a = model::find_shape("llama-3.2-1b");
   a.layers = layers;
@@ -165,7 +165,7 @@ TEST(GpuStrict, ManyTokensOfBlocksAsWideAsALlamas) {
   expect_bits_of_training("llama", small_llama(4), DType::bf16, "", wanted_tokens(5000));
 }
 
-// A decoder beside a model in training, which scores packed micro-batches with the core that trains.
+// A decoder together with a model in training, which scores packed micro-batches with the training core.
 TEST(GpuStrict, BesideAModelInTrainingToo) {
   Place here;
   config::Config config;
@@ -191,7 +191,7 @@ TEST(GpuStrict, BesideAModelInTrainingToo) {
     const auto answers =
         decoder.complete(requests, {.sampling = {.temperature = 1.0}, .max_new = 60, .logprobs = 0});
     const generate::Compared all = generate::compare(requests, answers, [&](const Tokens& whole) {
-      // With a neighbour in front, so that the document begins somewhere.
+      // With another document in front, so that the tested document does not begin at token 0.
       const Tokens neighbour(static_cast<std::size_t>(2 + drawn(300)), 7);
       runtime::HostBatch packed;
       packed.cu_seqlens.push_back(0);
@@ -206,14 +206,14 @@ TEST(GpuStrict, BesideAModelInTrainingToo) {
 
 // --- attention -----------------------------------------------------------------------------------------
 
-// The sums of a fixed order are those of cuDNN but for roundings, and backward reads their logarithms.
+// Sums in a fixed order equal cuDNN's sums except for rounding, and backward reads their logarithms.
 TEST(GpuStrict, AttentionAndItsGradientsAreThoseOfACpu) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t head_dim : {33, 64, 128, 256}) {
       for (const std::int64_t window : {0, 50}) {
         const ops::Heads heads{4, 2, head_dim};
         const std::vector<std::int32_t> starts{0, 1, 130, 260, 300};
-        constexpr std::int64_t tokens = 310;  // the last ten are of no document
+        constexpr std::int64_t tokens = 310;  // the last ten tokens have no document
         const std::int64_t width = heads.q_heads * heads.head_dim;
         std::vector<ops::HostArray> outs, gradients;
         for (const bool on_gpu : {true, false}) {

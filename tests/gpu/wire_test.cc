@@ -1,5 +1,5 @@
-// Wires on the GPU against the CPU: the same bytes, NaNs too, for all kinds of blocks, at counts and on
-// boundaries that whole tiles, words and single elements are for.
+// Compares wires on the GPU with the CPU: the same bytes, including NaNs. Covers all kinds of blocks, and
+// counts and alignments for whole tiles, words and single elements.
 #include "octet/ops/wire.h"
 
 #include <algorithm>
@@ -10,12 +10,12 @@
 namespace octet::ops::wire_test {
 namespace {
 
-/// Values on a side, `skip` elements behind a boundary of 256 bytes.
+/// Puts values on a side, `skip` elements after a boundary of 256 bytes.
 template <typename T>
 T* put_behind(Side& s, std::int64_t skip, const std::vector<T>& values) {
   std::vector<T> behind(static_cast<std::size_t>(skip));
   behind.insert(behind.end(), values.begin(), values.end());
-  behind.push_back(T{});  // nothing is empty
+  behind.push_back(T{});  // never empty
   return s.put(behind) + skip;
 }
 void out_bytes(Side& s, const std::string& name, const void* data, std::size_t bytes) {
@@ -41,7 +41,7 @@ struct Values {
 std::size_t bytes_of(DType dtype, std::int64_t count) {
   return static_cast<std::size_t>(count) * size_of(dtype);
 }
-/// What travels in bytes, on a boundary of 4 or, as it lies, of its elements.
+/// Puts encoded bytes on a side, aligned to 4 bytes, or to elements for bf16.
 std::uint8_t* put_travelling(Side& s, Wire wire, std::int64_t skip, const std::vector<std::uint8_t>& bytes) {
   return put_behind(s, skip * (wire == Wire::bf16 ? 2 : 4), bytes);
 }
@@ -58,7 +58,7 @@ constexpr std::int64_t kMany = 3'000'017;
 void hold_encode(Wire wire, DType dtype, const Length& at) {
   const Values values(dtype, at.count, 1);
   const std::vector<std::uint16_t> owed = awkward_residual(at.count, 2);
-  for (const int residual : {0, 1, 2}) {  // none; added; only kept
+  for (const int residual : {0, 1, 2}) {  // none; added; only updated
     SCOPED_TRACE(std::string(name_of(wire)) + " " + std::string(octet::name_of(dtype)) + " residual " +
                  std::to_string(residual) + " count " + std::to_string(at.count) + " behind " +
                  std::to_string(at.skip));
@@ -91,7 +91,7 @@ TEST(EncodeValues, GivesTheBytesOfTheCpu) {
   }
 }
 
-// Factors of every size, and mantissas on both sides of each rounding boundary.
+// Factors of every magnitude, and mantissas on both sides of each rounding boundary.
 TEST(EncodeValues, QuotientsAreThoseOfADivision) {
   constexpr std::int64_t blocks = 254 * 64;
   std::vector<float> x = random_floats(blocks * kWireBlock, 3);
@@ -100,7 +100,8 @@ TEST(EncodeValues, QuotientsAreThoseOfADivision) {
     auto bits = std::bit_cast<std::uint32_t>(x[i]) & 0x807FFFFFu;
     if (i % 3 == 0) bits = (bits & 0x80780000u) | (i % 2 == 0 ? 0u : 0x7FFFFu);
     if (i % 128 == 7) bits = (bits & 0x80000000u) | static_cast<std::uint32_t>(i * 2654435761u) % 0x800000u;
-    // The largest of a block has this exponent, others up to 16 less; small ones reach below 2^-126.
+    // The largest of a block has this exponent; other exponents are up to 16 less. Small values are below
+    // 2^-126.
     const int exponent = block / 64 + 1 - (i % 128 == 7 ? 0 : static_cast<int>(i * 7 % 17));
     x[i] = exponent < 1 ? std::bit_cast<float>(bits)
                         : std::bit_cast<float>(bits | (static_cast<std::uint32_t>(exponent) << 23));
@@ -143,7 +144,7 @@ TEST(DecodeValues, GivesTheBitsOfTheCpu) {
   }
 }
 
-// Any bytes may arrive: all codes, and factors of any bits.
+// Any bytes may arrive: all codes, and factors with any bits.
 TEST(DecodeValues, ReadsAnyBytesAsTheCpuDoes) {
   std::vector<std::uint8_t> bytes(wire_bytes(Wire::fp8, 200'000));
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -169,7 +170,7 @@ void hold_sum(Wire wire, DType dtype, int parts, const Length& at) {
   SCOPED_TRACE(std::string(name_of(wire)) + " to " + std::string(octet::name_of(dtype)) + ", " +
                std::to_string(parts) + " parts of " + std::to_string(at.count) + " behind " +
                std::to_string(at.skip));
-  // Of so many, some are the same.
+  // With many parts, some are equal.
   constexpr std::size_t different = 24;
   std::vector<std::vector<std::uint8_t>> bytes;
   for (std::size_t p = 0; p < std::min(different, static_cast<std::size_t>(parts)); ++p) {
@@ -271,7 +272,7 @@ TEST(SumTree, GivesTheBitsOfTheCpu) {
   for (const int addends : {1, 2, 3, 8, 13}) {
     for (const Length& at : kLengths) hold(addends, at);
   }
-  // So many that their stacks leave room for fewer threads, and then for single elements.
+  // Enough addends that their stacks leave space for fewer threads, and then only for single elements.
   for (const int addends : {16, 64, 65, 128, 300, static_cast<int>(kMostParts)}) {
     for (const Length& at : {Length{1, 0}, Length{1025, 1}, Length{5003, 0}}) hold(addends, at);
   }
