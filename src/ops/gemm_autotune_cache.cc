@@ -15,12 +15,13 @@ namespace octet::ops {
 
 namespace {
 
-/// Changes when keys or the way of choosing change: what was kept before is not taken then.
+/// Version of the keys and of the way of choosing. Files of other versions are ignored.
 constexpr int kFormat = 1;
-/// More are not kept: a run over ever other shapes would make the file grow for ever.
+/// Limit of stored choices: otherwise a run with many different shapes would make the file grow without
+/// bound.
 constexpr std::size_t kMostKept = 4096;
-/// A shape that came so often in a row is worth a choice of its own. A micro-batch uses a shape once a layer,
-/// so documents of ever other lengths never get there.
+/// A shape that comes this often in a row gets a choice. A micro-batch uses a shape once per layer, so
+/// documents of varying lengths never reach this number.
 constexpr int kRecurs = 1000;
 
 using Choices = std::map<ProductKey, AlgorithmBits>;
@@ -46,7 +47,7 @@ Json listed(const ProductKey& product, const AlgorithmBits& algorithm) {
   return {{"product", product}, {"algorithm", algorithm}};
 }
 
-/// Throws Error for what listed() does not give.
+/// Throws Error if the text was not made by listed().
 Choices choices_in(const Json& object, const char* name) {
   if (!object.contains(name) || !object[name].is_array()) {
     throw Error("'" + std::string(name) + "' is no list");
@@ -108,7 +109,7 @@ void AutotuneCache::keep(const std::vector<ProductKey>& products, const Algorith
     try {
       others = read();
     } catch (const std::exception&) {
-      // Damaged: said when it was first read.
+      // Damaged: reported when it was first read.
     }
     choices_.merge(others);
     Json list = Json::array();

@@ -1,5 +1,6 @@
-// Stochastic rounding and the 8-bit formats of moments: one text for both sides, so that both have the same
-// bits. Plain integer and fp32 arithmetic without branches; no operation here rounds but where it says so.
+// Stochastic rounding and the 8-bit formats of moments. CPU and CUDA compile the same code, so that both
+// compute the same bits. Integer and fp32 arithmetic without branches. All operations are exact, except at
+// the places that state a rounding.
 #pragma once
 
 #include <bit>
@@ -9,14 +10,14 @@
 
 namespace octet::ops {
 
-/// Which of a parameter's states is rounded: each has noise of its own.
+/// The rounded state of a parameter: each state has different noise.
 enum class Rounded : std::uint32_t { master = 0, exp_avg = 1, exp_avg_sq = 2 };
 
-/// Elements that one number of the generator serves, 16 bits each: element i of a group takes the lower
-/// (i even) or the upper half of word i / 2.
+/// Elements per call of the random generator, 16 bits each. Element i of a group takes the lower (i even) or
+/// upper (i odd) half of word i / 2.
 inline constexpr std::int64_t kNoiseGroup = 8;
 
-/// The numbers that noise of a group in one step is made of.
+/// Returns the random words for the noise of a group in one step.
 [[gnu::always_inline]] constexpr std::array<std::uint32_t, 4> noise_source(std::uint64_t key,
                                                                            std::uint32_t tensor,
                                                                            std::int64_t group) {
@@ -26,8 +27,8 @@ inline constexpr std::int64_t kNoiseGroup = 8;
                           static_cast<std::uint32_t>(key >> 32));
 }
 
-/// source -> source * factor + offset modulo 2^16: an invertible map, so that each state's noise is as
-/// uniform as the source, and another one for each state, so that a parameter's states are not rounded alike.
+/// source -> source * factor + offset modulo 2^16. The map is invertible, so each state's noise is as uniform
+/// as the source. Each state has a different map, so that a parameter's states are not rounded alike.
 struct NoiseMap {
   std::uint32_t factor, offset;
 };
@@ -36,13 +37,13 @@ struct NoiseMap {
   if (what == Rounded::exp_avg_sq) return {0x6A6Du, 0x7F4Au};
   return {1, 0};
 }
-/// 16 bits of noise of one state from the lower 16 bits of the source.
+/// Returns 16 bits of noise for one state from the lower 16 bits of the source.
 [[gnu::always_inline]] constexpr std::uint32_t noise_of(Rounded what, std::uint32_t source) {
   const NoiseMap map = noise_map(what);
   return (source * map.factor + map.offset) & 0xFFFFu;
 }
 
-/// Noise of elements [kNoiseGroup * group, …) of a tensor in one step.
+/// Returns the noise of elements [kNoiseGroup * group, …) of a tensor in one step.
 [[gnu::always_inline]] constexpr std::array<std::uint32_t, 4> rounding_noise(std::uint64_t key,
                                                                              std::uint32_t tensor,
                                                                              Rounded what,
@@ -52,8 +53,8 @@ struct NoiseMap {
   return words;
 }
 
-/// bf16 bits of x, rounded away from zero with the probability of what is cut off. Infinities stay, NaN stays
-/// a quiet NaN.
+/// Returns the bf16 bits of x. The probability of rounding away from zero is the fraction that is cut off.
+/// Infinities stay infinities; NaN stays a quiet NaN.
 [[gnu::always_inline]] constexpr std::uint16_t bf16_stochastic(float x, std::uint32_t noise) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (bits + noise) >> 16;
@@ -61,18 +62,18 @@ struct NoiseMap {
   return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
 }
 
-/// A format of three bits of mantissa and, without a sign, a byte or less.
+/// A format with three mantissa bits and at most one byte in total.
 struct MomentFormat {
   std::uint32_t bias;
-  std::uint32_t top;    ///< mantissa and exponent bits of fp32 of the largest value
-  std::uint32_t least;  ///< code of the smallest value that something above zero may become
-  std::uint32_t sign;   ///< the bit that holds the sign
+  std::uint32_t top;    ///< fp32 mantissa and exponent bits of the largest value
+  std::uint32_t least;  ///< smallest code of a nonzero value
+  std::uint32_t sign;   ///< the sign bit; 0: no sign
 };
 inline constexpr MomentFormat kFirstMoment{7, 0x43E00000u, 0, 0x80u};  // E4M3: 448
 inline constexpr MomentFormat kSecondMoment{15, 0x47F00000u, 1, 0};    // 1.875 * 2^16
 
-/// The exponent of the scale (a power of two) of a block whose largest magnitude has these bits: the smallest
-/// one under which the block fits. kNoScale: all of the block counts as zero.
+/// Returns the exponent of a block's scale (a power of two): the smallest exponent at which the block fits.
+/// `amax`: bits of the block's largest magnitude. kNoScale: the whole block counts as zero.
 inline constexpr std::int32_t kNoScale = -1000;
 [[gnu::always_inline]] constexpr std::int32_t moment_exponent(const MomentFormat& f, std::uint32_t amax) {
   amax = amax < 0x7F7FFFFFu ? amax : 0x7F7FFFFFu;
@@ -81,18 +82,18 @@ inline constexpr std::int32_t kNoScale = -1000;
   const std::int32_t more = (amax & 0x7FFFFFu) > (f.top & 0x7FFFFFu) ? 1 : 0;
   return exponent < -111 ? kNoScale : exponent - fits + more;
 }
-/// 2^exponent, subnormal ones included; 0 for kNoScale.
+/// Returns 2^exponent, including subnormal values; 0 for kNoScale.
 [[gnu::always_inline]] constexpr float moment_scale(std::int32_t exponent) {
   const std::uint32_t low = exponent < -149 ? 0u : 1u << (exponent < -126 ? exponent + 149 : 0);
   const std::uint32_t normal = static_cast<std::uint32_t>(exponent + 127) << 23;
   return std::bit_cast<float>(exponent < -126 ? (exponent < -149 ? 0u : low) : normal);
 }
-/// What a value is multiplied by before it is encoded: 2^-exponent, or 0.
+/// Returns the factor before encoding: 2^-exponent, or 0 for kNoScale.
 [[gnu::always_inline]] constexpr float moment_unscale(std::int32_t exponent) {
   return exponent == kNoScale ? 0.0f : std::bit_cast<float>(static_cast<std::uint32_t>(127 - exponent) << 23);
 }
 
-/// The code of y, rounded stochastically; what the format does not reach becomes its largest value.
+/// Returns the code of y, rounded stochastically. Values beyond the format's range become its largest value.
 [[gnu::always_inline]] constexpr std::uint8_t moment_code(const MomentFormat& f, float y,
                                                           std::uint32_t noise) {
   const auto bits = std::bit_cast<std::uint32_t>(y);
@@ -111,10 +112,10 @@ inline constexpr std::int32_t kNoScale = -1000;
   code = magnitude == 0 ? 0u : code;
   return static_cast<std::uint8_t>(code | ((bits >> 24) & f.sign));
 }
-/// The value of a code, before the scale. Exact.
+/// Returns the value of a code before scaling. Exact.
 [[gnu::always_inline]] constexpr float moment_value(const MomentFormat& f, std::uint8_t code) {
   const std::uint32_t magnitude = code & ~f.sign & 0xFFu;
-  // The code's exponent and mantissa are those of a tiny fp32 number, subnormal where the code is.
+  // The code's exponent and mantissa equal the ones of a tiny fp32 number, which is subnormal if the code is.
   const float value = std::bit_cast<float>(magnitude << 20) * std::bit_cast<float>((254u - f.bias) << 23);
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | ((code & f.sign) << 24));
 }

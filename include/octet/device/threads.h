@@ -22,8 +22,8 @@ void spare_limited_memory();
 /// because they share a limit.
 class ThreadTrial {
  public:
-  /// `threads` includes the calling thread, which already exists. Throws Error with a fix if a thread cannot
-  /// be started.
+  /// `threads` includes the calling thread, which already exists. If the system limits threads, this object
+  /// also starts the threads that replace them between ops. Throws Error with a fix if a thread cannot start.
   explicit ThreadTrial(int threads);
   /// Returns when the system no longer counts the threads, so that other threads can be started.
   ~ThreadTrial();

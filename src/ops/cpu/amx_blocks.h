@@ -1,13 +1,13 @@
-// Building blocks of AMX attention. Included by files that compile for AMX only; every function carries the
-// target, so that intrinsics and inlining fit.
+// Building blocks of AMX attention. Included only by files that compile for AMX. Every function has the AMX
+// target attribute, so that intrinsics compile and functions can be inlined.
 //
-// Three layouts of bf16: rows [r][c]; pairs [r / 2][c][2], where two rows lie interleaved (what a tile wants
-// of the right operand); and transposed rows, which are pairs transposed as 32-bit words.
+// Three layouts of bf16: rows [r][c]; pairs [r / 2][c][2], which interleave two rows (the tile layout of the
+// right operand); and transposed rows, which are pairs transposed as 32-bit words.
 #pragma once
 
 #if defined(__x86_64__)
 
-// GCC 12 takes the "undefined" operands inside its own AVX-512 headers for mistakes.
+// GCC 12 reports the "undefined" operands inside its AVX-512 headers as errors.
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -25,7 +25,7 @@
 
 namespace octet::ops::cpu::amx {
 
-/// Sets up eight tiles of 16 rows of 64 bytes on this thread for the life of the object.
+/// Configures eight tiles of 16 rows of 64 bytes on this thread for the lifetime of the object.
 class Tiles {
  public:
   OCTET_AMX Tiles() {
@@ -106,7 +106,7 @@ OCTET_AMX inline void multiply(const Product& p) {
   }
 }
 
-/// A 16 x 16 block of 32-bit words, transposed.
+/// Transposes a 16 x 16 block of 32-bit words.
 OCTET_AMX inline void transpose_16(const std::uint32_t* from, std::int64_t ld, std::uint32_t* to,
                                    std::int64_t ld_to) {
   __m512i r[16], t[16];
@@ -145,7 +145,8 @@ OCTET_AMX inline void transpose(const void* from, std::int64_t ld, std::int64_t 
   }
 }
 
-/// Copies rows of head_dim values into rows of `width`, zeros behind them and in rows up to `total`.
+/// Copies rows of head_dim values into rows of `width`. The rest of each row, and further rows up to `total`,
+/// are set to zero.
 OCTET_AMX inline void copy_rows(const Bf16* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim,
                                 std::uint16_t* to, std::int64_t width, std::int64_t total) {
   const auto bytes = static_cast<std::size_t>(head_dim) * 2;
@@ -157,7 +158,7 @@ OCTET_AMX inline void copy_rows(const Bf16* from, std::int64_t ld, std::int64_t 
   std::memset(to + rows * width, 0, static_cast<std::size_t>((total - rows) * width) * 2);
 }
 
-/// 16 16-bit values as 32-bit words.
+/// Zero-extends 16 16-bit values to 32-bit words.
 OCTET_AMX inline __m512i widened(const std::uint16_t* x) {
   return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
 }
@@ -174,7 +175,7 @@ OCTET_AMX inline void pair_rows(const std::uint16_t* from, std::int64_t ld, std:
   }
 }
 
-/// Two rows of 16 fp32 values as one row of bf16 pairs.
+/// Converts two rows of 16 fp32 values to one row of bf16 pairs.
 OCTET_AMX inline __m512i paired(__m512 low, __m512 high) {
   const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
                                          22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -191,10 +192,10 @@ OCTET_AMX inline void store_rows(const float* from, std::int64_t ld, std::int64_
   }
 }
 
-/// e^x of 16 values, as simd::exp; the power of two is one instruction here.
+/// e^x of 16 values, like simd::exp, but the power of two is one instruction.
 OCTET_AMX inline __m512 exp(__m512 x) {
   const auto constant = _mm512_set1_ps;
-  // The second operand is what comes out when x is NaN.
+  // If x is NaN, these instructions return the second operand.
   const __m512 y = _mm512_min_ps(constant(89.0f), _mm512_max_ps(constant(-104.0f), x));
   const __m512 magic = constant(12582912.0f);
   const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(y, constant(1.44269504088896341f), magic), magic);
@@ -214,8 +215,8 @@ OCTET_AMX inline void cap_row(float* row, float scale, float cap) {
   for (std::int64_t q = 0; q < block; ++q) row[q] = cap * simd::tanh(row[q] * scale / cap);
 }
 
-/// Which of 16 queries from `query` on see a key: bits set where 0 <= back < reach, back counted from `back`
-/// up.
+/// Returns a bit for each of 16 consecutive queries: set if 0 <= distance < reach. The distance to the key is
+/// `back` for the first query and increases by 1.
 OCTET_AMX inline __mmask16 seen(std::int32_t back, std::int32_t reach) {
   const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512i distance = _mm512_add_epi32(lanes, _mm512_set1_epi32(back));
@@ -223,7 +224,7 @@ OCTET_AMX inline __mmask16 seen(std::int32_t back, std::int32_t reach) {
          _mm512_cmplt_epi32_mask(distance, _mm512_set1_epi32(reach));
 }
 
-/// Hands out pieces of scratch on 64-byte boundaries.
+/// Allocates pieces of scratch, aligned to 64 bytes.
 class Pieces {
  public:
   explicit Pieces(void* memory) : next_(static_cast<std::uint8_t*>(memory)) {}

@@ -1,5 +1,5 @@
-// Attention of decoding: first every token's key and value go to the cache, then every token attends. Tokens
-// are few and caches long, so that this is bound by reading the cache: no blocks of queries.
+// Decoding attention: first every token's key and value are written to the cache, then every token attends.
+// Tokens are few and caches are long, so reading the cache is the bottleneck. Blocks of queries are not used.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -44,8 +44,7 @@ OCTET_SIMD void decode_row(const std::uint8_t* codes, float scale, float* to, st
   for (std::int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(decode_fp8<E4M3>(codes[i])) * scale;
 }
 
-/// Scores of queries and keys become those of attention; returns the largest, and `maximum` if that is
-/// larger.
+/// Converts query-key products to attention scores. Returns the larger of `maximum` and the largest score.
 OCTET_SIMD float scale_scores(float* scores, float scale, float soft_cap, float maximum, std::int64_t count) {
   for (std::int64_t j = 0; j < count; ++j) {
     scores[j] *= scale;
@@ -63,21 +62,21 @@ constexpr auto kNumbers = [] {
 }();
 constexpr const std::int64_t* kInOrder = kNumbers.data();
 
-/// What a thread keeps of the heads that it attends with: fp32, heads side by side.
+/// A thread's data for its heads: fp32, heads in order.
 struct Room {
   std::vector<float> queries, scores, sums, decoded, unpacked;
   std::vector<float> maximum, total;
 };
 
-/// Query heads [first, first + heads) of a token, of whole KV heads.
+/// KV heads [kv_first, kv_first + kv_heads) of a token, with all their query heads.
 struct Part {
   std::int64_t token = 0, kv_first = 0, kv_heads = 0;
 };
 
-/// One token's attention with some heads: keys in pieces of 64 with a running maximum and sum. Rows of the
-/// cache are read once for all these heads, one after the other, since a head's share of a row is too short
-/// for a processor to see what will be read next. Rows whose heads are no whole steps of the kernels, or that
-/// are E4M3, become fp32 in whole steps first.
+/// One token's attention with some heads: keys in pieces of 64 with a running maximum and sum. Each cache row
+/// is read once for all these heads, in order: a single head's share of a row is too short for the hardware
+/// prefetcher. Rows are first converted to padded fp32 if they are E4M3 or if head_dim is not a multiple of
+/// kStep.
 template <typename T>
 class Attention {
  public:
@@ -132,7 +131,7 @@ class Attention {
     }
   }
 
-  /// Keys or values as the kernels read them.
+  /// Returns keys or values in the kernels' layout.
   CachedPiece piece(const void* cache, const float* scale_inv, const std::int64_t* rows, std::int64_t count) {
     const std::int64_t head_dim = args_.heads.head_dim;
     const std::int64_t stride = args_.heads.kv_heads * head_dim;
@@ -168,7 +167,7 @@ class Attention {
     return of;
   }
 
-  /// Scores of a piece become weights, and what was summed so far counts by the new maximum.
+  /// Converts scores of a piece to weights and rescales previous sums to the new maximum.
   void weigh(std::int64_t head, std::int64_t count) {
     float* scores = room_.scores.data() + head * kCachedPiece;
     float& maximum = room_.maximum[static_cast<std::size_t>(head)];
@@ -202,11 +201,11 @@ class Attention {
   Room& room_;
   std::int64_t group_, heads_;
   bool fp8_;
-  bool direct_;  ///< the kernels read the cache as it lies
+  bool direct_;  ///< the kernels read the cache without conversion
   std::int64_t padded_;
 };
 
-/// Puts the keys, or values, of a token into row `at` of a cache in E4M3.
+/// Writes the keys, or values, of a token into row `at` of an E4M3 cache.
 template <typename T>
 OCTET_SIMD void encode_heads(const T* from, const Heads& heads, std::int64_t at, void* cache,
                              float* scale_inv) {
@@ -231,7 +230,7 @@ OCTET_SIMD void encode_heads(const T* from, const Heads& heads, std::int64_t at,
   }
 }
 
-/// On a GPU a lone token finds in its cache what was there before the call, and itself.
+/// On a GPU, a single-token sequence sees only the cache contents from before the call, and its token.
 void check_alone(const CachedAttentionArgs& args) {
   std::vector<std::pair<std::int32_t, std::int32_t>> places;
   for (std::int64_t t = 0; t < args.alone; ++t) places.emplace_back(args.slots[t], args.positions[t]);
@@ -269,7 +268,7 @@ void run(const CachedAttentionArgs& args) {
   }
   check_alone(args);
   if (args.fixed_order) return cached_attention_in_order(args);
-  // Few tokens are shared out by heads as well; what comes out does not depend on it.
+  // Few tokens are also divided by heads. The result does not depend on the division.
   const std::int64_t kv_heads = args.heads.kv_heads;
   const std::int64_t parts =
       std::clamp<std::int64_t>(2 * octet::cpu::op_threads() / std::max<std::int64_t>(1, tokens), 1, kv_heads);

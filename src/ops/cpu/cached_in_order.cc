@@ -1,6 +1,5 @@
-// Attention of decoding in a fixed order: what a token sees is packed as training packs a document, and its
-// query stands in the block of 64, and in the lane of it, where training would have it. Then both are one
-// function.
+// Decoding attention in a fixed order. Visible keys and values are packed as in training. A query gets the
+// block of 64 and the lane that it has in training. Training and decoding then use the same function.
 #include <omp.h>
 
 #include <algorithm>
@@ -30,7 +29,7 @@ void find_rows(const CachedAttentionArgs& args, std::int64_t slot, std::int64_t 
 
 namespace {
 
-/// Tokens [first, first + count) of a call: one behind the other in one block of 64 of one sequence.
+/// Tokens [first, first + count) of a call: consecutive tokens in one block of 64 of one sequence.
 struct Run {
   std::int64_t first = 0, count = 0;
   std::int64_t slot = 0, position = 0;
@@ -52,8 +51,8 @@ std::vector<Run> runs_of(const CachedAttentionArgs& args) {
   return runs;
 }
 
-/// Keys, or values, of a slot and a KV head become rows of f32, from key `begin` on; those that no token of
-/// the run sees, up to `total`, are zero: their pages may be others'.
+/// Converts keys, or values, of a slot and a KV head to rows of f32, starting at key `begin`. Rows up to
+/// `total` that no token of the run sees are set to zero: their pages may belong to other sequences.
 template <typename T>
 void pack_cached(const CachedAttentionArgs& args, const void* cache, const Run& run, std::int64_t kv_head,
                  std::int64_t begin, std::int64_t total, float* to, std::int64_t padded) {
@@ -66,7 +65,7 @@ void pack_cached(const CachedAttentionArgs& args, const void* cache, const Run& 
   for (std::int64_t key = first; key < end; key += block) {
     const std::int64_t count = std::min(block, end - key);
     find_rows(args, run.slot, key, count, rows);
-    for (std::int64_t j = 0; j < count;) {  // rows that follow each other are packed together
+    for (std::int64_t j = 0; j < count;) {  // consecutive rows are packed together
       std::int64_t more = 1;
       while (j + more < count && rows[j + more] == rows[j] + more) ++more;
       pack_rows(from + rows[j] * stride, stride, more, head_dim, to + (key - begin + j) * padded, padded,

@@ -1,14 +1,14 @@
-// The kernels of few_rows and of attention of decoding for one instruction set. Included several times, each
-// time inside a namespace of its own, with OCTET_FEW_TARGET (a function attribute), OCTET_FEW_LANES (floats
-// of a vector) and OCTET_FEW_TOKENS (whose sums with four outputs, and what is multiplied, registers hold).
-// See tile_kernel.h for why it is done this way.
+// The kernels of few_rows and of decoding attention for one instruction set. The file is included several
+// times, each time inside a different namespace. The includer defines OCTET_FEW_TARGET (a function
+// attribute), OCTET_FEW_LANES (floats of a vector) and OCTET_FEW_TOKENS (tokens per tile: the registers hold
+// their sums with four outputs and the operands). tile_kernel.h gives the reason for this scheme.
 
 using Vector = float __attribute__((vector_size(OCTET_FEW_LANES * 4), aligned(4), may_alias));
 using Words = std::uint32_t __attribute__((vector_size(OCTET_FEW_LANES * 4), aligned(2), may_alias));
 
 using Quarter = float __attribute__((vector_size(16), aligned(4), may_alias));
 
-/// Of a vector the sum of its quarters.
+/// Returns the sum of a vector's quarters.
 OCTET_FEW_TARGET inline Quarter quarters_of(Vector v) {
 #if OCTET_FEW_LANES == 16
   using Half = float __attribute__((vector_size(32)));
@@ -24,16 +24,16 @@ OCTET_FEW_TARGET inline Quarter quarters_of(Vector v) {
 #endif
 }
 
-/// Sum of the lanes.
+/// Returns the sum of the lanes.
 OCTET_FEW_TARGET inline float lanes_of(Vector v) {
   const Quarter four = quarters_of(v);
   return (four[0] + four[2]) + (four[1] + four[3]);
 }
 
-/// Sums of the lanes of four vectors.
+/// Returns the sums of the lanes of four vectors.
 OCTET_FEW_TARGET inline Quarter lanes_of_four(Vector a, Vector b, Vector c, Vector d) {
 #if OCTET_FEW_LANES == 16
-  // Two by two they share a vector, until one has the quarters of four.
+  // Pairs share a vector until one vector holds the quarters of all four.
 #define OCTET_FEW_PAIR(x, y)                                                                 \
   (__builtin_shufflevector(x, y, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) + \
    __builtin_shufflevector(x, y, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31))
@@ -50,8 +50,8 @@ OCTET_FEW_TARGET inline Quarter lanes_of_four(Vector a, Vector b, Vector c, Vect
 #endif
 }
 
-/// What a step along the inner dimension multiplies: a vector of fp32, or two of bf16 values, whose even and
-/// odd elements are apart, as few_pack has laid those of the tokens.
+/// The operands of a step along the inner dimension: a vector of fp32, or two vectors of bf16 values. The two
+/// bf16 vectors hold the even and the odd elements; few_pack orders the tokens' values likewise.
 template <typename T>
 struct Step;
 template <>
@@ -70,9 +70,8 @@ struct Step<Bf16> {
   }
 };
 
-/// Sums of `tokens` tokens with `outputs` outputs over elements [from, to) of the inner dimension; added to
-/// what stands there unless they are the first. `lines` cache lines are asked for in each step, from `next`
-/// on.
+/// Sums of `tokens` tokens with `outputs` outputs over elements [from, to) of the inner dimension. They are
+/// added to `y` unless `from` is 0. Each step prefetches `lines` cache lines, starting at `next`.
 template <typename T, int tokens, int outputs, int lines>
 OCTET_FEW_TARGET inline void few_tile(const FewRows& f, std::int64_t output, std::int64_t token,
                                       std::int64_t from, std::int64_t to, const char* next) {
@@ -84,7 +83,7 @@ OCTET_FEW_TARGET inline void few_tile(const FewRows& f, std::int64_t output, std
     for (int l = 0; l < lines; ++l) __builtin_prefetch(next + l * 64, 0, 2);
     next += lines * 64;
     for (int v = 0; v < vectors; ++v) {
-      // Read anew for the odd elements: there are no registers for both.
+      // The row is loaded again for the odd elements: there are not enough registers for both.
       const T* row = w + k;
       asm volatile("" : "+r"(row));
       Vector weight[outputs];
@@ -107,7 +106,7 @@ OCTET_FEW_TARGET inline void few_tile(const FewRows& f, std::int64_t output, std
   }
 }
 
-/// A tile with numbers that the compiler knows.
+/// Calls few_tile with a compile-time token count.
 template <typename T, int outputs, int lines>
 OCTET_FEW_TARGET inline void few_outputs(const FewRows& f, std::int64_t output, std::int64_t token,
                                          int tokens, std::int64_t from, std::int64_t to, const char* next) {
@@ -129,8 +128,8 @@ OCTET_FEW_TARGET inline void few_outputs(const FewRows& f, std::int64_t output, 
   }
 }
 
-/// Outputs [first, last) of all tokens. While groups of tokens pass over the panel, lines of the next one are
-/// asked for; a panel that nobody has asked for is, ahead of the first group.
+/// Computes outputs [first, last) of all tokens. While groups of tokens pass over the panel, the kernel
+/// prefetches lines of the next panel. A panel that was not prefetched is prefetched during the first group.
 template <typename T>
 OCTET_FEW_TARGET inline void few_panel(const FewRows& f) {
   const std::int64_t groups = (f.tokens + OCTET_FEW_TOKENS - 1) / OCTET_FEW_TOKENS;
@@ -144,7 +143,7 @@ OCTET_FEW_TARGET inline void few_panel(const FewRows& f) {
       std::int64_t output = f.first;
       for (; output + 4 <= f.last; output += 4) {
         if (group == 0 && (f.cold || groups == 1)) {
-          // The panel itself, four outputs ahead; the last ones reach into the next panel.
+          // Prefetches the panel itself, four outputs ahead. The last prefetches reach into the next panel.
           const T* ahead = static_cast<const T*>(f.weight) + (output + 4 - f.first) * f.weight_ld + from;
           few_outputs<T, 4, 4>(f, output, token, tokens, from, to, reinterpret_cast<const char*>(ahead));
         } else {
@@ -161,7 +160,7 @@ OCTET_FEW_TARGET void few_run(const FewRows& f, bool bf16) {
   bf16 ? few_panel<Bf16>(f) : few_panel<float>(f);
 }
 
-/// Elements in the order in which Step<Bf16> hands out those of a weight.
+/// Copies elements into the order in which Step<Bf16> returns a weight's elements.
 OCTET_FEW_TARGET void few_pack(const Bf16* from, std::int64_t count, float* to) {
   for (std::int64_t k = 0; k < count; k += 2 * OCTET_FEW_LANES) {
     for (int v = 0; v < 2; ++v) {
@@ -170,7 +169,7 @@ OCTET_FEW_TARGET void few_pack(const Bf16* from, std::int64_t count, float* to) 
   }
 }
 
-/// scores[head][key] = query · key for a piece of keys. Rows are read once, heads in order, as they lie.
+/// scores[head][key] = query · key for a piece of keys. Each row is read once, heads in memory order.
 template <typename T>
 OCTET_FEW_TARGET inline void few_scores(const CachedPiece& p) {
   constexpr int vectors = Step<T>::vectors, wide = vectors * OCTET_FEW_LANES;
@@ -197,7 +196,7 @@ OCTET_FEW_TARGET inline void few_scores(const CachedPiece& p) {
   }
 }
 
-/// sums[head] += scores[head][key] * value[key] for `keys` keys from j on.
+/// sums[head] += scores[head][key] * value[key] for `keys` keys, starting at key j.
 template <typename T, int keys>
 OCTET_FEW_TARGET inline void few_weighted(const CachedPiece& p, std::int64_t j) {
   constexpr int vectors = Step<T>::vectors, wide = vectors * OCTET_FEW_LANES;
@@ -242,7 +241,7 @@ OCTET_FEW_TARGET void few_sums(const CachedPiece& p, bool bf16) {
   bf16 ? few_values<Bf16>(p) : few_values<float>(p);
 }
 
-/// The order of few_pack back.
+/// Undoes the order of few_pack.
 OCTET_FEW_TARGET void few_unpack(const float* from, std::int64_t count, float* to) {
   for (std::int64_t k = 0; k < count; k += 2 * OCTET_FEW_LANES) {
     for (std::int64_t i = 0; i < OCTET_FEW_LANES; ++i) {

@@ -1,10 +1,11 @@
-// Forward products whose rows do not know each other: a token has the same bits alone, in a batch that is
-// being decoded and in a micro-batch that is trained. oneDNN chooses its kernel by the shape, and with it the
-// order of each sum; so it only ever sees blocks of a few heights, packed alike and multiplied with as many
-// columns as n and k say, and rows are filled up with zeros. Its sources promise nothing of rows inside a
-// block: what is relied on here is tried, on random values that no two orders of summation give the same bits
-// for, when a shape first comes: that a row's bits do not depend on its place in a block of kLeast rows (else
-// rows go one by one), and that the higher blocks, which are faster, give the bits of the lowest.
+// Forward GEMMs with independent rows: a token has the same bits in single-token decoding, in a decoding
+// batch and in a training micro-batch. oneDNN chooses its kernel, and thereby the order of each sum, by the
+// shape. It therefore receives only blocks of a few heights, packed alike, with a number of columns that
+// depends on n and k only. Missing rows are filled with zeros. oneDNN guarantees nothing about rows inside a
+// block. Two assumptions are therefore tested when a shape first comes, on random values that give different
+// bits for different orders of summation. First, a row's bits do not depend on its place in a block of kLeast
+// rows; otherwise rows are computed one by one. Second, higher blocks, which are faster, give the bits of the
+// lowest blocks.
 #include <omp.h>
 
 #include <algorithm>
@@ -22,26 +23,28 @@
 namespace octet::ops::cpu {
 namespace {
 
-/// Heights of blocks, lowest first.
+/// Heights of blocks in rows, lowest first.
 constexpr std::array<std::int64_t, 3> kHeights{16, 64, 256};
 constexpr std::int64_t kLeast = kHeights.front();
-constexpr std::int64_t kColumnUnit = 64;  ///< a block of columns is a multiple of it, but for the last
+constexpr std::int64_t kColumnUnit = 64;  ///< a block's columns are a multiple of it, except the last block's
 constexpr std::int64_t kMostColumns = 1024;
-constexpr double kBlockWork = 1.6e7;  ///< multiplications of the lowest block that is worth its call
+constexpr double kBlockWork =
+    1.6e7;  ///< least multiplications per call of the lowest block, to amortise the call
 
 std::size_t aligned(std::int64_t count, DType dtype) {
   const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
   return (bytes + 255) / 256 * 256;
 }
 
-/// Columns of a block of D: by k alone, so that threads have something to share also where rows are few.
+/// Returns the columns of a block of D. They depend on n and k only, so that threads can share the work even
+/// if there are few rows.
 std::int64_t columns_of(const MatmulShape& shape) {
   const double worth = kBlockWork / static_cast<double>(kLeast * shape.k);
   const auto units = static_cast<std::int64_t>(worth / static_cast<double>(kColumnUnit)) + 1;
   return std::min({units * kColumnUnit, kMostColumns, shape.n});
 }
 
-/// The product of a block: `rows` rows of A, which lie densely, with `cols` columns of B.
+/// Returns the shape of a block: `rows` dense rows of A and `cols` columns of B.
 MatmulShape block_shape(const MatmulShape& whole, std::int64_t rows, std::int64_t cols) {
   MatmulShape block = whole;
   block.m = rows;
@@ -53,7 +56,7 @@ MatmulShape block_shape(const MatmulShape& whole, std::int64_t rows, std::int64_
   return block;
 }
 
-/// Values between -1 and 1 in no order, which fp32 and bf16 hold alike.
+/// Returns pseudo-random values between -1 and 1 in fp32 or bf16.
 std::vector<std::byte> random_values(std::int64_t count, DType dtype, std::uint64_t seed) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype));
   std::uint64_t state = seed;
@@ -70,7 +73,7 @@ std::vector<std::byte> random_values(std::int64_t count, DType dtype, std::uint6
   return bytes;
 }
 
-/// A block's product of random values, by blocks of some height.
+/// A block's GEMM on random values, computed in blocks of a given height.
 class Trial {
  public:
   explicit Trial(const MatmulShape& block) : block_(block) {
@@ -78,10 +81,10 @@ class Trial {
     a_ = random_values(kHeights.back() * block.k, block.operands, 1);
     b_ = random_values(b_rows * block.ldb, block.operands, 2);
     bias_.assign(static_cast<std::size_t>(block.n), 0.25f);
-    // Some kernels begin a sum with what is there, others add it at the end.
+    // Some kernels start a sum with the old value, others add it at the end.
     if (block.accumulate) before_ = random_values(kHeights.back() * block.n, block.result, 3);
   }
-  /// Rows [first, first + height) of the product, made by blocks of `by` rows.
+  /// Returns rows [first, first + height) of the result, computed in blocks of `by` rows.
   std::vector<std::byte> rows(std::int64_t first, std::int64_t height, std::int64_t by) const {
     MatmulShape shape = block_;
     shape.m = by;
@@ -101,7 +104,8 @@ class Trial {
     }
     return d;
   }
-  /// Whether a row has the same bits wherever it stands in a block of kLeast: each is shifted to each place.
+  /// Returns whether a row has the same bits at each place of a block of kLeast rows: each row is shifted to
+  /// each place.
   bool places_are_alike() const {
     const std::size_t d_row = static_cast<std::size_t>(block_.n) * size_of(block_.result);
     const std::vector<std::byte> whole = rows(0, 2 * kLeast, kLeast);
@@ -123,14 +127,14 @@ class Trial {
   std::vector<float> bias_;
 };
 
-/// What was found of a block's shape: of each height whether it may be used.
+/// Test results of a block's shape: whether each height may be used.
 struct Alike {
   bool places = false;
   std::array<bool, kHeights.size()> tried{}, good{};
 };
 
-/// The greatest height of blocks that give the one order of sums, for up to `rows` rows; 1 where rows have to
-/// go one by one. Tries shapes that come for the first time.
+/// Returns the greatest usable block height for up to `rows` rows that preserves the order of sums. Returns 1
+/// if rows must be computed one by one. Tests shapes that come for the first time.
 std::int64_t height_for(const MatmulShape& block, std::int64_t rows) {
   static std::mutex mutex;
   static std::map<MatmulShape, Alike> known;
@@ -158,8 +162,7 @@ std::int64_t height_for(const MatmulShape& block, std::int64_t rows) {
   return height;
 }
 
-/// A block of D: rows [row, row + rows) of it, made by a product of `height` rows, and columns [col, col +
-/// cols).
+/// A block of D: rows [row, row + rows), computed by a GEMM of `height` rows, and columns [col, col + cols).
 struct Block {
   std::int64_t row = 0, rows = 0, height = 0;
   std::int64_t col = 0, cols = 0;
@@ -180,7 +183,7 @@ std::vector<Block> blocks_of(const MatmulShape& shape) {
   return blocks;
 }
 
-/// Scratch of a thread: a packed block of A, one of D, and the library's.
+/// Scratch of a thread: a packed block of A, a block of D, and oneDNN's scratch.
 struct Room {
   std::size_t a_bytes = 0, d_bytes = 0, library_bytes = 0;
   std::size_t bytes() const { return a_bytes + d_bytes + library_bytes; }
@@ -200,7 +203,7 @@ Room room_of(const MatmulShape& shape) {
   return room;
 }
 
-/// Rows of one array that become rows of another, which lie elsewhere.
+/// A copy of rows from one array into another. The arrays must not overlap.
 struct Copy {
   const void* from;
   std::int64_t from_ld;
@@ -252,7 +255,7 @@ void multiply_block(const MatmulShape& shape, const MatmulData& data, const Bloc
   if (!in_place) copy_rows({of.d, block.cols, d, shape.ldd, shape.result}, block.rows, block.cols);
 }
 
-/// Most threads that share a product of `rows` rows.
+/// Returns the most threads that share the GEMM.
 int team(const MatmulShape& shape, std::size_t blocks) {
   return static_cast<int>(std::clamp<std::int64_t>(
       shape.threads, 1, static_cast<std::int64_t>(std::max<std::size_t>(1, blocks))));

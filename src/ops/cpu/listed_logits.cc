@@ -1,5 +1,5 @@
-// Sums and draws are those of generate::candidates, choose and LogProbabilities on the whole row, in the
-// order of the vocabulary, to the last bit.
+// Sums and draws equal generate::candidates, choose and LogProbabilities on the whole row bit for bit: they
+// run in the order of the vocabulary.
 #include "octet/ops/listed_logits.h"
 
 #include <algorithm>
@@ -20,17 +20,17 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kLanes = 32;
-/// Logits that are looked at together: most of them are not listed, which takes no branch for each.
+/// Logits that are tested together: most are not listed, so most groups need one branch only.
 constexpr std::int64_t kTogether = 64;
 
-/// The largest logits of up to 4096 groups of a row, which together are all of it.
+/// The largest logit of each of up to 4096 groups. Together the groups contain the whole row.
 struct Groups {
   std::array<float, 4096> largest;
   std::size_t count = 0;
-  bool nan = false;  ///< whether a logit is
+  bool nan = false;  ///< whether any logit is NaN
 };
 
-/// The k-th logits behind multiples of kLanes are a group, those of a piece of the row each.
+/// A row is divided into pieces. The logits of a piece with the same index modulo kLanes are a group.
 OCTET_SIMD void find_groups(const float* x, std::int64_t count, Groups& groups) {
   constexpr std::int64_t pieces = 4096 / kLanes;
   const std::int64_t size = (count + pieces * kLanes - 1) / (pieces * kLanes) * kLanes;
@@ -57,8 +57,8 @@ OCTET_SIMD void find_groups(const float* x, std::int64_t count, Groups& groups) 
   for (const std::int32_t lane : nan) groups.nan = groups.nan || lane != 0;
 }
 
-/// A logit that at least `most` + 1 logits are not below, so that what is below is not listed; the least
-/// number where all may be.
+/// Returns a value such that at least `most` + 1 logits are equal or larger: smaller logits are not listed.
+/// Returns the lowest float if all logits may be listed.
 float floor_of(Groups& groups, std::int64_t most) {
   constexpr float least = std::numeric_limits<float>::lowest();
   if (most >= static_cast<std::int64_t>(groups.count)) return least;
@@ -73,7 +73,7 @@ OCTET_SIMD bool any_from(float floor, const float* x, std::int64_t count) {
   return found > 0;
 }
 
-/// Calls see(place) for the logits that are not below `floor`, in their order.
+/// Calls see(index) for each logit >= `floor`, in order.
 template <typename See>
 void for_each_from(float floor, const float* x, std::int64_t count, const See& see) {
   for (std::int64_t i = 0; i < count; i += kTogether) {
@@ -85,7 +85,8 @@ void for_each_from(float floor, const float* x, std::int64_t count, const See& s
   }
 }
 
-/// How many steps are listed, of what is not below `floor`: of the others none is.
+/// Returns the number of steps that are listed. Counts logits >= `floor` only: smaller logits are never
+/// listed.
 int steps_to_list(float highest, float floor, const float* x, std::int64_t count, std::int64_t most) {
   std::array<std::int64_t, kListedSteps> in_step{};
   for_each_from(floor, x, count,
@@ -98,8 +99,8 @@ int steps_to_list(float highest, float floor, const float* x, std::int64_t count
   return kListedSteps;
 }
 
-/// Lists what is in the steps that there is room for; the largest of the others is told. Where `floor` leaves
-/// any out it leaves out none of those that are larger than all others.
+/// Lists the logits of the steps that fit into `most`. Sets `row.bound` to the largest logit that is not
+/// listed. `floor` never excludes that logit.
 void list_into(RowOfLogits& row, float floor, const float* x, std::int64_t count, std::int64_t most,
                ListedLogit* out) {
   const int list = steps_to_list(row.highest, floor, x, count, most);

@@ -34,7 +34,7 @@ memory::data_type type_of(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-/// [rows, cols], or its transpose in memory; ld 0: dense.
+/// Describes [rows, cols], or its transpose in memory. ld 0: dense.
 memory::desc operand_desc(std::int64_t rows, std::int64_t cols, bool transposed, std::int64_t ld,
                           DType dtype) {
   const std::int64_t dense = transposed ? rows : cols;
@@ -43,7 +43,7 @@ memory::desc operand_desc(std::int64_t rows, std::int64_t cols, bool transposed,
   return memory::desc({rows, cols}, type_of(dtype), strides);
 }
 
-/// One compiled product with the descriptions of its arrays.
+/// A compiled GEMM and the descriptions of its arrays.
 struct Compiled {
   dnnl::matmul primitive;
   memory::desc a, b, d, bias, scale, scratch;
@@ -52,7 +52,7 @@ struct Compiled {
 };
 
 std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
-  // oneDNN writes code into memory of its own, and does not look whether it got any.
+  // oneDNN writes code into memory that it allocates, and does not check the allocation.
   require_memory_for("the code of a GEMM", std::size_t{32} << 20);
   auto made = std::make_shared<Compiled>();
   made->a = operand_desc(shape.m, shape.k, shape.a_transposed, shape.lda, shape.operands);
@@ -60,7 +60,8 @@ std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
   made->d = memory::desc({shape.m, shape.n}, type_of(shape.result), memory::dims{shape.ldd, 1});
   made->bias = memory::desc({1, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
   made->scale = memory::desc({1, 1}, memory::data_type::f32, memory::dims{1, 1});
-  // Post-operations and not output scales: oneDNN 2.6 leaves its fast kernels for the latter.
+  // Uses post-operations instead of output scales: with output scales, oneDNN 2.6 does not use its fast
+  // kernels.
   dnnl::post_ops after;
   if (shape.scaled) {
     made->scale_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(after.len()) | DNNL_ARG_SRC_1;
@@ -85,8 +86,8 @@ std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
   return made;
 }
 
-/// The compiled product of a shape. Batches of ever new sizes must not fill the memory, so that the store
-/// starts anew when it is large.
+/// Returns the compiled GEMM of a shape. Batches have many different sizes, so the store is cleared when it
+/// is large: memory use stays bounded.
 std::shared_ptr<const Compiled> compiled(const MatmulShape& shape) {
   static std::mutex mutex;
   static std::map<MatmulShape, std::shared_ptr<const Compiled>> store;
@@ -101,7 +102,7 @@ std::shared_ptr<const Compiled> compiled(const MatmulShape& shape) {
   return store.emplace(shape, std::move(made)).first->second;
 }
 
-/// Turns what oneDNN throws into an Error that names the product.
+/// Converts an exception of oneDNN into an Error that names the GEMM.
 [[noreturn]] void rethrow(const dnnl::error& error, const MatmulShape& shape) {
   const bool memory = error.status == dnnl_out_of_memory;
   throw Error(
@@ -134,12 +135,12 @@ void* own_scratch(std::size_t bytes) {
   return held.get();  // NOLINT(clang-analyzer-unix.Malloc): what was freed is not held any more
 }
 
-/// Which arrays are one column of a wider matrix, whose elements lie apart. To oneDNN the stride of a
-/// dimension of 1 says nothing, and some of its kernels then take the whole array for a dense one: the brgemm
-/// kernels of 3.7 and 3.8, for every processor, do so with a D of one column, and those since 3.7 with an A
-/// of one row that is transposed (3.7.2 was seen to give wrong sums for both, and to write between the rows
-/// of D; 2.6.3 does neither). A B, and an A where k is 1, have such layouts with two readings too. So oneDNN
-/// of no version gets to see these columns, but dense copies of them, which are small beside the product.
+/// Arrays that are one column of a wider matrix, with elements that are not adjacent. oneDNN ignores the
+/// stride of a dimension of 1, and some of its kernels then treat the array as dense. The brgemm kernels of
+/// 3.7 and 3.8, for every processor, do this if D has one column. Kernels from 3.7 on also do it if A has one
+/// row and is transposed. 3.7.2 gave wrong sums in both cases and wrote between the rows of D; 2.6.3 is
+/// correct. The layouts of B, and of A if k is 1, are ambiguous too. oneDNN of every version therefore
+/// receives dense copies of these columns, which are small compared with the GEMM.
 struct Columns {
   explicit Columns(const MatmulShape& shape)
       : a((shape.a_transposed ? shape.m : shape.k) == 1 && shape.lda > 1),
@@ -148,7 +149,7 @@ struct Columns {
   bool a, b, d;
 };
 
-/// The product that oneDNN makes in place of one with columns.
+/// Returns the GEMM that oneDNN computes instead of a GEMM with columns.
 MatmulShape without_columns(const MatmulShape& shape) {
   const Columns columns(shape);
   MatmulShape dense = shape;
@@ -158,7 +159,7 @@ MatmulShape without_columns(const MatmulShape& shape) {
   return dense;
 }
 
-/// Copies `count` elements that lie so many elements apart.
+/// Copies `count` elements with the given strides in elements.
 void copy_column(const void* from, std::int64_t from_apart, void* to, std::int64_t to_apart,
                  std::int64_t count, DType dtype) {
   const std::size_t element = size_of(dtype);
@@ -169,7 +170,7 @@ void copy_column(const void* from, std::int64_t from_apart, void* to, std::int64
   }
 }
 
-/// Room for a dense copy of a column.
+/// Allocates a dense copy of a column.
 std::vector<std::byte> column_room(std::int64_t count, DType dtype) {
   return std::vector<std::byte>(static_cast<std::size_t>(count) * size_of(dtype));
 }
@@ -197,18 +198,19 @@ void dense_matmul(const MatmulShape& shape, const MatmulData& data) {
   }
 }
 
-/// Whether this machine and the loaded oneDNN have the fault of is_wrong_on_amx().
+/// Returns whether this machine and the loaded oneDNN have the fault of is_wrong_on_amx().
 bool has_amx_fault() {
 #if defined(__x86_64__)
-  static const bool faulty = dnnl_version()->major < 3 &&
-                             dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
+  static const bool faulty =
+      dnnl_version()->major < 3 && dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
   return faulty;
 #else
   return false;
 #endif
 }
 
-/// The shape that is computed in place of one that is_wrong_on_amx(): its inner dimension ends with zeros.
+/// Returns the shape to compute instead of a shape that is_wrong_on_amx(): the inner dimension gets one more
+/// element, which is zero.
 MatmulShape padded(const MatmulShape& shape) {
   MatmulShape wider = shape;
   wider.k = shape.k + 1;
@@ -216,14 +218,15 @@ MatmulShape padded(const MatmulShape& shape) {
   return wider;
 }
 
-/// Copies bf16 rows that are `apart` elements apart into dense rows of `to_cols` elements. Elements and rows
-/// beyond those that are copied are zeros.
-std::vector<std::uint16_t> padded_rows(const void* from, std::int64_t rows, std::int64_t cols, std::int64_t apart,
-                                       std::int64_t to_rows, std::int64_t to_cols) {
+/// Copies bf16 rows with a stride of `apart` elements into dense rows of `to_cols` elements. All further
+/// elements and rows are zero.
+std::vector<std::uint16_t> padded_rows(const void* from, std::int64_t rows, std::int64_t cols,
+                                       std::int64_t apart, std::int64_t to_rows, std::int64_t to_cols) {
   std::vector<std::uint16_t> copy(static_cast<std::size_t>(to_rows * to_cols), 0);
   const auto* values = static_cast<const std::uint16_t*>(from);
   for (std::int64_t r = 0; r < rows; ++r)
-    std::memcpy(&copy[static_cast<std::size_t>(r * to_cols)], values + r * apart, static_cast<std::size_t>(cols) * 2);
+    std::memcpy(&copy[static_cast<std::size_t>(r * to_cols)], values + r * apart,
+                static_cast<std::size_t>(cols) * 2);
   return copy;
 }
 
@@ -288,8 +291,8 @@ void matmul(const MatmulShape& shape, const MatmulData& data) {
 
 bool has_amx_bf16() {
 #if defined(__x86_64__) && defined(__linux__)
-  // oneDNN's view, so that one variable (ONEDNN_MAX_CPU_ISA) rules both; then the kernel's leave, which is
-  // given to the whole process.
+  // oneDNN's limit is used, so that ONEDNN_MAX_CPU_ISA controls both. The kernel then has to permit tile data
+  // for the whole process.
   static const bool usable = [] {
     constexpr int request_permission = 0x1023, tile_data = 18;
     return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx &&

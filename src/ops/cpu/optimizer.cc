@@ -10,10 +10,10 @@ namespace octet::ops::cpu {
 namespace {
 
 constexpr std::int64_t kBlock = 128;  // elements summed in double before an exact addition
-constexpr int kLane = 8;              // of them, those that are summed in index order
+constexpr int kLane = 8;              // consecutive elements that are summed in index order
 constexpr int kLanes = 16;
 
-// Σ x² of a block: lanes side by side, then their sums as pairs.
+// Σ x² of a block: sums of lanes in parallel, then pairwise sums of lanes.
 template <typename T>
 OCTET_SIMD double block_sum(const T* x) {
   double sum[kLanes] = {};
@@ -29,10 +29,10 @@ OCTET_SIMD double block_sum(const T* x) {
   return sum[0];
 }
 
-// Adds a sum s = m * 2^e exactly: m shifted to a limb boundary is three pieces of 32 bits, of which the
-// limbs each take one. A limb holds 2^31 such additions, over all calls and ranks, before it overflows. The
-// square of the smallest float is 2^-298 and the largest sum is below 2^263, so no bit falls outside
-// [2^-512, 2^512).
+// Adds a sum s = m * 2^e exactly. m, shifted to a limb boundary, is three pieces of 32 bits, and each piece
+// is added to one limb. A limb holds 2^31 such additions, over all calls and ranks, before it overflows. The
+// square of the smallest float is 2^-298 and the largest sum is below 2^263, so no bit is outside of [2^-512,
+// 2^512).
 void add_exactly(double s, std::int64_t* limbs) {
   if (s == 0) return;
   if (!std::isfinite(s)) {
@@ -54,7 +54,7 @@ struct AdamWStep {
   float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, step_size, root_correction2, eps;
 };
 
-// The expressions of torch.optim.AdamW, rounded where it rounds.
+// The expressions of torch.optim.AdamW, with roundings at the same places.
 OCTET_SIMD void update(const AdamWStep& s, float* __restrict w, const float* __restrict grad,
                        float* __restrict m, float* __restrict v, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
@@ -69,7 +69,7 @@ OCTET_SIMD void update(const AdamWStep& s, float* __restrict w, const float* __r
   }
 }
 
-// The noise of elements [first, first + n) of a tensor; first is a multiple of kNoiseGroup.
+// Computes the noise of elements [first, first + n) of a tensor; first is a multiple of kNoiseGroup.
 OCTET_SIMD void make_noise(std::uint64_t key, std::uint32_t tensor, Rounded what, std::int64_t first,
                            std::int64_t n, std::uint16_t* __restrict noise) {
   const std::int64_t groups = (n + kNoiseGroup - 1) / kNoiseGroup;
@@ -101,7 +101,7 @@ OCTET_SIMD float encode_block(const MomentFormat& f, const float* __restrict fro
   return moment_scale(exponent);
 }
 
-// A storage format of one state: how a chunk of it becomes floats, and how it is stored again.
+// A storage format of one state: converts a chunk to floats and stores it again.
 template <typename T>
 struct Plain {
   T* data;
@@ -137,7 +137,7 @@ struct Coded {
 };
 static_assert(kChunk % kMomentBlock == 0 && kMomentBlock % kNoiseGroup == 0);
 
-/// What is stored, in its formats.
+/// The stored states in their formats.
 template <typename Master, typename Grad, typename First, typename Second>
 struct Stored {
   Plain<Master> master;
@@ -160,12 +160,12 @@ OCTET_SIMD std::uint32_t magnitude(const float* x, std::int64_t n) {
   return max_bits(x, n);
 }
 
-/// Elements of a span, counted from its begin.
+/// Elements of a span, relative to its begin.
 struct Range {
   std::int64_t begin = 0, end = 0;
 };
 
-// Updates a range of a span and returns the largest |w| that is kept, as bits.
+// Updates a range of a span. Returns the bits of the largest stored |w|.
 template <typename S>
 std::uint32_t update_range(const AdamWStep& step, const S& s, const AdamWSpan& span, const Range& range,
                            bool amax, std::uint64_t key) {
@@ -197,7 +197,7 @@ std::uint32_t update_range(const AdamWStep& step, const S& s, const AdamWSpan& s
     close(s.master, w, Rounded::master);
     if (s.copy) copy_chunk(w, s.copy, s.copy_dtype, at, n);
     if (!amax) continue;
-    // The maximum of what is stored, not of what was rounded.
+    // The maximum of the stored values, not of the values before rounding.
     const std::uint32_t bits = magnitude(s.master.open(at, w_buffer, n), n);
     most = bits > most ? bits : most;
   }
@@ -209,12 +209,12 @@ void update_spans(const AdamWStep& base, const S& stored, const AdamWWork& work)
   const AdamWArgs& a = work.args;
   for (const AdamWSpan& span : work.spans) {
     AdamWStep step = base;
-    // PyTorch computes these in double and rounds them once, where they meet a tensor.
+    // PyTorch computes these values in double and rounds them once, before they are applied to a tensor.
     const double lr = static_cast<double>(a.scalars->learning_rate) * static_cast<double>(span.rate);
     step.step_size = static_cast<float>(lr / static_cast<double>(a.scalars->bias_correction1));
     step.decay = span.decay ? static_cast<float>(1.0 - lr * a.weight_decay) : 1.0f;
     const bool amax = a.amax && span.amax_index >= 0;
-    // Threads share a span by whole blocks, so that none is cut.
+    // Threads get whole blocks of a span, so that no block is divided.
     const std::int64_t blocks = (span.count + kMomentBlock - 1) / kMomentBlock;
     simd::parallel_rows(blocks, 16 * kMomentBlock, [&](std::int64_t begin, std::int64_t end) {
       const Range range{begin * kMomentBlock, std::min(span.count, end * kMomentBlock)};
@@ -274,7 +274,7 @@ void finish_norm(const FinishNormArgs& a) {
     s.grad_norm = std::numeric_limits<float>::quiet_NaN();
     return;
   }
-  // Carry, so that each digit has 32 bits; what leaves the last limb becomes two more.
+  // Carries, so that each digit has 32 bits. The carry out of the last limb becomes two more digits.
   std::uint32_t digits[kExactLimbs + 2];
   std::uint64_t carry = 0;
   int top = -1;
@@ -288,7 +288,7 @@ void finish_norm(const FinishNormArgs& a) {
   }
   double sum = 0;
   if (top >= 0) {
-    // Three digits hold more than a double; whether anything lies below decides ties.
+    // Three digits hold more bits than a double. Whether any lower bit is set decides ties.
     unsigned __int128 leading = 0;
     for (int i = top; i > top - 3; --i) leading = (leading << 32) | (i >= 0 ? digits[i] : 0u);
     for (int i = top - 3; i >= 0; --i) leading |= digits[i] != 0 ? 1u : 0u;

@@ -20,9 +20,9 @@ static_assert(tile % kWireBlock == 0);
 
 using Tile = std::array<float, tile>;
 
-// Block formats lie on the wire as one fp32 factor a block, then one byte an element.
+// Block formats are transmitted as one fp32 factor per block, then one byte per element.
 
-// Where the factors and the codes of a part lie, or of what is behind its first elements.
+// Addresses of the factors and the codes of a part or of its tail.
 struct Blocks {
   std::byte* scales = nullptr;
   std::uint8_t* codes = nullptr;
@@ -38,7 +38,7 @@ void encode_blocks(Wire wire, const float* from, std::int64_t count, const Block
                             ? std::bit_cast<float>(kNanBits)
                             : largest / (wire == Wire::fp8 ? fp8_max(DType::e4m3) : 127.0f);
     std::memcpy(to.scales + block * sizeof(float), &scale, sizeof(float));
-    if (!(scale > 0.0f)) {  // all zero, or not finite: the factor says it all, times 1
+    if (!(scale > 0.0f)) {  // All zero or not finite: the code is 1, and the factor holds the value.
       std::fill_n(code, n, wire == Wire::fp8 ? std::uint8_t{0x38} : std::uint8_t{1});
     } else if (wire == Wire::fp8) {
       rows::encode_e4m3(x, scale, n, code);
@@ -65,8 +65,8 @@ void decode(Wire wire, const void* part, std::int64_t count, std::int64_t start,
   }
 }
 
-// What encoding lost of `x`, which is elements [start, start + n). A block that is not finite arrives as NaN
-// and the step is skipped; nothing of it may be left.
+// Stores the encoding error of `x`, elements [start, start + n). A block that is not finite arrives as NaN
+// and the step is skipped: its error must not be stored.
 void keep_loss(const EncodeArgs& args, const float* x, std::int64_t start, std::int64_t n) {
   Tile loss, before;
   decode(args.wire, args.to, args.count, start, n, loss.data());
@@ -84,7 +84,8 @@ void each_tile(std::int64_t begin, std::int64_t end, F f) {
   for (std::int64_t start = begin; start < end; start += tile) f(start, std::min(tile, end - start));
 }
 
-// Runs body(begin, end) over all elements, shared out by tiles, so that no bit depends on the threads.
+// Runs body(begin, end) over all elements. Threads get whole tiles, so that the result does not depend on the
+// threads.
 template <typename Body>
 void share(std::int64_t count, std::int64_t work_per_element, Body body) {
   simd::parallel_rows(
@@ -92,7 +93,7 @@ void share(std::int64_t count, std::int64_t work_per_element, Body body) {
       [&](std::int64_t first, std::int64_t last) { body(first * tile, std::min(last * tile, count)); });
 }
 
-// How many sums lie on the stack at most.
+// Returns the largest number of sums on the stack.
 std::size_t depth_of(std::span<const int> merges) {
   std::int64_t height = 0, most = 0;
   for (const int merged : merges) {
