@@ -10,16 +10,16 @@
 namespace octet::plan {
 namespace {
 
-// Peaks are those of NVIDIA's data sheets for H100 SXM, H200 SXM and GH200, without sparsity: one chip with
-// 132 multiprocessors in all of them.
+// Peaks without sparsity from NVIDIA's data sheets for H100 SXM, H200 SXM and GH200. All have the same chip
+// with 132 multiprocessors.
 constexpr double kBf16 = 989.4e12, kFp8 = 1978.9e12;
-// Copies between an H200 and pinned memory reached 55 GB/s each way. Of NVLink-C2C nothing was measured: its
-// 450 GB/s each way are the data sheet's, so that a floor with them holds.
+// Copies between an H200 and pinned memory reached 55 GB/s in each direction. NVLink-C2C was not measured:
+// 450 GB/s in each direction is the data sheet's figure, so a lower bound of time with it is valid.
 constexpr double kPcie = 55e9, kC2c = 450e9;
 
-// Memory is what the driver says that programs can have, which is less than nvidia-smi shows: 79.18 of 79.65
-// GiB on an H100 and 139.8 of 140.4 on an H200, read there; 142.5 GiB on a GH200 with 144 GB (its cards say
-// 153,008,209,920 bytes) and 94.5 of 95.6 on one with 96 GB, as users' messages of full memory quote it.
+// Memory is the amount that the driver reports as usable, which is less than nvidia-smi shows. Read from
+// cards: 79.18 of 79.65 GiB on an H100, 139.8 of 140.4 GiB on an H200. From users' out-of-memory messages:
+// 142.5 GiB on a GH200 with 144 GB (153,008,209,920 bytes), 94.5 of 95.6 GiB on a GH200 with 96 GB.
 constexpr std::array kCards{Card{.key = "h100",
                                  .name = "NVIDIA H100 80GB HBM3",
                                  .spoken = "an H100",
@@ -96,7 +96,7 @@ const Card& find_card(const std::string& key) {
 
 const Card* described_card(const std::string& description) {
   const auto names = [&](const char* part) { return description.find(part) != std::string::npos; };
-  // What the GH200 is called has the memory of its CPU in it, or that of a GPU with 144 GB.
+  // The name of a GH200 contains the memory of its CPU, or that of a GPU with 144 GB.
   if (names("GH200")) return &find_card(names("144G") ? "gh200-144gb" : "gh200");
   // Cards for PCIe slots (H200 NVL, H100 NVL, H100 PCIe) have other rates.
   if (names("NVL") || names("PCIe")) return nullptr;

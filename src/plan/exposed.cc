@@ -12,7 +12,7 @@ double exposed_seconds(const Sending& sending, const Time& time, std::int64_t mi
   const double parameters = under_way(sending.backward) / passes;
   const double sums = under_way(sending.sums) / sending.sum_passes;
   const double forward = under_way(sending.forward) / sending.forward_passes;
-  // Both share the link in those backward passes that have sums beside them.
+  // Parameters and sums share the link in backward passes that also send sums.
   return sending.sum_passes * left(parameters + sums, time.backward_seconds) +
          (passes - sending.sum_passes) * left(parameters, time.backward_seconds) +
          sending.forward_passes * left(forward, time.forward_seconds) + under_way(sending.alone);

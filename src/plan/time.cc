@@ -80,7 +80,7 @@ class Rows {
     if (pass_ != nullptr) *pass_ += seconds * calls;
   }
   void times(double times) { times_ = times; }
-  /// Where what is added from here on belongs to, in a micro-batch.
+  /// The pass of a micro-batch to which the next times are added.
   void in_forward() { pass_ = &time_.forward_seconds; }
   void in_backward() { pass_ = &time_.backward_seconds; }
   void in_neither() { pass_ = nullptr; }
@@ -100,7 +100,7 @@ double quantise_bytes(const precision::Recipe& recipe) {
   return recipe.kind == precision::RecipeKind::delayed ? 2 : 2 + compute;
 }
 
-/// What the rows of a kind are called: forward, backward, and made again in backward.
+/// Names of the rows of a kind: forward, backward, and recomputed in backward.
 struct RowNames {
   std::string forward, backward, again;
 };
@@ -168,7 +168,7 @@ void add_copies(Rows& rows, const Work& w) {
   }
 }
 
-/// Of all parameters, those that lie in FP8.
+/// The share of all parameters that is stored in FP8.
 double fp8_share(const model::Architecture& architecture) {
   double fp8 = 0;
   for (const model::LinearLayer& l : model::linear_layers(architecture)) {
@@ -182,7 +182,7 @@ double fp8_share(const model::Architecture& architecture) {
 
 double bytes_from_host(const Work& work) {
   if (work.host_master_bytes == 0 || !work.recipe.fp8() || work.recipe.blocks()) return work.host_state_bytes;
-  // Delayed scales are there before a cast; others are those of the masters as they are then.
+  // Delayed scales exist before the cast. Other scales are computed from the masters at that time.
   const int again = work.recipe.kind == precision::RecipeKind::delayed ? 1 : 2;
   return work.host_state_bytes + again * fp8_share(work.architecture) * work.host_master_bytes;
 }
@@ -223,10 +223,10 @@ double message_seconds(double bytes, const Link& link, int ranks) {
 
 namespace {
 
-/// Kernels that FP8 adds to those of a linear layer in a micro-batch. With delayed scaling most copies are
-/// written by whoever makes the matrix; a norm's transposed copy is turned by a kernel of its own (the inputs
-/// of qkv and gate_up, the gradients of output and down), and attention's output is cast by one. Otherwise
-/// the input and the gradient each have their scale made and are cast.
+/// Number of kernels that FP8 adds to a linear layer in a micro-batch. With delayed scaling, the producer of
+/// a matrix writes most copies. A separate kernel transposes the copy of a norm (inputs of qkv and gate_up,
+/// gradients of output and down), and one casts the output of attention. With other recipes, the input and
+/// the gradient each need a kernel for the scale and one for the cast.
 int added_kernels(const model::LinearLayer& layer, const precision::Recipe& recipe) {
   if (recipe.kind != precision::RecipeKind::delayed) return 4;
   return layer.cast_alone ? 2 : 1;

@@ -29,7 +29,7 @@ BiasCorrections bias_corrections(const AdamWOptions& options, std::int64_t step)
 /// The arguments of an update that the hyper-parameters decide; pointers, spans and scalars are the caller's.
 ops::AdamWArgs adamw_args(const AdamWOptions& options);
 
-/// What the host knows of one optimizer step before it is enqueued.
+/// The host-side facts of one optimizer step, set before the step is enqueued.
 struct StepRates {
   std::int64_t step = 1;     ///< number of this update, from 1
   double learning_rate = 0;  ///< of this update

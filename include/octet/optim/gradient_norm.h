@@ -6,9 +6,9 @@
 
 namespace octet::optim {
 
-/// The norm of gradients that lie in several slices, summed exactly: it has the same bits in whatever order
-/// and on however many ranks the slices are added, as long as each starts at a multiple of 128 elements of
-/// its segment. Enqueue on one stream: zero, add …, (sum the limbs over the ranks as integers,) finish.
+/// The norm of gradients in several slices, summed exactly. Its bits do not depend on the order of the slices
+/// or on the number of ranks, if each slice starts at a multiple of 128 elements of its segment. Enqueue on
+/// one stream: zero, add …, (sum the limbs over the ranks as integers,) finish.
 class GradientNorm {
  public:
   /// Reserves the limbs as "step/norm".

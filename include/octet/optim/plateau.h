@@ -1,5 +1,5 @@
-// A learning rate that falls where evaluations get no better: the one schedule whose rate is no function of
-// the step, since it depends on what was measured. Its state belongs to a checkpoint.
+// A learning rate that falls when evaluations stop improving. It is the only schedule that is not a function
+// of the step, because it depends on evaluations. Its state is part of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct PlateauOptions {
   std::int64_t patience = 10;          ///< values in a row that are no better and are put up with
   double threshold = 1e-4;             ///< by how much a value must be better
   std::string threshold_mode = "rel";  ///< of the best one; abs: as a difference
-  std::int64_t cooldown = 0;           ///< values behind a fall that do not count as no better
+  std::int64_t cooldown = 0;           ///< values after a fall that do not count towards the patience
   double min_lr = 0;
   double eps = 1e-8;  ///< a fall by no more than this is left out
 };
@@ -35,8 +35,8 @@ class Plateau {
   /// True where the rate falls by it. A value that is not a number is no better than any other.
   bool take(double value);
   const State& state() const { return state_; }
-  /// Goes on from another one's. Where that had another peak, its rate stands in the same ratio to this one;
-  /// where it had another mode, the best is looked for anew.
+  /// Continues from the state of another plateau. If that had another peak, the rate is scaled by the ratio
+  /// of the peaks. If it had another mode, the best value is reset.
   void restore(const State& state);
 
  private:

@@ -1,7 +1,7 @@
-// The optim room: what the optimizer does with gradients, apart from where they lie. Learning rates,
-// hyper-parameters and bias corrections are host arithmetic in double precision and functions of the step
-// alone, but for a rate that follows evaluations (plateau.h), so that any rank can be at any step; the update
-// and the norm of a slice are enqueued (update.h).
+// The optim room: the arithmetic of the optimizer, without the storage of gradients. Learning rates,
+// hyper-parameters and bias corrections are computed on the host in double precision. They are functions of
+// the step only, except a rate that follows evaluations (plateau.h), so any rank can be at any step. The
+// update and the norm of a slice are enqueued (update.h).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace octet::optim {
 /// Named arguments of a schedule (`lr_scheduler_kwargs`): numbers, or words such as "cosine".
 using ScheduleArguments = std::map<std::string, std::variant<double, std::string>>;
 
-/// What a schedule is made of, in Hugging Face's names.
+/// The parameters of a schedule, with Hugging Face's names.
 struct ScheduleOptions {
   std::string name = "linear";  ///< one of schedule_names()
   double learning_rate = 5e-5;  ///< the peak; positive
@@ -41,18 +41,18 @@ struct ScheduleOptions {
 ///   inverse_sqrt                     1 / sqrt((s - w + timescale) / timescale); timescale w, or 10000
 ///   warmup_stable_decay              1 for num_stable_steps, then num_decay_steps from 1 to min_lr_ratio by
 ///                                    decay_type (linear, cosine, 1-sqrt), then min_lr_ratio; warmup_type
-///                                    likewise. Without either count a third of what follows the warm-up is
-///                                    stable, as LLaMA-Factory has it; with one, the other is the rest
-/// Those of DeepSpeed (deepspeed/runtime/lr_schedules.py) count updates from 0 when the second one begins, as
-/// its engine does: with i = s - 1 and w at least 2 the share of the peak is m = warmup_min_lr / peak (for
-/// cosine: warmup_min_ratio) + (1 - m) g, where g is during warm-up ln(i + 1) / ln w, or with warmup_type
-/// linear i / w. At s = 0 it is m (for cosine 0), and after the warm-up, T being total_num_steps or else the
-/// whole run,
+///                                    likewise. Without either count, a third of the steps after the warm-up
+///                                    is stable, as in LLaMA-Factory; with one, the other is the rest
+/// The schedules of DeepSpeed (deepspeed/runtime/lr_schedules.py) count updates from 0 at the start of the
+/// second update, as its engine does: with i = s - 1 and w at least 2 the share of the peak is m =
+/// warmup_min_lr / peak (for cosine: warmup_min_ratio) + (1 - m) g, where g is during warm-up ln(i + 1) / ln
+/// w, or with warmup_type linear i / w. At s = 0 it is m (for cosine 0), and after the warm-up, T being
+/// total_num_steps or else the whole run,
 ///   deepspeed_warmup                 1
 ///   deepspeed_warmup_decay           m + (1 - m) max(0, (T - i) / max(1, T - w))
 ///   deepspeed_warmup_cosine          r + (1 - r) (1 + cos(pi min(1, (i - w + 1) / max(1, T - w)))) / 2,
 ///                                    r = cos_min_ratio, 0.0001
-/// reduce_lr_on_plateau has no warm-up and does not know the step: its rate is that of plateau().
+/// reduce_lr_on_plateau has no warm-up and does not depend on the step: plateau() gives its rate.
 class Schedule {
  public:
   /// Throws Error (usage) for an unknown name or argument, an argument of the wrong type or out of range.

@@ -10,7 +10,7 @@
 
 namespace octet::plan {
 
-/// What is made again instead of kept.
+/// The activations that the backward pass recomputes instead of keeping.
 struct Level {
   model::Recompute recompute = model::Recompute::none;
   bool transposes_at_use = false;  ///< FP8 weights, on GPUs
@@ -24,7 +24,7 @@ struct Choice {
   bool operator==(const Choice&) const = default;
 };
 
-/// From the cheapest to the one that keeps least.
+/// From the cheapest to the least memory.
 inline constexpr model::Recompute kRecompute[] = {model::Recompute::none, model::Recompute::norms,
                                                   model::Recompute::qkv, model::Recompute::full};
 /// "none", "norms", "qkv", "full".

@@ -26,13 +26,13 @@ struct Card {
 /// All that are known, in the order in which messages name them.
 std::span<const Card> cards();
 std::vector<std::string> card_keys();
-/// The card with that key, in any case, or with the name that its driver says. Throws Error (usage), which
-/// lists the keys, for another one.
+/// The card with this key (any case) or with this name of the driver. Throws Error (usage) with a list of the
+/// keys if there is none.
 const Card& find_card(const std::string& key);
 /// The card that a device's description ("GPU 0: NVIDIA H200 (139.8 GiB)") names; nullptr for another GPU.
 const Card* described_card(const std::string& description);
-/// What it reaches: the share of its peaks that was measured on an H200, but for the link to the host, of
-/// which each kind has a figure of its own.
+/// The rates that the card reaches: its peaks times the share measured on an H200. The link to the host has a
+/// separate figure for each kind of link.
 Rates rates_of(const Card& card);
 
 }  // namespace octet::plan

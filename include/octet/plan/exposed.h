@@ -4,19 +4,18 @@
 
 namespace octet::plan {
 
-/// Bytes that a rank sends over a kind of link in a step, by what is computed meanwhile.
+/// Bytes that a rank sends over one kind of link in a step, by the computation that can hide them.
 struct Sending {
-  double sums = 0;                         ///< of gradients, beside backward passes
-  double backward = 0;                     ///< parameters, beside all backward passes
-  double forward = 0;                      ///< parameters, beside forward passes
-  double alone = 0;                        ///< beside nothing
-  int sum_passes = 1, forward_passes = 1;  ///< of the step's, beside which sums and parameters travel
+  double sums = 0;                         ///< of gradients, during backward passes
+  double backward = 0;                     ///< parameters, during all backward passes
+  double forward = 0;                      ///< parameters, during forward passes
+  double alone = 0;                        ///< during no computation
+  int sum_passes = 1, forward_passes = 1;  ///< passes of the step during which sums and parameters travel
 };
 
-/// Seconds of a step in which messages are under way and nothing is computed: an estimate. It assumes that
-/// every message travels at its link's best rate, beside the passes that it belongs to and no others, in
-/// equal parts for each of them, and that a pass takes its least time. A real pass takes longer and hides
-/// more; a real link is slower and hides less.
+/// Estimates the seconds of a step in which messages are in flight and nothing is computed. Assumptions:
+/// every message travels at the best rate of its link, only during its own passes and in equal parts, and a
+/// pass takes its least time. A real pass takes longer and hides more. A real link is slower and hides less.
 double exposed_seconds(const Sending& sending, const Time& time, std::int64_t micro_batches, const Link& link,
                        int ranks);
 

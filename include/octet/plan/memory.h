@@ -1,7 +1,6 @@
-// The plan room: what a run will hold and how long it can take at best, before it starts. What a rank holds
-// is measured, not modelled: somebody builds it on a dry device and hands its reservations here (memory.h).
-// What takes time is modelled from counts of operations and bytes (time.h). What to do about both is advice
-// (advice.h).
+// The plan room: the memory and the least time of a run, before it starts. The memory of a rank is measured,
+// not modelled: the caller builds the rank on a dry device and passes its reservations (memory.h). The time
+// is modelled from counts of operations and bytes (time.h). advice.h recommends settings.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +20,10 @@ struct MemoryRow {
 struct Memory {
   std::vector<MemoryRow> rows;  ///< of the device, by the whole name, largest first
   std::size_t bytes = 0;        ///< of all rows
-  /// Host memory: what transfers read and write, held all the time; and what is taken between steps at most.
+  /// Host memory: pinned buffers of transfers, held all the time, and the largest allocations between steps.
   std::vector<MemoryRow> pinned, host;
-  /// What the update of a step reads and writes on the device, as the store says; no row tells how much of a
-  /// buffer that is.
+  /// Bytes that the update of a step reads and writes on the device, from the store. The rows do not tell
+  /// this part of a buffer.
   std::size_t update = 0;
   /// Of what grows with the micro-batch: activations, head, workspace, batch.
   std::size_t of_tokens() const;
@@ -40,8 +39,8 @@ struct Memory {
 /// The reservations of an arena, with `more` rows that others hold (messages on their way).
 Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more = {});
 
-/// What a process takes on a GPU besides what it reserves: the driver's context, the program's machine code,
-/// cuBLASLt, cuDNN and their code. On the CPU: nothing that matters beside the model.
+/// Bytes that a process takes on a GPU besides its reservations: the driver's context, the machine code of
+/// the program, cuBLASLt, cuDNN and their code. On the CPU: 0, because it is small compared with the model.
 std::size_t library_bytes(DeviceKind kind);
 
 /// What NCCL 2.28 takes on a GPU: a gigabyte once, and 288 MiB for each communicator. Measured with two H200:

@@ -11,8 +11,8 @@
 
 namespace octet::plan {
 
-/// What a GPU can do at best. The defaults are rates measured on an H200 with kernels that had it to
-/// themselves; a whole step is slower, because it is limited by power.
+/// The best rates of a GPU. The defaults were measured on an H200 with single kernels. A whole step is
+/// slower, because the power limit slows it.
 struct Rates {
   double bf16 = 750e12;  ///< FLOP/s of large products
   double fp8 = 1350e12;
@@ -22,14 +22,14 @@ struct Rates {
   double bytes = 4.2e12;   ///< per second, to and from memory
   double host = 55e9;      ///< bytes per second to the host's memory and back, each way
   double launch = 3e-6;    ///< seconds that a kernel takes at least
-  double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
+  double fp8_more = 3e-6;  ///< fixed seconds per FP8 GEMM, measured on small models
   int multiprocessors = 132;
-  const char* card = "an H200";                           ///< whose rates these are, for a sentence
-  const char* host_link = "PCIe";                         ///< to the host's memory
+  const char* card = "an H200";    ///< name of the card with these rates, for a sentence
+  const char* host_link = "PCIe";  ///< to the host's memory
   const char* host_source = "as measured over PCIe 5.0";  ///< of its rate
 };
 
-/// What a rank does in an optimizer step.
+/// The work of a rank in an optimizer step.
 struct Work {
   model::Architecture architecture;
   precision::Recipe recipe;
@@ -48,21 +48,21 @@ struct TimeRow {
   double seconds = 0;
 };
 
-/// A floor: no step can be faster, for nothing waits, every product runs at the rate of a large one but for
-/// waves that do not fill the GPU, and messages are hidden.
+/// A lower bound of the time of a step: nothing waits, messages are hidden, and every GEMM runs at the rate
+/// of a large one, except for waves that do not fill the GPU.
 struct Time {
   std::vector<TimeRow> rows;
   double seconds = 0;
   double recompute_seconds = 0;  ///< of these
-  /// Of one micro-batch: its forward pass with the loss, and its backward pass with what is made again.
+  /// One micro-batch: its forward pass with the loss, and its backward pass with recomputation.
   double forward_seconds = 0, backward_seconds = 0;
 };
 Time time_of(const Work& work, const Rates& rates = {});
-/// Bytes that an update reads over the link to the host: state once, which passes back beside it, and masters
-/// again for each kernel that makes FP8 weights of them.
+/// Bytes that an update reads over the link to the host: the state once, while it is also written back, and
+/// the masters again for each kernel that makes FP8 weights from them.
 double bytes_from_host(const Work& work);
 
-/// A link by which ranks send, and what it carries per second, each way.
+/// A link between ranks, and its bytes per second in each direction.
 struct Link {
   const char* name;
   double bytes_per_second;
@@ -74,12 +74,12 @@ std::span<const Link> links();
 /// Seconds in which a rank sends `bytes` over a link that `ranks` ranks share, at best.
 double message_seconds(double bytes, const Link& link, int ranks);
 
-/// What one linear layer of a block gains and loses by FP8, in seconds a micro-batch and layer.
+/// The gain and cost of FP8 for one linear layer of a block, in seconds per micro-batch and layer.
 struct Fp8Balance {
   std::string name;  ///< "qkv"
   std::int64_t rows = 0, cols = 0;
   double gain = 0;  ///< its three products are shorter by
-  /// Making FP8 copies of its input and its output's gradient takes, and its share of those of the weight.
+  /// Time for the FP8 copies of the input and the output gradient, and its share of the copies of the weight.
   double cost = 0;
   bool pays() const { return gain > cost; }
 };

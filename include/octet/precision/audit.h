@@ -22,11 +22,11 @@ struct AuditRow {
   std::int64_t cols = 0;
   bool fp8 = false;    ///< should be in FP8
   std::string reason;  ///< why not in FP8; empty when it is
-  /// By ops::Product: what the device makes of these shapes (ops::gemm_outcome); left out where nobody asked.
+  /// By ops::Product: how the device multiplies these shapes (ops::gemm_outcome); none if not asked.
   std::array<ops::GemmOutcome, 3> planned{};
 };
 
-/// Where a product stands in the model: which row of the audit, in which layer.
+/// The place of a GEMM in the model: row of the audit, and layer.
 struct AuditPlace {
   std::size_t row = 0;
   std::int64_t layer = 0;
@@ -36,13 +36,12 @@ struct AuditPlace {
 struct AuditCount {
   std::int64_t row = 0, layer = 0;
   ops::Product product = ops::Product::forward;
-  ops::GemmOutcome outcome;  ///< calls: of all of them together
-  std::int64_t products =
-      0;  ///< calls of ops::gemm: where parts of a weight have scales of their own, one a part
+  ops::GemmOutcome outcome;   ///< calls: of all of them together
+  std::int64_t products = 0;  ///< calls of ops::gemm: one per part if parts of a weight have separate scales
 };
 
-/// What was planned in which format, and what really ran: what ops::gemm said of each product. A product
-/// whose row should be in FP8 and whose operands were not multiplied so (ops::multiplies_fp8) is a fallback.
+/// Compares the planned format of each GEMM with the format that ran, as ops::gemm reports it. A fallback is
+/// a GEMM of an FP8 row that did not multiply FP8 operands (ops::multiplies_fp8).
 class Audit {
  public:
   explicit Audit(const Recipe& recipe) : recipe_(recipe) {}
@@ -58,8 +57,8 @@ class Audit {
   /// All counts, by row, layer, product and outcome.
   std::vector<AuditCount> counts() const;
 
-  /// Products counted so far of one kind and format: `e4m3` and `e5m2` both mean FP8, emulated ones with
-  /// them; bf16 those that were decoded, too.
+  /// Number of GEMMs so far of one kind and format. `e4m3` and `e5m2` both mean FP8, including emulated FP8.
+  /// bf16 includes decoded FP8 operands.
   std::int64_t counted(ops::Product product, DType format) const;
   std::int64_t fp8_products() const;
   std::int64_t products() const;
@@ -70,8 +69,8 @@ class Audit {
 
   /// One line a kind of product: name, layers, weight shape, formats of forward, dgrad and wgrad, reason.
   std::string table() const;
-  /// "products in FP8: 56 of 63 (forward 28 of 31, …)", and a line for each way and reason that differs from
-  /// FP8 operands multiplied as they lie.
+  /// "products in FP8: 56 of 63 (forward 28 of 31, …)", and a line for each way and reason other than FP8
+  /// operands read in place.
   std::string summary() const;
   /// An array with an object for each row, pass and outcome: "product", "pass", "layers", "way", "reason"
   /// (where there is one), "a", "b" (types of the values that were multiplied), "products", "calls".

@@ -8,8 +8,8 @@
 
 namespace octet::precision {
 
-/// What the casts of one tensor to FP8 met, under its name: "layers.0.qkv/input", "layers.0.qkv/weight",
-/// "layers.0.qkv/output_gradient"; parts with scales of their own have rows of their own and one name.
+/// Statistics of the casts of one tensor to FP8, under its name: "layers.0.qkv/input", "layers.0.qkv/weight",
+/// "layers.0.qkv/output_gradient". Parts with separate scales have separate rows with the same name.
 struct CastRow {
   std::string name;
   ops::Fp8Seen seen{};
@@ -25,10 +25,10 @@ class CastStatistics {
   CastStatistics& operator=(const CastStatistics&) = delete;
 
   std::int64_t count() const { return count_; }
-  /// From here on casts are watched; what they met before is forgotten, on `stream`.
+  /// Starts to collect statistics of casts, on `stream`. Earlier statistics are reset.
   void watch(Stream& stream);
   void stop() { watching_ = false; }
-  /// Where a cast of tensor `i` adds what it meets; null while nobody watches.
+  /// The statistics to which a cast of tensor `i` adds; null if none are collected.
   ops::Fp8Seen* of(std::int64_t i) const { return watching_ ? seen_ + i : nullptr; }
 
   /// Enqueues the copy of all to the host.

@@ -18,19 +18,20 @@ struct Fp8Copy {
   float* transposed_scales = nullptr;
 };
 
-/// What a tensor is to its product; decides its FP8 format.
+/// The role of a tensor in its GEMM; decides its FP8 format.
 enum class TensorRole { input, output_gradient };
 
 struct QuantizedTensor {
   std::string name;  ///< "layers.0.qkv/input"
   TensorRole role = TensorRole::input;
-  /// Columns with a scale each, in order, covering the tensor; empty: one scale. Copies of such columns lie
-  /// one behind the other, each a dense matrix, and are made when the whole tensor is there.
+  /// Ranges of columns with one scale each, in order, covering the tensor; empty: one scale. Copies of the
+  /// ranges are stored one after the other, each a dense matrix, and are made when the whole tensor exists.
   std::vector<std::int64_t> parts;
 };
 
-/// Turns activations and output gradients into operands as the recipe says. Tensors are known by their index
-/// into the list given at construction; index kPlain stands for one that stays in the compute dtype.
+/// Quantises activations and output gradients into GEMM operands by the recipe. Tensors are identified by
+/// their index in the list given to the constructor. Index kPlain means a tensor that stays in the compute
+/// dtype.
 ///
 /// A producer that can write FP8 itself asks `fuse` what to write while it makes the matrix and then calls
 /// `finish` (`finish_parts` where a tensor may have several scales); for any other matrix, `prepare` does
@@ -40,7 +41,7 @@ class Quantizer {
  public:
   static constexpr std::int64_t kPlain = -1;
 
-  /// `weights`: names of those that weight() makes.
+  /// `weights`: names of the weights that weight() quantises.
   Quantizer(Arena& arena, const std::string& name, const Recipe& recipe,
             const std::vector<QuantizedTensor>& tensors, const std::vector<std::string>& weights = {});
 
@@ -48,15 +49,15 @@ class Quantizer {
   /// True when products read transposed copies, so that Fp8Copy::transposed is needed: the device's do, or
   /// the copies differ.
   bool transposes() const { return transposes_; }
-  /// True when tensor `i` must exist in the compute dtype before it is quantised: always but with delayed
-  /// scaling of a tensor with one scale, and with scales of rows, whose producers may write FP8 alone.
+  /// True if tensor `i` must exist in the compute dtype before it is quantised. False only with delayed
+  /// scaling of a tensor with one scale, and with row scales: their producers may write only FP8.
   bool needs_values(std::int64_t i) const {
     return i == kPlain || (recipe_.kind != RecipeKind::delayed && !recipe_.rows()) || in_parts(i);
   }
 
-  /// What a producer of tensor `i` writes beside (delayed: instead of) the matrix itself. Nothing for kPlain;
-  /// the amax for current scaling; the FP8 copy and, with `record`, the amax for delayed scaling; the FP8
-  /// copy and its scales with scales of rows.
+  /// The outputs that a producer of tensor `i` writes in addition to the matrix (delayed: instead of it).
+  /// None for kPlain; the amax for current scaling; the FP8 copy and, with `record`, the amax for delayed
+  /// scaling; the FP8 copy and its scales for row scales.
   ops::QuantizeInto fuse(std::int64_t i, const Fp8Copy& copy, bool record) const;
 
   /// The operand of tensor `i` after its producer ran with fuse(i, copy, …). `x` [rows, cols], dense; its
@@ -80,13 +81,13 @@ class Quantizer {
     return {prepare(stream, i, x, copy, record)};
   }
 
-  /// The operand of a weight for a product, made now, with the recipe `block`; `copy` has the layouts that
-  /// the product is to read. `i` is its index among the names of weights, where what the cast of its
-  /// row copy meets is told; kPlain: nowhere.
+  /// Quantises a weight now and returns it as an operand, with the recipe `block`. `copy` has the layouts
+  /// that the GEMM reads. `i` is its index in the names of weights, for the statistics of the cast of its row
+  /// copy; kPlain: no statistics.
   ops::Operand weight(Stream& stream, std::int64_t i, const ops::ConstMatrix& w, const Fp8Copy& copy) const;
 
-  /// What casts of all tensors and weights meet while they are watched: those that are recorded, and with
-  /// current scaling and scales of blocks those of recomputation again. Null without FP8.
+  /// Statistics of the casts of all tensors and weights: recorded casts, and with current scaling and block
+  /// scales also the casts of recomputation. Null without FP8.
   CastStatistics* casts() { return casts_.get(); }
   /// The same by name, as collected last.
   std::vector<CastRow> cast_rows() const;

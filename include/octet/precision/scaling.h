@@ -15,10 +15,10 @@ namespace octet::precision {
 
 /// none: products in the compute dtype. delayed: scale from a history of amaxes (Micikevicius et al. 2022;
 /// the update rule of TransformerEngine). current: scale from the tensor itself. block: E4M3 throughout,
-/// scales of 1 x 128 elements of activations and gradients and of 128 x 128 of weights (ops::Scaling), which
-/// are made where a product reads them: there is no state, and weights lie and travel in the compute dtype.
-/// rows: E4M3 with a scale for each token of activations, made with them, and for each output of weights,
-/// made when they are loaded, all powers of two; of forward passes alone.
+/// scales for 1 x 128 elements of activations and gradients and for 128 x 128 elements of weights
+/// (ops::Scaling), computed when a GEMM reads them. There is no state, and weights are stored and sent in the
+/// compute dtype. rows: E4M3 with one scale per token of activations, computed with them, and one per output
+/// of weights, computed when they are loaded. All scales are powers of two. Only for forward passes.
 enum class RecipeKind { none, delayed, current, block, rows };
 
 struct Recipe {
@@ -32,7 +32,7 @@ struct Recipe {
   /// Matrices that form one product (q, k and v; gate and up) keep a scale each, for weights and for output
   /// gradients; false: one scale for all of them.
   bool scale_parts = false;
-  /// Not only forward products but those of gradients, too, ask for ops::GemmArgs::fast_accumulation.
+  /// GEMMs of gradients also use ops::GemmArgs::fast_accumulation, not only forward GEMMs.
   bool fast_gradients = false;
   bool fp8() const { return kind != RecipeKind::none; }
   bool blocks() const { return kind == RecipeKind::block; }
@@ -46,8 +46,9 @@ struct Recipe {
   }
 };
 
-/// The scales of a set of tensors that are updated in one rhythm: weights once per optimizer step,
-/// activations and gradients once per micro-batch. All arrays lie in device memory, one entry per tensor.
+/// The scales of a set of tensors that are updated at the same times: weights once per optimizer step,
+/// activations and gradients once per micro-batch. All arrays are in device memory, with one entry per
+/// tensor.
 class ScaleSet {
  public:
   /// Reserves the arrays under `name`. Scales start at 1, histories at 0.
@@ -64,8 +65,8 @@ class ScaleSet {
   float* amax(std::int64_t i) const { return amax_ + i; }
   float* amaxes() const { return amax_; }
 
-  /// Delayed scaling: what was raised in a part of a micro-batch may be reduced over the ranks while the next
-  /// part raises more. Part 0 is the forward pass, part 1 the rest.
+  /// Delayed scaling: the amaxes of one part of a micro-batch may be reduced over the ranks while the next
+  /// part collects more. Part 0 is the forward pass, part 1 the rest.
   static constexpr int kParts = 2;
   /// Moves the amaxes raised so far to the slots of a part, [count], which it returns, and zeroes them.
   float* set_aside(Stream& stream, int part);
@@ -88,9 +89,8 @@ class ScaleSet {
   /// delayed: state() was read from a checkpoint.
   void restore(Stream& stream);
 
-  /// Scales and histories as named tensors ("<name>/scale", "<name>/amax_history"
-  /// [length, count]; what a recipe does not have is left out), for checkpoints; the data pointers are device
-  /// memory.
+  /// Scales and histories as named tensors for checkpoints: "<name>/scale", and "<name>/amax_history"
+  /// [length, count] if the recipe has a history. The data pointers are device memory.
   std::vector<TensorSlice> state() const;
   const std::vector<std::string>& tensor_names() const { return tensor_names_; }
 

@@ -24,7 +24,7 @@ struct Figure {
   std::vector<Series> panels;
 };
 
-/// The range of an axis and the texts beside it. All points of the curves lie inside.
+/// The range of an axis and its labels. All points of the curves are within the range.
 struct Axis {
   double low = 0, high = 1;
   bool logarithmic = false;

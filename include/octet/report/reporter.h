@@ -1,11 +1,10 @@
-// report: everything that a run says and leaves behind for people: banner, progress bar, log lines,
-// trainer_log.jsonl, trainer_state.json, TensorBoard, plots, results, summary, model card.
+// report: the output of a run for people: banner, progress bar, log lines, trainer_log.jsonl,
+// trainer_state.json, TensorBoard, plots, results, summary, model card.
 //
-// A Reporter exists on the printing rank only and knows nothing of ranks, devices or models: the loop hands
-// it facts. trainer_log.jsonl is the one truth: on resume the history is read back from it, and rows after
-// the resumed step are dropped, so that nothing appears twice. Files other than the two logs appear whole or
-// not at all. Human lines go through octet::log; names, tags and fields are those of Hugging Face and
-// LLaMA-Factory.
+// A Reporter exists only on the printing rank. It does not know ranks, devices or models: the training loop
+// passes facts to it. trainer_log.jsonl is the source of the history: a resumed run reads it and drops rows
+// after the resumed step, so no row appears twice. All files except the two logs are written atomically.
+// Lines for people go through octet::log. Names, tags and fields are those of Hugging Face and LLaMA-Factory.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@
 
 namespace octet::report {
 
-/// What is known before the first step.
+/// Facts that are known before the first step.
 struct RunFacts {
   std::string output_dir;
   std::string run_name;
@@ -31,8 +30,8 @@ struct RunFacts {
   std::int64_t examples = 0;
   double epochs = 1;
   std::int64_t total_steps = 0;
-  std::int64_t first_step = 0;  ///< optimizer steps already done: 0, or those of the checkpoint resumed
-  std::string resumed_from;     ///< where that checkpoint lay: see Progress::from
+  std::int64_t first_step = 0;  ///< optimizer steps already done: 0, or the step of the resumed checkpoint
+  std::string resumed_from;     ///< source of that checkpoint: see Progress::from
   std::int64_t micro_batch = 1;
   std::int64_t accumulation = 1;
   std::int64_t world = 1;
@@ -45,7 +44,7 @@ struct RunFacts {
   std::int64_t eval_steps = 0;
 
   double flops_per_token = 0;    ///< throughput.h; 0 leaves TFLOP/s and MFU out
-  double peak_flops = 989.4e12;  ///< of one device; 0, where nobody knows it, leaves MFU out
+  double peak_flops = 989.4e12;  ///< of one device; 0: unknown, and no MFU is reported
   double gpu_hour_price = 0;     ///< of one device; 0 leaves the cost out
   double setup_seconds = 0;      ///< that this session took before its first step: they cost, too
   /// What state() said when the checkpoint that is resumed was made. Null: trainer_state.json of the folder
@@ -133,13 +132,13 @@ class Reporter {
   /// Takes a step in; logs when it is the turn of logging_steps, the first (logging_first_step) or the last.
   void step(const StepFacts& facts);
   void evaluation(const EvalFacts& facts);
-  /// A state was copied between two steps, which took `seconds`, to be saved beside the next ones.
+  /// Reports `seconds` between two steps for a copy of the state, which is saved during the next steps.
   void waited(double seconds);
   /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
-  /// Returns when the rows of the log so far would outlive a loss of power: to be called before a checkpoint
-  /// becomes one, since a run that goes on from it does not write them again. May be called on another
-  /// thread.
+  /// Returns when the rows of the log so far would survive a loss of power. Call it before a checkpoint
+  /// becomes valid, because a run that resumes from it does not write these rows again. May be called on
+  /// another thread.
   void sync_log() const;
   /// A checkpoint of `step` is in the memory of the hosts.
   void in_memory(std::int64_t step);
@@ -148,8 +147,8 @@ class Reporter {
   /// Ends the bar; writes results, state, plots, model card; prints the summary.
   void finish(const FinishFacts& facts);
 
-  /// trainer_state.json as it stands (Hugging Face's fields) without log_history, which trainer_log.jsonl
-  /// holds: for a checkpoint.
+  /// The current trainer_state.json (Hugging Face's fields) for a checkpoint, without log_history, which is
+  /// in trainer_log.jsonl.
   Json state() const;
   /// True when step() would log this step.
   bool logs_at(std::int64_t step) const;

@@ -5,8 +5,8 @@
 
 namespace octet::report {
 
-/// Dense bf16 rate of an H100/H200 (SXM) in FLOP/s: the yardstick of GPUs, whatever the precision. A CPU has
-/// none: what share of its own rate it reaches is not known, and a share of a GPU's says nothing.
+/// Dense bf16 rate of an H100/H200 (SXM) in FLOP/s: the reference for all GPUs and precisions. CPUs have no
+/// reference: their peak rate is not known, and a share of a GPU's rate has no meaning.
 inline constexpr double kYardstick = 989.4e12;
 
 /// Share of the yardstick: tokens_per_second over all devices, of model::flops_per_token each (recomputation
