@@ -1,25 +1,27 @@
 #!/usr/bin/env python3
-"""Holds `trainer probe` on the GPU to the CPU side and to Hugging Face, model by model.
+"""Compares `trainer probe` on the GPU with the CPU side and with Hugging Face, model by model.
 
   probe_models.py TRAINER FOLDER [--device cuda] [--models llama,llama3] [--packed-gradients FOLDER] [key=value ...]
 
-FOLDER holds model folders with a golden.safetensors beside the weights (input_ids, labels, logits, grad.<name>, packed.*,
-adamw.*), whole tensors or, as in tests/golden/models, some of them and evenly spaced rows of each (tests/support/samples.h).
-TRAINER may be several words ("launch/mpirun -np 2 build/bin/trainer"). For each model and precision: the distance |a - b| / |b| of logits and of each gradient from Hugging Face's fp32
-values and from the CPU side's of the same precision, for a batch and for documents packed into a row.
+FOLDER contains model folders with a golden.safetensors next to the weights (input_ids, labels, logits, grad.<name>, packed.*,
+adamw.*). It has whole tensors or, as in tests/golden/models, some tensors with evenly spaced rows (tests/support/samples.h).
+TRAINER may be several words ("launch/mpirun -np 2 build/bin/trainer"). For each model and precision, logits and gradients are
+compared with Hugging Face's fp32 values and with the CPU side in the same precision. The distance is |a - b| / |b|. The inputs
+are a batch, and documents packed into a row.
 
-Gradients of packed documents are held to Hugging Face's of each document alone, added up: those of the golden file
-(packed.grad.<name>) or of `--packed-gradients FOLDER` (NAME.safetensors, made by tests/models/packed_gradients.py), or they
-are computed here where transformers is installed. Without any of these the comparison counts as failed.
+Gradients of packed documents are compared with the sum of Hugging Face's gradients of the single documents. The sums come from
+the golden file (packed.grad.<name>) or from `--packed-gradients FOLDER` (NAME.safetensors, made by
+tests/models/packed_gradients.py), or are computed here if transformers is installed. Otherwise the comparison fails.
 
-FP8 cannot be compared element by element: a Hopper GPU sums FP8 products in 14 bits, and what moves by that crosses the coarse
-steps of FP8 behind it. Three things are asked instead, of what FP8 changes (the distance from fp32): no tensor is further from
-the CPU's than two independent roundings are apart; all together, FP8 changes as much as on the CPU, which another format of
-inputs and weights would not (E5M2 doubles it); and the changes are those of these scales: on the line from what the CPU makes
-with wrong scales (one for all of q, k and v, or 1) to what it makes with these, they lie beyond the middle. The format of output
-gradients alone moves too little to show here; the audit counts it.
+FP8 cannot be compared element by element. A Hopper GPU sums FP8 products in 14 bits, and these errors cross the coarse steps of
+later FP8 casts. Three properties of the effect of FP8 (the distance from fp32) are checked instead:
+- No tensor is further from the CPU's than two independent roundings.
+- In total, FP8 has as much effect as on the CPU. Another format of inputs and weights would not (E5M2 doubles it).
+- The effect matches the tested scales. The CPU also computes the effect of wrong scales (one scale for q, k and v, or 1). On
+  the line from the wrong to the tested scales, the result must be beyond the middle.
+The format of output gradients alone has too little effect for these checks; the audit counts it.
 
-Exits 1 when a bound is passed. Needs Python with torch and safetensors.
+Exits with 1 if a bound is exceeded. Needs Python with torch and safetensors.
 """
 import argparse
 import json
@@ -37,16 +39,16 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "models"))
 from packed_gradients import packed_gradients  # noqa: E402
 
 # Bounds of logits and of the worst gradient. fp32 on the GPU sums in another order: 8e-7 and 3.1e-6 were seen on an H200.
-# bf16 rounds every activation to 2^-9: against fp32 the errors of all layers add up (1.7e-2 and 6e-2 seen); between two bf16
-# sides only roundings that fall differently remain.
+# bf16 rounds every activation to 2^-9. Compared with fp32, the errors of all layers add up (1.7e-2 and 6e-2 seen). Between two
+# bf16 sides, only different roundings remain.
 BOUNDS = {"fp32": (4e-6, 2e-5), "bf16": (3e-2, 8e-2)}
 AGAINST_CPU = {"fp32": (4e-6, 2e-5), "bf16": (2e-2, 6e-2)}
 STEPS = 2e-6  # losses of ten steps: 4.4e-7 seen
-# FP8: two independent roundings are sqrt(2) apart; 1.25 seen. What FP8 changes in a gradient of few elements differs from draw to
-# draw (two runs on CPUs with other numbers of ranks were 1.9 apart in a bias of 32 elements, where it happened to be 0.09 in the one
-# of them and was 0.2 in most gradients): it counts as no less there than in half of the model's gradients. Sizes of all changes
-# together differ by up to 5 % where values fall on other sides of their ties. On the line from wrong scales to these, other ties
-# leave a device at 0.67 to 0.83, and a device with the wrong scales at 0.17 to 0.36.
+# FP8: two independent roundings are sqrt(2) apart; 1.25 seen. In a gradient of few elements, the effect of FP8 is random. (In a
+# bias of 32 elements, two CPU runs with different numbers of ranks were 1.9 apart. The effect was 0.09 in one of them, and 0.2 in
+# most gradients.) So its size counts as at least the median over the model's gradients. The total size of all effects differs by
+# up to 5 % if values round to other sides of ties. On the line from wrong scales to the tested scales, other ties put a device at
+# 0.67 to 0.83, and wrong scales put it at 0.17 to 0.36.
 FP8_APART, FP8_SIZE, FP8_ON_THE_LINE = 2 ** 0.5, 1.15, 0.5
 FEW_ELEMENTS = 256
 KEYS = {"fp32": ["bf16=false"], "bf16": ["bf16=true"], "fp8": ["bf16=false", "fp8=true", "fp8_recipe=current"],
@@ -56,7 +58,7 @@ WRONG_SCALES = {"one scale for q, k, v": ["fp8_scale_granularity=fused"],
 
 
 def relative(a, b):
-    """||a - b|| / ||b||; a NaN never passes."""
+    """Returns ||a - b|| / ||b||. A NaN never passes a bound."""
     a, b = a.double(), b.double()
     scale = b.norm().item()
     difference = (a - b).norm().item()
@@ -66,7 +68,7 @@ def relative(a, b):
 
 
 class Line:
-    """What is printed of a model and precision, and how much of it is bad."""
+    """The printed results of a model and precision, and the number of bad results."""
 
     def __init__(self):
         self.parts, self.failed = [], 0
@@ -77,7 +79,7 @@ class Line:
 
 
 class Model:
-    """A golden model, its batches, and what the trainer makes of them."""
+    """A golden model, its batches, and the trainer's results for them."""
 
     def __init__(self, folder, args, keys, scratch):
         self.folder, self.args, self.keys, self.scratch = folder, args, keys, scratch
@@ -104,7 +106,7 @@ class Model:
         return load_file(str(out))
 
     def reference(self, prefix):
-        """Logits and gradients as Hugging Face has them, and why gradients are missing where they are."""
+        """Returns Hugging Face's logits and gradients, and the reason if gradients are missing."""
         wanted = {k[len(prefix):]: v for k, v in self.golden.items()
                   if k == prefix + "logits" or k.startswith(prefix + "grad.")}
         if any(k.startswith("grad.") for k in wanted):
@@ -121,7 +123,7 @@ class Model:
 
 
 def rows_like(whole, kept):
-    """The rows of a tensor that a reference of `kept`'s shape holds: row 0 and every s-th one after it."""
+    """Returns the rows of a tensor in a reference with the shape of `kept`: row 0 and every s-th row after it."""
     if whole.shape == kept.shape:
         return whole
     rows = whole.reshape(-1, whole.shape[-1])
@@ -132,8 +134,8 @@ def rows_like(whole, kept):
 
 
 def compare(found, wanted):
-    """Logits' error, and the worst gradient's with its name; a gradient too many or too few is infinitely wrong. A reference
-    that keeps only rows may keep only some of the gradients, more than five of them."""
+    """Returns the error of logits, and the error and name of the worst gradient. An extra or missing gradient has an infinite
+    error. A reference with selected rows may omit gradients, but must have more than five."""
     worst, name = 0.0, ""
     gradients = {k for k in wanted if k.startswith("grad.")}
     keeps_rows = wanted["logits"].shape != found["logits"].shape
@@ -148,7 +150,7 @@ def compare(found, wanted):
 
 
 def check_exact(model, precision, line):
-    """fp32 and bf16: against the CPU and against Hugging Face."""
+    """Compares fp32 and bf16 with the CPU and with Hugging Face."""
     for prefix, what in (("", ""), ("packed.", " packed")):
         device, host = (model.probe(prefix, d, KEYS[precision]) for d in (model.args.device, "cpu"))
         reference, missing = model.reference(prefix)
@@ -163,7 +165,7 @@ def check_exact(model, precision, line):
 
 
 def changes(found, exact, keys):
-    """What FP8 changed, tensor by tensor in parts of the tensor's norm, as one list of numbers."""
+    """Returns the effect of FP8 on all tensors, relative to the norm of each tensor, as one list of numbers."""
     return torch.cat([((found[k].double() - exact[k].double()) / exact[k].double().norm().clamp_min(1e-30)).flatten()
                       for k in keys])
 
@@ -196,7 +198,7 @@ def check_fp8(model, precision, line):
 
 
 def check_steps(model, line):
-    """Ten steps of AdamW in fp32: the losses' largest difference."""
+    """Returns the largest difference of losses in ten steps of AdamW in fp32."""
     if "adamw.input_ids" not in model.golden:
         return
     told = json.loads((model.folder / "golden.json").read_text())["adamw"]
