@@ -18,20 +18,20 @@ std::string first_word(const fs::path& file) {
 
 std::vector<fs::path> entries(const fs::path& folder) {
   std::vector<fs::path> all;
-  std::error_code none;  // a folder that is not there holds nothing
+  std::error_code none;  // a missing folder counts as empty
   for (const auto& entry : fs::directory_iterator(folder, none)) all.push_back(entry.path());
   std::ranges::sort(all);
   return all;
 }
 
-// Classes of PCI: 03 are displays and 3D controllers, 1200 are accelerators for processing.
+// PCI classes: 03 are displays and 3D controllers, 1200 are processing accelerators.
 bool is_gpu_of_amd(const fs::path& device) {
   if (first_word(device / "vendor") != "0x1002") return false;
   const std::string kind = first_word(device / "class");
   return kind.starts_with("0x03") || kind.starts_with("0x1200");
 }
 
-// A node of the driver's topology that has SIMD units is a GPU; the others are processors.
+// A topology node of the driver with SIMD units is a GPU; other nodes are CPUs.
 bool has_simd(const fs::path& node) {
   std::ifstream in(node / "properties");
   std::string key;

@@ -20,7 +20,7 @@ Arena::~Arena() {
 
 void* Arena::take(std::size_t bytes, MemoryKind kind) {
   if (kind == MemoryKind::device) return device_.allocate(bytes);
-  // A dry device has addresses for both, and nothing behind them.
+  // A dry device returns host addresses of both kinds, without memory.
   if (kind == MemoryKind::pinned || device_.kind() == DeviceKind::dry) return device_.allocate_host(bytes);
   void* address = std::aligned_alloc(arena_alignment, bytes);
   if (address == nullptr) {
@@ -64,7 +64,7 @@ void* Arena::reserve(const std::string& name, std::size_t bytes, MemoryKind kind
   }
   if (bytes == 0) return nullptr;
   const std::size_t rounded = (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;
-  // Room in the lists first, so that nothing can fail once the memory is there.
+  // Extends the lists first, so that no step can fail after the allocation.
   reservations_.push_back({name, rounded, kind});
   addresses_.push_back(nullptr);
   try {

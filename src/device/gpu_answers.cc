@@ -11,13 +11,14 @@ std::string version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
-/// The first driver for all versions of a CUDA major version (NVIDIA's table of minor version compatibility).
+/// Returns the first driver for all versions of a CUDA major version (NVIDIA's table of minor version
+/// compatibility).
 std::string least_driver(int program) {
   if (program / 1000 == 13) return ", which needs driver 580 or newer";
   return program / 1000 == 12 ? ", which needs driver 525 or newer" : "";
 }
 
-/// 8.9 of 89.
+/// Returns "8.9" for 89.
 std::string capability_text(int capability) {
   return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
 }
@@ -48,7 +49,7 @@ std::string why_no_fp8(const std::string& gpu, int capability) {
 
 std::string why_no_driver(const GpuAnswers& a) {
   if (a.driver == 0) return "no NVIDIA driver was found" + (a.others.empty() ? "" : "; " + a.others);
-  // Minor versions of one CUDA major version work with each other's drivers.
+  // Drivers support all minor versions of their CUDA major version.
   if (a.driver / 1000 >= a.program / 1000) return {};
   return "the NVIDIA driver is too old: it knows CUDA " + version(a.driver) +
          ", and this program was built with CUDA " + version(a.program) + least_driver(a.program);

@@ -9,7 +9,8 @@
 namespace octet {
 namespace {
 
-/// Memory of cards of one kind differs by what their firmware keeps for itself; by more: other cards.
+/// Cards of one kind differ slightly in memory, because firmware reserves some. A difference above 1/64 means
+/// different cards.
 constexpr std::size_t kMemoryStep = 64;
 
 std::string words_of(int rank, const RankGpus& of) {
@@ -20,17 +21,17 @@ std::string ranks_text(int count) {
   return std::to_string(count) + (count == 1 ? " rank" : " ranks");
 }
 
-/// What is the same for all processes of a node: the driver's number where it gives one.
+/// Returns a name that is equal in all processes of a node: the driver's UUID if there is one.
 std::string identity(const GpuInfo& gpu) {
   if (!gpu.uuid.empty()) return gpu.uuid;
   return gpu.bus.empty() ? "number " + std::to_string(gpu.ordinal) : gpu.bus;
 }
 
-/// The ranks of one node and what they see.
+/// The ranks of one node and their visible GPUs.
 struct NodeView {
   std::vector<int> members;            ///< ranks, in order
-  std::vector<std::vector<int>> sees;  ///< by member: numbers of GPUs, in the order of its own list
-  int gpus = 0;                        ///< seen by anyone
+  std::vector<std::vector<int>> sees;  ///< by member: numbers of GPUs, in the order of the rank's list
+  int gpus = 0;                        ///< number of different GPUs
   bool alike() const {
     return std::ranges::all_of(sees, [&](const auto& list) { return list == sees.front(); });
   }
@@ -52,8 +53,8 @@ NodeView view_of(const std::vector<RankGpus>& ranks, int node) {
   return view;
 }
 
-/// Gives every member a GPU of its own, earlier ones of its list first, as far as that goes (augmenting
-/// paths): who has one moves to another that it sees when that makes room.
+/// Assigns different GPUs to as many members as possible (augmenting paths), early GPUs of a member's list
+/// first. A member with a GPU moves to another visible GPU if that frees a GPU for a member without one.
 class Matching {
  public:
   explicit Matching(const NodeView& view)
@@ -67,14 +68,14 @@ class Matching {
   }
 
   int matched() const { return matched_; }
-  /// The GPU of a member; kNone: it went without.
+  /// The GPU of a member; kNone: it has no GPU.
   int gpu_of(std::size_t member) const { return gpu_of_[member]; }
   static constexpr int kNone = -1;
 
  private:
   bool place(int member) {
     const auto& list = view_.sees[static_cast<std::size_t>(member)];
-    // What is free is taken before anyone is moved.
+    // Takes a free GPU before moving other members.
     for (const int gpu : list) {
       if (member_of_[static_cast<std::size_t>(gpu)] == kNone) return take(member, gpu);
     }
@@ -98,7 +99,8 @@ class Matching {
   int matched_ = 0;
 };
 
-/// By member, the place of its GPU in its own list; kNone where ranks are more than GPUs and do not share.
+/// Returns by member the index of its GPU in the member's list. kNone for the excess members if there are
+/// more ranks than GPUs and ranks do not share.
 std::vector<int> places_of(const NodeView& view, bool shares, int* matched) {
   const std::size_t count = view.members.size();
   std::vector<int> places(count, Matching::kNone);
@@ -166,7 +168,7 @@ void doubt_different_cards(const std::vector<RankGpus>& ranks, GpuChoice& choice
   }
 }
 
-/// Nodes that are parts of one machine (containers) see its GPUs without knowing of each other.
+/// Nodes that are containers of one machine see the same GPUs, but are different nodes.
 void doubt_same_gpu(const std::vector<RankGpus>& ranks, GpuChoice& choice) {
   std::map<std::string, int> first;
   for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
@@ -182,7 +184,7 @@ void doubt_same_gpu(const std::vector<RankGpus>& ranks, GpuChoice& choice) {
   }
 }
 
-/// The first rank for which something holds.
+/// Returns the first rank for which `holds` is true.
 template <typename Holds>
 std::optional<int> first_rank(const std::vector<RankGpus>& ranks, const Holds& holds) {
   const auto found = std::ranges::find_if(ranks, holds);
@@ -236,7 +238,7 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
   choice.ordinals.assign(ranks.size(), Matching::kNone);
   int shared_nodes = 0;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    if (choice.ordinals[r] != Matching::kNone) continue;  // of a node that has been dealt with
+    if (choice.ordinals[r] != Matching::kNone) continue;  // its node was already handled
     const NodeView view = view_of(ranks, ranks[r].node);
     int matched = 0;
     const std::vector<int> places = places_of(view, shares, &matched);

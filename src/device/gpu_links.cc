@@ -13,7 +13,7 @@
 namespace octet {
 namespace {
 
-// The part of nvml.h that is asked for here; its numbers and structures do not change (NVML API reference).
+// The used part of nvml.h. Its numbers and structures are stable (NVML API reference).
 using NvmlDevice = void*;
 constexpr int nvml_success = 0;
 constexpr unsigned most_nvlinks = 18;  // NVML_NVLINK_MAX_LINKS
@@ -25,7 +25,7 @@ struct NvmlPci {
   char address[32];
 };
 
-/// The library, or why it is not there.
+/// The loaded library, or the reason why it could not be loaded.
 class Nvml {
  public:
   explicit Nvml(const std::string& file) : handle_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -87,17 +87,17 @@ class Nvml {
   int (*shutdown_)() = nullptr;
 };
 
-/// What an answer is when the library has the function and gives one.
+/// Calls a library function. Returns false if the function is missing or fails.
 template <typename Function, typename Answer, typename... Arguments>
 bool answered(Function function, Answer& answer, Arguments... arguments) {
   return function != nullptr && function(arguments..., &answer) == nvml_success;
 }
 
-/// What NVML told of one GPU.
+/// NVML's answers about one GPU.
 struct Card {
   NvmlDevice device = nullptr;
   std::string bus;
-  std::map<std::string, int> to_gpus;  ///< links by the other one's place on the bus
+  std::map<std::string, int> to_gpus;  ///< links by the other GPU's PCI address
   int to_switches = 0;
 };
 
@@ -167,7 +167,7 @@ GpuLinks gpu_links(const std::vector<std::string>& uuids, const std::string& lib
     for (std::size_t b = a + 1; b < cards.size(); ++b) {
       GpuLink link{.first = static_cast<int>(a), .second = static_cast<int>(b)};
       const auto direct = cards[a].to_gpus.find(cards[b].bus);
-      // A switch joins every GPU on it with every other one, at the rate of all its links.
+      // A switch connects each pair of its GPUs at the rate of all links of a GPU.
       link.nvlinks = (direct == cards[a].to_gpus.end() ? 0 : direct->second) +
                      std::min(cards[a].to_switches, cards[b].to_switches);
       int level = -1;

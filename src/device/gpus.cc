@@ -1,4 +1,4 @@
-// What does not ask the driver about GPUs: their names, places and the environment.
+// Functions about GPUs that need no driver: names, PCI addresses and the environment.
 #include "octet/device/gpus.h"
 
 #include <cctype>
@@ -29,7 +29,7 @@ std::string uuid_text(const unsigned char* bytes) {
 }
 
 std::string kernel_bus_name(std::string_view bus) {
-  // The kernel writes four digits of the domain, and more only where they are needed.
+  // The kernel writes four digits of the domain, and more only if necessary.
   const std::size_t colon = bus.find(':');
   while (colon != std::string_view::npos && bus.find(':') > 4 && bus.front() == '0') bus.remove_prefix(1);
   std::string name(bus);

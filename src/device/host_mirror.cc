@@ -42,7 +42,7 @@ std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
     };
     if (slice.dense()) {
       add(slice.data, slice.elements());
-    } else {  // what lies between its rows belongs to others
+    } else {  // memory between its rows belongs to other tensors
       each_run(slice, [&](std::int64_t, std::int64_t count, void* data) { add(data, count); });
     }
     bytes = (bytes + kMirrorAlignment - 1) / kMirrorAlignment * kMirrorAlignment;

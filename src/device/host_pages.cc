@@ -17,10 +17,10 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + kHugePage - 1) / kHugePage * kHugePage;
 }
 
-/// Writes to every page of what begins on a huge page.
+/// Writes to every page of memory that begins on a huge page.
 void touch(std::byte* begin, std::size_t bytes) {
   constexpr std::size_t kOfThread = std::size_t{64} << 20;
-  constexpr std::size_t kMostThreads = 8;  // more are no faster, and other ranks do the same
+  constexpr std::size_t kMostThreads = 8;  // more are not faster, and other ranks do the same
   const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
   const std::size_t threads = std::clamp<std::size_t>(bytes / kOfThread, 1, std::min(cores, kMostThreads));
   const std::size_t part = whole_pages((bytes + threads - 1) / threads);
@@ -34,7 +34,7 @@ void touch(std::byte* begin, std::size_t bytes) {
   for (std::size_t number = 1; number < threads; ++number) {
     try {
       others.emplace_back(touch_part, number);
-    } catch (const std::system_error&) {  // no more threads are to be had
+    } catch (const std::system_error&) {  // the system starts no more threads
       touch_part(number);
     }
   }
@@ -49,13 +49,13 @@ void* map_zeros(std::size_t bytes) {
   void* mapped =
       ::mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  // What lies in front of the first boundary and behind the last byte goes back.
+  // Unmaps the memory before the first boundary and after the last byte.
   auto* const first = static_cast<std::byte*>(mapped);
   const std::size_t before = (kHugePage - reinterpret_cast<std::uintptr_t>(mapped) % kHugePage) % kHugePage;
   if (before > 0) ::munmap(first, before);
   if (kHugePage > before) ::munmap(first + before + whole, kHugePage - before);
   std::byte* const memory = first + before;
-  ::madvise(memory, whole, MADV_HUGEPAGE);  // a wish
+  ::madvise(memory, whole, MADV_HUGEPAGE);  // advice only
   touch(memory, whole);
   return memory;
 }

@@ -10,14 +10,16 @@ namespace octet {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kSmall = 64;                      ///< alignment of what is not written directly
-constexpr std::size_t kLarge = std::size_t{128} << 10;  ///< from here on a run lies as in its file
+constexpr std::size_t kSmall =
+    64;  ///< alignment of small or scattered slices, which are not written directly
+constexpr std::size_t kLarge =
+    std::size_t{128} << 10;  ///< a run of at least this size has the offset modulo kPage of its file
 
 std::size_t size_in_bytes(const TensorSlice& slice) {
   return static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);
 }
 
-/// Where a slice begins in the snapshot, the first free byte being `at`.
+/// Returns the offset of a slice in the snapshot. `at`: the first free byte.
 std::size_t start_of(const TensorSlice& slice, std::size_t at) {
   const std::size_t next = (at + kSmall - 1) / kSmall * kSmall;
   if (!slice.one_run() || size_in_bytes(slice) < kLarge) return next;
@@ -65,7 +67,7 @@ std::vector<TensorSlice> HostSnapshot::take(const SnapshotSources& from) {
   const auto enqueue = [&](void* to, const void* there, std::size_t size) {
     device_.copy_to_host(*stream_, to, there, size);
   };
-  // Room for what can wait comes first, its copies last: nobody waits for them.
+  // `still` slices are placed first but copied last, because take() does not wait for them.
   for (const TensorSlice& slice : from.still) at = start_of(slice, at) + size_in_bytes(slice);
   place(from.moving, enqueue);
   place(from.host, [](void* to, const void* here, std::size_t size) { std::memcpy(to, here, size); });

@@ -1,4 +1,4 @@
-// What a build without CUDA says about GPUs.
+// Answers about GPUs in a build without CUDA.
 #ifndef OCTET_HAVE_CUDA
 
 #include "octet/base/error.h"

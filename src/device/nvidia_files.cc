@@ -11,14 +11,14 @@ namespace fs = std::filesystem;
 std::vector<std::string> nvidia_files(const std::string& root) {
   constexpr std::string_view kPrefix = "nvidia";
   std::vector<int> numbers;
-  std::error_code none;  // a folder that does not exist holds nothing
+  std::error_code none;  // a missing folder counts as empty
   for (const auto& entry : fs::directory_iterator(fs::path(root) / "dev", none)) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kPrefix)) continue;
     int number = 0;
     const char* end = name.data() + name.size();
     const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, number);
-    if (error == std::errc() && stop == end && number >= 0) numbers.push_back(number);  // nvidiactl is no GPU
+    if (error == std::errc() && stop == end && number >= 0) numbers.push_back(number);  // ignores nvidiactl
   }
   std::ranges::sort(numbers);
   std::vector<std::string> files;

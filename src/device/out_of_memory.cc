@@ -21,7 +21,7 @@ Error out_of_memory(std::size_t bytes, const std::string& found, const std::stri
 }
 
 bool is_out_of_memory(const Error& error) {
-  // Whoever asked for it may have said what for.
+  // Callers may append the purpose of the memory to the message.
   return error.problem().what.starts_with(kWhat);
 }
 

@@ -42,7 +42,7 @@ namespace {
 
 constexpr std::size_t alignment = 256;
 constexpr std::size_t huge_page = std::size_t{2} << 20;
-/// Below this a reservation is not worth a look at the machine's memory.
+/// Smaller reservations are not checked against the machine's free memory.
 constexpr std::size_t checked_from = std::size_t{1} << 20;
 
 class CpuDevice final : public Device {
@@ -51,8 +51,8 @@ class CpuDevice final : public Device {
       : threads_(options.threads > 0 ? options.threads : cpu::op_threads()),
         compute_worker_(options.compute_worker),
         stands_for_(options.stands_for) {
-    // A rank's share of the cores must outlive the devices that it makes by the way for work on the host: a
-    // rank with threads on its neighbours' cores makes a step on CPUs many times slower.
+    // A rank's share of the cores must outlive temporary devices for work on the host. A rank with threads on
+    // other ranks' cores makes a step on CPUs many times slower.
     if (options.threads > 0) cpu::set_op_threads(options.threads);
   }
 
@@ -99,7 +99,7 @@ class CpuDevice final : public Device {
                           "ranks on this node");
     };
     if (bytes >= checked_from) {
-      // The kernel promises more than it has and kills later: ask before.
+      // The kernel overcommits memory and kills processes later, so the size is checked first.
       if (const auto free = memory().free; bytes > free) refuse(free);
     }
     const std::size_t boundary = bytes >= 2 * huge_page ? huge_page : alignment;
@@ -110,7 +110,7 @@ class CpuDevice final : public Device {
                           "raise the limit, or use a smaller model or batch", code_without_memory());
     if (address == nullptr) refuse(memory().free);
 #ifdef MADV_HUGEPAGE
-    // Advice only; a kernel without huge pages says no, and nothing is lost.
+    // Advice only: failure on a kernel without huge pages is harmless.
     if (boundary == huge_page) madvise(address, rounded, MADV_HUGEPAGE);
 #endif
     std::memset(address, 0, rounded);

@@ -1,5 +1,5 @@
-// Threads that claim pieces of an op. Nothing here waits for a thread that has claimed nothing, so that a
-// helper whose core is taken by another process costs the op its help and not its time.
+// Threads that claim pieces of an op. The caller waits only for helpers that have claimed a piece. If another
+// process takes a helper's core, the op loses this helper's share but does not wait for it.
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -20,7 +20,7 @@ void pause() {
 #endif
 }
 
-/// Waits until `done`, without giving up the core, but no longer than another op usually takes to come.
+/// Spins until `done`, at most for the usual time between two ops.
 template <typename Done>
 bool spin_until(const Done& done) {
   constexpr auto most = std::chrono::microseconds(100);
@@ -34,12 +34,12 @@ bool spin_until(const Done& done) {
   return done();
 }
 
-/// The helpers of one thread. What is claimed is counted in one word together with the round, so that a
-/// helper that comes late finds nothing of a round that has ended; it reads what is to be called only behind
-/// a claim, and a round ends only when what was claimed is done.
+/// The helpers of one thread. One word holds the number of unclaimed pieces and the round, so that a late
+/// helper cannot claim pieces of a round that has ended. A helper reads `pieces_` only after a claim, and a
+/// round ends only when all claimed pieces are done.
 class Helpers {
  public:
-  /// Starts `count` threads, or as many as the system gives.
+  /// Starts `count` threads, or fewer if the system refuses.
   explicit Helpers(int count) : wanted_(count) {
     try {
       for (int who = 1; who <= count; ++who) threads_.emplace_back([this, who] { serve(who); });
@@ -94,7 +94,7 @@ class Helpers {
   }
 
   void serve(int who) {
-    set_op_threads(1);  // of what a piece calls
+    set_op_threads(1);  // for ops inside a piece
     while (!closing_.load()) {
       if (claim_one(who)) continue;
       const int heard = rings_.load();
@@ -107,7 +107,7 @@ class Helpers {
   const int wanted_;
   const Pieces* pieces_ = nullptr;
   std::uint64_t round_ = 0;                   ///< in the upper half
-  std::atomic<std::uint64_t> unclaimed_ = 0;  ///< pieces, in the lower half, and the round
+  std::atomic<std::uint64_t> unclaimed_ = 0;  ///< number of pieces in the lower half, round in the upper half
   alignas(64) std::atomic<int> undone_ = 0;
   alignas(64) std::atomic<int> rings_ = 0;
   std::atomic<bool> closing_ = false;

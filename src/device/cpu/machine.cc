@@ -41,8 +41,8 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-/// Folders of this process's control groups, its own first and then its ancestors up to the mount. In a
-/// container the mount often is the group itself, and the path in /proc names a folder that is not there.
+/// Returns the folders of this process's control groups, from its group up to the mount. In a container the
+/// mount is often the group itself, and the path in /proc does not exist.
 std::vector<std::string> group_folders(const std::string& controller) {
   std::vector<std::string> folders;
   std::ifstream groups("/proc/self/cgroup");
@@ -68,7 +68,7 @@ std::vector<std::string> group_folders(const std::string& controller) {
   return folders;
 }
 
-/// Whole cores that the CPU quota amounts to, if there is one.
+/// Returns the CPU quota in whole cores, if there is a quota.
 std::optional<int> quota_cores() {
   std::optional<int> least;
   const auto note = [&](double quota, double period) {
@@ -99,7 +99,7 @@ class CpuMask {
   }
   bool known() const { return !words_.empty(); }
   int count() const { return words_.empty() ? 0 : CPU_COUNT_S(bytes(), set()); }
-  /// Leaves out what is not among these.
+  /// Removes the CPUs that are not in the list.
   void keep_only(const std::vector<int>& cpus) {
     constexpr std::size_t bits = 8 * sizeof(unsigned long);
     std::vector<unsigned long> kept(words_.size(), 0);
@@ -137,7 +137,7 @@ pid_t launcher() {
   return 0;
 }
 
-/// True when the user told Open MPI how to bind: then its binding stays.
+/// Returns true if the user set Open MPI's binding: then the binding is kept.
 bool binding_was_asked_for() {
   for (const char* name : {"OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy",
                            "OMPI_MCA_hwloc_base_cpu_list", "OMPI_MCA_hwloc_base_cpu_set"}) {
@@ -193,7 +193,7 @@ MemoryInfo machine_memory() {
     memory.free = std::min<std::uint64_t>(memory.free, *most > busy ? *most - busy : 0);
   };
   for (const auto& folder : group_folders("memory")) {
-    // Pages of files that nobody uses count as used by the group but give way.
+    // Unused file pages count as used memory of the group, but the kernel can reclaim them.
     std::uint64_t reclaimable = 0;
     std::ifstream stat(folder + "/memory.stat");
     std::string key;
@@ -236,7 +236,7 @@ bool threads_are_few() {
 }
 
 std::vector<int> parse_cpu_list(std::string_view text) {
-  constexpr int most = 1 << 20;  // no machine has so many: whoever says so is not the kernel
+  constexpr int most = 1 << 20;  // limit against invalid lists; no machine has this many CPUs
   const auto number = [](std::string_view digits) {
     int value = -1;
     const char* const end = digits.data() + digits.size();
@@ -265,12 +265,12 @@ int share_near(int share, int there, int ranks_there) {
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
   check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks, "a rank outside its node");
   if (environment_variable("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
-    // What the launcher itself may use is what the user gave it (taskset, numactl, a batch system).
+    // The user sets the launcher's affinity (taskset, numactl, a batch system).
     const CpuMask given(launcher());
     if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();
   }
-  // Equal shares, so that equal work takes equal time and runs with equal thread counts on every rank.
-  // A number that the user gives is one of each rank, as it is for every program with OpenMP.
+  // Equal shares, so that equal work takes equal time and every rank has the same thread count. A number set
+  // by the user applies to each rank, as in every OpenMP program.
   const std::optional<int> told = told_threads();
   const int share = std::max(1, allowed_cores() / local_ranks);
   if (near.numa_node < 0) return told.value_or(share);

@@ -1,4 +1,4 @@
-// What this machine lets the process use: cores and memory, control groups included.
+// Cores and memory that this machine grants to the process, limited by control groups.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace octet::cpu {
 
-/// "Intel(R) Xeon(R) Processor", or the architecture where the kernel names no model.
+/// Returns "Intel(R) Xeon(R) Processor", or the architecture if the kernel gives no model.
 std::string processor_name();
-/// Memory of the machine or of the control group, whichever is less.
+/// Returns the memory of the machine or of the control group, the smaller of both.
 MemoryInfo machine_memory();
-/// Which limits there are on the threads of a process, "ulimit -u 200, pids.max 100 (98 in use)". Empty:
-/// none.
+/// Returns the limits on the threads of a process: "ulimit -u 200, pids.max 100 (98 in use)". Empty if there
+/// are none.
 std::string thread_limits();
-/// Whether processes and threads are limited to a number that one rank or a few can reach.
+/// Returns whether the limit on processes and threads is so low that one rank or a few can reach it.
 bool threads_are_few();
 
 }  // namespace octet::cpu

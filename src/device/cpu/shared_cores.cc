@@ -22,22 +22,24 @@
 namespace octet::cpu {
 namespace {
 
-constexpr double kShared = 0.2;  ///< of a core, that threads wait for: cores are shared
+/// Seconds that threads wait for a core, per second of wall time. From kShared on, cores count as shared.
+constexpr double kShared = 0.2;
 constexpr double kQuiet = 0.02;
 constexpr double kMostPatience = 3600;
 constexpr auto kPeriod = std::chrono::milliseconds(200);
 
-/// Seconds that a thread of this process was ready and had no core; 0 if the system does not count them.
+/// Returns the seconds that a thread of this process was ready but had no core; 0 if the system does not
+/// count them.
 double waited_for_core(int thread) {
   std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/schedstat");
   double ran = 0, waited = 0;
   return file >> ran >> waited ? waited * 1e-9 : 0;
 }
 
-/// The system's numbers of the threads that ops of the calling thread run on.
+/// Returns the system's ids of the op threads of the calling thread.
 std::vector<int> op_thread_numbers() {
   std::vector<int> numbers(static_cast<std::size_t>(std::max(1, op_threads())), 0);
-#pragma omp parallel num_threads(static_cast<int>(numbers.size()))
+#pragma omp parallel num_threads(static_cast <int>(numbers.size()))
   numbers[static_cast<std::size_t>(omp_get_thread_num())] = static_cast<int>(::gettid());
   std::erase(numbers, 0);
   return numbers;
@@ -51,7 +53,7 @@ std::optional<bool> SharedCores::add(double waited, double passed) {
   quiet_ = share < kQuiet ? quiet_ + passed : 0;
   if (!shared_ && in_a_row_ >= 2) return shared_ = true;
   if (!shared_ || quiet_ < patience_) return std::nullopt;
-  // Cores that are shared again and again are left with sleeping threads for longer each time.
+  // If cores become shared repeatedly, threads sleep for longer each time.
   patience_ = std::min(2 * patience_, kMostPatience);
   return shared_ = false;
 }
@@ -64,11 +66,11 @@ struct SleepingThreads::Idle {
 };
 
 SleepingThreads::SleepingThreads() {
-  // More than the cores together with the threads of ops.
+  // Together with the op threads more than the number of cores.
   const int count = std::max(2, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) - op_threads() + 2);
   try {
     if (threads_are_few()) return;
-    // OpenMP would end the program if it did not get them.
+    // OpenMP would end the program if the threads could not be started.
     const ThreadTrial trial(count + 1);
   } catch (const Error&) {
     return;

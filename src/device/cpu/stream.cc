@@ -103,7 +103,7 @@ bool CpuStream::serve() {
 }
 
 namespace {
-/// Ops that this thread runs meanwhile share their work as their stream says.
+/// Sets claims() for ops that this thread runs during the lifetime of the object.
 class Claiming {
  public:
   explicit Claiming(bool on) : before_(cpu::claims()) { set_claims(on); }
@@ -173,7 +173,7 @@ class WorkerStream final : public CpuStream {
  public:
   WorkerStream(Device& owner, const std::string& label, int threads)
       : CpuStream(owner, label), thread_([this, threads] { run(threads); }) {}
-  /// Finishes what was enqueued.
+  /// Completes all enqueued work.
   ~WorkerStream() override {
     {
       const std::lock_guard lock(mutex_);
@@ -226,7 +226,7 @@ class WorkerStream final : public CpuStream {
 class ServedStream final : public CpuStream {
  public:
   using CpuStream::CpuStream;
-  /// Nobody serves any more: what is left is dropped, and those who wait for it learn that.
+  /// No thread serves the stream any more: remaining entries are dropped, and their waiters get an Error.
   ~ServedStream() override {
     for (auto& entry : queue_) {
       if (entry.mark != nullptr) {

@@ -1,9 +1,9 @@
-// Streams of the CPU device. A record is one Completion that the recording stream completes when it gets
-// there; an Event holds the latest one. Waiters sleep in the kernel (futex), because on machines with more
-// ranks than cores a spinning waiter takes the core of the one it waits for.
+// Streams of the CPU device. A record is one Completion, which the recording stream completes when it reaches
+// the record. An Event holds its latest Completion. Waiters sleep in the kernel (futex): on machines with
+// more ranks than cores, a spinning waiter would take the core of the thread that it waits for.
 //
-// A stream whose work threw keeps the exception: its later work is skipped, the events it records complete
-// with the exception, whoever waits for them inherits it, and synchronize() rethrows it.
+// A stream stores the exception of failed work and skips later work. Its later records complete with the
+// exception. Streams that wait for them inherit the exception, and synchronize() rethrows it.
 #pragma once
 
 #include <atomic>
@@ -24,10 +24,10 @@
 
 namespace octet::cpu {
 
-/// Those who sleep until a served stream gets to what it recorded, as whoever serves it wants to know.
+/// The threads that sleep until a served stream reaches a record, for the thread that serves the stream.
 class Waiters {
  public:
-  /// `call` runs on every thread that begins to wait from now on; empty: none.
+  /// Sets `call`, which runs on every thread that later begins to wait; empty: none.
   void on_wait(OnWait call);
   int count() const { return count_.load(std::memory_order_acquire); }
   void enter(const std::function<bool()>& done);
@@ -35,23 +35,23 @@ class Waiters {
 
  private:
   std::atomic<int> count_{0};
-  std::shared_mutex mutex_;  // shared by those in the call, of whom several may be there
+  std::shared_mutex mutex_;  // locked shared by the threads inside the call
   OnWait call_;
 };
 
 /// One record of an event.
 class Completion {
  public:
-  /// `waiters` learns of those who wait; null: nobody does.
+  /// `waiters` is notified of waiting threads; null: no notification.
   explicit Completion(std::shared_ptr<Waiters> waiters = nullptr) : waiters_(std::move(waiters)) {}
   /// Called once.
   void complete(std::exception_ptr error) noexcept;
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
   /// Sleeps until complete() was called.
   void wait() const;
-  /// What the recording stream died of, or null. Only when done.
+  /// Exception of the recording stream, or null. Only when done.
   const std::exception_ptr& error() const { return error_; }
-  /// When complete() was called. Only when done.
+  /// Time of complete(). Only when done.
   std::chrono::steady_clock::time_point time() const { return time_; }
 
  private:
@@ -65,7 +65,7 @@ class CpuEvent final : public Event {
  public:
   /// Starts a record.
   std::shared_ptr<Completion> renew(std::shared_ptr<Waiters> waiters);
-  /// The latest record, or null when there was none.
+  /// Returns the latest record, or null if there is none.
   std::shared_ptr<Completion> latest() const;
 
  private:
@@ -73,7 +73,7 @@ class CpuEvent final : public Event {
   std::shared_ptr<Completion> latest_;
 };
 
-/// What all three modes share: the exception and how a piece of work is run under it.
+/// Common part of the three modes: stores the exception and runs entries.
 class CpuStream : public Stream {
  public:
   CpuStream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
@@ -84,13 +84,14 @@ class CpuStream : public Stream {
   void enqueue(std::function<void()> work);
   void enqueue_resumable(std::function<bool()> poll);
   virtual bool serve();
-  /// Null unless the stream is a served one.
+  /// Returns null unless the stream is served.
   virtual std::shared_ptr<Waiters> waiters() const { return nullptr; }
   double seconds_waited() override { return 1e-9 * static_cast<double>(waited_.load()); }
 
  protected:
-  /// One entry of the queue. `poll` does what it can without blocking and says whether that was all; once
-  /// the stream is poisoned it is left out. An entry with `mark` completes a record, with `until` waits.
+  /// One entry of the queue. `poll` runs without blocking and returns true when its work is finished. It is
+  /// skipped if the stream has an exception. An entry with `mark` completes a record; an entry with `until`
+  /// waits for one.
   struct Entry {
     std::function<bool()> poll;
     std::shared_ptr<Completion> mark;
@@ -98,7 +99,7 @@ class CpuStream : public Stream {
     int threads = 0;
   };
   virtual void push(Entry entry) = 0;
-  /// Runs an entry to its end, or, when it would block and `may_block` is false, returns false.
+  /// Runs an entry until it ends. Returns false if it would block and `may_block` is false.
   bool advance(Entry& entry, bool may_block);
   void poison(std::exception_ptr error);
   std::exception_ptr error() const;
@@ -115,7 +116,7 @@ class CpuStream : public Stream {
 double seconds_between(const Event& from, const Event& to);
 
 std::unique_ptr<Stream> make_in_line_stream(Device& device, const std::string& name);
-/// Ops on the worker use `threads` threads unless the enqueuing thread had set another number.
+/// Ops on the worker use `threads` threads, unless the enqueuing thread has set another number.
 std::unique_ptr<Stream> make_worker_stream(Device& device, const std::string& name, int threads);
 std::unique_ptr<Stream> make_served_stream(Device& device, const std::string& name);
 

@@ -27,7 +27,7 @@ namespace octet::cpu {
 
 namespace {
 
-/// Threads of this process as the system counts them; 0 where it does not say.
+/// Returns the number of threads of this process; 0 if the system does not report it.
 int threads_now() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -36,7 +36,8 @@ int threads_now() {
   return 0;
 }
 
-/// OMP_STACKSIZE in bytes, as OpenMP reads it: kilobytes unless a letter says otherwise. 0: not set.
+/// Returns OMP_STACKSIZE in bytes, as OpenMP reads it: kilobytes unless a letter gives another unit. 0: not
+/// set.
 std::size_t told_stack() {
   const char* told = environment_variable("OMP_STACKSIZE");
   if (told == nullptr) return 0;
@@ -51,8 +52,8 @@ std::size_t told_stack() {
   return number <= std::numeric_limits<std::size_t>::max() >> shift ? number << shift : 0;
 }
 
-/// How a thread with so much stack is started. What is no size of a stack leaves the system's, as OpenMP
-/// does.
+/// Attributes of a thread with the given stack size. An invalid size leaves the system's default, as in
+/// OpenMP.
 class Attributes {
  public:
   explicit Attributes(std::size_t stack) {
@@ -84,7 +85,7 @@ void* wait_for(void* ended) {
 std::optional<int> told_threads() {
   const char* told = environment_variable("OMP_NUM_THREADS");
   if (told == nullptr) return std::nullopt;
-  // A list has a number for each level of regions within regions, of which there is one here.
+  // A list has one number per level of nested regions. This program uses one level.
   const std::string_view whole(told), text = trim(whole.substr(0, whole.find(',')));
   int number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -105,7 +106,7 @@ void spare_limited_memory() {
       std::max(1L, told_threads() ? static_cast<long>(*told_threads()) : sysconf(_SC_NPROCESSORS_ONLN)));
   if (limit.rlim_cur / 4 < threads * (heap + now)) {
     mallopt(M_ARENA_MAX, 1);
-    // OpenMP ends threads and starts others between ops: the system keeps 40 MiB of stacks for these.
+    // OpenMP ends threads and starts others between ops: the system caches 40 MiB of stacks for them.
     if (now > stack && pthread_attr_setstacksize(&attributes, stack) == 0)
       pthread_setattr_default_np(&attributes);
   }
@@ -116,7 +117,7 @@ void spare_limited_memory() {
 ThreadTrial::ThreadTrial(int threads) : before_(threads_now()) {
   const int more = threads - 1;
   if (more < 1) return;
-  // OpenMP ends threads and starts others between ops, and for a moment the system counts both.
+  // OpenMP ends threads and starts others between ops. For a moment the system counts both.
   const int rounds = threads_are_few() ? 2 : 1;
   const Attributes whole(told_stack()), small(std::size_t{128} << 10);
   threads_.reserve(static_cast<std::size_t>(rounds * more));
@@ -128,9 +129,9 @@ ThreadTrial::ThreadTrial(int threads) : before_(threads_now()) {
   }
   if (error == 0) return;
   const int started = static_cast<int>(threads_.size());
-  const std::string limits = thread_limits();  // as they are with these threads
+  const std::string limits = thread_limits();  // read while these threads exist
   end();
-  // Leaves some to others, or their room to memory.
+  // Leaves some threads to other processes, or their space to memory.
   const int fewer = 1 + started / (1 + rounds);
   throw Error({.what = "the system does not let this process start its threads",
                .expected = std::to_string(threads) + " threads, " +
@@ -155,7 +156,8 @@ void ThreadTrial::end() noexcept {
   ended_.notify_all();
   for (const pthread_t thread : threads_) pthread_join(thread, nullptr);
   threads_.clear();
-  // A thread that has been joined counts for a moment more. Others of this process may have come meanwhile.
+  // The system counts a joined thread for a moment longer. Other threads of this process may have started in
+  // the meantime.
   const auto most = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
   while (threads_now() > before_ && std::chrono::steady_clock::now() < most)
     std::this_thread::sleep_for(std::chrono::microseconds(50));

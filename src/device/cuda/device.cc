@@ -1,5 +1,5 @@
-// GPUs through the CUDA runtime, which is linked in and looks for the driver at its first call: a program
-// built with this starts on machines without one.
+// GPUs through the CUDA runtime, which is linked statically and looks for the driver at its first call. The
+// program therefore also starts on machines without a driver.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -35,7 +35,7 @@ std::string reason(cudaError_t code) {
   return std::string(cudaGetErrorString(code)) + " (" + cudaGetErrorName(code) + ")";
 }
 
-/// The calling thread's current device.
+/// Makes `ordinal` the calling thread's current device.
 void use(int ordinal) {
   thread_local int current = -1;
   if (current == ordinal) return;
@@ -78,7 +78,7 @@ GpuAnswers ask(int ordinal) {
   return answers;
 }
 
-/// Makes the driver's context on a GPU, which is where a full one refuses.
+/// Creates the driver's context on a GPU. This fails if the GPU's memory is full.
 void open_context(int ordinal, const std::string& name) {
   cudaError_t code = cudaSetDevice(ordinal);
   if (code == cudaSuccess) code = cudaFree(nullptr);
@@ -103,21 +103,21 @@ class CudaEvent final : public Event {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   cudaEvent_t get() const { return event_; }
-  /// Whether its latest record is one of a background stream: then who waits for it waits for computing.
+  /// Whether its latest record is on a background stream: then its waiters wait for computation.
   bool of_background = false;
 
  private:
   cudaEvent_t event_ = nullptr;
 };
 
-/// What kernels have run into shows when somebody waits for them.
+/// Errors of kernels appear when the host waits for them.
 [[noreturn]] void fail_for_work(cudaError_t code, const std::string& where) {
   throw Error({.what = "work on the GPU failed: " + reason(code),
                .where = where,
                .fix = "run again with CUDA_LAUNCH_BLOCKING=1, and report the message of that run"});
 }
 
-/// Memory of the current GPU whose bits are all set, at once and apart from what a stream records meanwhile.
+/// Allocates memory of the current GPU and sets all bits, immediately and outside of the stream's recording.
 unsigned* words_of_ones(std::int64_t words) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing memory to be taken beside a recording");
@@ -166,7 +166,7 @@ class CudaStream final : public Stream {
       check(cudaStreamWaitEvent(get(), awaited, 0), "waiting for an event");
       return;
     }
-    cudaGetLastError();  // not ready is no error
+    cudaGetLastError();  // "not ready" is no error
     if (open_waits_.size() >= most_open_waits) seconds_waited();
     Wait& wait = open_waits_.emplace_back(Wait{timed_event(), timed_event()});
     check(cudaEventRecord(wait.begin->get(), get()), "recording an event");
@@ -176,7 +176,7 @@ class CudaStream final : public Stream {
   void measure_waits() override { measures_waits_ = true; }
   double seconds_waited() override {
     get();
-    // In the order in which they were enqueued, which is that in which they end.
+    // In the order of enqueueing, which is the order of completion.
     for (; !open_waits_.empty(); open_waits_.pop_front()) {
       Wait& wait = open_waits_.front();
       const cudaError_t code = cudaEventQuery(wait.end->get());
@@ -212,7 +212,7 @@ class CudaStream final : public Stream {
   struct Wait {
     std::unique_ptr<CudaEvent> begin, end;
   };
-  /// Where nobody asks how long waits took, their events must not pile up.
+  /// If seconds_waited() is not called, the events of waits must not accumulate.
   static constexpr std::size_t most_open_waits = 1024;
   std::unique_ptr<CudaEvent> timed_event() {
     if (spare_.empty()) return std::make_unique<CudaEvent>(true);
@@ -230,7 +230,7 @@ class CudaStream final : public Stream {
   unsigned* chain_words_ = nullptr;
   bool measures_waits_ = false;
   std::deque<Wait> open_waits_;
-  std::vector<std::unique_ptr<CudaEvent>> spare_;  ///< to be used again
+  std::vector<std::unique_ptr<CudaEvent>> spare_;  ///< for reuse
   double waited_ = 0;
 };
 
@@ -300,21 +300,22 @@ class CudaDevice final : public Device {
     void* address = nullptr;
     const cudaError_t code = cudaMalloc(&address, bytes);
     if (code == cudaErrorMemoryAllocation) {
-      cudaGetLastError();  // the next call must not find it
+      cudaGetLastError();  // clears the error for the next call
       throw out_of_memory(bytes, memory().free, description_,
                           "lower per_device_train_batch_size or cutoff_len, turn on recompute, raise "
                           "zero_stage, or end other programs on this GPU (nvidia-smi shows them)");
     }
     check(code, "reserving memory");
-    // Streams of this program do not wait for the default stream, so this must be done when the call is.
+    // Streams of this program do not wait for the default stream, so the memory must be cleared when the call
+    // returns.
     cudaError_t cleared = cudaMemset(address, 0, bytes);
     if (cleared == cudaSuccess) cleared = cudaStreamSynchronize(nullptr);
     if (cleared != cudaSuccess) cudaFree(address);
     check(cleared, "clearing memory");
     return address;
   }
-  // Giving memory back waits for all work of the GPU. While an error ends the program that may be work which
-  // waits for ranks that are gone: the driver takes the memory back when the process ends.
+  // Freeing memory waits for all work of the GPU. During an error exit, such work may wait for ranks that
+  // have ended. The driver frees the memory when the process ends.
   void release(void* address, std::size_t) noexcept override {
     if (std::uncaught_exceptions() == 0) cudaFree(address);
   }
@@ -365,25 +366,25 @@ class CudaDevice final : public Device {
   }
 
  private:
-  /// From here on memory is mapped first and fixed for the GPU then: 12 GiB take 1.0 s in place of 5.8.
+  /// From this size on, memory is first mapped and then pinned: 12 GiB take 1.0 s instead of 5.8 s.
   static constexpr std::size_t kMapped = std::size_t{64} << 20;
 
-  /// Null where the system or the driver refuses.
+  /// Returns null if the system or the driver refuses.
   void* fixed_pages(std::size_t bytes) {
     void* const pages = map_zeros(bytes);
     if (pages == nullptr) return nullptr;
     if (cudaHostRegister(pages, bytes, cudaHostRegisterDefault) == cudaSuccess) {
-      // Kernels are given the host's address.
+      // Kernels receive the host's address, so both addresses must be equal.
       void* seen = nullptr;
       if (cudaHostGetDevicePointer(&seen, pages, 0) == cudaSuccess && seen == pages) return pages;
       cudaHostUnregister(pages);
     }
-    cudaGetLastError();  // the next call must not find it
+    cudaGetLastError();  // clears the error for the next call
     unmap_zeros(pages, bytes);
     return nullptr;
   }
 
-  /// Host memory that this device gave.
+  /// Host memory that this device allocated.
   struct Pinned {
     std::size_t bytes = 0;
     bool mapped = false;  ///< by fixed_pages(), not the driver
@@ -413,8 +414,8 @@ class CudaDevice final : public Device {
                                                                   : way.to_host ? "copying from the GPU"
                                                                                 : "copying on the GPU");
   }
-  /// The driver's own copy inside of host memory keeps the caller waiting. This one must not be recorded: its
-  /// note is used up by the first run.
+  /// The driver's copy between host addresses blocks the caller, so a host function copies. It must not be
+  /// recorded: the first run consumes its note.
   static void enqueue_host_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check(cudaStreamIsCapturing(native(stream), &status), "asking whether a stream is recorded");
@@ -436,7 +437,7 @@ class CudaDevice final : public Device {
   Properties properties_;
   std::string description_;
   mutable std::mutex pinned_mutex_;
-  std::map<const void*, Pinned, std::less<>> pinned_;  ///< what nobody gave back, by where it begins
+  std::map<const void*, Pinned, std::less<>> pinned_;  ///< memory not yet released, by address
 };
 
 }  // namespace
@@ -489,7 +490,7 @@ void check_launch(const char* op) {
 }
 
 int code_here() {
-  // Asked for at launches; a process computes on one GPU.
+  // Called at each launch, so the value is cached. A process computes on one GPU.
   static const int code = [] {
     int ordinal = 0, major = 0, minor = 0;
     check(cudaGetDevice(&ordinal), "asking for the current GPU");

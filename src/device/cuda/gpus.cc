@@ -1,4 +1,4 @@
-// What the CUDA runtime says of GPUs without a context on any of them.
+// Answers of the CUDA runtime about GPUs, without a context on any GPU.
 #include "octet/device/gpus.h"
 
 #include <cuda_runtime_api.h>
@@ -10,7 +10,7 @@
 namespace octet {
 namespace {
 
-/// Whether a call gave an answer. One that did not leaves nothing behind for the next call to find.
+/// Returns whether a call succeeded. Clears the error of a failed call.
 bool answered(cudaError_t code) {
   if (code == cudaSuccess) return true;
   cudaGetLastError();

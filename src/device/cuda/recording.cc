@@ -28,7 +28,7 @@ class CudaRecording final : public Recording {
   cudaGraphExec_t graph_;
 };
 
-/// Why nothing was kept; the error is cleared for the calls to come.
+/// Logs why nothing was recorded, clears the error and returns null.
 std::unique_ptr<Recording> nothing(const std::string& why) {
   cudaGetLastError();
   log::debug("work on the GPU is not recorded: " + why);
@@ -38,7 +38,8 @@ std::unique_ptr<Recording> nothing(const std::string& why) {
 }  // namespace
 
 std::unique_ptr<Recording> record(Stream& stream, const std::function<void()>& enqueue) {
-  // Relaxed: preparing calls of this thread and of others, on other streams, go on meanwhile.
+  // Relaxed: preparatory calls of this thread and of other threads, on other streams, may run during the
+  // capture.
   const cudaError_t begun = cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeRelaxed);
   if (begun != cudaSuccess) return nothing(cudaGetErrorString(begun));
   std::string failed;

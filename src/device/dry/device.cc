@@ -47,7 +47,7 @@ class DryDevice final : public Device {
   std::unique_ptr<Event> make_timed_event() override { return make_event(); }
   double seconds_between(const Event&, const Event&) override { return 0; }
   bool complete(const Event&) override { return true; }
-  bool host_reaches_memory() const override { return true; }  // there is nothing behind its addresses
+  bool host_reaches_memory() const override { return true; }  // its addresses have no memory
   bool host_reaches(const void* address) const override {
     return options_.stands_for == DeviceKind::cpu || reinterpret_cast<std::uintptr_t>(address) >= kHost;
   }
@@ -81,7 +81,7 @@ class DryDevice final : public Device {
 
   DryOptions options_;
   std::atomic<std::size_t> reserved_{0};
-  /// Addresses in the part of the address space that processes never get, so that a read of one faults.
+  /// Addresses in a range that processes never get, so that a read faults.
   std::atomic<std::uintptr_t> next_{kDevice}, next_host_{kHost};
 };
 
