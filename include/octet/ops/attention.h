@@ -75,9 +75,9 @@ struct CachedAttentionArgs {
   float soft_cap = 0.0f;
   std::int64_t window = 0;
   Matrix out;  ///< [tokens, q_heads * head_dim] T
-  /// Each of the first `alone` tokens is the only token of its sequence in this call, as in decoding, or an
-  /// exact duplicate of another of these tokens. A GPU then splits long caches into pieces that it reads in
-  /// parallel. Only the last bits of the output differ.
+  /// Number of leading tokens that are the only token of their sequence in this call, as in decoding. An
+  /// exact duplicate of another of these tokens also counts. A GPU then splits long caches into pieces that
+  /// it reads in parallel. Only the last bits of the output differ.
   std::int64_t alone = 0;
   /// Each token has the same bits as from attention() with `fixed_order` on its sequence. The other tokens of
   /// the call and the split of the sequence into calls have no effect. Not for a cache in E4M3, because its

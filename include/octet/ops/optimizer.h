@@ -36,7 +36,7 @@ struct StepScalars {
   // Written by finish_norm.
   float grad_norm = 0;    ///< norm of the mean gradient before clipping; infinity or NaN if not finite
   float grad_scale = 0;   ///< factor for gradients: clip factor / label_tokens
-  std::int32_t skip = 0;  ///< 1: the norm is not finite, and the update changes nothing
+  std::int32_t skip = 0;  ///< 1: the update changes nothing; see finish_norm() and limit_step()
   std::int32_t padding = 0;
 };
 
@@ -73,7 +73,7 @@ struct AdamWSpan {
 /// The mean is then exact, and changes much smaller than a step of the format are not lost (Gupta et al.
 /// 2015, arXiv:1502.02551). The 16 bits of noise are Philox4x32-7 of (element, tensor) under the key of the
 /// step, mapped one to one for each state. On a GPU, a bf16 master is updated with the hardware's approximate
-/// roots and reciprocals (2^-22), so it may be rounded to the other neighbour than on the CPU.
+/// roots and reciprocals (2^-22). So it may be rounded to another neighbour than on the CPU.
 ///
 /// moment_dtype u8: a block of kMomentBlock elements stores one byte per element and one scale. The scale is
 /// a power of two, so the grid of values does not shift with the maximum of the block. exp_avg is in E4M3.

@@ -43,7 +43,8 @@ struct DealArgs {
 void deal(Stream& stream, const DealArgs& args);
 
 /// Adds the load of a layer to counts[e] (rows of expert e) and probabilities[e] (Σ over tokens of
-/// softmax(logits[t])[e], in an order that depends only on the number of tokens). Both are sums of doubles.
+/// softmax(logits[t])[e]). Both are sums of doubles. The order of the sum over tokens depends only on the
+/// number of tokens.
 struct AddLoadArgs {
   ConstMatrix logits;                    ///< [tokens, experts] f32
   const std::int32_t* begins = nullptr;  ///< [experts + 1], as deal() gives them

@@ -23,8 +23,8 @@ constexpr int kGroupRows = 64;  ///< rows of a warpgroup
 constexpr int kGroupThreads = 128;
 constexpr int kSteps = 4;            ///< product instructions per kRunBytes
 constexpr int kSums = kOutputs / 2;  ///< sums of a thread
-/// Average numbers of rows per expert from which tiles are faster than the kernel for few rows (measured on
-/// an H200), and from which tiles of two warpgroups are faster.
+/// Average numbers of rows per expert, measured on an H200. From the first number on, tiles are faster than
+/// the kernel for few rows. From the second on, tiles of two warpgroups are faster.
 constexpr std::int64_t kLeastRowsOfExpert = 1, kLeastRowsOfTwo = 64;
 
 /// FP8: operands are in E4M3, else in bf16. GATED: gate and up. GROUPS: warpgroups of 64 rows each.

@@ -26,8 +26,8 @@ enum class Pairs {
   of_tile  ///< the two outputs of a thread: values i and i + 8 of sixteen
 };
 
-/// Packs of a thread, and the number of packs in registers. Other packs are read again. A kernel with a limit
-/// of these packs is faster.
+/// Packs of a thread, and the number of packs in registers. Other packs are read again. A kernel with at most
+/// kRegisterPacks packs is faster.
 constexpr int kMostPacks = kMostInner / (kWorkers * kPack), kRegisterPacks = 4;
 constexpr int kEarlyPacks = 1;  ///< packs with prefetched norm weights
 

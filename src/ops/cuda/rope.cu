@@ -152,8 +152,8 @@ struct Angles {
 };
 
 // Like rope_tile_kernel(), for heads with halves of whole tiles. A block processes kTallRows rows of a strip
-// of kTile columns of the first half, and their partners, for one head after the other, because all heads
-// have the same angles. pairs: a head is one tile with both halves, and two heads are processed together.
+// of kTile columns of the first half, and their partners. It iterates over heads, because all heads have the
+// same angles. pairs: a head is one tile with both halves, and two heads are processed together.
 template <typename T, bool e4m3, bool pairs>
 __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, TileOut out) {
   __shared__ __align__(16)

@@ -118,7 +118,7 @@ inline std::size_t cached_row_bytes(const Heads& heads, std::int64_t capacity) {
   return static_cast<std::size_t>(heads.q_heads * cache_pieces(capacity) * (heads.head_dim + 2)) *
          sizeof(float);
 }
-/// Limit of these bytes for all tokens of a launch; more tokens need several launches.
+/// Maximum bytes of partial results of a launch. More tokens need several launches.
 inline constexpr std::size_t kMostCachedRows = std::size_t{64} << 20;
 
 inline std::size_t cached_attention_workspace(const Heads& heads, std::int64_t tokens,

@@ -24,7 +24,7 @@ __device__ inline Factor factor_of(unsigned largest) {
 
 /// Returns the quotient that a division gives, except for the sign of a zero and for values far below 2^-10,
 /// which every format here rounds to 0. The inverse is rounded to nearest. A quotient within one unit of the
-/// exact quotient is corrected to the nearest by its remainder (Markstein 1990, "Computation of elementary
+/// exact quotient is corrected by its remainder to the nearest (Markstein 1990, "Computation of elementary
 /// functions on the IBM RISC System/6000 processor").
 __device__ inline float quotient(float x, const Factor& f) {
   const float first = __fmul_rn(x, f.inverse);
