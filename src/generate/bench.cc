@@ -15,12 +15,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Tokens that a sequence may be ahead of others: where a pass takes a part of them.
+/// Tokens that a sequence may be ahead of others, if a pass takes only a part of the sequences.
 std::int64_t ahead_of(const model::Architecture& architecture) {
   return architecture.share.stages > 1 ? 3 : 0;
 }
 
-/// Prompts of the context's length and one token that is taken in the first step. No two begin alike.
+/// Returns prompts of the context's length plus one token, which the first step takes. All begin differently.
 std::vector<Request> random_prompts(const BenchOptions& options, std::int64_t vocabulary) {
   std::vector<Request> prompts(static_cast<std::size_t>(options.sequences));
   std::uint64_t index = 0;
@@ -43,7 +43,7 @@ void take_steps(Decoder& decoder, const BenchOptions& options, BenchResult& resu
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
     tokens += options.sequences;
     const auto begin = Clock::now();
-    // Of a model in stages a pass takes a part of the sequences.
+    // With several stages, a pass takes only a part of the sequences.
     while (decoder.counts().new_tokens < tokens) decoder.step();
     const double passed = seconds_since(begin);
     if (step >= options.warmup) seconds.push_back(passed);
@@ -59,14 +59,14 @@ void take_steps(Decoder& decoder, const BenchOptions& options, BenchResult& resu
 
 DecoderOptions bench_decoder(const BenchOptions& options, const model::Architecture& architecture,
                              const precision::Recipe& recipe) {
-  // Behind the context: the token that is chosen with the last of a prompt, one for each step, and one that
-  // is never taken.
+  // After the context: the token that follows the prompt, one token per step, and one token that is never
+  // taken.
   return {.architecture = architecture,
           .recipe = recipe,
           .fp8_cache = options.fp8_cache,
           .sequences = options.sequences,
           .capacity = options.context + options.warmup + options.steps + 2 + ahead_of(architecture),
-          // Prompts too short to be found again are taken once more, all in one pass.
+          // Prompts that are too short to share their pages are computed again, all in one pass.
           .prefill = std::max<std::int64_t>(512, 16 * options.sequences),
           .strict = options.strict};
 }
@@ -76,8 +76,8 @@ BenchResult bench(Decoder& decoder, const BenchOptions& options) {
         "decoding is measured with sequences, a context and steps");
   const std::vector<Request> prompts = random_prompts(options, decoder.options().architecture.vocabulary);
   BenchResult result;
-  // A token each, so that no sequence is further than another when the steps begin: what the cache holds of
-  // the prompts is found again.
+  // One token each, so that all sequences have the same length when the steps begin. The steps reuse the
+  // cached prompts.
   auto begin = Clock::now();
   decoder.complete(prompts, {.max_new = 1});
   result.prompt_tokens_per_second =
@@ -89,7 +89,7 @@ BenchResult bench(Decoder& decoder, const BenchOptions& options) {
   const std::int64_t before = decoder.counts().replayed;
   take_steps(decoder, options, result);
   result.replayed = decoder.counts().replayed - before;
-  // Passes of a model in stages end with a part of the sequences, which may be a token ahead.
+  // With several stages, a pass ends with a part of the sequences, which may be one token ahead.
   const std::int64_t made = decoder.counts().new_tokens - (steps + 2) * options.sequences;
   const std::int64_t ahead = decoder.options().architecture.share.stages > 1 ? 2 * options.sequences : 1;
   check(made >= 0 && made < ahead, "every step makes a token of each sequence");

@@ -1,4 +1,4 @@
-// How large the cache of a decoder is.
+// The size of a decoder's KV cache.
 #pragma once
 
 #include "octet/generate/decoder.h"
@@ -7,13 +7,13 @@
 
 namespace octet::generate {
 
-/// Of a model with windows: its cache holds them for all tokens of a sequence that a pass takes.
+/// Most tokens of a sequence per pass, if the model has windows. The cache holds a window for each of them.
 inline constexpr std::int64_t kWindowedPiece = 512;
 
-/// Tokens of a sequence that a pass takes at most.
+/// Most tokens of a sequence per pass.
 std::int64_t piece_of(const DecoderOptions& options);
 model::KvLayout cache_layout(const DecoderOptions& options);
-/// The shape of the cache that is asked for. Throws Error (usage) where it does not hold one sequence.
+/// Returns the shape of the cache for `options`. Throws Error (usage) if it does not hold one sequence.
 CacheShape asked_cache(const DecoderOptions& options, const model::KvLayout& layout);
 
 }  // namespace octet::generate

@@ -20,9 +20,9 @@
 namespace octet::generate {
 
 struct Decoder::Ahead {
-  std::vector<PageCopy> copies;    ///< to be done before the next pass
-  std::deque<PassPlan> in_flight;  ///< the oldest first
-  std::size_t begun = 0;           ///< of these, from the oldest on
+  std::vector<PageCopy> copies;    ///< to do before the next pass
+  std::deque<PassPlan> in_flight;  ///< oldest first
+  std::size_t begun = 0;           ///< the oldest `begun` of them have begun
 };
 
 Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
@@ -62,7 +62,7 @@ Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
 Decoder::~Decoder() {
   if (ahead_->begun > 0) {
     try {
-      compute().synchronize();  // what it computes in is about to go
+      compute().synchronize();  // its memory is about to be freed
     } catch (const std::exception& error) {
       log::warn(std::string("a pass that nobody waits for any more: ") + error.what());
     }
@@ -94,7 +94,7 @@ void Decoder::reserve() {
     staging_ = std::make_unique<runtime::Staging>(
         *arena_, runtime::StagingOptions{.tokens = core_->options().max_tokens,
                                          .labels = options_.scored,
-                                         .documents = 2,  // one fills up
+                                         .documents = 2,  // one is padding
                                          .length = core_->options().max_length,
                                          .vocabulary = options_.architecture.vocabulary,
                                          .token_unit = model_->options().token_unit});
@@ -145,7 +145,7 @@ bool Decoder::goes_on(bool here) {
 void Decoder::take_scales() {
   precision::ScaleSet* const own = core_->activation_scales();
   if (own_ != nullptr || own == nullptr || options_.recipe.kind != precision::RecipeKind::delayed) return;
-  model_->store().synchronize(compute());  // those of gradients are set on another stream
+  model_->store().synchronize(compute());  // the gradient scales are set on another stream
   own->take(compute(), *model_->core().activation_scales());
 }
 
@@ -202,8 +202,8 @@ void Decoder::run(const PassPlan& plan) {
   runner_->finish();
 }
 
-// What is dismissed gets one byte, which no plan is. Stages ahead have begun passes that nobody asks for any
-// more: what they send of them is still received, or they would wait for that.
+// The dismissal is a message of one byte, and no plan has one byte. Earlier stages have begun passes that are
+// no longer needed. Their messages are still received, because the senders would block otherwise.
 void Decoder::dismiss(int code) {
   check(team_ != nullptr && team_->leads(), "a leader dismisses the ranks of its team");
   if (std::exchange(dismissed_, true)) return;
@@ -247,7 +247,7 @@ void Decoder::require_ids(const std::vector<std::int32_t>& ids, std::int64_t mos
 std::size_t Decoder::submit(const Request& request, const AnswerOptions& options) {
   require_possible(options.sampling);
   require_ids(request.prompt, options_.capacity - 1);
-  // A model in training may have learnt since the last answer.
+  // A model in training may have changed since the last answer.
   if (own_ == nullptr && !busy()) {
     sequences_->forget();
     take_scales();
@@ -266,7 +266,7 @@ std::int64_t Decoder::room() const {
   return sequences_->room();
 }
 
-// Takes the next token of a sequence; true when its answer goes on.
+// Takes the next token of a sequence. Returns true if its answer continues.
 bool Decoder::extend(Sequence& s, std::size_t row, const OnToken& on_token) {
   const AnswerOptions& o = s.options;
   TokenChoice::Choice choice = choice_->choose_for(s, row);
@@ -323,7 +323,7 @@ void Decoder::begin_passes() {
     begin(passes.front());
     ++ahead_->begun;
   }
-  // Times are taken of one pass after the other.
+  // A profile times one pass at a time.
   const bool timed = compute().profile() != nullptr;
   if (!runs_ahead() || timed || passes.size() > 1 || !passes.front().wanted.best_alone()) return;
   PassTokens tokens = next_tokens(true);
@@ -337,7 +337,7 @@ std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
   plan_ahead();
   count();
   if (ahead_->in_flight.empty()) {
-    if (walks_together()) model_->store().pass_by(compute());  // others still answer
+    if (walks_together()) model_->store().pass_by(compute());  // other ranks still have requests
     return {};
   }
   begin_passes();
@@ -380,8 +380,8 @@ std::vector<Answer> Decoder::complete(const std::vector<Request>& requests, cons
   return answers;
 }
 
-// Takes all of a text through the first slot, `piece` tokens at a time; `see` reads the logits of tokens
-// [begin, end).
+// Runs a text through the first slot, `piece` tokens at a time. `see` reads the logits of the tokens [begin,
+// end).
 void Decoder::take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                         const std::function<void(std::int64_t begin, std::int64_t end)>& see) {
   check(!busy(), "texts are taken between answers");
@@ -430,7 +430,7 @@ int lead_or_follow(Team& team, Decoder& decoder, const std::function<void()>& le
   try {
     lead();
   } catch (const Error& error) {
-    // One that this rank alone met ends the job, and the others with it.
+    // An Error on this rank only ends the job, and with it the other ranks.
     if (error.problem().agreed) decoder.dismiss(static_cast<int>(error.code()));
     throw;
   }

@@ -23,7 +23,7 @@ model::TransformerOptions core_options(const DecoderOptions& options) {
   return core;
 }
 
-/// What rounds a token with its neighbours, or otherwise than training does, has no place in strict answers.
+/// Strict answers exclude options that round a token together with its neighbours, or unlike training.
 void require_strict_possible(const DecoderOptions& options, const Device& device) {
   if (!options.strict) return;
   const auto refuse = [](const std::string& what, const std::string& expected, const std::string& fix) {
@@ -67,9 +67,9 @@ runtime::InstanceOptions instance_options(const DecoderOptions& options, model::
   instance.store.training = false;
   instance.transformer = core_options(options);
   instance.transformer.partial_sums = sums;
-  // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
+  // Prompts have varying lengths, so a search of seconds for the best algorithm per length does not pay off.
   instance.reproducible = true;
-  instance.claims = !options.strict;  // strict products are cut as training's are, by its threads
+  instance.claims = !options.strict;  // strict GEMMs are split by threads, like in training
   return instance;
 }
 

@@ -1,20 +1,20 @@
-// What a decoder's options mean for the model that it builds or finds.
+// Adapts a decoder's options to its model.
 #pragma once
 
 #include "octet/generate/decoder.h"
 
 namespace octet::generate {
 
-/// The same options. Throws Error (usage) where `strict` cannot be on that device.
+/// Returns `options`. Throws Error (usage) if `strict` is not possible on `device`.
 DecoderOptions possible(const DecoderOptions& options, const Device& device);
-/// Of a rank's share of a model. Throws Error (usage) as model::require_splits does.
+/// Adapts `options` to this rank's share of a model. Throws Error (usage) like model::require_splits.
 DecoderOptions options_for(const Team& team, DecoderOptions options);
-/// Beside a model in training, which says what is computed and how.
+/// Adapts `options` to a model in training, which sets architecture and recipe.
 DecoderOptions options_for(const runtime::Instance& model, DecoderOptions options);
 
-/// A model of the decoder's own; `sums`: of layers that are split, else null.
+/// Options of a model that the decoder owns. `sums`: for split layers, else null.
 runtime::InstanceOptions instance_options(const DecoderOptions& options, model::PartialSums* sums);
-/// Of a core beside one in training, which fills micro-batches up as that one does.
+/// Options of a second core for a model in training. Pads micro-batches like the core of that model.
 model::TransformerOptions core_beside(const runtime::Instance& model, const DecoderOptions& options);
 
 }  // namespace octet::generate

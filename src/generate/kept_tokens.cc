@@ -11,13 +11,13 @@ namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
-// Whether a weight is above that of every other token: exp() rounds, so that there is some room between.
+// Whether a weight is certainly above `others`. The margin covers the rounding of exp().
 bool surely_above(double weight, double others) {
   return weight > others * (1 + 1e-12);
 }
 
-// How many of the most probable reach `share` of `all` together: none where all of them do not. Sorts no more
-// of the vocabulary than the answer needs, which is a small part of it: first the best 64, then ever more.
+// Returns how many of the most probable tokens reach `share` of `all` together, or nullopt if all of them do
+// not. Sorts only as much as needed, usually a small part of the vocabulary: 64 tokens, then 8 times as many.
 std::optional<std::size_t> nucleus(std::vector<std::int32_t>& ids, const std::vector<double>& weights,
                                    double share, double all) {
   const auto before = [&weights](std::int32_t a, std::int32_t b) {
@@ -39,8 +39,8 @@ std::optional<std::size_t> nucleus(std::vector<std::int32_t>& ids, const std::ve
   return std::nullopt;
 }
 
-// The value of the last of top_k, below which none is kept; -inf: all are. None where others might be among
-// them.
+// Returns the smallest value that top_k keeps; -inf: all are kept. Returns nullopt if `others` might be among
+// the kept tokens.
 std::optional<double> least_of_top_k(const std::vector<double>& values, std::int64_t top_k,
                                      const Others& others) {
   if (top_k >= std::ssize(values)) {
@@ -68,7 +68,7 @@ std::optional<std::vector<Candidate>> kept_of(std::vector<double> values, const 
   if (others.count > 0 && !(highest > others.bound)) return std::nullopt;
   require_finite(highest);
   if (sampling.temperature <= 0) return std::vector<Candidate>{{static_cast<std::int32_t>(best), 1.0}};
-  // Whether others may still be among those that are kept.
+  // Whether unlisted tokens may still be kept.
   bool open = others.count > 0 && others.bound != kNone;
   double least = kNone;
   if (sampling.top_k > 0 && sampling.top_k < std::ssize(values) + others.count) {
@@ -88,7 +88,7 @@ std::optional<std::vector<Candidate>> kept_of(std::vector<double> values, const 
   }
   const double of_others = open ? std::exp(others.bound - highest) : 0;
   const auto weight = [&](std::int32_t id) { return weights[static_cast<std::size_t>(id)]; };
-  // The most probable token has weight 1, and min_p may leave out what top_p leaves.
+  // The most probable token has weight 1, and min_p may remove tokens that top_p keeps.
   const bool none_by_min_p = surely_above(sampling.min_p, of_others);
   if (sampling.top_p < 1) {
     if (open) all = others.sum;
@@ -113,7 +113,7 @@ std::optional<std::vector<Candidate>> kept_of(std::vector<double> values, const 
 double random_number(const Sampling& sampling, const Draw& draw) {
   const std::uint64_t index = draw.position | static_cast<std::uint64_t>(draw.sample) << 32;
   const auto bits = philox(sampling.seed, RandomUse::sampling, index, static_cast<std::uint32_t>(draw.row));
-  // 53 bits: tokens rarer than one in 2^24 are drawn, too.
+  // 53 bits, so that tokens with a probability below 2^-24 can be drawn.
   return static_cast<double>((static_cast<std::uint64_t>(bits[0]) << 32 | bits[1]) >> 11) * 0x1p-53;
 }
 
@@ -124,7 +124,7 @@ std::int32_t drawn_from(std::span<const Candidate> kept, const Sampling& samplin
     left -= candidate.probability;
     if (left < 0) return candidate.id;
   }
-  // Rounding of the sum may leave a little.
+  // Rounding of the sum may leave a remainder.
   return std::ranges::max_element(kept, {}, &Candidate::probability)->id;
 }
 

@@ -1,4 +1,4 @@
-// Which of the most probable tokens may be drawn, from the logits of a whole row or from the largest of them.
+// Finds the tokens that may be drawn, from all logits of a row or from its largest logits.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@
 
 namespace octet::generate {
 
-/// Place of the first of the largest, of one or more. A NaN counts as the largest, so that it is seen.
+/// Returns the index of the first largest value. `values` is not empty. A NaN counts as the largest, so
+/// callers notice it.
 template <typename T>
 std::size_t most_probable(std::span<const T> values) {
   const auto best =
@@ -22,29 +23,29 @@ std::size_t most_probable(std::span<const T> values) {
   return static_cast<std::size_t>(best - values.begin());
 }
 
-/// A logit behind the penalty for tokens that were seen.
+/// Returns a logit after the penalty for tokens that were seen.
 double penalized(double logit, const Sampling& sampling);
 
-/// The tokens of a vocabulary that are not among those that are looked at.
+/// The tokens of a vocabulary that are not listed.
 struct Others {
   std::int64_t count = 0;
-  /// None of their values is above; -inf: none of them can be drawn.
+  /// Upper bound of their values; -inf: none of them can be drawn.
   double bound = -std::numeric_limits<double>::infinity();
-  /// Sum of exp(value - highest) over the whole vocabulary, in its order; 0: not known.
+  /// Sum of exp(value - highest) over the whole vocabulary, in its order; 0: unknown.
   double sum = 0;
 };
 
-/// What may be drawn of tokens with these values (logits behind penalties and temperature), of which those
-/// looked at have a place each; by ascending place, which takes the id's place in the candidates. None where
-/// the others might change anything of it: without others there is always an answer. Throws Error where the
-/// largest value is no finite number, if there are no others.
+/// Returns the tokens that may be drawn, given the values (logits after penalties and temperature) of the
+/// listed tokens. Candidates are sorted by index, and their `id` is the index into `values`. Returns nullopt
+/// if `others` could change the result; without others there is always a result. Without others, throws Error
+/// if the largest value is not finite.
 std::optional<std::vector<Candidate>> kept_of(std::vector<double> values, const Sampling& sampling,
                                               const Others& others = {});
 
-/// The number in [0, 1) that a token is drawn by.
+/// Returns the number in [0, 1) that selects a token.
 double random_number(const Sampling& sampling, const Draw& draw);
 
-/// The candidate that a draw takes, of one or more.
+/// Returns the candidate that a draw selects. `kept` is not empty.
 std::int32_t drawn_from(std::span<const Candidate> kept, const Sampling& sampling, const Draw& draw);
 
 }  // namespace octet::generate

@@ -16,7 +16,7 @@ bool changes(const Sampling& sampling, bool forbids) {
   return forbids || sampling.repetition_penalty != 1.0;
 }
 
-/// The logits that are listed, as shaped() has those of the whole row.
+/// Returns the listed logits as shaped() would return them for the whole row.
 std::vector<double> shaped(const ListedRow& row, const Sampling& sampling, std::span<const std::int32_t> seen,
                            std::span<const std::int32_t> forbidden) {
   std::vector<bool> penalised;
@@ -39,11 +39,11 @@ std::vector<double> shaped(const ListedRow& row, const Sampling& sampling, std::
 
 ListingWish listing_wish(const Sampling& s, const Draw& draw, bool forbids, std::int64_t vocabulary,
                          std::int64_t most) {
-  // A penalty below 1 raises logits that nobody lists.
+  // A penalty below 1 raises logits that may not be listed.
   if (s.repetition_penalty < 1) return {};
   if (s.temperature <= 0) return {.helps = true};
   if (s.top_k > 0 && s.top_k < vocabulary) return {.helps = s.top_k <= most};
-  // The sum of a row is that of its logits as they are.
+  // The sum of a row is computed from unmodified logits.
   if (changes(s, forbids)) return {.helps = s.min_p > 0 && s.top_p >= 1};
   if (s.top_p < 1) return {.helps = true, .temperature = s.temperature};
   if (s.min_p > 0) return {.helps = true};

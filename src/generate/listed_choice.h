@@ -1,4 +1,4 @@
-// The choice of a token from the largest logits of a row: what choose() and LogProbabilities say of the whole
+// Chooses a token from the largest logits of a row. Results equal choose() and LogProbabilities of the whole
 // row, as long as the logits that are not listed cannot matter.
 #pragma once
 
@@ -12,27 +12,27 @@
 
 namespace octet::generate {
 
-/// A row of logits, as ops::listed_logits has made it. What is listed is kept, not copied.
+/// A row of logits from ops::listed_logits. The list is not copied and must outlive this object.
 struct ListedRow {
   ops::RowOfLogits row;
   std::span<const ops::ListedLogit> listed;  ///< [row.count]
   std::int64_t vocabulary = 0;
 };
 
-/// What a row is listed for.
+/// The purpose of a listing.
 struct ListingWish {
-  bool helps = false;      ///< whether a listing can suffice at all
-  double temperature = 0;  ///< of the sum over the row; 0: it is not wanted
-  double draw = -1;        ///< the number by which a token of the whole row is drawn; -1: none is
+  bool helps = false;      ///< whether a listing can suffice
+  double temperature = 0;  ///< of the sum over the row; 0: no sum
+  double draw = -1;        ///< the number that selects a token of the whole row; -1: none
 };
-/// For a choice by these settings. `forbids`: whether ids are forbidden; `most`: logits of a row that there
-/// is room for.
+/// Returns the listing that a choice with these settings needs. `forbids`: whether ids are forbidden. `most`:
+/// most logits that can be listed per row.
 ListingWish listing_wish(const Sampling& sampling, const Draw& draw, bool forbids, std::int64_t vocabulary,
                          std::int64_t most);
 
-/// candidates() and choose() of the whole row with the logits of `forbidden` ids at -inf. None where the row
-/// is needed whole: then also where its largest logit is no finite number. The sum of the row is that of
-/// `sampling`'s temperature and its draw that of `draw`, where there are any.
+/// Equal candidates() and choose() of the whole row, if the logits of `forbidden` ids are -inf. Return
+/// nullopt if the whole row is needed, which includes rows with a largest logit that is not finite. If the
+/// row has a sum or a draw, it was made with the temperature of `sampling` and with `draw`.
 std::optional<std::vector<Candidate>> candidates(const ListedRow& row, const Sampling& sampling,
                                                  std::span<const std::int32_t> seen = {},
                                                  std::span<const std::int32_t> forbidden = {});
@@ -40,7 +40,8 @@ std::optional<std::int32_t> choose(const ListedRow& row, const Sampling& samplin
                                    std::span<const std::int32_t> seen = {},
                                    std::span<const std::int32_t> forbidden = {});
 
-/// LogProbabilities::of and best, of a row with its normalizer. None where the row is needed whole.
+/// Equal LogProbabilities::of() and best(), for a row with its normalizer. Return nullopt if the whole row is
+/// needed.
 std::optional<double> log_probability(const ListedRow& row, std::int32_t id);
 std::optional<std::vector<TokenScore>> most_probable_tokens(const ListedRow& row, std::int64_t count);
 

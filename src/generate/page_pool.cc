@@ -12,7 +12,7 @@ void PagePool::touch() {
   const std::size_t entry = next_.size();
   holders_.push_back(0);
   next_.push_back(entry), previous_.push_back(entry);
-  --free_;  // link() counts it again
+  --free_;  // link() increments it
   link(entry, ring(false));
 }
 
@@ -32,7 +32,7 @@ void PagePool::unlink(std::size_t entry) {
 }
 
 std::int32_t PagePool::take() {
-  // Pages that were never held come first, in their order.
+  // Takes pages that were never held first, in order.
   if (touched() < pages_) {
     const auto page = static_cast<std::int32_t>(touched());
     touch();

@@ -9,7 +9,7 @@ namespace octet::generate {
 std::int64_t pages_of_group(const CacheShape& shape, std::size_t group, std::int64_t tokens) {
   const std::int64_t all = (tokens + shape.page_tokens - 1) / shape.page_tokens;
   if (shape.windows[group] == 0) return all;
-  // The window of a pass's first token, and all its tokens, wherever in a page they begin.
+  // The window of the first token of a pass, and all tokens of the pass, at any offset in a page.
   const std::int64_t seen = shape.windows[group] - 1 + shape.piece;
   return std::min(all, (seen + shape.page_tokens - 2) / shape.page_tokens + 1);
 }
@@ -28,7 +28,7 @@ std::size_t PagedCache::first_seen(std::size_t group, std::size_t cached) const 
   return window == 0 || cached < window ? 0 : (cached + 1 - window) / page_tokens();
 }
 
-// Whether the token behind a path finds what it sees.
+// Whether the cache has all pages that the token after `path` reads.
 bool PagedCache::all_seen(const std::vector<std::int32_t>& path) const {
   for (std::size_t g = 0; g < groups(); ++g) {
     for (std::size_t i = first_seen(g, path.size() * page_tokens()); i < path.size(); ++i) {
@@ -38,7 +38,7 @@ bool PagedCache::all_seen(const std::vector<std::int32_t>& path) const {
   return true;
 }
 
-// What lies behind whole pages: in a page that is not full, or in one that goes on otherwise.
+// Finds common tokens after the full pages, in a page that is not full or that continues differently.
 void PagedCache::find_partial(Found& found, Tokens wanted, const std::list<Sequence>& active) const {
   const std::size_t full = found.path.size(), begin = full * page_tokens();
   const std::int32_t node = full == 0 ? PrefixTree::kRoot : found.path.back();
@@ -140,12 +140,12 @@ void PagedCache::begin(Sequence& sequence, const Found& found, std::vector<PageC
   copy_partial(sequence, found, copies);
 }
 
-// A page for each copy. Where contents would be lost for it, the page itself is taken, unless somebody holds
-// it: what is in common stays, and what lies behind it in that page is the least to lose.
+// Takes a page for each copy. If that would evict reusable contents, the sequence takes the source page
+// itself, unless it has other holders. The common tokens stay, and only the rest of that page is lost.
 void PagedCache::copy_partial(Sequence& sequence, const Found& found, std::vector<PageCopy>& copies) {
   if (found.partial.empty()) return;
   const auto tokens = static_cast<std::int64_t>(found.tokens - sequence.cached);
-  // Held, lest one of them be taken for the copy of another.
+  // Held, so that none of them is taken for the copy of another.
   for (const std::int32_t page : found.partial) pool_.hold(page);
   std::vector<std::int32_t> own;
   for (const std::int32_t page : found.partial) {
@@ -210,7 +210,7 @@ void PagedCache::free_behind_windows(Sequence& sequence) {
   }
 }
 
-// Ends of sequences are taken before their beginnings, which others may have in common.
+// The pages of a sequence are reused from its end, because other sequences may share its beginning.
 void PagedCache::release(Sequence& sequence) {
   HeldPages& held = sequence.held;
   learn(sequence);

@@ -1,4 +1,4 @@
-// What the ranks that hold a model together do alike in one pass.
+// The plan of one pass, which all ranks that hold a model together execute.
 #pragma once
 
 #include <algorithm>
@@ -12,37 +12,38 @@
 
 namespace octet::generate {
 
-/// What a row is listed for (ops::listed_logits).
+/// The purpose of a row's listing (ops::listed_logits).
 struct WantedOfRow {
-  double temperature = 0;  ///< of the sum over the row; 0: it is not wanted
-  double draw = -1;        ///< by which a token of the whole row is drawn; below 0: none is
+  double temperature = 0;  ///< of the sum over the row; 0: no sum
+  double draw = -1;        ///< the number that selects a token of the whole row; below 0: none
 };
 
-/// What a pass wants of its logits.
+/// The results that a pass needs from its logits.
 struct Wanted {
-  bool best = false;         ///< the most probable tokens, where the logits lie
-  bool normalizers = false;  ///< with what log-probabilities of these and of listed rows need
-  /// [rows], or empty where no row is listed: the rows whose largest logits come to the host. Of a rank with
-  /// the whole vocabulary alone.
+  bool best = false;  ///< the most probable tokens, found on the device
+  bool normalizers =
+      false;  ///< also the normalizers for log-probabilities of these tokens and of listed rows
+  /// [rows], or empty if no row is listed: the rows with their largest logits copied to the host. Only on a
+  /// rank with the whole vocabulary.
   std::vector<std::optional<WantedOfRow>> listed;
-  std::vector<bool> logits;  ///< [rows] those that come to the host whole
+  std::vector<bool> logits;  ///< [rows] true: the whole row is copied to the host
 
-  /// Whether the device alone knows the next token of each row: its most probable one.
+  /// Whether the most probable token of each row is the only result, so that it can stay on the device.
   bool best_alone() const { return listed.empty() && std::ranges::find(logits, true) == logits.end(); }
 };
 
-/// Copies and changes come before the tokens.
+/// One pass. Copies and changes precede the tokens.
 struct PassPlan {
   std::vector<PageCopy> copies;
   std::vector<PageChange> changes;
   PassTokens tokens;
   Wanted wanted;
-  std::string told;  ///< packed(), for those who have not heard of it yet
+  std::string told;  ///< packed(), to send to ranks that do not have the plan
 };
 
-/// As bytes, but for whose rows they are and what is listed of them: who is told has no whole rows.
+/// Serializes a plan without the sequences and the listings of its rows, which only the leader uses.
 std::string packed(const PassPlan& plan);
-/// Throws Error for bytes that packed() has not made.
+/// Throws Error if `bytes` is not from packed().
 PassPlan unpacked(const std::string& bytes);
 
 }  // namespace octet::generate

@@ -18,9 +18,9 @@ std::int64_t logit_rows(const DecoderOptions& options) {
 
 namespace {
 
-/// Passes of how many tokens are recorded. A model in training may gather its parameters pass by pass, and is
-/// waited for; where experts are picked the host may look what became of it; hidden states between stages,
-/// and sums over ranks that are not direct, are messages that the host takes part in.
+/// Returns the largest number of tokens of recorded passes. A model in training may gather its parameters in
+/// each pass, and the host waits for it. If experts are chosen, the host may read the choice. Hidden states
+/// between stages, and sums that are not direct, are messages that need the host.
 std::int64_t most_recorded(const RunnerParts& parts, const DecoderOptions& options) {
   const model::Architecture& a = options.architecture;
   if (!parts.own || a.share.stages > 1) return 0;
@@ -63,7 +63,7 @@ void PassRunner::reserve() {
   const auto rows = static_cast<std::size_t>(logit_rows(options_));
   const auto piece = static_cast<std::size_t>(model::vocabulary_of_share(a).count);
   logits_ = arena.reserve_as<float>("decode/logits", rows * piece);
-  // Training's logits are rounded to what it computes in.
+  // Like in training, logits are rounded to the compute dtype.
   if (options_.strict && dtype != DType::f32)
     narrow_logits_ = arena.reserve("decode/logits", rows * piece * size_of(dtype));
   best_ = arena.reserve_as<ops::BestToken>("decode/best tokens", rows);
@@ -77,7 +77,7 @@ void PassRunner::reserve() {
   reserve_listings();
 }
 
-// Strict answers are chosen on the host, where training's log-probabilities are made.
+// Strict answers are chosen on the host, like log-probabilities of training.
 void PassRunner::reserve_listings() {
   if (pieces_ || options_.strict || options_.listed <= 0) return;
   Arena& arena = parts_.arena;
@@ -111,7 +111,7 @@ model::DecodeBatch PassRunner::batch_of(const PassTokens& pass, bool repeated) {
     return there;
   };
   batch.ids = lay_out(pass.ids, made);
-  // Rows of the table are counted from the first one that this rank has.
+  // The embedding table of this rank begins at row `first` of the whole table.
   const auto first = static_cast<std::int32_t>(model::vocabulary_of_share(options_.architecture).begin);
   for (std::int64_t token = 0; first > 0 && token < made; ++token) words[token] -= first;
   batch.slots = lay_out(pass.slots, made);
@@ -146,7 +146,7 @@ void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) 
 
 void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
   ops::best_tokens(compute(), {.logits = logits, .normalizers = normalizers, .out = best_});
-  if (pieces_) return;  // fetched with those of the other ranks
+  if (pieces_) return;  // gathered together with the results of the other ranks
   device().copy_to_host(compute(), sides_[side_].best, best_,
                         static_cast<std::size_t>(logits.rows) * sizeof(ops::BestToken));
 }

@@ -46,7 +46,7 @@ void PrefixTree::leave(std::int32_t node) {
   prune(node);
 }
 
-// Among tokens in their order the nearest neighbours have the longest common beginning.
+// In sorted order, a neighbour has the longest common prefix.
 PrefixTree::Nearest PrefixTree::nearest(std::int32_t node, Tokens tokens) const {
   const Children& children = at(node).children;
   Nearest best;

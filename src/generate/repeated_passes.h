@@ -1,4 +1,4 @@
-// Passes that are made again and again with other tokens.
+// Records and replays passes that repeat with other tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,21 @@
 
 namespace octet::generate {
 
-/// Of a decoder's passes those that take a token of each sequence: what they enqueue depends on how many
-/// there are and on nothing else that the host knows. Where the device records work, each number of tokens is
-/// enqueued the first time, recorded the second and replayed from then on. So that there are few, numbers are
-/// rounded up.
+/// A pass that takes one token of each sequence enqueues work that depends only on the number of tokens. If
+/// the device can record, each number of tokens is enqueued the first time, recorded the second time and
+/// replayed afterwards. Numbers are rounded up, so there are few recordings.
 class RepeatedPasses {
  public:
-  /// Passes of at most `most` tokens: of no other number are they repeated. None on a null stream.
+  /// Repeats passes of at most `most` tokens. A null stream disables repetition.
   RepeatedPasses(Stream* stream, std::int64_t most) : stream_(stream), most_(most) {}
-  /// Whether passes of so many tokens are repeated here.
+  /// Whether passes of this many tokens are repeated.
   bool repeats(std::int64_t tokens) const {
     return stream_ != nullptr && most_ > 0 && tokens <= most_ && can_record(*stream_);
   }
-  /// As how many tokens a pass of `tokens` is made.
+  /// Returns the padded number of tokens of a pass of `tokens` tokens.
   std::int64_t rounded(std::int64_t tokens) const;
-  /// Makes a pass that `enqueue` puts on the stream: of a rounded number of tokens, and of a kind. True when
-  /// it was replayed.
+  /// Runs a pass that `enqueue` puts on the stream. `tokens` is a rounded number; `kind` separates
+  /// recordings. Returns true if the pass was replayed.
   bool make(std::int64_t tokens, int kind, const std::function<void()>& enqueue);
 
  private:

@@ -27,7 +27,7 @@ void require_within(const char* name, double value, double low, double high, boo
                .code = ExitCode::usage});
 }
 
-// Logits as doubles behind the penalty for what was seen and the temperature.
+// Returns the logits as doubles, after the penalty for seen tokens and the temperature.
 std::vector<double> shaped(std::span<const float> logits, const Sampling& sampling,
                            std::span<const std::int32_t> seen) {
   std::vector<double> shaped(logits.begin(), logits.end());
@@ -66,7 +66,7 @@ void require_finite(double largest) {
 
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
                                   std::span<const std::int32_t> seen) {
-  // What most calls ask for needs no copy of the vocabulary.
+  // The most common case needs no copy of the logits.
   if (sampling.temperature <= 0 && sampling.repetition_penalty == 1.0) {
     const std::size_t best = most_probable(logits);
     require_finite(static_cast<double>(logits[best]));

@@ -53,7 +53,7 @@ std::int64_t Sequences::still_wanted(const Sequence& s) const {
   return pages;
 }
 
-// Whoever is being answered goes first: those who come must not drive each other out at once.
+// Active sequences have priority, so that admitted sequences do not evict each other at once.
 bool Sequences::fits(const Sequence& next) const {
   if (active_.empty()) return true;
   std::int64_t free = cache_.pool().free();
@@ -69,7 +69,7 @@ std::int32_t Sequences::take_slot() {
 
 std::vector<PageCopy> Sequences::admit() {
   std::vector<PageCopy> copies;
-  // Those who wait come first: what they wait for may have ended, and its pages are given away below.
+  // Waiting sequences start first. Their source may have ended, and its pages may be taken below.
   std::erase_if(for_prefixes_, [&](const Waiting& w) {
     if (w.source != nullptr && w.source->cached < w.tokens) return false;
     w.sequence->waits = false;
@@ -115,9 +115,9 @@ bool Sequences::land(Sequence& s) {
   return false;
 }
 
-// Of an answer one token is new. Where there is no page for it, the youngest sequence gives its own; those
-// that were taken already are older. What is in flight holds its pages until it lands; those who are older
-// wait for it.
+// Each decoding sequence takes one token. If no page is free, the youngest sequence gives up its pages;
+// sequences that were already taken are older. Sequences in flight keep their pages until their pass ends.
+// Older sequences wait for them.
 void Sequences::take_decoding(PassTokens& pass, std::int64_t most, bool behind) {
   for (Sequence& s : active_) {
     if (std::ssize(pass.ids) == most) return;
@@ -125,13 +125,13 @@ void Sequences::take_decoding(PassTokens& pass, std::int64_t most, bool behind) 
     bool has_room = cache_.grow(s);
     while (!has_room && put_back_younger(s)) has_room = cache_.grow(s);
     if (!has_room && in_flight_ > std::ssize(pass.rows)) return;
-    if (!has_room) return put_back(s);  // behind it nobody holds a page
+    if (!has_room) return put_back(s);  // no younger sequence holds pages
     take(s, pass);
   }
 }
 
-// A prompt without a page waits for those who are being answered, unless there are none. Who is being
-// answered and was not taken is for another pass.
+// A prompt without a page waits for active sequences, unless there are none. Decoding sequences that were not
+// taken are left for another pass.
 void Sequences::take_prompts(PassTokens& pass, std::size_t room) {
   for (Sequence& s : active_) {
     if (s.waits || s.decodes()) continue;
@@ -173,7 +173,7 @@ void Sequences::put_back(Sequence& s) {
   active_.erase(at);
 }
 
-// The youngest that holds pages; false where none but older ones do.
+// Puts back the youngest sequence that holds pages. Returns false if only older sequences hold pages.
 bool Sequences::put_back_younger(const Sequence& than) {
   for (auto s = active_.rbegin(); s != active_.rend(); ++s) {
     if (&*s == &than) return false;

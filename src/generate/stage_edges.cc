@@ -36,7 +36,7 @@ void StageEdges::reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DTy
 ops::ConstMatrix StageEdges::receive(Stream& compute, std::int64_t tokens) {
   if (share_.first()) return {};
   Stream& stream = stream_from(share_.stage - 1);
-  stream.wait(*read_);  // by the pass before
+  stream.wait(*read_);  // by the previous pass
   pipeline_.receive(
       stream,
       {.name = "hidden states", .from = number_of(share_.stage - 1), .to = in_.data, .bytes = bytes(tokens)});

@@ -1,4 +1,4 @@
-// Hidden states on their way from one stage of a pipeline to the next.
+// Transfers hidden states from one pipeline stage to the next.
 #pragma once
 
 #include <memory>
@@ -11,24 +11,24 @@
 
 namespace octet::generate {
 
-/// What leaves a stage lies in one of as many buffers as there are stages but one, so that no stage waits for
-/// one behind it before all of them have a pass to compute.
+/// A stage writes its output to one of (stages - 1) buffers in turn. So no stage waits for a later stage
+/// until every stage has a pass to compute.
 class StageEdges {
  public:
   /// `pipeline` (Team::pipeline) and `device` outlive this.
   StageEdges(comm::Collectives& pipeline, const model::Share& share, Device& device);
   void reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DType dtype);
 
-  /// The hidden states of a pass's tokens from the stage before, for work enqueued on `compute` behind; no
-  /// data on the first stage.
+  /// Returns the hidden states from the previous stage, for later work on `compute`. Empty on the first
+  /// stage.
   ops::ConstMatrix receive(Stream& compute, std::int64_t tokens);
-  /// Where those for the next stage go, for work enqueued on `compute` behind; no data on the last stage.
+  /// Returns the buffer for the next stage, for later work on `compute`. Empty on the last stage.
   ops::Matrix place(Stream& compute, std::int64_t tokens);
-  /// Sends what was put into the place that was asked for last.
+  /// Sends the buffer that place() returned last.
   void send(Stream& compute);
 
  private:
-  /// Stages alternate between the two queues, so that what a stage sends does not wait for what it receives.
+  /// Stages alternate between two queues, so a stage's sends do not wait for its receives.
   Stream& stream_from(int stage) {
     return stage % 2 == 0 ? pipeline_.gather_stream() : pipeline_.reduce_stream();
   }
@@ -47,8 +47,8 @@ class StageEdges {
   std::unique_ptr<Event> ready_, came_, read_;
   ops::Matrix in_;
   std::vector<Out> out_;
-  std::size_t next_ = 0;     ///< of out_
-  std::int64_t tokens_ = 0;  ///< of the place that was asked for last
+  std::size_t next_ = 0;     ///< index into out_
+  std::int64_t tokens_ = 0;  ///< of the buffer that place() returned last
 };
 
 }  // namespace octet::generate

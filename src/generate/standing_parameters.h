@@ -1,4 +1,4 @@
-// Parameters that stay where they are from one pass to the next.
+// Parameters that stay in place from one pass to the next.
 #pragma once
 
 #include <vector>
@@ -7,12 +7,12 @@
 
 namespace octet::generate {
 
-/// Acquires each group of a source once, so that a pass has nothing to wait for and consists of its own work
-/// alone. Only of a source that holds all groups at once and changes nothing by itself.
+/// Acquires each group of a source once, so that a pass contains only its compute work and waits for no
+/// parameters. Only for a source that holds all groups at once and changes nothing by itself.
 class StandingParameters final : public model::ParameterSource {
  public:
   explicit StandingParameters(model::ParameterSource& source);
-  /// Acquires all groups anew at their next use: what they hold has changed.
+  /// Acquires all groups again at their next use. Must be called after their contents changed.
   void forget(Stream& compute);
 
   const model::ParameterLayout& layout() const override { return source_.layout(); }
@@ -20,7 +20,7 @@ class StandingParameters final : public model::ParameterSource {
   void release(int, model::Pass, Stream&) override {}
   bool keeps() const override { return true; }
   void blocks_done(Stream&) override {}
-  /// Nothing is trained.
+  /// Always fails: nothing is trained.
   const model::GroupGradients& gradients(int group, Stream& compute) override;
   void give_back(int group, Stream& compute) override;
 

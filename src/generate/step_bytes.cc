@@ -9,7 +9,7 @@ namespace octet::generate {
 
 namespace {
 
-/// Blocks of the share that mix experts.
+/// Blocks of the share that have experts.
 double mixing_blocks(const model::Architecture& a) {
   double blocks = 0;
   for (std::int64_t layer = a.share.first_block(a.layers); layer < a.share.last_block(a.layers); ++layer)
@@ -17,24 +17,24 @@ double mixing_blocks(const model::Architecture& a) {
   return blocks;
 }
 
-/// Of an expert in the share.
+/// Intermediate width of an expert in the share.
 std::int64_t width_of_expert(const model::Architecture& a) {
   return model::piece_of(model::kEven, a.experts.width, a.share).count;
 }
 
-/// Parameters of one expert, in all blocks of the share that mix experts.
+/// Parameters of one expert, in all blocks of the share that have experts.
 double parameters_of_expert(const model::Architecture& a) {
   return 3 * mixing_blocks(a) * static_cast<double>(a.hidden * width_of_expert(a));
 }
 
-/// Its bytes: of FP8 one for a value and a scale for each output.
+/// Bytes of one expert. FP8 has one byte per value and one scale per output.
 double bytes_of_expert(const model::Architecture& a, const precision::Recipe& recipe) {
   if (!recipe.rows()) return parameters_of_expert(a) * static_cast<double>(size_of(recipe.compute));
   const std::int64_t outputs = 2 * width_of_expert(a) + a.hidden;
   return parameters_of_expert(a) + mixing_blocks(a) * static_cast<double>(outputs) * sizeof(float);
 }
 
-/// The share's rows of a table that no GEMM reads. A tied one is read where the head is.
+/// Parameters of the share's embedding table if no GEMM reads it. A tied table is read as the head.
 double table_of(const model::Architecture& a) {
   const bool unread = a.share.first() && !(a.tied && a.share.last());
   return unread ? static_cast<double>(model::vocabulary_of_share(a).count * a.hidden) : 0;

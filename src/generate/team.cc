@@ -22,7 +22,7 @@ void require_ranks(comm::Job& job, int tensor_size, int stages) {
   });
 }
 
-/// The ranks of the last stage are the first ones of a replica.
+/// The ranks of the last stage are the first ranks of a replica.
 comm::Group ahead_of_leader(int rank, int replica, const model::Share& share) {
   comm::Group group{.name = "stages ahead", .ranks = {rank}};
   const int size = share.tensor_size * share.stages, leader = replica * size;
@@ -48,7 +48,7 @@ Team::Team(comm::Job& job, Device& device, int tensor_size, int stages, const co
             .stages = stages};
   tensor_ = job.collectives(mesh.group("tensor", rank), device, carrying);
   pipeline_ = job.collectives(mesh.group("pipeline", rank), device, carrying);
-  // The times of small collectives take as long as they do.
+  // Timing would take as long as these small collectives.
   tensor_->take_times(false);
   pipeline_->take_times(false);
   ahead_ = job.channel("passes of stages ahead", ahead_of_leader(rank, replica_, share_));

@@ -29,10 +29,10 @@ void TensorSums::reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DTy
 }
 
 std::int64_t TensorSums::direct_rows(std::int64_t cols, DType dtype) const {
-  // Rows that are no whole words of a direct sum by themselves are none: some numbers of them would not be.
+  // If one row is not whole words of a direct sum, some row counts are not, so none is direct.
   if (!tensor_.sums_directly(cols, dtype)) return 0;
   std::int64_t rows = 0;
-  // Up to 2^21 - 1, bit by bit: whoever takes so many rows takes fewer.
+  // Up to 2^21 - 1, bit by bit. Sums of fewer rows are direct too.
   for (std::int64_t more = std::int64_t{1} << 20; more > 0; more /= 2)
     if (tensor_.sums_directly((rows + more) * cols, dtype)) rows += more;
   return rows;

@@ -1,4 +1,4 @@
-// Sums over the ranks of a tensor group, behind layers whose inputs are cut.
+// Sums over the ranks of a tensor group, after layers with split inputs.
 #pragma once
 
 #include <cstddef>
@@ -10,19 +10,20 @@
 
 namespace octet::generate {
 
-/// Where GPUs reach each other's memory short messages are summed directly, by one kernel. Otherwise they go
-/// in one exchange: every rank gets all parts and adds them up itself. Long ones in two, a slice for each
-/// rank to add up and the slices to all. All add in rank order, in fp32, and give the same bits.
+/// If GPUs can access each other's memory, one kernel sums short messages directly. Otherwise a short message
+/// takes one exchange: every rank gets all parts and adds them. A long message takes two: each rank adds one
+/// slice, then all ranks gather the slices. All ways add in rank order, in fp32, and give the same bits.
 class TensorSums final : public model::PartialSums {
  public:
-  /// Bytes of a part up to which it goes to all ranks.
+  /// Largest part in bytes that is sent whole to all ranks.
   static constexpr std::size_t kOneShotBytes = std::size_t{256} << 10;
 
   /// `tensor` and `device` outlive this.
   TensorSums(comm::Collectives& tensor, Device& device);
-  /// Where parts arrive, of sums of up to [rows, cols]. Before the first sum.
+  /// Reserves receive buffers for sums of up to [rows, cols]. Call before the first sum.
   void reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DType dtype);
-  /// Of how many rows of `cols` values sums are direct, so that passes with them can be recorded.
+  /// Returns up to how many rows of `cols` values the sums are direct, so that passes with them can be
+  /// recorded.
   std::int64_t direct_rows(std::int64_t cols, DType dtype) const;
   void reduce_partial(Stream& compute, const char* name, const ops::Matrix& values) override;
   bool adds(const ops::Matrix& values) const override;
@@ -37,7 +38,7 @@ class TensorSums final : public model::PartialSums {
   Device& device_;
   std::unique_ptr<Event> ready_, done_;
   std::byte* parts_ = nullptr;   ///< [ranks, a part] of a short message
-  std::byte* slices_ = nullptr;  ///< a long message filled up to a multiple of the ranks
+  std::byte* slices_ = nullptr;  ///< a long message, padded to a multiple of the number of ranks
   std::size_t slices_bytes_ = 0;
 };
 

@@ -7,12 +7,12 @@
 namespace octet::generate {
 namespace {
 
-/// Names the random number of a sequence's next token.
+/// Identifies the random number of a sequence's next token.
 Draw draw_of(const Sequence& s) {
   return {.row = s.asked.row, .sample = s.asked.sample, .position = s.tokens.size()};
 }
 
-/// Ids that are not chosen next.
+/// Ids that may not be chosen next.
 std::span<const std::int32_t> forbidden_of(const Sequence& s) {
   if (std::ssize(s.answer.ids) < s.options.min_new) return s.options.stop_ids;
   return {};

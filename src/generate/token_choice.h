@@ -1,5 +1,4 @@
-// How a decoder comes to the next token of each sequence: which logits a pass has to tell, and what is taken
-// by them.
+// Chooses the next token of each sequence, and the results that a pass must return for the choice.
 #pragma once
 
 #include <cstdint>
@@ -15,30 +14,30 @@ namespace octet::generate {
 
 class TokenChoice {
  public:
-  /// Both outlive this.
+  /// `options` and `runner` outlive this object.
   TokenChoice(const DecoderOptions& options, PassRunner& runner) : options_(options), runner_(runner) {}
 
-  /// What a pass is to tell of its logits, so that a token can be chosen for each of its rows.
+  /// Returns the results that a pass needs to choose a token for each of its rows.
   Wanted wanted_of(const PassTokens& pass) const;
 
   struct Choice {
     std::int32_t token = 0;
-    double logprob = 0;            ///< where any is wanted
-    std::vector<TokenScore> best;  ///< as many as are wanted
+    double logprob = 0;            ///< if log-probabilities are wanted
+    std::vector<TokenScore> best;  ///< as many as wanted
   };
-  /// The next token of a sequence, by its row of the last pass. Throws Error where the largest of its logits
-  /// is no finite number.
+  /// Chooses the next token of a sequence from its row of the last pass. Throws Error if the largest logit is
+  /// not finite.
   Choice choose_for(const Sequence& s, std::size_t row);
-  /// Of a row of the last pass whose logits came to the host.
+  /// For a row of the last pass with logits on the host.
   LogProbabilities log_softmax(std::size_t row) const;
-  /// Rows that came to the host whole since what was listed of them did not suffice.
+  /// Rows copied to the host whole because their listed logits did not suffice.
   std::int64_t whole_rows() const { return whole_rows_; }
 
  private:
-  /// Whether the most probable token is all that a sequence wants of its next logits. Strict
-  /// log-probabilities are made on the host, where those of training are.
+  /// Whether a sequence needs only the most probable token. Strict log-probabilities are computed on the
+  /// host, like in training.
   bool takes_the_best(const Sequence& s) const;
-  /// What a row of a sequence is listed for.
+  /// The listing that the next row of a sequence needs.
   ListingWish wish_of(const Sequence& s) const;
   std::optional<Choice> choose_listed(const Sequence& s, std::size_t row) const;
   Choice choose_whole(const Sequence& s, std::size_t row) const;

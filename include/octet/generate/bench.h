@@ -1,4 +1,4 @@
-// Speed of decoding on synthetic data.
+// Measures decoding speed on synthetic data.
 #pragma once
 
 #include <cstddef>
@@ -12,38 +12,38 @@
 namespace octet::generate {
 
 struct BenchOptions {
-  std::int64_t sequences = 1;  ///< answered side by side
-  std::int64_t context = 512;  ///< tokens of each in the cache before the first step
-  std::int64_t steps = 10;     ///< timed
-  std::int64_t warmup = 3;     ///< steps before them
-  std::uint64_t seed = 42;     ///< of weights and tokens
+  std::int64_t sequences = 1;  ///< decoded concurrently
+  std::int64_t context = 512;  ///< cached tokens per sequence before the first step
+  std::int64_t steps = 10;     ///< timed steps
+  std::int64_t warmup = 3;     ///< untimed steps before the timed steps
+  std::uint64_t seed = 42;     ///< seed of weights and tokens
   bool fp8_cache = false;      ///< DecoderOptions::fp8_cache
   bool strict = false;         ///< DecoderOptions::strict
-  bool profile = false;        ///< where the time goes; the marks around each op cost a little of it
+  bool profile = false;        ///< measure the time of each op; the marks around the ops cost a little time
 };
 
 struct BenchResult {
   std::int64_t parameters = 0;
-  double setup_seconds = 0;                                        ///< memory and weights
-  double prompt_tokens_per_second = 0;                             ///< of the passes that filled the cache
-  double median_seconds = 0, least_seconds = 0, most_seconds = 0;  ///< of a step
-  double tokens_per_second = 0;                                    ///< of all sequences, in the median step
-  /// What a step cannot do without reading: the weights of its GEMMs once, and the keys and values that
-  /// tokens see, on average over the timed steps.
+  double setup_seconds = 0;                                        ///< allocation and weights
+  double prompt_tokens_per_second = 0;                             ///< of the passes that fill the cache
+  double median_seconds = 0, least_seconds = 0, most_seconds = 0;  ///< of a timed step
+  double tokens_per_second = 0;                                    ///< all sequences, in the median step
+  /// Bytes that a step must read: the weights of its GEMMs once, and the visible keys and values. Both are
+  /// averages over the timed steps.
   double weight_bytes = 0, cache_bytes = 0;
-  double bytes_per_second = 0;  ///< both over the median
-  std::int64_t replayed = 0;    ///< steps that the device replayed, warm-up included
+  double bytes_per_second = 0;  ///< (weight_bytes + cache_bytes) / median_seconds
+  std::int64_t replayed = 0;    ///< steps that the device replayed, including warm-up
   std::size_t reserved_bytes = 0;
   std::vector<StepProfileRow> profile;  ///< with `profile`: longest first, and "waiting and gaps"
 };
 
-/// What a decoder is made for that is to be measured: room for the context and all steps.
+/// Returns the options of a decoder to measure, with room for the context and all steps.
 DecoderOptions bench_decoder(const BenchOptions& options, const model::Architecture& architecture,
                              const precision::Recipe& recipe);
 
-/// Fills the cache with prompts of random tokens and times steps of the decoder, the choice of the most
-/// probable token included. `decoder` was made from bench_decoder and has weights; it answers nothing else.
-/// Throws Error when its logits are not finite.
+/// Fills the cache with prompts of random tokens, then times decoding steps, including the choice of the most
+/// probable token. `decoder` is built with the options of bench_decoder(), has weights and answers no other
+/// requests. Throws Error if its logits are not finite.
 BenchResult bench(Decoder& decoder, const BenchOptions& options);
 
 }  // namespace octet::generate

@@ -1,4 +1,4 @@
-// How the next token of an answer is chosen, as Hugging Face transformers defines it.
+// Chooses the next token of an answer, as defined by Hugging Face transformers.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace octet::generate {
 
-/// What changes the model's probabilities before a token is drawn, applied in this order: repetition_penalty,
-/// temperature, top_k, top_p, min_p (the order of transformers' logits processors).
+/// Modifies the probabilities of the model before a token is drawn. Order, as in the logits processors of
+/// transformers: repetition_penalty, temperature, top_k, top_p, min_p.
 struct Sampling {
   double temperature = 0.0;  ///< divides the logits; 0 takes the most probable token
   double top_p = 1.0;        ///< keep the most probable tokens that together reach this probability
-  std::int64_t top_k = 0;    ///< keep this many, and what equals the last of them; 0: all
-  double min_p = 0.0;        ///< keep what is at least this probable relative to the most probable token
+  std::int64_t top_k = 0;    ///< keep this many tokens, and all that equal the last of them; 0: all
+  double min_p = 0.0;  ///< keep tokens of at least this probability, relative to the most probable token
   double repetition_penalty =
       1.0;  ///< logits of tokens seen are divided (above 0) or multiplied (below) by it
   std::uint64_t seed = 42;
@@ -25,30 +25,30 @@ struct Sampling {
 /// The highest temperature.
 inline constexpr double kHottest = 100;
 
-/// Throws Error (usage) for a setting that is not finite or outside its range: temperature 0 to 100, top_p
-/// above 0 to 1, top_k 0 or more, min_p 0 to 1, repetition_penalty above 0 to 100.
+/// Throws Error (usage) if a setting is not finite or outside its range: temperature [0, 100], top_p (0, 1],
+/// top_k >= 0, min_p [0, 1], repetition_penalty (0, 100].
 void require_possible(const Sampling& sampling);
 
-/// Names a random number: the same whatever is decoded beside a sequence, and on whichever rank.
+/// Identifies a random number. It depends neither on other sequences in the batch nor on the rank.
 struct Draw {
-  std::uint64_t row = 0;       ///< the question; below 2^32
-  std::uint32_t sample = 0;    ///< of several answers to one question
+  std::uint64_t row = 0;       ///< the prompt; below 2^32
+  std::uint32_t sample = 0;    ///< index among several answers to one prompt
   std::uint64_t position = 0;  ///< in prompt and answer; below 2^32
 };
 
-/// A token that may be drawn, and how likely.
+/// A token that may be drawn, and its probability.
 struct Candidate {
   std::int32_t id = 0;
   double probability = 0.0;
 };
 
-/// What may be drawn from logits [vocabulary] behind the tokens `seen` (prompt and answer; ids of the
-/// vocabulary), by ascending id; the probabilities add up to one. At temperature 0 the most probable token
-/// alone, the lower id of two.
+/// Returns the tokens that may be drawn from logits [vocabulary], by ascending id. Their probabilities sum to
+/// 1. `seen`: earlier tokens of prompt and answer, ids of the vocabulary. At temperature 0, only the most
+/// probable token; the lower id of equals.
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
                                   std::span<const std::int32_t> seen = {});
 
-/// The model computes values that are not finite.
+/// Thrown if the model computes values that are not finite.
 class NotFinite : public Error {
   using Error::Error;
 };
@@ -57,7 +57,7 @@ class NotFinite : public Error {
 /// as the largest.
 void require_finite(double largest);
 
-/// One of the candidates.
+/// Draws one of the candidates.
 std::int32_t choose(std::span<const float> logits, const Sampling& sampling, const Draw& draw,
                     std::span<const std::int32_t> seen = {});
 
@@ -66,16 +66,16 @@ struct TokenScore {
   double logprob = 0.0;  ///< natural logarithm of the probability
 };
 
-/// Log-softmax of logits [vocabulary], in fp64, of which single values and the best are asked for.
+/// Log-softmax of logits [vocabulary], in fp64, evaluated on demand.
 class LogProbabilities {
  public:
-  /// How a logarithm is rounded: value - (highest + log of the sum), or as runtime::LogSoftmax does, which
-  /// scores the tokens of a training step.
+  /// Rounding of a logarithm. of_answers: value - (highest + log of the sum). of_training: as
+  /// runtime::LogSoftmax, which scores the tokens of a training step.
   enum class Rounding { of_answers, of_training };
-  /// `logits` is kept, not copied.
+  /// `logits` is not copied and must outlive this object.
   explicit LogProbabilities(std::span<const float> logits, Rounding rounding = Rounding::of_answers);
   double of(std::int32_t id) const;
-  /// The `count` most probable tokens, best first, the lower id of two that are alike first.
+  /// The `count` most probable tokens, best first; of equals, the lower id first.
   std::vector<TokenScore> best(std::int64_t count) const;
 
  private:

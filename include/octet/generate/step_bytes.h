@@ -1,4 +1,4 @@
-// What a decoding step cannot do without reading.
+// Bytes that a decoding step must read.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 
 namespace octet::generate {
 
-/// Bytes of all weights but an embedding table that is no head, of which a step reads a row a token. Of a
-/// mixture of experts those that are expected to be taken, where each of `tokens` tokens draws its own
-/// evenly.
+/// Bytes of all weights that a step reads. An embedding table that is not also the head is excluded: a step
+/// reads one row of it per token. For a mixture of experts, the expected number of experts is counted, if
+/// each of `tokens` tokens chooses its experts uniformly.
 double step_weight_bytes(const Decoder& decoder, std::int64_t tokens);
-/// Parameters that a token is multiplied with: all but such a table, and the experts that it does not take.
+/// Parameters that multiply a token: all except that embedding table and the experts that are not chosen.
 double parameters_of_token(const Decoder& decoder);
-/// Bytes of keys and values that one token sees behind `before` others.
+/// Bytes of keys and values that a token reads after `before` earlier tokens.
 double step_cache_bytes(const DecoderOptions& options, std::int64_t before);
 
 }  // namespace octet::generate

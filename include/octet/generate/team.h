@@ -9,39 +9,39 @@
 
 namespace octet::generate {
 
-/// The ranks of a job as replicas of a model whose layers are split: pieces of every layer on the ranks of a
-/// tensor group, which follow each other and so share a node where they fit one, and blocks in stages. The
-/// first rank of a replica leads it: it has the last stage, since it chooses tokens, so that stages count
-/// down from rank to rank. What a Decoder of a team does is said there.
+/// Splits the ranks of a job into replicas of a model. Each layer is split among the ranks of a tensor group,
+/// and blocks are split into stages. Ranks of a tensor group are consecutive, so they share a node if they
+/// fit in one. The first rank of a replica leads it. The leader has the last stage, because it chooses
+/// tokens, so stages count down from rank to rank. Decoder documents the work of a team.
 class Team {
  public:
-  /// All ranks of the job call it. Throws Error (usage), on all of them, unless tensor_size x stages divides
-  /// their number. `device`, where hidden states and sums lie, and `job` outlive the team. `carrying`: who
-  /// carries bytes between GPUs.
+  /// Collective over the job. Throws Error (usage) on all ranks unless tensor_size x stages divides their
+  /// number. `device` holds hidden states and sums. `device` and `job` outlive the team. `carrying`:
+  /// transport of bytes between GPUs.
   Team(comm::Job& job, Device& device, int tensor_size, int stages, const comm::Carrying& carrying = {});
 
-  /// What of the model this rank holds.
+  /// The part of the model on this rank.
   const model::Share& share() const { return share_; }
   int replicas() const { return replicas_; }
   /// This rank's replica.
   int replica() const { return replica_; }
-  /// Whether this rank chooses tokens and tells the others of its replica what to compute.
+  /// Whether this rank chooses tokens and sends plans to the other ranks of its replica.
   bool leads() const { return share_.last() && share_.tensor_rank == 0; }
-  /// Whether a tensor group stands on more than one node.
+  /// Whether a tensor group spans more than one node.
   bool crosses_nodes() const { return tensor_->place().nodes > 1; }
 
   comm::Job& job() { return job_; }
-  /// Of the tensor group, by Share::tensor_rank.
+  /// Collectives of the tensor group, ranked by Share::tensor_rank.
   comm::Collectives& tensor() { return *tensor_; }
-  /// Of the ranks with the same pieces of all stages: that of stage s is number stages - 1 - s.
+  /// Collectives of the ranks with the same piece in all stages. Stage s has rank stages - 1 - s.
   comm::Collectives& pipeline() { return *pipeline_; }
-  /// The leader, first, and all ranks of stages before the last one, which hear of passes before it comes to
-  /// them; another rank of the last stage is alone here.
+  /// Channel of the leader (rank 0) and all ranks of earlier stages, which get plans before the last stage
+  /// needs them. Other ranks of the last stage are alone in their channel.
   comm::Channel& ahead() { return *ahead_; }
-  /// The ranks of this one's tensor group, by Share::tensor_rank. Those of the last stage hear of a pass here
-  /// when the leader comes to it, since they compute it together.
+  /// Channel of this rank's tensor group, ranked by Share::tensor_rank. Ranks of the last stage get a plan
+  /// here when the leader reaches it, because they compute it together.
   comm::Channel& mates() { return *mates_; }
-  /// The ranks that stand where this one does in their replicas: the leaders, for one of them.
+  /// Channel of the ranks at the same position in all replicas. For a leader: all leaders.
   comm::Channel& peers() { return *peers_; }
 
  private:
@@ -52,7 +52,7 @@ class Team {
   std::unique_ptr<comm::Channel> ahead_, mates_, peers_;
 };
 
-/// Bytes that the messages of a rank of a team reserve on its device beside its arena. For plans.
+/// Bytes that messages of a team reserve on the device of a rank, in addition to its arena. For plans.
 std::size_t team_staging_bytes(int tensor_size, int stages, DeviceKind kind);
 
 }  // namespace octet::generate
