@@ -1,4 +1,4 @@
-// Both sides of the ops that look at a step instead of making it, as dispatch.h calls them.
+// Both sides of the ops that check a step, for dispatch.h.
 #pragma once
 
 #include "octet/ops/hash.h"

@@ -1,8 +1,8 @@
-// The one way in which an op reaches its device side. src/ops/<op>.cc declares
-//   namespace cpu { void op(const OpArgs&); }              // runs now; arrays are there
+// Calls the device side of an op. src/ops/<op>.cc declares
+//   namespace cpu { void op(const OpArgs&); }              // runs immediately; arrays are allocated
 //   namespace cuda { void op(Stream&, const OpArgs&); }    // enqueues
 // checks the arguments and ends with OCTET_DISPATCH(stream, op, args). The dry device does nothing. `args` is
-// copied, pointers and all, because on the CPU the work may run later.
+// copied, including pointers, because on the CPU the work may run later.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ namespace octet::ops {
 
 #define OCTET_DISPATCH(stream, op, args) OCTET_DISPATCH_AS(stream, op, args, #op)
 
-// The same under another name in profiles.
+// Like OCTET_DISPATCH, with a different name in profiles.
 #define OCTET_DISPATCH_AS(stream, op, args, name)                                          \
   do {                                                                                     \
     const ::octet::ProfileSection profile_section((stream), (name));                       \

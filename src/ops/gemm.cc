@@ -30,7 +30,7 @@ void check_operand(const Operand& x) {
         "gemm: operands are f32, bf16 or FP8");
 }
 
-/// The copies that a product of operands with scales of blocks reads are there, with their scales.
+/// Checks that the copies and scales that a GEMM with block scales reads exist.
 void check_block_copies(const Device& device, const GemmArgs& args) {
   const auto row = [](const Operand& x) { return x.data && x.scale_inv; };
   const auto turned = [](const Operand& x) { return x.transposed && x.transposed_scale_inv; };
@@ -40,7 +40,7 @@ void check_block_copies(const Device& device, const GemmArgs& args) {
         "gemm: operands with scales of blocks have the copies that the product reads, and their scales");
 }
 
-/// Shapes and dtypes; data may still be missing (planning).
+/// Checks shapes and dtypes. Data may still be missing (planning).
 void check_shapes(const GemmArgs& args) {
   const Operand& a = args.a;
   const Operand& b = args.b;
@@ -83,7 +83,7 @@ GemmOutcome dispatch(Stream& stream, const GemmArgs& args) {
 #ifdef OCTET_HAVE_CUDA
   if (stream.device().kind() == DeviceKind::cuda) {
     const ProfileSection section(stream, profile_name_of(args.product));
-    return cuda::gemm(stream, args);  // it alone knows what the library refuses
+    return cuda::gemm(stream, args);  // only this call can report that the library refuses
   }
 #endif
   OCTET_DISPATCH_AS(stream, gemm, args, profile_name_of(args.product));
@@ -126,7 +126,7 @@ std::string why_no_fp8_gemm(const Device& device) {
 
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling) {
   if (!gemm_needs_transposed_fp8(device)) return 1;
-  // Scales of whole rows are of forward products, which sum over no tokens.
+  // Only forward GEMMs have scales of whole rows, and they do not sum over tokens.
   if (scaling == Scaling::whole_rows) return 1;
   return scaling == Scaling::tensor ? 16 : kScaleBlock;
 }
@@ -135,7 +135,7 @@ GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args) {
   check_shapes(args);
   const GemmPlan plan = plan_gemm(args);
   if (args.d.rows == 0 || args.d.cols == 0 || plan.k == 0) return {};
-  // A CPU that stands for a GPU plans and lays out like one, and multiplies as the CPU that it is.
+  // A CPU that simulates a GPU plans and lays out memory like the GPU, but multiplies like a CPU.
   const DeviceKind kind = device.kind() == DeviceKind::dry ? device.stands_for() : device.kind();
   if (is_fp8(args.a.dtype) && kind == DeviceKind::cpu)
     return outcome_of(args, GemmWay::emulated, GemmReason::none, 1);

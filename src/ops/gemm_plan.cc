@@ -5,7 +5,7 @@
 namespace octet::ops {
 namespace {
 
-/// FP8 takes the copy whose rows hold the inner dimension, where there is one.
+/// FP8 uses the copy with the inner dimension in rows, if it exists.
 GemmSide side_of(const Operand& x, bool inner) {
   GemmSide side{.data = x.data,
                 .inner = inner,
@@ -22,7 +22,7 @@ GemmSide side_of(const Operand& x, bool inner) {
   return side;
 }
 
-/// What keeps operands from being multiplied as FP8 at all.
+/// Returns why the operands cannot be multiplied as FP8.
 GemmReason reason_to_decode(const GemmPlan& plan, const Matrix& d) {
   using enum GemmReason;
   constexpr std::int64_t unit = cuda::kUnit;

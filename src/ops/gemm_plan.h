@@ -1,5 +1,5 @@
-// How products with FP8 operands are done on a GPU: what its library asks of them decides. In every build, so
-// that it is known, and tested, on machines without a GPU.
+// How a GPU computes GEMMs with FP8 operands: the rules of cuBLASLt decide. Compiled in every build, so that
+// machines without a GPU can plan and test it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace octet::ops {
 
-/// An operand as the product reads it: [outer, k] when inner, else [k, outer]; dense.
+/// An operand as the GEMM reads it, dense: [outer, k] if inner, else [k, outer].
 struct GemmSide {
   const void* data = nullptr;
   bool inner = true;
@@ -18,7 +18,8 @@ struct GemmSide {
   Scaling scaling = Scaling::tensor;
 };
 
-/// What is multiplied, and how: of FP8 operands GemmWay::fp8, filled or decoded, of others their own way.
+/// The operands and the way of a GEMM. FP8 operands use GemmWay::fp8, filled or decoded; other operands use
+/// the way of their dtype.
 struct GemmPlan {
   GemmSide a, b;
   std::int64_t k = 0;
@@ -26,18 +27,18 @@ struct GemmPlan {
   GemmReason reason = GemmReason::none;
 };
 
-/// FP8 goes to the library as it is when its rules hold (both operands with the inner dimension in rows, that
-/// and the columns of D multiples of 16, everything on 16-byte boundaries). An inner dimension that is no
-/// multiple of 16 is filled up with zeros; anything else is decoded. Scales of blocks are read where they
-/// lie; nothing can be filled in between.
+/// FP8 operands are passed to the library directly if its rules hold: both operands have the inner dimension
+/// in rows; the inner dimension and the columns of D are multiples of 16; all addresses are 16-byte aligned.
+/// An inner dimension that is not a multiple of 16 is filled up with zeros. All other operands are decoded.
+/// Block scales are read in place, so operands with block scales cannot be filled up.
 GemmPlan plan_gemm(const GemmArgs& args);
 
-/// True on a 16-byte boundary, which null is on.
+/// Returns true if the address is 16-byte aligned or null.
 inline bool on_boundary(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
 }
 
-/// What a plan comes to: `calls` products of the library.
+/// Returns the outcome of a plan with `calls` library GEMMs.
 GemmOutcome outcome_of(const GemmArgs& args, GemmWay way, GemmReason reason, std::int64_t calls);
 
 }  // namespace octet::ops

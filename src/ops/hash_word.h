@@ -1,4 +1,4 @@
-// What one word adds to a hash (octet/ops/hash.h), on every processor.
+// The contribution of one word to a hash (octet/ops/hash.h), equal on every processor.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace octet::ops {
 
-/// The finaliser of SplitMix64 (Steele et al. 2014) of the word and its place: one to one for each place.
+/// The finaliser of SplitMix64 (Steele et al. 2014), applied to the word and its place. Bijective in the word
+/// for each place.
 OCTET_HASH_WORD std::uint64_t hash_word(std::uint64_t word, std::uint64_t place) {
   std::uint64_t z = word + (place + 1) * 0x9E3779B97F4A7C15ull;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -19,8 +20,8 @@ OCTET_HASH_WORD std::uint64_t hash_word(std::uint64_t word, std::uint64_t place)
   return z ^ (z >> 31);
 }
 
-/// The second sum takes the same number with a weight of its place, so that what cancels in one sum does not
-/// in the other.
+/// Contribution to the second sum: the same number, weighted by the place. Changes that cancel in one sum do
+/// not cancel in the other.
 OCTET_HASH_WORD std::uint64_t hash_weighted(std::uint64_t mixed, std::uint64_t place) {
   return (mixed ^ (mixed >> 32)) * (place * 0xD1342543DE82EF95ull | 1);
 }

@@ -1,6 +1,6 @@
-// Both sides of every element-wise and row-wise op, as dispatch.h calls them: cpu:: runs now, cuda::
-// enqueues. Arguments were checked. Ops whose contract has few arguments get them here as one struct; host
-// spans are owned, because the work may run after the caller has gone on.
+// Both sides of every element-wise and row-wise op, for dispatch.h: cpu:: runs immediately, cuda:: enqueues.
+// Arguments are already checked. Ops with few arguments receive them as one struct. Host spans are copied,
+// because the work may run after the caller has returned.
 #pragma once
 
 #include <vector>
@@ -77,29 +77,30 @@ struct FinishNormArgs {
   StepScalars* scalars = nullptr;
 };
 struct SumPartsWork {
-  SumPartsArgs args;  ///< args.parts is not to be read
+  SumPartsArgs args;  ///< args.parts must not be read
   std::vector<const void*> parts;
 };
 struct SumTreeWork {
-  SumTreeArgs args;  ///< args.addends and args.merges are not to be read
+  SumTreeArgs args;  ///< args.addends and args.merges must not be read
   std::vector<const float*> addends;
   std::vector<int> merges;
 };
 struct CombineWork {
-  CombineArgs args;  ///< args.parts is not to be read
+  CombineArgs args;  ///< args.parts must not be read
   std::vector<const void*> parts;
 };
 struct AdamWWork {
-  AdamWArgs args;  ///< args.spans is not to be read
+  AdamWArgs args;  ///< args.spans must not be read
   std::vector<AdamWSpan> spans;
 };
 
-/// Rows that rms_norm_backward sums into one partial sum of d_weight: at most 256 partial sums.
+/// Returns the rows that rms_norm_backward sums into one partial sum of d_weight. There are at most 256
+/// partial sums.
 constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   return rows <= 16 * 256 ? 16 : (rows + 255) / 256;
 }
 
-// The CUDA side has the same functions with the stream in front.
+// The CUDA side has the same functions with the stream as first argument.
 #define OCTET_ROW_OPS(OP)                                    \
   OP(rms_norm, RmsNormArgs)                                  \
   OP(rms_norm_backward, RmsNormBackwardArgs)                 \

@@ -24,7 +24,7 @@ bool asked_of_cpu() {
   return wish != nullptr && std::strcmp(wish, "always") == 0;
 }
 
-[[maybe_unused]] bool refused() {  // a build without CUDA asks nobody
+[[maybe_unused]] bool refused() {  // unused in a build without CUDA
   const char* wish = environment_variable("OCTETRUN_LONE_GEMM");
   return wish != nullptr && std::strcmp(wish, "never") == 0;
 }

@@ -1,11 +1,11 @@
-// What GEMMs of very few tokens take.
+// Contract checks of single-token GEMMs.
 #pragma once
 
 #include "octet/ops/lone_gemm.h"
 
 namespace octet::ops {
 
-/// Throws std::logic_error where shapes or dtypes do not fit each other.
+/// Throws std::logic_error if shapes or dtypes do not match.
 void check_lone_gemm(const LoneGemmArgs& args);
 
 }  // namespace octet::ops

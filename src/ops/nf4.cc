@@ -13,8 +13,8 @@ namespace {
 
 constexpr Nf4Table kTable;
 
-/// Seven decades; decade d holds the middles of 2^d equal pieces of [0.1, 1], times 10^(d - 6). Both signs,
-/// zero and one. In fp32 as PyTorch computes it: the bounds of pieces by a fused multiply-add from the nearer
+/// Seven decades: decade d holds the midpoints of 2^d equal pieces of [0.1, 1], times 10^(d - 6). Both signs,
+/// zero and one. Computed in fp32 like PyTorch: the bounds of pieces by a fused multiply-add from the nearer
 /// end.
 std::array<float, 256> dynamic_map() {
   std::array<float, 256> map{};

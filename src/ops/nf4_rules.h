@@ -1,5 +1,5 @@
-// NF4's values and how an element finds its own: one text for both sides, so that both have the same bits.
-// Below are both sides of its ops, as dispatch.h calls them.
+// The values of NF4 and the rule of encoding. CPU and CUDA compile the same code, so that both compute the
+// same bits. Also declares both sides of the NF4 ops, for dispatch.h.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,13 @@ struct Nf4Table {
                      1.0f};
 };
 
-/// Half way between two neighbours, which goes to the lower one.
+/// Returns the midpoint of two neighbours, which is encoded as the lower one.
 [[gnu::always_inline]] constexpr float between(float low, float high) {
   return (low + high) * 0.5f;
 }
 
-/// The code of x * reciprocal, by halving: four comparisons. A NaN (0 times the reciprocal of 0) is below
-/// all.
+/// Returns the code of x by binary search: four comparisons. NaN (0 times the reciprocal of 0) gets the
+/// lowest code.
 [[gnu::always_inline]] constexpr std::uint32_t nf4_code(const Nf4Table& table, float x) {
   std::uint32_t code = 0;
   for (std::uint32_t step = 8; step > 0; step /= 2) {
@@ -43,7 +43,7 @@ struct Nf4Table {
   return code;
 }
 
-/// The same of a scale, among the 256 values of `map`.
+/// Like nf4_code, for a scale among the 256 values of `map`.
 [[gnu::always_inline]] constexpr std::uint32_t nf4_scale_code(const float* map, float x) {
   std::uint32_t code = 0;
   for (std::uint32_t step = 128; step > 0; step /= 2) {
@@ -52,7 +52,7 @@ struct Nf4Table {
   return code;
 }
 
-/// What a code of a scale stands for. A product and a sum, each rounded.
+/// Returns the value of a scale's code. The product and the sum are rounded separately.
 [[gnu::always_inline]] constexpr float nf4_scale(float value, float nested, float mean) {
   const float product = value * nested;
   return product + mean;

@@ -1,6 +1,5 @@
-// What is no number, one text for both sides so that both have the same bits: sums and products that are NaN
-// have other signs and fractions on every kind of processor. Where results are settled, all are the quiet
-// NaN.
+// Canonical NaN. CPU and CUDA compile the same code, so that both compute the same bits. The sign and
+// fraction of a computed NaN depend on the processor. Settled results use the quiet NaN only.
 #pragma once
 
 #include <bit>
@@ -14,7 +13,7 @@ inline constexpr std::uint32_t kNanBits = 0x7FC00000u;
 inline constexpr std::uint16_t kBf16NanBits = 0x7FC0u;
 inline constexpr std::uint64_t kDoubleNanBits = 0x7FF8000000000000u;
 
-/// x, or the one NaN.
+/// Returns x, or the canonical NaN if x is NaN.
 [[gnu::always_inline]] constexpr float settled(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   return std::bit_cast<float>((bits & 0x7FFFFFFFu) > 0x7F800000u ? kNanBits : bits);
@@ -27,7 +26,7 @@ inline constexpr std::uint64_t kDoubleNanBits = 0x7FF8000000000000u;
 [[gnu::always_inline]] constexpr std::int64_t settled(std::int64_t x) {
   return x;
 }
-/// float -> bfloat16 to nearest even, or its one NaN.
+/// Converts float to bfloat16, rounded to nearest even. NaN becomes the canonical NaN.
 [[gnu::always_inline]] constexpr std::uint16_t to_settled_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;

@@ -1,5 +1,5 @@
-// How words of values travel in sums between peers: each beside a mark that says of which sum it is, written
-// and read as one, so that nobody waits for anything but the words themselves (the LL protocol of NCCL).
+// Transfer of values in sums between peers. Each word is stored next to the mark of its sum, and both are
+// written and read as one unit. Ranks therefore wait only for the words (the LL protocol of NCCL).
 #pragma once
 
 #include <cstddef>
@@ -13,16 +13,15 @@
 
 namespace octet::ops {
 
-/// The mark of the n-th sum, from 0: never 0, which is what places hold at first. It comes again after 2^32 -
-/// 1 sums, by when a place has long been written by others, unless no sum of its size was made in all of
-/// them.
+/// Returns the mark of the n-th sum, from 0. It is never 0, the initial value of places. A mark repeats after
+/// 2^32 - 1 sums. By then other sums have overwritten a place, unless none of them was as large as its sum.
 OCTET_PEER_SUM_INLINE std::uint32_t mark_of(std::uint64_t n) {
   return static_cast<std::uint32_t>(n % 0xFFFFFFFFu) + 1;
 }
 
-/// Where the words of a member lie, in the places of any rank, for the n-th sum. A member writes to a set
-/// again two sums later: it has seen a word of every other one's sum in between by then, which that one began
-/// when it had read all of this one.
+/// Returns the offset of a member's words in the places of any rank, for the n-th sum. A member reuses a set
+/// two sums later. By then it has received a word of the next sum from every other member, and a member
+/// begins the next sum only after it has read all words of this one.
 OCTET_PEER_SUM_INLINE std::size_t place_of(std::uint64_t n, int ranks, int member, std::size_t room) {
   const auto set = static_cast<std::size_t>(n % 2);
   return (set * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(member)) * 2 * room;

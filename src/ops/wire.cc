@@ -15,7 +15,7 @@ bool is_values(DType t) {
 bool on_boundary(const void* at, std::size_t bytes) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
-// Where what travels on a wire may lie: the factors of blocks are fp32.
+// Returns whether an address is valid and aligned for encoded values: factors of blocks are fp32.
 bool may_lie(const void* at, Wire wire) {
   return at != nullptr && on_boundary(at, wire == Wire::bf16 ? 2 : 4);
 }

@@ -1,6 +1,7 @@
 // Forward attention: one pass over the key blocks of a query block with a running maximum and sum (Dao et al.
-// 2022, arXiv:2205.14135). A task is up to 512 queries of all heads that share a KV head of one document, so
-// that keys and values are widened once for them; tasks are independent, hence their order does not matter.
+// 2022, arXiv:2205.14135). A task is up to 512 queries of one document, for all heads that share a KV head.
+// Keys and values are thus converted once for these heads. Tasks are independent, so their order does not
+// matter.
 #include "octet/ops/attention.h"
 
 #include <cmath>
@@ -24,7 +25,7 @@ OCTET_SIMD void store_row(const float* row, float factor, T* to, std::int64_t co
   for (std::int64_t i = 0; i < count; ++i) simd::store(to[i], row[i] * factor);
 }
 
-/// Queries [first, last) of the document that starts at token `start`, for the heads of one KV head.
+/// Computes queries [first, last) of the document that starts at token `start`, for the heads of one KV head.
 template <typename T>
 void run_task(const AttentionArgs& args, std::int64_t start, std::int64_t first, std::int64_t last,
               std::int64_t kv_head, const AttendScratch& s) {
@@ -76,7 +77,7 @@ void run(const AttentionArgs& args) {
   const std::int64_t chunks = (documents.max_length + chunk - 1) / chunk;
   const std::int64_t tasks = documents.count * args.heads.kv_heads * chunks;
   const auto task = [&](std::int64_t index, void* memory) {
-    // Late chunks are the long ones: they go first.
+    // Late chunks take longest, so they start first.
     const std::int64_t part = chunks - 1 - index / (documents.count * args.heads.kv_heads);
     const std::int64_t kv_head = index % args.heads.kv_heads;
     const std::int64_t document = index / args.heads.kv_heads % documents.count;
@@ -100,7 +101,7 @@ void run(const AttentionArgs& args) {
       task(index, memory + each * static_cast<std::size_t>(omp_get_thread_num()));
     }
   }
-  // Tokens of no document.
+  // Tokens outside of all documents.
   for (std::int64_t t = documents.count > 0 ? documents.cu_seqlens[documents.count] : 0; t < args.qkv.rows;
        ++t) {
     std::memset(static_cast<T*>(args.out.data) + t * args.out.ld, 0,

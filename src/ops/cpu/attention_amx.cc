@@ -46,8 +46,8 @@ Scratch scratch_at(Pieces& pieces, const Heads& heads, std::int64_t max_length) 
   return s;
 }
 
-/// Softmax of 16 queries (one vector lane each) over the 64 keys of a block: scores become bf16 weights, the
-/// running maximum and sum move on, and what was summed before is scaled to the new maximum.
+/// Softmax of 16 queries (one vector lane each) over the 64 keys of a block. Scores become bf16 weights. The
+/// running maximum and sum are updated, and previous sums are scaled to the new maximum.
 OCTET_AMX inline void softmax_lanes(const ScoreBlock& at, float scale, std::int64_t q, const Scratch& s) {
   const bool masked = at.masked();
   const auto reach =
@@ -60,7 +60,7 @@ OCTET_AMX inline void softmax_lanes(const ScoreBlock& at, float scale, std::int6
   for (std::int32_t k = 0; k < keys; ++k) {
     __m512 x = _mm512_mul_ps(_mm512_loadu_ps(s.scores + k * block + q), factor);
     if (masked) x = _mm512_mask_mov_ps(low, seen(back - k, reach), x);
-    maximum = _mm512_max_ps(x, maximum);  // a NaN leaves the maximum and shows in the sum
+    maximum = _mm512_max_ps(x, maximum);  // a NaN does not change the maximum; it appears in the sum
   }
   const __m512 older = exp(_mm512_sub_ps(before, maximum));
   __m512 sum = _mm512_mul_ps(_mm512_loadu_ps(s.sum + q), older);

@@ -1,6 +1,6 @@
-// Backward attention: probabilities are computed again from lse; five products a block (Dao et al. 2022,
-// arXiv:2205.14135, algorithm 4). A task is a whole document for the heads of one KV head, so that its key
-// and value gradients are summed by one thread in one order.
+// Backward attention. Probabilities are recomputed from lse; a block needs five GEMMs (Dao et al. 2022,
+// arXiv:2205.14135, algorithm 4). A task is a whole document for the heads of one KV head, so that one thread
+// sums its key and value gradients in one order.
 #include <cstring>
 
 #include "cpu/attention_amx.h"
@@ -39,7 +39,7 @@ Scratch scratch_at(void* memory, std::int64_t padded, std::int64_t keys) {
   return s;
 }
 
-/// weights = exp(scores - lse), masked ones zero; d_scores = weights * (d_weights - delta), times the
+/// weights = exp(scores - lse), zero if masked. d_scores = weights * (d_weights - delta), times the
 /// derivative of the soft cap.
 OCTET_SIMD void score_gradients(const ScoreBlock& at, const Scratch& s) {
   const bool masked = at.masked();
@@ -59,7 +59,7 @@ OCTET_SIMD void score_gradients(const ScoreBlock& at, const Scratch& s) {
         const float e = simd::exp(scores[q] - lse[q]);
         const float p = (back >= 0) & (back < reach) ? e : 0.0f;
         weights[q] = p;
-        // Not p * x: what is masked may be infinite.
+        // Not p * x: a masked score may be infinite.
         const float d = e * (d_scores[q] - delta[q]);
         d_scores[q] = (back >= 0) & (back < reach) ? d : 0.0f;
       }
@@ -175,7 +175,7 @@ void run(const AttentionBackwardArgs& args) {
       }
     }
   }
-  // Tokens of no document.
+  // Tokens outside of all documents.
   for (std::int64_t t = documents.count > 0 ? documents.cu_seqlens[documents.count] : 0; t < args.qkv.rows;
        ++t) {
     std::memset(static_cast<T*>(args.d_qkv.data) + t * args.d_qkv.ld, 0,

@@ -10,11 +10,11 @@ namespace octet::ops::cpu {
 
 namespace {
 
-/// Below every score, finite so that differences of two are.
+/// Below every score. Finite, so that differences of two such values are finite.
 constexpr float lowest = -3.0e38f;
 
-/// Of queries [lane, lane + lanes): scores -> exp(scores - maximum), with masked ones zero; updates the
-/// running state.
+/// Replaces the scores of queries [lane, lane + lanes) by exp(scores - maximum), zero if masked, and updates
+/// the running state.
 template <std::int64_t lanes>
 OCTET_SIMD void softmax_block(const ScoreBlock& at, std::int64_t lane, float* scores, const Running& state) {
   float maximum[lanes];
@@ -74,8 +74,8 @@ OCTET_SIMD void scale_row(float* row, float factor, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) row[i] *= factor;
 }
 
-/// Begins, goes over the tiles of keys, and leaves the sums of queries [lane, lane + lanes). `make_scores`
-/// and `add_values` are the two products of a tile.
+/// Computes the sums of queries [lane, lane + lanes): initialises them and iterates over the tiles of keys.
+/// `make_scores` and `add_values` are the two GEMMs of a tile.
 template <std::int64_t lanes, typename MakeScores, typename AddValues>
 void attend(const QueryBlock& b, std::int64_t lane, const MakeScores& make_scores,
             const AddValues& add_values) {
@@ -95,7 +95,7 @@ void attend(const QueryBlock& b, std::int64_t lane, const MakeScores& make_score
   }
 }
 
-/// block_scores of queries [lane, lane + lane_group).
+/// Like block_scores, for queries [lane, lane + lane_group).
 void lane_scores(const QueryBlock& b, const ScoreBlock& at, std::int64_t lane, const float* keys) {
   TileProduct product{.a = keys,
                       .a_row = b.padded,
@@ -114,7 +114,7 @@ void lane_scores(const QueryBlock& b, const ScoreBlock& at, std::int64_t lane, c
   }
 }
 
-/// add_weighted_rows of the same queries.
+/// Like add_weighted_rows, for queries [lane, lane + lane_group).
 void add_lane_values(const QueryBlock& b, const ScoreBlock& at, std::int64_t lane, const float* values) {
   TileProduct product{.a = b.scores + lane,
                       .a_row = 1,

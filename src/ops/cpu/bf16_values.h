@@ -1,4 +1,4 @@
-// A dense matrix of bf16 of its own, for ops that put others together.
+// A dense bf16 matrix that owns its memory, for ops that are composed of other ops.
 #pragma once
 
 #include <cstdint>

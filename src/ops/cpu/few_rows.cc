@@ -14,29 +14,28 @@ namespace octet::ops::cpu {
 
 namespace {
 
-constexpr std::int64_t kMostRowsOfF32 = 64;       // the library is as fast with more
-constexpr std::int64_t kMostRowsOfBf16 = 512;     // and here slower with these, too,
-constexpr std::int64_t kMostRowsBesideTiles = 8;  // unless the processor multiplies tiles of bf16
-constexpr std::int64_t kStep = 32;                ///< elements, of the widest vectors of bf16
-/// Elements of the inner dimension that are summed at once, so that a group of tokens stays in the
-/// first-level cache.
+constexpr std::int64_t kMostRowsOfF32 = 64;       // with more rows oneDNN is as fast
+constexpr std::int64_t kMostRowsOfBf16 = 512;     // with bf16, oneDNN is slower here up to this limit
+constexpr std::int64_t kMostRowsBesideTiles = 8;  // limit if the processor has bf16 tiles
+constexpr std::int64_t kStep = 32;                ///< elements of the widest bf16 vectors
+/// Elements of the inner dimension that are summed at once: a group of tokens stays in the first-level cache.
 constexpr std::int64_t kFewInner = 1536;
-/// Bytes of a weight that a thread takes at once: they stay in its second-level cache while groups of tokens
-/// pass.
+/// Bytes of a weight that a thread processes at once: they stay in its second-level cache for all groups of
+/// tokens.
 constexpr std::int64_t kPanelBytes = std::int64_t{128} << 10;
 
 /// A panel: outputs [first, last) of all tokens.
 struct FewRows {
-  const float* x = nullptr;  ///< [tokens][inner], x_ld apart; in the order of few_pack beside a bf16 weight
+  const float* x = nullptr;  ///< [tokens][inner] with stride x_ld; for a bf16 weight in the order of few_pack
   std::int64_t x_ld = 0;
   std::int64_t tokens = 0;
   std::int64_t inner = 0;
-  const void* weight = nullptr;  ///< [last - first][inner], weight_ld apart
+  const void* weight = nullptr;  ///< [last - first][inner] with stride weight_ld
   std::int64_t weight_ld = 0;
   std::int64_t first = 0, last = 0;
-  const void* next = nullptr;  ///< what is asked for meanwhile, as far as a product's steps reach
-  bool cold = false;           ///< nobody has asked for this panel
-  float* y = nullptr;          ///< [tokens][last - first], y_ld apart
+  const void* next = nullptr;  ///< address to prefetch from during the computation
+  bool cold = false;           ///< this panel was not prefetched
+  float* y = nullptr;          ///< [tokens][last - first] with stride y_ld
   std::int64_t y_ld = 0;
 };
 
@@ -106,7 +105,7 @@ OCTET_SIMD void store_panel(const GemmArgs& args, const FewRows& f) {
   }
 }
 
-/// Shares out panels among threads, which take one after the other.
+/// Divides the outputs into panels, which threads take dynamically.
 void in_panels(const GemmArgs& args, const FewRows& whole) {
   const bool bf16 = args.b.dtype == DType::bf16;
   const std::int64_t row_bytes = whole.inner * static_cast<std::int64_t>(size_of(args.b.dtype));
@@ -123,7 +122,7 @@ void in_panels(const GemmArgs& args, const FewRows& whole) {
     f.first = panel * height;
     f.last = std::min(outputs, f.first + height);
     f.weight = row(f.first);
-    f.next = row(f.first + threads * height);  // threads take panels in turns, more or less
+    f.next = row(f.first + threads * height);  // approximately: threads take panels in turns
     f.cold = panel < threads;
     f.y_ld = height;
     sums.resize(static_cast<std::size_t>(f.tokens * f.y_ld));

@@ -1,6 +1,6 @@
-// Products whose bits do not depend on the number of threads. The library chooses by it how the inner
-// dimension is cut, hence the order of sums; so here every call of it sees one thread and a piece of D whose
-// size follows from D alone, and the pieces are shared out.
+// GEMMs with bits that do not depend on the number of threads. oneDNN divides the inner dimension by this
+// number, which changes the order of sums. Each call of oneDNN therefore uses one thread and a piece of D
+// with a size that depends only on D and the inner dimension. Threads share the pieces.
 #include <omp.h>
 
 #include <algorithm>
@@ -14,15 +14,17 @@
 namespace octet::ops::cpu {
 namespace {
 
-constexpr std::int64_t kRows = 256;    ///< of a piece, at most
-constexpr std::int64_t kMinCols = 64;  ///< of a piece where D is cut by columns; pieces begin at multiples
-constexpr std::int64_t kPieces = 16;   ///< wanted, so that threads have something to share
-constexpr double kPieceWork = 4e6;     ///< multiplications of a piece that is worth its call
+constexpr std::int64_t kRows = 256;  ///< most rows of a piece
+constexpr std::int64_t kMinCols =
+    64;  ///< least columns of a piece if D is divided by columns; pieces begin at multiples
+constexpr std::int64_t kPieces = 16;  ///< wanted number of pieces, so that threads can share the work
+constexpr double kPieceWork = 4e6;    ///< least multiplications of a piece, to amortise the call
 
-/// How D is cut: by rows, and by columns where that makes too few pieces or they would be very wide.
+/// Division of D into pieces: by rows, and also by columns if there would be too few pieces or very wide
+/// ones.
 struct Grid {
-  std::int64_t m = 0, n = 0;        ///< of D
-  std::int64_t rows = 0, cols = 0;  ///< of a piece; less at the edges
+  std::int64_t m = 0, n = 0;        ///< size of D
+  std::int64_t rows = 0, cols = 0;  ///< size of a piece; smaller at the edges
   std::int64_t down() const { return (m + rows - 1) / rows; }
   std::int64_t across() const { return (n + cols - 1) / cols; }
   std::int64_t pieces() const { return down() * across(); }
@@ -47,7 +49,7 @@ const void* element(const void* data, DType dtype, std::int64_t index) {
   return static_cast<const std::uint8_t*>(data) + static_cast<std::size_t>(index) * size_of(dtype);
 }
 
-/// The product of rows [row, row + m) and columns [col, col + n) of D.
+/// The GEMM of rows [row, row + m) and columns [col, col + n) of D.
 struct Piece {
   MatmulShape shape;
   MatmulData data;
@@ -70,7 +72,7 @@ Piece piece_of(const MatmulShape& whole, const MatmulData& data, const Grid& gri
 std::size_t scratch_of_piece(const MatmulShape& shape, const Grid& grid) {
   const OneThread one;
   std::size_t most = 0;
-  // Of the four sizes of pieces each is met in the first or last row and column.
+  // Each of the four piece sizes occurs in the first or last row and column of pieces.
   for (const std::int64_t down : {std::int64_t{0}, grid.down() - 1}) {
     for (const std::int64_t across : {std::int64_t{0}, grid.across() - 1}) {
       const Piece piece = piece_of(shape, {}, grid, down * grid.across() + across);
@@ -80,7 +82,7 @@ std::size_t scratch_of_piece(const MatmulShape& shape, const Grid& grid) {
   return (most + 255) / 256 * 256;
 }
 
-/// Threads that may take a piece.
+/// Returns the number of threads that may take pieces.
 int team(const MatmulShape& shape, const Grid& grid) {
   if (octet::cpu::claims()) return std::max({1, shape.threads, octet::cpu::op_threads()});
   return static_cast<int>(std::min<std::int64_t>(std::max(1, shape.threads), grid.pieces()));

@@ -1,5 +1,5 @@
-// Products on the CPU: operands become what oneDNN multiplies fast on this processor (see Plan), the rest is
-// one primitive. FP8 values are exact in bf16 and in f32, so their products are too.
+// GEMMs on the CPU. Operands are converted to the type that oneDNN multiplies fast on this processor (see
+// Plan), then one oneDNN primitive runs. FP8 values are exact in bf16 and in f32, so their products are too.
 #include "octet/ops/gemm.h"
 
 #include <algorithm>
@@ -22,23 +22,23 @@ std::size_t aligned(std::int64_t count, DType dtype) {
   return (bytes + 255) / 256 * 256;
 }
 
-/// What is converted and what is multiplied. Workspace: converted A, converted B, D in f32, oneDNN's scratch.
+/// The conversions and the GEMM. The workspace holds converted A, converted B, D in f32 and oneDNN's scratch.
 struct Plan {
   MatmulShape shape;
   bool convert = false;     ///< operands are decoded or widened to shape.operands
-  bool b_turned = false;    ///< B is read in its transposed copy
-  bool result_f32 = false;  ///< the product goes to an f32 array first and is rounded into D
+  bool b_turned = false;    ///< B is read from its transposed copy
+  bool result_f32 = false;  ///< the GEMM writes an f32 array, which is then rounded into D
   std::size_t a_bytes = 0;
   std::size_t b_bytes = 0;
   std::size_t d_bytes = 0;
 };
 
-/// Whether operands have scales of blocks, which are put into the values when they are decoded.
+/// Returns whether operands have block scales. They are applied when values are decoded.
 bool in_blocks(const GemmArgs& args) {
   return args.a.scaling == Scaling::rows;
 }
 
-/// Whether rows of D, and its columns, have a scale each, by which sums are multiplied afterwards.
+/// Returns whether each row and each column of D has a scale, by which sums are multiplied afterwards.
 bool by_whole_rows(const GemmArgs& args) {
   return args.a.scaling == Scaling::whole_rows;
 }
@@ -49,8 +49,8 @@ Plan plan_of(const GemmArgs& args) {
   shape.m = args.d.rows;
   shape.n = args.d.cols;
   shape.k = args.product == Product::wgrad ? args.a.rows : args.a.cols;
-  // Sums over tokens read the transposed copies where those have scales of their own; a weight comes in the
-  // layout that there is.
+  // Sums over tokens read the transposed copies if these have different scales. A weight is read in the
+  // layout that exists.
   const bool turned = in_blocks(args) && args.product == Product::wgrad;
   plan.b_turned = turned || (in_blocks(args) && args.product == Product::dgrad && args.b.data == nullptr);
   shape.a_transposed = args.product == Product::wgrad && !turned;
@@ -87,7 +87,7 @@ OCTET_SIMD void decode_row(const Operand& x, std::int64_t row, T* to) {
   }
 }
 
-/// The values of an operand with scales of blocks, which both f32 and bf16 hold exactly.
+/// Returns the decoded values of an operand with block scales. f32 and bf16 hold them exactly.
 const void* decoded(const Operand& x, bool turned, DType to, void* room) {
   Operand from = x;
   if (turned) {
@@ -110,7 +110,7 @@ const void* decoded(const Operand& x, bool turned, DType to, void* room) {
   return room;
 }
 
-/// An FP8 operand by its transposed copy, which a GPU reads in its place.
+/// Decodes an FP8 operand from its transposed copy, which a GPU reads.
 template <typename T>
 void from_transposed(const Operand& x, T* to) {
   const auto* from = static_cast<const std::uint8_t*>(x.transposed);
@@ -126,7 +126,7 @@ void from_transposed(const Operand& x, T* to) {
   }
 }
 
-/// `inner`: the product sums over the columns. `ld`: GemmArgs::a_ld or b_ld.
+/// `inner`: the GEMM sums over the columns. `ld`: GemmArgs::a_ld or b_ld.
 const void* converted(const Operand& x, bool inner, DType to, void* room, std::int64_t ld = 0) {
   const std::int64_t count = x.rows * x.cols;
   if (ld != 0) {
@@ -181,7 +181,7 @@ void add_addend(const GemmArgs& args) {
   });
 }
 
-/// D of sums and the scales of their rows and columns.
+/// Writes a row of D: sums times the scales of row and column.
 template <typename T>
 OCTET_SIMD void scale_row(const GemmArgs& args, const float* sums, std::int64_t row) {
   T* d = static_cast<T*>(args.d.data) + row * args.d.ld;
@@ -192,7 +192,7 @@ OCTET_SIMD void scale_row(const GemmArgs& args, const float* sums, std::int64_t 
   }
 }
 
-/// A product without an inner dimension: zeros, and the bias.
+/// A GEMM with an inner dimension of zero: zeros plus the bias.
 template <typename T>
 void empty_product(const GemmArgs& args) {
   if (args.accumulate && args.bias == nullptr) return;
@@ -212,7 +212,7 @@ std::size_t library_scratch(const GemmArgs& args, const MatmulShape& shape) {
 std::size_t gemm_workspace(const GemmArgs& args) {
   const Plan plan = plan_of(args);
   if (plan.shape.m == 0 || plan.shape.n == 0 || plan.shape.k == 0) return 0;
-  // Whether scales and a bias come is not always known while planning; they do not change the scratch.
+  // Planning does not always know whether there are scales and a bias. They do not change the scratch.
   const std::size_t scratch = (library_scratch(args, plan.shape) + 255) / 256 * 256;
   return plan.a_bytes + plan.b_bytes + plan.d_bytes + scratch;
 }

@@ -1,4 +1,4 @@
-// The ops that a lone GEMM puts together, one after the other.
+// A single-token GEMM as a sequence of the ops that it fuses.
 #include "octet/ops/lone_gemm.h"
 
 #include <vector>

@@ -1,5 +1,6 @@
-// oneDNN's matrix product with its primitives kept: making one compiles code, running it does not. Ranks may
-// be threads of one process, so the store is shared and guarded, and no primitive owns scratch memory.
+// oneDNN's matrix multiplication with a store of primitives: making a primitive compiles code, running it
+// does not. Ranks may be threads of one process, so the store is shared and locked, and no primitive owns
+// scratch memory.
 #pragma once
 
 #include <compare>
@@ -10,8 +11,8 @@
 
 namespace octet::ops::cpu {
 
-/// Everything that a compiled product depends on. D [m, n] = A [m, k] · B [k, n]; a transposed operand lies
-/// in memory as its transpose. Rows in memory are lda, ldb and ldd elements apart; 0: dense operands.
+/// All properties that a compiled GEMM depends on. D [m, n] = A [m, k] · B [k, n]. A transposed operand is
+/// stored as its transpose. lda, ldb and ldd are the row strides in elements; 0: dense operands.
 struct MatmulShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
@@ -25,7 +26,7 @@ struct MatmulShape {
   DType result = DType::f32;    ///< f32, or bf16 from bf16 operands
   bool scaled = false;          ///< the sum is multiplied by a scalar
   bool bias = false;            ///< then a row [n] f32 is added
-  bool accumulate = false;      ///< then D
+  bool accumulate = false;      ///< then D is added
   int threads = 1;
   auto operator<=>(const MatmulShape&) const = default;
 };
@@ -36,7 +37,7 @@ struct MatmulData {
   void* d = nullptr;
   float scale = 1.0f;
   const float* bias = nullptr;
-  void* scratch = nullptr;  ///< on a 64-byte boundary
+  void* scratch = nullptr;  ///< 64-byte aligned
   std::size_t scratch_bytes = 0;
 };
 
@@ -46,22 +47,22 @@ bool is_wrong_on_amx(const MatmulShape& shape);
 
 /// Scratch bytes that `matmul` uses for this shape.
 std::size_t matmul_scratch(const MatmulShape& shape);
-/// Runs on the calling thread and its OpenMP team; all sizes above zero. With less scratch than it needs (a
-/// thread count other than the planned one) it takes memory of its own, kept per thread.
+/// Runs on the calling thread and its OpenMP team. All sizes must be above zero. If scratch_bytes is too
+/// small (the number of threads differs from the plan), it allocates scratch, kept per thread.
 void matmul(const MatmulShape& shape, const MatmulData& data);
 
-/// The same product with bits that do not depend on shape.threads: D is cut into pieces that follow from m
-/// and n alone, each piece is made by one thread, and no sum is shared out.
+/// Like matmul, but the bits do not depend on shape.threads. D is divided into pieces by sizes only. One
+/// thread computes each piece, and no sum is divided.
 std::size_t fixed_matmul_scratch(const MatmulShape& shape);
 void fixed_matmul(const MatmulShape& shape, const MatmulData& data);
 
-/// As fixed_matmul, and the bits of a row of D depend on that row of A, on B and on n alone: not on m, nor on
-/// the row's place. A is not transposed. Rows are multiplied in blocks of one height, filled up with zeros,
-/// or of greater heights that were seen to give the same bits on this processor.
+/// Like fixed_matmul, but the bits of a row of D depend only on that row of A, on B and on n, not on m or the
+/// row's place. A must not be transposed. Rows are multiplied in blocks of one height, filled with zeros.
+/// Greater heights are used if they gave the same bits in a test on this processor.
 std::size_t fixed_rows_matmul_scratch(const MatmulShape& shape);
 void fixed_rows_matmul(const MatmulShape& shape, const MatmulData& data);
 
-/// True where bf16 products run natively and not slower than fp32 ones.
+/// Returns true if bf16 GEMMs run natively and are not slower than fp32 GEMMs.
 bool has_fast_bf16();
 
 }  // namespace octet::ops::cpu

@@ -15,7 +15,8 @@ void peer_sum(const PeerSumArgs& args);
 
 namespace {
 
-// A rank that shares its core with others gives it away at once; one that waits for long sleeps in between.
+// A waiting rank yields its core at once, because others may share it. After many yields it sleeps between
+// polls.
 constexpr int kYieldsBeforeSleep = 200;
 
 std::uint32_t word_of(const void* values, std::size_t i) {
@@ -51,7 +52,7 @@ float high_half(std::uint32_t word) {
   return from_bf16(static_cast<std::uint16_t>(word >> 16));
 }
 
-/// A word of values, as fp32: one, or two of bf16.
+/// The values of a word as fp32: one f32 value or two bf16 values.
 struct Values {
   float first = 0, second = 0;
 };
@@ -77,7 +78,7 @@ void peer_sum(const PeerSumArgs& args) {
   const std::uint32_t mark = mark_of(n);
   const std::size_t words =
       static_cast<std::size_t>(args.count) * size_of(args.dtype) / sizeof(std::uint32_t);
-  if (args.alive) args.alive();  // where it is not, the owners of the places may be gone
+  if (args.alive) args.alive();  // throws if a peer has failed: the memory of its places may be gone
   for (int peer = 0; peer < ranks; ++peer) {
     if (peer == args.rank) continue;
     std::uint64_t* const there = marked_words(args, n, peer, args.rank);

@@ -6,7 +6,7 @@
 namespace octet::ops::cpu {
 namespace {
 
-// The norm's input: `residual`, or their sum rounded to T when there is a delta.
+// Loads the norm's input: `residual`, or residual + delta rounded to T if there is a delta.
 template <typename T>
 OCTET_INLINE void load_sum(const T* residual, const T* delta, float* __restrict x, std::int64_t n) {
   load(residual, x, n);
@@ -14,12 +14,12 @@ OCTET_INLINE void load_sum(const T* residual, const T* delta, float* __restrict 
   for (std::int64_t i = 0; i < n; ++i) x[i] = simd::rounded_to<T>(x[i] + simd::load(delta[i]));
 }
 
-/// What a norm computes in. An fp32 output is rounded once: a norm's output is quantised into FP8 next, where
-/// three roundings of its largest element would shift all others alike.
+/// The norm's compute type. An fp32 output is rounded once. The output is next quantised to FP8, where three
+/// roundings of its largest element would shift all other elements alike.
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<T, float>, double, float>;
 
-/// Sum of squares by lanes, as Lanes adds.
+/// Sum of squares by lanes, with the order of Lanes.
 template <typename W>
 struct Squares {
   W lane[kLanes] = {};
@@ -55,7 +55,7 @@ OCTET_SIMD void norm_row(const RmsNormArgs& a, RowQuantizer& quantizer, std::int
   }
   const W rstd = W{1} / std::sqrt(squares.total() / static_cast<W>(hidden) + static_cast<W>(a.eps));
   if (a.rstd) a.rstd[row] = static_cast<float>(rstd);
-  // `sum` may be `residual`: then the residual is gone, and the sum is what is to be read.
+  // `sum` may alias `residual`: the residual is then overwritten, and the sum is read instead.
   const T* again = kept ? kept : residual;
   const T* again_delta = kept ? nullptr : delta;
   const W one = a.one_plus_weight ? W{1} : W{0};

@@ -22,7 +22,7 @@ void gated_rows_backward(const GatedRowsBackwardArgs& args);
 
 namespace {
 
-// Whether a probability is taken before another one of a higher number.
+// Returns whether probability p is selected before `than`, which belongs to a lower expert number.
 bool goes_before(float p, float than) {
   return std::isnan(p) ? !std::isnan(than) : p > than;
 }
@@ -49,7 +49,7 @@ void route_token(const RouteArgs& a, std::int64_t token, std::vector<float>& p) 
     std::int64_t best = -1;
     for (std::int64_t e = 0; e < experts; ++e) {
       const float one = p[static_cast<std::size_t>(e)];
-      if (one < 0) continue;  // it is taken already
+      if (one < 0) continue;  // already selected
       if (best < 0 || goes_before(one, p[static_cast<std::size_t>(best)])) best = e;
     }
     taken[j] = static_cast<std::int32_t>(best);
@@ -81,10 +81,10 @@ OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
   }
 }
 
-/// Buffers of a thread that goes back through rows of route().
+/// Buffers of a thread for the backward pass of route().
 struct RouteBack {
   std::vector<float> p, d;            // probabilities and their gradients
-  std::vector<std::int32_t> experts;  // of the token, by number: the order of its places
+  std::vector<std::int32_t> experts;  // of the token, in ascending order, as its places
 };
 
 template <typename T>
@@ -94,7 +94,7 @@ void route_token_back(const RouteBackwardArgs& a, std::int64_t token, RouteBack&
   own.experts.assign(a.experts + token * a.taken, a.experts + (token + 1) * a.taken);
   std::ranges::sort(own.experts);
   const std::int32_t* const places = a.places + token * a.taken;
-  float sum = 0, mean = 0;  // of those taken: of the probabilities, and of the gradients by weight
+  float sum = 0, mean = 0;  // over the selected experts: sum of probabilities, and weighted mean of gradients
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
     sum += own.p[at(own.experts[j])];
     mean += own.p[at(own.experts[j])] * a.d_weights[places[j]];
@@ -228,7 +228,7 @@ void deal(const DealArgs& a) {
   std::fill_n(a.begins, a.count + 1, 0);
   for (std::int64_t i = 0; i < a.tokens * a.taken; ++i) ++a.begins[a.experts[i] + 1];
   std::partial_sum(a.begins, a.begins + a.count + 1, a.begins);
-  std::vector<std::int32_t> next(a.begins, a.begins + a.count);  // rows that are still free
+  std::vector<std::int32_t> next(a.begins, a.begins + a.count);  // the next free row of each expert
   std::vector<std::pair<std::int32_t, float>> own(index(a.taken));
   for (std::int64_t token = 0; token < a.tokens; ++token) {
     const std::int64_t first = token * a.taken;

@@ -1,6 +1,6 @@
-// Pieces of row functions. Arithmetic runs on chunks of floats that stay in the first-level cache: load a
-// chunk (from f32 or bf16), compute, round, store, and leave the FP8 copy on the way. Everything here is
-// inlined into the OCTET_SIMD function that uses it, so that it is compiled for that function's target.
+// Parts of row functions. Arithmetic runs on chunks of floats that stay in the first-level cache: load a
+// chunk (from f32 or bf16), compute, round, store, and write the FP8 copy. All functions are inlined into the
+// calling OCTET_SIMD function, so that they are compiled for its target.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,15 @@ namespace octet::ops::cpu {
 /// Elements of a chunk.
 inline constexpr std::int64_t kChunk = 512;
 
-/// Lanes of a sum. A fixed number, so that a sum has the same bits on every machine.
+/// Lanes of a sum. The number is fixed, so that a sum has the same bits on every machine.
 inline constexpr int kLanes = 32;
 
-/// Length of the chunk that starts at `begin` of `end` elements.
+/// Returns the length of the chunk that starts at `begin` of `end` elements.
 OCTET_INLINE std::int64_t chunk_length(std::int64_t begin, std::int64_t end) {
   return end - begin < kChunk ? end - begin : kChunk;
 }
 
-/// Calls f(T{}) with the storage type of a compute dtype (checked before: f32 or bf16).
+/// Calls f(T{}) with the storage type of a compute dtype, which must be f32 or bf16.
 template <typename F>
 inline void with_type(DType dtype, F f) {
   if (dtype == DType::bf16) {
@@ -38,7 +38,7 @@ inline void with_type(DType dtype, F f) {
   }
 }
 
-/// Row r of a matrix whose elements are stored as T.
+/// Returns row r of a matrix with elements of type T.
 template <typename T>
 OCTET_INLINE const T* row_of(const ConstMatrix& m, std::int64_t r) {
   return static_cast<const T*>(m.data) + r * m.ld;
@@ -56,7 +56,7 @@ template <typename T>
 OCTET_INLINE void store(const float* __restrict from, T* __restrict to, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) simd::store(to[i], from[i]);
 }
-/// Rounds a chunk to what T can hold.
+/// Rounds a chunk to T.
 template <typename T>
 OCTET_INLINE void round_to(float* x, std::int64_t n) {
   if constexpr (!std::is_same_v<T, float>) {
@@ -64,7 +64,7 @@ OCTET_INLINE void round_to(float* x, std::int64_t n) {
   }
 }
 
-/// A sum of many terms in kLanes lanes: term i goes to lane i % kLanes, lanes are added as a tree.
+/// A sum of many terms in kLanes lanes: term i is added to lane i % kLanes, and lanes are added as a tree.
 struct Lanes {
   float lane[kLanes] = {};
 };
@@ -86,7 +86,8 @@ OCTET_INLINE float total(const Lanes& sum) {
   return t[0];
 }
 
-/// Largest |x| as bits: of non-negative floats the order is that of their bits, and NaN is above infinity.
+/// Returns the largest |x| as bits. Non-negative floats are ordered like their bits, and NaN is above
+/// infinity.
 OCTET_INLINE std::uint32_t max_bits(const float* x, std::int64_t n) {
   std::uint32_t most = 0;
   for (std::int64_t i = 0; i < n; ++i) {
@@ -96,7 +97,7 @@ OCTET_INLINE std::uint32_t max_bits(const float* x, std::int64_t n) {
   return most;
 }
 
-/// *amax = max(*amax, value of bits), from any thread; NaN wins.
+/// *amax = max(*amax, value of bits), from any thread. NaN wins.
 inline void raise_amax(float* amax, std::uint32_t bits) {
   std::atomic_ref<float> shared(*amax);
   float held = shared.load(std::memory_order_relaxed);
@@ -105,7 +106,7 @@ inline void raise_amax(float* amax, std::uint32_t bits) {
   }
 }
 
-/// Values of a chunk that a cast saturates, and that it loses to zero.
+/// Values of a chunk that a cast saturates or rounds to zero.
 struct CastCounts {
   std::uint32_t saturated = 0, lost = 0;
 };
@@ -122,7 +123,7 @@ OCTET_INLINE void count_casts(const float* __restrict y, float scale, std::int64
   counts.lost += lost;
 }
 
-/// Adds to what casts have met, from any thread.
+/// Adds to the counts of casts, from any thread.
 inline void add_seen(Fp8Seen& seen, std::int64_t values, const CastCounts& counts) {
   const auto add = [](std::uint64_t& to, std::uint64_t count) {
     if (count > 0) std::atomic_ref(to).fetch_add(count, std::memory_order_relaxed);
@@ -131,7 +132,7 @@ inline void add_seen(Fp8Seen& seen, std::int64_t values, const CastCounts& count
   add(seen.saturated, counts.saturated);
   add(seen.lost, counts.lost);
 }
-/// The least scale that was used, from any thread.
+/// Lowers `to` to the least used scale, from any thread.
 inline void lower_scale(float& to, float scale) {
   std::atomic_ref<float> shared(to);
   float held = shared.load(std::memory_order_relaxed);
@@ -146,9 +147,9 @@ OCTET_INLINE void encode_chunk(const float* __restrict y, float scale, std::uint
   for (std::int64_t i = 0; i < n; ++i) to[i] = encode_fp8<F>(y[i] * scale);
 }
 
-/// Leaves the FP8 copy of a producer's output: take() sees each chunk of a row, rounded to T, once;
-/// finish_row() raises the amax and adds what was seen. With a scale for each row it keeps the row until
-/// then.
+/// Writes the FP8 copy of an op's output. take() receives each chunk of a row, rounded to T, once.
+/// finish_row() raises the amax and adds the counts. With a scale per row, it keeps the row until
+/// finish_row().
 class RowQuantizer {
  public:
   OCTET_INLINE RowQuantizer(const QuantizeInto& into, std::int64_t rows, std::int64_t cols)
@@ -203,7 +204,7 @@ class RowQuantizer {
   float scale_;
   std::uint32_t most_ = 0;
   CastCounts counts_;
-  std::vector<float> values_;  ///< of the row at hand, where its scale comes last
+  std::vector<float> values_;  ///< of the current row, if its scale is computed last
   std::int64_t row_ = 0;
 };
 

@@ -1,9 +1,9 @@
-// What the CPU sides of ops share: one attribute that compiles a row function for several x86-64 levels,
-// fp32 functions without branches that the compiler turns into vectors, and loops over rows on threads.
+// Shared code of the ops' CPU sides: an attribute that compiles a row function for several x86-64 levels,
+// branch-free fp32 functions that the compiler vectorises, and loops over rows on threads.
 //
-// Pattern: a row function (no OpenMP in it) is marked OCTET_SIMD and written as plain loops over elements; it
-// is called from parallel_rows. The helpers here are inlined into it and so take on its instruction set. A
-// product and a sum are one rounding only where fmadd says so, hence the bits are the same at every level.
+// Pattern: a row function (without OpenMP) is marked OCTET_SIMD and written as plain loops over elements.
+// parallel_rows calls it. The helpers here are inlined into it and use its instruction set. Only fmadd fuses
+// a product and a sum into one rounding, so the bits are the same at every level.
 #pragma once
 
 #include <omp.h>
@@ -38,7 +38,7 @@ OCTET_INLINE void store(Bf16& to, float x) {
   to.bits = to_bf16(x);
 }
 
-/// The value that T keeps of x.
+/// Returns x rounded to T.
 template <typename T>
 OCTET_INLINE float rounded_to(float x) {
   T kept;
@@ -46,7 +46,7 @@ OCTET_INLINE float rounded_to(float x) {
   return load(kept);
 }
 
-/// e^x within 1.5 ulp over the whole range: 0 for -inf and what underflows (subnormals kept), inf above
+/// e^x within 1.5 ulp over the whole range: 0 for -inf and on underflow (subnormals are kept), inf above
 /// 88.73, NaN for NaN. Cody-Waite reduction by ln 2 and a polynomial of degree 7 (Cephes expf).
 OCTET_INLINE float exp(float x) {
   constexpr float log2e = 1.44269504088896341f;
@@ -65,7 +65,7 @@ OCTET_INLINE float exp(float x) {
   p = fmadd(p, r, 1.6666665459e-1f);
   p = fmadd(p, r, 5.0000001201e-1f);
   p = fmadd(p, r * r, r) + 1.0f;
-  // 2^n in two factors, because n reaches from -150 to 128 and one factor would leave the normal range.
+  // 2^n in two factors: n ranges from -150 to 128, and one factor would leave the normal range.
   const auto whole = static_cast<std::int32_t>(std::bit_cast<std::uint32_t>(shifted) - 0x4B400000u);
   const std::int32_t half = whole >> 1;
   const auto first = std::bit_cast<float>(static_cast<std::uint32_t>(half + 127) << 23);
@@ -93,13 +93,14 @@ OCTET_INLINE float tanh(float x) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(small) & near_zero) | (far & ~near_zero));
 }
 
-/// Calls body(begin, end) for disjoint ranges that cover [0, rows), on at most cpu::op_threads() threads in
-/// equal static pieces (of which threads take several by and by where cpu::claims()); in the caller alone
-/// when rows * work_per_row (operations, roughly) is too little to share. The body must not throw.
+/// Calls body(begin, end) for disjoint ranges that cover [0, rows), on at most cpu::op_threads() threads. The
+/// ranges are equal static pieces; if cpu::claims(), threads claim smaller pieces dynamically. Runs in the
+/// caller alone if rows * work_per_row (approximate operations) is too little to share. The body must not
+/// throw.
 template <typename Body>
 void parallel_rows(std::int64_t rows, std::int64_t work_per_row, const Body& body) {
   if (rows <= 0) return;
-  constexpr double worth_a_thread = 16384;  // about the cost of waking one
+  constexpr double worth_a_thread = 16384;  // about the cost of waking a thread
   const double work =
       static_cast<double>(rows) * static_cast<double>(std::max<std::int64_t>(1, work_per_row));
   std::int64_t threads = std::min<std::int64_t>(octet::cpu::op_threads(), rows);
@@ -117,7 +118,7 @@ void parallel_rows(std::int64_t rows, std::int64_t work_per_row, const Body& bod
   }
 #pragma omp parallel num_threads(static_cast <int>(threads))
   {
-    // The runtime may give fewer threads than asked for.
+    // The runtime may start fewer threads than requested.
     const std::int64_t team = omp_get_num_threads();
     const std::int64_t me = omp_get_thread_num();
     const std::int64_t begin = rows * me / team;
@@ -126,8 +127,8 @@ void parallel_rows(std::int64_t rows, std::int64_t work_per_row, const Body& bod
   }
 }
 
-/// Calls body(piece) for each of `pieces` pieces of so much work, which threads take one after the other. The
-/// body must not throw.
+/// Calls body(piece) for each of `pieces` pieces, which threads take dynamically. `work_of_piece`:
+/// approximate operations. The body must not throw.
 template <typename Body>
 void parallel_pieces(std::int64_t pieces, std::int64_t work_of_piece, const Body& body) {
   const std::int64_t threads = std::min<std::int64_t>(octet::cpu::op_threads(), pieces);

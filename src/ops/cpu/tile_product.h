@@ -1,18 +1,17 @@
-// Small fp32 products for attention: blocks that lie in the cache, without packing and without calls in
-// between.
+// Small fp32 GEMMs for attention: blocks that are in the cache, without packing and without calls.
 #pragma once
 
 #include <cstdint>
 
 namespace octet::ops::cpu {
 
-/// Columns of C and B come in multiples of this; rows of A and C in multiples of tile_rows.
+/// The columns of C and B are multiples of tile_cols; the rows of A and C are multiples of tile_rows.
 constexpr std::int64_t tile_cols = 16;
 constexpr std::int64_t tile_rows = 8;
 
-/// C [m, n] = (or +=) A [m, k] · B [k, n]. Element (r, c) of A lies at a[r * a_row + c * a_col]; one of the
-/// two strides is 1. B and C are row-major. m is a multiple of tile_rows, n of tile_cols. Each element of C
-/// is one chain of fused multiply-adds in the order of k.
+/// C [m, n] = (or +=) A [m, k] · B [k, n]. Element (r, c) of A is at a[r * a_row + c * a_col]; one of the two
+/// strides is 1. B and C are row-major. m is a multiple of tile_rows, n of tile_cols. Each element of C is
+/// one chain of fused multiply-adds in the order of k.
 struct TileProduct {
   const float* a = nullptr;
   std::int64_t a_row = 0;
