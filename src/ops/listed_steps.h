@@ -7,7 +7,6 @@ namespace octet::ops {
 
 inline constexpr int kListedSteps = 2048;
 
-/// How far a logit lies below the largest one, which is finite, in steps of 1/32; the last step has all that
 /// Returns the difference between the largest logit, which is finite, and a logit, in steps of 1/32. Larger
 /// differences are clamped to the last step. A larger logit is never in a later step.
 [[gnu::always_inline]] constexpr int listed_step(float highest, float logit) {

@@ -13,7 +13,7 @@
 namespace octet::claims_test {
 namespace {
 
-/// Does `count` pieces and says how often each was done.
+/// Processes `count` pieces and returns how often each was processed.
 std::vector<int> done(int count, int threads) {
   std::vector<std::atomic<int>> times(static_cast<std::size_t>(count));
   cpu::share(count, [&](int piece, int who) {
@@ -49,8 +49,8 @@ TEST(Claims, HelpersThatSleepAreWoken) {
   }
 }
 
-// A helper that has claimed nothing, because other work has its core, holds up nobody: here it is kept by the
-// calling thread's own pieces, which take so long that it claims all others.
+// Free threads take the remaining pieces: one thread stays in its piece until the other thread has processed
+// the other 19 pieces.
 TEST(Claims, WhoIsFreeTakesWhatIsLeft) {
   cpu::set_op_threads(2);
   if (cpu::op_threads() < 2) GTEST_SKIP() << "one thread alone here";
@@ -87,7 +87,7 @@ TEST(Claims, EachThreadHasHelpersOfItsOwn) {
 
 #ifdef OCTET_TEST_LIMITED_MEMORY
 TEST(Claims, PiecesAreDoneIfTheSystemStartsFewerHelpers) {
-  std::thread([] {  // a new thread, since helpers belong to the thread that calls
+  std::thread([] {  // a new thread, because helpers belong to the calling thread
     cpu::set_op_threads(64);
     const test::LimitedMemory limit(std::size_t{80} << 20);  // nine stacks of 8 MiB
     for (const int count : {2, 100})
@@ -104,7 +104,7 @@ TEST(Claims, APieceMayShareItsOwnWork) {
   EXPECT_EQ(all, 12);
 }
 
-// Two streams of one process may differ, on whatever thread their work runs.
+// Two streams of one process may differ, independent of the thread that runs their work.
 TEST(Claims, AreAPropertyOfTheStream) {
   const auto device = make_cpu_device({.threads = 2});
   for (const auto mode : {StreamOptions::Mode::in_line, StreamOptions::Mode::worker}) {

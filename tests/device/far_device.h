@@ -10,7 +10,7 @@
 
 namespace octet {
 
-/// A CPU device that has a memory of its own, as a GPU has.
+/// A CPU device with separate memory, like a GPU.
 class FarDevice final : public Device {
  public:
   explicit FarDevice(const CpuOptions& options = {.threads = 1}) : cpu_(make_cpu_device(options)) {}
@@ -58,7 +58,7 @@ class FarDevice final : public Device {
 
  private:
   std::unique_ptr<Device> cpu_;
-  std::map<const std::byte*, std::size_t> host_;  ///< what it gave, by where it begins
+  std::map<const std::byte*, std::size_t> host_;  ///< host allocations, by address
 };
 
 }  // namespace octet

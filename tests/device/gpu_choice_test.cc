@@ -1,4 +1,4 @@
-// Which GPU each rank computes on, from what ranks of machines that are not here would say.
+// The GPU choice of each rank, from simulated data of ranks on other machines.
 #include "octet/device/gpu_choice.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ using Ints = std::vector<int>;
 
 constexpr std::size_t kMemory = std::size_t{141} << 30;
 
-/// GPU `letter` of a machine under the number that one process gives it.
+/// GPU `letter` of a machine, with the number that one process gives it.
 GpuInfo gpu(int ordinal, char letter) {
   return {.ordinal = ordinal,
           .name = "NVIDIA H200",
@@ -24,7 +24,7 @@ GpuInfo gpu(int ordinal, char letter) {
           .memory = kMemory};
 }
 
-/// A rank that sees these GPUs in this order: "ab".
+/// Returns a rank that sees these GPUs in this order: "ab".
 RankGpus rank_with(const std::string& letters, int node = 0, DeviceWish device = DeviceWish::automatic) {
   RankGpus rank{.node = node, .host = "host" + std::to_string(node), .device = device, .driver = true};
   for (const char letter : letters) {
@@ -40,7 +40,7 @@ std::vector<RankGpus> ranks_with(const std::vector<std::string>& lists) {
   return ranks;
 }
 
-/// The letters of the GPUs that the ranks got.
+/// Returns the letters of the ranks' GPUs.
 std::string letters_of(const std::vector<RankGpus>& ranks) {
   const GpuChoice choice = choose_gpus(ranks);
   EXPECT_FALSE(choice.problem) << choice.problem->what;
@@ -65,7 +65,7 @@ TEST(GpuChoice, RanksOnGpusDoNotGoOnWithoutOthers) {
   expect_to_say(choice.problem->what, "--survive");
   expect_to_say(choice.problem->found, "2 ranks on GPUs");
   expect_to_say(choice.problem->fix, "leave --survive out");
-  // On CPUs they do, and another problem stays what it was.
+  // Ranks on CPUs can continue, and a different problem is kept.
   GpuChoice cpus = choose_gpus({rank_with("ab", 0, DeviceWish::cpu)});
   refuse_survivors_on_gpus(cpus);
   EXPECT_FALSE(cpus.problem);
@@ -103,7 +103,8 @@ TEST(GpuChoice, NamesAGpuByTheNumberThatItsRankGivesIt) {
   EXPECT_EQ(choose_gpus(ranks_with({"ab", "ab"})).ordinals, (Ints{0, 1}));
   EXPECT_EQ(choose_gpus(ranks_with({"a", "b"})).ordinals, (Ints{0, 0}));
   std::vector<RankGpus> gaps = ranks_with({"ab", "ab"});
-  for (RankGpus& rank : gaps) rank.gpus[0].ordinal = 1, rank.gpus[1].ordinal = 3;  // others are too old
+  for (RankGpus& rank : gaps)
+    rank.gpus[0].ordinal = 1, rank.gpus[1].ordinal = 3;  // the other GPUs are too old
   EXPECT_EQ(choose_gpus(gaps).ordinals, (Ints{1, 3}));
 }
 
@@ -153,7 +154,7 @@ TEST(GpuChoice, RefusesMoreRanksThanGpus) {
 
 TEST(GpuChoice, DealsSharedGpusInTurn) {
   const auto shared = [](std::vector<RankGpus> ranks) {
-    ranks.back().shares = true;  // where the variable reached one rank it holds for all
+    ranks.back().shares = true;  // a variable that is set on one rank applies to all ranks
     return choose_gpus(ranks);
   };
   const GpuChoice choice = shared(ranks_with({"ab", "ab", "ab", "ab"}));
@@ -251,15 +252,15 @@ TEST(GpuChoice, ReadsWhetherGpusAreShared) {
   }
 }
 
-/// Every GPU of every assignment is one that its rank sees, none is given twice, and where there is no
-/// problem there cannot be more ranks; where there is one, no way of dealing would do.
+/// Every assigned GPU is visible to its rank, and no GPU is assigned twice. If there is a problem, no valid
+/// assignment exists.
 TEST(GpuChoice, FindsAWayWhereThereIsOne) {
   std::uint64_t state = 7;
   const auto random = [&](std::uint64_t below) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 33) % below;
   };
-  // Every way of dealing, by trying.
+  // Tries all assignments.
   const auto can = [](const auto& self, const std::vector<std::string>& sees, std::size_t r,
                       std::string used) -> bool {
     if (r == sees.size()) return true;

@@ -1,5 +1,5 @@
-// State in host memory, of a device whose memory the host cannot reach: on a CPU device that says so of
-// itself.
+// State in host memory for a device memory that the host cannot access. FarDevice simulates such a device on
+// the CPU.
 #include "octet/device/host_mirror.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace octet::host_mirror_test {
 namespace {
 
-/// Tensors of odd sizes and several dtypes, each element its own number.
+/// Tensors of odd sizes and several dtypes. Each element has a different value.
 struct State {
   std::vector<float> wide = std::vector<float>(37);
   std::vector<std::uint16_t> narrow = std::vector<std::uint16_t>(101);
@@ -96,14 +96,14 @@ TEST(HostMirror, WhatLiesBetweenTheRowsOfABlockIsLeftAlone) {
     EXPECT_EQ(values[i], static_cast<float>(i / 3 * 6 + 2 + i % 3));
     values[i] = -1;
   }
-  std::fill(there.begin(), there.end(), 7.0f);  // others go on
+  std::fill(there.begin(), there.end(), 7.0f);  // other code changes the device memory meanwhile
   mirror.send();
   for (int i = 0; i < 30; ++i) {
     EXPECT_EQ(there[static_cast<std::size_t>(i)], i % 6 >= 2 && i % 6 < 5 ? -1.0f : 7.0f) << i;
   }
 }
 
-// Pinned memory is the host's own: it is read and written where it lies, beside what is fetched.
+// Pinned memory is host memory: it is read and written in place, together with fetched slices.
 TEST(HostMirror, WhatIsPinnedStaysWhereItLies) {
   FarDevice device;
   HostMirror mirror(device);
@@ -125,7 +125,7 @@ TEST(HostMirror, WhatIsPinnedStaysWhereItLies) {
   mirror.send();
   EXPECT_EQ(pinned[3], -1);
   EXPECT_EQ(state.wide[0], -2);
-  // A plan knows both kinds of memory by their addresses.
+  // A plan distinguishes both kinds of memory by their addresses.
   const auto dry = make_dry_device({.stands_for = DeviceKind::cuda});
   Arena planned(*dry);
   const auto slice = [&](MemoryKind kind) {

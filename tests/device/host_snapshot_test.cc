@@ -1,4 +1,4 @@
-// A copy of slices as they were at one moment, while the device goes on.
+// A copy of slices at one moment, while the device continues.
 #include "octet/device/host_snapshot.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,8 @@
 namespace octet::host_snapshot_test {
 namespace {
 
-/// A matrix whose slices begin anywhere, columns of another one, a moving vector and a number of the host.
+/// A matrix with slices at arbitrary offsets, columns of another matrix, a moving vector and a number in host
+/// memory.
 struct State {
   std::vector<float> wide = std::vector<float>(200'000), block = std::vector<float>(30),
                      moving = std::vector<float>(77);
@@ -87,7 +88,7 @@ TEST(HostSnapshot, AStreamThatWasFencedWritesOnlyWhenTheCopyIsMade) {
   for (int round = 0; round < 200; ++round) {
     state = State();
     const auto taken = snapshot.take(state.sources());
-    // What moves is copied when take() is back.
+    // Moving slices are copied when take() returns.
     std::ranges::fill(state.moving, -1.0f);
     state.steps = -1;
     snapshot.fence(*compute);

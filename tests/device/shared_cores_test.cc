@@ -1,4 +1,4 @@
-// How threads of OpenMP wait: what is decided by measurements, and what it changes.
+// How OpenMP's threads wait: the decisions from measurements, and their effect.
 #include "octet/device/shared_cores.h"
 
 #include <gtest/gtest.h>
@@ -46,7 +46,7 @@ TEST(SharedCores, AfterTenQuietSecondsTheyAreNotAndThenLater) {
   EXPECT_EQ(quiet_seconds(), 20);
 }
 
-/// Seconds of processor time that a thread takes that waits 50 ms for another one at the end of a region.
+/// Returns the CPU seconds that a thread uses while it waits 50 ms for another thread at the end of a region.
 double spun() {
   double took = 0;
 #pragma omp parallel num_threads(2)
@@ -63,7 +63,7 @@ double spun() {
   return took;
 }
 
-// In a process whose OpenMP was started without a wait policy.
+// Runs in a process with OpenMP's default wait policy.
 TEST(WaitingThreads, DISABLED_InTheirOwnProcess) {
   set_op_threads(2);
   spun();

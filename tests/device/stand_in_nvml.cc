@@ -1,5 +1,5 @@
-// Stands in for libnvidia-ml.so.1: four GPUs of one machine. The first two are joined by a switch (18 links
-// each), 0 and 2 by two direct links besides; 3 has PCIe alone. GPU n lies on bus n + 1.
+// A fake libnvidia-ml.so.1 with four GPUs of one machine. A switch joins GPUs 0 and 1 (16 links each), and
+// two direct links join GPUs 0 and 2. GPU 3 has only PCIe. GPU n is on bus n + 1.
 #include <cstdio>
 #include <cstring>
 
@@ -21,7 +21,7 @@ int put(Pci* pci, int gpu) {
   std::snprintf(pci->address, sizeof pci->address, "%08X:%02X:00.0", 0, gpu + 1);
   return success;
 }
-/// Where a link goes: -1 down, 4 a switch, else a GPU.
+/// Returns the other end of a link: -1 down, 4 a switch, else a GPU.
 int end_of(int gpu, unsigned link) {
   if (gpu < 2 && link < 16) return 4;
   if (gpu == 0 && link < 18) return 2;

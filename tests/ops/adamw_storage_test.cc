@@ -1,5 +1,5 @@
-// AdamW on states in narrow formats: every stored value is a neighbour of the fp32 one, the mean of many
-// roundings is that value, and the noise knows the tensor alone.
+// AdamW on states in narrow formats. Every stored value is a neighbour of the fp32 value. The mean of many
+// roundings is the fp32 value. The noise of an element depends only on its tensor, step and seed.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -25,7 +25,7 @@ double second_moment(std::uint8_t code) {
   return decode(code, 15, false);
 }
 
-/// The states of one tensor in given formats, filled with what those formats hold exactly.
+/// The states of one tensor in given formats, filled with values that these formats represent exactly.
 struct States {
   States(std::int64_t n, DType parameters, DType gradients, DType moments)
       : count(n), master_dtype(parameters), grad_dtype(gradients), moment_dtype(moments) {
@@ -117,7 +117,7 @@ struct States {
   float amax[2] = {0, 0};
 };
 
-/// What AdamW makes of element i, in double.
+/// AdamW's results for element i, in double.
 struct Expected {
   double w, m, v;
 };
@@ -143,12 +143,12 @@ const Case kCases[] = {{"bf16 parameters", DType::bf16, DType::f32, DType::f32},
                        {"8-bit moments", DType::f32, DType::f32, DType::u8},
                        {"bf16 and 8-bit moments", DType::bf16, DType::bf16, DType::u8}};
 
-/// Step between neighbours of x in a format with so many bits of mantissa.
+/// Returns the distance between neighbours of x in a format with `bits` mantissa bits.
 double spacing(double x, int bits, double smallest) {
   return x == 0 ? smallest : std::max(std::ldexp(1.0, std::ilogb(x) - bits), smallest);
 }
 double slack(double x) {
-  return 4e-7 * std::abs(x) + 1e-45;  // of the fp32 arithmetic before the rounding
+  return 4e-7 * std::abs(x) + 1e-45;  // error of the fp32 arithmetic before the rounding
 }
 double spacing_of(double x, DType dtype, double scale, bool second) {
   if (dtype == DType::f32) return 0;
@@ -187,10 +187,11 @@ TEST(AdamWStorage, EveryValueIsANeighbourOfTheExactOneAndTheMeanIsThatOne) {
         most = std::max(most, static_cast<float>(std::abs(s.w_at(i))));
       }
       EXPECT_EQ(s.amax[1], most);
-      // Padding is left alone, and so is what no span names.
+      // Padding and elements outside of the spans are unchanged.
       for (std::size_t i = 900; i < n; ++i) ASSERT_EQ(s.w_at(i), before.w_at(i));
     }
-    // A rounding is off by at most half a step in the root mean square: five standard deviations of a mean.
+    // A rounding has a standard deviation of at most half a step. The limits are five standard deviations of
+    // the mean.
     const double all = 5 * 0.5 / std::sqrt(900.0 * kRounds), one = 5 * 0.5 / std::sqrt(double{kRounds});
     EXPECT_LE(std::abs(bias_w) / (900 * kRounds), all + 1e-3);
     EXPECT_LE(std::abs(bias_m) / (900 * kRounds), all + 1e-3);
@@ -203,7 +204,7 @@ TEST(AdamWStorage, EveryValueIsANeighbourOfTheExactOneAndTheMeanIsThatOne) {
 }
 
 TEST(AdamWStorage, WhatIsFarBelowAStepOfTheFormatIsNotLost) {
-  // A bf16 weight of 1 moves by 1e-5 a step, a hundredth of the distance to its neighbour below.
+  // A bf16 weight of 1 moves by 1e-5 per step, a hundredth of the distance to its lower neighbour.
   States s(1024, DType::bf16, DType::bf16, DType::bf16);
   const std::uint16_t one = to_bf16(1.0f), rate = to_bf16(81.0f), zero = 0;
   for (std::size_t i = 0; i < 1024; ++i) {
@@ -242,7 +243,7 @@ TEST(AdamWStorage, EightBitMomentsKeepSmallValuesBesideLargeOnes) {
     const double g = before.g_at(i), m = g * (1 - std::pow(0.9, 50)), v = g * g * (1 - std::pow(0.95, 50));
     EXPECT_NEAR(s.v_at(i) / v, 1, 0.6) << i;
     EXPECT_NEAR(s.m_at(i) / m, 1, g > 1e-3 ? 0.4 : 3) << i;
-    // A weight moves by about the rate, however small its gradient is.
+    // A weight moves by about the learning rate, however small its gradient is.
     EXPECT_LT(std::abs(s.w_at(i) - before.w_at(i)), 50 * 3e-4 / 0.271 * 1.6) << i;
   }
   // A block without any gradient stays at zero.
@@ -263,7 +264,7 @@ TEST(AdamWStorage, SlicesAndThreadsLeaveNoTrace) {
     SCOPED_TRACE(c.name);
     States whole(n, c.parameters, c.gradients, c.moments), cut = whole, moved = whole;
     whole.update({{.begin = 0, .count = n, .amax_index = 0, .tensor = 5}}, 1);
-    // Two ranks, each with a slice of its own; tensors in several spans.
+    // Two ranks with a slice each; tensors in several spans.
     cut.update({{.begin = 0, .count = 128 * 3, .amax_index = 0, .tensor = 5},
                 {.begin = 128 * 3, .count = 128 * 200, .amax_index = 0, .tensor = 5, .first = 128 * 3}},
                3);
@@ -271,15 +272,15 @@ TEST(AdamWStorage, SlicesAndThreadsLeaveNoTrace) {
                128 * 203);
     EXPECT_TRUE(whole.same(cut));
     EXPECT_EQ(whole.amax[0], cut.amax[0]);
-    // Another tensor, step or seed has other noise.
+    // A different tensor, step or seed has different noise.
     moved.update({{.begin = 0, .count = n, .amax_index = 0, .tensor = 6}}, 1);
     EXPECT_FALSE(whole.same(moved));
   }
 }
 
-// Every state of an element would be rounded up alike if all had the same noise. Values lie halfway between
-// two numbers of bf16, so that each is rounded up with probability 1/2; what one state does must say nothing
-// of what another one does.
+// If all states of an element had the same noise, they would all be rounded up together. The values are
+// halfway between two bf16 numbers, so each is rounded up with probability 1/2. The roundings of different
+// states must be uncorrelated.
 TEST(AdamWStorage, TheStatesOfAParameterAreNotRoundedAlike) {
   constexpr std::int64_t n = 1 << 16;
   constexpr float kHalfway = 1.0f + 0x1p-8f;  // between 1 and the next bf16
@@ -294,7 +295,8 @@ TEST(AdamWStorage, TheStatesOfAParameterAreNotRoundedAlike) {
   }
   s.scalars.grad_scale = 1;
   s.scalars.bias_correction1 = s.scalars.bias_correction2 = 1;
-  // exp_avg_sq becomes 0.05 g^2, and the weight -1 - rate * m / sqrt(v): both are brought halfway.
+  // exp_avg_sq becomes 0.05 g^2, and the weight becomes -1 - rate * m / sqrt(v). Both are set halfway between
+  // bf16 numbers.
   const double square = 0.05 * 100.0 * std::pow(static_cast<double>(kHalfway), 2);
   const double between =
       std::ldexp(std::floor(std::ldexp(square, 7 - std::ilogb(square))) + 0.5, std::ilogb(square) - 7);
@@ -303,7 +305,7 @@ TEST(AdamWStorage, TheStatesOfAParameterAreNotRoundedAlike) {
   const double m = 0.1 * static_cast<double>(wanted);
   s.scalars.learning_rate = static_cast<float>(0x1p-8 / (m / std::sqrt(between)));
   s.update({{.begin = 0, .count = n, .decay = false, .tensor = 3}});
-  // +1 where the magnitude was rounded up, -1 where down.
+  // +1 if the magnitude was rounded up, -1 if down.
   const auto ups = [&](auto at, double exact) {
     std::vector<double> signs(n);
     for (std::size_t i = 0; i < n; ++i) signs[i] = std::abs(at(i)) > std::abs(exact) ? 1 : -1;

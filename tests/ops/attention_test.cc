@@ -18,7 +18,7 @@ void expect_reference(const Shape& shape) {
   const std::string name = words_of(shape);
   EXPECT_LT(distance(got.out, want.out), 2e-6 + rounding) << name;
   EXPECT_LT(distance(Lse{lse}, want.lse), 1e-6) << name;
-  // In bf16 delta is taken from the rounded output, and weights and score gradients may be rounded before
+  // In bf16, delta is computed from the rounded output. Weights and score gradients may be rounded before
   // they are multiplied.
   EXPECT_LT(distance(got.d_qkv, want.d_qkv), 5e-6 + 3 * rounding) << name;
 }
@@ -127,7 +127,7 @@ TEST(CachedAttention, TokenByTokenAndInPiecesItEqualsAttentionOverTheSequence) {
       Array out(problem.tokens(), width, dtype);
       const auto device = make_cpu_device({.threads = 2});
       const auto stream = device->make_stream({.name = "compute"});
-      // Documents live in slots 2 and 0; each call takes one piece of each.
+      // Documents use slots 2 and 0. Each call takes one piece of each.
       const std::int32_t slot_of[] = {2, 0};
       std::int32_t done[] = {0, 0};
       for (const std::int32_t piece : {40, 1, 1, 33, 15}) {
@@ -174,7 +174,7 @@ TEST(CachedAttention, TokenByTokenAndInPiecesItEqualsAttentionOverTheSequence) {
   }
 }
 
-// However many threads share the heads of a few tokens, and however they do.
+// For any number of threads, and for both ways of sharing the heads of a few tokens.
 TEST(CachedAttention, BitsDoNotDependOnThreads) {
   const Heads heads{6, 3, 64};
   constexpr std::int64_t length = 200;
@@ -232,7 +232,8 @@ TEST(CachedAttention, RefusesAPlaceOutsideTheCache) {
   EXPECT_THROW(stream->synchronize(), std::logic_error);
 }
 
-/// Whether tokens may be said to be alone: `count` tokens of the given places, the first `alone` of them.
+/// Returns whether the op accepts `count` tokens at the given places, with the first `alone` of them as
+/// single-token sequences.
 bool may_be_alone(std::vector<std::int32_t> slots, std::vector<std::int32_t> positions, std::int64_t alone) {
   const auto device = make_cpu_device({.threads = 1});
   const auto stream = device->make_stream({.name = "compute"});
@@ -272,11 +273,11 @@ TEST(CachedAttention, AGpuNeedsRoomForThePiecesOfLongCaches) {
     return cached_attention_workspace(*gpu, heads, tokens, capacity);
   };
   EXPECT_EQ(bytes(64, 256), 0u) << "one piece";
-  // Of each head and piece of 256 keys: a sum of values and two numbers, in fp32.
+  // For each head and piece of 256 keys: a sum of values and two numbers, in fp32.
   EXPECT_EQ(bytes(1, 257), 2u * 32 * 130 * 4);
   EXPECT_EQ(bytes(3, 1024), 3u * 4 * 32 * 130 * 4);
   EXPECT_EQ(bytes(0, 1024), 0u);
-  // Never more than 64 pieces, and than 64 MiB, but for one token.
+  // At most 64 pieces and 64 MiB; a single token is exempt from the latter.
   EXPECT_EQ(bytes(1, 1 << 20), 64u * 32 * 130 * 4);
   EXPECT_EQ(bytes(4096, 4096), std::size_t{64} << 20);
   EXPECT_EQ(cached_attention_workspace(*cpu, heads, 64, 4096), 0u);

@@ -1,4 +1,4 @@
-// FP8 copies with scales of blocks, and products of them, against float64.
+// FP8 copies with block scales, and GEMMs of them, against float64.
 #include "octet/ops/block_quantize.h"
 
 #include <limits>
@@ -12,7 +12,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// The copies of a matrix and what they stand for.
+/// The FP8 copies of a matrix and their exact values.
 struct Blocks {
   Blocks(Stream& stream, const Tensor& x, Scaling s)
       : scaling(s),
@@ -64,7 +64,7 @@ struct Blocks {
   std::vector<float> scales, turned_scales;
 };
 
-/// The largest magnitude in a part of a matrix.
+/// Returns the largest magnitude in a part of a matrix.
 double most_of(const Tensor& x, std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols) {
   double most = 0;
   for (std::int64_t r = row0; r < std::min(row0 + rows, x.rows()); ++r) {
@@ -85,7 +85,7 @@ void expect_smallest_power(float scale, double most) {
 constexpr std::int64_t kShapes[][2] = {{1, 1},     {1, 300},   {127, 129}, {128, 128},
                                        {129, 127}, {260, 384}, {16, 640}};
 
-/// What the cast into the row copy meets.
+/// Returns the counts of the cast into the row copy.
 Fp8Seen seen_by(Stream& stream, const Tensor& x, Scaling scaling) {
   std::vector<std::uint8_t> row(static_cast<std::size_t>(x.rows() * x.cols())), turned(row.size());
   std::vector<float> scales(static_cast<std::size_t>(scale_count(scaling, x.rows(), x.cols())));
@@ -107,7 +107,8 @@ TEST(BlockQuantize, SeesWhatTheCastLoses) {
       Tensor x = Tensor::random(DType::f32, rows, cols, 5, 5);
       CpuStream stream(3);
       for (int step = 0; step < 3; ++step) {
-        // Small beside large is lost; beside an infinity, whose block has the scale 1, large is saturated.
+        // Small values next to large ones are lost. A block with an infinity has the scale 1, which saturates
+        // large values.
         if (step == 1) x.set(rows - 1, cols - 1, 1e9);
         if (step == 2) x.set(rows / 2, 0, static_cast<double>(kInfinity));
         const Blocks blocks(stream, x, scaling);
@@ -147,7 +148,7 @@ TEST(BlockQuantize, ScalesAreTheSmallestPowersAndCodesAreRoundedOnce) {
             ASSERT_EQ(b.code(r, c), to_fp8(value / b.scale(r, c), DType::e4m3)) << r << " " << c;
             ASSERT_EQ(b.turned_code(r, c), to_fp8(value / b.turned_scale(r, c), DType::e4m3))
                 << r << " " << c;
-            if (c % 37 != 0 && r % 41 != 0) c += 5;  // a part is enough of the larger ones
+            if (c % 37 != 0 && r % 41 != 0) c += 5;  // for large matrices a sample is enough
           }
           if (HasFatalFailure()) return;
         }
@@ -175,11 +176,11 @@ TEST(BlockQuantize, ABlockOfZerosOrWithoutALargestValueIsNotScaled) {
   const Blocks s(stream, x, Scaling::squares);
   EXPECT_EQ(s.scale(0, 0), 1.0f);
   EXPECT_EQ(s.scale(200, 200), 0x1p-100f);
-  // What rounds the rows of scales up is never left without a value.
+  // Every scale has a value, including the padding for rounded-up rows of scales.
   for (const float scale : s.scales) EXPECT_FALSE(std::isnan(scale));
 }
 
-/// D of a product of block operands, elements against float64 of what the copies that it reads stand for.
+/// Checks each element of D for block operands against a float64 GEMM of the copies' values.
 void expect_product(Product product, const Blocks& a, const Blocks& b, DType dtype, bool accumulate) {
   const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
   const std::int64_t m = wgrad ? a.cols : a.rows, n = forward ? b.rows : b.cols, k = wgrad ? a.rows : a.cols;
@@ -227,7 +228,7 @@ TEST(BlockQuantize, ProductsReadTheCopiesWithTheirScales) {
   }
 }
 
-// The reason for blocks: an outlier costs its block alone what it costs the whole tensor otherwise.
+// The reason for blocks: an outlier affects only its block, not the whole tensor.
 TEST(BlockQuantize, AnOutlierDoesNotReachOtherBlocks) {
   CpuStream stream;
   Tensor x = Tensor::random(DType::f32, 8, 512, 5, 1e-3);

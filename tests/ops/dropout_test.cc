@@ -14,7 +14,7 @@ std::vector<std::uint64_t> names_of(std::int64_t tokens, std::uint64_t seed = 1)
   return names;
 }
 
-// What the contract says, from the generator itself.
+// The contract's result, computed from the random generator.
 TEST(Dropout, DropsByTheNumberOfNameKeyAndElement) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t cols : {1, 7, 64, 515, 1030}) {
@@ -69,7 +69,7 @@ TEST(Dropout, LosesItsShareAndKeepsTheMean) {
     const double count = rows * cols, p = static_cast<double>(rate);
     EXPECT_NEAR(dropped / count, p, 5 * std::sqrt(p * (1 - p) / count) + 1e-12);
     EXPECT_NEAR(sum / count, 1, 5 * std::sqrt(p / (1 - p) / count) + 1e-6);
-    // Tokens lose elements of their own.
+    // Different tokens drop different elements.
     EXPECT_NEAR(apart / (count - cols), 2 * p * (1 - p), 0.01);
   }
 }

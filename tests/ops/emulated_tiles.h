@@ -1,6 +1,6 @@
-// AMX tiles in plain C++, for processors without them: included before the sources of AMX attention, it puts
-// its own functions in the place of the tile instructions, so that everything around them (layouts, masks,
-// the softmax in AVX-512) is tested wherever AVX-512 with bf16 is.
+// AMX tiles in plain C++, for processors without AMX. Included before the sources of AMX attention, it
+// replaces the tile instructions. All other code (layouts, masks, the AVX-512 softmax) is thus tested on
+// every processor with AVX-512 bf16.
 #pragma once
 
 #if defined(__x86_64__)
@@ -52,7 +52,7 @@ inline void multiply_add(int to, int left, int right) {
   }
 }
 
-/// Whether this processor has what is not emulated.
+/// Returns whether this processor has all instructions that are not emulated.
 inline bool runs_here() {
   return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");

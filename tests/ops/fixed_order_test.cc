@@ -1,5 +1,5 @@
-// What a fixed order promises of rows: a token has the same bits alone, in a batch and in a micro-batch, in
-// products and in attention, through a cache or not.
+// The guarantee of a fixed order: a token has the same bits in single-token decoding, in a batch and in a
+// micro-batch. Tested for GEMMs and for attention with and without a cache.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -16,12 +16,12 @@ namespace {
 struct Kind {
   DType operands = DType::f32, result = DType::f32;
   std::int64_t n = 1, k = 1;
-  bool blocks = false;  ///< operands are E4M3 with scales of blocks
+  bool blocks = false;  ///< operands are E4M3 with block scales
   bool bias = false, accumulate = false, addend = false;
   std::int64_t a_gap = 0;  ///< columns between the rows of A
 };
 
-/// Arrays of a product of `rows` tokens.
+/// Arrays of a GEMM with `rows` tokens.
 struct Arrays {
   Arrays(const Kind& p, std::int64_t rows) : p_(p) {
     std::mt19937 random(3);
@@ -52,7 +52,7 @@ struct Arrays {
     for (std::int64_t i = 0; i < scale_count(Scaling::squares, p.n, p.k); ++i)
       b_scales_.push_back(std::ldexp(1.0f, i % 3));
   }
-  /// Rows [first, first + count) of D, from a call of them alone.
+  /// Computes rows [first, first + count) of D in a separate call.
   std::vector<std::byte> rows(Device& device, std::int64_t first, std::int64_t count) const {
     const auto stream = device.make_stream({.name = "compute"});
     const DType a_type = p_.blocks ? DType::e4m3 : p_.operands;
@@ -158,7 +158,7 @@ Matrix matrix_of(Array& x, std::int64_t rows, std::int64_t cols) {
   return {x.bytes.data(), x.dtype, rows, cols, cols};
 }
 
-/// All documents side by side.
+/// Computes all documents in one packed call.
 Array packed(const Problem& p, Device& device, Array& qkv, std::int64_t tokens) {
   const auto stream = device.make_stream({.name = "compute"});
   std::vector<std::int32_t> starts{0};
@@ -183,7 +183,7 @@ Array packed(const Problem& p, Device& device, Array& qkv, std::int64_t tokens) 
   return out;
 }
 
-/// The same through a cache whose pages lie anywhere, with pieces of several documents in a call.
+/// Like packed(), but through a cache with scattered pages. A call decodes pieces of several documents.
 Array through_cache(const Problem& p, Device& device, const Array& qkv, std::int64_t tokens,
                     std::int64_t page_tokens, unsigned seed) {
   const auto stream = device.make_stream({.name = "compute"});
@@ -194,7 +194,7 @@ Array through_cache(const Problem& p, Device& device, const Array& qkv, std::int
   std::vector<std::int32_t> table;
   for (std::int64_t i = 0; i < slots * pitch; ++i)
     table.push_back(static_cast<std::int32_t>(slots * pitch - 1 - i));
-  // What nobody wrote is no number.
+  // Unwritten cache contents are NaN.
   std::vector<std::uint8_t> keys(static_cast<std::size_t>(slots * capacity * kv) * size_of(p.dtype), 0xFF);
   std::vector<std::uint8_t> values = keys;
   Array out(tokens, width, p.dtype);

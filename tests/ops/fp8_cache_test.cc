@@ -1,10 +1,10 @@
-// Decoding from a cache in E4M3, against float64 attention over what the cache stands for.
+// Decoding from an E4M3 cache, against float64 attention over the cache's decoded values.
 #include "ops/attention_problem.h"
 
 namespace octet::ops::fp8_cache_test {
 namespace {
 
-/// Caches of two slots, and what a call leaves in them.
+/// Caches of two slots, and their contents after a call.
 struct Fp8Cache {
   Fp8Cache(const Heads& h, std::int64_t c)
       : heads(h),
@@ -37,7 +37,7 @@ struct Rule {
   std::int64_t window = 0;
 };
 
-/// The tokens [from, to) of both slots, in one call.
+/// Decodes the tokens [from, to) of both slots in one call.
 Array take(Stream& stream, Fp8Cache& cache, const Array& qkv, std::int64_t length, std::int64_t from,
            std::int64_t to, const Rule& rule) {
   const Heads& h = cache.heads;
@@ -71,7 +71,7 @@ Array take(Stream& stream, Fp8Cache& cache, const Array& qkv, std::int64_t lengt
   return out;
 }
 
-/// Attention of one query head, in float64, over what the cache stands for.
+/// Returns the attention of one query head in float64 over the cache's decoded values.
 std::vector<double> attended(const Fp8Cache& cache, const Array& qkv, std::int64_t row, std::int64_t slot,
                              std::int64_t position, std::int64_t head, const Rule& rule) {
   const Heads& h = cache.heads;
@@ -129,7 +129,8 @@ void expect_reference(const Decoding& c) {
       }
     }
   }
-  // What it holds: each key and value under the smallest power of two, rounded once, and nothing else.
+  // The cache contains each key and value, scaled by the smallest power of two and rounded once, and nothing
+  // else.
   for (std::int64_t slot = 0; slot < 2; ++slot) {
     for (std::int64_t p = 0; p < length; ++p) {
       for (std::int64_t kv = 0; kv < 2 * h.kv_heads; ++kv) {

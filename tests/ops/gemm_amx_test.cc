@@ -23,14 +23,14 @@ std::string text_of(const MatmulShape& s) {
          (s.a_transposed ? ", A transposed" : "") + (s.b_transposed ? ", B transposed" : "");
 }
 
-// Small multiples of 1/8, whose products and sums are exact.
+// Returns small multiples of 1/8, which have exact products and sums.
 std::vector<std::uint16_t> values(std::int64_t count, std::mt19937& random) {
   std::vector<std::uint16_t> made(static_cast<std::size_t>(count));
   for (auto& x : made) x = to_bf16(static_cast<float>(static_cast<int>(random() % 17) - 8) / 8);
   return made;
 }
 
-// The first shape whose result is wrong; "" if all are right.
+// Returns the first shape with a wrong result; "" if all are correct.
 std::string wrong_shape(const MatmulShape& given) {
   MatmulShape s = given;
   s.operands = DType::bf16;
@@ -51,7 +51,7 @@ std::string wrong_shape(const MatmulShape& given) {
             factor * wide[static_cast<std::size_t>(s.b_transposed ? j * s.k + x : x * s.n + j)];
     }
     for (std::int64_t j = 0; j < s.ldd; ++j) {
-      float expected = 2.0f;  // beside D
+      float expected = 2.0f;  // between the rows of D
       if (j < s.n) {
         expected = row[static_cast<std::size_t>(j)] * (s.scaled ? 2.0f : 1.0f) + (s.bias ? 0.5f : 0.0f) +
                    (s.accumulate ? 2.0f : 0.0f);
@@ -63,13 +63,13 @@ std::string wrong_shape(const MatmulShape& given) {
   return "";
 }
 
-// Computes shapes in a child process. Returns what was wrong with the first bad one; "" for none.
+// Computes shapes in a child process. Returns a description of the first wrong one; "" for none.
 std::string in_child(const std::vector<MatmulShape>& shapes) {
   int ends[2];
   if (::pipe(ends) != 0) return "no pipe";
   const pid_t child = ::fork();
   if (child == 0) {
-    const OneThread one;  // the threads of OpenMP are not in this process
+    const OneThread one;  // OpenMP's threads do not exist in the child process
     std::string last, wrong;
     for (const MatmulShape& shape : shapes) {
       last = text_of(shape) + "\n";
@@ -107,7 +107,7 @@ void expect_right(const std::vector<MatmulShape>& shapes) {
 
 #define NEEDS_AMX() \
   if (!has_amx_bf16()) GTEST_SKIP() << "this processor has no AMX"
-// The sweep takes minutes: tests/long asks for it.
+// The sweep takes minutes; tests/long enables it.
 #define NEEDS_TIME()                                           \
   if (environment_variable("OCTETRUN_TEST_SWEEPS") == nullptr) \
   GTEST_SKIP() << "OCTETRUN_TEST_SWEEPS is not set"

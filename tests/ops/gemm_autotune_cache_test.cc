@@ -45,11 +45,11 @@ TEST_F(GemmChoices, WhatIsKeptIsFoundByTheNextOne) {
   EXPECT_FALSE(next.find(product(5)));
 }
 
-// The bits of one version of a library say nothing to another one.
+// Algorithms of one library version are invalid for other versions.
 TEST_F(GemmChoices, OtherMachinesAndLibrariesHaveFilesOfTheirOwn) {
   AutotuneCache(folder(), "GPU A, library 1").keep({product(3)}, algorithm(30));
   EXPECT_FALSE(AutotuneCache(folder(), "GPU A, library 2").find(product(3)));
-  // Names that differ only in characters that no file name has share a file, but not what is in it.
+  // Names that differ only in characters that are invalid in file names share a file, but not its contents.
   EXPECT_FALSE(AutotuneCache(folder(), "GPU-A, library 1").find(product(3)));
 }
 
@@ -133,8 +133,8 @@ TEST_F(GemmChoices, TheFolderIsTheOneToldElseTheUsersCache) {
   EXPECT_EQ(with(nullptr, nullptr, nullptr), "");
 }
 
-// 12,000 and 16,000 tokens are similar: the first that comes decides for both, until the other one has come
-// so often in a row that it is worth a choice of its own.
+// 12,000 and 16,000 tokens are similar. The first shape gets a choice, which both use, until the second shape
+// has come in a row so often that it gets a separate choice.
 TEST_F(GemmChoices, ShapesThatRecurAreChosenForThemselvesOthersAsSimilarOnes) {
   AlgorithmBook book("", "m");
   const ProductKey similar = product(16384), first = product(12000), second = product(16000);
@@ -157,8 +157,8 @@ TEST_F(GemmChoices, ShapesThatRecurAreChosenForThemselvesOthersAsSimilarOnes) {
   EXPECT_FALSE(book.known(product(40000), product(65536), true));
 }
 
-// Micro-batches of packed documents: each has a number of tokens of its own, that of all its layers, and over
-// an epoch every number comes again and again.
+// Micro-batches of packed documents: the number of tokens differs between micro-batches, is equal for all
+// layers, and every number recurs during an epoch.
 TEST_F(GemmChoices, EverOtherShapesAllTakeTheSimilarOne) {
   AlgorithmBook book("", "m");
   book.choose(product(1), product(2), algorithm(1));
@@ -168,7 +168,7 @@ TEST_F(GemmChoices, EverOtherShapesAllTakeTheSimilarOne) {
   }
 }
 
-// A rank chooses, those with cards of the same kind take it: nothing is to be timed or checked there.
+// One rank chooses. Ranks with cards of the same kind take the choice without timing or checks.
 TEST_F(GemmChoices, WhatOneProcessChoseIsKnownToThoseThatLearnIt) {
   const ProductKey similar = product(16384), exact = product(12000);
   AlgorithmBook(folder(), "m").choose(product(7), product(8), algorithm(9));
@@ -192,7 +192,7 @@ TEST_F(GemmChoices, WhatOneProcessChoseIsKnownToThoseThatLearnIt) {
   EXPECT_FALSE(learns.known(product(40000), product(65536), true));
 }
 
-// Where choosing is over: the nearest number of tokens, by ratio.
+// When choosing is no longer allowed, the nearest number of tokens by ratio is used.
 TEST_F(GemmChoices, OfOtherNumbersOfTokensTheNearestIsNamed) {
   const auto of_tokens = [](std::int64_t count) { return ProductKey{count, 4096}; };
   AlgorithmBook(folder(), "m").choose(of_tokens(900), of_tokens(1024), algorithm(9));

@@ -1,5 +1,5 @@
-// What became of products: on a CPU as they ran, on a GPU as shapes, copies and boundaries say. (That the
-// library does it so is for tests/gpu.)
+// Outcomes of GEMMs: on a CPU from execution, on a GPU from shapes, copies and alignment. (tests/gpu checks
+// that the library behaves accordingly.)
 #include <gtest/gtest.h>
 
 #include <array>
@@ -11,7 +11,7 @@
 namespace octet::ops::gemm_outcome_test {
 namespace {
 
-/// Y [rows, out] = X [rows, in] · Wᵀ, and the products of its gradients.
+/// Y [rows, out] = X [rows, in] · Wᵀ, and the GEMMs of its gradients.
 struct Shapes {
   std::int64_t rows = 32, in = 64, out = 48;
   DType dtype = DType::e4m3, d = DType::bf16;
@@ -36,7 +36,7 @@ GemmArgs args_of(const Shapes& s, Product product) {
 
 constexpr std::array kProducts = {Product::forward, Product::dgrad, Product::wgrad};
 
-/// Ways and reasons of the three products on a GPU.
+/// Ways and reasons of the three GEMMs on a GPU.
 using Ways = std::array<std::pair<GemmWay, GemmReason>, 3>;
 Ways on_gpu(const Shapes& s) {
   const auto device = make_dry_device({.stands_for = DeviceKind::cuda});
@@ -58,7 +58,7 @@ constexpr std::pair kFilled{GemmWay::filled, GemmReason::inner};
 
 TEST(GemmOutcome, FollowsTheRulesOfTheGpusLibrary) {
   EXPECT_EQ(on_gpu({}), (Ways{kDirect, kDirect, kDirect}));
-  // A hidden size of 104: the inner dimension of forward is filled up, the gradients' columns cannot be.
+  // A hidden size of 104: the inner dimension of forward is filled up, but the gradients' columns cannot be.
   EXPECT_EQ(on_gpu({.in = 104}), (Ways{kFilled, kColumns, kColumns}));
   EXPECT_EQ(on_gpu({.out = 104}), (Ways{kColumns, kFilled, kDirect}));
   EXPECT_EQ(on_gpu({.rows = 40}), (Ways{kDirect, kDirect, kFilled})) << "sums over tokens";
@@ -80,7 +80,7 @@ TEST(GemmOutcome, OtherOperandsKeepTheirFormat) {
   }
 }
 
-/// A product of dgrad or forward whose operands lie somewhere.
+/// A dgrad or forward GEMM with addresses for its operands.
 class GemmOutcomeOfData : public testing::Test {
  protected:
   GemmArgs placed(Product product) {
@@ -135,7 +135,7 @@ TEST_F(GemmOutcomeOfData, NeedsBoundariesAndRoomBetweenRows) {
   EXPECT_EQ(outcome(args), (std::pair{GemmWay::decoded, GemmReason::leading_dimension}));
   args.d.ld += 4;
   EXPECT_EQ(outcome(args), kDirect);
-  // A scale of a whole tensor is copied onto its boundary; the product stays what it is.
+  // A whole tensor's scale is copied to an aligned address; the GEMM is unchanged.
   args.a.scale_inv += 1;
   EXPECT_EQ(outcome(args), kDirect);
 }
@@ -178,8 +178,8 @@ TEST(GemmOutcome, ACpuEmulates) {
   stream->synchronize();
 }
 
-// Laid out as for a GPU, a CPU still multiplies as one; a dry device multiplies nothing, and knows what it
-// would.
+// With the memory layout of a GPU, a CPU still multiplies like a CPU. A dry device multiplies nothing, but
+// predicts the outcome.
 TEST(GemmOutcome, FollowsWhoMultiplies) {
   const auto like_gpu = make_cpu_device({.stands_for = DeviceKind::cuda});
   EXPECT_EQ(gemm_outcome(*like_gpu, args_of({}, Product::wgrad)).way, GemmWay::emulated);

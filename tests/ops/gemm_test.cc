@@ -63,14 +63,14 @@ struct Case {
   int threads = 2;
   bool fixed_order = false;
   bool transposed =
-      false;  ///< FP8 operands that the product does not sum along its rows have that copy alone
+      false;  ///< FP8 operands with the inner dimension in columns have only the transposed copy
   bool addend = false;
   float factor = 1.0f;
-  bool wide = false;  ///< A and B are runs of columns of wider matrices
+  bool wide = false;  ///< A and B are ranges of columns of wider matrices
   bool stands = false, claims = false;
 };
 
-/// [rows, cols] as [cols, rows].
+/// Transposes [rows, cols] to [cols, rows].
 std::vector<std::uint8_t> turned(const std::vector<std::uint8_t>& x, std::int64_t rows, std::int64_t cols) {
   std::vector<std::uint8_t> to(x.size());
   for (std::int64_t i = 0; i < rows * cols; ++i) {
@@ -79,7 +79,7 @@ std::vector<std::uint8_t> turned(const std::vector<std::uint8_t>& x, std::int64_
   return to;
 }
 
-/// The values of an operand behind the first two columns of a matrix that is `more` columns wider.
+/// Copies an operand into a matrix that is `more` columns wider, starting at column 2.
 std::vector<std::uint8_t> inside_wider(const Operand& x, std::int64_t more) {
   const std::size_t element = size_of(x.dtype), row = static_cast<std::size_t>(x.cols) * element;
   const std::size_t pitch = row + static_cast<std::size_t>(more) * element;
@@ -91,7 +91,7 @@ std::vector<std::uint8_t> inside_wider(const Operand& x, std::int64_t more) {
   return wide;
 }
 
-/// Runs one product, holds every element against float64 and returns the bytes of D.
+/// Runs one GEMM, checks every element against float64 and returns the bytes of D.
 std::vector<std::uint8_t> run(const Case& c) {
   std::mt19937 random(static_cast<unsigned>(c.m * 31 + c.n * 7 + c.k));
   const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
@@ -145,7 +145,7 @@ std::vector<std::uint8_t> run(const Case& c) {
   for (std::int64_t i = 0; i < c.m; ++i) {
     for (std::int64_t j = 0; j < ld; ++j) {
       const auto at = static_cast<std::size_t>(i * ld + j);
-      if (j >= c.n) {  // between the rows nothing is written
+      if (j >= c.n) {  // nothing is written between the rows
         EXPECT_EQ(element(d, c.d, at), static_cast<float>(before.exact[at]));
         continue;
       }
@@ -155,10 +155,10 @@ std::vector<std::uint8_t> run(const Case& c) {
           [&](std::int64_t l) { return b.exact[static_cast<std::size_t>(l)]; });
       double want = terms.sum * scale * sign;
       if (c.bias) want += bias.exact[static_cast<std::size_t>(j)];
-      const double once = c.addend ? std::abs(want) : 0;  // rounded before the sum is
+      const double once = c.addend ? std::abs(want) : 0;  // rounded before the addend is added
       if (c.addend) want += addend.exact[at];
       if (c.accumulate) want += before.exact[at];
-      // fp32 sums: each of k additions rounds; and the result rounds once to its dtype.
+      // Each of the k fp32 additions rounds, and the result is rounded once to its dtype.
       const double tolerance = terms.size * scale * 0.6e-7 * (4 + std::sqrt(static_cast<double>(c.k))) +
                                1e-6 + (std::abs(want) + once) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
       EXPECT_NEAR(element(d, c.d, at), want, tolerance)
@@ -261,7 +261,7 @@ TEST(Gemm, WithAnAddendTheBitsAreThoseOfASumMadeAfterwards) {
   }
 }
 
-// Shapes of which the library makes other sums for other numbers of threads, and one whose pieces have edges.
+// Shapes for which oneDNN changes the sums with the number of threads, and a shape with partial pieces.
 TEST(Gemm, InAFixedOrderTheBitsDoNotDependOnTheNumberOfThreads) {
   for (const Product product : products) {
     for (const auto& s : {Sizes{64, 64, 2048}, Sizes{128, 96, 1024}, Sizes{300, 130, 33}}) {
@@ -451,7 +451,7 @@ TEST(Gemm, RefusesWhatDoesNotFit) {
   wrong.a.dtype = wrong.b.dtype = DType::e5m2;
   EXPECT_THROW(gemm(*stream, wrong), std::logic_error);
   wrong = args;
-  wrong.a.dtype = wrong.b.dtype = DType::e4m3;  // needs room to decode
+  wrong.a.dtype = wrong.b.dtype = DType::e4m3;  // needs workspace to decode
   gemm(*stream, wrong);
   EXPECT_THROW(stream->synchronize(), std::logic_error);
 }
@@ -470,8 +470,7 @@ TEST(Gemm, OnADryDeviceItPlansAndDoesNothing) {
   stream->synchronize();
 }
 
-// What adapters ask for: a product times a number, of the columns that belong to one of several fused
-// weights.
+// GEMMs of adapters: a GEMM times a factor, on the columns of one of several fused weights.
 TEST(Gemm, AFactorAndRowsOfAWiderMatrix) {
   for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
     for (const auto& [in, out] :
@@ -491,7 +490,8 @@ TEST(Gemm, AFactorAndRowsOfAWiderMatrix) {
   }
 }
 
-// Whose elements lie apart: to a library that sees a matrix of one column or row, its stride may say nothing.
+// Columns with elements that are not adjacent: a library may ignore the stride of a matrix with one column or
+// row.
 TEST(Gemm, ColumnsOfWiderMatrices) {
   for (const Product product : products) {
     for (const auto& s :
@@ -521,8 +521,8 @@ TEST(Gemm, ColumnsOfWiderMatrices) {
   }
 }
 
-// As decoding multiplies: every number of rows that registers hold at once, and of groups of them; outputs
-// that leave some over; sums that are made in pieces.
+// GEMMs of decoding: every number of rows per tile and of groups of tiles, a number of outputs with a
+// remainder, and sums in several pieces.
 TEST(Gemm, FewRowsWithAWeightThatStandsAgreeWithFloat64) {
   for (const auto& [in, out] :
        {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
@@ -551,8 +551,8 @@ TEST(Gemm, FewRowsWithAWeightThatStandsAgreeWithFloat64) {
   }
 }
 
-// So that an answer depends neither on what is answered beside it nor on the machine's cores. Processors with
-// AMX multiply more than eight rows of bf16 in tiles.
+// An answer must depend neither on other answers in the batch nor on the number of cores. Processors with AMX
+// multiply more than eight rows of bf16 in tiles.
 TEST(Gemm, OfFewRowsEachHasItsBitsByItself) {
   constexpr std::int64_t n = 301, k = 1600;
   std::mt19937 random(3);
@@ -588,7 +588,7 @@ TEST(Gemm, OfFewRowsEachHasItsBitsByItself) {
   }
 }
 
-// Products that the library makes, too, share their pieces so.
+// GEMMs by oneDNN share their pieces in this way too.
 TEST(Gemm, PiecesThatThreadsClaimAgreeWithFloat64) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::e4m3}) {
     const DType out = dtype == DType::f32 ? DType::f32 : DType::bf16;

@@ -1,4 +1,4 @@
-// Hashes of memory: what they must notice, and that parts add up.
+// Hashes of memory: the changes that they must detect, and sums of partial hashes.
 #include "octet/ops/hash.h"
 
 #include <limits>
@@ -26,7 +26,7 @@ Hash hash_of(const void* data, std::size_t bytes, std::uint64_t at = 0, int thre
 }
 
 TEST(Hash, EverySingleBitChangesBothSums) {
-  std::vector<std::uint8_t> bytes = bytes_of(1031, 1);  // the last word is not whole
+  std::vector<std::uint8_t> bytes = bytes_of(1031, 1);  // the last word is partial
   const Hash before = hash_of(bytes.data(), bytes.size());
   std::set<std::pair<std::uint64_t, std::uint64_t>> seen{{before.first, before.second}};
   for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
@@ -48,7 +48,7 @@ TEST(Hash, PlacesCount) {
   const Hash third = hash();
   std::swap(words[3], words[9]);
   EXPECT_NE(hash(), third) << "two words changed places";
-  // The same bit in two words: what a plain sum or an exclusive or would miss.
+  // The same bit in two words: a plain sum or an exclusive or would miss this change.
   words.assign(64, 0);
   words[5] = words[6] = UINT64_C(1) << 63;
   EXPECT_NE(hash(), zeros);

@@ -1,4 +1,4 @@
-// The largest logits of rows against a naive search, and sums and draws against their definitions.
+// The largest logits of rows against a naive search. Sums and draws against their definitions.
 #include "octet/ops/listed_logits.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ struct Asked {
   int threads = 1;
 };
 
-/// Rows of `vocabulary` logits, `ld` apart.
+/// Lists rows of `vocabulary` logits with stride `ld`.
 Listing list(const std::vector<float>& logits, std::int64_t rows, std::int64_t vocabulary, std::int64_t ld,
              Asked asked = {}) {
   const auto device = make_cpu_device({.threads = asked.threads});
@@ -63,7 +63,7 @@ Listing list(const std::vector<float>& row, Asked asked = {}) {
   return list(row, 1, vocabulary, vocabulary, std::move(asked));
 }
 
-/// What lies at a lesser step than the first that there is no room for.
+/// Returns the logits of all steps before the first step that does not fit.
 std::vector<ListedLogit> naive(const float* row, std::int64_t vocabulary, std::int64_t most, float* bound) {
   const float highest = *std::max_element(row, row + vocabulary);
   const auto step = [&](float x) {
@@ -108,7 +108,7 @@ std::vector<float> random_rows(std::int64_t rows, std::int64_t ld, double deviat
   std::vector<float> logits(static_cast<std::size_t>(rows * ld));
   for (float& x : logits) {
     const double v = normal(random);
-    x = static_cast<float>(rounded ? std::round(v * 4) / 4 : v);  // many are alike
+    x = static_cast<float>(rounded ? std::round(v * 4) / 4 : v);  // many are equal
   }
   return logits;
 }
@@ -119,7 +119,7 @@ TEST(ListedLogits, AreTheLargestOfEachRowAsFarAsTheyFit) {
       for (const bool rounded : {false, true}) {
         const std::int64_t rows = 3, ld = vocabulary + 5;
         std::vector<float> logits = random_rows(rows, ld, deviation, rounded);
-        // Behind the end of a row lies what is no logit.
+        // The values after the end of a row are no logits.
         for (std::int64_t r = 0; r < rows; ++r) logits[static_cast<std::size_t>(r * ld + vocabulary)] = kInf;
         for (const std::int64_t most : {1, 7, 512}) {
           const Listing listing = list(logits, rows, vocabulary, ld, {.most = most, .threads = 2});
@@ -162,7 +162,7 @@ TEST(ListedLogits, TheLastStepHasAllThatIsFar) {
   const Listing one = list(row, {.most = 3});
   EXPECT_EQ(one.rows[0].count, 1);
   EXPECT_EQ(one.rows[0].bound, 1e38f);
-  // What is 2,047 steps below is in the last one.
+  // Logits at least 2,047 steps below the largest are all in the last step.
   EXPECT_EQ(list({0, -63.95f, -63.98f, -80}, {.most = 3}).rows[0].count, 2);
   EXPECT_EQ(list({0, -63.95f, -63.96f, -80}, {.most = 3}).rows[0].count, 3);
 }
@@ -227,7 +227,7 @@ TEST(ListedLogits, SumsAreThoseOfTheTemperatureOfTheirRow) {
 }
 
 TEST(ListedLogits, ADrawIsWhereTheProbabilitiesReachIt) {
-  // One half, a quarter, an eighth, an eighth, in another order, and one that is impossible.
+  // The probabilities 1/2, 1/4, 1/8 and 1/8, in a different order, and an impossible token.
   const float ln2 = std::log(2.0f);
   const std::vector<float> row{-kInf, 0, 2 * ln2, 0, ln2};
   const auto drawn = [&](double draw, double temperature = 1.0) {
@@ -243,7 +243,7 @@ TEST(ListedLogits, ADrawIsWhereTheProbabilitiesReachIt) {
   EXPECT_EQ(drawn(1.0).drawn, 2) << "what roundings leave is for the most probable one";
   EXPECT_EQ(drawn(-1.0).drawn, -1);
   EXPECT_EQ(drawn(0.5, 0.0).drawn, -1);
-  // At half the temperature one of 22 parts, then 16 of them.
+  // At half the temperature, token 1 has 1/22 and token 2 has 16/22 of the probability.
   EXPECT_EQ(drawn(0.044, 0.5).drawn, 1);
   EXPECT_EQ(drawn(0.047, 0.5).drawn, 2);
   EXPECT_EQ(drawn(0.77, 0.5).drawn, 2);

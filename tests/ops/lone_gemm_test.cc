@@ -1,5 +1,4 @@
-// GEMMs of very few tokens with what stands around them: values against float64, bits against the ops that
-// they put together.
+// GEMMs of very few tokens with their fused ops: values against float64, bits against the separate ops.
 #include "octet/ops/lone_gemm.h"
 
 #include <array>
@@ -23,7 +22,7 @@ using End = LoneGemmArgs::End;
 
 constexpr std::int64_t kIn = 72;
 constexpr Heads kHeads{.q_heads = 2, .kv_heads = 1, .head_dim = 16};
-constexpr std::int64_t kOut = 64;  // of kHeads' queries, keys and values
+constexpr std::int64_t kOut = 64;  // outputs of kHeads' queries, keys and values
 
 std::vector<float> floats(std::int64_t count, std::uint64_t seed) {
   std::vector<float> all(static_cast<std::size_t>(count));
@@ -31,7 +30,7 @@ std::vector<float> floats(std::int64_t count, std::uint64_t seed) {
   return all;
 }
 
-/// A weight in bf16, and as E4M3.
+/// A weight in bf16 and in E4M3.
 struct Weights {
   Weights()
       : values(Tensor::random(DType::bf16, kOut, kIn, 1)),
@@ -134,7 +133,7 @@ struct Problem {
   Tensor y;
 };
 
-/// The input of the product in float64, and rounded as the op rounds it.
+/// Returns the GEMM's input in float64, with the roundings of the op.
 std::vector<double> input_of(const Problem& p, std::int64_t token) {
   std::vector<double> x(static_cast<std::size_t>(kIn));
   double squares = 0, most = 0;
@@ -157,7 +156,7 @@ std::vector<double> input_of(const Problem& p, std::int64_t token) {
   return x;
 }
 
-/// What comes out, in float64 but for the roundings that the op says.
+/// Returns the expected output in float64, with the roundings in the op's contract.
 std::vector<double> expected(const Problem& p, const Operand& w, std::int64_t token) {
   const std::vector<double> x = input_of(p, token);
   std::vector<double> out(static_cast<std::size_t>(kOut));
@@ -183,7 +182,7 @@ std::vector<double> expected(const Problem& p, const Operand& w, std::int64_t to
   if (p.given.end != End::rotated) return out;
   const std::size_t half = kHeads.head_dim / 2;
   const auto position = static_cast<std::size_t>(p.positions[static_cast<std::size_t>(token)]);
-  for (std::size_t head = 0; head < 3; ++head) {  // of queries and keys
+  for (std::size_t head = 0; head < 3; ++head) {  // two query heads and one key head
     for (std::size_t i = 0; i < half; ++i) {
       double &a = out[head * 2 * half + i], &b = out[head * 2 * half + half + i];
       const double c = double{p.cosine[position * half + i]}, s = double{p.sine[position * half + i]};
@@ -212,14 +211,14 @@ TEST(LoneGemm, AgreesWithFloat64) {
         difference += std::pow(p.y.at(token, static_cast<std::int64_t>(i)) - want[i], 2);
         size += want[i] * want[i];
       }
-      // Several roundings to bf16; in E4M3 also a value of the norm that is rounded to the other side.
+      // Several roundings to bf16. In E4M3 a normed value can also round to the other neighbour.
       EXPECT_LT(std::sqrt(difference / size), c.fp8 && c.normed ? 0.03 : 0.006) << "token " << token;
     }
     EXPECT_TRUE(p.y.margin_untouched());
   }
 }
 
-// On a CPU it has no gain, and tests ask for it; what no kernel is made for is refused.
+// On a CPU the op has no gain, so it runs only on request. Arguments without a kernel are refused.
 TEST(LoneGemm, SaysWhatItTakes) {
   const auto device = make_cpu_device({.threads = 1});
   const auto stream = device->make_stream({.name = "test"});
@@ -245,7 +244,7 @@ TEST(LoneGemm, SaysWhatItTakes) {
   ::unsetenv("OCTETRUN_LONE_GEMM");
 }
 
-// Each of what the one in front makes; on a CPU one after the other.
+// Each GEMM reads the output of the previous one. On a CPU they run one after the other.
 TEST(LoneGemm, ChainsAreOfGemmsThatFollowEachOther) {
   const auto device = make_cpu_device({.threads = 1});
   const auto stream = device->make_stream({.name = "test"});
@@ -254,7 +253,7 @@ TEST(LoneGemm, ChainsAreOfGemmsThatFollowEachOther) {
   std::array<LoneGemmArgs, 2> gemms{first.args(*stream), second.args(*stream)};
   const std::span<const LoneGemmArgs> chain = gemms;
   EXPECT_FALSE(has_lone_chain(*device, chain)) << "the second reads something else";
-  // A square weight, whose outputs are the next one's inputs.
+  // A square weight, so that its outputs are the next GEMM's inputs.
   gemms[1].x = gemms[0].y;
   gemms[1].weight.cols = gemms[0].y.cols;
   gemms[1].norm_weight = nullptr;
@@ -280,7 +279,7 @@ TEST(LoneGemm, RefusesWhatMakesNoSense) {
   refuses([](LoneGemmArgs& a) { a.y.cols -= 1; });
   refuses([](LoneGemmArgs& a) { a.y.rows -= 1; });
   refuses([](LoneGemmArgs& a) { a.end = End::gated; });    // y is too wide
-  refuses([](LoneGemmArgs& a) { a.end = End::rotated; });  // by what?
+  refuses([](LoneGemmArgs& a) { a.end = End::rotated; });  // the tables are missing
   refuses([](LoneGemmArgs& a) { a.weight.dtype = DType::e4m3; });
   refuses([&](LoneGemmArgs& a) {
     a.addend = p.addend.matrix();

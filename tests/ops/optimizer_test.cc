@@ -17,7 +17,7 @@ Limbs limbs_of(const void* x, DType dtype, std::int64_t count, int threads = 2) 
   return limbs;
 }
 
-// The limbs with carries done: equal for equal sums.
+// Returns the limbs after carrying: equal for equal sums.
 Limbs normalized(const Limbs& limbs) {
   Limbs out(limbs.size() + 1);
   __int128 carry = 0;
@@ -35,13 +35,13 @@ StepScalars finish(const Limbs& limbs, double label_tokens, float max_grad_norm)
   StepScalars s;
   s.label_tokens = label_tokens;
   s.max_grad_norm = max_grad_norm;
-  s.grad_norm = s.grad_scale = 7.0f;  // of the step before
+  s.grad_norm = s.grad_scale = 7.0f;  // of the previous step
   CpuStream stream;
   finish_norm(stream, limbs.data(), &s);
   return s;
 }
 
-// Σ x² of the block that begins at element b, in the order of the contract.
+// Σ x² of the block that begins at element b, in the contract's order.
 double sum_as_promised(const std::vector<float>& x, std::size_t b) {
   double sums[16] = {};
   for (std::size_t i = b; i < std::min(x.size(), b + 128); ++i) {
@@ -64,7 +64,7 @@ TEST(SquareSum, WholeNumbersAddUpToTheirExactSum) {
           static_cast<unsigned __int128>(whole) * whole;  // block sums stay below 2^55: rounded, see below
     }
     const Limbs limbs = normalized(limbs_of(x.data(), DType::f32, n));
-    // Exact sums of the block sums in double, which are the contract.
+    // The contract: exact sums of the block sums in double.
     unsigned __int128 blocks = 0;
     for (std::size_t b = 0; b < x.size(); b += 128) {
       blocks += static_cast<unsigned __int128>(sum_as_promised(x, b));
@@ -85,7 +85,8 @@ TEST(SquareSum, AnySplitAtBlocksOrderAndThreadsGivesTheSameNumber) {
   const Limbs whole = normalized(limbs_of(x.data(), DType::f32, n));
   EXPECT_EQ(whole, normalized(limbs_of(x.data(), DType::f32, n, 1)));
   EXPECT_EQ(whole, normalized(limbs_of(x.data(), DType::f32, n, 5)));
-  // Pieces of three blocks, the last first, into limbs of several ranks that are then added.
+  // Pieces of three blocks, the last piece first, are added into the limbs of several ranks. The limbs are
+  // then added.
   std::vector<Limbs> ranks(4, Limbs(kExactLimbs + 1));
   CpuStream stream;
   std::size_t piece = 0;
@@ -149,7 +150,7 @@ TEST(SquareSum, WhatIsNotFiniteIsFlaggedAndSkipsTheStep) {
   }
 }
 
-// Finite gradients, but a norm that an fp32 number cannot hold.
+// Finite gradients with a norm that exceeds fp32.
 TEST(FinishNorm, ThatIsInfiniteSkipsTheStep) {
   const std::vector<float> x(16, std::numeric_limits<float>::max());
   const Limbs limbs = limbs_of(x.data(), DType::f32, 16);
@@ -181,8 +182,8 @@ TEST(FinishNorm, ClipsAsPyTorchDoes) {
 }
 
 TEST(FinishNorm, AllBitsOfTheSumCount) {
-  // t^2 + 2^-4 is a tie of doubles: it rounds down to t^2, and with a bit far below it rounds up. t itself is
-  // a tie of floats.
+  // t^2 + 2^-4 is a tie in double: it rounds down to t^2. With an additional bit far below, it rounds up. t
+  // itself is a tie in float.
   constexpr std::int64_t t = (3 << 23) + 1;
   Limbs limbs(kExactLimbs + 1);
   limbs[17] = (t * t) >> 32;
@@ -194,7 +195,7 @@ TEST(FinishNorm, AllBitsOfTheSumCount) {
     more[far_below] = 1;
     EXPECT_EQ(finish(more, 1, 0).grad_norm, static_cast<float>(t + 1)) << far_below;
   }
-  // The first and the last limb, and what the last one carries.
+  // The first limb, the last limb, and the carry out of the last limb.
   Limbs first(kExactLimbs + 1), last(kExactLimbs + 1);
   first[0] = 1;
   EXPECT_EQ(finish(first, 0x1p-200, 0).grad_norm, 0x1p-56f);
@@ -202,7 +203,7 @@ TEST(FinishNorm, AllBitsOfTheSumCount) {
   EXPECT_EQ(finish(last, 0x1p200, 0).grad_norm, 0x1p40f);
   last[kExactLimbs - 1] = std::int64_t{1} << 62;
   EXPECT_EQ(finish(last, 0x1p200, 0).grad_norm, 0x1p71f);
-  // Limbs that several ranks filled beyond 32 bits carry.
+  // Limbs beyond 32 bits, filled by several ranks, carry.
   Limbs full(kExactLimbs + 1);
   full[15] = std::int64_t{1} << 62;
   EXPECT_EQ(finish(full, 1, 0).grad_norm, 0x1p15f);
@@ -283,7 +284,7 @@ TEST(AdamW, IsTheFloat32StatementOfPyTorchBitForBit) {
   EXPECT_EQ(o.grad, before.grad);
 }
 
-// A span's rate is as if the step's were so large, for weight decay as well.
+// A span's rate scales the step's learning rate, also for weight decay.
 TEST(AdamW, ASpanMayHaveARateOfItsOwn) {
   constexpr std::int64_t n = 600;
   Optimizer together(n), apart(n);
@@ -329,7 +330,7 @@ TEST(AdamW, StaysWithFloat64OverManySteps) {
       w[i] -= lr / c1 * m[i] / (std::sqrt(v[i]) / std::sqrt(c2) + 1e-8);
     }
   }
-  // 100 roundings of w, half an ulp each, and the roundings of steps of at most lr.
+  // 100 roundings of w of half an ulp each, and the roundings of steps of at most lr.
   for (std::size_t i = 0; i < n; ++i) {
     EXPECT_NEAR(static_cast<double>(o.master[i]), w[i], 100 * (6e-8 * (std::abs(w[i]) + 1e-3) + 1e-9)) << i;
   }

@@ -1,5 +1,5 @@
-// Attention through a cache in pages has the bits of one whose sequences lie in one piece, which
-// attention_test and fp8_cache_test hold against float64.
+// Attention through a paged cache has the bits of attention through a contiguous cache. attention_test and
+// fp8_cache_test check the latter against float64.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ struct Setting {
   std::int64_t page_tokens = 0, window = 0;  ///< 0: no pages
 };
 
-/// Pages in an order that no sequence has, from what `first` lies in; page 0 holds no numbers, and is
-/// nobody's.
+/// Returns a page table in shuffled order, from the page that contains `first`. Page 0 contains NaN and
+/// belongs to no sequence.
 std::vector<std::int32_t> table_of(const Setting& s, const std::int64_t* first, const std::int64_t* end,
                                    std::int64_t pitch) {
   std::vector<std::int32_t> table(static_cast<std::size_t>(kSlots * pitch), 0);
@@ -35,7 +35,7 @@ std::vector<std::int32_t> table_of(const Setting& s, const std::int64_t* first, 
   return table;
 }
 
-/// What comes out of both sequences, in pieces.
+/// Decodes both sequences in pieces and returns the outputs.
 std::vector<std::uint8_t> decode(const Setting& s) {
   const Heads heads{4, 2, 40};
   const auto device = make_cpu_device({.threads = 2});

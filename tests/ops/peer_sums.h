@@ -1,4 +1,4 @@
-// Sums over ranks that are streams of one process, and what they must be.
+// Sums over ranks that are streams of one process, and their expected results.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,15 @@
 
 namespace octet::ops {
 
-/// One sum: what each rank has, and the addend of all.
+/// One sum: properties of the ranks' values and of the addend.
 struct PeerSumCase {
   DType dtype = DType::f32;
   std::int64_t count = 0;
   bool adds = false, in_place = false;
 };
 
-/// Bytes of values of which some are of very different sizes, so that another order gives other bits.
+/// Returns values in bytes. Some values have very different magnitudes, so that a different order of
+/// additions gives different bits.
 inline std::vector<std::uint8_t> peer_values(const PeerSumCase& c, std::uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -41,7 +42,7 @@ inline float peer_value(const PeerSumCase& c, const std::vector<std::uint8_t>& b
   return x;
 }
 
-/// Rank by rank in fp32, rounded, and the addend, rounded.
+/// Returns the expected sum: rank by rank in fp32, rounded, plus the addend, rounded.
 inline std::vector<std::uint8_t> peer_sum_of(const PeerSumCase& c,
                                              const std::vector<std::vector<std::uint8_t>>& parts,
                                              const std::vector<std::uint8_t>& addend) {

@@ -12,8 +12,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-// Floats around everything that matters to a cast: every exponent and sign with mantissas that cover each
-// 8-bit pattern at the top and what sits just beside it.
+// Floats that cover the relevant cases of a cast: every exponent and sign, with mantissas that have each
+// 8-bit pattern at the top and the nearest values below and above.
 std::vector<float> every_exponent() {
   std::vector<float> values;
   for (std::uint32_t high = 0; high < 0x10000u; high += 0x8u) {
@@ -110,7 +110,7 @@ TEST(Quantize, AllShapesInBothLayoutsWithTheAmax) {
   }
 }
 
-// Infinities, NaN, subnormals, nothing but zeros, one huge value, and every exponent.
+// Infinities, NaN, subnormals, only zeros, one huge value, and every exponent.
 TEST(Quantize, SeesWhatTheCastLoses) {
   const std::vector<std::vector<float>> matrices{
       {kInfinity, -kInfinity, 1, 0, -0.0f, 448, 464, -464.001f, 57344, -61439, 61440},
@@ -140,7 +140,7 @@ TEST(Quantize, SeesWhatTheCastLoses) {
   }
 }
 
-// Casts add up, by any number of threads; the least scale is kept.
+// The counts of casts add up for any number of threads. The least scale is kept.
 TEST(Quantize, AddsToWhatWasSeen) {
   const Tensor x = Tensor::random(DType::f32, 129, 768, 3, 300);
   Fp8Copy copy(DType::e4m3, 129, 768);
@@ -212,7 +212,7 @@ TEST(CurrentScale, WritesItsOwnPlacesAlone) {
             (std::vector<float>{1 / 224.0f, -1.0f, 1 / 112.0f, -1.0f, -1.0f, -1.0f}));
 }
 
-// One tensor with its history as TransformerEngine keeps it, row 0 being where the next amax is staged.
+// The history of one tensor in TransformerEngine's layout. Row 0 stages the next amax.
 struct Staged {
   std::vector<float> history;
   float scale = 1;
@@ -241,7 +241,7 @@ TEST(DelayedScale, FollowsTransformerEngineOverManySteps) {
         constexpr std::int64_t count = 3;
         const std::uint8_t formats[count] = {std::uint8_t(DType::e4m3), std::uint8_t(DType::e5m2),
                                              std::uint8_t(DType::e4m3)};
-        constexpr std::int64_t stride = count + 2;  // others' amaxes lie between
+        constexpr std::int64_t stride = count + 2;  // amaxes of other tensors are in between
         std::vector<float> history(static_cast<std::size_t>(length * stride)), scale(count, 1.0f),
             inverse(count);
         std::vector<float> amax(count);

@@ -1,4 +1,4 @@
-// Which experts tokens are sent to, and sums of weighted rows, against the same in double.
+// The experts of tokens, and sums of weighted rows, against references in double.
 #include "octet/ops/routing.h"
 
 #include <gtest/gtest.h>
@@ -75,14 +75,14 @@ TEST(Route, TakesTheMostProbableWithTheirShares) {
 TEST(Route, TheLowerNumberOfEqualsAndNansFirst) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(routed({2, 5, 5, 2, 5}, 1, 5, 5, 4).experts, (std::vector<std::int32_t>{1, 2, 4, 0}));
-  // A NaN makes all of the row NaN, whose experts are still experts, each once.
+  // A NaN makes the whole row NaN. Its experts are still valid and different.
   const Routed broken = routed({1, nan, 3, 0, -inf, -inf, -inf, -inf}, 2, 4, 4, 3);
   for (const std::int64_t t : {0, 1}) {
     std::vector<std::int32_t> own(broken.experts.begin() + 3 * t, broken.experts.begin() + 3 * t + 3);
     EXPECT_EQ(own, (std::vector<std::int32_t>{0, 1, 2}));
     EXPECT_TRUE(std::isnan(broken.weights[index(3 * t)]));
   }
-  // No overflow of large logits.
+  // Large logits do not overflow.
   const Routed large = routed({300, 299, -300}, 1, 3, 3, 2);
   EXPECT_NEAR(large.weights[0], 1 / (1 + std::exp(-1.0)), 1e-6);
 }
@@ -120,7 +120,7 @@ void expect_sums(DType dtype, double bound) {
       const std::vector<float> weights = drawn(random, tokens * taken);
       std::vector<std::int32_t> places(index(tokens * taken));
       for (std::int32_t& place : places) place = static_cast<std::int32_t>(random() % rows);
-      std::vector<T> out = addend;  // in the place of what is added
+      std::vector<T> out = addend;  // aliases the addend
       weighted_rows(*stream, {.x = ConstMatrix(x.data(), dtype, rows, cols, cols + 2),
                               .taken = taken,
                               .places = places.data(),
@@ -150,7 +150,7 @@ TEST(WeightedRows, AreThoseOfADoubleSum) {
 }
 
 TEST(Deal, RowsStandByExpertAndToken) {
-  const std::vector<std::int32_t> experts = {4, 0, 2, 0, 4, 1};  // of three tokens two each
+  const std::vector<std::int32_t> experts = {4, 0, 2, 0, 4, 1};  // two for each of three tokens
   const std::vector<float> weights = {0.4f, 0.6f, 0.1f, 0.9f, 0.7f, 0.3f};
   std::vector<std::int32_t> begins(6, -1), row_tokens(6, -1), places(6, -1);
   std::vector<float> place_weights(6, -1);

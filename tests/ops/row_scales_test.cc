@@ -1,4 +1,5 @@
-// FP8 copies with a scale for each whole row, whoever makes them, and products of them, against float64.
+// FP8 copies with a scale for each whole row, from all ops that make them, and GEMMs of them, against
+// float64.
 #include <limits>
 
 #include "octet/base/error.h"
@@ -15,7 +16,7 @@ namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// A copy and its scales, between guards that nobody may write.
+/// A copy and its scales, between guard values that must stay unchanged.
 struct RowCopy {
   RowCopy(std::int64_t r, std::int64_t c)
       : rows(r),
@@ -38,7 +39,7 @@ struct RowCopy {
             .scale_inv = scales.data(),
             .scaling = Scaling::whole_rows};
   }
-  /// It is what a row of `y` becomes: rounded once, under the smallest power of two that fits.
+  /// Checks each row against a row of `y`: scaled by the smallest power of two that fits, and rounded once.
   void expect_copy_of(const Tensor& y) const {
     for (std::int64_t r = 0; r < rows; ++r) {
       double most = 0;
@@ -258,7 +259,7 @@ TEST(RowScales, WhatNobodyMakesIsRefused) {
   EXPECT_THROW(gemm_workspace(stream.device(), args), std::logic_error);
 }
 
-// What a GPU would do, known without one.
+// The plan for a GPU, tested without one.
 TEST(RowScales, AGpuMultipliesWholeUnitsInFp8AndDecodesTheRest) {
   const auto gpu = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto way = [&](std::int64_t tokens, std::int64_t in, std::int64_t out) {

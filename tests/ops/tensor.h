@@ -1,4 +1,4 @@
-// What tests of row-wise ops share: matrices of f32 or bf16 with a margin that must stay untouched, read as
+// Shared code of tests of row-wise ops: f32 or bf16 matrices with a margin that must stay unchanged, read as
 // doubles, and a CPU device with its stream.
 #pragma once
 
@@ -36,7 +36,7 @@ class Tensor {
     }
     return t;
   }
-  /// Values whose size differs from place to place by up to 2^40, as outliers do.
+  /// Returns values with magnitudes that differ between places by up to 2^40, like outliers.
   static Tensor uneven(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
     Tensor t = random(dtype, rows, cols, seed);
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -73,12 +73,12 @@ class Tensor {
       std::memcpy(&bytes_[index(r, c) * 4], &x, 4);
     }
   }
-  /// What the tensor's dtype keeps of a float.
+  /// Returns a float rounded to the tensor's dtype.
   double kept(float x) const {
     return dtype_ == DType::bf16 ? static_cast<double>(from_bf16(to_bf16(x))) : static_cast<double>(x);
   }
-  /// Largest relative error of one rounding: half a unit of bf16's 8 bits with a margin for a double rounding
-  /// from fp32; for f32 eight units of 24 bits, room for the computation itself.
+  /// Largest relative error of one rounding. bf16: half a unit of 8 bits, with a margin for double rounding
+  /// from fp32. f32: eight units of 24 bits, with room for errors of the computation.
   double rounding() const { return dtype_ == DType::bf16 ? 0x1.01p-8 : 0x1p-21; }
 
   Matrix matrix() { return {bytes_.data(), dtype_, rows_, cols_, ld_}; }
@@ -114,7 +114,7 @@ inline std::vector<float> random_floats(std::int64_t count, std::uint64_t seed, 
   return x;
 }
 
-/// A stream on which work is done when the call returns, with `threads` threads an op.
+/// A stream that completes work before the call returns, with `threads` threads per op.
 class CpuStream {
  public:
   explicit CpuStream(int threads = 2) : device_(make_cpu_device({.threads = threads})) {
@@ -129,7 +129,7 @@ class CpuStream {
   std::unique_ptr<Stream> stream_;
 };
 
-/// What casts of a matrix must have met: its values times scale(r, c), each cast in `format`.
+/// Returns the expected counts of a matrix's casts: its values times scale(r, c), each cast to `format`.
 template <typename At, typename ScaleAt>
 Fp8Seen seen_of(std::int64_t rows, std::int64_t cols, DType format, const At& at, const ScaleAt& scale) {
   Fp8Seen want{};
@@ -155,7 +155,7 @@ inline void expect_seen(const Fp8Seen& found, const Fp8Seen& want) {
   EXPECT_EQ(found.lost, want.lost);
 }
 
-/// An FP8 copy asked of an op, and what it must be: the bits of octet::to_fp8 of the op's output.
+/// An FP8 copy requested from an op. Its expected bits are octet::to_fp8 of the op's output.
 struct Fp8Copy {
   Fp8Copy(DType f, std::int64_t rows, std::int64_t cols)
       : format(f),

@@ -1,4 +1,5 @@
-// The CPU side of wires against references that compute in doubles and round once, bit for bit.
+// The CPU side of encodings for transfer, bit for bit against references that compute in double and round
+// once.
 #include "octet/ops/wire.h"
 
 #include <numeric>
@@ -11,8 +12,8 @@ namespace {
 constexpr std::int64_t kCounts[] = {0, 1, 127, 128, 129, 1023, 1025, 5000};
 constexpr std::uint32_t kNan = 0x7FC00000u;
 
-// Each function computes one thing of a float32 operation in double, where it is exact or so close that a
-// second rounding does no harm.
+// Each function computes one float32 operation in double. The result in double is exact, or so close that the
+// second rounding has no effect.
 float rounded(double x) {
   return std::isnan(x) ? std::bit_cast<float>(kNan) : static_cast<float>(x);
 }
@@ -26,7 +27,7 @@ std::uint32_t bits_of(float x) {
   return std::bit_cast<std::uint32_t>(std::isnan(x) ? std::bit_cast<float>(kNan) : x);
 }
 
-// What travels, and what it says on arrival.
+// The transferred bytes, and the values that they decode to.
 struct Encoded {
   std::vector<std::uint8_t> bytes;
   std::vector<float> values;
@@ -163,7 +164,7 @@ TEST(EncodeValues, KeepsWhatItLosesInTheResidual) {
   }
 }
 
-// What arrives over many steps is what was sent, but for what is still owed.
+// Over many steps the decoded values equal the sent values, except for the remaining residual.
 TEST(EncodeValues, OwesNoMoreThanOneRounding) {
   const std::vector<float> x = random_floats(1000, 6, 0.01);
   for (const Wire wire : kNarrowWires) {
@@ -209,7 +210,7 @@ TEST(DecodeValues, GivesCodesTimesFactors) {
   }
 }
 
-// Of all codes, as another sender may write them.
+// All codes, because other senders may use each of them.
 TEST(DecodeValues, KnowsEveryCode) {
   std::vector<std::uint8_t> bytes(wire_bytes(Wire::fp8, 256));
   const float scales[] = {0.37f, 3.0f};
@@ -389,7 +390,7 @@ TEST(CombineParts, TheLargestWinsAndNanAboveAll) {
       CpuStream stream;
       const auto hold = [&](const float* got) {
         for (std::size_t i = 0; i < want.size(); ++i) {
-          // Which of two zeros wins is the order of the parts.
+          // The sign of a zero result depends on the order of the parts.
           if (want[i] == 0) {
             ASSERT_EQ(got[i], 0);
           } else {

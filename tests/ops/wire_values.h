@@ -1,4 +1,4 @@
-// Values that tests of wires encode and add: blocks of all kinds, one behind the other.
+// Values for tests that encode and add: consecutive blocks of all kinds.
 #pragma once
 
 #include <bit>
@@ -13,8 +13,8 @@
 
 namespace octet::ops {
 
-/// Random numbers; every eighth block is all zero, subnormal, near the largest float, so small that its
-/// factor is subnormal or near there, or holds an infinity or NaNs.
+/// Returns random numbers. The blocks cycle through eight kinds: some are all zero, subnormal, near the
+/// largest float, have a factor that is subnormal or nearly so, or contain an infinity or NaNs.
 inline std::vector<float> awkward_floats(std::int64_t count, std::uint64_t seed) {
   std::vector<float> x = random_floats(count, seed);
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -37,19 +37,19 @@ inline std::vector<float> awkward_floats(std::int64_t count, std::uint64_t seed)
         if (at == 12 && seed % 3 == 0) x[i] = std::bit_cast<float>(0x7FA12345u);
         if (at == 13 && seed % 3 == 1) x[i] = std::bit_cast<float>(0xFFC00077u);
         break;
-      default:  // sizes apart by up to 2^12, and zeros of both signs
+      default:  // magnitudes that differ by up to 2^12, and zeros of both signs
         x[i] = at == 5 ? -0.0f : std::ldexp(x[i], static_cast<int>(i % 13) - static_cast<int>(block % 5));
     }
   }
   return x;
 }
-/// The same as bf16; NaNs keep their signs and fractions.
+/// Like awkward_floats, in bf16. NaNs keep their signs and fractions.
 inline std::vector<std::uint16_t> awkward_halves(std::int64_t count, std::uint64_t seed) {
   std::vector<std::uint16_t> x;
   for (const float value : awkward_floats(count, seed)) x.push_back(to_bf16(value));
   return x;
 }
-/// What was lost before: small beside the values, now and then no number.
+/// Returns residuals of earlier steps: small compared with the values, sometimes NaN or infinite.
 inline std::vector<std::uint16_t> awkward_residual(std::int64_t count, std::uint64_t seed) {
   std::vector<std::uint16_t> x;
   for (const float value : random_floats(count, seed, 0.01)) x.push_back(to_bf16(value));
@@ -58,7 +58,7 @@ inline std::vector<std::uint16_t> awkward_residual(std::int64_t count, std::uint
   return x;
 }
 
-/// `count` values as they travel; the f32 wire's lie as they are.
+/// Returns `count` encoded values; the f32 encoding is the values themselves.
 inline std::vector<std::uint8_t> travelling(Wire wire, std::int64_t count, std::uint64_t seed) {
   const std::vector<float> x = awkward_floats(count, seed);
   std::vector<std::uint8_t> bytes(wire_bytes(wire, count));
@@ -70,8 +70,8 @@ inline std::vector<std::uint8_t> travelling(Wire wire, std::int64_t count, std::
   return bytes;
 }
 
-/// Merges of a chain, ((0 + 1) + 2) + …; of halves that are added pairwise; and of a sum that begins at the
-/// end.
+/// Returns merges of a chain, ((0 + 1) + 2) + …; of pairwise added halves; and of a sum that begins at the
+/// last addend.
 inline std::vector<std::vector<int>> merges_of(int addends) {
   std::vector<int> chain(static_cast<std::size_t>(addends), 1), pairs, late(chain.size(), 0);
   chain.front() = 0;
