@@ -1,4 +1,4 @@
-// GPUs of AMD, in folders like the kernel's.
+// AMD GPUs in simulated kernel folders.
 #include "octet/device/amd_gpus.h"
 
 #include <gtest/gtest.h>

@@ -25,7 +25,7 @@ TEST(Arena, GivesZeroedMemoryOnA256ByteBoundaryAndCountsIt) {
     auto* memory = static_cast<unsigned char*>(arena.reserve("x", bytes));
     ASSERT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 256, 0u);
     for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(memory[i], 0);
-    std::memset(memory, 0xFF, bytes);  // so that a second reservation shows whether it is cleared
+    std::memset(memory, 0xFF, bytes);  // shows whether a second reservation is cleared
     expected += (bytes + 255) / 256 * 256;
     EXPECT_EQ(arena.bytes(), expected);
   }
@@ -63,7 +63,7 @@ TEST(CpuDevice, ClearsMemoryThatWasUsedBefore) {
       auto* memory = static_cast<unsigned char*>(device->allocate(bytes));
       for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(memory[i], 0) << bytes << " bytes, round " << round;
       std::memset(memory, 0xFF, bytes);
-      device->release(memory, bytes);  // the next round gets the same place
+      device->release(memory, bytes);  // the next round gets the same memory
     }
   }
 }
@@ -136,7 +136,7 @@ TEST(DryDevice, RunsNothing) {
   EXPECT_EQ(value, 5);
 }
 
-/// Sets variables and the affinity of this thread for one test.
+/// Sets environment variables and the affinity of this thread for one test.
 class ClaimCores : public testing::Test {
  protected:
   void SetUp() override {
@@ -230,7 +230,7 @@ TEST(OpThreads, OutliveADeviceMadeWithoutANumber) {
 }
 
 TEST(CudaDevice, SaysInASentenceWhyItCannotBeHad) {
-  // No machine has so many, so that this holds with and without a driver.
+  // No machine has this many GPUs, so the test holds with and without a driver.
   std::string why;
   EXPECT_FALSE(cuda_available(4096, &why));
   EXPECT_GT(why.size(), 10u);

@@ -1,4 +1,4 @@
-// The words for GPUs that cannot be used, from answers that no machine here gives.
+// Messages about unusable GPUs, from simulated driver answers.
 #include "octet/device/gpu_answers.h"
 
 #include <gtest/gtest.h>

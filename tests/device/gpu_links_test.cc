@@ -1,4 +1,4 @@
-// What joins GPUs, as a library tells that stands in for the driver's.
+// Links of GPUs, as reported by a fake of the driver's library.
 #include "octet/device/gpu_links.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What is known of GPUs before one is opened, as far as it can be seen without any.
+// Data about GPUs before one is opened, as far as it can be tested without a GPU.
 #include "octet/device/gpus.h"
 
 #include <gtest/gtest.h>

@@ -15,7 +15,7 @@ std::size_t whole(std::size_t bytes) {
   return (bytes + kHugePage - 1) / kHugePage * kHugePage;
 }
 
-/// Of so many bytes from a page on, how many pages are in memory.
+/// Returns how many pages of a range are in memory.
 std::ptrdiff_t resident(void* memory, std::size_t bytes) {
   std::vector<unsigned char> there((bytes + 4095) / 4096);
   EXPECT_EQ(::mincore(memory, bytes, there.data()), 0);

@@ -1,4 +1,4 @@
-// GPUs of NVIDIA, in folders like the kernel's.
+// NVIDIA GPUs in simulated kernel folders.
 #include "octet/device/nvidia_files.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ TEST(NvidiaFiles, AreTheGpusThatTheKernelShows) {
     }
     EXPECT_EQ(nvidia_files(root.path()), shown.found);
     EXPECT_EQ(nvidia_files_text(root.path()), shown.text);
-    // What a build without CUDA makes of it: a warning if there are GPUs, and none if there are not.
+    // A build without CUDA warns only if there are GPUs.
     const std::string why = built_without_cuda_text(root.path());
     const GpuChoice choice =
         choose_gpus({{.host = "here", .driver = !nvidia_files(root.path()).empty(), .why_not = why}});

@@ -15,13 +15,13 @@ void work(Stream& stream, int milliseconds) {
                [milliseconds] { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); });
 }
 
-// Both in the caller and on a worker: the time is that of the work, not of enqueuing it.
+// In the caller and on a worker: the profile measures the work, not its enqueueing.
 TEST(Profile, TakesTheTimeOfWorkByItsName) {
   for (const bool worker : {false, true}) {
     const auto device = make_cpu_device({.threads = 1, .compute_worker = worker});
     const auto stream = device->make_stream({.name = "test"});
     Profile profile(*stream);
-    work(*stream, 5);  // outside: belongs to nobody
+    work(*stream, 5);  // outside of all sections
     for (int i = 0; i < 2; ++i) {
       const ProfileLabel label(*stream, "outer");
       const ProfileSection section(*stream, "long");

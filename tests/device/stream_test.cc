@@ -36,7 +36,7 @@ class Server {
   std::thread thread_;
 };
 
-/// A stream of a mode, with a server when it needs one.
+/// A stream of a mode, with a server if the mode needs one.
 struct Running {
   Running(Device& device, Mode mode) : stream(device.make_stream({.name = "tested", .mode = mode})) {
     if (mode == Mode::served) server = std::make_unique<Server>(*stream);
@@ -167,7 +167,7 @@ TEST(Stream, AWaitMeansTheLatestRecordBeforeItAndNotLaterOnes) {
   first->record(*event);
   waiting->wait(*event);
   cpu::enqueue(*waiting, [&] { ran = true; });
-  second->record(*event);  // the event moves on
+  second->record(*event);  // records the event again
   EXPECT_TRUE(cpu::serve(*second));
   cpu::serve(*waiting);
   EXPECT_FALSE(ran) << "the record on 'second' came after the wait";
@@ -189,7 +189,7 @@ TEST(Stream, TheTimesOfAllItsWaitsAddUp) {
     stream->synchronize();
   }
   const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // The other stream may be through with a little of its sleep before this one begins to wait.
+  // The other stream may have slept a little before this stream begins to wait.
   EXPECT_GE(seconds_waited(*stream), 3 * 0.06 - 0.05);
   EXPECT_LE(seconds_waited(*stream), all);
 }

@@ -41,8 +41,8 @@ int threads_now() {
   return 0;
 }
 
-// The kernel counts a thread for a moment after another thread has joined it: waits until `wanted` holds of
-// the number, for at most two seconds. Returns the number.
+// Waits at most two seconds until `wanted` holds for the number of threads, and returns the number. The
+// kernel counts a joined thread for a moment longer.
 template <typename Wanted>
 int threads_when(const Wanted& wanted) {
   constexpr std::chrono::milliseconds kMoment(5);
@@ -55,7 +55,7 @@ int threads_when(const Wanted& wanted) {
   return threads;
 }
 
-// The number once no thread that was joined is counted any more.
+// Returns the number of threads after the kernel has stopped counting joined threads.
 int settled_threads() {
   constexpr std::chrono::milliseconds kSettles(30);
   int before = 0;

@@ -1,10 +1,10 @@
-// Backward attention of processors with AMX, its tiles emulated: against the definition in float64.
+// Backward attention for AMX with emulated tiles, against the definition in float64.
 #include "ops/attention_problem.h"
 #include "ops/emulated_tiles.h"
 
 #if defined(__x86_64__)
 
-// The library has the same functions with real tiles.
+// The library contains functions of the same names with real tiles.
 #define amx emulated_amx_backward
 #define amx_backward emulated_backward
 #define amx_backward_scratch_bytes emulated_backward_scratch_bytes
@@ -16,7 +16,7 @@
 namespace octet::ops::attention_amx_backward_test {
 namespace {
 
-/// Runs the tasks of `p` on what forward leaves and compares the gradient.
+/// Runs the tasks of `p` on the outputs of forward and compares the gradient.
 void expect_reference(const Shape& shape) {
   const Problem64 p(shape);
   const Heads& heads = shape.heads;
@@ -40,7 +40,7 @@ void expect_reference(const Shape& shape) {
   void* scratch = arena.reserve("scratch", bytes);
   for (std::size_t d = 0; d + 1 < p.starts.size(); ++d) {
     for (std::int64_t kv_head = 0; kv_head < heads.kv_heads; ++kv_head) {
-      std::memset(scratch, 0xFF, bytes);  // NaN: nothing may rely on zeros
+      std::memset(scratch, 0xFF, bytes);  // NaN: no code may rely on zeros
       cpu::emulated_backward(args, {.start = p.starts[d],
                                     .first = 0,
                                     .last = p.starts[d + 1] - p.starts[d],

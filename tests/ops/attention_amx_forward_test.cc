@@ -1,10 +1,10 @@
-// Forward attention of processors with AMX, its tiles emulated: against the definition in float64.
+// Forward attention for AMX with emulated tiles, against the definition in float64.
 #include "ops/attention_problem.h"
 #include "ops/emulated_tiles.h"
 
 #if defined(__x86_64__)
 
-// The library has the same functions with real tiles.
+// The library contains functions of the same names with real tiles.
 #define amx emulated_amx_forward
 #define amx_forward emulated_forward
 #define amx_forward_scratch_bytes emulated_forward_scratch_bytes
@@ -42,7 +42,7 @@ void expect_reference(const Shape& shape) {
     const std::int64_t length = p.starts[d + 1] - p.starts[d];
     for (std::int64_t kv_head = 0; kv_head < heads.kv_heads; ++kv_head) {
       for (std::int64_t first = 0; first < length; first += kQueriesOfATask) {
-        std::memset(scratch, 0xFF, bytes);  // NaN: nothing may rely on zeros
+        std::memset(scratch, 0xFF, bytes);  // NaN: no code may rely on zeros
         cpu::emulated_forward(args, {.start = p.starts[d],
                                      .first = first,
                                      .last = std::min(length, first + kQueriesOfATask),

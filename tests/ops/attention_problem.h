@@ -1,5 +1,5 @@
-// Attention as its definition has it, in float64, and what tests of attention on a CPU share: problems of
-// several documents, and the op run on them.
+// Attention by its definition in float64, and shared code of CPU attention tests: problems of several
+// documents, and the op run on them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,10 +26,10 @@ struct Shape {
   float soft_cap = 0.0f;
   std::int64_t window = 0;
   int threads = 2;
-  std::int64_t after = 0;  ///< tokens of no document at the end
+  std::int64_t after = 0;  ///< tokens at the end that belong to no document
 };
 
-/// An array of T with its values as they are stored.
+/// An array of T and its stored values.
 struct Array {
   Array(std::int64_t rows, std::int64_t cols, DType d)
       : dtype(d), bytes(static_cast<std::size_t>(rows * cols) * size_of(d), 0xFF) {}
@@ -100,7 +100,7 @@ inline Result run(const Problem64& p) {
   Workspace workspace;
   workspace.bytes = attention_workspace(*device, heads, p.shape.dtype, tokens, p.documents().max_length);
   workspace.data = arena.reserve("workspace", workspace.bytes);
-  std::memset(workspace.data, 0xFF, workspace.bytes);  // NaN: nothing may rely on zeros
+  std::memset(workspace.data, 0xFF, workspace.bytes);  // NaN: no code may rely on zeros
   Result r{.out = Array(tokens, width, p.shape.dtype),
            .d_qkv = Array(tokens, heads.qkv_width(), p.shape.dtype),
            .lse = std::vector<float>(static_cast<std::size_t>(heads.q_heads * tokens),
@@ -158,7 +158,7 @@ double distance(const Got& got, const std::vector<double>& want) {
   return worst / size;
 }
 
-/// One line for messages.
+/// Returns one line for messages.
 inline std::string words_of(const Shape& shape) {
   return "heads " + std::to_string(shape.heads.q_heads) + "/" + std::to_string(shape.heads.kv_heads) +
          " of " + std::to_string(shape.heads.head_dim) + ", first length " +

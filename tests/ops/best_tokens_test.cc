@@ -1,4 +1,4 @@
-// The most probable token of rows of logits, and the sum that its log-probability needs.
+// The most probable token of rows of logits, and the sum for its log-probability.
 #include "octet/ops/best_tokens.h"
 
 #include <gtest/gtest.h>

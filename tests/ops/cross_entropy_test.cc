@@ -16,7 +16,7 @@ double capped(double x, double cap) {
 struct Row {
   double loss = 0;
   std::vector<double> gradient;
-  std::vector<double> size;  ///< of the terms that make up the gradient
+  std::vector<double> size;  ///< magnitude of the gradient's terms
 };
 
 Row reference(const std::vector<double>& x, std::int64_t target, double cap) {
@@ -86,8 +86,8 @@ void expect_rows(std::int64_t rows, std::int64_t vocabulary, DType dtype, double
                 2e-7 * (1 + want.loss + scale));
     for (std::int64_t c = 0; c < vocabulary; ++c) {
       const double g = want.gradient[static_cast<std::size_t>(c)];
-      // e^(x - max) carries the rounding of x - max, 6e-8 of its size; at the target 1 is taken from it, and
-      // a cap takes its square's from 1.
+      // e^(x - max) has the rounding error of x - max, 6e-8 of its magnitude. At the target, 1 is subtracted.
+      // A cap subtracts its square from 1.
       const double slack = want.size[static_cast<std::size_t>(c)] * 3e-7 * (1 + scale);
       ASSERT_NEAR(logits.at(r, c), g, std::abs(g) * logits.rounding() + slack + 1e-9) << r << " " << c;
     }

@@ -6,7 +6,7 @@
 namespace octet::ops::dora_test {
 namespace {
 
-/// A weight in any format, dense, and its values.
+/// A dense weight in any format, and its values.
 struct StoredWeight {
   StoredWeight(DType format, std::int64_t out, std::int64_t in) : dtype(format), rows(out), cols(in) {
     bytes.resize(static_cast<std::size_t>(rows * cols) * size_of(dtype));

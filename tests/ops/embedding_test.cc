@@ -10,7 +10,7 @@ constexpr std::int64_t kVocabulary = 101;
 std::vector<std::int32_t> some_ids(std::int64_t tokens) {
   std::vector<std::int32_t> ids;
   for (std::int64_t t = 0; t < tokens; ++t) {
-    // Every third token is the same, one lies outside on either side.
+    // Every third token has the same id. One id is below the valid range and one is above it.
     const auto random = philox(1, RandomUse::data, static_cast<std::uint64_t>(t))[0] % kVocabulary;
     ids.push_back(t % 3 == 0 ? 5 : static_cast<std::int32_t>(random));
   }

@@ -29,7 +29,7 @@ struct Values {
   std::vector<Bf16> bits;
 };
 
-/// Loads of experts: none, one, several rows; all rows at one expert.
+/// Rows per expert: none, one, several; all rows at one expert.
 const std::vector<std::vector<std::int32_t>> kLoads = {
     {3, 0, 1, 17}, {0, 0, 40}, {1}, {5, 5, 5, 5, 5}, {0, 0}};
 constexpr std::int64_t kOut = 7, kIn = 13;
@@ -128,7 +128,7 @@ TEST(ExpertGemm, RefusesWhatDoesNotFit) {
   EXPECT_NO_THROW(multiply(args));
   for (const auto& spoil : std::vector<void (*)(ExpertGemmArgs&)>{
            [](ExpertGemmArgs& a) { a.count = 0; },          //
-           [](ExpertGemmArgs& a) { a.count = 3; },          // rows of the weight cannot be shared out
+           [](ExpertGemmArgs& a) { a.count = 3; },          // rows of the weight cannot be divided
            [](ExpertGemmArgs& a) { a.begins = nullptr; },   //
            [](ExpertGemmArgs& a) { a.d.cols = kOut - 1; },  //
            [](ExpertGemmArgs& a) { a.d.rows = 2; },         //

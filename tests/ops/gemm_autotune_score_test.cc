@@ -11,7 +11,7 @@
 namespace octet::ops::cuda::gemm_autotune_score_test {
 namespace {
 
-/// The candidates' numbers, the fastest first; equal ones in their order.
+/// Returns the candidates' indices, fastest first. Equal candidates keep their order.
 std::vector<std::size_t> by_score(const std::vector<Round>& rounds) {
   const std::vector<double> score = scores(rounds);
   std::vector<std::size_t> order(score.size());

@@ -12,7 +12,7 @@
 namespace octet::ops::cuda::gemm_tiles_test {
 namespace {
 
-// Counts tile by tile what busy_share computes.
+// Computes busy_share by counting tiles.
 double counted(const Tile& tile, const ResultShape& result, int multiprocessors) {
   std::int64_t tiles = 0, elements = 0, rounds = 0;
   for (std::int64_t r = 0; r < result.rows; r += tile.rows) {
@@ -50,7 +50,7 @@ TEST(GemmTiles, TilesThatFillTheLastRoundComeFirst) {
   ASSERT_EQ(tiles.size(), 3u);
   EXPECT_EQ(tiles[0].rows, 256);
   EXPECT_EQ(tiles[0].cols, 168);
-  // Equal ones in the order in which they were.
+  // Equal tiles keep their order.
   EXPECT_EQ(tiles[1].rows, 128);
   EXPECT_EQ(tiles[1].cols, 256);
   EXPECT_EQ(tiles[2].rows, 256);
@@ -64,8 +64,8 @@ TEST(GemmTiles, FewerTilesThanAskedForAllStay) {
   EXPECT_EQ(tiles[0].rows, 256);  // larger, and the last round hardly counts
 }
 
-// Products of the same matrices, summed in another order and rounded to bf16, agree; with one tile of one row
-// missing, left from before or transposed they do not.
+// GEMMs of the same matrices with a different order of sums, rounded to bf16, agree. They disagree if one
+// tile of one row is missing, left over or transposed.
 TEST(GemmSample, AWrongTileOfARowIsNoticedAndRoundingIsNot) {
   constexpr std::size_t rows = 8, cols = 28672, tile = 168;
   std::mt19937 random(3);

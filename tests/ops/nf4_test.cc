@@ -1,4 +1,4 @@
-// NF4 against what bitsandbytes makes of the same matrices (tests/golden/adapters), byte for byte.
+// NF4 against bitsandbytes' results for the same matrices (tests/golden/adapters), byte for byte.
 #include "octet/ops/nf4.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 class Nf4 : public testing::Test {
  protected:
-  /// A tensor of the reference file as values of type T.
+  /// Returns a tensor of the reference file as values of type T.
   template <typename T>
   std::vector<T> get(const std::string& name) {
     const auto bytes = golden_.bytes(golden_.at(name));
@@ -66,7 +66,7 @@ class Nf4 : public testing::Test {
     out.pop_back();
     return out;
   }
-  /// Scales of scales, and their codes, to what another order of the mean's sum may change.
+  /// Compares scales of scales and their codes, with a tolerance for a different order of the mean's sum.
   void expect_scales(const Quantized& q, const std::string& name) {
     EXPECT_NEAR(q.mean, get<float>(name + ".nested_offset")[0], 1e-6 * std::abs(q.mean)) << name;
     const auto nested = get<float>(name + ".nested_absmax");
@@ -75,8 +75,8 @@ class Nf4 : public testing::Test {
     EXPECT_EQ(q.scale_codes, get<std::uint8_t>(name + ".absmax")) << name;
   }
 
-  /// The reference's own scales of scales, so that values can be compared bit by bit: the last bit of the
-  /// mean hangs on the order of its sum.
+  /// Uses the reference's scales of scales, so that values can be compared bit for bit: the last bit of the
+  /// mean depends on the order of its sum.
   void take_scales(Quantized& q, const std::string& name) {
     q.scale_codes = get<std::uint8_t>(name + ".absmax");
     q.nested = get<float>(name + ".nested_absmax");
@@ -95,7 +95,7 @@ TEST_F(Nf4, TheValuesAreThoseOfTheReference) {
 }
 
 TEST_F(Nf4, CodesScalesAndValuesAreTheBytesOfTheReference) {
-  // "odd" ends with half a byte and a short block, blocks of "straddling" cross rows, "nested" has two blocks
+  // "odd" ends with half a byte and a short block. Blocks of "straddling" cross rows. "nested" has two blocks
   // of scales.
   for (const std::string name : {"even", "straddling", "odd", "nested"}) {
     const auto x = get<float>(name + ".f32");
@@ -153,7 +153,7 @@ TEST_F(Nf4, BlocksOfZerosAndEqualScalesDecodeToThemselves) {
   }
 }
 
-// In one pass what decoding to the compute dtype, the cast and the transpose make one after the other.
+// One pass gives the bits of three separate steps: decoding to the compute dtype, cast and transpose.
 TEST_F(Nf4, CastToFp8ItHasTheBitsOfDecodingAndCasting) {
   for (const auto& [rows, cols] :
        {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 9}, {33, 130}, {16, 256}}) {

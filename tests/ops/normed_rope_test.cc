@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-/// Inputs of one case, and what they make in float64.
+/// Inputs of one case, and the expected results in float64.
 struct Case {
   Case(std::int64_t rows, const Heads& h, DType t, bool plus)
       : tokens(rows),
@@ -46,7 +46,7 @@ struct Case {
     return static_cast<double>(
         table[static_cast<std::size_t>(positions[static_cast<std::size_t>(row)] * half + i % half)]);
   }
-  /// Element i of a head, turned (or turned back); `x` gives the elements before.
+  /// Element i of a head, rotated (or rotated back). `x` returns the elements before the rotation.
   template <typename F>
   double turned(std::int64_t row, std::int64_t i, bool back, F x) const {
     const std::int64_t half = heads.head_dim / 2, other = i < half ? i + half : i - half;
@@ -203,7 +203,7 @@ TEST(NormedRope, ForwardAndBackwardMatchFloat64) {
 }
 
 TEST(NormedRope, BackwardIsTheDerivativeOfForward) {
-  // Along a direction of the input and of both weights: (f(+h) - f(-h)) / 2h against the gradients.
+  // Compares (f(+h) - f(-h)) / 2h along a direction of the input and of both weights with the gradients.
   Case c(3, {2, 1, 8}, DType::f32, true);
   const auto value = [&](double step) {
     Case moved = c;

@@ -1,4 +1,4 @@
-// Sums over ranks that are threads, each with places that the others write to.
+// Sums over ranks that are threads. Each rank has places that the other ranks write to.
 #include "octet/ops/peer_sum.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::size_t kRoom = 4096;
 
-/// The places of a group, which its ranks reach alike.
+/// The places of a group, shared by its ranks.
 struct Group {
   explicit Group(int ranks) : begun(static_cast<std::size_t>(ranks)) {
     const std::size_t words = peer_places_bytes(ranks, kRoom) / sizeof(std::uint64_t);
@@ -40,7 +40,7 @@ struct Group {
   std::vector<std::uint64_t> begun;
 };
 
-/// Of every form, short and as long as there is room, in turns.
+/// All variants, with small and maximal counts in turns.
 std::vector<PeerSumCase> cases() {
   std::vector<PeerSumCase> all;
   for (const DType dtype : {DType::f32, DType::bf16}) {

@@ -29,7 +29,7 @@ TEST(RandomNormal, MakesColumnsOfAMatrixAtOnce) {
   CpuStream stream;
   std::vector<float> whole(kRows * kCols), part(kRows * kWidth);
   random_normal(stream, {.seed = 5, .out = whole.data(), .count = kRows * kCols});
-  // In pieces that begin and end inside a row.
+  // In pieces that begin and end inside of a row.
   for (std::int64_t from = 0; from < kRows * kWidth; from += 9999) {
     const std::int64_t row = from / kWidth, column = from % kWidth;
     random_normal(stream, {.seed = 5,

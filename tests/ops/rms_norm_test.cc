@@ -175,11 +175,12 @@ void expect_backward(std::int64_t rows, std::int64_t hidden, DType dtype, bool o
       dw_size[i] += std::abs(dyr[i] * xr[i] * s);
     }
     const std::vector<double> dx = reference_backward(xr, dyr, wr);
-    double size = 0;  // terms of a row cancel: errors are relative to the largest
+    double size = 0;  // terms of a row cancel, so errors are relative to the largest element
     for (const double d : dx) size = std::max(size, std::abs(d));
     for (std::int64_t c = 0; c < hidden; ++c) {
       const double want = dx[static_cast<std::size_t>(c)] + (accumulate ? before.at(r, c) : 0);
-      const double rough = hidden == 1 ? 1e-6 * std::abs(s * dyr[0] * wr[0]) : 0;  // all cancels but eps
+      const double rough =
+          hidden == 1 ? 1e-6 * std::abs(s * dyr[0] * wr[0]) : 0;  // everything cancels except eps
       ASSERT_NEAR(d_residual.at(r, c), want,
                   std::abs(want) * d_residual.rounding() + 4e-6 * size + rough + 1e-7)
           << r << " " << c;
@@ -247,7 +248,7 @@ TEST(RmsNorm, WrongShapesAreRefused) {
   RmsNormBackwardArgs back{.dy = x.matrix(), .x = x.matrix(), .rstd = w.data(), .weight = w.data()};
   back.d_residual = x.matrix();
   std::vector<float> d_weight(8);
-  back.d_weight = d_weight.data();  // and no workspace
+  back.d_weight = d_weight.data();  // without a workspace
   EXPECT_THROW(rms_norm_backward(stream, back), std::logic_error);
 }
 

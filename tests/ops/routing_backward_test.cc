@@ -1,4 +1,4 @@
-// Backward of routing, and the load-balancing loss, against differences in double.
+// Backward of routing, and the load-balancing loss, against finite differences in double.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -53,7 +53,7 @@ struct Routing {
     stream->synchronize();
   }
   ConstMatrix logits_matrix() const { return {logits.data(), DType::f32, kTokens, kExperts, kExperts}; }
-  /// The expert of a row.
+  /// Returns the expert of a row.
   std::int64_t expert_of(std::int64_t row) const {
     std::int64_t e = 0;
     while (begins[index(e + 1)] <= row) ++e;
@@ -83,7 +83,7 @@ std::vector<float> drawn(std::mt19937& random, std::int64_t count) {
   return values;
 }
 
-/// d f / d x[i] by differences.
+/// d f / d x[i] by finite differences.
 double difference(std::vector<double> x, std::size_t i, const std::function<double(std::vector<double>)>& f) {
   constexpr double step = 1e-5;
   std::vector<double> y = x;
@@ -218,7 +218,7 @@ TEST(WeightedRows, WithoutWeightsAreSums) {
   }
 }
 
-// Of one layer; the loads of several layers are added up before.
+// Tests one layer; callers add the loads of several layers beforehand.
 TEST(BalanceLoss, IsTheProductOfLoadsAndProbabilities) {
   for (const Load load : {Load::random, Load::one_has_all, Load::one_has_none, Load::ties}) {
     const Routing r(load, 2, true);

@@ -8,7 +8,7 @@ namespace octet::ops::cpu {
 namespace amx {
 namespace {
 
-/// 64 queries or output gradients of them, in the three layouts that products want.
+/// 64 queries, or their output gradients, in the three layouts of the GEMMs.
 struct Side {
   std::uint16_t* rows;        ///< [64][wide]
   std::uint32_t* transposed;  ///< [wide / 2][64]: pairs along the head
@@ -67,8 +67,8 @@ OCTET_AMX inline void store_bf16(std::uint16_t* to, __m512 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x)));
 }
 
-/// For 16 queries: weights = exp(scores - lse), score gradients = weights * (their gradient - delta), both 0
-/// where masked, in the layouts of the products that follow.
+/// For 16 queries: weights = exp(scores - lse), score gradients = weights * (d_weights - delta). Both are 0
+/// if masked. Writes the layouts of the next GEMMs.
 OCTET_AMX inline void gradient_lanes(const ScoreBlock& at, float scale, std::int64_t q, const Scratch& s) {
   const bool masked = at.masked();
   const auto reach =
@@ -165,7 +165,7 @@ OCTET_AMX void block_gradients(const AttentionBackwardArgs& args, const ScoreBlo
             .accumulate = true});
 }
 
-/// Sums of out * d_out of 64 rows.
+/// Computes the sums of out * d_out for `count` rows.
 OCTET_AMX void deltas(const Bf16* out, std::int64_t ld, const std::uint16_t* d_out, std::int64_t ld_d,
                       std::int64_t count, std::int64_t head_dim, float* delta) {
   for (std::int64_t q = 0; q < count; ++q) {

@@ -1,4 +1,4 @@
-// The sum is that of generate::LogProbabilities, in the order of the vocabulary, to the last bit.
+// The sum equals generate::LogProbabilities bit for bit: it runs in the order of the vocabulary.
 #include "octet/ops/best_tokens.h"
 
 #include <cmath>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kSide = kScaleBlock;
 
-/// A square of the matrix as floats, in the layout that is to be written.
+/// A square of the matrix as floats, in the layout of the output.
 struct Square {
   float value[kSide][kSide];
   std::int64_t lines = 0, length = 0;
@@ -38,7 +38,7 @@ OCTET_SIMD std::uint32_t largest(const Square& s) {
   return most;
 }
 
-/// One layout of a matrix: [lines, length], a square of which begins at (line0, at0).
+/// An output layout of a matrix: [lines, length].
 struct Layout {
   Scaling scaling;
   std::uint8_t* codes;

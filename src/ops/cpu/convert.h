@@ -1,4 +1,4 @@
-// Conversions of whole arrays between element types, on the caller's threads.
+// Conversions of whole arrays between element types, on the caller's op threads.
 #pragma once
 
 #include <cstddef>

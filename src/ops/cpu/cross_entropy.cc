@@ -8,7 +8,7 @@
 namespace octet::ops::cpu {
 namespace {
 
-// Largest logit of a row; NaNs are passed over here and show in the sum.
+// Returns the largest logit of a row. NaNs are ignored here; they appear in the sum.
 template <typename T>
 OCTET_INLINE float row_max(const T* x, std::int64_t vocabulary) {
   float lane[kLanes];
@@ -29,22 +29,22 @@ OCTET_INLINE float row_max(const T* x, std::int64_t vocabulary) {
   return most;
 }
 
-// The logit that counts.
+// Returns the logit after the cap.
 template <bool capped>
 OCTET_INLINE float capped_logit(float x, float soft_cap) {
   return capped ? soft_cap * simd::tanh(x / soft_cap) : x;
 }
 
-// One row. The maximum is read first, then the exponentials are summed; where T is f32 they are left in
-// place of the logits, so that the gradient needs only a product; where T is bf16 that would round twice, and
-// they are taken again.
+// Processes one row: finds the maximum, then sums the exponentials. If T is f32, the exponentials replace the
+// logits, so that the gradient needs only a multiplication. If T is bf16, storing them would round twice, so
+// they are recomputed.
 template <typename T, bool capped>
 OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
   constexpr bool keeps = std::is_same_v<T, float> && !capped;
   const std::int64_t vocabulary = a.logits.cols;
   const std::int64_t target = a.targets[row];
   T* x = row_of<T>(a.logits, row);
-  // The cap is monotonic: the largest capped logit is the cap of the largest.
+  // The cap is monotonic: the largest capped logit is the capped largest logit.
   const float most = capped_logit<capped>(row_max(x, vocabulary), a.soft_cap);
   const float at_target = capped_logit<capped>(simd::load(x[target]), a.soft_cap);
   float e[kChunk];

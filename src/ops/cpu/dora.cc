@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kColumns = 64;
 
-/// Elements [begin, begin + n) of a row of the weight.
+/// Loads elements [begin, begin + n) of a row of the weight.
 OCTET_SIMD void load_weight(const Operand& w, std::int64_t row, std::int64_t begin, std::int64_t n,
                             float* to) {
   const std::int64_t at = row * w.cols + begin;
@@ -57,7 +57,7 @@ OCTET_SIMD void scale_row(const ScaleColumnsArgs& a, std::int64_t row) {
   }
 }
 
-// Rows are summed in blocks of 64, so that a long column loses no more than a short one.
+// Rows are summed in blocks of 64, so that rounding errors grow less with the length of a column.
 template <typename T>
 OCTET_SIMD void dot_block(const DotColumnsArgs& a, std::int64_t begin, std::int64_t n) {
   constexpr std::int64_t block = 64;

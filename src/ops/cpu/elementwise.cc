@@ -7,15 +7,14 @@
 namespace octet::ops::cpu {
 namespace {
 
-// Storage of an IEEE half, with conversions that give the bits of octet::to_f16 and from_f16 without
-// branches.
+// Storage of an IEEE half. The conversions are branch-free and give the bits of octet::to_f16 and from_f16.
 struct F16 {
   std::uint16_t bits;
 };
 
 OCTET_INLINE float half_load(F16 x) {
   const std::uint32_t magnitude = x.bits & 0x7FFFu;
-  // As the bits of a float, 2^112 too small; the product is exact and takes subnormals along.
+  // The bits as a float are too small by 2^112. The multiplication is exact and also handles subnormals.
   const float small = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
   const std::uint32_t special = 0x7F800000u | (magnitude > 0x7C00u ? 0x400000u : 0u) | (magnitude << 13);
   const std::uint32_t bits = magnitude >= 0x7C00u ? special : std::bit_cast<std::uint32_t>(small);

@@ -7,8 +7,8 @@
 namespace octet::ops::cpu {
 namespace {
 
-// Columns that one piece of work of a column-wise sum owns. Each element of the result is summed by one
-// thread in a fixed order, whatever the number of threads.
+// Columns per piece of work of a column-wise sum. One thread sums each element of the result in a fixed
+// order, for any number of threads.
 constexpr std::int64_t kColumns = 64;
 
 std::int64_t column_blocks(std::int64_t cols) {
@@ -20,8 +20,8 @@ OCTET_SIMD void scale_row(const T* __restrict from, float scale, T* __restrict t
   for (std::int64_t i = 0; i < n; ++i) simd::store(to[i], scale * simd::load(from[i]));
 }
 
-// Adds `scale` times the sum of one token's rows to d_table for the columns from `begin` on. `first` is the
-// id's first token and `next` leads from token to token (-1: no more).
+// Adds `scale` times the sum of one id's token rows to d_table, for the `n` columns starting at `begin`.
+// `first` is the id's first token. `next` links each token to the id's next token (-1: end).
 template <typename T, typename To>
 OCTET_SIMD void add_token_chain(const EmbeddingBackwardArgs& a, std::int64_t first, const std::int32_t* next,
                                 std::int64_t begin, std::int64_t n) {
@@ -35,7 +35,7 @@ OCTET_SIMD void add_token_chain(const EmbeddingBackwardArgs& a, std::int64_t fir
   for (std::int64_t i = 0; i < n; ++i) simd::store(to[i], simd::load(to[i]) + a.scale * sum[i]);
 }
 
-// Rows are summed in blocks of 64, so that a long column loses no more than a short one.
+// Rows are summed in blocks of 64, so that rounding errors grow less with the length of a column.
 template <typename T>
 OCTET_SIMD void add_column_sums(const ConstMatrix& dy, std::int64_t begin, std::int64_t n,
                                 float* __restrict d_bias) {
@@ -87,8 +87,8 @@ void embedding(const EmbeddingArgs& a) {
 
 void embedding_backward(const EmbeddingBackwardArgs& a) {
   const std::int64_t tokens = a.d_out.rows, vocabulary = a.d_table.rows;
-  // Tokens of an id form a chain in token order. Only the heads of ids that occur are touched, so the work
-  // does not grow with the vocabulary.
+  // The tokens of an id form a chain in token order. Only the heads of occurring ids are accessed, so the
+  // work does not grow with the vocabulary.
   auto* head = static_cast<std::int32_t*>(a.workspace.data);
   std::int32_t* next = head + vocabulary;
   const auto valid = [&](std::int32_t id) { return id >= 0 && id < vocabulary && id != a.padding_id; };

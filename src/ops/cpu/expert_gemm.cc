@@ -1,4 +1,4 @@
-// The GEMMs of one expert after the other.
+// GEMMs of experts, one expert after the other.
 #include "octet/ops/expert_gemm.h"
 
 #include <vector>

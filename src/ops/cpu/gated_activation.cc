@@ -21,7 +21,7 @@ struct Silu {
 struct GeluTanh {
   static constexpr float k = 1.59576912160573f;  // 2 sqrt(2 / pi)
   static constexpr float k3 = 0.044715f;
-  // Beyond 30 the sigmoid is 0 or 1; its argument must not overflow before.
+  // Beyond 30 the sigmoid is 0 or 1. The bound keeps its argument from overflowing.
   static OCTET_INLINE float bounded(float g) { return g < -30.0f ? -30.0f : (g > 30.0f ? 30.0f : g); }
   static OCTET_INLINE float value(float g) {
     const float z = bounded(g);
@@ -64,7 +64,7 @@ OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, RowQuantizer&
   float du[kChunk];
   for (std::int64_t c = 0; c < width; c += kChunk) {
     const std::int64_t n = chunk_length(c, width);
-    // Into buffers first: d_gate_up may be gate_up.
+    // Writes to buffers first: d_gate_up may alias gate_up.
     for (std::int64_t i = 0; i < n; ++i) {
       const float d = simd::load(d_out[c + i]);
       float value, slope;

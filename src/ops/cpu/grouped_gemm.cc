@@ -1,4 +1,4 @@
-// The products of one expert after the other.
+// Grouped GEMMs, one expert after the other.
 #include "octet/ops/grouped_gemm.h"
 
 #include <cstring>
@@ -16,7 +16,7 @@ std::size_t gemm_workspace(const GemmArgs& args);
 
 namespace {
 
-/// `count` rows of an operand, from `begin` on.
+/// Returns `count` rows of an operand, starting at `begin`.
 Operand rows_of(Operand all, std::int64_t begin, std::int64_t count) {
   all.data = static_cast<const std::uint8_t*>(all.data) +
              static_cast<std::size_t>(begin * all.cols) * size_of(all.dtype);
@@ -25,7 +25,7 @@ Operand rows_of(Operand all, std::int64_t begin, std::int64_t count) {
   return all;
 }
 
-/// The rows that an expert reads, copied.
+/// A copy of the rows that an expert reads.
 struct Gathered {
   Gathered(const GroupedGemmArgs& a, std::int64_t begin, std::int64_t count) : operand(a.x) {
     const std::size_t row_bytes = static_cast<std::size_t>(a.x.cols) * size_of(a.x.dtype);
@@ -47,7 +47,7 @@ struct Gathered {
 };
 
 void multiply(const Operand& weight, const Operand& x, const Matrix& d) {
-  // As the products of one expert after the other say of their weights, so that kernels are the same.
+  // b_stands as in separate GEMMs per expert, so that the kernels are equal.
   GemmArgs product{.a = x, .b = weight, .d = d, .b_stands = true};
   std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
   product.workspace = {room.data(), room.size()};

@@ -24,7 +24,7 @@ OCTET_SIMD void quantize_blocks(const Nf4QuantizeArgs& a, std::int64_t first, st
     a.scales[b] = most;
     const float reciprocal = 1.0f / most;
     for (std::int64_t i = 0; i < kNf4Block; ++i) x[i] *= reciprocal;
-    // A code is the number of thresholds below its element: no branches.
+    // A code is the number of thresholds below its element. This needs no branches.
     std::int32_t codes[kNf4Block] = {};
     for (int t = 0; t < 15; ++t) {
       const float threshold = between(kTable.value[t], kTable.value[t + 1]);
@@ -57,7 +57,7 @@ OCTET_SIMD void decode_blocks(const Nf4DecodeArgs& a, std::int64_t first, std::i
   }
 }
 
-/// A row at a time, which may begin and end inside a block.
+/// Processes one row at a time. A row may begin and end inside of a block.
 template <typename T>
 OCTET_SIMD void cast_rows(const Nf4ToFp8Args& a, std::int64_t first, std::int64_t last) {
   float x[kNf4Block];

@@ -34,7 +34,7 @@ OCTET_SIMD void forward_row(const NormedRopeArgs& a, std::int64_t row) {
   }
 }
 
-// `d_weights`: partial sums of the query weight's gradient, then the key weight's; null: not wanted.
+// `d_weights`: partial sums of the query weight's gradient, then the key weight's. null: not computed.
 template <typename T>
 OCTET_SIMD void backward_row(const NormedRopeBackwardArgs& a, RowQuantizer* quantizer, std::int64_t row,
                              float* __restrict d_weights) {

@@ -1,11 +1,11 @@
-// How many threads oneDNN sees.
+// Limits the number of threads of oneDNN.
 #pragma once
 
 #include <omp.h>
 
 namespace octet::ops::cpu {
 
-/// The library sees one thread while this lives, on the thread that made it.
+/// oneDNN uses one thread during the lifetime of this object, on the thread that created it.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -27,7 +27,7 @@ void quantize_into(const ConstMatrix& x, const QuantizeInto& into) {
   });
 }
 
-// 1 / FLT_MAX is subnormal but not zero, so the inverse of any scale is finite.
+// The inverse of any returned scale is finite: 1 / FLT_MAX is subnormal but not zero.
 float finite_scale(float scale) {
   return std::isinf(scale) ? FLT_MAX : scale;
 }
@@ -46,7 +46,7 @@ void quantize(const QuantizeArgs& a) {
 }
 
 void transpose(const TransposeArgs& a) {
-  // Tiles, so that both sides of the copy stay in the cache.
+  // Copies in tiles, so that source and destination stay in the cache.
   constexpr std::int64_t tile = 64;
   simd::parallel_rows((a.cols + tile - 1) / tile, tile * a.rows, [&](std::int64_t first, std::int64_t last) {
     const std::int64_t end = std::min(a.cols, last * tile);
@@ -76,7 +76,7 @@ void delayed_scale(const DelayedScaleArgs& a) {
   for (std::int64_t i = 0; i < a.count; ++i) {
     const float latest = a.amax[i];
     a.amax[i] = 0.0f;
-    if (latest != 0) {  // also when NaN
+    if (latest != 0) {  // also if NaN
       float most = 0.0f;
       for (std::int64_t k = 0; k + 1 < a.length; ++k) {
         const float value = a.history[(k + 1) * a.stride + i];
@@ -84,7 +84,7 @@ void delayed_scale(const DelayedScaleArgs& a) {
         most = std::fmax(most, value);
       }
       a.history[(a.length - 1) * a.stride + i] = latest;
-      // fmax passes over a NaN, as TransformerEngine does.
+      // fmax ignores NaN, like TransformerEngine.
       const float amax = a.most_recent ? latest : std::fmax(most, latest);
       if (std::isfinite(amax) && amax > 0) {
         const float scaled_max = std::ldexp(fp8_max(static_cast<DType>(a.formats[i])), -a.margin);

@@ -46,7 +46,7 @@ void rope_table(const RopeTableArgs& a) {
     for (std::int64_t p = begin; p < end; ++p) {
       for (std::int64_t i = 0; i < a.half_dim; ++i) {
         const float angle = static_cast<float>(p) * a.inv_freq[i];
-        // Through double, so that the table is right to the last bit on any machine.
+        // Computed in double, so that the table has the same bits on every machine.
         a.cosine[p * a.half_dim + i] = static_cast<float>(std::cos(static_cast<double>(angle))) * a.factor;
         a.sine[p * a.half_dim + i] = static_cast<float>(std::sin(static_cast<double>(angle))) * a.factor;
       }

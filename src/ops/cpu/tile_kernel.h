@@ -1,8 +1,8 @@
-// The body of tile_product for one instruction set. Included several times, each time inside a namespace of
-// its own, with OCTET_TILE_TARGET (a function attribute), OCTET_TILE_LANES (floats of a vector) and
-// OCTET_TILE_ROWS (rows held in registers, a divisor of tile_rows). Vector types are lowered before functions
-// are cloned, so target_clones would leave every clone with the narrow vectors of the default: hence this
-// way.
+// The body of tile_product for one instruction set. The file is included several times, each time inside a
+// different namespace. The includer defines OCTET_TILE_TARGET (a function attribute), OCTET_TILE_LANES
+// (floats of a vector) and OCTET_TILE_ROWS (rows held in registers, a divisor of tile_rows). target_clones is
+// not usable: the compiler lowers vector types before it clones functions, so every clone would have the
+// narrow vectors of the default target.
 
 using Vector = float __attribute__((vector_size(OCTET_TILE_LANES * 4), aligned(4), may_alias));
 

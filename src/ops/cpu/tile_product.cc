@@ -57,8 +57,8 @@ void tile_product(const TileProduct& product) {
 }
 
 #if defined(__x86_64__)
-// By their extensions, since clang before 18 does not know the names of the levels here; of each level those
-// that no processor has without the others.
+// Tests extensions, because clang before 18 does not support the level names here. No processor has the
+// tested extensions without the rest of their level.
 bool has_v3() {
   __builtin_cpu_init();
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&

@@ -1,5 +1,6 @@
-// The CPU side of wires on the calling thread alone, over elements [begin, end) of all; begin is a multiple
-// of kWireTile. The communication thread runs these directly; streams share the tiles out.
+// The CPU side of encodings for transfer, on the calling thread only. Each function processes elements
+// [begin, end); begin is a multiple of kWireTile. The communication thread calls the functions directly.
+// Streams divide the tiles among threads.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,8 @@
 
 namespace octet::ops::cpu {
 
-/// Elements that are worked on at a time: they stay in the first-level cache, so that a part is read once and
-/// a result is written once.
+/// Elements that are processed together. They stay in the first-level cache, so each part is read once and
+/// each result is written once.
 inline constexpr std::int64_t kWireTile = 1024;
 
 void encode_range(const EncodeArgs& args, std::int64_t begin, std::int64_t end);

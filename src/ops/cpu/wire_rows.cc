@@ -12,7 +12,7 @@ namespace {
 constexpr std::int32_t kMagnitude = 0x7FFFFFFF;
 constexpr std::int32_t kInfinity = 0x7F800000;
 
-// Round to nearest even by the unit in the last place of 1.5 * 2^23; |y| is at most 127 and a little.
+// Rounds to nearest even by adding 1.5 * 2^23. |y| is at most slightly above 127.
 OCTET_INLINE std::int32_t int8_code(float y) {
   constexpr float shift = 0x1.8p23f;
   const auto rounded = std::bit_cast<std::int32_t>(y + shift) - std::bit_cast<std::int32_t>(shift);
@@ -21,7 +21,7 @@ OCTET_INLINE std::int32_t int8_code(float y) {
 
 }  // namespace
 
-// Divisions, not products with the inverse: the inverse of a subnormal factor is infinite.
+// Divides instead of multiplying by the inverse: the inverse of a subnormal factor is infinite.
 OCTET_SIMD void encode_e4m3(const float* x, float scale, std::int64_t n, std::uint8_t* codes) {
   for (std::int64_t i = 0; i < n; ++i) codes[i] = encode_fp8<E4M3>(x[i] / scale);
 }
@@ -53,7 +53,7 @@ OCTET_SIMD void settle(const float* x, std::int64_t n, float* to) {
 }
 
 OCTET_SIMD float largest(const float* x, std::int64_t n) {
-  std::int32_t amax = 0;  // magnitudes order like their bits
+  std::int32_t amax = 0;  // magnitudes are ordered like their bits
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int32_t magnitude = std::bit_cast<std::int32_t>(x[i]) & kMagnitude;
     amax = magnitude > amax ? magnitude : amax;
