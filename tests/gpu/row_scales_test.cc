@@ -67,8 +67,8 @@ struct RowCopy {
 };
 
 TEST(RowScales, CopiesHaveTheBitsOfTheCpu) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> shapes{
-      {2, 28672}, {3, 17003}};  // more than threads keep in registers
+  std::vector<std::pair<std::int64_t, std::int64_t>> shapes{{2, 28672},
+                                                            {3, 17003}};  // more than threads keep
   for (const auto& [rows, cols] : kShapes) shapes.emplace_back(rows, cols);
   for (const auto& [rows, cols] : shapes) {
     if (rows == 0) continue;

@@ -106,8 +106,7 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
       taking.leave(norm, token, kept);
     }
 #if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::
-                     : "memory");  // tensor cores read it through the async proxy
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // tensor cores use the async proxy
 #endif
     meet_workers();
     if (i + 1 < chain.count)

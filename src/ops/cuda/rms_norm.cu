@@ -81,7 +81,7 @@ template <bool whole>
 __device__ inline PackAt place_of(std::int64_t col, std::int64_t cols, bool vector) {
   return whole ? PackAt{kPack, true} : pack_at(col, cols, vector);
 }
-/// take_pack() with a compile-time constant if all packs, including those of the row copy, are whole.
+/// take_pack() with a compile-time constant if all packs, including packs of the row copy, are whole.
 template <bool whole>
 __device__ inline void quantize_pack(const Fp8Out& out, const float (&y)[kPack], float scale,
                                      std::int64_t row, std::int64_t col, int n, Met& met) {

@@ -156,8 +156,7 @@ struct Angles {
 // same angles. pairs: a head is one tile with both halves, and two heads are processed together.
 template <typename T, bool e4m3, bool pairs>
 __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, TileOut out) {
-  __shared__ __align__(16)
-      TallTile tile[2][2];  // two alternating buffers, so that one barrier per head is enough
+  __shared__ __align__(16) TallTile tile[2][2];  // two buffers, so that one barrier per head is enough
   __shared__ unsigned shared[kWarp];
   constexpr int each = pairs ? 2 : 1;
   const int rotated = static_cast<int>(a.heads.q_heads + a.heads.kv_heads);

@@ -28,10 +28,9 @@ struct Bf16Cut {
 /// State of a lane for rows lane / 4 and lane / 4 + 8 of the 16 rows of its warp, in this order.
 template <typename C>
 struct WarpSums {
-  float values[C::DIM / 8]
-              [4];   ///< columns 8 n + 2 (lane % 4) and the next, first of the first row, then of the second
-  float maximum[2];  ///< highest scores, base 2
-  float total[2];    ///< sums of weights over the columns of this lane
+  float values[C::DIM / 8][4];  ///< columns 8 n + 2 (lane % 4) and the next; first row, then second row
+  float maximum[2];             ///< highest scores, base 2
+  float total[2];               ///< sums of weights over the columns of this lane
 
   __device__ void clear() {
 #pragma unroll

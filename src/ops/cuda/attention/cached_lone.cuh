@@ -12,11 +12,10 @@ namespace octet::ops::cuda {
 /// The sums of the warps of a block. They reuse the memory of the keys after all keys have been read.
 template <typename C>
 struct LoneBlock {
-  float values[C::WARPS][C::ROWS]
-              [C::DIM];  ///< weighted by exponentials relative to `highest`; columns in the order of place()
-  float maxima[C::WARPS][C::ROWS];  ///< highest score of each warp
-  float totals[C::WARPS][C::ROWS];  ///< sums of weights, relative to `highest`
-  float highest[C::ROWS];           ///< maximum over all warps
+  float values[C::WARPS][C::ROWS][C::DIM];  ///< with weights relative to `highest`; columns by place()
+  float maxima[C::WARPS][C::ROWS];          ///< highest score of each warp
+  float totals[C::WARPS][C::ROWS];          ///< sums of weights, relative to `highest`
+  float highest[C::ROWS];                   ///< maximum over all warps
 
   /// Returns the index of column `d` of a row. Columns are permuted so that lanes with different rows write
   /// to different banks. Pairs of columns stay together.

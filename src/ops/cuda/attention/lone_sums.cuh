@@ -38,8 +38,7 @@ template <typename C>
 struct LoneSums {
   std::uint32_t queries[C::TILES][C::STEPS][2];  ///< row 8 t + lane / 4
   float query_scale[C::TILES][2];                ///< factors for products with the codes
-  float values[C::TILES][C::STEPS]
-              [4];  ///< column LoneTile::value_column() of both rows, then the second column
+  float values[C::TILES][C::STEPS][4];  ///< value_column() of both rows, then the second column of both
   /// Reference of the exponentials, base 2: at most kSlack below the highest score.
   float maximum[C::TILES][2];
   float total[C::TILES][2];  ///< sums of weights over the keys of this lane
