@@ -15,8 +15,8 @@ namespace octet::ops::cuda {
 using Round = std::vector<float>;
 
 /// Returns, for each candidate, the median over rounds of its time relative to the mean of the round. At its
-/// power limit, a GPU changes its clock by several percent within tenths of a second, and by a half in some
-/// rounds. So times are only compared within a round, and a single round does not decide. Empty if there are
+/// power limit, a GPU changes its clock by several percent within tenths of a second, and for some tenths by
+/// a half. So times are only compared within a round, and a single round does not decide. Empty if there are
 /// no rounds.
 inline std::vector<double> scores(std::span<const Round> rounds) {
   if (rounds.empty()) return {};
