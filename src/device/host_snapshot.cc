@@ -10,10 +10,10 @@ namespace octet {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kSmall =
-    64;  ///< alignment of small or scattered slices, which are not written directly
-constexpr std::size_t kLarge =
-    std::size_t{128} << 10;  ///< a run of at least this size has the offset modulo kPage of its file
+/// Alignment of small or scattered slices, which are not written directly.
+constexpr std::size_t kSmall = 64;
+/// A run of at least this size has the same offset modulo kPage as in its file.
+constexpr std::size_t kLarge = std::size_t{128} << 10;
 
 std::size_t size_in_bytes(const TensorSlice& slice) {
   return static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);

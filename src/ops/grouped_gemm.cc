@@ -19,7 +19,7 @@ void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
 
 namespace {
 
-/// Whether products read this: bf16, or E4M3 with scales of whole rows.
+/// Returns whether GEMMs can read this operand: bf16, or E4M3 with scales of whole rows.
 bool is_read(const Operand& x, DType dtype) {
   if (x.dtype != dtype) return false;
   return dtype == DType::bf16 ||

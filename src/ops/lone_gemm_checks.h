@@ -1,4 +1,4 @@
-// Contract checks of single-token GEMMs.
+// Contract checks of GEMMs of very few tokens.
 #pragma once
 
 #include "octet/ops/lone_gemm.h"

@@ -20,8 +20,8 @@ OCTET_PEER_SUM_INLINE std::uint32_t mark_of(std::uint64_t n) {
 }
 
 /// Returns the offset of a member's words in the places of any rank, for the n-th sum. A member reuses a set
-/// two sums later. By then it has received a word of the next sum from every other member, and a member
-/// begins the next sum only after it has read all words of this one.
+/// two sums later. By then it has received a word of the next sum from every other member. A member begins
+/// the next sum only after it has read all words of this sum.
 OCTET_PEER_SUM_INLINE std::size_t place_of(std::uint64_t n, int ranks, int member, std::size_t room) {
   const auto set = static_cast<std::size_t>(n % 2);
   return (set * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(member)) * 2 * room;

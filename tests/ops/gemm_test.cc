@@ -62,8 +62,8 @@ struct Case {
   bool accumulate = false, bias = false;
   int threads = 2;
   bool fixed_order = false;
-  bool transposed =
-      false;  ///< FP8 operands with the inner dimension in columns have only the transposed copy
+  /// FP8 operands with the inner dimension in columns have only the transposed copy.
+  bool transposed = false;
   bool addend = false;
   float factor = 1.0f;
   bool wide = false;  ///< A and B are ranges of columns of wider matrices

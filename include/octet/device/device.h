@@ -52,8 +52,8 @@ class Stream {
   Profile* profile() const { return profile_; }
   void set_profile(Profile* profile) { profile_ = profile; }
 
-  /// Whether kernels enqueued here give the same bits in every run and on every rank, even if the processor
-  /// has faster kernels that do not (ops/reproducible.h). Default: false.
+  /// Whether kernels enqueued here give the same bits in every run and on every rank (ops/reproducible.h).
+  /// If true, faster kernels without this property are not used. Default: false.
   bool reproducible() const { return reproducible_; }
   void set_reproducible(bool on) { reproducible_ = on; }
 
@@ -117,7 +117,7 @@ class Device {
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Enqueued copies. Host memory must stay unchanged until the stream has completed them. If pinned memory
+  /// Enqueue copies. Host memory must stay unchanged until the stream has completed them. If pinned memory
   /// replaces device memory, the device-side address may be in pinned memory.
   virtual void copy_to_device(Stream& stream, void* device_to, const void* host_from, std::size_t bytes) = 0;
   virtual void copy_to_host(Stream& stream, void* host_to, const void* device_from, std::size_t bytes) = 0;

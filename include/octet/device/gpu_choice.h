@@ -43,9 +43,9 @@ struct GpuChoice {
 
 /// With DeviceWish::automatic, all ranks compute on CPUs if any rank has no GPU. With cuda, a missing GPU is
 /// a problem. Every rank of a node gets a different GPU. If all ranks of a node see the same GPUs, rank n of
-/// the node gets the n-th GPU. Otherwise a rank gets one of its visible GPUs, preferably an early one of its
-/// list, such that as many ranks as possible get a GPU. More ranks than GPUs are a problem, unless ranks
-/// share GPUs: then GPUs are assigned in turn.
+/// the node gets the n-th GPU. Otherwise a rank gets a visible GPU, preferably an early entry of its list,
+/// such that as many ranks as possible get a GPU. More ranks than GPUs are a problem, unless ranks share
+/// GPUs: then GPUs are assigned in turn.
 GpuChoice choose_gpus(const std::vector<RankGpus>& ranks);
 
 /// Sets a problem if ranks on GPUs are to continue without lost ranks: kernels that wait for values of other

@@ -10,7 +10,7 @@
 namespace octet {
 
 /// Host copies of slices of device memory: checkpoints, exports and probes read and write them. Memory that
-/// the host can access (pinned memory, or all memory of a CPU) is not copied: such slices are returned
+/// the host can access (pinned memory, or all memory of a CPU) is not copied: its slices are returned
 /// unchanged. Blocking; for the time between steps. Not thread-safe.
 class HostMirror {
  public:
@@ -19,8 +19,8 @@ class HostMirror {
   /// Returns the slices with `data` in host memory. Slices in device memory are copied; work that writes them
   /// must be complete. The result is valid until the next call of fetch, open, send or clear.
   std::vector<TensorSlice> fetch(std::vector<TensorSlice> slices);
-  /// Returns the host memory in bytes that the slices need, for plans. A dry device gives
-  /// the bytes of the simulated device.
+  /// Returns the host memory in bytes that the slices need, for plans. A dry device gives the bytes of
+  /// the simulated device.
   static std::size_t bytes_for(const std::vector<TensorSlice>& slices, const Device& device);
   /// Like fetch(), but the contents are unspecified: the caller writes every element.
   std::vector<TensorSlice> open(std::vector<TensorSlice> slices);

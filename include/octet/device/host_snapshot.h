@@ -31,8 +31,8 @@ class HostSnapshot {
 
   /// Begins to copy slices of the sizes given to the constructor, on a separate stream. Waits for the copies
   /// of all slices except `still`. Work that writes the slices must be complete, and nothing may still read
-  /// the previous copy. Returns the slices in the snapshot, in order and back to back. Their contents are
-  /// valid after wait().
+  /// the previous copy. Returns the slices in the snapshot, with dense rows: first `moving`, then `host`,
+  /// then `still`. Their contents are valid after wait().
   std::vector<TensorSlice> take(const SnapshotSources& from);
   /// Makes work that is later enqueued on `stream` run after the copy. This work may write the `still`
   /// slices.
@@ -46,7 +46,7 @@ class HostSnapshot {
   std::unique_ptr<Event> copied_;
   std::byte* memory_ = nullptr;  ///< aligned to 4096
   std::size_t bytes_ = 0;
-  bool open_ = false;  ///< a copy was begun, and no stream was told to wait for it
+  bool open_ = false;  ///< a copy was begun, and no stream waits for it yet
 };
 
 }  // namespace octet

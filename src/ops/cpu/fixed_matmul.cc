@@ -15,8 +15,8 @@ namespace octet::ops::cpu {
 namespace {
 
 constexpr std::int64_t kRows = 256;  ///< most rows of a piece
-constexpr std::int64_t kMinCols =
-    64;  ///< least columns of a piece if D is divided by columns; pieces begin at multiples
+/// Least columns of a piece if D is divided by columns. Pieces begin at multiples.
+constexpr std::int64_t kMinCols = 64;
 constexpr std::int64_t kPieces = 16;  ///< wanted number of pieces, so that threads can share the work
 constexpr double kPieceWork = 4e6;    ///< least multiplications of a piece, to amortise the call
 

@@ -28,8 +28,8 @@ constexpr std::array<std::int64_t, 3> kHeights{16, 64, 256};
 constexpr std::int64_t kLeast = kHeights.front();
 constexpr std::int64_t kColumnUnit = 64;  ///< a block's columns are a multiple of it, except the last block's
 constexpr std::int64_t kMostColumns = 1024;
-constexpr double kBlockWork =
-    1.6e7;  ///< least multiplications per call of the lowest block, to amortise the call
+/// Least multiplications per call of the lowest block, to amortise the call.
+constexpr double kBlockWork = 1.6e7;
 
 std::size_t aligned(std::int64_t count, DType dtype) {
   const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);

@@ -8,8 +8,8 @@ OCTET_INLINE float sigmoid(float x) {
   return 1.0f / (1.0f + simd::exp(-x));
 }
 
-// An activation and its derivative. Both are g * sigmoid(u(g)): silu with u = g, and gelu in its tanh form
-// with u = 2 sqrt(2 / pi) (g + 0.044715 g³), because (1 + tanh(z)) / 2 = sigmoid(2 z).
+// An activation and its derivative. Both activations are g * sigmoid(u(g)). silu has u = g. gelu in its tanh
+// form has u = 2 sqrt(2 / pi) (g + 0.044715 g³), because (1 + tanh(z)) / 2 = sigmoid(2 z).
 struct Silu {
   static OCTET_INLINE float value(float g) { return g * sigmoid(g); }
   static OCTET_INLINE void both(float g, float& value, float& slope) {

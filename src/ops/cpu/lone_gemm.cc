@@ -1,4 +1,4 @@
-// A single-token GEMM as a sequence of the ops that it fuses.
+// A GEMM of very few tokens as a sequence of the ops that it fuses.
 #include "octet/ops/lone_gemm.h"
 
 #include <vector>

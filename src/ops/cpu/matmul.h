@@ -42,7 +42,7 @@ struct MatmulData {
 };
 
 /// Returns true for bf16 shapes with the inner dimension 63. Kernels of oneDNN 2.6 for AMX compute some of
-/// them wrongly or with an illegal instruction, which also depends on the shapes that were computed before.
+/// them wrongly or with an illegal instruction. This also depends on the shapes that were computed before.
 bool is_wrong_on_amx(const MatmulShape& shape);
 
 /// Scratch bytes that `matmul` uses for this shape.
@@ -51,14 +51,15 @@ std::size_t matmul_scratch(const MatmulShape& shape);
 /// small (the number of threads differs from the plan), it allocates scratch, kept per thread.
 void matmul(const MatmulShape& shape, const MatmulData& data);
 
-/// Like matmul, but the bits do not depend on shape.threads. D is divided into pieces by sizes only. One
-/// thread computes each piece, and no sum is divided.
+/// Like matmul, but the bits do not depend on shape.threads. D is divided into pieces that depend only on m,
+/// n and k. One thread computes each piece, and no sum is divided.
 std::size_t fixed_matmul_scratch(const MatmulShape& shape);
 void fixed_matmul(const MatmulShape& shape, const MatmulData& data);
 
-/// Like fixed_matmul, but the bits of a row of D depend only on that row of A, on B and on n, not on m or the
-/// row's place. A must not be transposed. Rows are multiplied in blocks of one height, filled with zeros.
-/// Greater heights are used if they gave the same bits in a test on this processor.
+/// Like fixed_matmul, but the bits of a row of D depend only on that row of A, on B and on n. They depend
+/// neither on m nor on the row's place. A must not be transposed. Rows are multiplied in blocks of one
+/// height, filled with zeros. Greater heights are used if they gave the same bits in a test on this
+/// processor.
 std::size_t fixed_rows_matmul_scratch(const MatmulShape& shape);
 void fixed_rows_matmul(const MatmulShape& shape, const MatmulData& data);
 

@@ -38,7 +38,7 @@ void encode_blocks(Wire wire, const float* from, std::int64_t count, const Block
                             ? std::bit_cast<float>(kNanBits)
                             : largest / (wire == Wire::fp8 ? fp8_max(DType::e4m3) : 127.0f);
     std::memcpy(to.scales + block * sizeof(float), &scale, sizeof(float));
-    if (!(scale > 0.0f)) {  // All zero or not finite: the code is 1, and the factor holds the value.
+    if (!(scale > 0.0f)) {  // all zero or not finite: the code is 1, and the factor holds the value
       std::fill_n(code, n, wire == Wire::fp8 ? std::uint8_t{0x38} : std::uint8_t{1});
     } else if (wire == Wire::fp8) {
       rows::encode_e4m3(x, scale, n, code);
