@@ -25,16 +25,16 @@ constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr const char* kType = "finetuning_type";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
 
-/// What a run trained whose checkpoint has such a state.
+/// Returns the finetuning_type of the run that wrote a checkpoint with this state.
 std::string type_of(const Json& state) {
   if (state.is_null()) return "full";
   return state.contains(kType) ? state[kType].get<std::string>() : "lora";
 }
 
-/// The tensors of an adapter's file. A tied table that is trained stands under both of its names.
+/// The tensors of an adapter file. A tied table that is trained is stored under both of its names.
 struct Tensors {
   std::vector<checkpoint::TensorHeader> headers;
-  std::string table;  ///< what the head's name stands for; empty: itself
+  std::string table;  ///< the tensor that is stored as the head; empty: the head itself
 };
 
 template <typename Header>
@@ -54,7 +54,7 @@ Tensors tensors_of(const std::vector<Header>& state, bool tied) {
   return tensors;
 }
 
-/// Under a name that is not the file's own yet.
+/// Writes to a temporary name; publish() renames it.
 std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& path,
                                                              const checkpoint::Checkpoint& source,
                                                              const Tensors& tensors) {
@@ -114,7 +114,7 @@ Json adapter_state(const config::Config& config, const model::Architecture& arch
     state["added"].push_back(checkpoint::WeightFolder(folder, "adapter_model").fingerprint());
   }
   if (config.quantization_bit) {
-    // The same weights in other codes are another base.
+    // The same weights with other quantization codes are another base.
     state["quantization_bit"] = *config.quantization_bit;
     state["double_quantization"] = config.double_quantization;
   }
@@ -173,7 +173,7 @@ std::vector<std::string> export_adapter(const AdapterExport& e, const config::Co
   if (!tensors.table.empty()) described["ensure_weight_tying"] = true;
   make_folders(e.folder);
   const auto writer = write_weights(weights, source, tensors);
-  // A folder with weights is whole: old ones go first, and the new ones come last.
+  // A folder with weights is complete, so old weights are removed first and new weights are published last.
   remove_old(weights, e.overwrite);
   write_file_atomically(e.folder + "/adapter_config.json", described.dump(2) + "\n");
   if (e.encoder != nullptr) save_tokenizer(e.folder, *e.encoder, most_positions(architecture));

@@ -33,7 +33,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Sequences of a micro-batch.
+/// The sequences of a micro-batch.
 struct BatchShape {
   std::int64_t rows = 0, length = 0, vocabulary = 0;
   double label_share = 1;
@@ -59,7 +59,7 @@ runtime::HostBatch random_batch(const BatchShape& shape, std::uint64_t seed) {
   return batch;
 }
 
-/// The kind of work that a name of a profile counts to: products and what stands in head and optimizer keep
+/// Returns the kind of work for a name in the profile. GEMMs, and ops of the head and the optimizer, keep
 /// their names.
 std::string kind_of(const std::string& name) {
   struct Rule {
@@ -90,7 +90,7 @@ double loss_of(const store::StepResult& step) {
   return step.loss_sum / static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
 }
 
-/// A benchmark from its first look at the configuration to its figures.
+/// A benchmark, from reading the configuration to its results.
 class Bench {
  public:
   Bench(runtime::Session& session, const config::Config& config, const BenchOptions& options)
@@ -182,7 +182,7 @@ void Bench::take_steps() {
   const bool watched = options_.logged && config_.fp8;
   job_.barrier();
   StepWatch watch(session_.data(), engine_->compute());
-  // A step lasts from the end of the one before it: its update may still be going on then.
+  // A step is timed from the end of the previous step. The update of that step may still be running.
   auto begin = Clock::now();
   for (std::int64_t step = 0; step < steps; ++step) {
     const bool timed = step >= options_.warmup;

@@ -1,4 +1,4 @@
-// load_best_model_at_end: which of the checkpoints of a run was evaluated best.
+// load_best_model_at_end: tracks the checkpoint with the best evaluation.
 #include <cmath>
 #include <filesystem>
 #include <utility>
@@ -23,7 +23,7 @@ void Run::restore_best() {
   const std::filesystem::path folder = on_disk ? std::filesystem::path(checkpoint_->path()).parent_path()
                                                : std::filesystem::path(config_.output_dir);
   std::string gone;
-  // One in memory may be older than the checkpoint on disk that was under way when it was taken.
+  // A checkpoint in memory may be older than a checkpoint on disk that was being written at that time.
   for (const char* name : {"best_under_way", "best"}) {
     const auto saved = checkpoint_->state().find(name);
     if (saved == checkpoint_->state().end()) continue;

@@ -15,7 +15,7 @@ namespace octet::train {
 namespace {
 
 void add(ops::Fp8Seen& to, const ops::Fp8Seen& from) {
-  // Magnitudes order like their bits, NaN above all.
+  // Magnitudes compare like their bits; NaN is the largest.
   const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
   if (bits(from.amax) > bits(to.amax)) to.amax = from.amax;
   if (from.scale != 0 && (to.scale == 0 || from.scale < to.scale)) to.scale = from.scale;
@@ -28,7 +28,7 @@ double share(std::uint64_t count, const ops::Fp8Seen& seen) {
   return seen.values == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(seen.values);
 }
 
-/// The shortest number that reads as this fp32 number; null when it is not finite.
+/// Returns the shortest decimal number that parses to this fp32 number; null if it is not finite.
 Json number(float x) {
   if (!std::isfinite(x)) return nullptr;
   char text[32];
@@ -42,7 +42,7 @@ struct Place {
   std::int64_t layer = 0;
   std::string product, operand;
 };
-/// Of "layers.3.qkv/input" or "layers.3.qkv/input/1".
+/// Parses "layers.3.qkv/input" or "layers.3.qkv/input/1".
 Place place_of(const std::string& name) {
   const auto parts = split(name, '/');
   const auto names = split(parts.front(), '.');

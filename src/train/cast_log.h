@@ -1,4 +1,4 @@
-// What casts to FP8 met, of all ranks, and how a row of the log has it.
+// Statistics of casts to FP8 over all ranks, and their fields in a log row.
 #pragma once
 
 #include <string>
@@ -10,13 +10,14 @@
 
 namespace octet::train {
 
-/// Rows of all ranks added up: counts as sums, amax as the largest (NaN where one is), scale as the least.
-/// All ranks call it with rows of the same names in the same order; rows of one name become one.
+/// Returns the rows of all ranks, merged: counts are summed, amax is the largest (NaN if any is NaN), scale
+/// is the smallest. Collective. All ranks pass rows with equal names in equal order. Rows of one name are
+/// merged.
 std::vector<precision::CastRow> casts_of_all(comm::Channel& channel,
                                              const std::vector<precision::CastRow>& own);
 
-/// By product and operand, as the two fields of a row in the log have it (docs/logging.md). Names are
-/// "layers.N.PRODUCT/OPERAND", and more behind another slash that is left out.
+/// The two fields of a log row, by GEMM and operand (docs/logging.md). Names are "layers.N.PRODUCT/OPERAND";
+/// a further part after another slash is ignored.
 struct CastFields {
   Json worst;   ///< {"qkv": {"input": {"amax", "scale", "saturated", "lost", "layer"}, …}, …}
   Json layers;  ///< {"qkv": {"input": {"amax": [by layer], "scale": […], …}, …}, …}

@@ -1,4 +1,4 @@
-// What becomes of a run whose bits, losses or gradients go wrong.
+// Reactions of a run to bit errors, spikes and values that are not finite.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +15,7 @@
 namespace octet::train {
 namespace {
 
-/// Times that a run goes back without having saved anything in between.
+/// Most rollbacks without a checkpoint in between.
 constexpr int kMostRollbacks = 3;
 
 std::string text_of(const std::vector<Fault>& faults) {
@@ -93,7 +93,7 @@ bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
   }
   const std::string what = "bits went wrong on " + who;
   const bool stops = setup::fault_action(config_) == setup::FaultAction::stop;
-  if (stops) settle_save();  // so that the newest checkpoint is named
+  if (stops) settle_save();  // so that the message names the newest checkpoint
   job_.together([&] {
     if (!stops || job_.rank() != ranks.front()) return;
     throw Error({.what = what + ": training since the last verified checkpoint is discarded",
@@ -154,7 +154,7 @@ bool Run::goes_back() {
   const Back how = std::exchange(back_, Back::no);
   begins("going back to a checkpoint", 8);
   settle_save();
-  // What is in memory may be newer than what the run goes back to.
+  // Memory may hold a newer checkpoint than the checkpoint of the rollback.
   if (memory_) memory_->forget();
   ++rollbacks_;
   const bool too_often = ++rollbacks_in_a_row_ > kMostRollbacks;

@@ -16,14 +16,14 @@
 namespace octet::train {
 namespace {
 
-/// More than a run says of itself in a checkpoint (counters, its place in the data, sums of its log), its
-/// adapters not counted. What is less than 16 KiB in all makes no difference to the checkpoint's size.
+/// Upper bound of a run's state in a checkpoint (counters, position in the data, sums of its log), without
+/// adapters. Less than 16 KiB in total does not change the size of the checkpoint.
 constexpr std::int64_t kStateOfRun = 8 << 10;
-/// More than a template adds to the tokenizer's files, and generation_config.json with its end tokens.
+/// Upper bound of a template's additions to the tokenizer's files, and of generation_config.json.
 constexpr std::int64_t kTemplate = 64 << 10;
 
-/// The tensors of the model that the final weights are written from: those of a checkpoint, or all of it
-/// where a part is trained and the rest is in no folder.
+/// Returns the tensors of the final weights: the tensors of a checkpoint, or of the whole model if only a
+/// part is trained and the rest is in no folder.
 std::vector<checkpoint::TensorHeader> parameters_of(const std::vector<checkpoint::TensorHeader>& state,
                                                     const model::Architecture* whole) {
   std::vector<checkpoint::TensorHeader> parameters;
@@ -78,7 +78,7 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
 
 std::int64_t saves_of_run(const config::Config& config, const RunSteps& steps) {
   const setup::When when = setup::saves_when(config);
-  if (when == setup::When::never) return 1;  // it carries the weights to the final model
+  if (when == setup::When::never) return 1;  // it holds the weights for the final model
   const std::int64_t every = when == setup::When::epoch
                                  ? std::max<std::int64_t>(1, steps.of_epoch)
                                  : config::interval_steps(config.save_steps, steps.total);

@@ -14,7 +14,7 @@
 namespace octet::train {
 namespace {
 
-constexpr std::int64_t kFiles = 64;  // of a run beside its checkpoints, generously
+constexpr std::int64_t kFiles = 64;  // generous bound of a run's files except checkpoints
 
 std::int64_t in_blocks(std::int64_t bytes, std::int64_t block) {
   return (bytes + block - 1) / block * block;
@@ -36,7 +36,7 @@ std::string contents_text(const DiskNeed& need) {
          text(need.model_bytes) + (first.at_end < first.most ? " is written" : "");
 }
 
-// Checkpoints go to the fallback where the output folder takes none; the model does not.
+// The fallback takes checkpoints that do not fit in the output folder, but not the model.
 bool fallback_helps(const DiskNeed& need, const DiskPlace& output, const std::optional<DiskPlace>& fallback) {
   return fallback && fallback->disk.device != output.disk.device &&
          output.disk.free_bytes >= need.model_bytes &&
@@ -44,7 +44,7 @@ bool fallback_helps(const DiskNeed& need, const DiskPlace& output, const std::op
 }
 
 void require_files(const DiskNeed& need, const DiskPlace& output) {
-  // A checkpoint is a folder with two files, and one under its temporary name.
+  // A checkpoint is a folder with two files, plus one file with a temporary name.
   const std::int64_t files = kFiles + 4 * need.checkpoints.most;
   if (output.disk.free_files < 0 || output.disk.free_files >= files) return;
   throw Error({.what = "the disk has too few inodes for this run",
@@ -72,11 +72,11 @@ DiskNeed disk_need(const config::Config& config, const DiskFacts& facts) {
   const std::int64_t block = std::max<std::int64_t>(1, facts.block);
   const checkpoint::CheckpointSize& size = facts.files.checkpoint;
   DiskNeed need;
-  // The folder takes a block of its own.
+  // The folder itself takes one block.
   need.checkpoint_bytes = in_blocks(size.data_file, block) + in_blocks(size.manifest, block) + block;
   need.model_bytes = in_blocks(facts.files.model_weights, block) + in_blocks(facts.files.model_others, block);
   need.going_bytes = facts.going_bytes;
-  // How many saves fit between two failures only the run measures.
+  // Only the run can measure how many saves fit between two failures.
   need.counted = !facts.measured_saves || config.save_total_limit;
   std::int64_t saves = saves_of_run(config, {facts.first_step, facts.total_steps, facts.steps_per_epoch});
   if (facts.measured_saves) saves = facts.total_steps - facts.first_step;
@@ -94,7 +94,7 @@ DiskState disk_state(const std::string& folder) {
   state.block = static_cast<std::int64_t>(disk.f_frsize);
   state.device = static_cast<std::uint64_t>(entry.st_dev);
   state.free_bytes = static_cast<std::int64_t>((root ? disk.f_bfree : disk.f_bavail) * disk.f_frsize);
-  // File systems without a fixed number of files say 0 of 0.
+  // File systems without a limit on files report 0 of 0.
   if (disk.f_files > 0) state.free_files = static_cast<std::int64_t>(root ? disk.f_ffree : disk.f_favail);
   return state;
 }

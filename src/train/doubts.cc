@@ -78,7 +78,7 @@ void Run::say_doubts() const {
   constexpr std::size_t kMost = 10;
   if (!session_.prints()) return;
   config::Resolved known = resolved_;
-  // What slows a GPU down is no matter of a run on CPUs.
+  // Settings that only slow a GPU do not matter on CPUs.
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
   config::Strings all = doubts(known, architecture_);
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {

@@ -35,8 +35,8 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data,
   if (options.memory_checkpoints) plan_memory_checkpoints();
 }
 
-// Two generations of this rank's part, and of one of another host's where there are several. They lie in
-// files that outlive the process: only a plan reserves them.
+// Plans two generations of this rank's part and, with several hosts, of a part of another host. They are
+// files that outlive the process, so only a plan reserves them.
 void Engine::plan_memory_checkpoints() {
   const Device& device = arena().device();
   std::size_t bytes = 0;
@@ -53,7 +53,7 @@ void Engine::plan_memory_checkpoints() {
 
 std::vector<TensorSlice> Engine::activation_state() {
   precision::ScaleSet* scales = core().activation_scales();
-  // Current scales are no state: every tensor makes its own anew.
+  // Current scales are not state: every tensor computes a new scale.
   const bool learned = scales != nullptr && core().recipe().kind == precision::RecipeKind::delayed;
   return learned ? scales->state() : std::vector<TensorSlice>{};
 }
@@ -79,8 +79,8 @@ std::vector<TensorSlice> Engine::take_snapshot() {
 
 namespace {
 
-/// Documents of the planned lengths with ever other ids, every token but the last of each trained where so
-/// many labels were planned.
+/// Returns documents of the planned lengths with varying ids. All tokens except the last of each document are
+/// labels, up to the planned number of labels.
 runtime::HostBatch largest_batch(const runtime::InstanceOptions& options) {
   const model::TransformerOptions& core = options.transformer;
   const std::int64_t most = core.max_labels > 0 ? core.max_labels : core.max_tokens;
@@ -110,13 +110,13 @@ void Engine::rehearse() {
   const precision::Audit before = audit();
   const std::unique_ptr<model::ParameterSource> source = store().rehearsal();
   train_alone(*source, largest_batch(options()));
-  core().take_expert_loads();  // its tokens are not of a step
+  core().take_expert_loads();  // its tokens belong to no step
   audit() = before;
 }
 
 void Engine::train_alone(model::ParameterSource& source, const runtime::HostBatch& batch) {
   core().train(source, compute(), staging_.upload(compute(), batch, 0), staging_.loss_sum());
-  // What a micro-batch leaves behind that its end would take.
+  // Clears state that the end of a micro-batch would consume.
   if (precision::ScaleSet* scales = core().activation_scales(); scales != nullptr) {
     instance_.device().zero(compute(), scales->amaxes(),
                             static_cast<std::size_t>(scales->count()) * sizeof(float));
@@ -132,7 +132,7 @@ void Engine::compute_again(model::ParameterSource& source, const runtime::HostBa
   audit() = before;
 }
 
-// The same noise in a run that goes on from a checkpoint.
+// A resumed run gets the same noise.
 void Engine::set_noise() {
   staging_.set_noise(
       runtime::mixed(options().store.adamw.seed, static_cast<std::uint64_t>(store().optimizer_steps())));
@@ -166,12 +166,12 @@ void Engine::micro_batch(const runtime::HostBatch& batch, const model::LogitsHoo
 
 store::StepResult Engine::finish(double learning_rate, bool update) {
   staging_.fetch_losses(compute(), staging_.losses());
-  if (watched_.next) {  // of the weights before their update
+  if (watched_.next) {  // casts of the weights before their update
     if (core().casts() != nullptr) core().casts()->collect(compute());
     store().collect_casts(compute());
   }
   store().watch_casts(watched_.after);
-  if (snapshot_) snapshot_->fence(compute());  // from here on the state is written
+  if (snapshot_) snapshot_->fence(compute());  // later work changes the state
   store().finish({.learning_rate = learning_rate,
                   .label_tokens = label_tokens_,
                   .loss_sum = staging_.loss_sum(),

@@ -53,7 +53,7 @@ std::string IdleExperts::look(std::int64_t step, const model::ExpertLoads& loads
   std::string named;
   for (const auto& [block, load] : loads) {
     std::vector<Expert>& experts = experts_[block];
-    // A run that begins or resumes has looked at no step.
+    // A run that begins or resumes has no statistics of earlier steps.
     if (experts.empty()) experts.resize(load.size(), Expert{.seen = before_ < 0 ? step - 1 : before_});
     for (std::size_t e = 0; e < load.size(); ++e) {
       Expert& expert = experts[e];

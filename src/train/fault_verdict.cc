@@ -15,7 +15,7 @@ ops::Hash hash_of(const Json& json) {
   return {json.at(0).get<std::uint64_t>(), json.at(1).get<std::uint64_t>()};
 }
 
-/// The ranks that do not hold what most do; all, where no value has a majority.
+/// Returns the ranks that differ from the majority, or all ranks if no value has a majority.
 std::vector<int> minority(const std::vector<ops::Hash>& by_rank) {
   std::vector<int> everybody;
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) everybody.push_back(static_cast<int>(rank));

@@ -1,4 +1,4 @@
-// What hashes of all ranks say about who holds or computed wrong bits.
+// Finds the ranks that hold or computed wrong bits from the hashes of all ranks.
 #pragma once
 
 #include <array>
@@ -10,35 +10,34 @@
 
 namespace octet::train {
 
-/// What a rank tells the others at a check.
+/// The message of a rank at a check.
 struct FaultReport {
-  std::array<ops::Hash, store::kHeldKinds> replicas;  ///< what every rank holds
-  ops::Hash scales;                                   ///< of activations, which every rank has alike
-  ops::Hash sums;                                     ///< of gradients, where every rank has them
-  ops::Hash own, replayed;  ///< gradients of its own micro-batch, and of the one that it computed again
-  std::array<bool, store::kHeldKinds> changed{};  ///< since its last update, by kind
-  std::vector<comm::BrokenMessage> broken;        ///< that it received
+  std::array<ops::Hash, store::kHeldKinds> replicas;  ///< of state that every rank holds
+  ops::Hash scales;                                   ///< of activations; equal on all ranks
+  ops::Hash sums;                                     ///< of summed gradients, if every rank has them
+  ops::Hash own, replayed;  ///< gradients of its micro-batch, and of the micro-batch that it replayed
+  std::array<bool, store::kHeldKinds> changed{};  ///< since its last update, per kind
+  std::vector<comm::BrokenMessage> broken;        ///< received by this rank
 
   std::string bytes() const;
   static FaultReport of(const std::string& bytes);
 };
 
-/// A thing that went wrong and the ranks that it may have gone wrong on: one, or several where nobody can
-/// tell.
+/// A fault and the ranks that may have caused it. Several, if the cause cannot be located.
 struct Fault {
   std::vector<int> ranks;
   std::string what;
 };
 
-/// What the reports, by rank, say of memory and messages. What a rank finds wrong with itself explains what
-/// others see of it, so comparisons among ranks come second.
+/// Returns the faults of memory and messages. `reports` are indexed by rank. Faults that a rank finds in its
+/// own data explain differences on other ranks, so ranks are compared second.
 std::vector<Fault> faults_in(const std::vector<FaultReport>& reports);
 
-/// Ranks whose own gradients differ from those that another rank computed of the same micro-batch, which is
-/// `shift` ranks before it (modulo their number).
+/// Returns the ranks with gradients that differ from the replay. The replay of a rank's micro-batch runs on
+/// the rank `shift` before it (modulo the world size).
 std::vector<int> differing(const std::vector<FaultReport>& reports, int shift);
-/// Who of the two is wrong, by what a third one has computed, `second` ranks before. Both where all three
-/// differ, and where `thirds` is empty.
+/// Decides which of the two ranks is wrong, by a third replay on the rank `second` before. Returns both ranks
+/// if all three results differ, or if `thirds` is empty.
 std::vector<Fault> faults_of_replays(const std::vector<FaultReport>& reports, int shift,
                                      const std::vector<ops::Hash>& thirds, int second);
 

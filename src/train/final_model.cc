@@ -13,13 +13,13 @@
 namespace octet::train {
 namespace {
 
-constexpr auto kReplaced = Json::error_handler_t::replace;  ///< bytes that are no UTF-8 in a file
+constexpr auto kReplaced = Json::error_handler_t::replace;  ///< for bytes in a file that are not UTF-8
 
-// A model that was trained to end its answers with the template's token must be told to stop at it, or it
-// talks on: the end tokens of the template, then those of the base, which stand in its generation_config.json
-// or, as transformers reads them where that has none, in its config.json.
+// Returns the end tokens. If the model was trained to end answers with the template's token, inference must
+// stop at it. The end tokens of the base follow. They are in its generation_config.json, else, like in
+// transformers, in its config.json.
 Json ends_of(const std::string& model, const data::TemplateEncoder& encoder) {
-  // Some readers take the first alone: the tokenizer's own.
+  // Some readers use only the first, so it is the tokenizer's end token.
   std::vector<std::int32_t> stops = encoder.stop_ids();
   std::ranges::stable_partition(stops, [&](std::int32_t id) { return id == encoder.tokenizer().eos_id(); });
   std::vector<std::int32_t> base =
@@ -46,15 +46,15 @@ std::string generation_config(const std::string& model, const data::TemplateEnco
   return config.dump(2) + "\n";
 }
 
-// Another pad token than the tokenizer's is replaced. The row of a pad token learns nothing where it is
-// looked up, so an end token, which is a tokenizer's pad where it has no other, does not become one.
+// Replaces a pad token that differs from the tokenizer's. The embedding row of a pad token is not trained. So
+// an end token, which some tokenizers use for padding, does not become the pad token.
 void fit_pad(Json& part, std::int32_t pad, const Json& ends) {
   const auto found = part.find("pad_token_id");
   if (pad < 0 || found == part.end() || !found->is_number_integer() || *found == pad) return;
   *found = std::ranges::find(ends, Json(pad)) == ends.end() ? Json(pad) : Json();
 }
 
-/// The folder's config.json ends answers with the tokens that generation_config.json names.
+/// Sets the end tokens of the folder's config.json to the end tokens of generation_config.json.
 void fit_config(const std::string& path, const std::string& model, const data::TemplateEncoder& encoder) {
   if (!path_exists(path)) return;
   const Json before = read_json(path);
@@ -70,12 +70,12 @@ void fit_config(const std::string& path, const std::string& model, const data::T
   if (config != before) write_file_atomically(path, config.dump(2, ' ', false, kReplaced) + "\n");
 }
 
-/// Where transformers cuts texts that are too long, it does so at model_max_length.
+/// Sets model_max_length, at which transformers truncates texts.
 void fit_length(const std::string& path, std::int64_t positions) {
   if (positions <= 0 || !path_exists(path)) return;
   Json config = read_json(path);
   const auto found = config.find("model_max_length");
-  // Nothing is what transformers takes for any length.
+  // If it is missing, transformers assumes no limit.
   const bool fits =
       found != config.end() && found->is_number() && found->get<double>() <= static_cast<double>(positions);
   if (fits) return;
@@ -100,7 +100,7 @@ void save_tokenizer(const std::string& folder, const data::TemplateEncoder& enco
   fit_length(path, positions);
   const std::optional<std::string> jinja = encoder.jinja_for(folder);
   if (!jinja) return;
-  // Of several places readers take different ones: the others go.
+  // Readers use different places for the template, so the other places are removed.
   if (path_exists(path)) {
     Json config = read_json(path);
     if (config.erase("chat_template") > 0) write_file_atomically(path, config.dump(2) + "\n");

@@ -1,4 +1,4 @@
-// Values that are not finite: no run saves a weight that is not, and none without an update is a success.
+// Checks for values that are not finite. A run never saves such a weight, and fails if it made no update.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -32,7 +32,7 @@ bool is_finite(const TensorSlice& slice) {
   return finite;
 }
 
-/// The first of the texts that is not empty.
+/// Returns the first text that is not empty, or "".
 std::string first_of(const std::vector<std::string>& texts) {
   const auto found = std::ranges::find_if(texts, [](const std::string& text) { return !text.empty(); });
   return found == texts.end() ? "" : *found;

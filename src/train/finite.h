@@ -1,4 +1,4 @@
-// The search for the tensor that makes losses not finite.
+// Searches for the tensor that causes losses that are not finite.
 #pragma once
 
 #include <string>

@@ -51,7 +51,7 @@ std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions&
   const auto data =
       job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
   Engine engine(*device, *job, *data, options);
-  store::Options store = engine.options().store;  // with what was left to the device
+  store::Options store = engine.options().store;  // with resolved automatic choices
   std::array<store::StepMessages, 4> messages{};
   for (store.stage = 0; store.stage < 4; ++store.stage) {
     messages[static_cast<std::size_t>(store.stage)] =
@@ -93,7 +93,7 @@ std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, cons
       candidates.micros, candidates.levels, limit,
       [&](const plan::Choice& choice) { return plan_memory(candidates.build(choice), place, kind).bytes; });
   return plan::fastest(fitting, [&](const plan::Choice& choice) {
-    // The optimizer runs once a step whatever the micro-batch is.
+    // The optimizer runs once per step for any micro-batch.
     const plan::Work work = work_of(candidates.build(choice), {}, candidates.length, 1);
     return plan::time_of(work).seconds / static_cast<double>(choice.micro);
   });
@@ -143,7 +143,7 @@ bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& plac
   options.snapshot = true;
   const plan::Memory memory = plan_memory(options, place, kind);
   if (kind == DeviceKind::cpu) return memory.bytes <= limit / 4 * 3;
-  // A start goes on from a checkpoint that lies in the host's memory on its way to the GPU.
+  // A start from a checkpoint stages it in host memory on its way to the GPU.
   std::size_t passing = 0;
   for (const plan::MemoryRow& row : memory.host) passing = std::max(passing, row.bytes);
   return memory.pinned_bytes() + passing <=
@@ -167,7 +167,7 @@ void require_room(const runtime::InstanceOptions& options, const comm::Place& pl
        .found = human_bytes(static_cast<double>(need)),
        .where = device.description(),
        .fix = advice ? advice(free) : std::string("lower per_device_train_batch_size, ") + kGeneralAdvice,
-       // Other programs may give memory back, but a device does not grow.
+       // Other programs may free memory, but a device does not grow.
        .code = need > memory.total / sharing ? ExitCode::usage : ExitCode::failure});
 }
 
@@ -190,7 +190,7 @@ void require_host_room(const plan::Memory& memory, const comm::Place& place, std
 
 namespace {
 
-// 0: none is given.
+// Limit for tests in bytes; 0: none.
 std::size_t limit_for_tests() {
   const char* text = environment_variable("OCTETRUN_MEMORY_LIMIT");
   if (text == nullptr) return 0;
@@ -217,7 +217,7 @@ std::size_t memory_limit(comm::Channel& channel, Device& device) {
   const std::size_t libraries = plan::library_bytes(device.kind());
   free -= std::min(free, libraries);
   if (device.host_reaches_memory()) {
-    // Of a machine's memory others want a little too.
+    // Leave some host memory to other programs.
     free = free / 20 * 19 / ranks_sharing_memory(device, channel.place());
   }
   return static_cast<std::size_t>(channel.all_min(static_cast<std::int64_t>(free)));

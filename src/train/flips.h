@@ -1,4 +1,4 @@
-// Bits that tests invert, to see what becomes of them.
+// Inverts bits for tests of fault detection.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace octet::train {
 
-/// With OCTETRUN_FLIPS=RANK:STEP:KIND:DRAW[,…] a bit of this rank is inverted in that step, once. KIND is
-/// parameters, masters, moments or frozen (what the rank holds, before or behind the step's replay, as DRAW
-/// is even or odd), gradients (of a group, when it is given back) or messages (one that the rank receives).
+/// With OCTETRUN_FLIPS=RANK:STEP:KIND:DRAW[,…], inverts one bit on rank RANK in step STEP, once. KIND is
+/// parameters, masters, moments or frozen: state of the rank, before the step's replay if DRAW is even, else
+/// after it. Or gradients (of a group, when it is given back) or messages (a message that the rank receives).
 class Flips {
  public:
-  /// Reads the variable. Throws Error (usage) for a text of another form.
+  /// Reads the variable. Throws Error (usage) if its format is wrong.
   explicit Flips(int rank);
-  /// Before the replay of a step, and behind it: `late`.
+  /// Called before the replay of a step, and after it with `late`.
   void strike(std::int64_t step, bool late, store::Hashes& hashes, comm::Seals* seals, Stream& compute);
 
  private:
@@ -26,7 +26,7 @@ class Flips {
     Kind kind{};
     std::uint64_t draw = 0;
   };
-  std::vector<Flip> flips_;  ///< of this rank, to come
+  std::vector<Flip> flips_;  ///< pending flips of this rank
 };
 
 }  // namespace octet::train

@@ -35,7 +35,7 @@ double gemm_rate(Device& device, DType dtype, GemmShape shape) {
   args.workspace.bytes = ops::gemm_workspace(device, args);
   args.workspace.data = arena.reserve("gemm rate", args.workspace.bytes);
   double best = 0;
-  for (int round = 0; round < 4; ++round) {  // the first round also starts threads
+  for (int round = 0; round < 4; ++round) {  // the first round includes starting threads
     const auto begin = std::chrono::steady_clock::now();
     ops::gemm(*stream, args);
     stream->synchronize();

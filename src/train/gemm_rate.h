@@ -1,4 +1,4 @@
-// How fast a device multiplies, for an estimate of a run's time.
+// Measures the GEMM speed of a device, to estimate the time of a run.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@
 namespace octet::train {
 namespace {
 
-constexpr std::int64_t kShortest = 256;  // tokens: below that, shorter sequences are no advice
+constexpr std::int64_t kShortest = 256;  // tokens; shorter sequences are not suggested
 constexpr int kMostRanks = 1024;
 
 class Ladder {
@@ -46,7 +46,7 @@ class Ladder {
     return memory;
   }
 
-  // Takes a change back that makes nothing smaller.
+  // Reverts a change that saves no memory.
   bool add(const std::string& keys, config::Config before) {
     const std::size_t now = memory().bytes;
     if (now >= least_) {
@@ -58,7 +58,7 @@ class Ladder {
     return true;
   }
 
-  // A divisor, so that a step keeps its samples.
+  // Divides the micro-batch, so the samples of a step stay the same.
   void smaller_batch(std::int64_t parts) {
     const std::int64_t whole = config_.per_device_train_batch_size;
     if (config_.auto_find_batch_size || whole < 2 || parts < 2) return;
@@ -85,7 +85,7 @@ class Ladder {
     add("cutoff_len=" + std::to_string(config_.cutoff_len), std::move(before));
   }
 
-  // Not where the host has no room for it.
+  // Suggests host memory only if it has room.
   void offload() {
     if (options_.kind != DeviceKind::cuda || config_.optim_state_cpu_offload) return;
     config::Config before = config_;
@@ -115,7 +115,7 @@ class Ladder {
     add("zero_stage=3", std::move(before));
   }
 
-  // The first number of ranks that does, of doubled ones; or the one with which a rank holds least.
+  // Doubles the ranks until the run fits, else keeps the number of ranks with least memory per rank.
   void more_ranks() {
     const std::size_t rungs = rungs_.size();
     config_.zero_stage = 3;
@@ -137,7 +137,7 @@ class Ladder {
     place.nodes = place.node_of.back() + 1;
     place.local_size = std::min(each, place.size);
     if (!config_.global_batch_size) return;
-    // A step that does not divide among them gets more samples.
+    // If the batch is not divisible by the ranks, a step gets more samples.
     config_.gradient_accumulation_steps.reset();
     if (*config_.global_batch_size % (place.size * micro()) != 0)
       config_.global_batch_size = place.size * micro();
@@ -151,7 +151,7 @@ class Ladder {
   const model::Architecture& architecture_;
   LadderOptions options_;
   std::vector<Rung> rungs_;
-  std::size_t least_ = 0;  ///< bytes of the last rung
+  std::size_t least_ = 0;  ///< bytes after the last change
 };
 
 }  // namespace
@@ -162,7 +162,7 @@ runtime::InstanceOptions worst_options(const config::Config& config, const model
   const std::int64_t rows =
       evaluates ? std::max(choice.micro, config::evaluation_batch(config, choice.micro)) : choice.micro;
   const std::int64_t tokens = rows * config.cutoff_len;
-  // How many documents a packed row holds only the data tell; they take a number each.
+  // Only the data determine the documents of a packed row. They need one number each.
   const std::int64_t documents = config.packing || config.neat_packing ? tokens / 16 + rows : rows;
   runtime::InstanceOptions options =
       setup::instance_options(config, architecture, tokens, config.cutoff_len, documents);

@@ -1,5 +1,4 @@
-// Checkpoints in the memory of the hosts: when they are taken, what is said of them, and how a start finds
-// them.
+// Checkpoints in the memory of the hosts: when they are taken, their log lines, and their use at a start.
 #include <chrono>
 #include <cstdio>
 #include <utility>
@@ -43,7 +42,7 @@ void Run::open_start() {
   try {
     disk = find_start(job_, config_);
   } catch (const Error& e) {
-    // What holds in memory stands in for what does not on the disk.
+    // A valid checkpoint in memory replaces damaged checkpoints on disk.
     if (!found || !e.problem().agreed || e.code() != ExitCode::no_valid_checkpoint) throw;
     if (session_.prints() && !e.problem().what.empty()) log::warn(e.what());
   }
@@ -79,7 +78,7 @@ void Run::take_to_memory() {
   begins("a checkpoint in memory");
   told_of_memory(memory_->wait());
   checkpoint::CheckpointContents contents = checkpoint_contents();
-  // Of the checkpoint on disk that this step may not have.
+  // The best checkpoint on disk, because this step may not be on disk.
   contents.state->erase("best");
   if (best_.step >= 0) (*contents.state)["best"] = {{"step", best_.step}, {"loss", best_.loss}};
   if (takes_best_ && taken_.step >= 0)
@@ -90,7 +89,7 @@ void Run::take_to_memory() {
 }
 
 void Run::look_at_memory() {
-  // Of rank 0 alone: only what people and the supervisor are told hangs on it.
+  // Only on rank 0, because only log lines and messages to the supervisor depend on it.
   if (memory_ && session_.prints() && memory_->is_ready()) told_of_memory(memory_->wait());
 }
 

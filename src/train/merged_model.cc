@@ -27,7 +27,7 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   runtime::AddedAdapters added(setup::added_adapters(adapters, architecture),
                                [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                    float* out) { base.read(name, begin, count, out); });
-  // Every weight of the model has its place, and none is missing.
+  // Checks that all weights of the model are present and expected.
   const runtime::InitialWeights complete(
       {.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
       model::build_layout(architecture));

@@ -61,7 +61,7 @@ OutputFolder::OutputFolder(const std::string& path, const std::string& model) : 
   write_file_atomically(path + "/.write-test", "");
   ::unlink((path + "/.write-test").c_str());
   remove_left_behind(path);
-  // Not every start looks for a checkpoint, where they would go, too.
+  // Temporary checkpoints are also removed here, because not every start searches for a checkpoint.
   checkpoint::remove_stale(path);
 }
 
@@ -90,7 +90,7 @@ OutputFolder::~OutputFolder() {
 
 namespace {
 
-/// The checkpoints that this program wrote.
+/// Returns the checkpoints that this program wrote.
 std::vector<std::pair<std::int64_t, std::string>> own_checkpoints(const std::string& folder) {
   auto all = checkpoint::list_checkpoints(folder);
   std::erase_if(all, [](const auto& one) { return !checkpoint::is_own_checkpoint(one.second); });
@@ -102,7 +102,7 @@ void set_aside(const std::string& folder) {
   if (all.empty()) return;
   const std::string aside = folder + "/" + kSetAside;
   make_folders(aside);
-  // The newest last: where this is interrupted they are what is left in place.
+  // The newest is moved last. If the process is interrupted, the newest checkpoints are still in place.
   for (const auto& [step, from] : all) {
     const std::string to = aside + "/" + checkpoint::folder_name(step);
     std::error_code code;
@@ -124,7 +124,7 @@ void set_aside(const std::string& folder) {
 void remove_from_aside(const std::string& folder) {
   const std::string aside = folder + "/" + kSetAside;
   if (!path_exists(aside)) return;
-  // Only what set_checkpoints_aside() put there, so that a user's folder of that name is safe.
+  // Only checkpoints that set_checkpoints_aside() moved, so a user's folder with that name is safe.
   std::error_code code;
   for (const auto& [step, path] : own_checkpoints(aside)) {
     if (!code) fs::remove_all(path, code);

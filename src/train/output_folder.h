@@ -1,4 +1,4 @@
-// The output folder before and while a run writes to it.
+// The output folder, before and during a run.
 #pragma once
 
 #include <memory>
@@ -8,25 +8,26 @@
 
 namespace octet::train {
 
-/// An output folder that this run has to itself; one rank of a run holds it.
+/// An output folder that is locked for this run. One rank of a run holds it.
 class OutputFolder {
  public:
-  /// Makes the folder, takes its lock, tries a write, and removes temporary files that a killed run left.
-  /// Throws Error when another run has it (busy), or when it cannot be written. `model` is the folder of the
-  /// base model, which may not be the same one: Error (usage).
+  /// Creates and locks the folder, tests a write, and removes temporary files of killed runs. Throws Error if
+  /// another run has the lock (busy), or if the folder is not writable. Throws Error (usage) if `model`, the
+  /// folder of the base model, is the same folder.
   OutputFolder(const std::string& path, const std::string& model);
-  /// A folder that was made here and holds nothing goes: the run was refused before it wrote anything.
+  /// Removes the folder if it was created here and is empty, because the run was refused before its first
+  /// write.
   ~OutputFolder();
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
 
-  /// Throws Error when another run has taken the folder over.
+  /// Throws Error if another run has taken over the folder.
   void require_held() const { lock_->require_held(); }
 
-  /// Puts the checkpoints of an earlier run into `overwritten/`, where nothing looks for any, but a user may;
-  /// those in `fallback` (may be empty, or not there) likewise.
+  /// Moves checkpoints of an earlier run into `overwritten/`, which no start searches, so a user can restore
+  /// them. Likewise in `fallback`, which may be empty or missing.
   void set_checkpoints_aside(const std::string& fallback = "") const;
-  /// Removes them: a checkpoint of this run is there.
+  /// Removes the moved checkpoints after the first checkpoint of this run.
   void remove_set_aside(const std::string& fallback = "") const;
 
  private:
@@ -35,11 +36,11 @@ class OutputFolder {
   std::unique_ptr<checkpoint::FolderLock> lock_;
 };
 
-/// Throws Error where checkpoints that output_dir does not take could not be written there either: the day
-/// that they are is too late to learn it. A folder that was not there is not there afterwards.
+/// Throws Error if `folder`, which takes checkpoints when output_dir fails, is not writable. The start
+/// detects this, before any save fails. A folder that did not exist is removed again.
 void require_fallback(const std::string& folder);
 
-/// True for the names under which this program writes files before they get their own: "config.json.tmp-123".
+/// Whether `name` is a temporary name of a file that this program was writing: "config.json.tmp-123".
 bool is_left_behind(const std::string& name);
 
 }  // namespace octet::train

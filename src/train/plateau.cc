@@ -1,5 +1,4 @@
-// reduce_lr_on_plateau: a learning rate that follows evaluations, through stops and from checkpoint to
-// checkpoint.
+// reduce_lr_on_plateau: the learning rate follows evaluations. Its state is stored in checkpoints.
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -16,7 +15,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::int64_t kMost = INT64_C(1) << 60;
 
-// JSON has no infinities, and before the first evaluation the best one is.
+// JSON has no infinities, and the initial best value is infinite.
 Json best_json(double best) {
   if (std::isfinite(best)) return best;
   return best > 0 ? "inf" : "-inf";
@@ -56,7 +55,7 @@ void Run::add_plateau(Json& state) const {
                       {"best", best_json(now.best)},
                       {"bad", now.bad},
                       {"cooldown", now.cooldown}};
-  // A run that is stopped saves before its evaluation; the next start makes up for that.
+  // A stopped run saves before its evaluation. The next start evaluates.
   if (evaluates_here() && evaluated_.step != step_) state["plateau"]["owes_evaluation"] = true;
 }
 
@@ -66,7 +65,7 @@ void Run::take_over_plateau() {
   if (plateau == nullptr || !checkpoint_) return;
   const Json& state = checkpoint_->state();
   const auto saved = state.find("plateau");
-  if (saved == state.end()) return;  // of a run with another schedule
+  if (saved == state.end()) return;  // written by a run with another schedule
   const std::string where = checkpoint_->path() + ": plateau";
   optim::Plateau::State from;
   from.mode = json_string(*saved, "mode", "min", where);

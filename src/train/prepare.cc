@@ -1,4 +1,4 @@
-// Everything of a run before its first step.
+// Prepares a run before its first step.
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
@@ -39,7 +39,7 @@ std::size_t free_host_memory() {
   return make_cpu_device()->memory().free;
 }
 
-/// Lines for a configuration with SFT-Play's keys. Collective.
+/// Returns the lines for a configuration with SFT-Play keys. Collective.
 std::vector<std::string> lines_of_sft_play(runtime::Session& session, const config::Config& config,
                                            const config::Batch& batch) {
   SftPlayStart start{
@@ -67,11 +67,11 @@ void Run::prepare_model() {
     say_doubts();
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
-    // The final model is written with these settings, so that a broken file is refused at the start.
+    // Read for the final model; a broken file is refused at the start.
     (void)read_model_file(config_.model_name_or_path, "generation_config.json");
     adapters_ = adapter_state(config_, architecture_);
     model_config_ = runtime::config_state(config_.model_name_or_path);
-    // What cannot be built is refused before data are read, and by one rank.
+    // Models that cannot be built are refused before data are read, on one rank.
     setup::instance_options(config_, architecture_, 1, 1, 1);
     encoder_ = std::make_unique<data::TemplateEncoder>(setup::encoder_options(config_));
     if (session_.prints() && config_.template_name && text::is_template_file(*config_.template_name)) {
@@ -123,7 +123,7 @@ void Run::prepare_schedule() {
 runtime::InstanceOptions Run::engine_of(const config::Config& config, const plan::Choice& choice,
                                         const feed::Feed::Shape& sample, int world) const {
   const std::int64_t eval_batch = config::evaluation_batch(config, choice.micro);
-  // Shorter sequences than those there are: they would be cut.
+  // Sequences are truncated to a shorter cutoff_len.
   const auto within = [&](std::int64_t tokens) {
     return config.cutoff_len < config_.cutoff_len ? std::min(tokens, config.cutoff_len) : tokens;
   };
@@ -195,7 +195,7 @@ void Run::say_fp8() const {
   log::debug(engine_->audit().table());
   if (session_.device().kind() != DeviceKind::cuda) return;
   plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.passes);
-  work.tokens = feed_->shape().tokens;  // evaluations may have more
+  work.tokens = feed_->shape().tokens;  // evaluations may need more
   const std::string warning = plan::fp8_warning(work);
   if (!warning.empty()) log::warn(warning);
 }
@@ -215,13 +215,13 @@ void Run::stand_at_checkpoint() {
   last_checkpoint_ = on_disk ? where : disk_start_.path;
   saved_step_ = on_disk || disk_start_.step == step_ ? step_ : -1;
   samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, where);
-  // So that a run that is started again and again ends, too.
+  // Restored, so that repeated restarts also reach the limit.
   not_finite_ = static_cast<int>(
       json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, where));
   if (spikes_) take_over_checks();
 }
 
-// What to change, and what a rank holds then with these samples, or shorter ones.
+// Returns suggested changes and the memory of a rank after them, with these samples or shorter ones.
 std::string Run::memory_advice(const feed::Feed::Shape& sample, std::size_t limit) const {
   const auto build = [&](const config::Config& config, const plan::Choice& choice, int world) {
     feed::Feed::Shape shorter = sample;
@@ -246,7 +246,7 @@ void Run::look_at_host_room(const runtime::InstanceOptions& options) const {
 }
 
 void Run::build_engine(const runtime::InstanceOptions& options) {
-  // While an error is thrown a GPU takes nothing back of what was reserved before.
+  // While an exception is active, a GPU does not free earlier reservations.
   const std::size_t before = session_.device().memory().free;
   try {
     engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options);
@@ -254,7 +254,7 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
     if (!is_out_of_memory(e)) throw;
     Problem problem = e.problem();
     const Device& device = session_.device();
-    // What was too much is, even where the device says that it has more.
+    // Fewer bytes than the failed request, even if the device reports more.
     const std::size_t asked = plan_memory(options, job_.place(), device.stands_for()).bytes;
     const std::size_t libraries = plan::library_bytes(device.kind());
     const std::size_t free =
@@ -266,8 +266,8 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
 
 void Run::choose_where_to_save() {
   if (!setup::leaves_saves_open(config_)) return;
-  told_that_it_waits_ = true;  // who did not ask for saves beside the steps has lost nothing
-  // For the save at the end alone nothing is reserved.
+  told_that_it_waits_ = true;  // no warning: the user did not ask for concurrent saves
+  // A single save at the end needs no reservation.
   if (!setup::saves_before_the_end(resolved_, total_steps_, feed_->steps_per_epoch())) {
     resolved_.config.save_async = "false";
     return;
@@ -280,7 +280,7 @@ void Run::choose_where_to_save() {
     room = has_room_for_copy(engine_for({batch_.micro, level_}, sample_shape()), job_.place(),
                              session_.device().stands_for(), limit, host_free);
   });
-  // Hosts may have more or less, and not all the same ranks.
+  // Hosts may have different memory and numbers of ranks.
   room = job_.all_min(room ? 1 : 0) != 0;
   if (room) {
     resolved_.config.save_async = "true";
@@ -297,7 +297,7 @@ void Run::prepare_engine() {
     const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
     if (checkpoint_)
       job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
-    // Before a rank of a host takes any of it.
+    // Checked before a rank of the host allocates.
     job_.together([&] {
       look_at_host_room(options);
       require_room(options, job_.place(), session_.device(),
@@ -403,8 +403,8 @@ StartFacts Run::start_facts() const {
   return facts;
 }
 
-// Prints the notes that fit onto a screen with the table, its heading and the lines of tools. All notes are
-// in training.log.
+// Prints as many notes as fit on a screen with the table, its heading and the lines of tools. training.log
+// has all notes.
 void Run::say_notes() const {
   constexpr int kScreen = 20, kTable = 15;
   const bool many_gpus = resolved_.dialect == "SFT-Play" && session_.device().kind() == DeviceKind::cuda;
@@ -498,7 +498,7 @@ void Run::prepare() {
   prepare_model();
   make_memory();
   open_start();
-  // Long texts are tokenised for hours.
+  // Tokenizing long texts can take hours.
   begins_once("the reading of the data", 8);
   prepare_data();
   begins_once("the loading of model and checkpoint");

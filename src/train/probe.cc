@@ -23,10 +23,10 @@
 namespace octet::train {
 namespace {
 
-// The batches of the file: [steps, rows, length], labels not shifted.
+// The batches of the file: [steps, rows, length]. Labels are not shifted.
 struct Batches {
   std::int64_t steps = 1, rows = 0, length = 0;
-  std::vector<std::int64_t> ids, labels, document;  ///< document is empty when the file has none
+  std::vector<std::int64_t> ids, labels, document;  ///< document is empty if the file has none
 };
 
 std::vector<std::int64_t> read_integers(const checkpoint::SafetensorsFile& file, const std::string& name,
@@ -86,8 +86,8 @@ Block block_of(std::int64_t rows, int rank, int world) {
   return {std::min(rows, rank * each), std::min(rows, (rank + 1) * each)};
 }
 
-// Rows of one step as a micro-batch. With `all_rows` every token is a label row, so that the head makes all
-// logits; those that predict nothing have target -100.
+// Returns the rows of one step as a micro-batch. With `all_rows` every token is a label row, so that the head
+// computes all logits. Rows without a label have target -100.
 runtime::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, bool all_rows) {
   runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
@@ -100,7 +100,7 @@ runtime::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, 
         runtime::add_document(batch, ids, labels);
         ids.clear(), labels.clear();
       }
-      // Clamped, so that an absurd id is still found to be outside the vocabulary.
+      // Clamped, so that a huge id is still detected as outside the vocabulary.
       ids.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.ids[t], -1, INT32_MAX)));
       labels.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.labels[t], -100, INT32_MAX)));
     }
@@ -119,11 +119,10 @@ runtime::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, 
   return batch;
 }
 
-// Values of named tensors, put together on rank 0 from the slices of all ranks.
+// Values of named tensors, gathered on rank 0 from the slices of all ranks.
 class Collected {
  public:
-  // Collective. `scale` multiplies; only slices whose name `wanted` accepts are taken, under the name it
-  // returns.
+  // Collective. Multiplies by `scale`. `wanted` returns the new name of a slice, or rejects the slice.
   template <typename Wanted>
   void gather(comm::Job& job, const std::vector<TensorSlice>& slices, double scale, const Wanted& wanted) {
     std::string bytes;
@@ -201,7 +200,7 @@ bool is_parameter(const std::string& name) {
   return name.find('/') == std::string::npos;
 }
 
-// The logits of this rank's rows in fp32, filled as the head makes them.
+// Copies the logits of this rank's rows in fp32 while the head computes them.
 class LogitsKeeper {
  public:
   LogitsKeeper(Device& device, std::int64_t rows, std::int64_t vocabulary, DType dtype)
@@ -237,7 +236,7 @@ class LogitsKeeper {
   std::vector<char> bytes_;
 };
 
-// One batch, no update: loss, logits, gradients. Returns whether the loss and the gradient norm are finite.
+// Runs one batch without update: loss, logits, gradients. Returns whether loss and gradient norm are finite.
 bool probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
@@ -267,8 +266,8 @@ bool probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& b
   return std::isfinite(step.loss_sum) && std::isfinite(step.grad_norm);
 }
 
-// Training steps on the batches: losses, norms, final parameters. Returns whether all losses and norms are
-// finite.
+// Runs training steps on the batches: losses, norms, final parameters. Returns whether all losses and norms
+// are finite.
 bool probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
@@ -293,8 +292,8 @@ bool probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collect
   return std::ranges::all_of(losses, is_finite) && std::ranges::all_of(norms, is_finite);
 }
 
-// Throws Error (usage) on all ranks if a loss or a gradient norm is not finite, and names the tensor of the
-// files that causes it. `fresh`: the weights are random.
+// Throws Error (usage) on all ranks if a loss or a gradient norm is not finite. Names the tensor in the files
+// that causes it. `fresh`: the weights are random.
 void require_finite(comm::Job& job, bool finite, const ProbeOptions& options, bool fresh,
                     const setup::NamedModel& model) {
   if (job.all_min(finite ? 1 : 0) != 0) return;
@@ -312,14 +311,14 @@ void require_finite(comm::Job& job, bool finite, const ProbeOptions& options, bo
   });
 }
 
-// A file that no probe wrote is somebody's: the batch, weights of a model, results of another program.
+// A file that no probe wrote may be the batch, weights of a model or results of another program.
 void require_replaceable(const std::string& path) {
   if (!path_exists(path)) return;
   try {
     const checkpoint::SafetensorsFile file(path);
     if (file.find("loss") != nullptr || file.find("step_loss") != nullptr) return;
   } catch (const Error&) {
-    // A file that is no safetensors is refused below.
+    // A file that is not safetensors is refused below.
   }
   throw Error({.what = "--out is a file that trainer probe did not write",
                .expected = "a new file, or the result of an earlier probe",
@@ -334,7 +333,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   comm::Job& job = session.job();
   config::Config config = resolved.config;
   job.watch({.timeout_seconds = static_cast<double>(config.ddp_timeout)});
-  // A probe compares single steps: without a word from the user the rate stays what it is.
+  // A probe compares single steps, so the default learning rate is constant.
   if (!resolved.is_set("lr_scheduler_type")) config.lr_scheduler_type = "constant";
   Batches batches;
   model::Architecture architecture;
@@ -344,7 +343,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
     if (job.rank() == 0) require_replaceable(options.out);
     model = setup::named_model(options.model);
     architecture = runtime::read_model(model.folder);
-    // An adapter that is named as the model is the first of all where adapters are trained.
+    // If adapters are trained, an adapter named as the model comes first.
     if (setup::trains_adapters(config) && !model.adapters.empty()) {
       const std::string others = config.adapter_name_or_path ? "," + *config.adapter_name_or_path : "";
       config.adapter_name_or_path = model.adapters.front() + others;

@@ -11,7 +11,7 @@
 namespace octet::train {
 namespace {
 
-/// OwnFacts as they travel.
+/// OwnFacts in a message.
 struct Message {
   double loss = 0;
   std::int64_t has_loss = 0, reserved_bytes = 0, used_bytes = 0;

@@ -1,4 +1,4 @@
-// What each rank knows of itself and the log of all of them.
+// Facts of each rank, and their exchange for the log.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace octet::train {
 
-/// Bytes in use: of a GPU by all that run on it (what is in use now; a run's buffers are taken once, before
-/// its first step); of a CPU by this process, at its highest so far.
+/// Returns the bytes in use. On a GPU: current use by all its processes; a run allocates its buffers once,
+/// before its first step. On a CPU: peak use of this process.
 std::int64_t memory_in_use(const Device& device);
 
-/// Mean of the losses of steps, of the tokens that this rank trained in each.
+/// Mean loss over steps, from the tokens that this rank trained in each.
 class OwnLoss {
  public:
-  /// Takes a step in; one without label tokens says nothing.
+  /// Adds a step. Steps without label tokens are skipped.
   void add(const RankLoss& step);
-  /// Null when no step said anything.
+  /// Null if no step had label tokens.
   std::optional<double> mean() const;
 
  private:
@@ -28,21 +28,21 @@ class OwnLoss {
   std::int64_t steps_ = 0;
 };
 
-/// Of one rank.
+/// Facts of one rank.
 struct OwnFacts {
   std::optional<double> loss;
   std::int64_t reserved_bytes = 0;
   std::int64_t used_bytes = 0;
 };
 
-/// Of all ranks.
+/// Facts of all ranks.
 struct AllFacts {
   std::vector<std::optional<double>> losses;  ///< by rank
-  std::int64_t reserved_bytes = 0;            ///< of the rank that has most
+  std::int64_t reserved_bytes = 0;            ///< maximum over ranks
   std::int64_t used_bytes = 0;                ///< likewise
 };
 
-/// All ranks call it; every one gets the facts of all.
+/// Collective. Returns the facts of all ranks on each rank.
 AllFacts exchange_facts(comm::Channel& channel, const OwnFacts& own);
 
 }  // namespace octet::train

@@ -1,4 +1,4 @@
-// Going on from a checkpoint: which one is opened, whether its data hold, and what is said about it.
+// Resumes from a checkpoint: selects it, verifies its data, and logs differences.
 #include <utility>
 
 #include "octet/base/error.h"
@@ -32,7 +32,7 @@ void Run::open_checkpoint(checkpoint::Checkpoint&& checkpoint) {
 }
 
 std::string Run::read_checkpoint() {
-  // What is frozen is not in the checkpoint.
+  // Frozen weights are not in the checkpoint.
   if (engine_->options().architecture.tuning.freezes()) begin_weights();
   std::string mine;
   try {
@@ -55,7 +55,7 @@ void Run::fall_back(const std::string& why) {
   if (session_.prints())
     log::warn("skipping a checkpoint that does not hold: " + checkpoint_->path() + "\n" + why);
   const std::int64_t step = checkpoint_->step();
-  engine_.reset();  // what was read of it is everywhere
+  engine_.reset();  // it is partly filled from the damaged checkpoint
   const bool in_memory = checkpoint_->memory() != nullptr;
   const auto older =
       in_memory ? find_start(job_, config_) : find_start(job_, config_, Damaged{.step = step, .why = why});

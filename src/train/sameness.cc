@@ -67,7 +67,7 @@ Facts facts_of_start(const std::string& version, const config::Config& config,
   for (const config::Field& field : config::schema()) {
     if (field.status == config::Status::used) facts[field.name] = config::value_text(field, config);
   }
-  // Each rank reads it where it is.
+  // Each rank reads its copy of the file.
   if (config.template_name && text::is_template_file(*config.template_name)) {
     std::error_code ignored;
     facts["the file of the template"] = std::filesystem::is_regular_file(*config.template_name, ignored)

@@ -1,4 +1,4 @@
-// What all ranks of a run must have alike, compared before anything is trained.
+// Compares facts that must be equal on all ranks, before training starts.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@ namespace octet::train {
 /// Names and values: "the program" -> "0.1.0", "learning_rate" -> "1e-05".
 using Facts = std::map<std::string, std::string>;
 
-/// What a run's ranks must agree upon: the program and its build, every key as it was resolved, and the
-/// program's own variables but for those that belong to a host or a rank.
+/// Returns the facts that ranks must agree on: the program and its build, every resolved configuration key,
+/// and environment variables of the program, except variables of a host or a rank.
 Facts facts_of_start(const std::string& version, const config::Config& config,
                      const config::Environment& environment);
 
-/// Collective. Throws Error (usage) on all ranks when one has other facts than rank 0: it names the first
-/// such rank, its host, and the facts in which the two differ, with both values. One short message a rank
-/// where all agree.
+/// Collective. Throws Error (usage) on all ranks if the facts of a rank differ from rank 0. The Error names
+/// the first such rank, its host, and the differing facts with both values. If all agree, it costs one short
+/// message per rank.
 void require_same(comm::Channel& channel, const Facts& own);
 
 }  // namespace octet::train

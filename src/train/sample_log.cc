@@ -9,7 +9,7 @@
 namespace octet::train {
 namespace {
 
-// Lines of steps up to `last`; those that a kill cut short are left out.
+// Returns the lines of steps up to `last`, without lines that a kill truncated.
 std::string lines_until(const std::string& path, std::int64_t last) {
   std::string kept;
   if (last == 0 || !path_exists(path)) return kept;

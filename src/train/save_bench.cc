@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< of a raw write
+constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< bytes of a raw write
 constexpr std::int64_t kTensor = 16 << 20;             ///< elements of a tensor, over all ranks
 
 [[noreturn]] void cannot(const std::string& what, const std::string& path) {
@@ -36,7 +36,7 @@ constexpr std::int64_t kTensor = 16 << 20;             ///< elements of a tensor
                .code = ExitCode::storage});
 }
 
-/// This rank's values, in device memory as those of a run.
+/// This rank's values, in device memory like in a run.
 class State {
  public:
   State(Device& device, const comm::Place& place, std::int64_t bytes) : arena_(device) {
@@ -64,7 +64,7 @@ class State {
   }
 
  private:
-  // Values that no disk makes smaller.
+  // Values that no disk can compress.
   void fill(Device& device, float* values, int rank) {
     const auto stream = device.make_stream({.name = "state"});
     std::vector<std::uint32_t> block(std::size_t{1} << 20);
@@ -86,7 +86,7 @@ class State {
   std::unique_ptr<HostSnapshot> snapshot_;
 };
 
-/// Writes memory to a new file, block after block, and syncs it. False where there are no direct writes.
+/// Writes memory to a new file in blocks, and syncs it. Returns false if direct writes are not supported.
 bool write_raw(const std::string& path, const std::byte* bytes, std::size_t size, bool direct) {
   const int fd =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (direct ? O_DIRECT : 0), 0644);
@@ -108,7 +108,7 @@ struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-/// Seconds of `work` on the slowest rank. All begin together.
+/// Returns the seconds of `work` on the slowest rank. All ranks start together.
 double timed(comm::Channel& channel, const std::function<void()>& work) {
   channel.barrier();
   double seconds = 0;

@@ -15,16 +15,15 @@
 namespace octet::train {
 namespace {
 
-constexpr std::size_t kSteps = 64, kSaves = 5;  // that are remembered
-constexpr double kTold = 0.25;                  // a change of the interval by this share is told
-constexpr double kLongest = 1e12;               // steps; far from what an integer holds
+constexpr std::size_t kSteps = 64, kSaves = 5;  // values that are kept
+constexpr double kTold = 0.25;                  // relative change of the interval that is logged
+constexpr double kLongest = 1e12;               // steps; far below integer overflow
 
 void remember(std::deque<double>& latest, double value, std::size_t most) {
   latest.push_back(value);
   if (latest.size() > most) latest.pop_front();
 }
 
-// The first step of a process, or a save while somebody else uses the disk, must not decide.
 }  // namespace
 
 double best_interval(double save_seconds, double mtbf_seconds) {
@@ -51,10 +50,11 @@ void SaveInterval::stepped(double seconds) {
 }
 
 void SaveInterval::saved(std::int64_t step, double seconds) {
-  constexpr double kLeast = 1e-6;  // a clock that stood still
+  constexpr double kLeast = 1e-6;  // for a clock with no progress
   std::int64_t interval = 0;
   if (channel_.rank() == 0) {
     remember(save_seconds_, std::max(kLeast, seconds), kSaves);
+    // Medians: a slow first step, or a save while the disk is busy, must not decide.
     const double cost = lower_median({save_seconds_.begin(), save_seconds_.end()});
     const double of_step = step_seconds_.empty()
                                ? cost

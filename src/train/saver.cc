@@ -33,14 +33,14 @@ Saver::Saver(comm::Channel& channel, SaverOptions options, const std::string& tr
   }
 }
 
-// Of all ranks: the checkpoint's path, or "" and, the same on all, why.
+// Returns the path of the checkpoint on all ranks; or "", and sets `why` to the same text on all ranks.
 std::string Saver::attempt(const std::string& folder, const checkpoint::CheckpointContents& contents,
                            std::string& why) {
   std::string path, mine;
   try {
     path = checkpoint::save(channel_, folder, contents);
   } catch (const Error& e) {
-    // What only this rank met ends the job: the others would wait.
+    // An error of this rank only ends the job, because the others would wait.
     if (!e.problem().agreed) throw;
     if (!e.problem().what.empty()) mine = e.what();
   }
@@ -79,7 +79,7 @@ void Saver::say_not_taken(const Written& written) const {
 }
 
 std::string Saver::save(const checkpoint::CheckpointContents& contents) {
-  holds();  // one at a time is read back, so that no more than one more than is kept lies on the disk
+  holds();  // one checkpoint at a time is read back, so at most one more than `keep_last` is on the disk
   const Written written = write(contents);
   if (written.path.empty()) {
     count_failure(contents.step);
@@ -96,7 +96,7 @@ std::string Saver::save(const checkpoint::CheckpointContents& contents) {
   return written.path;
 }
 
-// `step`: of the checkpoint; `now`: steps done.
+// `step`: of the checkpoint; `now`: complete steps.
 bool Saver::agree_that_it_holds(std::int64_t step, const std::string& wrong, std::int64_t now) {
   if (!wrong.empty()) {
     log::warn("the checkpoint of step " + with_commas(step) +
@@ -151,10 +151,10 @@ void Saver::begin(SaveBeside save) {
   }
   asks_ = false;
   beside_ = std::async(std::launch::async, [this, save = std::move(save)] {
-    run_thread_behind();  // steps go on meanwhile
+    run_thread_behind();  // steps continue meanwhile
     try {
       Written written = write_beside(save);
-      asks_ = channel_.rank() == 0;  // it ends last, and speaks for all
+      asks_ = channel_.rank() == 0;  // rank 0 ends last and reports for all ranks
       return written;
     } catch (...) {
       watchdog_->rest();

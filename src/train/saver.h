@@ -1,5 +1,5 @@
-// Saving the checkpoints of a run although disks fill up, fail, or give back other bytes than were written:
-// between two steps, or beside them.
+// Saves the checkpoints of a run, between two steps or concurrently with them. Handles full and failing
+// disks, and disks that return other bytes than were written.
 #pragma once
 
 #include <atomic>
@@ -21,74 +21,75 @@ namespace octet::train {
 
 struct SaverOptions {
   std::string folder;
-  std::string fallback;           ///< tried where `folder` takes nothing; empty: none
-  std::int64_t keep_last = 0;     ///< of each of the two; 0: all
-  std::int64_t most_failed = 10;  ///< in a row, after which the run is to end
-  std::int64_t retry_steps = 1;   ///< from a failed save to the next attempt
+  std::string fallback;           ///< tried if `folder` fails; empty: none
+  std::int64_t keep_last = 0;     ///< in each of the two folders; 0: all
+  std::int64_t most_failed = 10;  ///< failed saves in a row after which the run ends
+  std::int64_t retry_steps = 1;   ///< steps from a failed save to the next attempt
   bool reads_back = true;
-  double most_seconds = 3e7;  ///< of writing, or reading back, beside the steps, before the process ends
+  double most_seconds =
+      3e7;  ///< limit for writing or reading back concurrently with steps; then the process ends
 };
 
-/// The folder in `save_fallback_dir` that belongs to the run with this output folder.
+/// Returns the subfolder of `save_fallback_dir` for the run with this output folder.
 std::string fallback_folder(const std::string& save_fallback_dir, const std::string& output_dir);
 
-/// A save beside the steps, as one rank gives it.
+/// A save that runs concurrently with steps; the part of one rank.
 struct SaveBeside {
-  checkpoint::CheckpointContents contents;  ///< slices in memory that does not change until end() is back
-  std::function<void()> wait;  ///< returns when that memory holds what it should; called on another thread
-  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< to be copied
-  std::int64_t best = -1;  ///< the step whose checkpoint stays, if this one holds; -1: none
+  checkpoint::CheckpointContents contents;  ///< slices in memory that does not change until end() returns
+  std::function<void()> wait;               ///< blocks until that memory is filled; called on another thread
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();  ///< start of the copy
+  std::int64_t best = -1;  ///< the step of the checkpoint to keep if this save succeeds; -1: none
 };
 
-/// What became of a save beside the steps, the same on all ranks.
+/// Result of a concurrent save, equal on all ranks.
 struct Ended {
   std::int64_t step = 0;
-  std::string path;  ///< of the checkpoint, read back; empty: there is none
+  std::string path;  ///< of the checkpoint, after it was read back; empty: the save failed
 };
 
-/// All ranks call its functions alike, and get the same answers.
+/// Saves, and reads back. All functions are collective, and results are equal on all ranks.
 class Saver {
  public:
-  /// `channel`: what ranks say to each other about checkpoints; nobody else uses it, since a thread of the
-  /// saver's own may. `trusted`: a checkpoint that was verified when the run began with it, or empty.
+  /// `channel`: only for this class, which may use it on its thread. `trusted`: a checkpoint that was already
+  /// verified at the start of the run, or empty.
   Saver(comm::Channel& channel, SaverOptions options, const std::string& trusted);
-  /// Waits for a save that is in flight.
+  /// Waits for a save in flight.
   ~Saver() = default;
 
-  /// The checkpoint of that step is not removed, wherever it lies; the one before that was kept so may be.
+  /// Keeps the checkpoint of that step in either folder. The checkpoint that was kept before may be removed.
   void keep(std::int64_t step) { keeper_.keep(step), fallback_keeper_.keep(step); }
-  /// Saves to the folder or, where that fails, to the fallback. Returns the checkpoint's path, or "" when
-  /// neither took it: then rank 0 has said why, and it is counted.
+  /// Saves to the folder, or to the fallback if that fails. Returns the checkpoint's path, or "" if both
+  /// failed. A failure is counted, and rank 0 logs the reason.
   std::string save(const checkpoint::CheckpointContents& contents);
-  /// Waits until the last checkpoint of save() has been read back. Returns false when it does not hold, which
-  /// is counted as a failed save.
+  /// Waits until the last checkpoint of save() was read back. Returns false if it is damaged, which counts as
+  /// a failed save.
   bool holds();
 
-  /// Begins the same on a thread of its own, reading back included, and says when the copy is made ("taken").
-  /// None may be in flight.
+  /// Starts a save, including reading back, on a separate thread. Logs "taken" when the copy is complete. No
+  /// other save may be in flight.
   void begin(SaveBeside save);
   bool in_flight() const { return beside_.valid(); }
-  /// Waits for the save in flight, counts it, and says what went wrong; nothing where there is none. `step`:
-  /// steps done by now. Throws what ended the thread of this rank alone.
+  /// Waits for the save in flight, counts it, and logs failures. Returns nullopt if none is in flight.
+  /// `step`: steps done so far. Rethrows an exception that ended the thread on this rank only.
   std::optional<Ended> end(std::int64_t step);
-  /// Of a rank: something is to be taken by holds() or end(), which need not wait for it.
+  /// Local: whether holds() or end() has a result on this rank and would not block.
   bool asks_to_settle() const;
 
-  /// Whether a failed save is to be tried again behind this step.
+  /// Whether to retry a failed save after this step.
   bool retries_at(std::int64_t step) const {
     return failed_in_a_row_ > 0 && !in_flight() && step >= retry_step_;
   }
-  /// Whether so many have failed that the run is to end.
+  /// Whether so many saves failed that the run must end.
   bool gives_up() const { return failed_in_a_row_ >= options_.most_failed; }
   std::int64_t failed_in_a_row() const { return failed_in_a_row_; }
 
  private:
-  /// What was written where. Paths and reasons are those of all ranks.
+  /// Result of a write. Paths and reasons are equal on all ranks.
   struct Written {
     std::int64_t step = 0;
-    std::string path, why;                 ///< path "": neither folder took it
-    checkpoint::Keeper* keeper = nullptr;  ///< of the folder that did
-    std::string wrong;                     ///< rank 0: what reading back beside the steps found
+    std::string path, why;                 ///< path "": both folders failed
+    checkpoint::Keeper* keeper = nullptr;  ///< of the folder with the checkpoint
+    std::string wrong;                     ///< rank 0: the result of reading back on the thread
   };
   std::string attempt(const std::string& folder, const checkpoint::CheckpointContents& contents,
                       std::string& why);
@@ -101,15 +102,15 @@ class Saver {
 
   comm::Channel& channel_;
   SaverOptions options_;
-  // Of rank 0; of the thread beside the steps while a save is in flight.
+  // Used by rank 0; during a concurrent save only by its thread.
   checkpoint::Keeper keeper_, fallback_keeper_;
-  checkpoint::Keeper* reading_ = nullptr;  ///< the one whose newest is being read back behind save()
+  checkpoint::Keeper* reading_ = nullptr;  ///< its newest checkpoint is being read back after save()
   std::int64_t reading_step_ = 0;
   std::int64_t failed_in_a_row_ = 0;
   std::int64_t retry_step_ = 0;
-  std::atomic<bool> asks_ = false;  ///< the thread beside the steps has ended, and this rank is to say so
-  std::unique_ptr<runtime::Watchdog> watchdog_;  ///< over that thread; made with the first
-  std::future<Written> beside_;                  ///< waits for the thread when it goes
+  std::atomic<bool> asks_ = false;               ///< the thread has ended; this rank must request settling
+  std::unique_ptr<runtime::Watchdog> watchdog_;  ///< for that thread; created with the first save
+  std::future<Written> beside_;                  ///< its destructor waits for the thread
 };
 
 }  // namespace octet::train

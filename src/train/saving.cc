@@ -1,4 +1,4 @@
-// When a run saves, what, and what becomes of it.
+// Saves of a run: their times, their contents, and their results.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -47,7 +47,7 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
-  // The configuration names the file, not what is in it.
+  // The configuration has only the file's name, not its contents.
   if (config_.template_name && text::is_template_file(*config_.template_name))
     (*contents.state)["template_words"] = encoder_->chat_template()->words_hash();
   add_checks(*contents.state);
@@ -174,7 +174,7 @@ void Run::settle_save() {
     best_ = second_best_;
     saver_->keep(best_.step);
   }
-  saved_step_ = 0;  // that one is none; which of the older ones hold, the next start finds out
+  saved_step_ = 0;  // that checkpoint is damaged; the next start verifies the older ones
   if (reporter_) reporter_->save_failed(0);
 }
 

@@ -6,7 +6,7 @@
 namespace octet::train {
 namespace {
 
-constexpr std::size_t kListedGpus = 8;  // more would not fit on a screen
+constexpr std::size_t kListedGpus = 8;  // more do not fit on a screen
 
 std::string gigabytes(std::uint64_t bytes) {
   std::array<char, 32> text{};

@@ -60,7 +60,7 @@ SilentFaults::SilentFaults(Engine& engine, comm::Job& job, comm::Collectives& da
   if (options_.replay_steps > 0) require_alike(strict);
 }
 
-// Libraries choose among kernels by processor and, unless bits are strict, by the number of threads.
+// Libraries choose kernels by processor and, unless bits are strict, by the number of threads.
 void SilentFaults::require_alike(bool strict) const {
   const Device& device = engine_.arena().device();
   std::string mine = device.description();
@@ -92,7 +92,7 @@ void SilentFaults::seal(bool on) {
   if (comm::Seals* seals = comm::seals_of(data_)) seals->seal(on);
 }
 
-// Those of delayed scaling, which follow from what all ranks computed.
+// Hash of the delayed scales, which depend only on results of all ranks.
 ops::Hash SilentFaults::scales() {
   precision::ScaleSet* scales = engine_.core().activation_scales();
   if (scales == nullptr || engine_.core().recipe().kind != precision::RecipeKind::delayed) return {};
@@ -119,14 +119,14 @@ void SilentFaults::loaded(std::int64_t step, bool next) {
 int SilentFaults::replayed_in(std::int64_t step) const {
   if (!checks() || !turn(step, options_.replay_steps)) return -1;
   const auto micro_batches = static_cast<std::uint32_t>(engine_.options().max_micro_batches);
-  // Delayed scales change from one micro-batch to the next.
+  // Delayed scales change between micro-batches.
   const bool first_only = !hashes_.apart() || engine_.core().recipe().kind == precision::RecipeKind::delayed;
   if (first_only) return 0;
   return static_cast<int>(
       below(micro_batches, 0, philox(options_.seed, RandomUse::data, static_cast<std::uint64_t>(step))[0]));
 }
 
-// The same on all ranks. Not a rank's own micro-batch, unless it is alone.
+// Equal on all ranks. A rank does not replay its own micro-batch, unless it is the only rank.
 int SilentFaults::shift(int times) const {
   const int others = job_.size() - 1;
   if (others == 0) return 0;
@@ -169,7 +169,7 @@ void SilentFaults::begin(std::int64_t step, const std::vector<runtime::HostBatch
   flips_.strike(step, true, hashes_, seals, compute);
 }
 
-// With what the state was behind its update, where that is known.
+// Compares with the state after its update, if known.
 void SilentFaults::compare(const store::StateHashes& now, FaultReport& own) const {
   const store::StateHashes& before = behind_update_ ? *behind_update_ : now;
   own.replicas = before.replicas;
@@ -185,8 +185,8 @@ std::vector<FaultReport> SilentFaults::exchange(const FaultReport& own) {
   return reports;
 }
 
-// What was computed before the step can be computed once more: parameters have not changed. Delayed scales
-// have.
+// Replays can be repeated before the update, because parameters have not changed. Delayed scales have
+// changed.
 std::vector<Fault> SilentFaults::judge_replays(const std::vector<FaultReport>& reports) {
   const int first = shift(0), second = shift(1);
   if (differing(reports, first).empty()) return {};

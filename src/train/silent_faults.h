@@ -1,4 +1,4 @@
-// Looks for bits that went wrong by themselves: in memory, on their way between ranks, in a computation.
+// Detects silent bit errors: in memory, in messages between ranks, and in computations.
 #pragma once
 
 #include <cstdint>
@@ -15,44 +15,44 @@
 namespace octet::train {
 
 struct SilentFaultOptions {
-  std::int64_t steps = 0;         ///< between checks; 0: none
-  std::int64_t replay_steps = 0;  ///< between replays; 0: none
-  std::uint64_t seed = 0;         ///< of what is replayed, and by whom
+  std::int64_t steps = 0;         ///< steps between checks; 0: none
+  std::int64_t replay_steps = 0;  ///< steps between replays; 0: none
+  std::uint64_t seed = 0;         ///< selects the replayed micro-batch and the ranks
 };
 
-/// The checks of a run (docs/checkpoints.md). A check of step n sees what went wrong from the update of step
-/// n - 1 to that of step n: it hashes what a rank holds behind the one and before the other, and tells the
-/// other ranks in one message. All ranks call its functions alike, in the order of the steps.
+/// The checks of a run (docs/checkpoints.md). A check of step n detects errors from the update of step n - 1
+/// to the update of step n. It hashes the state of a rank after the first and before the second update, and
+/// sends one message to the other ranks. All functions are collective, in the order of the steps.
 class SilentFaults {
  public:
-  /// Reserves its memory in the engine's arena. Throws Error (usage), on all ranks, where replays are asked
-  /// for and ranks compute on processors of several kinds, or with different numbers of threads.
+  /// Reserves memory in the engine's arena. Throws Error (usage) on all ranks if replays are configured and
+  /// ranks have different processors or different numbers of threads.
   SilentFaults(Engine& engine, comm::Job& job, comm::Collectives& data, const SilentFaultOptions& options,
                bool strict);
 
   bool checks() const { return options_.steps > 0; }
-  /// The state is that behind the update of step `step`. `next`: the next step is checked whatever its number
-  /// is, because it is saved.
+  /// Called after the update of step `step`. `next`: check the next step regardless of its number, because it
+  /// will be saved.
   void updated(std::int64_t step, bool next);
-  /// The same where it was loaded: what was found before is forgotten.
+  /// Like updated(), after the state was loaded. Discards earlier findings.
   void loaded(std::int64_t step, bool next);
-  /// Which micro-batch of its step is replayed before `step`; -1: none.
+  /// Returns the index of the micro-batch of `step` to replay before `step`; -1: none.
   int replayed_in(std::int64_t step) const;
-  /// Before the first micro-batch of `step`, whose micro-batches are `own` on this rank where one of them is
+  /// Called before the first micro-batch of `step`. `own`: this rank's micro-batches of the step, if one is
   /// replayed.
   void begin(std::int64_t step, const std::vector<runtime::HostBatch>& own);
-  /// Behind the last micro-batch of the step that began, before its update: what went wrong, on all ranks.
+  /// Called after the last micro-batch of the step, before its update. Returns the faults on all ranks.
   std::vector<Fault> before_update();
-  /// The same of the state as it is, before it is saved.
+  /// Like before_update(), for the current state before it is saved.
   std::vector<Fault> before_save();
-  /// Checks that agreed and replays, of this session.
+  /// Checks without faults, and replays, in this process.
   std::int64_t agreed() const { return agreed_; }
   std::int64_t replays() const { return replays_; }
 
  private:
   void require_alike(bool strict) const;
   ops::Hash compute_again(const runtime::HostBatch& batch);
-  /// Computes the micro-batch of the rank that is `shift` behind this one.
+  /// Replays the micro-batch of the rank that is `shift` after this one.
   ops::Hash replay(int shift);
   int shift(int times) const;
   void seal(bool on);
@@ -69,9 +69,9 @@ class SilentFaults {
   Flips flips_;
   std::optional<store::StateHashes> behind_update_;
   ops::Hash scales_behind_update_;
-  std::vector<std::string> batches_;  ///< of all ranks, as bytes
-  int replayed_ = -1;                 ///< of the step that began
-  std::int64_t step_ = 0;             ///< that began
+  std::vector<std::string> batches_;  ///< of all ranks, serialized
+  int replayed_ = -1;                 ///< index in the current step
+  std::int64_t step_ = 0;             ///< the current step
   ops::Hash again_;
   std::int64_t agreed_ = 0, replays_ = 0;
 };

@@ -1,4 +1,4 @@
-// Steps whose loss or gradient stands out from those before them.
+// Detects steps with a loss or gradient norm far above the previous steps.
 #pragma once
 
 #include <cstdint>
@@ -12,39 +12,37 @@
 
 namespace octet::train {
 
-/// The mean loss of the tokens with a label of a step; 0 without any.
+/// Returns the mean loss of the label tokens of a step; 0 without any.
 double mean_loss(const store::StepResult& result);
 
-/// Judges steps by medians of those before them. What it knows follows from the results of steps alone, which
-/// are the same on all ranks, and lies in checkpoints, so that all ranks, and a run that goes on, judge
-/// alike.
+/// Compares each step with medians of the previous steps. Its state depends only on results of steps, which
+/// are equal on all ranks, and is stored in checkpoints. So all ranks, and a resumed run, decide alike.
 class Spikes {
  public:
-  /// Steps that a median is taken of, and that there must be before anything is a spike.
+  /// Most steps in a median, and the fewest steps before any step is a spike.
   static constexpr std::size_t kMost = 100, kLeast = 10;
 
   explicit Spikes(const setup::SpikeOptions& options) : options_(options) {}
 
-  /// What the next step may show at most.
+  /// Largest loss and gradient norm of a normal next step.
   ops::StepLimits limits() const;
-  /// The same for the store: where spikes are skipped.
+  /// Limits above which the store skips the update, if spikes are skipped.
   ops::StepLimits limits_of_update() const;
-  /// Takes a step in and says what stands out of it, in words; empty: nothing. Values that are not finite are
-  /// not taken in.
+  /// Adds a step. Returns a description of its spike, or "". Values that are not finite are not added.
   std::string look(const store::StepResult& result);
-  /// Spikes found since the run began, and in a row so far.
+  /// Spikes since the run began, and spikes in a row.
   std::int64_t found() const { return found_; }
   int in_a_row() const { return in_a_row_; }
   setup::SpikeAction action() const { return options_.action; }
 
-  /// For a checkpoint; null where nothing is to be known.
+  /// State for a checkpoint; null if spikes are not detected.
   Json state() const;
-  /// Throws Error for a state that none of these wrote; `where` names it.
+  /// Throws Error for a state that state() did not write; `where` names it.
   void restore(const Json& state, const std::string& where);
 
  private:
   setup::SpikeOptions options_;
-  std::deque<double> losses_, norms_;  ///< of the last kMost steps, latest last
+  std::deque<double> losses_, norms_;  ///< of the last kMost steps, oldest first
   std::int64_t found_ = 0;
   int in_a_row_ = 0;
 };

@@ -25,7 +25,7 @@ bool holds_final_weights(const std::string& folder) {
                              [&](const char* name) { return path_exists(folder + "/" + name); });
 }
 
-/// Whether a folder has final weights that were written behind a checkpoint.
+/// Whether a folder has final weights that are newer than a checkpoint.
 bool has_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code wrong;
@@ -38,8 +38,8 @@ bool has_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& f
   });
 }
 
-// What a checkpoint holds in other formats than this run stores: numbers are converted, and it is said; 8-bit
-// moments are codes, which only 8-bit moments can go on with.
+// Handles state that the checkpoint stores in another format than this run. Numbers are converted, and the
+// conversion is logged. 8-bit moments are codes, which only a run with 8-bit moments can use.
 void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<TensorSlice>& needed,
                    bool says) {
   std::map<std::string, std::string> converted;  // by kind of state
@@ -65,18 +65,18 @@ void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<T
   }
 }
 
-// Of delayed scaling: of weights, and of activations and gradients.
+// Scales of delayed scaling: of weights, activations and gradients.
 bool is_scale(const std::string& name) {
   return name.starts_with("fp8_weights/") || name.starts_with("precision/activations/");
 }
 
-// What belongs to a precision or a wire, which a run that goes on need not have.
+// State of a precision or a wire format, which a resumed run may not have.
 bool may_be_left(const std::string& name) {
   return is_scale(name) || name.starts_with("residuals/");
 }
 
-// Whether the checkpoint has the scales that are needed. Where it has none, or those of a history of another
-// length, they begin again. Every rank needs all of them, so that all answer alike.
+// Whether the checkpoint has the needed scales. If it has none, or a history of another length, scales are
+// initialised again. Every rank needs all scales, so all ranks decide alike.
 bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed, bool says) {
   const bool strange = std::ranges::any_of(needed, [&](const TensorSlice& slice) {
     if (!is_scale(slice.name)) return false;
@@ -89,8 +89,8 @@ bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlic
   return false;
 }
 
-// What narrow wires lost belongs to the ranks that lost it. Where the checkpoint holds none, or that of
-// another number of ranks, it begins again at zero.
+// Rounding residuals of narrow wires belong to their ranks. If the checkpoint has none, or was written with
+// another number of ranks, they are initialised to zero.
 void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed,
                             bool says) {
   const auto dropped = std::erase_if(needed, [&](const TensorSlice& slice) {
@@ -103,8 +103,8 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
   }
 }
 
-// What no rank asks for belongs to another model or optimizer, and would be lost with the next save. Scales
-// of FP8 are what a run in another precision does not have.
+// State that no rank needs is from another model or optimizer, and the next save would lose it. FP8 scales
+// are an exception: a run in another precision does not have them.
 void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& checkpoint,
                       const std::vector<TensorSlice>& needed) {
   std::set<std::string> asked;
@@ -130,8 +130,8 @@ void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& chec
   });
 }
 
-// What no rank may ask for (require_all_used) is verified too: a checkpoint that a run began with counts as a
-// whole.
+// Tensors that no rank needs (require_all_used) are verified too, because a checkpoint that a run starts from
+// counts as verified.
 void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& checkpoint,
                    const std::vector<TensorSlice>& needed) {
   if (channel.rank() != 0) return;
@@ -142,8 +142,8 @@ void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& c
   }
 }
 
-// True when the newest checkpoint of the folder is one of this very run, which overwrites, and not its last,
-// or its last without the final model: then it was interrupted, and goes on.
+// Returns true if this run was interrupted: the newest checkpoint of the folder is from this run, which
+// overwrites, and is not its last checkpoint, or is its last without the final model. Then the run resumes.
 bool is_interrupted(const config::Config& config) {
   const auto all = checkpoint::list_checkpoints(config.output_dir);
   for (auto at = all.rbegin(); at != all.rend(); ++at) {
@@ -154,13 +154,13 @@ bool is_interrupted(const config::Config& config) {
       const std::int64_t steps = json_int(newest.state(), "total_steps", 0, 0, INT64_MAX, newest.path());
       return newest.step() < steps || !has_model_of(newest, config.output_dir);
     } catch (const std::exception&) {
-      continue;  // one that does not hold is not gone on with
+      continue;  // a damaged checkpoint is skipped
     }
   }
   return false;
 }
 
-// Of a path that find_latest gave; -1 where it found none.
+// Returns the step of a path from find_latest; -1 if none was found.
 std::int64_t step_named(const std::string& path) {
   const std::size_t dash = path.rfind('-');
   return path.empty() || dash == std::string::npos ? -1 : std::stoll(path.substr(dash + 1));
@@ -200,7 +200,7 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
     if (channel.all_max(goes_on ? 1 : 0) == 0) return std::nullopt;
   }
   if (names_checkpoint(config)) {
-    // A named checkpoint must hold; its bytes are verified while they are read.
+    // A named checkpoint must be valid; its bytes are verified while they are read.
     channel.together([&] { checkpoint::require_own_name(wish, checkpoint::Checkpoint(wish).step()); });
     return wish;
   }
@@ -257,7 +257,7 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
       verify_others(engine.job(), checkpoint, needed);
     } catch (const Error& e) {
       if (e.code() == ExitCode::usage) throw;
-      Problem problem = e.problem();  // whatever is wrong with its bytes
+      Problem problem = e.problem();  // any damage of its bytes
       problem.code = ExitCode::no_valid_checkpoint;
       throw Error(problem);
     }

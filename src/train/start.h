@@ -1,4 +1,4 @@
-// How a run starts: afresh, or from a checkpoint of its output folder.
+// Starts a run, fresh or from a checkpoint of its output folder.
 #pragma once
 
 #include <optional>
@@ -11,40 +11,38 @@
 
 namespace octet::train {
 
-/// A checkpoint that turned out to be damaged when it was read.
+/// A checkpoint that was found damaged while it was read.
 struct Damaged {
   std::int64_t step = 0;
   std::string why;
 };
 
-/// What the run that wrote a checkpoint was asked for. The environment of this one has no say in it.
+/// Returns the configuration of the run that wrote a checkpoint. Ignores the current environment.
 config::Config saved_config(const checkpoint::Checkpoint& checkpoint);
 
-/// The checkpoint to go on from, as the configuration and the output folder say; nothing: start afresh. All
-/// ranks get the same answer. Its tensors are not read: restore() does that, and who finds one that does not
-/// hold asks again with `damaged`, to get an older one. Throws Error when the folder holds final weights or
-/// only damaged checkpoints, when a checkpoint was named that does not hold, or when the folder cannot be
-/// written.
+/// Returns the checkpoint to resume from, by the configuration and the output folder; nullopt: start fresh.
+/// Equal on all ranks. Does not read the tensors; restore() does. If restore() finds damage, call again with
+/// `damaged` to get an older checkpoint. Throws Error if the folder holds final weights or only damaged
+/// checkpoints, if a named checkpoint is damaged, or if the folder is not writable.
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config,
                                       const std::optional<Damaged>& damaged = std::nullopt);
-/// Whether the configuration names the one checkpoint to go on from, so that no other takes its place.
+/// Whether the configuration names the checkpoint to resume from, so that no other may replace it.
 bool names_checkpoint(const config::Config& config);
 
-/// The newest checkpoint of the output folder and of save_fallback_dir, and what does not hold. Collective;
-/// nothing may be saving.
+/// Returns the newest checkpoint of the output folder and of save_fallback_dir, and the damaged ones.
+/// Collective. No save may be in flight.
 checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config,
                               const checkpoint::FindOptions& options = {});
 
-/// Fills parameters, moments and FP8 state from a checkpoint written at any world size and stage. Every byte
-/// is read once by each rank that needs it, and verified then. Throws Error, on all ranks, for a checkpoint
-/// of something else (usage), and with no_valid_checkpoint for one that cannot be read or does not hold; then
-/// the engine's state is good for nothing.
+/// Loads parameters, moments and FP8 state from a checkpoint of any world size and stage. Each rank reads the
+/// bytes that it needs once, and verifies them. Throws Error on all ranks: usage if the checkpoint does not
+/// match the run, no_valid_checkpoint if it is unreadable or damaged. The engine's state is then undefined.
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint);
 
-/// Everything of the engine that a checkpoint holds, each element on one rank.
+/// Returns all slices of the engine's state for a checkpoint. Each element is on one rank.
 std::vector<TensorSlice> state_slices(Engine& engine);
 
-/// Says what differs between the configuration of a checkpoint and this one in keys that decide the numbers.
+/// Logs differences between the configuration of a checkpoint and this one in keys that change results.
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config);
 
 }  // namespace octet::train

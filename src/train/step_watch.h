@@ -1,4 +1,4 @@
-// How long messages of a step were under way, and how long computing waited for them.
+// Measures how long messages of a step are in flight, and how long the compute stream waits for them.
 #pragma once
 
 #include "octet/comm/collectives.h"
@@ -8,18 +8,18 @@ namespace octet::train {
 
 /// Seconds on this rank.
 struct MessageTime {
-  double under_way = 0;  ///< a collective was begun and not complete; those side by side count once
-  double exposed = 0;    ///< of these: `compute` stood still meanwhile. Never more than `under_way`
+  double under_way = 0;  ///< at least one collective was in flight; concurrent ones count once
+  double exposed = 0;    ///< thereof, `compute` was idle; at most `under_way`
 };
 
-/// Takes the time of messages from one take() to the next. Used by the thread that enqueues on `compute`.
+/// Measures message times between calls of take(). Use it on the thread that enqueues on `compute`.
 class StepWatch {
  public:
   StepWatch(comm::Collectives& collectives, Stream& compute);
 
-  /// What went by since the watch was made or last asked. Computing also waits when no message is under way:
-  /// for a thread to be woken, for work of the device's other streams. That is not communication's time, so
-  /// what it waited beyond it is left out.
+  /// Returns the times since construction or the last call. The compute stream also waits without messages:
+  /// for threads to wake up, or for other streams. Such waiting is not communication, so `exposed` excludes
+  /// waiting beyond the message time.
   MessageTime take();
 
  private:

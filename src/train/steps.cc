@@ -3,7 +3,7 @@
 namespace octet::train {
 
 void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
-  // Had before the step begins: what goes wrong with it can still be told to all ranks.
+  // Read before the step begins: an error can still be reported to all ranks.
   runtime::HostBatch batch = next(true);
   engine_.begin(static_cast<int>(accumulation_));
   micro_batch(batch, logits);

@@ -1,5 +1,5 @@
-// The optimizer steps of runs, probes and benchmarks: one place where forward, backward and update follow
-// each other and where the rate of a step is looked up.
+// The optimizer steps of runs, probes and benchmarks: the only place with the order of forward, backward and
+// update, and with the look-up of the learning rate.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@
 
 namespace octet::train {
 
-/// Takes steps and counts them. All ranks call its functions alike.
+/// Runs steps and counts them. All functions are collective.
 class StepLoop {
  public:
-  /// Gives this rank's next micro-batch, which may be empty; `first`: it is the first of a step.
+  /// Returns this rank's next micro-batch, which may be empty. `first`: it is the first of a step.
   using NextBatch = std::function<runtime::HostBatch(bool first)>;
 
-  /// `engine` and `schedule` must outlive the loop. A step has `accumulation` micro-batches on each rank;
-  /// `done` steps are behind.
+  /// `engine` and `schedule` must outlive the loop. A step has `accumulation` micro-batches per rank. `done`
+  /// steps are already complete.
   StepLoop(Engine& engine, const optim::Schedule& schedule, std::int64_t accumulation, std::int64_t done = 0)
       : engine_(engine), schedule_(schedule), accumulation_(accumulation), done_(done) {}
 
-  /// One optimizer step at the rate that the schedule has for it. `may_update` is asked, where it is given,
-  /// behind its last micro-batch: where it says no, on all ranks, nothing is updated and no step counted.
+  /// Runs one optimizer step at the scheduled learning rate. `may_update`, if given, is called after the last
+  /// micro-batch. If it returns false, on all ranks, the step does not update and is not counted.
   store::StepResult take(const NextBatch& next, const std::function<bool()>& may_update = {});
-  /// What a step would see: loss, norm and, left in the store, gradients. Changes no parameter and counts no
-  /// step; `logits` sees those of the label rows.
+  /// Like take(), but changes no parameter and counts no step. Returns loss and norm, and leaves the
+  /// gradients in the store. `logits` gets the logits of label rows.
   store::StepResult look(const NextBatch& next, const model::LogitsHook& logits);
-  /// Steps taken, with those that were behind at the start.
+  /// Complete steps, including `done` of the constructor.
   std::int64_t done() const { return done_; }
 
  private:

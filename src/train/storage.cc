@@ -1,5 +1,5 @@
-// Chooses param_dtype, grad_dtype, optim_dtype and recompute by the memory of the device, if the
-// configuration does not say them, and logs the choice.
+// Chooses param_dtype, grad_dtype, optim_dtype and recompute by the memory of the device if the configuration
+// leaves them open, and logs the choice.
 #include <algorithm>
 #include <optional>
 

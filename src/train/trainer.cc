@@ -34,13 +34,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// What a rank asks for between two steps.
+/// Requests of a rank between two steps.
 struct Wishes {
   bool save = false, stop = false, settle = false;
-  bool data = false;  ///< looks at its data, which cannot be read
+  bool data = false;  ///< its data are unreadable
 };
 
-/// What any rank asks for.
+/// Returns the requests of any rank.
 Wishes wishes_of_all(comm::Channel& channel, const Wishes& own) {
   Wishes all;
   const int bits = (own.save ? 1 : 0) + (own.stop ? 2 : 0) + (own.settle ? 4 : 0) + (own.data ? 8 : 0);
@@ -53,7 +53,7 @@ Wishes wishes_of_all(comm::Channel& channel, const Wishes& own) {
   return all;
 }
 
-/// A word as a shell takes it.
+/// Quotes a word for a shell.
 std::string shell_word(const std::string& word) {
   constexpr std::string_view kPlain = "%+,-./:=@_";
   const bool plain = !word.empty() && std::ranges::all_of(word, [&](char c) {
@@ -159,7 +159,7 @@ store::StepResult Run::train_step() {
   begins("a step");
   const auto start = Clock::now();
   Waits waits;
-  session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
+  session_.take_traffic();  // discards traffic of evaluations and checkpoints
   engine_->watch_casts(
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   engine_->store().limit_steps(spikes_->limits_of_update());
@@ -206,7 +206,7 @@ void Run::evaluate(double epoch) {
   const std::int64_t micro = config::evaluation_batch(config_, batch_.micro);
   const std::int64_t items = corpus_.evaluation_items.size();
   const std::int64_t each = micro * job_.size();
-  std::vector<double> losses;  // of each of this rank's batches
+  std::vector<double> losses;  // of each batch of this rank
   std::int64_t labels = 0;
   for (std::int64_t first = 0; first < items; first += each) {
     std::vector<std::int64_t> which;
@@ -220,7 +220,7 @@ void Run::evaluate(double epoch) {
   const auto batches = static_cast<std::int64_t>(losses.size());
   const auto of_ranks = job_.all_gather_bytes(
       std::string(reinterpret_cast<const char*>(losses.data()), losses.size() * sizeof(double)));
-  // In the order of the batches, so that the figure is the same on every rank and on any number of them.
+  // Summed in batch order, so that the result is equal on every rank and for any world size.
   double total = 0;
   for (std::size_t batch = 0; batch < losses.size(); ++batch) {
     for (const std::string& bytes : of_ranks) {
@@ -255,7 +255,7 @@ void Run::evaluate_in_turn() {
   const bool last = step_ == total_steps_ && setup::evaluates_when(config_) != setup::When::never;
   if (!last && !evaluates_here()) return;
   evaluate(feed_->step().epoch);
-  // Not by one at the end alone, which a longer run would not have.
+  // The evaluation at the end of the run does not count, because a longer run would not have it.
   if (evaluates_here()) tell_schedule();
 }
 
@@ -290,7 +290,7 @@ std::vector<std::string> Run::next_commands() const {
   const std::string program = shell_word(comm::command_line().front());
   std::string model = shell_word(config_.output_dir);
   if (setup::trains_adapters(config_)) {
-    // The adapter's folder names the base alone, not what was added to it.
+    // The adapter's folder names only the base, not adapters that were merged into it.
     std::string adapters;
     for (const std::string& folder : setup::given_adapters(config_).added) adapters += folder + ",";
     if (!adapters.empty())
@@ -306,7 +306,7 @@ std::vector<std::string> Run::next_commands() const {
   return commands;
 }
 
-// The ranks of several hosts need the options of their launcher too, which no rank sees.
+// Runs on several hosts also need the launcher's options, which ranks do not see.
 std::string Run::resuming_command() const {
   std::string command;
   if (job_.size() > 1) {
@@ -319,7 +319,7 @@ std::string Run::resuming_command() const {
   } else if (!report::supervised_run().empty()) {
     command = "launch/supervise ";
   }
-  // A run that was told where to begin would begin there again.
+  // A run with a configured start would start there again.
   const std::string& wish = config_.resume_from_checkpoint.value_or("");
   const bool elsewhere = names_checkpoint(config_) || wish == "false";
   constexpr std::string_view kKey = "resume_from_checkpoint=";
@@ -345,7 +345,7 @@ void Run::finish(bool stopped) {
     job_.together([&] {
       if (!session_.prints()) return;
       write_final_model();
-      // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
+      // No checkpoints are wanted: this one only held the weights for the final model.
       if (kept) return;
       std::filesystem::remove_all(last_checkpoint_);
       log::info("save_strategy: no: " + last_checkpoint_ + " is removed, the model stays");
@@ -380,7 +380,7 @@ void Run::save_and_measure() {
   const auto start = Clock::now();
   save();
   if (!interval_) return;
-  // Beside the steps a save costs what they wait for it.
+  // For a concurrent save, the cost is the time that steps wait for it.
   if (saved_step_ == step_ || taken_.step == step_) {
     interval_->saved(step_, seconds_since(start));
   } else {
@@ -407,7 +407,7 @@ int Run::run() {
                            comm::stops_are_handed_on(environment_variable));
   const int threads = cpu::op_threads();
   prepare();
-  // A device that is made for a moment with a number of threads would set them for the whole run.
+  // A temporary device with a number of threads would set them for the whole run.
   check(cpu::op_threads() == threads, "ops keep the threads that the session gave them");
   make_intervals();
   start_steps();
@@ -439,12 +439,12 @@ int Run::run() {
     }
     stopped = wishes.stop && step_ < total_steps_;
     if (wishes.settle) settle_save();
-    // Who stops a run may not give it the time of an evaluation.
+    // A stop request may not leave time for an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
     const bool due =
         interval_ ? interval_->is_due(step_) : turn(config_.save_steps, setup::saves_when(config_));
     const bool saves = due || wishes.save || wishes.stop || saver_->retries_at(step_);
-    // Nothing is saved that was not checked, by what follows the last step either.
+    // Only checked state is saved, including state after the last step.
     const bool keeps = takes_memory(step_) && !stopped;
     if (saves || keeps || saver_->gives_up() || step_ == total_steps_) {
       if (!may_be_saved() && goes_back()) continue;

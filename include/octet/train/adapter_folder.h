@@ -11,32 +11,31 @@
 
 namespace octet::train {
 
-/// What a checkpoint's state keeps, under "adapters", of what it does not hold: the adapters' shapes and
-/// factors (with finetuning_type: freeze, what is trained), and a fingerprint of the base model's weights and
-/// of each adapter that is added to them. Null for runs that train everything. `architecture`: the model's,
-/// without adapters.
+/// Returns the entry "adapters" of a checkpoint's state: shapes and factors of the adapters (with
+/// finetuning_type: freeze, the trained parts), and fingerprints of the weights of the base model and of each
+/// merged adapter. Null for runs that train everything. `architecture`: the model without adapters.
 Json adapter_state(const config::Config& config, const model::Architecture& architecture);
 
-/// Throws Error (usage) when a run over `model`, whose adapter_state() is `now`, would go on over another
-/// base, or with other adapters, than the checkpoint's.
+/// Throws Error (usage) if a run over `model` would resume with another base or other adapters than the
+/// checkpoint. `now` is the run's adapter_state().
 void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json& now,
                            const std::string& model);
 
-/// Bytes of the adapter_model.safetensors that export_adapter() makes of a checkpoint of these tensors.
-/// `tied`: the model's head is its table.
+/// Returns the bytes of the adapter_model.safetensors that export_adapter() writes for a checkpoint with
+/// these tensors. `tied`: the head of the model is its embedding table.
 std::int64_t adapter_bytes(const std::vector<checkpoint::TensorHeader>& state, bool tied);
 
 struct AdapterExport {
   std::string folder;
-  std::string checkpoint;                          ///< whose adapters are written
+  std::string checkpoint;                          ///< the checkpoint with the adapters
   bool overwrite = false;                          ///< the folder may hold an adapter
-  const data::TemplateEncoder* encoder = nullptr;  ///< whose tokenizer is saved beside them; null: none is
+  const data::TemplateEncoder* encoder = nullptr;  ///< tokenizer to save with them; null: none
 };
 
-/// Writes the adapters of a checkpoint as PEFT does: adapter_config.json, the tokenizer and, last,
-/// adapter_model.safetensors in fp32; other files of the folder stay. `config`: of the run that wrote the
-/// checkpoint. Throws Error (usage) for a folder that holds an adapter already. Returns the names of the
-/// files.
+/// Writes the adapters of a checkpoint in the format of PEFT: adapter_config.json, the tokenizer and, last,
+/// adapter_model.safetensors in fp32. Other files in the folder are kept. `config` is that of the run that
+/// wrote the checkpoint. Returns the file names. Throws Error (usage) if the folder already holds an adapter,
+/// unless `overwrite`.
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config);
 
 }  // namespace octet::train

@@ -1,4 +1,4 @@
-// What a run leaves on the disk, by the code that will write it.
+// Sizes of the files that a run writes, computed by the code that writes them.
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace octet::train {
 
-/// What decides the sizes of a run's files.
+/// The facts that determine the sizes of a run's files.
 struct RunOutline {
   std::vector<checkpoint::TensorHeader> tensors;  ///< of a checkpoint: Engine::checkpoint_tensors()
-  std::string config_yaml;                        ///< that a checkpoint keeps
-  JsonMember adapters;                            ///< adapter_state(), which it keeps, too; or null
+  std::string config_yaml;                        ///< stored in a checkpoint
+  JsonMember adapters;                            ///< adapter_state(), also stored in a checkpoint; or null
   std::int64_t step = 0;                          ///< of the checkpoint
   int world = 1;
 };
 
-/// Sizes of a run's files in bytes. Checkpoints and weights are exact; what the final model's folder holds
-/// beside its weights (config.json, the tokenizer's files) takes at most `model_others`.
+/// Sizes of a run's files in bytes. Checkpoints and weights are exact. The other files of the final model
+/// (config.json, the tokenizer's files) take at most `model_others`.
 struct RunFiles {
   checkpoint::CheckpointSize checkpoint;
   std::int64_t model_weights = 0;
@@ -31,8 +31,8 @@ struct RunFiles {
   std::int64_t model() const { return model_weights + model_others; }
 };
 
-/// `architecture`: the model's own, without adapters. A model that is a shape alone, and no folder, has no
-/// files beside its weights.
+/// Returns the sizes of a run's files. `architecture`: the model without adapters. A model that is only a
+/// shape, not a folder, has no files except its weights.
 RunFiles files_of_run(const config::Config& config, const model::Architecture& architecture,
                       const RunOutline& outline);
 
@@ -42,15 +42,16 @@ struct RunSteps {
   std::int64_t total = 0;
   std::int64_t of_epoch = 1;
 };
-/// Checkpoints that are saved from here to the end, the one at the end included.
+/// Returns the number of checkpoints from now to the end, including the last.
 std::int64_t saves_of_run(const config::Config& config, const RunSteps& steps);
 
-/// Of the checkpoints of a run, how many more than now lie on the disk.
+/// Checkpoints of a run on the disk, in addition to the present ones.
 struct CheckpointCount {
-  std::int64_t most = 0;    ///< at the fullest moment: a new one is whole before an old one goes
+  std::int64_t most =
+      0;  ///< at the fullest moment: a new checkpoint is complete before an old one is removed
   std::int64_t at_end = 0;  ///< when the final model is written
 };
-/// `saves`: those to come; `there`: those that lie there and count for save_total_limit.
+/// `saves`: checkpoints to come. `there`: present checkpoints that count for save_total_limit.
 CheckpointCount checkpoints_of_run(const config::Config& config, std::int64_t saves, std::int64_t there = 0);
 
 }  // namespace octet::train

@@ -8,21 +8,23 @@
 
 namespace octet::train {
 
-/// Returns what is allowed and rarely meant, each as a sentence with what to do instead. The configuration
-/// (config::doubts()), its model and its output folder are looked at. `architecture` is that of the model.
+/// Returns settings that are allowed but rarely intended, each as a sentence with a suggestion. Checks the
+/// configuration (config::doubts()), the model and the output folder. `architecture` is that of the model.
 config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture);
 
-/// Says from which checkpoint of output_dir a run will resume that names none; empty if it starts anew.
+/// Returns a sentence with the checkpoint of output_dir from which a run resumes if its configuration names
+/// none. Empty if it starts fresh.
 std::string resumption(const config::Config& config);
 
-/// Returns a warning for each GEMM that `fp8: true` asks for and that a GPU computes in bf16, because the
-/// model's sizes are no multiples of 16. With `fp8_fallback: error` such a run ends before its first step.
+/// Returns a warning for each GEMM that `fp8: true` selects but a GPU computes in bf16, because sizes of the
+/// model are not multiples of 16. With `fp8_fallback: error`, the run ends before its first step.
 config::Strings fp8_fallbacks(const config::Config& config, const model::Architecture& architecture);
 
 /// Throws the Error (usage) that ends a run on a GPU if `fp8_fallback: error` is set and there are fallbacks.
 void require_no_fallback(const config::Config& config, const model::Architecture& architecture);
 
-/// The sentences in at most `most` lines, at least two: where there are more, the last line counts the rest.
+/// Returns the sentences in at most `most` lines, `most` >= 2. If there are more, the last line has their
+/// number.
 config::Strings first_doubts(const config::Strings& doubts, std::size_t most);
 
 }  // namespace octet::train

@@ -1,5 +1,5 @@
-// The train room: the loop. What a step is made of stands in engine.h, where its data come from in corpus.h,
-// how a run starts, resumes and stops in trainer.h; probe.h runs one batch through the very same engine.
+// The train module: the training loop. engine.h has the parts of a step, feed/corpus.h the training data.
+// trainer.h starts, resumes and stops a run. probe.h runs one batch through the same engine.
 #pragma once
 
 #include <cstdint>
@@ -19,66 +19,67 @@
 
 namespace octet::train {
 
-/// What a rank's own micro-batches of a step gave.
+/// Result of this rank's micro-batches of a step.
 struct RankLoss {
-  double sum = 0;                 ///< of the losses of its label tokens
-  std::int64_t label_tokens = 0;  ///< 0: it had nothing to train
+  double sum = 0;                 ///< sum of the losses of its label tokens
+  std::int64_t label_tokens = 0;  ///< 0: the rank had no label tokens
 };
 
-/// A model in training on this rank: an instance, and the buffers between host and device. Built on a dry
-/// device it is the memory plan. All ranks call its functions alike.
+/// A model in training on this rank: an instance, and the buffers between host and device. On a dry device it
+/// is the memory plan. All functions are collective.
 class Engine {
  public:
   Engine(Device& device, comm::Job& job, comm::Collectives& data, const runtime::InstanceOptions& options);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  /// Runs forward and backward of a micro-batch as large as planned on this rank alone, and waits for it:
-  /// then code is loaded, attention is planned and products are chosen before ranks wait for each other
-  /// within a step. No state of training changes. Instance::gather_parameters comes before it, between steps,
-  /// as a rehearsal computes with what parameters lie there.
+  /// Runs forward and backward of a micro-batch of the planned size on this rank alone, and waits for it. So
+  /// code is loaded, attention is planned and algorithms are chosen before ranks wait for each other in a
+  /// step. Training state does not change. Call Instance::gather_parameters first, between steps: the
+  /// rehearsal computes with the gathered parameters.
   void rehearse();
-  /// Whether casts to FP8 are watched in the next step, and in the one after it: its weights are cast when
-  /// the next one is finished. The first step that is asked for can be watched, too. Changes no number of a
-  /// step.
+  /// Whether casts to FP8 are recorded in the next step, and in the step after it. The weights of the step
+  /// after are cast at the end of the next step. The first step can be recorded too. Results of steps do not
+  /// change.
   struct Watched {
     bool next = false, after = false;
   };
   void watch_casts(const Watched& steps) { watched_ = steps; }
-  /// What the casts of the last step met, which was watched: those that its products read, weights included.
-  /// This rank's.
+  /// Statistics of the casts of the last step, which was recorded, on this rank. Includes all operands of its
+  /// GEMMs, also the weights.
   std::vector<precision::CastRow> cast_rows() const;
 
-  /// One optimizer step: `begin`, then every micro-batch of this rank, then `finish`.
+  /// An optimizer step is begin(), micro_batch() for each micro-batch of this rank, then finish().
   void begin(int micro_batches);
-  /// Forward, backward and reduction of one micro-batch, which may be empty. Copies what it needs of `batch`.
+  /// Runs forward, backward and gradient reduction of one micro-batch, which may be empty. Copies `batch`.
   void micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits = {});
-  /// Clips, updates, and waits for the step: the one host synchronisation. `update` false leaves parameters
-  /// alone.
+  /// Clips, updates, and waits for the step; this is the only host synchronization. If `update` is false,
+  /// parameters do not change.
   store::StepResult finish(double learning_rate, bool update = true);
 
-  /// FP8 scales of activations, where they are learned: state of the device's memory that is equal on all
-  /// ranks.
+  /// Returns the learned FP8 scales of activations, in device memory. They are equal on all ranks.
   std::vector<TensorSlice> activation_state();
-  /// Between steps: begins to copy this rank's part of a checkpoint into memory of its own
-  /// ("state/snapshot"), beside the next step, whose update waits for it. Only with options().snapshot, and
-  /// when nobody reads the copy before. Returns the copied slices, good after snapshot().wait().
+  /// Starts copying this rank's part of a checkpoint to a separate buffer ("state/snapshot"), between steps.
+  /// The copy overlaps the next step until its update. Only with options().snapshot, and if the previous copy
+  /// is no longer read. Returns the copied slices, valid after snapshot().wait().
   std::vector<TensorSlice> take_snapshot();
   HostSnapshot& snapshot() { return *snapshot_; }
 
-  /// Forward and backward of a micro-batch of any rank as the step computes it that begins next, or has
-  /// begun and is given up, with parameters and gradient buffers of `source`. No state of training changes.
+  /// Runs forward and backward of a micro-batch of any rank with parameters and gradient buffers of `source`.
+  /// Runs forward and backward of a micro-batch of any rank with parameters and gradient buffers of `source`.
+  /// Computes the same as the step that begins next, or as the current step if it is abandoned. Training
+  /// state does not change.
   void compute_again(model::ParameterSource& source, const runtime::HostBatch& batch);
 
-  /// This rank's share of the step that finish() ended last.
+  /// This rank's share of the last finished step.
   RankLoss own_loss() const;
 
-  /// Loss without gradients: adds the sum of losses and the label tokens of this rank's batch, which may be
-  /// empty. All ranks call it equally often.
+  /// Computes the loss without gradients. Adds the sum of losses and the number of label tokens of this
+  /// rank's batch, which may be empty. All ranks make the same number of calls.
   void evaluate(const runtime::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens);
 
-  /// Logarithms of the probabilities of the targets of this rank's batch, which may be empty
-  /// (runtime::log_probabilities). Between steps; all ranks call it equally often.
+  /// Returns the natural logarithms of the probabilities of this rank's targets (runtime::log_probabilities).
+  /// `batch` may be empty. Between steps. All ranks make the same number of calls.
   std::vector<double> log_probabilities(const runtime::HostBatch& batch);
 
   runtime::Instance& instance() { return instance_; }
@@ -92,22 +93,22 @@ class Engine {
   const runtime::InstanceOptions& options() const { return instance_.options(); }
   comm::Job& job() { return instance_.job(); }
 
-  /// The tensors of a checkpoint in the order of its file, the same on all ranks.
+  /// Returns the tensors of a checkpoint in the order of its file; equal on all ranks.
   std::vector<checkpoint::TensorHeader> checkpoint_tensors();
-  /// What take_snapshot() copies, where it lies.
+  /// Sources of the copies of take_snapshot().
   SnapshotSources state_places();
 
  private:
   void plan_memory_checkpoints();
   void set_noise();
-  /// A micro-batch outside of steps.
+  /// Runs a micro-batch outside of steps.
   void train_alone(model::ParameterSource& source, const runtime::HostBatch& batch);
 
   runtime::Instance instance_;
   runtime::Staging staging_;
   std::optional<HostSnapshot> snapshot_;
-  std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank
-  int micro_batch_ = 0;            ///< of the step so far
+  std::int64_t label_tokens_ = 0;  ///< of the current step, on this rank
+  int micro_batch_ = 0;            ///< of the current step
   Watched watched_;
 };
 

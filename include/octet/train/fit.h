@@ -15,81 +15,82 @@
 
 namespace octet::train {
 
-/// What a rank at `place` would hold, to the byte: the engine, built on a dry device that stands for `kind`.
+/// Returns the exact memory of a rank at `place`: builds the engine on a dry device that simulates `kind`.
 plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Place& place, DeviceKind kind);
 
-/// The tensors of a checkpoint of a run on ranks that stand so, in the order of its file, found likewise.
+/// Returns the tensors of a checkpoint of a run at `place`, in the order of its file, computed likewise.
 std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
                                                          const comm::Place& place, DeviceKind kind);
 
-/// What a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were another
-/// one.
+/// Returns the messages that a rank at `place` sends in a step of `micro_batches`, for each zero_stage.
 std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,
                                                  const comm::Place& place, DeviceKind kind,
                                                  std::int64_t micro_batches);
 
-/// Lines for a person about GEMMs that should run in FP8 and that the shapes of the model keep from it on a
-/// device of this kind (Audit::take_fallbacks).
+/// Returns readable lines about GEMMs that should run in FP8 but cannot on this kind of device, because of
+/// the shapes of the model (Audit::take_fallbacks).
 std::vector<std::string> plan_fallbacks(const runtime::InstanceOptions& options, const comm::Place& place,
                                         DeviceKind kind);
 
-/// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
+/// Returns the work of one rank in a step of `micro_batches`, for the time model. `length`: tokens per
+/// sequence.
 plan::Work work_of(const runtime::InstanceOptions& options, const plan::Memory& memory, std::int64_t length,
                    std::int64_t micro_batches);
 
-/// Engines that differ in what memory is traded for.
+/// Engines that trade memory for time in different ways.
 struct Candidates {
   std::function<runtime::InstanceOptions(const plan::Choice&)> build;
   std::vector<std::int64_t> micros;  ///< ascending
-  std::vector<plan::Level> levels;   ///< from the cheapest to the one that keeps least
-  std::int64_t length = 0;           ///< of a sequence
-  /// false: where none fits, the one that needs least is taken, and the device has the last word.
+  std::vector<plan::Level> levels;   ///< from the cheapest to the level that keeps least
+  std::int64_t length = 0;           ///< tokens per sequence
+  /// false: if none fits, choose the smallest, and let the device decide.
   bool must_fit = true;
-  /// What to change where none fits, of which so many bytes a rank has; nothing given: a general sentence.
+  /// Returns advice if none fits `limit` bytes per rank; empty: a general sentence.
   std::function<std::string(std::size_t limit)> advice = {};
 };
 
-/// Of ascending `micros`, those whose tokens the core can be built for, `each` a sample; at least the first.
+/// Returns the prefix of the ascending `micros` for which the core can be built with `each` tokens per
+/// sample; at least the first.
 std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64_t each);
 
 runtime::InstanceOptions with_level(runtime::InstanceOptions options, const plan::Level& level);
 
-/// The candidate that the time model finds fastest among those that fit `limit` bytes a rank; nullopt when
-/// none does.
+/// Returns the candidate that is fastest by the time model among the candidates that fit `limit` bytes per
+/// rank; nullopt if none fits.
 std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, const comm::Place& place,
                                               DeviceKind kind, std::size_t limit);
 
-/// The same. Throws Error (usage), with what the smallest one needs, when one must fit and none does.
+/// Like fastest_that_fits(), but throws Error (usage) with the size of the smallest candidate if one must fit
+/// and none does.
 plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
                     std::size_t limit);
 
-/// The options with the level that `recompute: auto` and `fp8_transposed_weights: auto` come to; unchanged
-/// where the configuration leaves nothing. All ranks call it, and throw alike.
+/// Returns the options with the level for `recompute: auto` and `fp8_transposed_weights: auto`. Unchanged if
+/// the configuration sets both. Collective; errors are thrown on all ranks.
 runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
                                             comm::Channel& channel, Device& device);
 
-/// Whether saves beside the steps are advisable: `options`, those of an engine without them, and the copy of
-/// its state leave a quarter of the memory to others. A rank on a CPU has `limit` bytes in all; on a GPU the
-/// copies of all ranks of its host, and what passes through between steps, lie in the host's memory, of which
-/// `host_free` bytes are free.
+/// Whether saves should overlap the steps: the engine and the copy of its state leave a quarter of the memory
+/// free. `options` are without such saves. A rank on a CPU has `limit` bytes in total. On a GPU, the copies
+/// of all ranks of a host, and staging between steps, use host memory, of which `host_free` bytes are free.
 bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
                        std::size_t limit, std::size_t host_free);
 
-/// Returns the number of ranks that share the memory of `device`: all of a host that computes itself, else 1.
+/// Returns the number of ranks that share the memory of `device`: all ranks of a host on a CPU, else 1.
 std::size_t ranks_sharing_memory(const Device& device, const comm::Place& place);
 
-/// Throws Error if an engine at `place` holds more than its share of what the device has free, before
-/// anything is allocated: with code usage if the device is too small, else with code failure. `advice`: what
-/// to change so that a rank fits so many bytes; empty: a general sentence.
+/// Throws Error before any allocation if an engine at `place` exceeds its share of the device's free memory.
+/// The code is usage if the device is too small, else failure. `advice` returns changes after which a rank
+/// fits that many bytes; empty: a general sentence.
 void require_room(const runtime::InstanceOptions& options, const comm::Place& place, const Device& device,
                   const std::function<std::string(std::size_t limit)>& advice = {});
 
-/// Throws Error where the optimizer's state is to lie in the host's memory and what all ranks of a host hold
-/// there is more than the `host_free` bytes that are free.
+/// Throws Error if the optimizer's state is stored in host memory and all ranks of a host need more than the
+/// `host_free` bytes there.
 void require_host_room(const plan::Memory& memory, const comm::Place& place, std::size_t host_free);
 
-/// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
-/// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.
+/// Returns the memory that each rank can still reserve: the minimum over all ranks. It is the device's free
+/// memory minus the needs of libraries; for host memory, the rank's share. Collective.
 std::size_t memory_limit(comm::Channel& channel, Device& device);
 
 }  // namespace octet::train

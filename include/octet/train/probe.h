@@ -10,19 +10,18 @@ namespace octet::train {
 
 struct ProbeOptions {
   std::string model;  ///< Hugging Face folder
-  std::string batch;  ///< safetensors with input_ids, labels and perhaps document, [rows, length] or with
+  std::string batch;  ///< safetensors with input_ids, labels and optionally document: [rows, length], or with
                       ///< `steps` [steps, rows, length]
   std::string out;    ///< safetensors to write
   std::int64_t steps = 0;  ///< 0: one batch, no update
 };
 
-/// Runs batches through the code of training. Rows are dealt to the ranks in contiguous blocks, one
-/// micro-batch a rank; a rank without rows takes part with no tokens. Where the number in `document` changes
-/// inside a row, another document begins. Steps follow the schedule that the configuration asks for, constant
-/// without a word from it. Rank 0 writes, for the whole batch: loss [1], logits [rows, length,
-/// vocabulary], grad.<Hugging Face name> of the mean loss over label tokens; with steps: step_loss [steps],
-/// step_grad_norm [steps], final.<name>. Throws Error for a batch that does not fit the model or is not what
-/// is described here.
+/// Runs batches through the code of training. Ranks get contiguous blocks of rows, one micro-batch per rank;
+/// a rank without rows runs with no tokens. A new document begins at each change of `document` within a row.
+/// Steps follow the configured schedule, by default constant. Rank 0 writes the results of the whole batch:
+/// loss [1], logits [rows, length, vocabulary], grad.<Hugging Face name> of the mean loss over label tokens.
+/// With steps: step_loss [steps], step_grad_norm [steps], final.<name>. Throws Error if the batch does not
+/// fit the model or has another format.
 void probe(runtime::Session& session, const config::Resolved& config, const ProbeOptions& options);
 
 }  // namespace octet::train

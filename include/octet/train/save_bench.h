@@ -9,27 +9,27 @@
 namespace octet::train {
 
 struct SaveBenchOptions {
-  std::string folder;      ///< in which a folder of its own is made, and removed
-  std::int64_t bytes = 0;  ///< of a checkpoint, over all ranks
+  std::string folder;      ///< in which a temporary folder is created and removed
+  std::int64_t bytes = 0;  ///< size of a checkpoint, over all ranks
   std::int64_t turns = 5;
 };
 
-/// Seconds of each turn, the slowest rank's. A turn writes the same bytes of every rank three times: to a
-/// file of each rank's own with one write after the other (through the page cache, then past it), and as a
-/// checkpoint, each from a removed file to synced bytes.
+/// Seconds of each turn, on the slowest rank. A turn writes the same bytes of every rank three times: twice
+/// to one file per rank with sequential writes (through the page cache, then past it), and once as a
+/// checkpoint. Each time starts without the file and ends when the bytes are synced.
 struct SaveBenchResult {
-  std::int64_t bytes = 0;  ///< that a turn writes each time
+  std::int64_t bytes = 0;  ///< written by a turn each time
   std::vector<double> buffered, direct;
-  std::vector<double> saved;   ///< past the page cache, as a run saves
-  std::vector<double> copied;  ///< the copy of the state before them
+  std::vector<double> saved;   ///< past the page cache, like in a run
+  std::vector<double> copied;  ///< the preceding copy of the state
   bool has_direct = true;      ///< false: the file system has no direct writes, and `direct` is empty
 
-  /// Rate of saves over the better of the two raw rates, medians.
+  /// Rate of saves over the faster raw rate, by medians.
   double ratio() const;
 };
 
-/// Alternates raw writes and saves of the same bytes in the same processes. All ranks call it. Throws Error
-/// when the folder does not take them.
+/// Alternates raw writes and saves of the same bytes in the same processes. Collective. Throws Error if
+/// writing to the folder fails.
 SaveBenchResult bench_saves(runtime::Session& session, const SaveBenchOptions& options);
 
 }  // namespace octet::train

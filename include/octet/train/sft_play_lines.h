@@ -1,4 +1,4 @@
-// The lines with which SFT-Play starts a run: its guide quotes them, and scripts of its users look for them.
+// The first lines of a run in SFT-Play. Its guide quotes them, and scripts of its users search for them.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,20 @@
 
 namespace octet::train {
 
-/// What the lines say of a run.
+/// The facts in these lines.
 struct SftPlayStart {
-  /// The GPU of a rank, in the order of the ranks. None: the run computes on CPUs.
+  /// The GPU of each rank, in rank order. Empty: the run computes on CPUs.
   struct Gpu {
     std::string name;
     std::uint64_t bytes = 0;  ///< of its memory
   };
   std::vector<Gpu> gpus;
   config::Batch batch;
-  bool automatic = false;  ///< the micro-batch or the accumulation was chosen by the program
+  bool automatic = false;  ///< the program chose the micro-batch or the accumulation
 };
 
-/// "[train] Detected 2 GPUs:", a line for each GPU, "Total VRAM: …", "Auto-calculated batch size: …" if sizes
-/// were chosen automatically, and "Effective batch size: …".
+/// Returns "[train] Detected 2 GPUs:", a line per GPU, "Total VRAM: …", "Auto-calculated batch size: …" if
+/// sizes were chosen automatically, and "Effective batch size: …".
 std::vector<std::string> sft_play_lines(const SftPlayStart& start);
 
 }  // namespace octet::train

@@ -17,14 +17,14 @@ struct StartFacts {
   std::string family;  ///< "llama"
   std::int64_t parameters = 0;
   std::int64_t trained = 0;  ///< of these parameters
-  std::string method;        ///< as finetuning_type
-  bool fresh = false;        ///< the weights begin at random values
+  std::string method;        ///< value of finetuning_type
+  bool fresh = false;        ///< the weights are initialised at random
 
   std::int64_t rows = 0;
-  std::int64_t documents = 0;  ///< rows that are used
+  std::int64_t documents = 0;  ///< used rows
   std::int64_t tokens = 0;
   std::int64_t trained_tokens = 0;
-  bool streams = false;        ///< the number of tokens is not known
+  bool streams = false;        ///< the number of tokens is unknown
   std::int64_t sequences = 0;  ///< packed sequences; 0: without packing
   std::int64_t cutoff = 0;
 
@@ -40,11 +40,11 @@ struct StartFacts {
   config::Batch batch;
   std::int64_t steps = 0, first_step = 0;
   double epochs = 0;
-  double least_seconds = 0;  ///< of a step; 0: not known
-  std::string rates_of;      ///< the device with these rates: "an H200"
+  double least_seconds = 0;  ///< of a step; 0: unknown
+  std::string rates_of;      ///< the device of these rates: "an H200"
   std::string output;
-  std::string resumed_from;  ///< a checkpoint; "": the run starts anew
-  bool sft_play = false;     ///< SFT-Play's own lines name the devices and the batch
+  std::string resumed_from;  ///< a checkpoint; "": the run starts fresh
+  bool sft_play = false;     ///< separate lines for SFT-Play show the devices and the batch
 };
 
 using StartRows = std::vector<std::pair<std::string, std::string>>;
