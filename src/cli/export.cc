@@ -81,7 +81,7 @@ int write_merged(const Merge& merge, const data::TemplateEncoder* encoder) {
 
 void require_model(const std::string& folder, const std::string& whose) {
   if (path_exists(folder + "/config.json")) return;
-  throw Error({.what = whose + " is not there",
+  throw Error({.what = whose + " does not exist",
                .expected = "config.json and tokenizer files",
                .where = folder,
                .fix = "name its folder with --model",

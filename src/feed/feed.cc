@@ -59,7 +59,7 @@ Json place_of(const Json& state, const std::string& kind, const std::string& whe
                .expected = kind == "rows" ? "a checkpoint of a run with streaming: true"
                                           : "a checkpoint of a run with streaming: false",
                .where = where + "; configuration key 'streaming'",
-               .fix = std::string("go on with streaming: ") + (kind == "rows" ? "false" : "true") +
+               .fix = std::string("resume with streaming: ") + (kind == "rows" ? "false" : "true") +
                       ", or start a new run with overwrite_output_dir=true",
                .code = ExitCode::usage});
 }

@@ -209,7 +209,7 @@ TEST_F(AddedAdapters, WrongMergesAreRefusedAndLeaveNothing) {
     EXPECT_FALSE(fs::exists(out));
   };
   refused("export " + (folder_ / "b/checkpoint-3"), "no folder to write");
-  refused("export " + (folder_ / "b/checkpoint-3") + " " + (folder_ / "a"), "holds an adapter already");
+  refused("export " + (folder_ / "b/checkpoint-3") + " " + (folder_ / "a"), "has an adapter already");
   refused("export " + (folder_ / "b/checkpoint-3") + " " + out + " lora_rank=3", "lora_rank=3");
 }
 

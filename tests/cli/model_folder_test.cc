@@ -96,7 +96,7 @@ TEST_F(ModelFolder, AShardThatIsMissingOrSwappedOrOfOtherWeightsIsNamed) {
   fs::rename(second, folder_ / "kept");
   expect_refusal({"model-00002-of-00004.safetensors"});
   fs::copy_file(first, second);
-  expect_refusal({"stands in two shards", "model-00001-of-00004.safetensors"});
+  expect_refusal({"is in two shards", "model-00001-of-00004.safetensors"});
   fs::remove(second);
   fs::rename(first, second);
   fs::rename(folder_ / "kept", first);

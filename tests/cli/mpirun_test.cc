@@ -103,7 +103,7 @@ TEST_F(Mpirun, OneForEachTaskOfAStepIsRefused) {
   const Outcome first = task("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0");
   EXPECT_EQ(first.code, 64) << first.both();
   EXPECT_EQ(errors_in(first), 1) << first.err;
-  expect_says(first.err, "error: srun started 4 mpiruns: each would start a run of its own");
+  expect_says(first.err, "error: srun started 4 mpiruns: each would start a run");
   expect_says(first.err, "without srun: " OCTET_SOURCE_DIR "/launch/mpirun -np 4 prog c.yaml\n");
   const Outcome second = task("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1");
   EXPECT_EQ(second.code, 64);
@@ -132,7 +132,7 @@ TEST_F(Mpirun, TheOneOfTheProgramsMpiIsTaken) {
   EXPECT_EQ(taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "bin/mpirun")).out, (folder_ / "bin/mpirun") + "\n");
   const Outcome no_file = taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "none"));
   EXPECT_EQ(no_file.code, 64);
-  expect_says(no_file.err, "  to do:    name one (type -a mpirun)");
+  expect_says(no_file.err, "  to do:    name an mpirun (type -a mpirun)");
   // Where the machine's own are out of sight.
   EXPECT_EQ(run("mkdir tools && ln -s $(ls /usr/bin | grep -v ^mpi | sed s#^#/usr/bin/#) tools").code, 0);
   const auto only = [&](const std::string& name) {

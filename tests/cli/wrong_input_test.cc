@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
               {"the folder of the model does not exist", "{}/none", "nothing is downloaded"}},
         Wrong{"weights_in_another_format",
               "train_from_scratch=false model_name_or_path={}/pickled",
-              {"in a format that is not read", "pytorch_model.bin", "{}/pickled"}},
+              {"in an unsupported format", "pytorch_model.bin", "{}/pickled"}},
         Wrong{"model_without_config",
               "model_name_or_path={}/no_config",
               {"this is not a model folder", "{}/no_config"}},

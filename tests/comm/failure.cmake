@@ -14,7 +14,7 @@ octet_failure_test(unwinding 1 "thrown through the job")
 octet_failure_test(place 0)
 # MPI's profiling interface lets the tests stand between the program and MPI_Init_thread.
 target_link_libraries(comm_mpi_tests PRIVATE octet_mpi)
-octet_failure_test(no-threads 1 "this MPI allows no threads")
+octet_failure_test(no-threads 1 "this MPI does not support threads")
 octet_failure_test(funneled 0)
 # A rank that is stopped, killed or leaves in a collective of each kind; the others say which one it was.
 foreach(kind reduce_scatter ordered_sum all_gather all_gather_values all_reduce_max all_reduce_sum all_gather_int broadcast)

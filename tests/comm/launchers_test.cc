@@ -107,7 +107,7 @@ TEST(Launchers, HostsWithoutMpiAreRefusedByTraining) {
     ASSERT_EQ(found.size, 2);
     const Problem problem = wrong_launcher(found, {"trainer", "c.yaml"}, {.name = "Open MPI 4.1.4"});
     EXPECT_EQ(problem.code, ExitCode::usage);
-    expect_in(problem.what, "2 processes that do not know each other");  // each host has its own terminal
+    expect_in(problem.what, "2 processes that are not connected");  // each host has its own terminal
     expect_in(problem.fix, "launch/mpirun --hostfile FILE -np 2 trainer c.yaml");
     expect_in(problem.where, "=2");
     for (const Variables& more : {Variables{{"OCTETRUN_SINGLE", "1"}}, Variables{{"PMIX_RANK", "0"}},

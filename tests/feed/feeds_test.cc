@@ -165,7 +165,7 @@ TEST_F(Feeds, AnotherOrderIsRefusedWithinAnEpochOfTheSameData) {
   EXPECT_EQ(refusal(*feed(corpus), end), "") << "between two epochs";
   Json rows = state;
   rows["place"]["kind"] = "rows";
-  expect_says(refusal(*feed(corpus), rows), "go on with streaming: true");
+  expect_says(refusal(*feed(corpus), rows), "resume with streaming: true");
 }
 
 /// Thirty rows in windows of ten.
@@ -246,13 +246,13 @@ TEST_F(StreamedFeeds, GoOnInTheirStreamAlone) {
   expect_says(with("kind", "samples"), "resume with streaming: false");
   expect_says(with("item", -1), "the place in the data");
   expect_says(refusal(*feed(corpus_), Json{{"data_fingerprint", "these"}}), "has no place in the stream");
-  expect_says(with("order", "another"), "in another order");
+  expect_says(with("order", "another"), "another order");
   // What decides which sample is the n-th of a window.
   config_.cutoff_len = 20;
-  expect_says(refusal(*feed(corpus_), state), "in another order");
+  expect_says(refusal(*feed(corpus_), state), "another order");
   config_.cutoff_len = 16;
   config_.packing = true;
-  expect_says(refusal(*feed(corpus_), state), "in another order");
+  expect_says(refusal(*feed(corpus_), state), "another order");
   Json begin = state;
   begin["place"]["window"] = begin["place"]["item"] = 0;
   EXPECT_EQ(refusal(*feed(corpus_), begin), "");

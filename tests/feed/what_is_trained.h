@@ -26,7 +26,7 @@ class WhatIsTrained : public testing::Test {
     config_.dataset = {folder_ / "rows.txt"};
     config_.preprocessing_num_workers = 2;
     config_.cutoff_len = 16;
-    batch_ = {.micro = 2, .accumulation = 2, .world = 1, .global = 4};
+    batch_ = {.micro = 2, .accumulation = 2, .world = 1, .global = 4, .passes = 2};
   }
   void write(const std::string& name, int first, int last) const {
     std::string text;

@@ -43,7 +43,7 @@ TEST(ModelFolder, WeightsInOtherFormatsAreNotTakenForNone) {
     expect_holds(refusal([&] { require_weights(folder.path()); }), "there are no weights to start from");
     spill(folder / name, "");
     const std::string said = refusal([&] { has_weights(folder.path()); });
-    expect_holds(said, "in a format that is not read");
+    expect_holds(said, "in an unsupported format");
     expect_holds(said, "  found:    " + std::string(name) + "\n  where:    " + folder.path());
     spill(folder / "model.safetensors", "");
     EXPECT_TRUE(has_weights(folder.path())) << "those beside it do not matter";
@@ -63,7 +63,7 @@ TEST(ModelFolder, OfAnAdapterIsNoModel) {
     read_model(folder.path());
     ADD_FAILURE() << "config.json says nothing";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find("holds an adapter"), std::string::npos) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("has an adapter"), std::string::npos) << error.what();
   }
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "octet/base/files.h"
+#include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "support/program.h"
 
@@ -31,8 +32,9 @@ TEST(FinalModel, EndsAnswersAsItsTemplateDoesAndAsItsBaseDid) {
   EXPECT_EQ(settings("qwen2", "qwen", ""), R"({"eos_token_id":3596,"pad_token_id":3594})");
   EXPECT_EQ(settings("qwen2", "qwen", R"({"eos_token_id":3594,"temperature":0.7})"),
             R"({"eos_token_id":[3596,3594],"temperature":0.7,"pad_token_id":3594})");
-  EXPECT_EQ(settings("qwen2", "qwen", R"({"eos_token_id":[7,3596,"x",8],"pad_token_id":5})"),
+  EXPECT_EQ(settings("qwen2", "qwen", R"({"eos_token_id":[7,3596,8],"pad_token_id":5})"),
             R"({"eos_token_id":[3596,7,8],"pad_token_id":3594})");
+  EXPECT_THROW(settings("qwen2", "qwen", R"({"eos_token_id":[7,"x"]})"), Error) << "no id is left out";
   EXPECT_EQ(settings("llama3", "llama3", R"({"bos_token_id":9})").find("\"bos_token_id\":9"), 1u)
       << "the base's own";
   EXPECT_NE(settings("llama3", "llama3", "").find("\"bos_token_id\":"), std::string::npos)
