@@ -1,4 +1,4 @@
-// Answers of a whole model: where they end, and that neither neighbours nor the size of pieces change them.
+// Answers of a whole model: where they end, and that neighbours and piece sizes do not change them.
 #include "octet/generate/decoder.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-/// A small model of the golden ones.
+/// A small golden model.
 struct Model {
   explicit Model(std::int64_t sequences = 3, std::int64_t capacity = 64, std::int64_t prefill = 512) {
     const std::string folder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
@@ -54,7 +54,7 @@ std::vector<Tokens> ids_of(const std::vector<Answer>& answers) {
   return ids;
 }
 
-/// The first place of a token of `stops` in what would be said without them.
+/// Returns `whole` up to the first token of `stops`.
 Tokens cut_at(const Tokens& whole, const Tokens& stops) {
   const auto end = std::ranges::find_first_of(whole, stops);
   return {whole.begin(), end};
@@ -77,7 +77,8 @@ TEST(Decoder, AnyOfTheStopTokensEndsAnAnswerAndIsNoPartOfIt) {
   EXPECT_EQ(m.answer(kPrompt, {unused, unused + 1}, 12, kLively), whole);
 }
 
-// So that other busy processes slow them by what they take, and strict answers have the bits of training.
+// Claiming lets other busy processes slow the ops only in proportion. Strict answers have the bits of
+// training.
 TEST(Decoder, ThreadsOfItsOpsClaimPiecesUnlessItIsStrict) {
   Model m;
   EXPECT_TRUE(m.decoder->stream().claims());
@@ -108,7 +109,7 @@ TEST(Decoder, TemperatureAndSeedReachTheChoice) {
   EXPECT_EQ(m.answer(kPrompt, {}, 20, {.temperature = 3.0, .top_k = 1, .seed = 11}), greedy);
 }
 
-/// Bytes of weights that a decoder reserves, for each parameter of its model.
+/// Bytes of weights that a decoder reserves, per parameter of its model.
 double weight_bytes(const Decoder& decoder, const model::Architecture& architecture) {
   std::size_t bytes = 0;
   for (const Reservation& r : decoder.arena().reservations()) {
@@ -129,7 +130,7 @@ TEST(Decoder, WeightsLieOnceInTheDtypeThatIsComputedWith) {
     const Decoder decoder(*dry, *job, *data, options);
     EXPECT_NEAR(weight_bytes(decoder, options.architecture), expected, 0.001);
   }
-  // Small tensors of the golden model end before the next multiple of 256 bytes.
+  // Small tensors of the golden model are padded to a multiple of 256 bytes.
   const Model m;
   EXPECT_NEAR(
       weight_bytes(*m.decoder, model::read_architecture(OCTET_SOURCE_DIR "/tests/golden/models/qwen3")), 4.0,
@@ -211,7 +212,7 @@ TEST(Decoder, ASharedBeginningOutlivesTheSequenceThatComputedIt) {
   const Tokens expected = fresh.answer(requests[2].prompt, {}, 5);
   EXPECT_EQ(m.answer(requests[2].prompt, {}, 5), expected);
   EXPECT_EQ(m.decoder->counts().shared_tokens, 30);
-  // Question and answer are the beginning of what is asked next.
+  // Prompt and answer are the beginning of the next prompt.
   Tokens next = requests[2].prompt;
   next.insert(next.end(), expected.begin(), expected.end());
   next.push_back(7);
@@ -290,7 +291,7 @@ TEST(Decoder, ARequestThatCannotBeAnsweredIsRefusedAlone) {
   EXPECT_EQ(answered, 2u);
 }
 
-/// Answers of a decoder to requests of which each has options of its own.
+/// Answers of a decoder to requests with separate options.
 std::vector<Answer> answer_all(Model& m, const std::vector<std::pair<Request, AnswerOptions>>& asked) {
   const std::size_t first = m.decoder->submit(asked[0].first, asked[0].second);
   for (std::size_t i = 1; i < asked.size(); ++i) m.decoder->submit(asked[i].first, asked[i].second);
@@ -301,7 +302,7 @@ std::vector<Answer> answer_all(Model& m, const std::vector<std::pair<Request, An
   return answers;
 }
 
-// Of some the most probable token alone is wanted, of others all logits.
+// Some requests need only the most probable token, others all logits.
 TEST(Decoder, WhatNeighboursWantOfTheirLogitsDoesNotChangeAnAnswer) {
   const Sampling penalty{.repetition_penalty = 1.3};
   const std::vector<AnswerOptions> kinds{{.max_new = 9},
@@ -328,7 +329,7 @@ TEST(Decoder, WhatNeighboursWantOfTheirLogitsDoesNotChangeAnAnswer) {
     EXPECT_EQ(answers[i].logprobs.size(), kinds[i].logprobs >= 0 ? answers[i].ids.size() : 0) << i;
     ASSERT_EQ(answers[i].top.size(), kinds[i].logprobs > 0 ? answers[i].ids.size() : 0) << i;
   }
-  // The most probable token and its log-probability are the first of the K most probable, to the last bit.
+  // The most probable token and its log-probability equal the first of the K most probable, to the last bit.
   Model m(1);
   AnswerOptions one = kinds[2], three = kinds[3];
   const Answer short_way = answer_all(m, {{asked[0].first, one}}).at(0);

@@ -1,5 +1,5 @@
-// Models with experts: evaluation against Hugging Face's logits, other precisions, and that they are not
-// trained on GPUs. Their answers are held in golden_test.cc.
+// Models with experts: evaluation against Hugging Face's logits, other precisions, and refused training on
+// GPUs. golden_test.cc checks their answers.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ DecoderOptions options_for(const precision::Recipe& recipe) {
   return options;
 }
 
-/// The reference's texts and log-probabilities of each next token.
+/// The reference's texts, and log-probabilities of each next token.
 struct Reference {
   Reference() {
     const checkpoint::SafetensorsFile file(kFolder + "/golden.safetensors");
@@ -92,14 +92,14 @@ TEST(Experts, EvaluationHasTransformersLogits) {
   };
   EXPECT_LT(error_of({.compute = DType::f32}).worst, 1e-4);
   {
-    // Where work is done later than it is enqueued, as on a GPU.
+    // With deferred work, as on a GPU.
     const auto later = make_cpu_device({.threads = 1, .compute_worker = true});
     const auto group = job->collectives(comm::Mesh(1).group("data", 0), *later, comm::Carrier::automatic);
     Decoder decoder(*later, *job, *group, options_for({.compute = DType::f32}));
     decoder.load_weights(kFolder);
     EXPECT_LT(errors(decoder.log_probabilities(reference.texts), reference).worst, 1e-4);
   }
-  // A token whose experts are nearly alike may take others.
+  // A token with nearly equal experts may choose others.
   const Errors bf16 = error_of({.compute = DType::bf16});
   EXPECT_LT(bf16.mean, 0.02);
   const Errors fp8 = error_of({.kind = precision::RecipeKind::rows, .compute = DType::bf16});
@@ -107,8 +107,7 @@ TEST(Experts, EvaluationHasTransformersLogits) {
   EXPECT_GT(fp8.mean, bf16.mean) << "attention, dense blocks and experts are in FP8";
 }
 
-// What one op multiplies for all experts has the bits of one product after the other, also where work is done
-// later than it is enqueued.
+// A grouped GEMM of all experts has the bits of one GEMM per expert, also with deferred work.
 TEST(Experts, GroupedProductsHaveTheBitsOfEachExpertsOwn) {
   const Reference reference;
   const auto job = comm::make_self_job();
@@ -127,7 +126,7 @@ TEST(Experts, GroupedProductsHaveTheBitsOfEachExpertsOwn) {
     ::unsetenv("OCTETRUN_GROUPED_GEMM");
     return std::pair{logprobs, grouped};
   };
-  // With few tokens their rows are read by number, else they are gathered before.
+  // With few tokens, rows are read by index; otherwise they are gathered first.
   const Tokens& text = reference.texts.front();
   const std::vector<Tokens> few{Tokens(text.begin(), text.begin() + 9)};
   for (const auto kind : {precision::RecipeKind::none, precision::RecipeKind::rows}) {
@@ -143,7 +142,7 @@ TEST(Experts, GroupedProductsHaveTheBitsOfEachExpertsOwn) {
   }
 }
 
-// Of fp32 activations each expert has products of its own, whatever the environment wishes.
+// With fp32 activations each expert has separate GEMMs, regardless of the environment.
 TEST(Experts, InFp8BesideFp32AreNotGrouped) {
   const Reference reference;
   const auto device = make_cpu_device({.threads = 1});

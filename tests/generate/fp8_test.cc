@@ -1,5 +1,5 @@
-// Answers with weights, and with keys and values, in E4M3: close to those in bf16, and as exact as they were
-// about who stands beside them.
+// Answers with weights, keys and values in E4M3: close to bf16, and independent of other sequences in the
+// batch like other formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ struct Model {
   std::unique_ptr<Decoder> decoder;
 };
 
-/// Logarithms of the probabilities of all tokens in each place of the reference's texts.
+/// Log-probabilities of all tokens at each position of the reference's texts.
 std::vector<std::vector<double>> distributions(Decoder& decoder, const std::string& name) {
   const Json reference = read_json(kGolden + "generate/" + name + ".json");
   const auto vocabulary = static_cast<std::size_t>(decoder.options().architecture.vocabulary);
@@ -68,9 +68,10 @@ std::vector<std::vector<double>> distributions(Decoder& decoder, const std::stri
 }
 
 struct Distance {
-  double kl = 0;         ///< mean over the places
-  double same_best = 0;  ///< share of the clear places: those whose best token leads by 0.5
-  double clear = 0;      ///< share of all
+  double kl = 0;  ///< mean over positions
+  double same_best =
+      0;  ///< share of clear positions with the same best token; clear: the best token leads by 0.5
+  double clear = 0;  ///< share of clear positions
 };
 
 Distance distance(const std::vector<std::vector<double>>& want, const std::vector<std::vector<double>>& got) {
@@ -97,7 +98,7 @@ class Fp8Answers : public testing::TestWithParam<std::string> {
   }
 };
 
-// The golden models have random weights: no token is much more probable than others, and a rounding error is
+// The golden models have random weights. No token is much more probable than others, and rounding errors are
 // as large as in a trained model.
 TEST_P(Fp8Answers, HaveTheDistributionsOfBf16) {
   const auto want = distributions_with({});
@@ -153,7 +154,7 @@ TEST(Fp8Decoder, NeighboursAndPiecesOfThePromptDoNotChangeAnAnswer) {
   }
 }
 
-// A copy of a beginning brings the scales along.
+// A copied prefix includes the scales.
 TEST(Fp8Decoder, PromptsThatBeginAlikeShareTheirBeginningInE4m3) {
   Tokens prefix;
   for (std::int32_t t = 0; t < 40; ++t) prefix.push_back((5 * t * t + 3 * t) % 50);
@@ -177,7 +178,7 @@ TEST(Fp8Decoder, PromptsThatBeginAlikeShareTheirBeginningInE4m3) {
   }
 }
 
-/// How far the logits with weights in E4M3 are from those in fp32, of fresh weights of two seeds.
+/// Distance of logits with weights in E4M3 from logits in fp32, for fresh weights of two seeds.
 double far_from_fp32(DecoderOptions options, std::uint64_t seed, std::uint64_t fp8_seed) {
   const Tokens prompt{5, 17, 3, 44, 9, 21, 30};
   options.recipe = {.compute = DType::f32};
@@ -197,13 +198,13 @@ double far_from_fp32(DecoderOptions options, std::uint64_t seed, std::uint64_t f
   return std::sqrt(difference / size);
 }
 
-// Made on the device they are the values that a decoder in fp32 has, rounded.
+// Weights made on the device are the rounded values of a decoder in fp32.
 TEST(Fp8Decoder, FreshWeightsAreThoseOfOtherFormats) {
   const DecoderOptions options = options_of("qwen3", {});
   EXPECT_LT(far_from_fp32(options, 7, 7), 0.15);
   EXPECT_GT(far_from_fp32(options, 7, 7), 1e-4);
   EXPECT_GT(far_from_fp32(options, 7, 8), 0.5) << "another seed";
-  // A matrix of more elements than are made at a time.
+  // A matrix with more elements than one step of the initialisation.
   DecoderOptions wide = options;
   wide.architecture.layers = 1;
   wide.architecture.intermediate = (1 << 24) / wide.architecture.hidden / 2 + 1000;
@@ -218,7 +219,7 @@ std::size_t bytes_of(const Decoder& decoder, const std::string& prefix) {
   return bytes;
 }
 
-// Of 8,030,261,248 parameters 1,050,673,152 are embedding and head, in bf16.
+// Embedding and head have 1,050,673,152 of the 8,030,261,248 parameters, in bf16.
 TEST(Fp8Decoder, AWeightIsAByteAndSoAreAKeyAndAValue) {
   const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto job = comm::make_self_job();

@@ -1,5 +1,5 @@
-// What Hugging Face's transformers answers, leaves to draw from and scores (tests/golden/generate), and a
-// decoder held against it.
+// Answers, candidates and scores of Hugging Face's transformers (tests/golden/generate), and comparisons of a
+// decoder with them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,13 +21,13 @@ inline Json golden_reference(const std::string& name) {
   return read_json(kGolden + "generate/" + name + ".json");
 }
 
-/// The reference models whose answers are there.
+/// The reference models with answers.
 inline std::vector<std::string> golden_models() {
   return {"gemma2", "gemma3",    "llama-linear-rope", "llama3", "mistral",
           "qwen2",  "qwen3-moe", "qwen3-yarn",        "qwen3"};
 }
 
-/// As a part of a test's name.
+/// Returns the name as a part of a test's name.
 inline std::string test_name(std::string model) {
   std::ranges::replace(model, '-', '_');
   return model;
@@ -45,7 +45,7 @@ inline void expect_answers(Decoder& decoder, const Json& cases, AnswerOptions op
     const Answer& answer = answers[i];
     ASSERT_EQ(answer.ids, c["output_ids"].get<Tokens>()) << "prompt " << i;
     EXPECT_EQ(to_string(answer.finish), c["finish_reason"].get<std::string>());
-    if (!c.contains("logprobs")) continue;  // the reference has those of its greedy answers at least
+    if (!c.contains("logprobs")) continue;  // the reference has them at least for its greedy answers
     ASSERT_EQ(answer.logprobs.size(), answer.ids.size());
     ASSERT_EQ(answer.top.size(), answer.ids.size());
     for (std::size_t t = 0; t < answer.ids.size(); ++t) {
@@ -59,7 +59,7 @@ inline void expect_answers(Decoder& decoder, const Json& cases, AnswerOptions op
   }
 }
 
-/// Greedy answers, alone, with a stop id and with a penalty.
+/// Compares greedy answers: plain, with a stop id and with a penalty.
 inline void expect_all_answers(Decoder& decoder, const Json& reference) {
   expect_answers(decoder, reference["greedy"], {});
   const auto stop = reference["stop_id"].get<std::int32_t>();

@@ -1,4 +1,4 @@
-// Answers, probabilities and scores of the reference models against what Hugging Face computes
+// Answers, probabilities and scores of the reference models, compared with Hugging Face
 // (tests/golden/generate).
 #include <gtest/gtest.h>
 
@@ -66,7 +66,7 @@ TEST_P(Golden, ScoresOfTextsAreTheSameInPieces) {
   }
 }
 
-// Pearson's chi-square of 100,000 answers of one token against the reference's probabilities.
+// Pearson's chi-square of 100,000 single-token answers against the reference's probabilities.
 TEST(Draws, AreAsFrequentAsTransformersSays) {
   const Json reference = golden_reference("llama3");
   Model m(reference["model"], {1, 512, 0});

@@ -1,4 +1,4 @@
-// What is chosen from the largest logits of a row is what the whole row says, to the last bit, or nothing.
+// Choices from the largest logits of a row equal choices from the whole row, to the last bit, or are nullopt.
 #include "listed_choice.h"
 
 #include <gtest/gtest.h>
@@ -21,12 +21,12 @@ using Tokens = std::vector<std::int32_t>;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-/// Lists rows as a decoder does.
+/// Lists rows like a decoder.
 class Lister {
  public:
   explicit Lister(std::int64_t most) : most_(most), listed_(static_cast<std::size_t>(most)) {}
   std::int64_t most() const { return most_; }
-  /// Until the next one.
+  /// Valid until the next call.
   ListedRow list(const std::vector<float>& logits, const ListingWish& wish, bool normalizers = false) {
     const auto vocabulary = std::ssize(logits);
     ops::listed_logits(*stream_,
@@ -51,7 +51,8 @@ class Lister {
   std::vector<ops::ListedLogit> listed_;
 };
 
-/// Logits as models make them: most lie together, a few stand out. `rounded`: many are alike.
+/// Logits with the distribution of real models: most are close together, a few are large. `rounded`: many are
+/// equal.
 std::vector<float> logits_of(std::size_t vocabulary, std::uint32_t seed, double outstanding, bool rounded) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal(0, 2);
@@ -71,7 +72,7 @@ Tokens seen_of(const std::vector<float>& logits, std::uint32_t seed) {
   std::mt19937 random(seed);
   Tokens seen;
   for (int i = 0; i < 30; ++i) seen.push_back(static_cast<std::int32_t>(random() % logits.size()));
-  // What stands out was said before, as in real texts.
+  // Tokens with large logits were seen, like in real texts.
   seen.push_back(static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
   return seen;
 }
@@ -82,7 +83,8 @@ std::string text_of(const Sampling& s) {
          std::to_string(s.repetition_penalty);
 }
 
-/// Holds what is listed of a row against all of it; true where it sufficed.
+/// Compares the choice from a listing with the choice from the whole row. Returns true if the listing
+/// sufficed.
 bool expect_as_whole(Lister& lister, const std::vector<float>& logits, const Sampling& sampling,
                      const Draw& draw, const Tokens& seen, const Tokens& forbidden) {
   SCOPED_TRACE(text_of(sampling) + (forbidden.empty() ? "" : ", without some"));
@@ -216,7 +218,7 @@ TEST(ListedChoice, AThousandDrawsOfTheWholeVocabularyAreThoseOfTheWholeRow) {
   EXPECT_GT(unlisted, 500);
 }
 
-/// A row of which the first so many of five are listed: 4, 3, 2, 1, 0.
+/// A row of five logits, 4, 3, 2, 1, 0, of which the first `listed` are listed.
 struct Five {
   explicit Five(std::size_t listed) : row{.listed = {kFive, listed}, .vocabulary = 5} {
     row.row = {.highest = 4,
@@ -231,18 +233,18 @@ struct Five {
 
 TEST(ListedChoice, ATokenThatAPenaltyPutsBehindTheUnlistedIsNotTaken) {
   const Tokens seen{1};
-  // 3 becomes 1.5, behind the 2 that nobody lists.
+  // 3 becomes 1.5, below the unlisted 2.
   const Sampling two{.temperature = 1, .top_k = 2, .repetition_penalty = 2};
   EXPECT_FALSE(candidates(Five(2).row, two, seen));
   ASSERT_TRUE(candidates(Five(3).row, two, seen));
   EXPECT_EQ(candidates(Five(3).row, two, seen)->back().id, 2);
-  // All that are listed were seen: 4 becomes 1, and 3 is 0.75.
+  // All listed tokens were seen: 4 becomes 1, and 3 becomes 0.75.
   const Sampling greedy{.repetition_penalty = 4};
   EXPECT_FALSE(choose(Five(2).row, greedy, {}, Tokens{0, 1}));
   EXPECT_EQ(choose(Five(3).row, greedy, {}, Tokens{0, 1}), 2);
   EXPECT_FALSE(choose(Five(1).row, {}, {}, {}, Tokens{0})) << "the only one that is listed is forbidden";
   EXPECT_EQ(choose(Five(2).row, {}, {}, {}, Tokens{0}), 1);
-  // One that comes to lie level with the unlisted may have the higher id of two.
+  // A penalized logit that equals an unlisted logit may have the higher id.
   EXPECT_FALSE(choose(Five(2).row, {.repetition_penalty = 2}, {}, Tokens{0, 1}));
 }
 
@@ -265,18 +267,18 @@ TEST(ListedChoice, ANucleusNeedsTheSumOfTheWholeRow) {
   EXPECT_FALSE(candidates(two.row, {.temperature = 1, .top_p = 0.9})) << "three are in it";
   EXPECT_FALSE(candidates(two.row, nucleus, {}, Tokens{4})) << "the sum is another one then";
   EXPECT_FALSE(candidates(two.row, {.temperature = 1, .top_p = 0.8, .repetition_penalty = 2}, Tokens{4}));
-  // What min_p leaves out anyway need not be known.
+  // Tokens that min_p removes anyway need not be known.
   EXPECT_TRUE(candidates(two.row, {.temperature = 1, .top_p = 0.9, .min_p = 0.2}));
   EXPECT_FALSE(candidates(two.row, {.temperature = 1, .top_p = 0.9, .min_p = 0.1}));
 }
 
 TEST(ListedChoice, MinPHoldsTheUnlistedAgainstTheBest) {
-  // The third has exp(-2) = 0.135 of the first.
+  // The third has exp(-2) = 0.135 of the probability of the first.
   EXPECT_TRUE(candidates(Five(2).row, {.temperature = 1, .min_p = 0.14}));
   EXPECT_FALSE(candidates(Five(2).row, {.temperature = 1, .min_p = 0.13}));
   EXPECT_FALSE(candidates(Five(2).row, {.temperature = 2, .min_p = 0.14}));
   EXPECT_FALSE(candidates(Five(2).row, {.temperature = 1, .min_p = std::exp(-2.0)})) << "in doubt";
-  // Without the first one the third has exp(-1) of the best.
+  // Without the first, the third has exp(-1) of the best.
   EXPECT_FALSE(candidates(Five(2).row, {.temperature = 1, .min_p = 0.3}, {}, Tokens{0}));
   EXPECT_TRUE(candidates(Five(2).row, {.temperature = 1, .min_p = 0.4}, {}, Tokens{0}));
 }
@@ -340,7 +342,7 @@ TEST(ListedChoice, IsAskedForWhereItCanSuffice) {
   EXPECT_FALSE(wish({.temperature = 1, .top_p = 0.9, .repetition_penalty = 1.1}).helps);
   EXPECT_FALSE(wish({.temperature = 1, .top_p = 0.9, .min_p = 0.1}, true).helps);
   EXPECT_TRUE(wish({.temperature = 1, .min_p = 0.1}, true).helps);
-  // Sums and draws take time, so only who needs them has them made.
+  // Sums and draws take time, so they are only made if needed.
   EXPECT_EQ(wish({.temperature = 0.7, .top_p = 0.9}).temperature, 0.7);
   EXPECT_EQ(wish({.temperature = 0.7, .top_p = 0.9}).draw, -1);
   EXPECT_EQ(wish({.temperature = 0.7, .top_p = 0.9, .top_k = 5}).temperature, 0);

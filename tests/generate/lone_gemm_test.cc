@@ -1,4 +1,5 @@
-// Passes of very few tokens, whose GEMMs take in the small ops around them: the same answers to the last bit.
+// Passes of very few tokens, with GEMMs that include the adjacent small ops: answers are equal to the last
+// bit.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -16,7 +17,7 @@
 namespace octet::generate::lone_gemm_test {
 namespace {
 
-/// What a decoder said, and how many such GEMMs it made for that.
+/// Answers of a decoder, and the number of such GEMMs.
 struct Said {
   std::vector<Answer> answers;
   std::int64_t lone = 0;
@@ -31,8 +32,8 @@ std::int64_t lone_gemms(Profile& profile) {
   return count;
 }
 
-/// `watched`: with a profile, for which each such GEMM is enqueued by itself; else those that follow each
-/// other are handed on together.
+/// `watched`: with a profile, which enqueues each such GEMM separately. Otherwise consecutive GEMMs are
+/// enqueued together.
 Said answers(const std::string& name, bool fp8, std::int64_t sequences, const char* wish,
              bool watched = true) {
   const std::string folder = OCTET_SOURCE_DIR "/tests/golden/models/" + name;
@@ -65,8 +66,8 @@ void expect_the_same(const std::string& name, bool fp8, std::int64_t sequences) 
   const Said with = answers(name, fp8, sequences, "always"), without = answers(name, fp8, sequences, "never");
   const Said together = answers(name, fp8, sequences, "always", false);
   EXPECT_EQ(without.lone, 0);
-  // The prompts' seven tokens, or more, go the long way; then eight passes with four products a block. What a
-  // norm behind a sublayer makes is added by the next norm, which then stays an op of its own.
+  // Passes of prompts have at least seven tokens and do not use these GEMMs. Then eight passes use four GEMMs
+  // per block. With a post-norm (gemma2), the next norm adds its output, and stays a separate op.
   const std::int64_t of_pass = name == "gemma2" ? with.layers + 1 : 4 * with.layers;
   EXPECT_EQ(with.lone, sequences <= 4 ? 8 * of_pass : 0);
   ASSERT_EQ(with.answers.size(), without.answers.size());
@@ -79,7 +80,7 @@ void expect_the_same(const std::string& name, bool fp8, std::int64_t sequences) 
   }
 }
 
-// Biases, norms of heads, norms behind sublayers with both activations, and neither.
+// Biases, norms of heads, post-norms with both activations, and neither.
 TEST(LoneGemmAnswers, HaveTheBitsOfTheOpsOneAfterTheOther) {
   for (const std::string name : {"llama", "qwen2", "qwen3", "gemma2"}) {
     for (const bool fp8 : {false, true}) {
@@ -89,7 +90,7 @@ TEST(LoneGemmAnswers, HaveTheBitsOfTheOpsOneAfterTheOther) {
   expect_the_same("llama", true, 5);
 }
 
-// With deterministic: strict the sums of a row do not depend on how many rows there are.
+// With deterministic: strict, the sums of a row do not depend on the number of rows.
 TEST(LoneGemmAnswers, AreNotMadeInFixedOrder) {
   for (const bool strict : {false, true}) {
     runtime::InstanceOptions options;

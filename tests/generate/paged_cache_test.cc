@@ -1,5 +1,5 @@
-// Answers of whole models from caches in pages: those of transformers and, to the last bit, those of a cache
-// whose sequences lie in one piece; however small the cache is and whatever is shared.
+// Answers of whole models from paged caches equal answers of transformers. They also equal, to the last bit,
+// answers from a contiguous cache, for any cache size and with shared pages.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ struct Model {
   std::unique_ptr<Decoder> decoder;
 };
 
-/// The same ids and log-probabilities, bit by bit.
+/// Equal ids and log-probabilities, bit by bit.
 void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want, const std::string& where) {
   ASSERT_EQ(got.size(), want.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
@@ -54,8 +54,8 @@ void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want
   }
 }
 
-/// Bit by bit the same where rows are alone. Else the same but for roundings, by which a draw now and then
-/// falls on another token: such an answer goes its own way from there.
+/// Bit by bit equal if rows are independent. Otherwise equal except for rounding: a draw may then select
+/// another token, and the answer differs from there.
 void expect_alike(const std::vector<Answer>& got, const std::vector<Answer>& want, bool alone, DType compute,
                   bool fp8) {
   if (alone) return expect_same(got, want, fp8 ? "E4M3" : "compute dtype");
@@ -80,7 +80,7 @@ class Paged : public testing::TestWithParam<std::string> {};
 TEST_P(Paged, AnswersAreThoseOfTransformersAndTheBitsThoseOfOnePiece) {
   const Json reference = read_json(kGolden + "generate/" + GetParam() + ".json");
   const std::string model = reference["model"];
-  // Each prompt twice, and once more with its own answer behind it: they begin alike.
+  // Each prompt twice, and once more followed by its answer, so they share prefixes.
   std::vector<Request> requests;
   for (const Json& c : reference["greedy"]) {
     requests.push_back({c["prompt_ids"].get<Tokens>(), requests.size()});
@@ -150,11 +150,11 @@ TEST_P(Paged, SampledAnswersOfACacheForTwoAreThoseOfALargeOne) {
       options.share_prefixes = true;
       options.cache_bytes = 2 * least_cache_bytes(options);
       Model small(model, options);
-      // Sequences that were put back are computed beside others than before.
+      // Sequences that were put back are computed with other neighbours.
       expect_alike(small.decoder->complete(requests, wanted), want, rows_are_alone(*small.device), compute,
                    fp8);
       const DecodeCounts& counts = small.decoder->counts();
-      // Where most blocks have windows, sequences hold as much as they ever will from the beginning.
+      // If most blocks have windows, sequences hold all their pages from the start.
       if (GetParam() != "gemma3" && GetParam() != "mistral") {
         EXPECT_GT(counts.put_back, 0);
         EXPECT_GT(counts.recomputed_tokens, 0);
@@ -216,7 +216,7 @@ TEST(PagedDecoder, SixtyPromptsThatShareTheirBeginningComputeSevenPercent) {
   }
 }
 
-// The steps of a benchmark begin when all its prompts are in the cache, which they fill to the last page.
+// A benchmark's steps begin when all its prompts are cached, which fill the cache to the last page.
 TEST(PagedDecoder, ABenchFindsItsPromptsAgain) {
   for (const std::int64_t context : {120, 126, 250}) {
     const BenchOptions options{.sequences = 12, .context = context, .steps = 3, .warmup = 1};
@@ -250,7 +250,7 @@ TEST(PagedDecoder, ACacheThatDoesNotHoldOneSequenceIsRefusedWithFigures) {
   }
 }
 
-// Llama-3.1-8B in bf16: 128 KiB a token. Gemma 3 has windows of 1,024 tokens in five of six blocks.
+// Llama-3.1-8B in bf16: 128 KiB per token. Gemma 3 has windows of 1,024 tokens in five of six blocks.
 TEST(PagedDecoder, BytesAreThoseOfPages) {
   DecoderOptions options;
   options.architecture = model::find_shape("llama-3.1-8b");
@@ -265,7 +265,7 @@ TEST(PagedDecoder, BytesAreThoseOfPages) {
   EXPECT_EQ(least_cache_bytes(options), 63u * 16 * 32 * 2 * 8 * (128 + 4));
 }
 
-// Of a model in which every other block has a window of 16 the cache holds that window and a pass.
+// If every other block has a window of 16, the cache of these blocks holds the window and one pass.
 TEST(PagedDecoder, WindowsHoldWhatIsSeenAlone) {
   DecoderOptions windows = options_of("gemma2", 1, 4), none = windows;
   windows.capacity = none.capacity = 4096;

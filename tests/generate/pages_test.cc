@@ -1,5 +1,5 @@
-// Which page is taken next, which beginning is nearest, as how many tokens a pass is made, which bytes a step
-// reads, and the limits of what may be asked for.
+// The order of free pages, the nearest prefix, padded sizes of passes, bytes read by a step, and limits of
+// options.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -37,7 +37,7 @@ TEST(PagePool, TakesEmptyPagesFirstAndThenThoseThatNobodyHeldForLongest) {
   EXPECT_EQ(pool.free(), 3);
   EXPECT_EQ(pool.most_held(), 4);
   EXPECT_EQ(pool.take(), 3);
-  pool.hold(2);  // asked for again
+  pool.hold(2);  // reused
   EXPECT_EQ(pool.take(), 1);
   EXPECT_EQ(pool.take(), PagePool::kNone);
   pool.give(2, true);
@@ -72,7 +72,7 @@ TEST(PrefixTree, FindsTheLongestCommonBeginning) {
   EXPECT_EQ(nearest({4, 9}), std::pair(c, std::size_t{1}));
   EXPECT_EQ(nearest({9}).first, PrefixTree::kNone);
   EXPECT_EQ(nearest({}).second, 0u);
-  // A node goes with its last user, page and child, and its parent with it.
+  // A node is removed with its last user, page and child, and then its parent.
   const std::int32_t below = tree.use(c, Ids{7});
   tree.leave(c);
   EXPECT_EQ(tree.find(PrefixTree::kRoot, Ids{4}), c) << "it has a child";
@@ -141,7 +141,7 @@ TEST(CacheSize, APieceIsWhatAPassTakesOfASequence) {
   EXPECT_EQ(piece(512, 600), 600);
   EXPECT_EQ(piece(4096, 0), 4096);
   EXPECT_EQ(piece(0, 0), 1);
-  // A window's pages are held for all of them.
+  // Pages of a window are held for all of them.
   DecoderOptions windows;
   windows.architecture = model::find_shape("gemma-3-27b");
   for (const auto& [prefill, expected] : {std::pair{4096, 512}, {512, 512}, {100, 100}}) {

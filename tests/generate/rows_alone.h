@@ -1,6 +1,6 @@
-// Whether the GEMMs of this processor give a row the same bits whatever rows stand beside it. The library
-// chooses its kernels by shape: on some processors one row is summed in another order than several, and then
-// answers of different batches agree but for roundings.
+// Whether GEMMs of this processor give a row the same bits with any other rows in the batch. The library
+// chooses kernels by shape. On some processors a single row is summed in another order than several rows.
+// Then answers of different batches are equal except for rounding.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ inline bool row_is_alone(Device& device, DType dtype, std::int64_t in, std::int6
   return true;
 }
 
-/// For the sizes of the models that tests compute with.
+/// Checks the sizes of the test models.
 inline bool rows_are_alone(Device& device) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& [in, out] : std::vector<std::pair<std::int64_t, std::int64_t>>{
@@ -64,8 +64,8 @@ inline bool rows_are_alone(Device& device) {
   return true;
 }
 
-/// Log-probabilities of answers that were made beside others: the same bits where rows are alone, else but
-/// for roundings, which E4M3 may carry across the step between two of its values.
+/// Compares log-probabilities of answers from different batches. They have the same bits if rows are
+/// independent. Otherwise they differ by rounding, which E4M3 may enlarge to one step of its values.
 inline void expect_logprobs(const std::vector<double>& got, const std::vector<double>& want, bool alone,
                             DType compute, bool fp8, const std::string& where) {
   ASSERT_EQ(got.size(), want.size()) << where;

@@ -1,5 +1,5 @@
-// Passes that begin before the host has seen what the one in front of them made: the answers are those of
-// passes one after the other.
+// Passes that begin before the host has read the results of the previous pass: answers equal
+// answers of sequential passes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,9 +20,9 @@ namespace {
 
 struct How {
   std::optional<bool> ahead;
-  bool worker = false;  ///< what is enqueued runs later
+  bool worker = false;  ///< enqueued work runs later
   std::int64_t sequences = 3, page_tokens = 128;
-  int caches_of_one = 0;  ///< the cache holds so many sequences; 0: all
+  int caches_of_one = 0;  ///< the cache holds this many sequences; 0: all
 };
 
 struct Model {
@@ -52,7 +52,7 @@ struct Asked {
   AnswerOptions options;
 };
 
-/// Answers in the order of the requests; new ones are submitted as there is room.
+/// Answers in the order of the requests. Requests are submitted when there is room.
 std::vector<Answer> answer_all(Decoder& decoder, const std::vector<Asked>& asked,
                                const OnToken& on_token = {}) {
   std::vector<Answer> answers(asked.size());
@@ -65,7 +65,7 @@ std::vector<Answer> answer_all(Decoder& decoder, const std::vector<Asked>& asked
   return answers;
 }
 
-/// Some of which begin alike, of different lengths.
+/// Requests of different lengths. Some share a prefix.
 std::vector<Asked> questions(std::size_t count) {
   std::vector<Asked> asked;
   for (std::size_t i = 0; i < count; ++i) {
@@ -89,7 +89,7 @@ void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want
   }
 }
 
-/// The same requests with a stop token each that stands in the middle of their answers.
+/// The same requests, each with a stop token from the middle of its answer.
 std::vector<Asked> with_stops(std::vector<Asked> asked, const std::vector<Answer>& whole) {
   for (std::size_t i = 0; i < asked.size(); ++i) {
     const Tokens& ids = whole[i].ids;
@@ -142,7 +142,7 @@ TEST(RunAheadDecoder, APassHasBegunWhenTheTokensOfTheOneBeforeAreTold) {
       passes.push_back(m.decoder->counts().passes);
       return true;
     });
-    // The last token is known to be the last. A CPU has nothing to gain.
+    // The last token is known to be the last. A CPU does not run ahead.
     const std::vector<std::int64_t> plain{1, 2, 3, 4, 5, 6}, begun{2, 3, 4, 5, 6, 6};
     EXPECT_EQ(passes, ahead.value_or(false) ? begun : plain);
   }
@@ -168,7 +168,7 @@ TEST(RunAheadDecoder, AnAnswerThatStopsCostsOnePassMore) {
   }
 }
 
-// Where the host chooses, no pass begins before it has.
+// If the host chooses tokens, no pass begins before the choice.
 TEST(RunAheadDecoder, AnswersThatTheHostChoosesAreThoseOfPassesOneAfterTheOther) {
   const Sampling lively{.temperature = 3.0, .seed = 11}, penalty{.repetition_penalty = 1.3};
   std::vector<Asked> asked = questions(14);
@@ -198,7 +198,7 @@ TEST(RunAheadDecoder, AnswersThatTheHostChoosesAreThoseOfPassesOneAfterTheOther)
   expect_same(answer_all(*later.decoder, asked), want);
 }
 
-// What the passes of ended answers wrote lies behind what the next questions find of them.
+// Passes after the end of an answer write beyond the tokens that later prompts reuse.
 TEST(RunAheadDecoder, AnswersThatWereCutShortAreFoundAgain) {
   const Request request{{5, 17, 3, 44, 9, 21, 30, 8, 8, 1, 40, 7, 2, 19, 33, 6, 12}, 0};
   Model plain("qwen3", {.ahead = false, .page_tokens = 4});
@@ -206,7 +206,7 @@ TEST(RunAheadDecoder, AnswersThatWereCutShortAreFoundAgain) {
   Model m("qwen3", {.ahead = true, .worker = true, .page_tokens = 4});
   std::size_t asked = 0;
   for (std::size_t length = 1; length < 20; ++length) {
-    // Goes on from what was said, after another one stopped there.
+    // Continues an answer that an earlier request stopped.
     std::size_t told = 0;
     const auto ends = [&](std::size_t, std::int32_t) { return ++told < length; };
     m.decoder->submit(request, {.max_new = 30});

@@ -100,7 +100,7 @@ TEST(Sampling, WhatWasSeenIsLessProbableOnBothSidesOfZeroAndOnce) {
   EXPECT_EQ(choose(logits, {.temperature = 0, .repetition_penalty = 3}, {}, seen), 1);
 }
 
-// The nucleus is looked for in ever larger parts of the vocabulary.
+// The search for the nucleus sorts growing parts of the vocabulary.
 TEST(Sampling, ANucleusOfALargeVocabularyIsThatOfAFullSort) {
   std::vector<float> logits(5000);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>((i * 7919) % 1000) / 250.0f;

@@ -1,5 +1,5 @@
-// Sequences on their way through a cache in pages, without a model: every token finds the keys of all tokens
-// that it sees, whoever computed them, and answers do not depend on how small the cache is.
+// Sequences in a paged cache, without a model. Every token finds the keys of all tokens that it reads, from
+// any sequence. Answers do not depend on the size of the cache.
 #include "sequences.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-/// What stands for the key of the last of some tokens: it depends on all of them.
+/// Returns a simulated key of the last of some tokens. It depends on all of them.
 std::uint64_t key_of(std::uint64_t before, std::int32_t token) {
   std::uint64_t x = before * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(token) + 1;
   x ^= x >> 29;
@@ -30,15 +30,15 @@ struct Outcome {
   std::int64_t most_in_flight = 0, in_vain = 0;
 };
 
-/// How a world's passes come one after the other.
+/// How passes follow each other.
 struct Passes {
   std::size_t room = 0;
-  std::int64_t batches = 1;  ///< on their way at once, each of a part of the sequences
-  bool behind = false;       ///< each begins before the one in front of it was seen
-  bool stops = false;        ///< some answers end before their length
+  std::int64_t batches = 1;  ///< passes in flight, each with a part of the sequences
+  bool behind = false;       ///< each begins before the results of the previous pass are known
+  bool stops = false;        ///< some answers end early
 };
 
-/// A cache of keys instead of a model.
+/// A cache of simulated keys, without a model.
 class World {
  public:
   World(std::int64_t slots, std::int64_t capacity, const CacheShape& shape)
@@ -122,8 +122,8 @@ class World {
           rows_[static_cast<std::size_t>(c.from * shape_.page_tokens + i)];
     }
   }
-  // First all keys go into the cache, then everybody looks. A key depends on the one before it, and so on
-  // all.
+  // First all keys are written, then all sequences read. A key depends on the previous key, so on all earlier
+  // tokens.
   void compute(const PassTokens& pass) {
     run_.computed += std::ssize(pass.ids);
     for (std::size_t i = 0; i < pass.ids.size(); ++i) {
@@ -137,7 +137,7 @@ class World {
       if (!s->ended) look(*s);
     }
   }
-  // What the newest token of a sequence sees.
+  // Checks the keys that the newest token of a sequence reads.
   void look(const Sequence& s) {
     std::vector<std::uint64_t> keys;
     for (const std::int32_t token : s.tokens)
@@ -156,7 +156,7 @@ class World {
     for (const std::int32_t token : s.tokens) x = key_of(x, token);
     return static_cast<std::int32_t>(x % 5);
   }
-  // One that stops does so with a token that is no part of its answer, or with one that is.
+  // An answer stops with a token that is not part of it, or with a token that is.
   void extend(Sequence& s) {
     const std::int32_t token = next_of(s);
     const std::size_t said = s.answer.ids.size();
@@ -175,12 +175,12 @@ class World {
   std::vector<std::uint64_t> rows_;
   std::vector<std::int32_t> table_;
   std::vector<PageCopy> copies_;
-  Tokens made_;  ///< of the rows of the pass that landed last
+  Tokens made_;  ///< for the rows of the last finished pass
   bool stops_ = false;
   Outcome run_;
 };
 
-/// Prompts of up to `longest` tokens, many of which begin as others do.
+/// Prompts of up to `longest` tokens. Many share a prefix.
 std::vector<Tokens> random_prompts(unsigned seed, std::size_t count, std::size_t longest) {
   std::mt19937 random(seed);
   std::vector<Tokens> prompts;
@@ -220,7 +220,7 @@ TEST(Sequences, EveryTokenFindsWhatItSeesInCachesOfAnySize) {
                                             << pages << " pages, " << slots << " slots, seed " << seed;
             EXPECT_EQ(run.answers, alone.answers);
             EXPECT_LE(run.most_held, pages);
-            // All slots at their longest fit: nobody is put back.
+            // All slots fit at their longest: no sequence is put back.
             if (pages >= slots * one) {
               EXPECT_EQ(run.put_back, 0);
             }
@@ -234,8 +234,7 @@ TEST(Sequences, EveryTokenFindsWhatItSeesInCachesOfAnySize) {
   }
 }
 
-/// Calls check(prompts, shape, pages of a sequence) for windows and pages of several sizes, and prompts of
-/// several seeds.
+/// Calls check(prompts, shape, pages of a sequence) for several windows, page sizes and seeds of prompts.
 template <typename Check>
 void each_cache(std::int64_t capacity, std::size_t longest, const Check& check) {
   for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 12}, {12, 5, 0, 33}}) {
@@ -252,7 +251,7 @@ void each_cache(std::int64_t capacity, std::size_t longest, const Check& check) 
   }
 }
 
-// Of a model in stages several passes are on their way at once, each of a part of the sequences.
+// With several stages, several passes are in flight, each with a part of the sequences.
 TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
   constexpr std::int64_t kCapacity = 90, kNew = 20;
   each_cache(kCapacity, kCapacity - kNew, [&](const auto& prompts, CacheShape shape, std::int64_t one) {
@@ -276,8 +275,7 @@ TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
   });
 }
 
-// A pass that begins before the one in front of it was seen takes tokens that are not known yet, some of them
-// in vain.
+// A pass that begins before the results of the previous pass takes unknown tokens. Some are discarded.
 TEST(Sequences, PassesBehindOthersFindWhatTheySeeInCachesOfAnySize) {
   constexpr std::int64_t kCapacity = 90, kNew = 20;
   std::int64_t in_vain = 0, put_back = 0;
@@ -310,7 +308,7 @@ TEST(Sequences, PassesBehindOthersFindWhatTheySeeInCachesOfAnySize) {
   EXPECT_GT(put_back, 1000);
 }
 
-// One after the other, each alone: not beside the first part as if it were a prompt.
+// Passes take one sequence after the other. A decoding sequence is not taken as if it were a prompt.
 TEST(Sequences, OfThoseWhoAreAnsweredAPassTakesAPartAndTheOthersAreForTheNextOne) {
   Sequences sequences(4, 40, {.windows = {0}, .page_tokens = 4, .pages = 100, .piece = 8});
   for (std::int32_t i = 0; i < 4; ++i) {
@@ -342,7 +340,7 @@ TEST(Sequences, ASequenceTakesPagesAsItGrowsAndGivesBackWhatLiesBehindItsWindow)
       << "12 tokens have keys";
   EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 5, {.room = 16}).most_held, 4);
   shape.windows = {6};
-  // A piece of 8 and the 5 tokens before its first one lie in 4 pages at most.
+  // A piece of 8 tokens and the 5 tokens before it need at most 4 pages.
   EXPECT_EQ(pages_of_group(shape, 0, 80), 4);
   EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, {.room = 16}).most_held, 4);
   shape.windows = {6, 0};
@@ -351,7 +349,7 @@ TEST(Sequences, ASequenceTakesPagesAsItGrowsAndGivesBackWhatLiesBehindItsWindow)
 }
 
 TEST(Sequences, AFullCachePutsTheYoungestBack) {
-  // Sequences of 12 tokens begin in 16 pages of four, and grow to 8 pages each.
+  // Sequences of 12 tokens begin in 16 pages of four tokens, and grow to 8 pages each.
   CacheShape shape{.windows = {0}, .page_tokens = 4, .pages = 16, .piece = 64, .shared = false};
   std::vector<Tokens> prompts;
   for (std::int32_t i = 0; i < 12; ++i) prompts.emplace_back(11, i);
@@ -359,7 +357,7 @@ TEST(Sequences, AFullCachePutsTheYoungestBack) {
   EXPECT_EQ(run.most_held, 16);
   EXPECT_GT(run.put_back, 0);
   EXPECT_GT(run.recomputed, 11);
-  // Whoever comes must not drive others out, or be driven out, at once: of 12 x 31 tokens few are lost.
+  // An admitted sequence must not evict others, or be evicted, at once: few of the 12 x 31 tokens are lost.
   EXPECT_LE(run.put_back, 12);
   EXPECT_LT(run.recomputed, 12 * 31 / 2);
 }
@@ -384,7 +382,7 @@ TEST(Sequences, AQuestionThatManyShareIsComputedOnce) {
   }
 }
 
-// As a benchmark asks: all prompts once, and again when the cache has no page to spare.
+// Like in a benchmark: all prompts once, and again when the cache is full.
 TEST(Sequences, PromptsAreFoundAgainInACacheThatTheyFill) {
   std::vector<Tokens> prompts;
   for (std::int32_t i = 0; i < 6; ++i) prompts.emplace_back(30, i);

@@ -1,4 +1,4 @@
-// A model whose layers are split among ranks answers as the whole one does.
+// A model with layers split among ranks answers like the whole model.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -33,7 +33,7 @@ DecoderOptions options_of(const std::string& folder) {
   return options;
 }
 
-/// Runs `lead` with the decoder of the leader of each replica, `replicas` of them.
+/// Runs `lead` with the decoder of the leader of each of `replicas` replicas.
 void with_split(const SplitSize& size, const std::string& folder, const DecoderOptions& options,
                 const std::function<void(Team&, Decoder&)>& lead, int replicas = 1,
                 bool compute_worker = false, comm::Carrier carrier = comm::Carrier::automatic) {
@@ -88,7 +88,7 @@ void PrintTo(const SplitSize& size, std::ostream* out) {
 
 const std::vector<SplitSize> kSizes{{1, 1}, {2, 1}, {4, 1}, {1, 2}, {2, 2}};
 
-/// Every model in one way, and every way. Each takes seconds.
+/// Every model with one split, and every split. Each takes seconds.
 std::vector<std::tuple<std::string, SplitSize>> splits() {
   std::vector<std::tuple<std::string, SplitSize>> some{{"llama3", kSizes[0]}, {"llama3", kSizes[2]}};
   std::size_t number = 0;
@@ -99,7 +99,7 @@ std::vector<std::tuple<std::string, SplitSize>> splits() {
   return some;
 }
 
-/// Every model in two ways, pieces of stages among them, and two models in all.
+/// Every model with two splits, including stages with tensor pieces, and two models with all splits.
 std::vector<std::tuple<std::string, SplitSize>> more_splits() {
   std::vector<std::tuple<std::string, SplitSize>> all;
   std::size_t number = 0;
@@ -134,8 +134,8 @@ std::vector<Request> requests_of(const Json& reference) {
   return requests;
 }
 
-// As between GPUs of one host: sums are made by the stream itself, those that fit, and add to the residual
-// stream, where no norm stands between (gemma3). In bf16 the same bits come of it as of messages.
+// Like between GPUs of one host: the stream computes sums that fit, and adds them to the residual stream if
+// no norm precedes the addition (gemma3 has one). In bf16 the bits equal sums by messages.
 TEST(SplitSums, ThatAreDirectHaveTheBitsOfThoseByMessages) {
   for (const char* const model : {"llama3", "gemma3", "qwen3-moe"}) {
     const Json reference = golden_reference(model);
@@ -164,7 +164,7 @@ TEST(SplitSums, ThatAreDirectHaveTheBitsOfThoseByMessages) {
   }
 }
 
-// Passes of so many rows are recorded, and no sum of theirs may be a message.
+// Passes of that many rows are recorded, so none of their sums may be a message.
 TEST(SplitSums, AreDirectForEveryNumberOfRowsUpToTheOneThatIsTold) {
   comm::run_ranks_as_threads({.ranks = 2}, [](comm::Job& job, Device& device) {
     const comm::Group both{.name = "tensor", .ranks = {0, 1}};
@@ -182,7 +182,7 @@ TEST(SplitSums, AreDirectForEveryNumberOfRowsUpToTheOneThatIsTold) {
   });
 }
 
-// Three stages of a model of seven layers, as many batches on their way, and drawn tokens.
+// Three stages of a model of seven layers, with three batches in flight and drawn tokens.
 TEST(SplitDraws, AreThoseOfTheWholeModelAtAnyNumberOfStages) {
   const Json reference = golden_reference("gemma3");
   const std::string folder = kGolden + "models/" + std::string(reference["model"]);
@@ -205,7 +205,7 @@ TEST(SplitDraws, AreThoseOfTheWholeModelAtAnyNumberOfStages) {
   }
 }
 
-// Biases, as many heads of keys as of queries, tied heads.
+// Biases, equal numbers of key and query heads, tied heads.
 TEST(SplitModels, OthersScoreAlike) {
   const auto text = golden_reference("llama3")["scores"][0]["ids"].get<Tokens>();
   for (const char* model : {"llama-mha-bias", "llama", "llama3-tied", "qwen2-tied"}) {
@@ -239,14 +239,15 @@ TEST(SplitReplicas, AnswerByThemselves) {
         EXPECT_EQ(team.peers().size(), 4);
         EXPECT_EQ(team.peers().rank(), team.replica());
         ++led[static_cast<std::size_t>(team.replica())];
-        // The second has nothing to do.
+        // The second replica has no requests.
         if (team.replica() != 1) expect_answers(decoder, reference["greedy"], {});
       },
       4);
   EXPECT_EQ(led, std::vector<int>(4, 1));
 }
 
-// bf16, FP8 weights and an FP8 cache round otherwise where a row is cut; they stay near what whole rows give.
+// bf16, FP8 weights and an FP8 cache round differently if rows are split. Results stay near results
+// of whole rows.
 TEST(SplitPrecision, NarrowFormatsStayNearTheWholeModel) {
   const Json reference = golden_reference("llama3");
   const std::string folder = kGolden + "models/" + std::string(reference["model"]);
@@ -303,7 +304,7 @@ TEST(SplitWeights, FreshOnesAreThoseOfTheWholeModel) {
 TEST(SplitRefusals, NameWhatStandsInTheWay) {
   const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);
   const auto refused = [&](int ranks, const SplitSize& size, const std::string& expected) {
-    // Of what the ranks agree on one of them has the text.
+    // For errors that ranks agree on, one rank has the text.
     std::vector<std::string> said(static_cast<std::size_t>(ranks));
     comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, Device& device) {
       try {
@@ -323,8 +324,7 @@ TEST(SplitRefusals, NameWhatStandsInTheWay) {
   refused(3, {1, 3}, "1 to 2 stages");
 }
 
-// Stages ahead have begun passes that a leader who stops never asks for: all ranks run them, and nobody waits
-// at the end.
+// Earlier stages have begun passes when the leader stops. All ranks run them, and no rank blocks at the end.
 TEST(SplitEnds, PassesUnderWayAreRunByAll) {
   const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);
   for (const bool fails : {false, true}) {
@@ -348,7 +348,7 @@ TEST(SplitEnds, PassesUnderWayAreRunByAll) {
   }
 }
 
-// An error that the leaders agree on ends the others with its code.
+// An error that the leaders share ends the other ranks with its code.
 TEST(SplitErrors, TheLeadersErrorEndsAll) {
   const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);
   std::vector<int> codes(2, -1);

@@ -1,4 +1,4 @@
-// Answers drawn in many batches, pieces and pages, and what a forward pass of training says of their tokens.
+// Answers drawn with varying batches, pieces and pages, and a training forward pass of their tokens.
 #pragma once
 
 #include <algorithm>
@@ -19,11 +19,11 @@ namespace octet::generate {
 
 using Tokens = std::vector<std::int32_t>;
 
-/// Tokens that were drawn, and how far what was told of them is from what training computes.
+/// Drawn tokens, and the differences of their log-probabilities from training.
 struct Compared {
   std::int64_t tokens = 0;
-  std::int64_t different = 0;  ///< not of the same bits
-  double largest = 0;          ///< difference
+  std::int64_t different = 0;  ///< with different bits
+  double largest = 0;          ///< largest difference
   void add(double sampled, double trained) {
     ++tokens;
     if (std::bit_cast<std::uint64_t>(sampled) == std::bit_cast<std::uint64_t>(trained)) return;
@@ -36,7 +36,7 @@ struct Compared {
   }
 };
 
-/// Numbers below `bound`, by their names.
+/// Random numbers below `bound`, by their index.
 class Drawn {
  public:
   explicit Drawn(std::uint64_t seed) : seed_(seed) {}
@@ -53,7 +53,7 @@ class Drawn {
   std::uint64_t seed_, next_ = 0;
 };
 
-/// Questions of 1 to `most` tokens; every other one begins as another does.
+/// Prompts of 1 to `most` tokens. Every other one shares a prefix with an earlier one.
 inline std::vector<Request> drawn_requests(Drawn& drawn, std::int64_t count, std::int64_t most,
                                            std::int64_t vocabulary) {
   std::vector<Request> requests;
@@ -71,18 +71,18 @@ inline std::vector<Request> drawn_requests(Drawn& drawn, std::int64_t count, std
   return requests;
 }
 
-/// How a batch is made, in ways that must not be seen: everything but the model.
+/// Draws options that must not change results: all except the model.
 inline DecoderOptions drawn_ways(Drawn& drawn, DecoderOptions options) {
   options.sequences = drawn.of<std::int64_t>({1, 2, 3, 5, 16, 33});
   options.prefill = drawn.of<std::int64_t>({1, 7, 16, 64, 100, 512});
   options.page_tokens = drawn.of<std::int64_t>({1, 4, 16, 64, 128});
   options.share_prefixes = drawn(2) == 0;
-  // Of some the cache holds hardly more than one sequence, so that others are put back and begun again.
+  // Some caches hold hardly more than one sequence, so other sequences are put back and restarted.
   if (drawn(3) == 0) options.cache_bytes = 2 * least_cache_bytes(options);
   return options;
 }
 
-/// Compares what was told of answers with what `score` says of prompts and answers.
+/// Compares log-probabilities of answers with `score` of prompts and answers.
 template <typename Score>
 Compared compare(const std::vector<Request>& requests, const std::vector<Answer>& answers,
                  const Score& score) {

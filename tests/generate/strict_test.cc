@@ -1,4 +1,4 @@
-// Strict answers: what is told of a sampled token has the bits of what training computes for it.
+// Strict answers: log-probabilities of sampled tokens have the bits of training.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -15,7 +15,7 @@ namespace {
 
 using precision::RecipeKind;
 
-/// How a model computes.
+/// Precision of a model.
 struct Way {
   const char* name;
   DType compute = DType::f32;
@@ -44,7 +44,7 @@ DecoderOptions options_of(const std::string& model, const Way& way) {
   return options;
 }
 
-/// A process with so many threads.
+/// A process with this many threads.
 struct Place {
   explicit Place(int threads = 2) : device(make_cpu_device({.threads = threads})) {}
   std::unique_ptr<Device> device;
@@ -62,7 +62,7 @@ struct Place {
   }
 };
 
-/// Draws at least `tokens` tokens in ever other ways.
+/// Draws at least `tokens` tokens with varying batches.
 Compared sampled(const std::string& model, const DecoderOptions& base, std::int64_t tokens,
                  std::uint64_t seed) {
   Place here;
@@ -98,7 +98,7 @@ TEST_P(Strict, SampledTokensHaveTheLogProbabilitiesOfTraining) {
   EXPECT_EQ(all.different, 0) << "experts, of " << all.tokens;
 }
 
-// As many as OCTETRUN_STRICT_TOKENS says; of each way.
+// OCTETRUN_STRICT_TOKENS tokens for each precision.
 TEST_P(Strict, ManyTokens) {
   const char* told = std::getenv("OCTETRUN_STRICT_TOKENS");
   const Compared all =
@@ -108,7 +108,7 @@ TEST_P(Strict, ManyTokens) {
   EXPECT_EQ(all.different, 0);
 }
 
-/// Answers of requests in one way.
+/// Answers to requests, with one configuration.
 std::vector<Answer> answers(const std::string& model, const DecoderOptions& options,
                             const std::vector<Request>& requests, const AnswerOptions& asked,
                             int threads = 2) {
@@ -116,8 +116,8 @@ std::vector<Answer> answers(const std::string& model, const DecoderOptions& opti
   return here.decoder(model, options)->complete(requests, asked);
 }
 
-// Tokens and what is told of them, that of the most probable ones too, whatever stands beside them, on
-// however many threads; greedy ones too, whose choice is made elsewhere.
+// Tokens and log-probabilities, also of the most probable tokens, with any neighbours and any number of
+// threads. Greedy answers too, although they are chosen elsewhere.
 TEST_P(Strict, AnswersHaveTheSameBitsInEveryBatchAndPiece) {
   Drawn drawn(8);
   const DecoderOptions base = options_of("tiny", GetParam());
@@ -145,7 +145,7 @@ TEST_P(Strict, AnswersHaveTheSameBitsInEveryBatchAndPiece) {
   }
 }
 
-// A text that is scored through the cache, in pieces of any length, has the bits of one that is not.
+// Scores through the cache, in pieces of any length, have the bits of scores without it.
 TEST_P(Strict, ScoresAreThoseOfTraining) {
   Drawn drawn(4);
   for (const std::int64_t rows : {5, 64}) {
@@ -160,7 +160,7 @@ TEST_P(Strict, ScoresAreThoseOfTraining) {
   }
 }
 
-/// What a decoder's making says, and its exit code.
+/// Returns the error of constructing a decoder, with its exit code.
 std::string refusal(const DecoderOptions& options, Device& device, comm::Job& job, comm::Collectives& data) {
   try {
     const Decoder decoder(device, job, data, options);
@@ -190,7 +190,7 @@ TEST(StrictAnswers, AreRefusedWhereNeighboursOrOtherRoundingsWouldCount) {
   DecoderOptions cache = options_of("tiny", kWays[1]);
   cache.fp8_cache = true;
   EXPECT_NE(said(cache).find("cache in FP8"), std::string::npos);
-  // A GPU's library chooses FP8 kernels by the number of tokens.
+  // GPU libraries choose FP8 kernels by the number of tokens.
   const std::unique_ptr<Device> gpu = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto data = here.job->collectives(comm::Mesh(1).group("data", 0), *gpu, comm::Carrier::automatic);
   EXPECT_NE(refusal(options_of("tiny", kWays[2]), *gpu, *here.job, *data).find("GPU"), std::string::npos);

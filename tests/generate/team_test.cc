@@ -1,4 +1,4 @@
-// What the ranks that hold a model together share: sums, pieces of the vocabulary, and who holds what.
+// Shared work of ranks that hold a model together: sums, vocabulary pieces, and the memory of each rank.
 #include "octet/generate/team.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ std::vector<float> part_of(int rank, std::int64_t count) {
   return values;
 }
 
-/// Sums [rows, cols] of f32 or bf16 on all ranks and holds them against sums in rank order, bit by bit.
+/// Sums [rows, cols] of f32 or bf16 on all ranks, and compares with sums in rank order, bit by bit.
 void expect_sums(comm::Job& job, Device& device, std::int64_t rows, std::int64_t cols, DType dtype) {
   const auto tensor = job.collectives({.name = "tensor",
                                        .ranks =
@@ -119,7 +119,7 @@ TEST(TensorSums, ShortAndLongOnesAreInRankOrderWhoeverCarriesThem) {
                                    for (const DType dtype : {DType::f32, DType::bf16}) {
                                      expect_sums(job, device, 1, 40, dtype);
                                      expect_sums(job, device, 3, 13, dtype);
-                                     // Above kOneShotBytes; of 997 columns no number of ranks is a divisor.
+                                     // Above kOneShotBytes. No number of ranks divides 997 columns.
                                      expect_sums(job, device, 300, 960, dtype);
                                      expect_sums(job, device, 301, 997, dtype);
                                    }
@@ -133,10 +133,10 @@ struct Held {
   std::vector<Reservation> reservations;
 };
 
-// Every rank of every split holds, to the byte, what a rank that does not exist says, and the parts of the
-// weights add up.
+// Every rank of every split holds exactly the bytes that a dry rank plans. The parts of the weights add up to
+// the whole.
 TEST(SplitPlans, AreWhatRanksHold) {
-  cpu::set_op_threads(1);  // as the ranks have: scratch of ops depends on it
+  cpu::set_op_threads(1);  // like the ranks: scratch of ops depends on it
   for (const char* name : {"llama3", "gemma3", "qwen3-moe", "qwen3-yarn"}) {
     const std::string folder = kGolden + "models/" + std::string(golden_reference(name)["model"]);
     DecoderOptions options;
@@ -174,7 +174,8 @@ TEST(SplitPlans, AreWhatRanksHold) {
       };
       if (ranks == 1) whole_cache = of(held[0], "KV cache");
       if (std::string(name) != "llama3" || ranks == 1) continue;
-      const std::size_t heads = tensor == 4 ? 2 : static_cast<std::size_t>(tensor);  // there are two of keys
+      const std::size_t heads =
+          tensor == 4 ? 2 : static_cast<std::size_t>(tensor);  // there are two key heads
       EXPECT_EQ(of(held[0], "KV cache"), whole_cache / (heads * static_cast<std::size_t>(stages)));
     }
   }

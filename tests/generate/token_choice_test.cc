@@ -1,4 +1,4 @@
-// A decoder answers the same whether it chooses from whole rows of logits or from the largest of them.
+// A decoder gives the same answers from whole rows of logits and from the largest logits.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -13,7 +13,7 @@
 namespace octet::generate::token_choice_test {
 namespace {
 
-/// A golden model, of whose 192 tokens as many are listed.
+/// A golden model with 192 tokens, of which `listed` are listed.
 struct Model {
   Model(const std::string& name, std::int64_t listed, bool strict = false) {
     const std::string folder = kGolden + "models/" + name;
@@ -34,7 +34,7 @@ struct Model {
   std::unique_ptr<Decoder> decoder;
 };
 
-/// Questions of one call, each with settings of its own.
+/// Requests of one call with different settings.
 std::vector<AnswerOptions> kinds() {
   const std::vector<Sampling> samplings{
       {},
@@ -100,7 +100,7 @@ TEST(TokenChoice, AnswersFromWhatIsListedAreThoseFromWholeRows) {
     Model whole(name, 0);
     const std::vector<Answer> expected = answers(*whole.decoder, kinds(), 2);
     EXPECT_EQ(whole.decoder->counts().whole_rows, 0) << "of nothing that is listed";
-    // All of the vocabulary, most of what is asked for, and next to nothing of it.
+    // Lists the whole vocabulary, enough for most requests, and almost nothing.
     for (const std::int64_t listed : {512, 40, 2}) {
       SCOPED_TRACE(std::string(name) + ", " + std::to_string(listed));
       Model m(name, listed);

@@ -1,5 +1,5 @@
-// What an engine tells of its casts to FP8: of the operands that its products read, on any number of ranks,
-// without changing a bit of a step; and how the log has it.
+// FP8 cast statistics of an engine: they cover the operands of its GEMMs on any number of ranks, and do not
+// change a bit of a step. Also their format in the log.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -48,10 +48,10 @@ runtime::HostBatch batch_of(std::int32_t seed) {
 
 struct Trained {
   std::vector<double> numbers;  ///< losses and norms
-  std::vector<Rows> rows;       ///< of each step, of all ranks
+  std::vector<Rows> rows;       ///< per step, over all ranks
 };
 
-/// Which of the steps are watched.
+/// Selects the recorded steps.
 using Watched = std::function<bool(int step)>;
 bool always(int) {
   return true;
@@ -60,7 +60,7 @@ bool never(int) {
   return false;
 }
 
-/// Steps of two micro-batches a rank.
+/// Runs steps of two micro-batches per rank.
 Trained train(RecipeKind kind, int stage, int ranks, const Watched& watched, double rate = 1e-2) {
   Trained all;
   comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
@@ -95,7 +95,7 @@ TEST(Casts, AreWatchedWithoutChangingABit) {
   }
 }
 
-// A step that makes a row between others that make none tells what it tells where all of them do.
+// A recorded step between steps that are not recorded has the same statistics as if all are recorded.
 TEST(Casts, OfAStepDoNotDependOnWhichOthersAreWatched) {
   for (const RecipeKind kind : kRecipes) {
     for (const int stage : {0, 2}) {
@@ -114,7 +114,7 @@ TEST(Casts, OfAStepDoNotDependOnWhichOthersAreWatched) {
   }
 }
 
-// Every operand of every layer, all its elements once (at stage 0 every rank casts all weights).
+// Every operand of every layer, each element once (at stage 0 every rank casts all weights).
 TEST(Casts, OfAStepAreThoseOfAllOperands) {
   const model::Architecture a = options_of(RecipeKind::block, 0).architecture;
   const std::map<std::string, std::pair<std::int64_t, std::int64_t>> shapes{
@@ -136,7 +136,7 @@ TEST(Casts, OfAStepAreThoseOfAllOperands) {
             const std::int64_t tokens = 2 * 2 * 24, weight = shape.first * shape.second;
             EXPECT_EQ(values("/input"), tokens * shape.second) << name;
             EXPECT_EQ(values("/output_gradient"), tokens * shape.first) << name;
-            // Scaled in blocks, each micro-batch casts them; else the owner does.
+            // With block scaling each micro-batch casts weights; otherwise the owner casts them.
             const std::int64_t casts = kind == RecipeKind::block ? 4 : stage == 0 ? 2 : 1;
             EXPECT_EQ(values("/weight"), casts * weight) << name << " stage " << stage;
           }
@@ -151,7 +151,7 @@ TEST(Casts, OfAStepAreThoseOfAllOperands) {
   }
 }
 
-// Stages, and ranks that hold parts of weights, tell the same weights.
+// Stages, and ranks that hold parts of weights, report the same weights.
 TEST(Casts, OfWeightsAreThoseThatTheStepRead) {
   for (const RecipeKind kind : {RecipeKind::delayed, RecipeKind::current}) {
     const Trained whole = train(kind, 0, 1, always, 0.0), cut = train(kind, 3, 3, always, 0.0);
@@ -164,20 +164,20 @@ TEST(Casts, OfWeightsAreThoseThatTheStepRead) {
         EXPECT_EQ(other.lost, seen.lost) << name;
         EXPECT_EQ(other.values, seen.values) << name;
       }
-      // The scale is that of the largest magnitude, and nothing is beyond it.
+      // The scale is that of the largest magnitude, and no value exceeds it.
       if (kind == RecipeKind::delayed) {
         EXPECT_EQ(seen.scale, 448.0f / seen.amax) << name;
       }
       EXPECT_EQ(seen.saturated, 0u) << name;
     }
-    // A rate moves them, and the step after tells the moved ones.
+    // The learning rate changes weights, and the next step reports the changed weights.
     const Trained moved = train(kind, 0, 1, always, 0.05);
     EXPECT_EQ(moved.rows[0].at("layers.0.qkv/weight").amax, whole.rows[0].at("layers.0.qkv/weight").amax);
     EXPECT_NE(moved.rows[1].at("layers.0.qkv/weight").amax, whole.rows[0].at("layers.0.qkv/weight").amax);
   }
 }
 
-// Scales of delayed scaling begin at one, so that the first step's small gradients are lost.
+// Delayed scaling starts with scale 1, so the small gradients of the first step are lost.
 TEST(Casts, TellWhatAStepLost) {
   const Trained delayed = train(RecipeKind::delayed, 0, 1, always);
   const ops::Fp8Seen& first = delayed.rows[0].at("layers.0.qkv/output_gradient");

@@ -1,4 +1,4 @@
-// Room on the disk, by arithmetic that this file does itself.
+// Disk space, compared with sums that this file computes.
 #include "../src/train/disk_room.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a run leaves on the disk, foretold: held against checkpoints that engines saved.
+// The predicted disk use of a run, compared with checkpoints that engines saved.
 #include "octet/train/disk.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-/// Saves what engines of `ranks` ranks hold, and compares.
+/// Saves the state of engines on `ranks` ranks, and compares.
 void expect_foretold(const Case& c, int ranks, std::int64_t stage) {
   const test::TemporaryFolder folder("disk");
   config::Config config = c.config;
@@ -77,7 +77,7 @@ void expect_foretold(const Case& c, int ranks, std::int64_t stage) {
     contents.config_yaml = yaml;
     contents.state = Json{{"step", 12}};
     checkpoint::save(job, folder.path(), contents);
-    if (job.rank() != ranks - 1) return;  // not the one that has the scales
+    if (job.rank() != ranks - 1) return;  // this rank has no scales
     tensors = engine.checkpoint_tensors();
     planned = checkpoint_tensors(options, job.place(), DeviceKind::cpu);
   });
@@ -104,8 +104,8 @@ TEST(DiskOfARun, ACheckpointHasTheBytesThatWereForetold) {
   }
 }
 
-// All of it is exported, also of a run that trains a part of it, and the adapters alone of one that trains
-// those.
+// A run that trains everything or a part exports the whole model. A run that trains adapters exports only
+// adapters.
 TEST(DiskOfARun, AFinalModelOfAShapeHasTheBytesOfItsParameters) {
   const auto weights = [](const config::Config& config) {
     return files_of_run(config, tiny(),

@@ -1,4 +1,4 @@
-// GEMMs that the sizes of a model keep from FP8, told before a run.
+// Warnings before a run about GEMMs that cannot use FP8 because of the model's sizes.
 #include "octet/train/doubts.h"
 
 #include <gtest/gtest.h>

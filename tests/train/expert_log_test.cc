@@ -1,4 +1,4 @@
-// The load of experts in the log, and experts that got no token.
+// The load of experts in the log, and experts without tokens.
 #include "../src/train/expert_log.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST(IdleExperts, AreNamedOnceAfterAHundredSteps) {
   EXPECT_NE(more.find("2 of block 2."), std::string::npos) << more;
   EXPECT_EQ(more.find("1 of block 2"), std::string::npos) << more;
   EXPECT_EQ(idle.look(150, {{2, {5, 0, 0}}}), "");
-  // One that got a token may be named again.
+  // An expert that got a token can be reported again.
   EXPECT_EQ(idle.look(160, {{2, {5, 1, 0}}}), "");
   EXPECT_NE(idle.look(260, {{2, {5, 0, 0}}}).find("1 of block 2"), std::string::npos);
 }

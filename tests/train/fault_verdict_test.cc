@@ -1,4 +1,4 @@
-// Whom the hashes of all ranks accuse.
+// The ranks that the hashes of all ranks identify as faulty.
 #include "../src/train/fault_verdict.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ std::vector<FaultReport> alike(int ranks) {
   return std::vector<FaultReport>(static_cast<std::size_t>(ranks), one);
 }
 
-/// Every micro-batch's gradients are a number of their rank.
+/// The gradients of a micro-batch are a number that identifies its rank.
 std::vector<FaultReport> replayed(int ranks, int shift) {
   std::vector<FaultReport> reports = alike(ranks);
   for (int r = 0; r < ranks; ++r) {

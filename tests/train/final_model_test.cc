@@ -1,4 +1,4 @@
-// What stands beside the weights of a final model, so that it stops where it was trained to.
+// Files of a final model other than its weights: they make inference stop where training did.
 #include "octet/train/final_model.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kTokenizers = OCTET_SOURCE_DIR "/tests/golden/tokenizers/";
 constexpr const char* kModels = OCTET_SOURCE_DIR "/tests/golden/models/";
 
-/// The generation_config.json of a final model whose base has `own`; "": none.
+/// Returns the generation_config.json of a final model with base settings `own`; "": none.
 std::string settings(const std::string& tokenizer, const std::string& chat, const std::string& own) {
   const test::TemporaryFolder folder("final_model");
   if (!own.empty()) test::spill(folder / "base/generation_config.json", own);
@@ -41,7 +41,7 @@ TEST(FinalModel, EndsAnswersAsItsTemplateDoesAndAsItsBaseDid) {
       << "else the tokenizer's";
 }
 
-/// The text files of a final model over a base whose config.json is that of a golden model with changes.
+/// The text files of a final model over a base with the config.json of a golden model plus changes.
 struct Finished {
   Json config, generation, tokenizer;
 
@@ -56,7 +56,7 @@ struct Finished {
       test::spill(folder / ("base/" + std::string(name)), test::slurp(from));
     }
     if (prepare) prepare(folder / "base");
-    // As an export has it when its weights are written.
+    // Like after an export of the weights.
     test::spill(folder / "final/config.json", base.dump(2));
     data::TemplateEncoderOptions options{.folder = folder / "base", .match_template = false};
     if (!chat.empty()) options.template_name = chat;
@@ -66,10 +66,10 @@ struct Finished {
     tokenizer = read_json(folder / "final/tokenizer_config.json");
     same_config = test::slurp(folder / "final/config.json") == base.dump(2);
   }
-  bool same_config = false;  ///< byte for byte
+  bool same_config = false;  ///< byte for byte equal
 };
 
-// ChatML over a base that ends its texts otherwise: readers ask any of three files where an answer ends.
+// ChatML over a base with another end token. Readers use any of three files to find the end of an answer.
 TEST(FinalModel, AllItsFilesEndAnswersWithTheSameTokens) {
   const auto ends = [](const Finished& f) {
     EXPECT_EQ(f.config["eos_token_id"], f.generation["eos_token_id"]);
@@ -77,11 +77,11 @@ TEST(FinalModel, AllItsFilesEndAnswersWithTheSameTokens) {
   };
   EXPECT_EQ(ends({"qwen2", {{"eos_token_id", 3594}}, "qwen2", "qwen"}), "[3596,3594] \"<|im_end|>\"");
   EXPECT_EQ(ends({"qwen2", {}, "qwen2", "qwen"}), "3596 \"<|im_end|>\"") << "the base names none";
-  // Two words end an answer: the tokenizer's own stands first, for readers of one.
+  // Two tokens end an answer. The tokenizer's is first, for readers that use only one.
   EXPECT_EQ(ends({"llama3", {{"eos_token_id", {3995, 4003}}}, "llama3", "llama3"}),
             "[4003,4002,3995] \"<|eot_id|>\"");
   EXPECT_EQ(ends({"llama3", {{"eos_token_id", 3995}}, "llama3", ""}), "3995 \"<|end_of_text|>\"");
-  // Of a base with a generation_config.json that one counts, as in transformers.
+  // If the base has a generation_config.json, its entry counts, as in transformers.
   EXPECT_EQ(ends({"qwen2",
                   {{"eos_token_id", 9}},
                   "qwen2",
@@ -149,12 +149,12 @@ TEST(FinalModel, ItsTokenizerAllowsNoLongerTextsThanTheModelHasPositions) {
   EXPECT_EQ(length("qwen2", {{"max_position_embeddings", 16384}}, 8192), "8192");
   EXPECT_EQ(length("qwen2", {}, 1e30), "256") << "any length, as transformers writes it";
   EXPECT_EQ(length("qwen2", {}, nullptr), "256") << "nothing is any length, too";
-  // YaRN stretches what the model was first trained with.
+  // YaRN extends the length of the original training.
   EXPECT_EQ(length("qwen3-yarn", {}, 8192), "256");
   EXPECT_EQ(length("qwen3-yarn", {{"rope_parameters", {{"factor", 16.0}}}}, 8192), "512");
 }
 
-// Roles need a file, even where the base had none.
+// Roles need a file, even if the base has none.
 TEST(FinalModel, ATokenizerWithoutAConfigGetsOne) {
   const test::TemporaryFolder folder("final_model");
   test::spill(folder / "base/tokenizer.json",

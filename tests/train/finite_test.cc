@@ -1,4 +1,4 @@
-// Masters that are not finite are seen on the rank that holds them, at every stage and in every storage.
+// Master weights that are not finite are detected on their rank, at every stage and in every storage format.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -49,7 +49,7 @@ TEST(FiniteMasters, OneValueOfAnyTensorIsEnough) {
             for (std::size_t i = 0; i < slices.size(); ++i) {
               const TensorSlice& slice = slices[i];
               const bool parameter = slice.name.find('/') == std::string::npos && slice.elements() > 0;
-              if (ranks > 1 && (i > 3 || !parameter)) break;  // ranks hold other slices: they act alike
+              if (ranks > 1 && (i > 3 || !parameter)) break;  // slices differ by rank; calls must not
               if (!parameter) continue;
               put(slice, slice.count - 1, wrong);
               EXPECT_FALSE(finite()) << slice.name << " at stage " << stage;

@@ -1,4 +1,4 @@
-// A plan is the run's own reservations, by name and to the byte, at every stage and world size.
+// A plan equals the reservations of a run, by name and to the byte, at every stage and world size.
 #include "octet/train/fit.h"
 
 #include <gtest/gtest.h>
@@ -49,13 +49,14 @@ struct Case {
   DeviceKind kind = DeviceKind::cpu;
 };
 
-/// Every rank of a real job against its plan, row by row; and a step, since a run reserves nothing in one.
+/// Compares every rank of a real job with its plan, row by row. Also runs a step, in which nothing is
+/// reserved.
 void expect_planned(const Case& c) {
   std::mutex mutex;
   std::map<int, Rows> real;
   const auto run = [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, c.options);
-    // What an op uses of scratch depends on the threads of a rank: the plan is made with as many.
+    // Scratch of ops depends on the threads of a rank, so the plan uses the same number.
     const Rows planned = rows_of(plan_memory(c.options, job.place(), c.kind));
     engine.initialise(1);
     runtime::HostBatch batch;
@@ -68,7 +69,7 @@ void expect_planned(const Case& c) {
     const std::lock_guard lock(mutex);
     Rows& rows = real[job.rank()] = rows_of(plan::memory_of(engine.arena()));
     if (c.kind == DeviceKind::cuda) {
-      // A CPU that plays a GPU may need more scratch than either.
+      // A CPU that simulates a GPU may need more scratch than either.
       EXPECT_GE(rows["workspace"], planned.at("workspace"));
       rows["workspace"] = planned.at("workspace");
     }
@@ -154,14 +155,14 @@ TEST(Plan, OfAGpuHasTransposedWeightsAndNeedsNoGpu) {
   EXPECT_FALSE(cpu.contains("parameters/transposed"));
   EXPECT_EQ(gpu.at("parameters/master"), cpu.at("parameters/master"));
   EXPECT_GT(gpu.at("workspace"), cpu.at("workspace"));
-  // Three blocks alike: made at use, one of them is there.
+  // Three equal blocks: with transposes at use, there is one buffer.
   const std::size_t kept = gpu.at("parameters/transposed");
   options.store.transposed = store::TransposedWeights::at_use;
   EXPECT_EQ(3 * rows_of(plan_memory(options, {}, DeviceKind::cuda)).at("parameters/transposed"), kept);
 }
 
-// Where the optimizer's state lies in the host's memory the real job reserves it there, and the plan counts
-// it there and not on the device, to the byte.
+// If the optimizer's state is in host memory, job and plan both count it there to the byte, and not on the
+// device.
 TEST(Plan, CountsStateInHostMemoryThere) {
   for (const auto kind : {precision::RecipeKind::none, precision::RecipeKind::delayed}) {
     for (const auto& [world, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {3, 3}}) {
@@ -186,10 +187,10 @@ TEST(Plan, CountsStateInHostMemoryThere) {
   EXPECT_EQ(off.state_of_host(), 0u);
   EXPECT_EQ(off.bytes - on.bytes + rows_of(on).at("state under way"), state);
   EXPECT_EQ(on.pinned_bytes() - off.pinned_bytes(), state);
-  // Rows end at boundaries of 256 bytes.
+  // Rows are padded to 256 bytes.
   EXPECT_LE(off.update - on.update, 2 * state) << "an update reads and writes it elsewhere";
   EXPECT_GT(off.update - on.update, 2 * state / 100 * 98);
-  // Two moments and nearly all masters, in fp32.
+  // Two moments and nearly all master weights, in fp32.
   EXPECT_GT(on.masters_of_host(), state * 32 / 100);
   EXPECT_LT(on.masters_of_host(), state / 3);
   EXPECT_LT(passing(on), passing(off) / 2) << "it passes to checkpoints from where it lies";
@@ -210,8 +211,8 @@ TEST(HostRoom, IsForAllRanksOfAHost) {
   EXPECT_THROW(require_host_room(on, place, 4 * on.pinned_bytes() - 4), Error);
 }
 
-// The copy and a quarter of the memory: of a rank's own on a CPU; of the host's, shared by its ranks, on a
-// GPU, where a checkpoint passes through it.
+// The copy and a quarter of the memory: on a CPU of the rank's share; on a GPU of the host's memory, which
+// its ranks share and which stages checkpoints.
 TEST(RoomForCopy, LeavesAQuarterOfTheMemory) {
   runtime::InstanceOptions options = options_of(1, precision::RecipeKind::none, model::Recompute::none);
   const comm::Place place{.rank = 0, .size = 2, .local_size = 2, .node_of = {0, 0}};

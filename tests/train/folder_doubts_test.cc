@@ -1,4 +1,4 @@
-// What a start says of an output folder that a run has used.
+// Messages at the start about an output folder that an earlier run used.
 #include "octet/train/doubts.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace octet::train::folder_doubts_test {
 namespace {
 
-/// The doubts that name the folder of a checkpoint, or overwrite_output_dir.
+/// The doubts that name a checkpoint folder or overwrite_output_dir.
 config::Strings of_folder(const std::string& output_dir, const std::string& keys) {
   const config::Resolved resolved = config::load_text("output_dir: " + output_dir + "\n" + keys, "test.yaml",
                                                       {}, {.for_training = false, .environment = {}});

@@ -1,5 +1,5 @@
-// A frozen base with adapters, through the engine of training: the base lies once, is not saved, and every
-// stage trains the adapters to the same bits.
+// A frozen base with adapters in the training engine. The base is stored once and is not saved. Every stage
+// trains the adapters to the same bits.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,7 +22,7 @@ struct Found {
   std::size_t fixed = 0;
 };
 
-/// What adapters are, and in how many of three blocks, from the last one.
+/// Shape of the adapters, and the number of blocks with adapters, counted from the last of three.
 struct Variant {
   model::AdapterShape shape{.rank = 4, .factor = 2.0};
   int blocks = 3;
@@ -47,7 +47,7 @@ runtime::InstanceOptions options_of(int stage, precision::RecipeKind kind, const
   return o;
 }
 
-/// Two steps on each rank.
+/// Runs two steps on each rank.
 Found train(int ranks, const runtime::InstanceOptions& options) {
   std::mutex mutex;
   Found all;
@@ -111,7 +111,7 @@ TEST(FrozenBase, EveryStageTrainsTheAdaptersToTheSameBits) {
   }
 }
 
-// Dropout, magnitudes, and blocks that backward does not come to.
+// Dropout, magnitudes, and blocks that backward does not reach.
 TEST(FrozenBase, EveryKindOfAdapterHasTheSameBitsAtEveryStage) {
   const model::AdapterShape dropped{.rank = 4, .factor = 2.0, .dropout = 0.1};
   const model::AdapterShape dora{.rank = 4, .factor = 2.0, .dora = true};

@@ -1,4 +1,4 @@
-// The measured rate of a device, for the expected time of a run.
+// The measured GEMM rate of a device, for the expected time of a run.
 #include "../src/train/gemm_rate.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ TEST(GemmRate, IsMeasuredInAMomentForEveryShapeAndType) {
       const auto begin = std::chrono::steady_clock::now();
       const double rate = gemm_rate(*device, dtype, shape);
       const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-      // The largest GEMM that is timed has 5.4e8 operations.
+      // The largest timed GEMM has 5.4e8 operations.
       EXPECT_GT(rate, 0);
       EXPECT_LT(passed.count(), 10) << shape.rows;
       if (shape.rows > 256) {

@@ -65,7 +65,7 @@ TEST(OutputFolder, CheckpointsAreSetAsideAndThenRemovedAndNothingElse) {
   EXPECT_TRUE(fs::exists(folder / "overwritten/checkpoint-10/checkpoint.h5"));
   output.remove_set_aside();
   EXPECT_FALSE(fs::exists(folder / "overwritten/checkpoint-10"));
-  // What another program wrote is not this one's to delete.
+  // Files of other programs are not deleted.
   for (const char* name :
        {"overwritten/mine", "overwritten/checkpoint-8/of_a_user", "checkpoint-7/pytorch_model.bin", "mine/a"})
     EXPECT_TRUE(fs::exists(folder / name)) << name;

@@ -1,4 +1,4 @@
-// What an engine says of its products: planned by shapes on a device that is not there, counted over ranks.
+// GEMM formats of an engine: planned by shapes on a dry device, and counted over ranks.
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
@@ -19,7 +19,7 @@ runtime::InstanceOptions options_of(std::int64_t hidden, precision::RecipeKind k
   return o;
 }
 
-/// The ways of forward, dgrad and wgrad of a kind of product on a GPU.
+/// Formats of forward, dgrad and wgrad of one kind of GEMM on a GPU.
 std::string planned(const runtime::InstanceOptions& options, std::size_t row) {
   const auto device = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto job = comm::make_dry_job({});
@@ -50,7 +50,7 @@ TEST(Products, OfAHiddenSizeOf104AreDecodedOnAGpu) {
   EXPECT_EQ(planned(104, block, kOutput), "decoded decoded fp8");
 }
 
-// A model of which nothing can be in FP8 on a GPU, whatever the recipe.
+// No GEMM of this model can run in FP8 on a GPU, with any recipe.
 TEST(Products, OfOddWidthsAreAllDecoded) {
   using enum precision::RecipeKind;
   for (const auto kind : {delayed, current, block}) {
@@ -73,7 +73,7 @@ TEST(Products, OfAllRanksAreAdded) {
   });
 }
 
-// One rank's products say it, and every rank ends.
+// GEMMs of one rank fall back, and every rank ends.
 TEST(Products, NoneInFp8EndTheRunAfterItsFirstStep) {
   comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of(128, precision::RecipeKind::current));

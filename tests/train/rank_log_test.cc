@@ -1,4 +1,4 @@
-// What ranks know of themselves reaches the log: memory of the largest, losses of each.
+// Facts of ranks in the log: the largest memory, and the loss of each rank.
 #include "../src/train/rank_log.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace octet::train::rank_log_test {
 namespace {
 
-/// Memory that the host does not reach, and nothing else.
+/// Device memory that the host cannot access, without other functions.
 class GpuLike final : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::cuda; }
@@ -54,7 +54,7 @@ TEST(MemoryInUse, IsTheProcessAtItsHighestOnACpu) {
   constexpr std::size_t more = 64 << 20;
   const std::vector<char> touched(more, 1);
   EXPECT_GE(memory_in_use(*device), static_cast<std::int64_t>(more));
-  // Read where no compiler knows, or it would leave the memory out.
+  // A volatile read, so that the compiler does not remove the memory.
   EXPECT_EQ(static_cast<const volatile char*>(touched.data())[static_cast<std::size_t>(before) % more], 1);
 }
 
@@ -72,7 +72,7 @@ TEST(OwnLoss, IsTheMeanOfStepsByTheirOwnTokens) {
 TEST(ExchangeFacts, GivesEveryRankTheMostAndTheLossesInOrder) {
   comm::run_ranks_as_threads({.ranks = 3}, [](comm::Job& c, Device&) {
     const int r = c.rank();
-    // The largest is rank 1 in one, rank 2 in the other.
+    // Rank 1 has the largest value of one field, rank 2 of the other.
     const AllFacts all = exchange_facts(c, {.loss = r == 1 ? std::nullopt : std::optional(r + 0.5),
                                             .reserved_bytes = std::int64_t{r == 1 ? 90 : 10 + r} << 32,
                                             .used_bytes = std::int64_t{100 + r} << 32});
@@ -100,7 +100,7 @@ class RankLosses : public testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Sums, RankLosses, testing::Bool(),
                          [](const auto& p) { return p.param ? "strict" : "plain"; });
 
-// Rank 0 has two micro-batches, rank 1 one, rank 2 none; what each trains is known from evaluating it before.
+// Rank 0 has two micro-batches, rank 1 one, rank 2 none. Their expected losses come from earlier evaluations.
 TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
   runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");

@@ -1,5 +1,5 @@
-// A step is rehearsed by every rank alone: one rank of each kind of card chooses, and training does not
-// notice.
+// Every rank rehearses a step alone. One rank of each kind of card chooses algorithms. Training results do
+// not change.
 #include "octet/train/rehearsal.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 namespace octet::train::rehearsal_test {
 namespace {
 
-/// What ranks did, in the order in which they did it.
+/// The actions of ranks, in order.
 class Diary {
  public:
   void add(int rank, const std::string& what) {
@@ -91,7 +91,7 @@ struct Steps {
   bool operator==(const Steps&) const = default;
 };
 
-/// Losses, norms and products of two steps, on rank 0 of two.
+/// Losses, norms and GEMM formats of two steps, on rank 0 of two.
 Steps steps_of(int stage, precision::RecipeKind kind, bool rehearsed) {
   runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");

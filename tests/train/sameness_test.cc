@@ -1,4 +1,4 @@
-// Ranks that were not started alike.
+// Ranks with different starts.
 #include "../src/train/sameness.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace octet::train::sameness_test {
 namespace {
 
-/// What the ranks throw, each with facts of its own: one message, and silence.
+/// Returns the error of the ranks, each with separate facts: one message, the others silent.
 std::string refusal(const std::vector<Facts>& facts) {
   std::mutex mutex;
   std::string message;
@@ -84,12 +84,12 @@ TEST(Sameness, FactsAreTheProgramEveryKeyAndItsOwnVariables) {
   EXPECT_EQ(facts_of_start("1", config, {{"OCTETRUN_OVERLAP", "always"}}).at("environment OCTETRUN_OVERLAP"),
             "always");
   EXPECT_EQ(facts_of_start("1", config, {{"OCTET_SEED", "4"}}).at("environment OCTET_SEED"), "4");
-  // Those of a host, and of others.
+  // Variables of a host, and of other programs.
   EXPECT_EQ(facts_of_start("1", config, {{"OCTETRUN_CACHE", "/tmp/a"}, {"HOME", "/root"}}),
             facts_of_start("1", config, {}));
 }
 
-// Each host reads a template's file where it is.
+// Each host reads its copy of a template's file.
 TEST(Sameness, FactsAreTheBytesOfTheTemplatesFile) {
   const test::TemporaryFolder folder("sameness");
   config::Config config;

@@ -1,4 +1,4 @@
-// samples.jsonl, as a run writes it and as the next one goes on with it.
+// samples.jsonl of a run, and its continuation by the next run.
 #include "../src/train/sample_log.h"
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 namespace octet::train::sample_log_test {
 namespace {
 
-/// Steps `first` + 1 to `last` of two ranks, of two micro-batches each.
+/// Logs steps `first` + 1 to `last` of two ranks with two micro-batches each.
 void log_steps(const std::string& folder, std::int64_t first, std::int64_t last) {
   comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, Device&) {
     SampleLog log(job, folder, first);
@@ -35,7 +35,7 @@ TEST(SampleLog, HoldsEveryStepOnceWhereverTheRunWentOn) {
   const std::string path = folder / "samples.jsonl";
   log_steps(folder.path(), 0, 3);
   EXPECT_EQ(test::slurp(path), line(1) + line(2) + line(3));
-  // Gone on from the second step: that one stays, the third comes again, and what a kill cut short goes.
+  // Resumed after step 2: its line is kept, step 3 is logged again, and the truncated line is removed.
   test::spill(path, line(1) + line(2) + line(3) + "{\"step\":4,\"rows\":[[[");
   log_steps(folder.path(), 2, 4);
   EXPECT_EQ(test::slurp(path), line(1) + line(2) + line(3) + line(4));

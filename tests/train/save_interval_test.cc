@@ -15,7 +15,7 @@ TEST(SaveInterval, IsThatOfYoungWithDalysHigherOrders) {
   // C = 5 s, M = 3 h: sqrt(2 x 5 x 10800) = 328.6; Daly's factor 1 + sqrt(C / 2M) / 3 + C / 2M / 9
   // is 1.00510.
   EXPECT_NEAR(best_interval(5, 3 * kHour), 328.634 * 1.005097 - 5, 0.01);
-  // Beyond twice the time between failures there is nothing to gain.
+  // Beyond twice the time between failures, the interval does not grow.
   EXPECT_DOUBLE_EQ(best_interval(200, 100), 100);
   EXPECT_DOUBLE_EQ(best_interval(1000, 100), 100);
 }
@@ -31,7 +31,7 @@ TEST(SaveInterval, CostsLessThanItsNeighboursDo) {
         EXPECT_LT(waste, expected_waste(factor * best, cost, mtbf)) << cost << " s, " << mtbf << " s";
     }
   }
-  // In the first order C / T + T / 2M.
+  // In first order: C / T + T / 2M.
   EXPECT_NEAR(expected_waste(328, 5, 3 * kHour), 5.0 / 328 + 328.0 / 6 / kHour, 1e-3);
 }
 
@@ -40,20 +40,20 @@ TEST(SaveInterval, BeginsEarlyAndThenFollowsWhatWasMeasured) {
   SaveInterval interval(*job, "checkpoints", 3, 100, 100000);
   for (std::int64_t step = 101; step < 110; ++step) EXPECT_FALSE(interval.is_due(step));
   EXPECT_TRUE(interval.is_due(110));
-  interval.stepped(60);  // the first of a process
+  interval.stepped(60);  // the first step of a process
   for (int i = 0; i < 9; ++i) interval.stepped(2);
   interval.saved(110, 5);
   const auto steps = static_cast<std::int64_t>(std::round(best_interval(5, 3 * kHour) / 2));
   EXPECT_EQ(steps, 163);
   EXPECT_FALSE(interval.is_due(110 + steps - 1));
   EXPECT_TRUE(interval.is_due(110 + steps));
-  // A save that failed is tried again an interval later, one that was asked for counts.
+  // A failed save is retried an interval later. A requested save counts.
   interval.failed(110 + steps);
   EXPECT_FALSE(interval.is_due(110 + 2 * steps - 1));
   interval.saved(300, 5);
   EXPECT_FALSE(interval.is_due(300 + steps - 1));
   EXPECT_TRUE(interval.is_due(300 + steps));
-  // One slow save of several changes nothing, several do.
+  // One slow save of several changes nothing; several do.
   interval.saved(500, 500);
   EXPECT_TRUE(interval.is_due(500 + steps));
   interval.saved(700, 500);
@@ -70,7 +70,7 @@ TEST(SaveInterval, NeverSavesMoreThanOnceAStep) {
   EXPECT_TRUE(interval.is_due(11));
 }
 
-// The latest 64 steps and five saves count; a save before the first step is taken for as long as a step.
+// The latest 64 steps and five saves count. Without a step, a step is assumed to take as long as a save.
 TEST(SaveInterval, ForgetsWhatIsLongPast) {
   const auto job = comm::make_self_job();
   const auto steps = [](double cost, double of_step) {

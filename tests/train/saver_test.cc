@@ -1,4 +1,4 @@
-// Saves beside the steps: what is said when, what is counted, and threads that end before their time.
+// Saves concurrent with steps: log messages, counts, and threads that end early.
 #include "../src/train/saver.h"
 
 #include <gtest/gtest.h>
@@ -26,9 +26,9 @@ namespace {
 
 using test::TemporaryFolder;
 
-constexpr std::int64_t kEach = 1000;  ///< elements that a rank gives
+constexpr std::int64_t kEach = 1000;  ///< elements per rank
 
-/// A rank's half of a vector of `step` and more.
+/// A rank's half of a vector with the values from `step` x 1e4.
 struct Part {
   explicit Part(std::int64_t step) : values(kEach) { std::iota(values.begin(), values.end(), step * 1e4f); }
   checkpoint::CheckpointContents contents(const comm::Channel& channel, std::int64_t step) {
@@ -71,7 +71,8 @@ TEST(SaveBeside, IsThereWhenItEndsAndNotBeforeItsStateIs) {
     if (job.rank() == 0) copied.count_down();
     if (job.rank() == 0) wait_until([&] { return saver.asks_to_settle(); });
     job.barrier();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the other's thread has ended, too
+    std::this_thread::sleep_for(
+        std::chrono::milliseconds(50));  // until the thread of the other rank has ended
     EXPECT_EQ(saver.asks_to_settle(), job.rank() == 0) << "one speaks for all";
     const auto ended = saver.end(5);
     ASSERT_TRUE(ended.has_value());
@@ -147,7 +148,7 @@ TEST(Save, WhereBothPlacesFailBothAreSaid) {
   }
 }
 
-// A failure that all ranks agree on is counted from the step at which it is noticed.
+// A failure that all ranks agree on is counted from the step at which it is detected.
 TEST(SaveBeside, ThatFailsIsCountedAndTriedAgainLater) {
   const TemporaryFolder folder("beside_fails");
   ::setenv("OCTETRUN_FAILPOINT", "full_disk", 1);
@@ -177,7 +178,7 @@ TEST(SaveBeside, ThatFailsIsCountedAndTriedAgainLater) {
   ::unsetenv("OCTETRUN_FAILPOINT");
 }
 
-// A copy that fails on one rank ends the run with that rank's message, once.
+// A copy that fails on one rank ends the run with the message of that rank, once.
 TEST(SaveBeside, ACopyThatFailsOnOneRankIsNamedOnce) {
   const TemporaryFolder folder("beside_copy");
   std::vector<std::string> said(3);
@@ -199,7 +200,7 @@ TEST(SaveBeside, ACopyThatFailsOnOneRankIsNamedOnce) {
   EXPECT_EQ(said, (std::vector<std::string>{"", "the GPU does not answer", ""}));
 }
 
-/// A channel on which one rank meets what no other one knows of.
+/// A channel on which one rank has an error that other ranks do not see.
 class BreakingChannel final : public comm::Channel {
  public:
   BreakingChannel(comm::Channel& channel, int calls) : channel_(channel), calls_(calls) {}

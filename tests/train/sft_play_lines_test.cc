@@ -1,4 +1,4 @@
-// The lines that SFT-Play's guide quotes from the start of a run.
+// The lines at the start of a run that SFT-Play's guide quotes.
 #include "octet/train/sft_play_lines.h"
 
 #include <gtest/gtest.h>

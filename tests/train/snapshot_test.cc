@@ -1,4 +1,4 @@
-// What a checkpoint is made of, copied while the next step goes on.
+// The state of a checkpoint, copied during the next step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@ struct How {
   int stage = 0;
   bool fp8 = false;  ///< delayed scaling: scales of activations are learned
   bool feedback = false;
-  bool worker = false;  ///< streams run beside each other, as on a GPU
+  bool worker = false;  ///< streams run concurrently, as on a GPU
 };
 
 runtime::InstanceOptions options_of(const How& how) {
@@ -50,7 +50,7 @@ void step(Engine& engine, int number) {
   engine.finish(1e-2);
 }
 
-/// The bytes of slices by name and place.
+/// The bytes of slices by name and offset.
 std::map<std::string, std::string> bytes_of(const std::vector<TensorSlice>& slices) {
   std::map<std::string, std::string> all;
   for (const TensorSlice& slice : slices) {
@@ -99,7 +99,7 @@ TEST(Snapshot, HoldsTheStateThatLaterStepsChange) {
   }
 }
 
-// What a step writes before its update must not be left to a copy beside it.
+// State that a step writes before its update must not be left to an overlapping copy.
 TEST(Snapshot, WhatABackwardPassWritesIsNotLeftToBeCopiedBesideIt) {
   comm::run_ranks_as_threads({.ranks = 2}, [](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of({.ranks = 2, .stage = 2, .fp8 = true, .feedback = true}));

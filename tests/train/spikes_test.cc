@@ -1,4 +1,4 @@
-// Which steps stand out of those before them.
+// Detection of steps with outlying loss or gradient norm.
 #include "../src/train/spikes.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The table before the first step: each fact once, rows that fit 80 columns.
+// The table before the first step: each fact once, and rows of at most 80 columns.
 #include "octet/train/start_rows.h"
 
 #include <gtest/gtest.h>

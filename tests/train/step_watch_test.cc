@@ -1,4 +1,4 @@
-// What a step says of its messages, where the link is known.
+// Message times of a step on a link of known speed.
 #include "../src/train/step_watch.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 constexpr std::int64_t count = 50000;
 constexpr double link = 1e6, takes = count * 4 / link;  // 0.2 s
 
-/// A rank that computes, and sends count values over the link where the body says so.
+/// A rank that computes, and sends `count` values over the link when the test body calls it.
 struct Sender {
   Sender(comm::Collectives& collectives, Device& device)
       : c(collectives),
@@ -44,7 +44,7 @@ TEST(StepWatch, TakesWhatWasWaitedForFromOneStepToTheNext) {
   comm::run_ranks_as_threads(two, [](comm::Job& job, comm::Collectives& c, Device& device) {
     Sender sender(c, device);
     job.barrier();
-    for (int before = 0; before < 3; ++before) {  // of no step
+    for (int before = 0; before < 3; ++before) {  // belongs to no step
       sender.send();
       sender.wait();
     }

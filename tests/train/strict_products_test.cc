@@ -1,4 +1,4 @@
-// deterministic: strict reaches the products: their bits do not depend on the number of threads.
+// deterministic: strict applies to GEMMs: their bits do not depend on the number of threads.
 #include <gtest/gtest.h>
 
 #include "octet/base/files.h"
@@ -13,9 +13,8 @@
 namespace octet::train::strict_products_test {
 namespace {
 
-/// A hash of all parameters, the loss and the norm of one step of a model whose matrices are small and whose
-/// batch is long: where sums over tokens are shared out among threads, the library cuts them by the number of
-/// threads.
+/// Returns a hash of all parameters, loss and norm after one step. The matrices are small and the batch is
+/// long. So sums over tokens are split among threads, and the library splits them by the number of threads.
 std::string step_with(int threads, const std::string& deterministic) {
   const auto device = make_cpu_device({.threads = threads});
   octet::cpu::set_op_threads(threads);

@@ -1,6 +1,6 @@
-// A decoder beside a model in training with deterministic: strict: what it tells of sampled tokens has the
-// bits of what the trainer computes for them in packed micro-batches, at every stage and on any number of
-// ranks; and tokens and log-probabilities of a row are the same on all of these.
+// A decoder for a model in training with deterministic: strict. Log-probabilities of sampled tokens have the
+// bits that the trainer computes in packed micro-batches, at every stage and world size. Tokens and
+// log-probabilities of a row are equal for all of these.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -67,13 +67,13 @@ void step(Engine& engine, int number, int rank, int ranks) {
   engine.finish(1e-2);
 }
 
-/// Of whole sequences, packed in ever other ways beside each other.
+/// Scores whole sequences, packed in varying combinations.
 std::vector<std::vector<double>> trained(Engine& engine, const std::vector<Tokens>& sequences) {
   std::vector<std::vector<double>> all;
   while (engine.job().all_max(all.size() < sequences.size() ? 1 : 0) == 1) {
     std::vector<Tokens> documents;
     std::size_t tokens = 0;
-    if (all.size() % 3 == 2 && all.size() < sequences.size()) {  // a neighbour in front
+    if (all.size() % 3 == 2 && all.size() < sequences.size()) {  // a preceding neighbour
       documents.push_back(sequence(5 + all.size(), 3));
       tokens = documents.back().size();
     }
@@ -95,7 +95,7 @@ std::vector<std::vector<double>> trained(Engine& engine, const std::vector<Token
   return all;
 }
 
-/// What is told of all rows: tokens and log-probabilities.
+/// Tokens and log-probabilities of all rows.
 struct Told {
   std::vector<Tokens> ids = std::vector<Tokens>(kRows);
   std::vector<std::vector<double>> logprobs = std::vector<std::vector<double>>(kRows);
@@ -117,7 +117,7 @@ Told told(const Way& way, int ranks, int stage) {
     std::vector<generate::Request> requests;
     for (std::size_t row = static_cast<std::size_t>(job.rank()); row < kRows;
          row += static_cast<std::size_t>(ranks)) {
-      Tokens prompt = sequence(3 + 17 * row, row / 2);  // two begin alike
+      Tokens prompt = sequence(3 + 17 * row, row / 2);  // two share a prefix
       requests.push_back({std::move(prompt), row});
     }
     const auto answers =
@@ -155,7 +155,7 @@ TEST_P(StrictSampling, HasTheBitsOfTrainingAtEveryStageAndNumberOfRanks) {
   }
 }
 
-// Training may have fp8_recipe: current with strict; what is drawn beside it would depend on its neighbours.
+// Training allows fp8_recipe: current with strict, but sampled tokens would depend on their neighbours.
 TEST(StrictAnswersBesideTraining, OfCurrentScalingAreRefused) {
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of({"current", true, "current"}, 1, 0));

@@ -1,4 +1,4 @@
-// Micro-batches that a device wants filled up train as they are.
+// Micro-batches that are padded for a device train like unpadded ones.
 #include <gtest/gtest.h>
 
 #include "octet/device/cpu.h"
@@ -20,7 +20,7 @@ runtime::HostBatch documents_of(const std::vector<int>& lengths) {
   return batch;
 }
 
-/// Losses and gradient norms of three steps of two micro-batches, then the loss of a batch that is evaluated.
+/// Losses and gradient norms of three steps of two micro-batches, then the loss of an evaluation batch.
 std::vector<double> steps_of(std::int64_t token_unit, precision::RecipeKind kind) {
   runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
@@ -42,7 +42,7 @@ std::vector<double> steps_of(std::int64_t token_unit, precision::RecipeKind kind
   for (int step = 0; step < 3; ++step) {
     engine.begin(2);
     engine.micro_batch(documents_of({5, 9, 3}));
-    engine.micro_batch(documents_of({9, 7}));  // nothing is missing
+    engine.micro_batch(documents_of({9, 7}));  // needs no padding
     const store::StepResult result = engine.finish(1e-3);
     seen.push_back(result.loss_sum);
     seen.push_back(result.grad_norm);
@@ -62,7 +62,7 @@ TEST(TokenUnit, FillingUpChangesNoLossAndNoGradient) {
   for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_NEAR(filled[i], alone[i], 1e-5 * alone[i]) << i;
 }
 
-// The scales of activations may see the filling, so that values round a little differently.
+// The scales of activations may include the padding, so values round slightly differently.
 TEST(TokenUnit, FillingUpMovesFp8ByLessThanItsRounding) {
   const std::vector<double> alone = steps_of(1, precision::RecipeKind::current);
   const std::vector<double> filled = steps_of(16, precision::RecipeKind::current);

@@ -43,7 +43,7 @@ runtime::HostBatch batch_of(const std::vector<Tokens>& documents) {
   return batch;
 }
 
-/// How a model in training computes, and on how many ranks.
+/// Precision of a model in training, and its number of ranks.
 struct Run {
   const char* name;
   bool bf16 = false;
@@ -67,12 +67,12 @@ runtime::InstanceOptions options_of(const Run& run) {
   return setup::instance_options(config, architecture(), 64, 64, 3);
 }
 
-/// A hash of all that a rank owns and of what it has learned of activations, bit for bit.
+/// Returns a hash of all state that a rank owns, including learned scales of activations.
 std::uint64_t state_of(Engine& engine) {
   engine.store().synchronize(engine.compute());
   std::uint64_t hash = 0;
   std::vector<TensorSlice> slices = engine.store().owned_slices();
-  // Those of current scaling are of whatever was cast last, by an evaluation too.
+  // Scales of current scaling come from the last cast, which may be in an evaluation.
   const bool learned = engine.core().recipe().kind == precision::RecipeKind::delayed;
   if (const precision::ScaleSet* scales = engine.core().activation_scales(); learned && scales != nullptr) {
     for (TensorSlice& slice : scales->state()) slices.push_back(std::move(slice));
@@ -90,7 +90,7 @@ void step(Engine& engine, int number, int rank) {
   engine.finish(1e-2);
 }
 
-/// The token that complete() puts behind a prompt, by the logits of single tokens behind a cache.
+/// Returns the token that complete() chooses after a prompt, from single-token logits with a cache.
 std::int32_t first_choice(generate::Decoder& decoder, const Tokens& prompt) {
   return decoder.complete({{prompt, 0}}, {.max_new = 1}).at(0).ids.at(0);
 }
@@ -110,8 +110,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Run{.name = "block_np2_stage3", .bf16 = true, .fp8 = "block", .ranks = 2, .stage = 3}),
     [](const auto& p) { return std::string(p.param.name); });
 
-// After each step the decoder scores and answers, every rank another number of sequences. Its
-// log-probabilities are the trainer's to the last bit, and the trainer is where it would be without a
+// After each step the decoder scores and answers, with different numbers of sequences per rank. Its
+// log-probabilities equal the trainer's to the last bit. The trainer's state equals that of a run without a
 // decoder.
 TEST_P(Turns, LogProbabilitiesAreTheTrainersAndItsBitsAreThoseOfARunAlone) {
   comm::run_ranks_as_threads(
@@ -130,7 +130,7 @@ TEST_P(Turns, LogProbabilitiesAreTheTrainersAndItsBitsAreThoseOfARunAlone) {
           ASSERT_EQ(scored.size(), asked.size());
           for (std::size_t s = 0; s < most; ++s) {
             if (s >= asked.size()) {
-              alone.log_probabilities(batch_of({}));  // others score still
+              alone.log_probabilities(batch_of({}));  // other ranks still score
               continue;
             }
             ASSERT_EQ(scored[s].size(), asked[s].size() - 1);
@@ -144,7 +144,7 @@ TEST_P(Turns, LogProbabilitiesAreTheTrainersAndItsBitsAreThoseOfARunAlone) {
       });
 }
 
-// The same prompt after every step: nothing is read that the weights before it wrote.
+// The same prompt after every step: no state of earlier weights is used.
 TEST(Turns, AnAnswerKnowsNothingOfEarlierWeights) {
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     const runtime::InstanceOptions options = options_of({.name = "fp32"});
@@ -163,8 +163,8 @@ TEST(Turns, AnAnswerKnowsNothingOfEarlierWeights) {
   });
 }
 
-// At stage 3 a rank that answers much and one that answers nothing walk together; what is said is what a
-// decoder of a model that every rank holds says.
+// At stage 3, a rank with many requests and a rank without requests make their passes together. Answers equal
+// the answers of a decoder with the whole model on every rank.
 TEST(Turns, AnswersAtStage3AreThoseOfWeightsThatEveryRankHolds) {
   for (const char* recipe : {"", "delayed"}) {
     comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
@@ -184,7 +184,7 @@ TEST(Turns, AnswersAtStage3AreThoseOfWeightsThatEveryRankHolds) {
         ASSERT_EQ(said[i].ids, expected[i].ids);
         ASSERT_EQ(said[i].ids.size(), 7u);
       }
-      // What one rank cannot answer is an error on all, and nobody waits.
+      // A request that one rank cannot answer is an error on all, and no rank blocks.
       if (job.rank() == 1) requests[1].prompt.clear();
       ASSERT_THROW(of_cut.complete(requests, drawn), Error);
       ASSERT_THROW(of_cut.log_probabilities({Tokens(job.rank() == 1 ? 99 : 1, 5)}), Error);
@@ -192,7 +192,7 @@ TEST(Turns, AnswersAtStage3AreThoseOfWeightsThatEveryRankHolds) {
   }
 }
 
-// Scores are those of one forward pass: probabilities, and their sum the loss.
+// Scores come from one forward pass. They are log-probabilities, and their sum gives the loss.
 TEST(LogProbabilities, AddUpToTheLossOfAnEvaluation) {
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of({"fp32"}));
@@ -212,8 +212,8 @@ TEST(LogProbabilities, AddUpToTheLossOfAnEvaluation) {
   });
 }
 
-// What is drawn from goes by the cache, whose attention sums in another order: the most probable token is the
-// same where it is so by a margin.
+// Sampling uses the cache, where attention sums in another order. The most probable token is the same if it
+// leads by a margin.
 TEST(LogProbabilities, OfWhatTheDecoderSaysAreThoseOfItsChoice) {
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of({"fp32"}));
