@@ -12,8 +12,8 @@
 
 namespace octet::generate {
 
-/// The tokens of one forward pass, the tokens that need logits, and their sequences. In a pass that follows a
-/// pass in flight, an id below 0 is -1 - row: that row of the earlier pass computes the token.
+/// The tokens of one forward pass, the tokens that need logits, and their sequences. If an id is below 0, row
+/// -1 - id of the pass in flight computes the token.
 struct PassTokens {
   std::vector<std::int32_t> ids, slots, positions;
   std::int64_t alone = 0;            ///< the first `alone` tokens are each the only token of their sequence
@@ -74,7 +74,7 @@ class Sequences {
  private:
   struct Waiting {
     Sequence* sequence = nullptr;
-    const Sequence* source = nullptr;  ///< null: it has ended
+    const Sequence* source = nullptr;  ///< null: it is no longer active
     std::size_t tokens = 0;
   };
 

@@ -22,8 +22,8 @@ constexpr std::int64_t kStateOfRun = 8 << 10;
 /// Upper bound of a template's additions to the tokenizer's files, and of generation_config.json.
 constexpr std::int64_t kTemplate = 64 << 10;
 
-/// Returns the tensors of the final weights: the tensors of a checkpoint, or of the whole model if only a
-/// part is trained and the rest is in no folder.
+/// Returns the tensors of the final weights. These are the tensors of a checkpoint. If only a part is trained
+/// and the rest is in no folder, they are the tensors of the whole model.
 std::vector<checkpoint::TensorHeader> parameters_of(const std::vector<checkpoint::TensorHeader>& state,
                                                     const model::Architecture* whole) {
   std::vector<checkpoint::TensorHeader> parameters;

@@ -8,8 +8,9 @@
 
 namespace octet::train {
 
-/// Returns "tensor 'NAME' of FILE" for the first tensor of the model's folder, then of the adapters' folders,
-/// with a value that is not finite; "" if there is none. Collective; each rank reads a share of the tensors.
+/// Searches the model's folder, then the folders of the adapters, for a value that is not finite. Returns
+/// "tensor 'NAME' of FILE" for the first such tensor, or "". Collective; each rank reads a share of the
+/// tensors.
 std::string not_finite_in(comm::Job& job, const std::string& model, const std::vector<std::string>& adapters);
 
 }  // namespace octet::train

@@ -173,8 +173,7 @@ class Run {
   // finite.cc; all are collective.
   /// Returns the name of a trained tensor that holds a value that is not finite, or "".
   std::string weight_not_finite();
-  /// Returns the first such tensor of the base and of the adapters that are added to it, with its file, or
-  /// "".
+  /// Returns the first such tensor of the base and of its merged adapters, with its file, or "".
   std::string base_not_finite();
   /// Throws Error (usage) if a weight that the run begins with is not finite.
   void require_finite_base();

@@ -12,8 +12,8 @@ namespace octet::train {
 /// Names and values: "the program" -> "0.1.0", "learning_rate" -> "1e-05".
 using Facts = std::map<std::string, std::string>;
 
-/// Returns the facts that ranks must agree on: the program and its build, every resolved configuration key,
-/// and environment variables of the program, except variables of a host or a rank.
+/// Returns the facts that ranks must agree on: the program and its build, resolved configuration keys, and
+/// environment variables of the program. Variables of a host or a rank are excluded.
 Facts facts_of_start(const std::string& version, const config::Config& config,
                      const config::Environment& environment);
 

@@ -142,8 +142,8 @@ void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& c
   }
 }
 
-// Returns true if this run was interrupted: the newest checkpoint of the folder is from this run, which
-// overwrites, and is not its last checkpoint, or is its last without the final model. Then the run resumes.
+// Returns true if this run was interrupted and resumes. The newest checkpoint of the folder is then from this
+// run, which overwrites. It is not the last checkpoint, or the final model is missing.
 bool is_interrupted(const config::Config& config) {
   const auto all = checkpoint::list_checkpoints(config.output_dir);
   for (auto at = all.rbegin(); at != all.rend(); ++at) {

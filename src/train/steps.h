@@ -1,5 +1,5 @@
-// The optimizer steps of runs, probes and benchmarks: the only place with the order of forward, backward and
-// update, and with the look-up of the learning rate.
+// The optimizer steps of runs, probes and benchmarks. Only this file orders forward, backward and update, and
+// looks up the learning rate.
 #pragma once
 
 #include <cstdint>

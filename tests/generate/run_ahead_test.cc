@@ -1,5 +1,5 @@
-// Passes that begin before the host has read the results of the previous pass: answers equal
-// answers of sequential passes.
+// Passes that begin before the host has read the results of the previous pass give the answers of sequential
+// passes.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -134,8 +134,8 @@ std::vector<Request> requests_of(const Json& reference) {
   return requests;
 }
 
-// Like between GPUs of one host: the stream computes sums that fit, and adds them to the residual stream if
-// no norm precedes the addition (gemma3 has one). In bf16 the bits equal sums by messages.
+// Like between GPUs of one host: the stream computes sums that fit. It adds them to the residual stream if no
+// norm precedes the addition; gemma3 has one. In bf16 the bits equal sums by messages.
 TEST(SplitSums, ThatAreDirectHaveTheBitsOfThoseByMessages) {
   for (const char* const model : {"llama3", "gemma3", "qwen3-moe"}) {
     const Json reference = golden_reference(model);

@@ -1,5 +1,5 @@
-// FP8 cast statistics of an engine: they cover the operands of its GEMMs on any number of ranks, and do not
-// change a bit of a step. Also their format in the log.
+// FP8 cast statistics of an engine. They cover the operands of its GEMMs on any number of ranks, and do not
+// change a bit of a step. Also tests their format in the log.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -211,8 +211,8 @@ TEST(HostRoom, IsForAllRanksOfAHost) {
   EXPECT_THROW(require_host_room(on, place, 4 * on.pinned_bytes() - 4), Error);
 }
 
-// The copy and a quarter of the memory: on a CPU of the rank's share; on a GPU of the host's memory, which
-// its ranks share and which stages checkpoints.
+// The copy and a quarter of the memory must fit. On a CPU, the rank's memory counts. On a GPU, host memory
+// counts: the ranks of the host share it, and checkpoints are staged in it.
 TEST(RoomForCopy, LeavesAQuarterOfTheMemory) {
   runtime::InstanceOptions options = options_of(1, precision::RecipeKind::none, model::Recompute::none);
   const comm::Place place{.rank = 0, .size = 2, .local_size = 2, .node_of = {0, 0}};

@@ -11,9 +11,9 @@
 
 namespace octet::train {
 
-/// Returns the entry "adapters" of a checkpoint's state: shapes and factors of the adapters (with
-/// finetuning_type: freeze, the trained parts), and fingerprints of the weights of the base model and of each
-/// merged adapter. Null for runs that train everything. `architecture`: the model without adapters.
+/// Returns the entry "adapters" of a checkpoint's state. It has shapes and factors of the adapters; with
+/// finetuning_type: freeze, the trained parts. It also has fingerprints of the weights of the base model and
+/// of each merged adapter. Null for runs that train everything. `architecture`: the model without adapters.
 Json adapter_state(const config::Config& config, const model::Architecture& architecture);
 
 /// Throws Error (usage) if a run over `model` would resume with another base or other adapters than the

@@ -16,8 +16,8 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
 /// none. Empty if it starts fresh.
 std::string resumption(const config::Config& config);
 
-/// Returns a warning for each GEMM that `fp8: true` selects but a GPU computes in bf16, because sizes of the
-/// model are not multiples of 16. With `fp8_fallback: error`, the run ends before its first step.
+/// Returns a warning for each GEMM that `fp8: true` selects but a GPU computes in bf16. The reason is sizes
+/// that are not multiples of 16. With `fp8_fallback: error`, the run ends before its first step.
 config::Strings fp8_fallbacks(const config::Config& config, const model::Architecture& architecture);
 
 /// Throws the Error (usage) that ends a run on a GPU if `fp8_fallback: error` is set and there are fallbacks.

@@ -71,8 +71,9 @@ runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, co
                                             comm::Channel& channel, Device& device);
 
 /// Whether saves should overlap the steps: the engine and the copy of its state leave a quarter of the memory
-/// free. `options` are without such saves. A rank on a CPU has `limit` bytes in total. On a GPU, the copies
-/// of all ranks of a host, and staging between steps, use host memory, of which `host_free` bytes are free.
+/// free. `options` are for an engine without overlapping saves. A rank on a CPU has `limit` bytes in total.
+/// On a GPU, the copies of all ranks of a host, and staging between steps, use host memory, of which
+/// `host_free` bytes are free.
 bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
                        std::size_t limit, std::size_t host_free);
 

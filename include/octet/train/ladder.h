@@ -41,10 +41,14 @@ struct LadderOptions {
       build = {};
 };
 
-/// Returns suggestions, in this order: smaller micro-batches with more accumulation; shorter sequences; on
-/// GPUs, optimizer state in host memory if it has room; micro-batches of one sample; recomputed activations;
-/// sharded states, on more ranks if necessary. Each is combined with all earlier changes, up to the first
-/// that fits. The last may not fit either. Omits changes that are already configured or save no memory. The
+/// Returns suggestions, up to the first that fits. The last may not fit either. The order is:
+/// 1. smaller micro-batches with more accumulation
+/// 2. shorter sequences
+/// 3. on GPUs, optimizer state in host memory if it has room
+/// 4. micro-batches of one sample
+/// 5. recomputed activations
+/// 6. sharded states, on more ranks if necessary
+/// Each includes all earlier changes. Changes that are already configured or save no memory are omitted. The
 /// samples per step stay constant, except with more ranks.
 std::vector<Rung> ladder(const config::Config& config, const model::Architecture& architecture,
                          const LadderOptions& options);

@@ -14,9 +14,9 @@ struct SaveBenchOptions {
   std::int64_t turns = 5;
 };
 
-/// Seconds of each turn, on the slowest rank. A turn writes the same bytes of every rank three times: twice
-/// to one file per rank with sequential writes (through the page cache, then past it), and once as a
-/// checkpoint. Each time starts without the file and ends when the bytes are synced.
+/// Seconds of each turn, on the slowest rank. A turn writes the same bytes of every rank three times. Two are
+/// sequential writes to one file per rank: through the page cache, then past it. The third is a checkpoint.
+/// Each time starts without the file and ends when the bytes are synced.
 struct SaveBenchResult {
   std::int64_t bytes = 0;  ///< written by a turn each time
   std::vector<double> buffered, direct;
