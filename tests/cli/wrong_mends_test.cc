@@ -230,6 +230,10 @@ constexpr Mended kMended[] = {
 // Rows whose mend needs what a test does not have: another file to fetch, a checkpoint, trained weights,
 // hosts, or a table of columns; and those that name numbers for which wrong_input_test.cc looks.
 constexpr std::string_view kElsewhere[] = {"torchtitan",
+                                           "command_predict",
+                                           "command_convert",
+                                           "command_upload",
+                                           "command_download",
                                            "inspect_nothing",
                                            "inspect_a_file",
                                            "compare_one",
