@@ -7,7 +7,8 @@
 
 namespace octet::generate {
 
-/// Most tokens of a sequence per pass, if the model has windows. The cache holds a window for each of them.
+/// Most tokens of a sequence per pass, if the model has windows. The cache holds the windows of all these
+/// tokens.
 inline constexpr std::int64_t kWindowedPiece = 512;
 
 /// Most tokens of a sequence per pass.

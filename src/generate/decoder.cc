@@ -380,8 +380,8 @@ std::vector<Answer> Decoder::complete(const std::vector<Request>& requests, cons
   return answers;
 }
 
-// Runs a text through the first slot, `piece` tokens at a time. `see` reads the logits of the tokens [begin,
-// end).
+// Runs a text through the first slot, `piece` tokens at a time. `see` reads the logits of the tokens
+// [begin, end).
 void Decoder::take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                         const std::function<void(std::int64_t begin, std::int64_t end)>& see) {
   check(!busy(), "texts are taken between answers");
@@ -430,7 +430,7 @@ int lead_or_follow(Team& team, Decoder& decoder, const std::function<void()>& le
   try {
     lead();
   } catch (const Error& error) {
-    // An Error on this rank only ends the job, and with it the other ranks.
+    // An Error that only this rank has ends the job, and with it the other ranks.
     if (error.problem().agreed) decoder.dismiss(static_cast<int>(error.code()));
     throw;
   }

@@ -69,7 +69,7 @@ runtime::InstanceOptions instance_options(const DecoderOptions& options, model::
   instance.transformer.partial_sums = sums;
   // Prompts have varying lengths, so a search of seconds for the best algorithm per length does not pay off.
   instance.reproducible = true;
-  instance.claims = !options.strict;  // strict GEMMs are split by threads, like in training
+  instance.claims = !options.strict;  // strict GEMMs are split by the number of threads, like in training
   return instance;
 }
 

@@ -40,7 +40,7 @@ std::string Saver::attempt(const std::string& folder, const checkpoint::Checkpoi
   try {
     path = checkpoint::save(channel_, folder, contents);
   } catch (const Error& e) {
-    // An error of this rank only ends the job, because the others would wait.
+    // An Error that only this rank has ends the job, because the others would wait.
     if (!e.problem().agreed) throw;
     if (!e.problem().what.empty()) mine = e.what();
   }
