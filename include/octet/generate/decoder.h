@@ -46,7 +46,7 @@ struct DecoderOptions {
   /// then tokens of prompts. If `prefill` is about `sequences`, little room is left for prompts.
   std::int64_t prefill = 512;
   /// Draws each token of an answer from the logits that log_probabilities() computes. The log-probabilities
-  /// have the same bits in any batch, vocabulary piece or page. With FP8, `strict` needs block scaling and a
+  /// have the same bits in any batch, prompt piece or page. With FP8, `strict` needs block scaling and a
   /// CPU. It excludes fp8_cache and split layers. For a model in training, the value of that model is used.
   bool strict = false;
   /// The largest logits of a row from which tokens are chosen. The other logits stay on the device unless the
