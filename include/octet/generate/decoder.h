@@ -49,9 +49,9 @@ struct DecoderOptions {
   /// have the same bits in any batch, prompt piece or page. With FP8, `strict` needs block scaling and a
   /// CPU. It excludes fp8_cache and split layers. For a model in training, the value of that model is used.
   bool strict = false;
-  /// The largest logits of a row from which tokens are chosen. The other logits stay on the device unless the
-  /// choice depends on them (DecodeCounts::whole_rows). 0: copy whole rows to the host; strict answers and a
-  /// split vocabulary always do. Answers are equal for all values.
+  /// Number of the largest logits of a row that come to the host, for the choice of a token. The other logits
+  /// stay on the device unless the choice depends on them (DecodeCounts::whole_rows). 0: whole rows come to
+  /// the host, as they always do with `strict` or a split vocabulary. Answers are equal for all values.
   std::int64_t listed = 512;
   /// Begins a pass before the host has read the results of the previous pass, if only the most probable
   /// tokens are needed. The device then passes the tokens on. Answers are the same. An answer that ends early
