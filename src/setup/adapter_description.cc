@@ -12,8 +12,7 @@
 namespace octet::setup {
 namespace {
 
-/// A key of adapter_config.json that changes what the adapter computes or how it is trained, and is not
-/// built.
+/// An unsupported key of adapter_config.json that changes the result of the adapter or its training.
 struct Unbuilt {
   const char* key;
   const char* name;
@@ -53,7 +52,7 @@ constexpr auto kHonoured = std::to_array<std::string_view>({
     "use_rslora",
 });
 
-/// Keys that change nothing in an adapter whose other keys are honoured.
+/// Keys without effect on an adapter, if the other keys are honoured.
 constexpr auto kHarmless = std::to_array<std::string_view>({
     "auto_mapping",             // how PEFT finds the class of the base
     "base_model_name_or_path",  // read where a base is looked for
@@ -74,10 +73,10 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "task_type",
 });
 
-/// Values of init_lora_weights that leave the base as it is, beside true and false.
+/// Values of init_lora_weights that do not change the base, in addition to true and false.
 constexpr auto kPlainBegins = std::to_array<std::string_view>({"eva", "gaussian", "orthogonal"});
 
-/// null, false and what is empty: as if the key were absent. 0 is the number of a layer.
+/// null, false and empty values count as absent. 0 is a layer number.
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty()) || value == "";
 }

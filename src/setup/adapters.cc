@@ -81,7 +81,7 @@ bool named(const std::string& module, const std::string& target) {
          near.empty() ? "give one of these, or all" : "did you mean '" + near + "'?");
 }
 
-/// The number of the first expression that a module's name, or what of it stands behind a dot, matches.
+/// The number of the first expression that matches the name of a module, or the part of it after a dot.
 template <typename Number>
 Number patterned(const std::vector<std::pair<std::string, Number>>& patterns, const std::string& module,
                  Number otherwise) {
@@ -109,7 +109,7 @@ model::AdapterShape shape_of(const AdapterWish& wish, const Module& module) {
           .dora = wish.dora};
 }
 
-/// The names that a word of `whole` stands for.
+/// The modules that a word of `whole` means.
 std::string whole_module(const AdapterWish& wish, const std::string& word,
                          const model::Architecture& architecture) {
   std::string embedding = architecture.tensor_prefix + kEmbedding;

@@ -1,4 +1,4 @@
-// Which adapters a configuration or a command line names, and what is done with each.
+// The adapters of a configuration or a command line, and the use of each.
 #include <algorithm>
 #include <utility>
 

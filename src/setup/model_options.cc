@@ -9,19 +9,20 @@
 namespace octet::setup {
 namespace {
 
-// Whether weights lie as FP8: scaled in blocks they become FP8 where a product reads them, in any layout.
+// Whether weights are stored as FP8. With block scales, they are quantised when a GEMM reads them, in any
+// layout.
 bool has_fp8_weights(const config::Config& config) {
   return config.fp8 && config.fp8_recipe != "block";
 }
 
-// The configuration has checked the name; auto is decided by whoever knows the memory.
+// The configuration has checked the name. For auto, the caller that knows the memory decides.
 model::Recompute recompute_of(const std::string& level) {
   if (level == "norms") return model::Recompute::norms;
   if (level == "qkv") return model::Recompute::qkv;
   return level == "full" ? model::Recompute::full : model::Recompute::none;
 }
 
-// As above: auto keeps them until somebody knows the memory.
+// As above: auto keeps them until the memory is known.
 store::TransposedWeights transposed_of(const config::Config& config) {
   const bool at_use = has_fp8_weights(config) && config.fp8_transposed_weights == "at_use";
   return at_use ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
@@ -34,7 +35,7 @@ comm::Wire wire_of(const std::string& dtype) {
   return dtype == "int8" ? comm::Wire::int8 : comm::Wire::f32;
 }
 
-/// How weights lie that are not trained: as the folder has them in 4 bits, or quantised when they are loaded.
+/// The storage of frozen weights: the 4 bits of the folder, or quantised when they are loaded.
 store::FixedWeights fixed_weights(const config::Config& config, const model::StoredWeights& stored) {
   if (!trains_adapters(config)) return {};
   if (stored.format == model::StoredWeights::Format::nf4) {
@@ -83,7 +84,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.store.overlap = config.overlap_comm;
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.error_feedback = config.error_feedback;
-  options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
+  options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as stored
   options.store.by_node = config.hierarchical_comm == "auto"   ? store::ByNode::automatic
                           : config.hierarchical_comm == "true" ? store::ByNode::on
                                                                : store::ByNode::off;

@@ -19,18 +19,18 @@ struct Corpus {
   data::Encoded evaluation;  ///< no documents when nothing is evaluated
   data::Items training_items;
   data::Items evaluation_items;
-  std::shared_ptr<const data::RowMix> rows;  ///< with streaming: what is trained; else null
+  std::shared_ptr<const data::RowMix> rows;  ///< with streaming: the training rows; else null
   std::set<data::RowKey> held_out;           ///< of these rows
   std::vector<std::string> names;            ///< of the data sets
   std::string fingerprint;                   ///< of the training documents; with streaming of their files
 };
 
-/// Opens the data sets and throws Error as build_corpus does for one that is not there or not understood.
+/// Opens the data sets. Throws Error like build_corpus for a data set that is missing or cannot be read.
 void check_datasets(const config::Config& config);
 
-/// Opens the data sets, tokenises them, every rank its share of the rows, and gives all ranks the whole; or
-/// takes the tokens from tokenized_path. With streaming only what is evaluated is tokenised. Counts what was
-/// refused, dropped and cut, and says it. Throws Error when nothing is left to train on.
+/// Opens and tokenises the data sets: each rank tokenises its share of the rows, and all ranks get the whole.
+/// Or reads the tokens from tokenized_path. With streaming, only the evaluation sets are tokenised. Logs the
+/// numbers of refused, dropped and truncated rows. Throws Error if no trained token is left.
 Corpus build_corpus(runtime::Session& session, const config::Config& config, const data::Encoder& encoder);
 
 /// The sequences that are trained, as packing and packing_strategy say; may put blocks in place of texts.

@@ -1,7 +1,7 @@
-// The feed room: what ranks do with data. Together they make rows into tokens, which all of them then hold;
-// by seed and step alone each knows its samples, and lays its micro-batches flat ahead of the step. It knows
-// no model. Here is what a run trains, micro-batch by micro-batch: a set that lies in memory, or a stream
-// that is tokenised on the way. All ranks call its functions alike.
+// The feed room: the data of a run on its ranks. The ranks tokenise the rows together, and then each has all
+// tokens. From seed and step alone, a rank computes its samples and prepares its micro-batches ahead of the
+// step. The room knows no model. This file: the micro-batches of a run, from a set in memory or from a stream
+// that is tokenised during training. All ranks make the same calls.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace octet::feed {
 
-/// Thrown on all ranks before a step whose data cannot be read. The state is that after the step before.
+/// Thrown on all ranks before a step if its data cannot be read. The state is that of the previous step.
 class DataError : public Error {
  public:
   using Error::Error;
@@ -36,7 +36,7 @@ class Feed {
   struct Step {
     std::int64_t samples = 0;
     std::int64_t tokens = 0;
-    double epoch = 0;  ///< passes over the data behind it
+    double epoch = 0;  ///< passes over the data, up to this step
     bool ends_epoch = false;
   };
 
@@ -51,16 +51,17 @@ class Feed {
   virtual double mean_context() const = 0;
   /// Documents to show.
   virtual const data::Encoded& shown() const = 0;
-  /// Names the data and their order, to recognise them when a run goes on.
+  /// A name for the data and their order, to recognise them on resume.
   virtual std::string fingerprint() const = 0;
 
-  /// Before start(): goes to where the run of a checkpoint stood, `steps` steps behind its beginning. `state`
-  /// is the checkpoint's, with what position() gave there as "place"; `where` names it. The place is one in
-  /// the samples: steps may have another size from here on. Throws Error where it is none in these data.
+  /// Before start(): moves to the position of a checkpoint, `steps` steps after the start of the run. `state`
+  /// is the state of the checkpoint, with the result of position() as "place". `where` names the checkpoint.
+  /// The place counts samples, so later steps may have another size. Throws Error if the place does not exist
+  /// in these data.
   virtual void go_on(std::int64_t steps, const Json& state, const std::string& where) = 0;
   /// The step after which the place is reached where a fresh run of `steps` steps ends.
   virtual std::int64_t steps_until_end_of(std::int64_t steps) const = 0;
-  /// Begins to lay micro-batches out.
+  /// Starts to prepare micro-batches.
   virtual void start(const Deal& deal) = 0;
   /// The next micro-batch of this rank; `waited` is raised by the seconds that had to be waited.
   /// `first_of_step`: the first of a step, where all ranks throw when one met an Error.
@@ -71,19 +72,20 @@ class Feed {
   virtual void require_data() = 0;
   /// The step of which next() gave micro-batches last; before that, the place of go_on() with nothing in it.
   virtual Step step() const = 0;
-  /// The place behind the step of which next() gave micro-batches last, for go_on().
+  /// The place after the step of the latest micro-batches from next(), for go_on().
   virtual Json position() const = 0;
   /// Logs counts of all rows that were read, if the start could not know them.
   virtual void report_end() const {}
 };
 
-/// The most tokens that see each other: of a document, or of a sequence whose documents share their context.
+/// The largest number of tokens that attend to each other: of a document, or of a sequence with shared
+/// context.
 inline std::int64_t longest_context(const data::Encoded& set, const data::Items& items) {
   return items.shared_context ? items.longest(set) : set.longest();
 }
 
-/// Mean over all tokens of the length of what they stand in: a document, or a sequence whose documents share
-/// their context. 0 without tokens.
+/// The mean over all tokens of the length of their context: a document, or a sequence with shared context. 0
+/// without tokens.
 inline double mean_context(const data::Encoded& set, const data::Items& items) {
   double tokens = 0, squares = 0;
   for (std::int64_t i = 0; i < items.size(); ++i) {

@@ -19,8 +19,8 @@ namespace octet::feed {
 void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::Items& items,
               std::int64_t item);
 
-/// Lays micro-batches flat on a thread of its own, a few ahead of the step: a whole step of them, unless
-/// they have more than `most_tokens`. Each counts as at least 64 tokens.
+/// Prepares micro-batches on a separate thread, ahead of the step: a whole step of them, unless they have
+/// more than `most_tokens`. Each counts as at least 64 tokens.
 class Loader {
  public:
   static constexpr std::int64_t kMostTokens = INT64_C(1) << 22;  ///< about 100 MiB
@@ -34,8 +34,8 @@ class Loader {
   /// The next micro-batch in order (step by step, micro-batch by micro-batch); empty when a partial step has
   /// no items for it. `waited_seconds`, if given, is raised by the time the call had to wait.
   runtime::HostBatch next(double* waited_seconds = nullptr);
-  /// The Error that ended the laying out of micro-batches; null if there is none. Waits for the micro-batches
-  /// of a step, or for as many as the loader holds: next() throws what comes later.
+  /// The Error that ended the preparation of micro-batches; null if there is none. Waits for the
+  /// micro-batches of a step, or for as many as the loader holds. next() throws later errors.
   std::exception_ptr failure();
   /// Micro-batches that are laid flat and not taken.
   std::size_t waiting();

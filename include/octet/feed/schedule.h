@@ -6,19 +6,19 @@
 
 namespace octet::feed {
 
-/// A place in the items, whatever the size of a step: so many items of so many epochs are behind.
+/// A place in the items, independent of the size of a step: the number of finished epochs and items.
 struct SamplePlace {
   std::int64_t epoch = 0;
   std::int64_t item = 0;  ///< of the epoch, in the order in which it is trained
   bool operator==(const SamplePlace&) const = default;
 };
 
-/// Which items an optimizer step trains, by arithmetic from (seed, step): any rank can be at any step, and
-/// the world size does not change the data. An epoch visits every item once in an order of its own; its last
-/// step takes what is left, however many micro-batches that makes.
+/// Computes the items of an optimizer step from (seed, step): any rank can be at any step, and the world size
+/// does not change the data. An epoch visits every item once, in a different order each time. Its last step
+/// takes the rest, with any number of micro-batches.
 ///
-/// A run that goes on with steps of another size begins where it stood: go_on() gives the place, and the
-/// steps behind it are counted from there.
+/// A run may resume with steps of another size: go_on() sets the place, and later steps are counted from
+/// there.
 struct SampleOrder {
   std::int64_t items = 0;
   std::int64_t global_batch = 1;  ///< items of a full step, over all ranks and micro-batches
@@ -32,7 +32,7 @@ struct SampleOrder {
   SamplePlace first;
   std::int64_t first_step = 0;
 
-  /// Lets step `step` begin at `place`, which is moved to the next epoch where none of its own is left.
+  /// Makes step `step` start at `place`, or at the next epoch if the epoch of `place` has no item left.
   void go_on(std::int64_t step, SamplePlace place);
 
   /// Items that an epoch trains: 0 when they do not fill one group.
@@ -41,8 +41,8 @@ struct SampleOrder {
   std::int64_t steps_per_epoch() const;
   /// Where step `step` begins, which is not before `first_step`: at an epoch's end, item 0 of the next.
   SamplePlace place(std::int64_t step) const;
-  /// The number of steps after which the place is reached where, from the very beginning, `steps` steps of
-  /// this size would end: `steps` itself where no step had another size. `first_step` where it is behind.
+  /// The number of steps that reach the place where `steps` steps of this size from the start would end:
+  /// `steps` itself if no step had another size, and `first_step` if the place is already passed.
   std::int64_t steps_until_end_of(std::int64_t steps) const;
   /// The `nth` item (0 … global_batch - 1) of step `step` (from 0), or -1 where a partial step has none.
   std::int64_t item(std::int64_t step, std::int64_t nth) const;
@@ -52,7 +52,7 @@ struct SampleOrder {
   std::int64_t steps_of_first_epoch() const;
 };
 
-/// The Error (usage) of an epoch whose items do not fill one group of `whole_groups_of`.
+/// The Error (usage) for an epoch with too few items for one group of `whole_groups_of`.
 Error no_whole_group(std::int64_t items, std::int64_t whole_groups_of);
 
 /// How a step's places are dealt: rank r takes a contiguous run, micro-batch after micro-batch.

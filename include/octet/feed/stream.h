@@ -33,7 +33,7 @@ struct StreamOptions {
   bool shuffle = true;
   /// Above 1, an epoch leaves out its last items that do not fill such a group, as SampleOrder does.
   std::int64_t whole_groups_of = 1;
-  int threads = 0;                  ///< that tokenise; 0: what the cores allow
+  int threads = 0;                  ///< that tokenise; 0: one per core
   std::int64_t max_broken = 10;     ///< rows of an epoch that may be unreadable
   std::int64_t refuse_longer = 0;   ///< a row of more tokens ends the run; 0: such rows are cut
   std::set<data::RowKey> left_out;  ///< rows held out for evaluation
@@ -49,10 +49,10 @@ struct StreamWindow {
   data::Items items;
 };
 
-/// A data set that is tokenised while it is trained: memory holds two windows of rows, never the whole. The
-/// rows of a mix are taken by windows of neighbours, windows in an order of their own in every epoch, the
-/// items of a window likewise; both follow from seed, epoch and window alone. So any place is found at once,
-/// and what is trained does not depend on the number of ranks: each tokenises the windows for itself.
+/// A data set that is tokenised during training. Memory holds two windows of rows, never the whole set. A
+/// window is a range of consecutive rows of the mix. Each epoch has another order of windows, and each window
+/// another order of items. Both follow only from seed, epoch and window, so any place is found at once. Each
+/// rank tokenises all windows, so the data do not depend on the number of ranks.
 class Stream {
  public:
   /// `mix` and `encoder` must outlive the stream.
@@ -77,7 +77,7 @@ class Stream {
   std::int64_t windows_ = 0;
 };
 
-/// What a step of a stream holds, over all ranks, and where the stream stands behind it.
+/// The data of a step of a stream over all ranks, and the position of the stream after it.
 struct StreamStep {
   StreamPosition behind;
   std::int64_t items = 0;
@@ -86,8 +86,8 @@ struct StreamStep {
   bool ends_epoch = false;
 };
 
-/// Lays the micro-batches of a stream flat on a thread of its own, a few ahead of the step, and reads the
-/// next window meanwhile.
+/// Prepares the micro-batches of a stream on a separate thread, a few ahead of the step, and reads the next
+/// window at the same time.
 class StreamLoader {
  public:
   /// `stream` must outlive the loader.
@@ -99,7 +99,7 @@ class StreamLoader {
   /// The next micro-batch of this rank, as Loader::next. Throws the Error met on the way to it: rows that
   /// cannot be read, nothing to train.
   runtime::HostBatch next(double* waited_seconds = nullptr);
-  /// Of the step whose micro-batches next() gives.
+  /// The step of the current micro-batches of next().
   const StreamStep& step() const { return step_; }
 
  private:

@@ -13,20 +13,21 @@
 
 namespace octet::setup {
 
-/// The adapters that somebody asks for, in PEFT's terms.
+/// The requested adapters, in PEFT's terms.
 struct AdapterWish {
   std::int64_t rank = 8;
   double alpha = 8;
   bool rslora =
       false;  ///< the factor is alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732), not alpha / rank
-  bool dora = false;                 ///< with magnitudes (model::AdapterShape::dora)
-  double dropout = 0;                ///< of what A reads
-  double output_rate = 1.0;          ///< LoRA+: model::Tuning::output_rate
-  bool all = false;                  ///< every linear module of the blocks gets one
-  std::vector<std::string> targets;  ///< or those whose name is, or ends in a dot and, one of these
-  std::string expression;            ///< or those whose whole name matches
-  /// Ranks and alphas of modules whose name, or what of it is behind a dot, matches an expression; the first
-  /// counts.
+  bool dora = false;         ///< with magnitudes (model::AdapterShape::dora)
+  double dropout = 0;        ///< of what A reads
+  double output_rate = 1.0;  ///< LoRA+: model::Tuning::output_rate
+  bool all = false;          ///< every linear module of the blocks gets one
+  std::vector<std::string>
+      targets;  ///< or modules with one of these names, or a name that ends with a dot and one of them
+  std::string expression;  ///< or modules with a full name that matches
+  /// Ranks and alphas of modules, by expressions that match the name or the part of the name after a dot. The
+  /// first match counts.
   std::vector<std::pair<std::string, std::int64_t>> ranks;
   std::vector<std::pair<std::string, double>> alphas;
   /// Modules that are trained whole: embed_tokens, lm_head. A tied table is one.
@@ -36,8 +37,8 @@ struct AdapterWish {
   std::string where;  ///< for messages: a file, or configuration keys
 };
 
-/// Reads an adapter_config.json. Throws Error, naming the key, for other methods than LoRA, for what is not
-/// built and for keys that are not known.
+/// Reads an adapter_config.json. Throws Error with the key for methods other than LoRA, and for unsupported
+/// or unknown keys.
 AdapterWish read_adapter_config(const Json& config, const std::string& where);
 
 /// Of a folder that PEFT wrote. Throws Error (usage) where it holds no adapter, and as above.
@@ -59,12 +60,12 @@ struct GivenAdapters {
 /// create_new_adapter all are added. Nothing where no adapters are trained.
 GivenAdapters given_adapters(const config::Config& config);
 
-/// Adapters in these folders, as the weights of a base take them. `base`: its architecture, without adapters.
-/// Throws Error (usage) for one that is not of this model.
+/// Reads the adapters of these folders, for the weights of a base. `base`: its architecture without adapters.
+/// Throws Error (usage) for an adapter of another model.
 std::vector<runtime::AddedAdapter> added_adapters(const std::vector<std::string>& folders,
                                                   const model::Architecture& base);
 
-/// A model as somebody names it.
+/// A model, as the user names it.
 struct NamedModel {
   std::string folder;                 ///< of the whole model
   std::vector<std::string> adapters;  ///< folders of adapters on top, in order
@@ -74,16 +75,16 @@ struct NamedModel {
 /// come on top of that. Throws Error (usage) where the base of an adapter is not there.
 NamedModel named_model(const std::string& path, const std::vector<std::string>& adapters = {});
 
-/// What a configuration asks for with finetuning_type: lora: what its keys say, or, where it names an adapter
-/// to go on with, what that one's adapter_config.json says. Throws Error as read_adapter_config() does.
+/// The adapters of a configuration with finetuning_type: lora: from its keys, or from the adapter_config.json
+/// of the adapter that it continues to train. Throws Error like read_adapter_config().
 AdapterWish adapter_wish(const config::Config& config);
 
-/// The wish by modules of the model. Throws Error for a rank that is none, above a dimension of a module, or
-/// for an alpha that is none; for a target that no module has, with the nearest name; and for one that is no
-/// linear module.
+/// Assigns the requested adapters to modules of the model. Throws Error for an invalid rank or alpha, for a
+/// rank above a dimension of a module, for an unknown target (with the nearest name), and for a target that
+/// is not a linear module.
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture);
 
-/// The architecture with the adapters, if any, that a configuration asks for, or with what it freezes
+/// The architecture with the adapters of a configuration, if any, or with its frozen modules
 /// (setup/freezing.h). Throws Error as above.
 model::Architecture tuned(const config::Config& config, model::Architecture architecture);
 

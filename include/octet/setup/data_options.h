@@ -1,4 +1,4 @@
-// What the configuration makes of data: which sets, as which tokens, in which sequences.
+// Options of the data from the configuration: sets, tokens and sequences.
 #pragma once
 
 #include "octet/config/config.h"
@@ -8,7 +8,7 @@
 
 namespace octet::setup {
 
-/// Where the data sets of a run are; those that are evaluated have a list of their own.
+/// The data sets of a run. Evaluation sets have a separate list.
 data::DataOptions data_options(const config::Config& config);
 
 /// How several data sets become one. Throws Error (usage) for weights that nothing reads.
@@ -22,7 +22,7 @@ enum class Packing {
   none,      ///< each document is one
   best_fit,  ///< whole documents, the best fit of all
   knapsack,  ///< whole documents, as LLaMA-Factory packs batches of rows
-  blocks     ///< texts one behind the other, cut, as LLaMA-Factory's pre-training does
+  blocks     ///< texts in a row, cut to length, like LLaMA-Factory's pre-training
 };
 Packing packing_of(const config::Config& config);
 

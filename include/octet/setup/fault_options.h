@@ -1,4 +1,4 @@
-// What the configuration says of bits and steps that go wrong without an error.
+// Options for silent faults of bits and steps, from the configuration.
 #pragma once
 
 #include <cstdint>

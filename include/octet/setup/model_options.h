@@ -1,4 +1,4 @@
-// What a run's model is built for, from the configuration.
+// Options of the model of a run, from the configuration.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
                                           const model::Architecture& architecture, std::int64_t max_tokens,
                                           std::int64_t max_length, std::int64_t max_documents);
 
-/// What the configuration leaves to the memory of the device: one level when it leaves nothing.
+/// The levels among which the memory of the device decides. One level if the configuration sets all keys.
 std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind);
 
 }  // namespace octet::setup

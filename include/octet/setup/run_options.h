@@ -1,4 +1,4 @@
-// What the configuration says of a run's course and of what it leaves behind.
+// Options of the steps and the output of a run, from the configuration.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +17,17 @@ enum class When {
 };
 /// save_strategy.
 When saves_when(const config::Config& config);
-/// save_async: auto, of a run that saves: whether it saves beside its steps hangs on the memory there is.
+/// True for save_async: auto in a run that saves: the free memory decides whether it saves during steps.
 bool leaves_saves_open(const config::Config& config);
-/// save_async: true. Checkpoints are written beside the steps; a run that keeps none has nothing to write
-/// there.
+/// True for save_async: true in a run that keeps checkpoints: they are written during steps.
 bool saves_beside(const config::Config& config);
 /// Whether a run of so many steps saves before its last one; `epoch` is the steps of a pass over the data, 0
 /// where that is not known.
 bool saves_before_the_end(const config::Resolved& resolved, std::int64_t total_steps, std::int64_t epoch);
-/// memory_checkpoint_steps: auto. Those between checkpoints in memory follow from mtbf_hours and what is
-/// measured.
+/// True for memory_checkpoint_steps: auto. The interval of checkpoints in memory follows from mtbf_hours and
+/// measured times.
 bool chooses_memory_steps(const config::Config& config);
-/// mtbf_hours without save_steps: the steps between checkpoints follow from what is measured.
+/// True for mtbf_hours without save_steps: the interval of checkpoints follows from measured times.
 bool chooses_save_steps(const config::Resolved& resolved);
 /// eval_strategy.
 When evaluates_when(const config::Config& config);
@@ -41,10 +40,10 @@ CastLog cast_log(const config::Config& config);
 bool is_pretraining(const config::Config& config);
 /// deterministic: strict. The bits do not depend on the number of ranks.
 bool is_strict(const config::Config& config);
-/// recompute: auto. The device's memory decides what is made again.
+/// True for recompute: auto. The memory of the device decides the recomputation.
 bool leaves_recompute_open(const config::Config& config);
 
-/// In which formats masters, gradients and moments lie (param_dtype, grad_dtype, optim_dtype).
+/// The formats of masters, gradients and moments (param_dtype, grad_dtype, optim_dtype).
 store::Storage storage_of(const config::Config& config);
 
 /// Format and greatest file of a run's final model (export_dtype, export_size).

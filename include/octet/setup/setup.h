@@ -1,7 +1,6 @@
-// The setup room: what the rooms are asked for, from the configuration. It fills their options and does
-// nothing with them. Here are those that are small.
-// The larger ones: model_options.h, data_options.h, run_options.h. Nothing beside this room and config
-// compares the words of a configuration.
+// The setup room: fills the options of other rooms from the configuration, and does nothing else with them.
+// This file has the small ones. The larger ones are in model_options.h, data_options.h and run_options.h.
+// Only this room and config compare words of a configuration.
 #pragma once
 
 #include <cstdint>
@@ -15,21 +14,21 @@
 
 namespace octet::setup {
 
-/// What a Session is opened with.
+/// The arguments that open a Session.
 struct SessionWish {
   DeviceWish device = DeviceWish::automatic;
   comm::Carrying carrying = {};
 };
 SessionWish session_wish(const config::Config& config);
-/// What a word of `device` asks for.
+/// The device for a value of the key `device`.
 DeviceWish device_wish(const std::string& word);
-/// What a word of gpu_transport asks for.
+/// The carrier for a value of the key gpu_transport.
 comm::Carrier carrier_of(const std::string& transport);
 /// What gpu_sums asks for: NCCL's own sums only where bits need not be the same everywhere.
 comm::Sums sums_of(const config::Config& config);
 
-/// After how many seconds without a message a collective counts as lost, and where the ranks say what they
-/// did.
+/// The seconds without a message after which a collective counts as lost, and the file for the ranks'
+/// reports.
 comm::WatchOptions watch_options(const config::Config& config);
 
 /// The course of the learning rate in a run of `total_steps` optimizer steps.

@@ -14,19 +14,19 @@ using Strings = std::vector<std::string>;
 /// `launch/mpirun's arguments` `trainer` `config.yaml key=value ...`.
 struct Command {
   Strings launcher;   ///< the launcher and its arguments
-  Strings program;    ///< its name, and `train` where that is said
+  Strings program;    ///< its name, and `train` if it is given
   Strings arguments;  ///< of the program: a configuration and overrides
 
-  /// All of it, with more overrides behind it.
+  /// All words, followed by more overrides.
   Strings words(const Strings& overrides = {}) const;
 };
 
 /// Whether a word names a file that can be executed: looked for on PATH where it has no slash.
 bool is_program(const std::string& word);
 
-/// Finds the program among `words`, which follow the launcher: the first executable with a configuration (or
-/// `train`) behind it, else the first with key=value behind it. Throws Error (usage) where there is none, for
-/// another command than training, and for several programs in one job (mpirun's colon).
+/// Finds the program among `words`, which follow the launcher: the first executable that a configuration (or
+/// `train`) follows, else the first that key=value follows. Throws Error (usage) if there is none, for a
+/// command other than training, and for several programs in one job (mpirun's colon).
 Command parse_command(const std::string& launcher, const Strings& words,
                       const std::function<bool(const std::string&)>& executable = is_program);
 
@@ -46,8 +46,8 @@ struct Host {
 std::vector<Host> hosts_of(const Command& command);
 /// Throws Error (usage) for a hostfile among the launcher's arguments that cannot be read.
 void require_hostfiles(const Command& command);
-/// Takes a host out; what named hosts is replaced by one --host. Returns the slots that are left, or nothing,
-/// changing nothing, when the host is not among those that are named or is the last of them.
+/// Removes a host; one --host replaces the options that named hosts. Returns the number of slots left.
+/// Returns nothing and changes nothing if the command does not name the host, or if it is the last host.
 std::optional<int> leave_out(Command& command, const std::string& host);
 
 }  // namespace octet::supervise

@@ -6,13 +6,13 @@
 
 namespace octet::supervise {
 
-/// The steps of several starts of a run, each counted once: those behind the checkpoint that a later start
-/// went back to were trained in vain. The steps of a start count as equally long.
+/// Counts each step of several starts of a run once: steps after the checkpoint from which a later start
+/// resumed were lost. The steps of a start count as equally long.
 class Goodput {
  public:
-  /// A start goes on behind `step`: what earlier ones did behind it is lost.
+  /// A start resumes after `step`: later steps of earlier starts are lost.
   void begin(std::int64_t step);
-  /// The start under way has done the steps behind the one it began with up to `step`, in `seconds`.
+  /// The current start has done its steps up to `step` in `seconds`.
   void reach(std::int64_t step, double seconds);
   /// Seconds of the steps that count.
   double seconds() const;
@@ -23,7 +23,7 @@ class Goodput {
   struct Part {
     std::int64_t first = 0;  ///< the step before its first
     std::int64_t last = 0;   ///< its last step that counts
-    double seconds = 0;      ///< of those that count
+    double seconds = 0;      ///< of the steps that count
   };
   std::vector<Part> parts_;
 };

@@ -1,4 +1,4 @@
-// What a job said before it ended: which error, and whose.
+// Reads the error of a job, and the rank or host that reported it, from its output.
 #pragma once
 
 #include <optional>
@@ -12,32 +12,32 @@ namespace octet::supervise {
 /// Who is at fault, and with what, in the words of the job.
 struct Fault {
   std::string what;                     ///< the first line of its first error; empty: it said none
-  std::string who;                      ///< a rank, ranks, a host, mpirun; empty: nobody was named
+  std::string who;                      ///< a rank, ranks, a host, mpirun; empty: not named
   std::vector<std::string> lost_hosts;  ///< hosts that mpirun says it lost
 };
 
-/// Ranks of a job that ended while the others went on.
+/// Ranks of a job that ended while the other ranks continued.
 struct Lost {
   std::string who;  ///< "rank 3", "ranks 1, 3"
-  int left = 0;     ///< ranks that go on
+  int left = 0;     ///< ranks that continue
 };
-/// What those that go on say, to people and to the supervisor.
+/// The message of the remaining ranks, for people and for the supervisor.
 std::string text_of(const Lost& lost);
 
 /// Listens to the lines of a job. A line is bytes of a program: what does not print is left out.
 class Messages {
  public:
-  /// Bytes as they come, lines cut anywhere.
+  /// Takes bytes of the output; lines may be split at any byte.
   void hear(std::string_view bytes);
-  /// What they amount to.
+  /// The fault that the output describes so far.
   const Fault& fault() const { return fault_; }
-  /// The latest ranks that others went on without, since the last call.
+  /// The latest lost ranks since the last call, if the other ranks continued.
   std::optional<Lost> take_lost() { return std::exchange(lost_, std::nullopt); }
 
  private:
   void hear_line(std::string line);
 
-  std::string line_;  ///< what is not complete
+  std::string line_;  ///< an incomplete line
   bool in_error_ = false;
   Fault fault_;
   std::optional<Lost> lost_;

@@ -1,10 +1,9 @@
 // supervise: a job that is started again until it is complete.
 //
-// A supervisor starts `launch/mpirun ... trainer config.yaml`, waits for its end, and decides by the exit
-// code and by what the run has left in its folder whether another start makes sense. It is a process of its
-// own that knows nothing of ranks, devices or models: it speaks no MPI, and what it knows of the run it reads
-// from its folder and its messages. Everything that can be decided without a process (this file, command.h,
-// goodput.h, messages.h) is a function of values; supervisor.h puts them together.
+// A supervisor starts `launch/mpirun ... trainer config.yaml` and waits for its end. The exit code and the
+// files of the run decide whether it starts the run again. It is a separate process without MPI, and does not
+// know ranks, devices or models: it reads the folder and the messages of the run. Decisions that need no
+// process (this file, command.h, goodput.h, messages.h) are functions of values; supervisor.h combines them.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +43,7 @@ class Policy {
   Decision decide(const Ended& ended);
   /// Starts in a row that ended without progress.
   int without_progress() const { return without_progress_; }
-  /// The job is another one from here on (fewer ranks): its starts count anew.
+  /// The job has changed (fewer ranks): counts of starts begin at 0.
   void begin_anew() { without_progress_ = same_end_ = 0; }
 
  private:
@@ -54,7 +53,7 @@ class Policy {
   Ended last_;
 };
 
-/// What an exit code means, in a few words: "stopped as asked", "signal 9 ended a rank".
+/// The meaning of an exit code in a few words: "stopped as asked", "signal 9 ended a rank".
 std::string meaning_of(int code);
 
 }  // namespace octet::supervise

@@ -1,4 +1,4 @@
-// What the next start of a run, or ranks that go on without others, take over from what went before.
+// The state that the next start of a run, or the remaining ranks, take over from the previous start.
 #pragma once
 
 #include "octet/config/config.h"
@@ -7,10 +7,9 @@
 
 namespace octet::supervise {
 
-/// A run that is started again takes the newest checkpoint of its folder by itself, but for a configuration
-/// that names another beginning (a checkpoint, none, or by overwrite_output_dir an empty folder): that was
-/// meant for the first start. `saved` is what the run has saved since then; its checkpoint is named where it
-/// holds.
+/// Overrides for a restart. A restarted run resumes from the newest checkpoint of its folder, except if the
+/// configuration names another start (a checkpoint, none, or an empty folder by overwrite_output_dir), which
+/// was meant for the first start. `saved` is the progress since then: its checkpoint is named if it is valid.
 Strings resume_overrides(const config::Config& config, const report::Progress& saved);
 
 /// Whether the samples of a step can be dealt to so many ranks.
