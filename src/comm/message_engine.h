@@ -1,8 +1,8 @@
-// What makes a rank's calls of the transport: serves the streams of collectives and runs control-plane calls.
-// One thread serves at a time. It is the communication thread, unless somebody waits: a thread that begins to
-// wait for a stream or a control-plane call serves until it has what it waits for, since handing over to
-// another thread and back costs more than a short collective. Where it would sleep between two looks, it
-// leaves that to the communication thread, and sleeps until it is told.
+// Makes all transport calls of a rank: it advances the collectives of streams and runs control-plane calls.
+// One thread serves at a time. By default that is the communication thread. A thread that starts to wait for
+// a stream or a control-plane call serves until its work is done, because two thread switches cost more than
+// a short collective. If it would sleep between two polls, it hands over to the communication thread and
+// sleeps until it is notified.
 #pragma once
 
 #include <atomic>
@@ -27,74 +27,75 @@
 
 namespace octet::comm {
 
-/// One collective under way. `call` comes before `steps`, which refer to it.
+/// One collective under way. `call` is declared before `steps`, which refer to it.
 struct Operation {
   std::string what;        ///< for messages: "reduce_scatter 'block 3'"
-  std::int64_t bytes = 0;  ///< what it is about: of one slice, or of the whole where there are no slices
+  std::int64_t bytes = 0;  ///< size of one slice, or of the whole buffer if there are no slices
   std::uint64_t traced = 0;
   Call call;
   Steps steps;
-  std::optional<std::chrono::steady_clock::time_point> moved;  ///< when it began, or last moved
-  bool all_came = false;  ///< all ranks were found to take part, and nothing has moved since
+  std::optional<std::chrono::steady_clock::time_point> moved;  ///< start or latest progress
+  bool all_came = false;  ///< all ranks were found to take part, and nothing has moved since then
 };
 
-/// What there is to do for a group's streams.
+/// How the engine serves the streams of a group.
 enum class Serves {
-  messages,     ///< of ranks on CPUs: streams wait for it
-  for_devices,  ///< messages that streams of devices wait for
-  looks,        ///< devices carry the bytes, and it only looks how far they are: nobody waits for it
+  messages,     ///< messages of CPU ranks: streams wait for them
+  for_devices,  ///< messages that device streams wait for
+  looks,        ///< devices carry the bytes; the engine only polls their progress, and no thread waits for it
 };
 
 class MessageEngine {
  public:
-  /// Starts the thread, which makes the transport. Rethrows what that throws.
+  /// Starts the thread, which creates the transport. Rethrows exceptions of `make_transport`.
   explicit MessageEngine(std::function<std::unique_ptr<Transport>()> make_transport);
-  /// Stops, unless shutdown() or stop() came before.
+  /// Calls stop(), unless shutdown() or stop() was called before.
   ~MessageEngine();
 
   const Place& place() const { return place_; }
   Transport& transport() { return *transport_; }
-  /// Of all ranks, for what the main threads tell each other.
+  /// Lane of all ranks for the channel of the main threads.
   const Lane& control() const { return control_; }
   bool is_process() const { return is_process_; }
-  /// True once the transport has let go of ranks that ended.
+  /// True after the transport has released ranks that ended.
   bool others_lost() const { return others_lost_; }
 
-  /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
-  /// number of threads that its ops use whether compute leaves it a core. From the first ranks with devices
-  /// on it makes all calls itself.
+  /// Starts serving these streams. The thread adopts the caller's affinity. It compares the number of op
+  /// threads with the cores to find whether compute leaves it a core. After streams of devices are attached,
+  /// the communication thread makes all calls itself.
   void attach(Stream& gather, Stream& reduce, Serves serves = Serves::messages);
-  /// Ends serving these. What is still queued stays where it is.
+  /// Stops serving these streams. Queued work stays queued.
   void detach(Stream& gather, Stream& reduce);
-  /// Counts collectives that are queued or under way, which makes the thread look more often.
+  /// Counts collectives that are queued or under way. If there are any, the thread polls more often.
   void begin_collective() { outstanding_.fetch_add(1, std::memory_order_acq_rel); }
   void end_collective() { outstanding_.fetch_sub(1, std::memory_order_release); }
-  /// A collective in which nothing moves for so long ends the job with exit code 75.
+  /// Starts the watch: if nothing moves in a collective for the timeout, the job ends with exit code 75.
   void watch(const WatchOptions& options);
   TraceRing& traces() { return traces_; }
-  /// A collective was put on a stream. `awaited_soon`: it is short, so that whoever enqueued it mostly waits
-  /// for it next.
+  /// Reports that a collective was put on a stream. `awaited_soon`: the collective is short, so the enqueuing
+  /// thread usually waits for it next.
   void announce(bool awaited_soon);
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
-  /// Advances an operation on behalf of a served stream: true when finished. An error ends the job.
+  /// Advances an operation of a served stream. Returns true when it is finished. An error ends the job.
   bool advance(Operation& operation);
-  /// Runs a control-plane operation and waits for it. False when `deadline` passed first; the operation then
-  /// lives on in the engine. Rethrows its errors. Operations of several threads run beside each other, so
-  /// they are of different lanes.
+  /// Runs a control-plane operation and waits for it. Returns false if `deadline` passes first; the engine
+  /// then keeps the operation alive. Rethrows errors of the operation. Operations of several threads run
+  /// concurrently, so they must use different lanes.
   bool run(std::shared_ptr<Operation> operation,
            std::optional<std::chrono::steady_clock::time_point> deadline = {});
 
-  /// Agrees with all ranks to end, and ends the transport. When they do not agree within `patience`, stops.
+  /// Agrees with all ranks to end, then ends the transport. Calls stop() if they do not agree within
+  /// `patience`.
   void shutdown(std::optional<std::chrono::seconds> patience);
-  /// Ends the thread without the other ranks. Nothing moves after it.
+  /// Ends the thread without agreement of the other ranks. Nothing moves afterwards.
   void stop();
   bool stopped() const { return !thread_.joinable(); }
-  /// Ends the job. Processes: does not return.
+  /// Ends the job. In a process, it does not return.
   void end_job(const std::string& message, int code);
 
  private:
-  /// What a thread of the program asks for, and sleeps until it is done.
+  /// Request of a program thread, which sleeps until the request is done.
   struct Request {
     std::shared_ptr<Operation> operation;
     std::atomic<bool> done = false;
@@ -133,42 +134,42 @@ class MessageEngine {
   bool is_process_ = false;
 
   std::mutex mutex_;
-  std::condition_variable wake_;  // of the thread
-  std::condition_variable done_;  // of callers
-  std::condition_variable free_;  // of a caller that is about to serve
-  bool at_it_ = false;            // the thread serves
+  std::condition_variable wake_;  // for the communication thread
+  std::condition_variable done_;  // for callers
+  std::condition_variable free_;  // for a caller that is about to serve
+  bool at_it_ = false;            // the communication thread serves
   bool helped_ = false;           // a caller serves, or is about to
-  Clock::time_point nap_ends_;    // by itself; of the past: the thread is awake
-  bool only_short_ = false;       // of the collectives that are outstanding
+  Clock::time_point nap_ends_;    // without a notification; a past time means that the thread is awake
+  bool only_short_ = false;       // all outstanding collectives are short
   bool signalled_ = false;
   std::atomic<bool> stopping_ = false;  // set with the lock
   bool finish_ = false;
   bool ready_ = false;
   bool job_ended_ = false;
   std::exception_ptr start_error_;
-  std::vector<std::shared_ptr<Request>> arriving_;  // that the thread has not taken yet
-  int requests_ = 0;                                // that are not done
+  std::vector<std::shared_ptr<Request>> arriving_;  // not yet taken by the thread
+  int requests_ = 0;                                // number of requests that are not done
   std::optional<std::pair<std::string, int>> end_request_;
   std::vector<Stream*> streams_;
-  std::uint64_t round_ = 0;  // how often somebody has gone to them, or left them
-  int leaving_ = 0;          // callers that take streams back
+  std::uint64_t round_ = 0;  // incremented when a thread starts or stops serving the streams
+  int leaving_ = 0;          // callers that detach streams
 
   std::atomic<int> outstanding_{0};
   std::atomic<bool> follows_devices_{false};
-  std::atomic<bool> carries_{false};  // messages of some stream
+  std::atomic<bool> carries_{false};  // some attached stream needs messages
   std::atomic<bool> crowded_{false};  // compute takes all cores of this node
   std::atomic<bool> others_lost_{false};
-  std::atomic<double> timeout_seconds_{600};  // until watch() says otherwise; 0: not watched
+  std::atomic<double> timeout_seconds_{600};  // default until watch(); 0: not watched
   TraceRing traces_;
 
-  // Of whoever serves.
+  // State of the serving thread.
   std::vector<std::shared_ptr<Request>> under_way_;
-  std::vector<Stream*> served_;  // what it has found in streams_
+  std::vector<Stream*> served_;  // copy of streams_ at the last poll
   std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
   bool in_flight_ = false;
   Clock::time_point last_progress_;
-  Clock::duration pace_{};  ///< of messages lately: from one that is through to the next
+  Clock::duration pace_{};  ///< recent average time between two completed messages
 
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// Who is still there: asked over a lane of its own when a collective seems lost, so that a message names the
-// ranks that did not come and not those that wait for them too.
+// Finds the ranks that are missing from a collective that seems lost. Ranks are queried over a separate lane,
+// so messages name the missing ranks and not the ranks that wait for them.
 #pragma once
 
 #include <boost/serialization/map.hpp>
@@ -16,14 +16,14 @@
 
 namespace octet::comm {
 
-/// What a rank says about one of its lanes when it is asked.
+/// State of one lane of a rank.
 struct LaneReport {
   std::string lane;     ///< its name
-  int queue = 0;        ///< what it is for
-  unsigned begun = 0;   ///< collectives that the rank has taken part in, the one under way included
-  bool waits = false;   ///< one is under way, or a message between two ranks
-  bool paired = false;  ///< it is the latter
-  std::string doing;    ///< the one under way, in words
+  int queue = 0;        ///< purpose of the lane
+  unsigned begun = 0;   ///< collectives that the rank has begun, including the current one
+  bool waits = false;   ///< a collective or a message between two ranks is under way
+  bool paired = false;  ///< it is a message between two ranks
+  std::string doing;    ///< the current collective, in words
   template <typename Archive>
   void serialize(Archive& archive, unsigned) {
     archive& lane& queue& begun& waits& paired& doing;
@@ -31,10 +31,10 @@ struct LaneReport {
 };
 
 struct RankReport {
-  std::map<int, LaneReport> lanes;  ///< those of data and of channels, by number
-  bool ends = false;                ///< it has agreed to end
+  std::map<int, LaneReport> lanes;  ///< lanes of data and of channels, by number
+  bool ends = false;                ///< the rank has agreed to end
   bool waits() const;
-  /// Of that lane; null where there was nothing on it yet.
+  /// Returns the report of that lane; null if nothing has begun on it.
   const LaneReport* on(int lane) const;
   template <typename Archive>
   void serialize(Archive& archive, unsigned) {
@@ -42,40 +42,40 @@ struct RankReport {
   }
 };
 
-/// Asks and answers. Used by whoever serves. Ranks answer at any time, whatever they wait for
-/// or compute; those that are stopped or gone do not.
+/// Sends queries and answers. Used by the thread that serves. Ranks answer at any time, even while they wait
+/// or compute. Ranks that are stopped or gone do not answer.
 class RollCall {
  public:
   using Clock = std::chrono::steady_clock;
-  /// `lane` is one of all ranks.
+  /// `lane` includes all ranks.
   RollCall(Transport& transport, const Lane& lane) : transport_(transport), lane_(lane) {}
 
   /// Keeps the report of this rank up to date.
   void began(const Call& call, const std::string& what);
   void ended(const Call& call);
 
-  /// Answers who has asked, takes answers. Cheap: looks a few times in a tenth of a second at most.
+  /// Answers queries and receives answers. Cheap: it polls at most a few times per 0.1 s.
   void serve();
 
-  /// Asks all ranks that take part in this collective, unless some are being asked already.
+  /// Queries all ranks that take part in this collective. Does nothing if a query is already under way.
   void ask(const Call& call);
   bool asks_for(const Call& call) const { return asking_ == &call; }
   bool asking() const { return asking_ != nullptr; }
   void forget() { asking_ = nullptr; }
-  /// All have answered, or have had that long to do it.
+  /// Returns true if all ranks have answered or `patience` has passed since the query.
   bool heard(std::chrono::duration<double> patience) const;
   std::chrono::duration<double> since_asked() const { return Clock::now() - asked_at_; }
 
-  /// Ranks of the job without which the collective that was asked for cannot go on: those that do not answer,
-  /// and those that answer, have not come to it and wait in no other. When there are none of these: those
-  /// that have not come and wait elsewhere. Empty: all have come.
+  /// Ranks of the job that block the queried collective: ranks that do not answer, and ranks that answer,
+  /// have not begun it and wait in no other collective. If there are none, the ranks that have not begun it
+  /// and wait elsewhere. Empty: all ranks have begun it.
   struct Missing {
     std::vector<int> ranks;
-    std::string words;         ///< what is known of each of them
-    bool lower_waits = false;  ///< a lower rank waits for something too, and will say so
+    std::string words;         ///< the known state of each rank
+    bool lower_waits = false;  ///< a lower rank also waits and will print the message
   };
   Missing missing() const;
-  /// Those who have come to the collective that was asked for, and wait in it.
+  /// Returns the ranks that have begun the queried collective and wait in it.
   std::vector<int> still_in() const;
 
  private:
@@ -100,7 +100,7 @@ class RollCall {
   Transport& transport_;
   const Lane& lane_;
   RankReport own_;
-  std::list<Sent> sent_;  // until they are through
+  std::list<Sent> sent_;  // until they are sent
   std::string arriving_;
   std::optional<std::pair<int, int>> arriving_from_;  // peer and ticket
   Clock::time_point looked_;
@@ -109,7 +109,7 @@ class RollCall {
   const Call* asking_ = nullptr;
   unsigned round_ = 0;
   Clock::time_point asked_at_;
-  std::map<int, std::optional<RankReport>> answers_;  // by rank of the job, of those who were asked
+  std::map<int, std::optional<RankReport>> answers_;  // of the queried ranks, by rank of the job
 };
 
 }  // namespace octet::comm

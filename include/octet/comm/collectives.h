@@ -1,8 +1,8 @@
-// What a group of ranks computes together, on streams (docs/communication.md). Sums are our own and in rank
-// order, so that the same numbers give the same bits at every stage, whoever carries the bytes. Two queues,
-// gathers and reductions, never block each other. On the CPU they are messages of MPI, in resumable state
-// machines that whoever waits for them serves, or a thread of the rank's own; on GPUs collectives are kernels
-// and exchanges of bytes by one of several carriers.
+// Collective operations of a group of ranks on streams (docs/communication.md). Sums use our own kernels in
+// rank order, so results are bitwise equal at every ZeRO stage and with every carrier. The two queues,
+// gathers and reductions, never block each other. On CPUs, collectives are MPI messages in resumable state
+// machines. The waiting thread or the communication thread advances them. On GPUs, collectives are kernels
+// and byte exchanges by one of several carriers.
 #pragma once
 
 #include <cstddef>
@@ -18,72 +18,73 @@
 
 namespace octet::comm {
 
-/// In which format a reduction's values travel. Sums are fp32 whatever it is.
+/// Format in which the values of a reduction are sent. Sums are always fp32.
 using ops::Wire;
 
-/// An order of summation other than rank order, the same on all ranks: rank r has parts[r] >= 1 addends, all
-/// ranks' in rank order are put on a stack one after the other, and after the i-th the two sums on top are
-/// added merges[i] times (the lower one first). One sum is left at the end.
+/// An order of summation other than rank order, equal on all ranks. Rank r has parts[r] >= 1 addends. The
+/// addends of all ranks are pushed onto a stack in rank order. After addend i, the two topmost sums are added
+/// merges[i] times, with the lower one as the first operand. One sum remains at the end.
 struct SumOrder {
   std::vector<int> parts;   ///< by rank
   std::vector<int> merges;  ///< by addend, over all ranks
 };
 
-/// One slice per rank: [size, count] in, this rank's slice of the sum out.
+/// Input: [size, count], one slice per rank. Output: this rank's slice of the sum, [count].
 struct ReduceScatterArgs {
   const char* name = "";  ///< for traces: "block 3 matrices"
-  /// [size * count] device memory. Where NCCL sums (Sums), the own slice holds the sum afterwards.
+  /// [size * count] device memory. If NCCL sums (Sums), the own slice holds the sum afterwards.
   const void* from = nullptr;
-  DType from_dtype = DType::f32;  ///< f32, or bf16, which an f32 wire carries as it lies
+  DType from_dtype = DType::f32;  ///< f32, or bf16, which an f32 wire sends unconverted
   void* to = nullptr;             ///< [count]; may be the own slice of `from`, in its dtype
   DType to_dtype = DType::f32;    ///< f32, or bf16, to which the fp32 sum is rounded
   std::int64_t count = 0;         ///< elements of one slice
   bool accumulate = false;        ///< to += sum instead of to = sum
   Wire wire = Wire::f32;
-  /// Sums are made inside each node first, in full precision, and only they travel in the wire's format: the
-  /// ranks of a node in rank order, then the nodes in theirs. One node: everything is fp32. A rank to a node:
-  /// the same as without.
+  /// Values are first summed inside each node in full precision, in rank order. Only the node sums are sent
+  /// in the wire format, and they are added in node order. With one node, everything is fp32. With one rank
+  /// per node, the result equals that without `by_node`.
   bool by_node = false;
-  /// [size * count] bf16, or null. What narrow wires lost of this rank's values (of its node's sums, by
-  /// nodes) is added to them, and replaced by what is lost now: over many reductions errors do not add up
-  /// (error feedback; Seide et al. 2014, Karimireddy et al. 2019). Untouched where nothing is rounded.
+  /// [size * count] bf16, or null: error feedback (Seide et al. 2014, Karimireddy et al. 2019). The residual
+  /// holds the rounding error of narrow wires for this rank's values, or for its node's sums if `by_node`. It
+  /// is added to the values before encoding and replaced by the new rounding error, so errors do not
+  /// accumulate over reductions. It is unchanged if nothing is rounded.
   std::uint16_t* residual = nullptr;
-  /// Null: rank order. Lives until the collective is done; wire f32 and no accumulation then.
+  /// Null: rank order. Must live until the collective is complete. Requires wire f32 and no accumulation.
   const SumOrder* order = nullptr;
   /// With an order: this rank's addends before `from`, each [size * count]; parts[rank] - 1 of them.
   std::vector<const float*> earlier = {};
 };
 
-/// Every rank's slice to all ranks, in place.
+/// Sends every rank's slice to all ranks, in place.
 struct AllGatherArgs {
   const char* name = "";
   void* buffer = nullptr;  ///< [size * bytes] device memory; the own slice is in its place
   std::int64_t bytes = 0;  ///< of one slice
-  bool by_node = false;    ///< to every other node once, and handed on there; the result is the same
+  bool by_node = false;    ///< each other node receives it once and forwards it; the result is the same
 };
 
-/// Every rank's slice of values to all ranks, in place, in a narrow format. All ranks, the owner included,
-/// end with the decoded values, so that they hold the same bits.
+/// Sends every rank's slice of values to all ranks, in place, in a narrow format. All ranks, including the
+/// owner, end with the decoded values, so they hold the same bits.
 struct AllGatherValuesArgs {
   const char* name = "";
   void* buffer = nullptr;    ///< [size * count] device memory; the own slice is in its place
   DType dtype = DType::f32;  ///< of the buffer: f32, or bf16, to which decoded values are rounded
   std::int64_t count = 0;    ///< elements of one slice
-  Wire wire = Wire::f32;     ///< f32: values travel as they lie
-  bool by_node = false;      ///< as in AllGatherArgs
-  /// [count] bf16, or null: what rounding loses of the own slice is added to it.
+  Wire wire = Wire::f32;     ///< f32: values are sent unconverted
+  bool by_node = false;      ///< each other node receives it once and forwards it; the result is the same
+  /// [count] bf16, or null. The rounding error of the own slice is added to it.
   std::uint16_t* residual = nullptr;
 };
 
-/// A slice from every rank to every other one: `to` ends with what the ranks had for this one, by rank.
+/// Sends a slice from every rank to every other rank. `to` receives the slices for this rank, by source rank.
 struct AllToAllArgs {
   const char* name = "";
   const void* from = nullptr;  ///< [size * bytes] device memory: a slice for every rank, the own one included
-  void* to = nullptr;          ///< [size * bytes] device memory apart from `from`
+  void* to = nullptr;          ///< [size * bytes] device memory that does not overlap `from`
   std::int64_t bytes = 0;      ///< of one slice
 };
 
-/// Bytes for one other rank, which receives as many.
+/// Bytes for one other rank, which must receive the same number of bytes.
 struct SendArgs {
   const char* name = "";
   int to = 0;                  ///< its number in the group
@@ -91,7 +92,7 @@ struct SendArgs {
   std::int64_t bytes = 0;
 };
 
-/// Bytes from one other rank, which sends as many.
+/// Bytes from one other rank, which must send the same number of bytes.
 struct ReceiveArgs {
   const char* name = "";
   int from = 0;        ///< its number in the group
@@ -99,110 +100,112 @@ struct ReceiveArgs {
   std::int64_t bytes = 0;
 };
 
-/// Values of which each rank has a part, for a sum that the stream makes by itself.
+/// Values that are summed over the ranks on a stream of the caller.
 struct DirectSumArgs {
   const void* values = nullptr;  ///< [count] device memory
-  const void* addend = nullptr;  ///< [count], apart from `to`: is added to the rounded sum; null: none
+  const void* addend = nullptr;  ///< [count], does not overlap `to`: added to the rounded sum; null: none
   void* to = nullptr;            ///< [count]; may be `values`
   DType dtype = DType::f32;      ///< f32 or bf16
   std::int64_t count = 0;
 };
 
-/// Memory of a device that all ranks have alike: the same sizes in the same order, for the same purpose.
+/// Device memory that all ranks allocate alike: equal sizes, order and purpose.
 struct SharedMemory {
   void* address = nullptr;
   std::size_t bytes = 0;
 };
 
-/// The collectives of one group of ranks. Ranks, slices and sizes are counted within the group. All its ranks
-/// call the same collectives on the same queue in the same order; messages between two of them are called by
-/// these two.
+/// The collectives of one group of ranks. Ranks, slices and sizes are counted within the group. All ranks of
+/// the group call the same collectives on the same queue in the same order. Only the two ranks of a
+/// point-to-point message call it.
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  /// This rank's, in the group.
+  /// Returns the place of this rank in the group.
   virtual const Place& place() const = 0;
   int rank() const { return place().rank; }
   int size() const { return place().size; }
-  /// What the ranks of the group tell each other from the threads that enqueue. Never used between enqueued
-  /// work and its completion by only some of them.
+  /// Returns the blocking host-side channel of the group, for the threads that enqueue. If some ranks use it
+  /// between the enqueueing and the completion of a collective, all ranks must use it there.
   virtual Channel& channel() = 0;
 
-  /// Streams on which collectives may be enqueued; a collective completes when later work of its stream runs.
+  /// Streams on which collectives may be enqueued. A collective is complete when later work of its stream
+  /// runs.
   virtual Stream& gather_stream() = 0;
   virtual Stream& reduce_stream() = 0;
 
-  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32; by nodes, or in a given order, when args say so. In
-  /// NCCL's own order where that was asked for (Carrying).
+  /// Sums in rank order in fp32: ((r0 + r1) + r2) + …. `args` can select sums by node or a given order. NCCL
+  /// uses its own order if Carrying selects it.
   virtual void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) = 0;
   virtual void all_gather(Stream& stream, const AllGatherArgs& args) = 0;
   virtual void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) = 0;
   virtual void all_to_all(Stream& stream, const AllToAllArgs& args) = 0;
   /// values[i] = max over ranks; NaN wins. Device memory, in place.
   virtual void all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) = 0;
-  /// values[i] = sum over ranks (integers, so in any order; doubles in rank order). Device memory, in place.
+  /// values[i] = sum over ranks. Integers are added in any order, doubles in rank order. Device memory, in
+  /// place.
   virtual void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) = 0;
   virtual void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) = 0;
-  /// Both, which on CPUs travel together.
+  /// Does both sums, in shared messages on CPUs.
   virtual void all_reduce_sums(Stream& stream, const char* name, std::int64_t* integers,
                                std::int64_t integer_count, double* doubles, std::int64_t double_count) {
     all_reduce_sum(stream, name, integers, integer_count);
     all_reduce_sum(stream, name, doubles, double_count);
   }
 
-  /// Whether sum_directly() takes so many values: few, between GPUs of one host that write into each other's
-  /// memory, each of one rank. The same on all ranks. A sum is of whole words of 8 bytes; of those fewer do
-  /// as well.
+  /// Returns whether sum_directly() accepts `count` values. It accepts few values, and only if each rank has
+  /// its own GPU of one host and the GPUs write into each other's memory. The result is equal on all ranks.
+  /// The values must fill whole words of 8 bytes. If a count is accepted, every smaller count of whole words
+  /// is too.
   virtual bool sums_directly(std::int64_t /*count*/, DType /*dtype*/) const { return false; }
-  /// Enqueues on one stream of the caller's, ever the same: the values become their sum over the ranks, in
-  /// rank order, in fp32, rounded once (ops::peer_sum). It is of no queue, and may be recorded and replayed
-  /// (recording.h), as long as all ranks do so alike. The communication thread does not watch it, and
-  /// Traffic and seconds_busy() leave it out.
+  /// Enqueues on one stream of the caller, always the same. The values become their sum over the ranks, in
+  /// rank order, in fp32, rounded once (ops::peer_sum). The call belongs to no queue. It may be recorded and
+  /// replayed (recording.h) if all ranks do so alike. The communication thread does not watch it, and Traffic
+  /// and seconds_busy() exclude it.
   virtual void sum_directly(Stream& stream, const DirectSumArgs& args);
 
-  /// Messages between two ranks. A send may last until its receiver has it: two ranks that both send to each
-  /// other first, on one queue, wait for ever. send_receive() does both at once, with the same rank or two.
-  /// What one rank sends another on a queue is received in that order.
+  /// Messages between two ranks. A send may block its stream until the receiver has the bytes. If two ranks
+  /// both send to each other first on one queue, they deadlock. send_receive() does both concurrently, with
+  /// one peer or two. Messages from one rank to another on a queue are received in the order of sending.
   void send(Stream& stream, const SendArgs& args) { pass(stream, &args, nullptr); }
   void receive(Stream& stream, const ReceiveArgs& args) { pass(stream, nullptr, &args); }
   void send_receive(Stream& stream, const SendArgs& out, const ReceiveArgs& in) { pass(stream, &out, &in); }
 
-  /// Tells that gathers will go to this memory, so that carriers which write into the memory of others reach
-  /// it: they need no staging then. All ranks call it, between steps. Optional: gathers to other memory give
-  /// the same.
+  /// Registers memory that gathers will write to. Carriers that write into peer memory then need no staging.
+  /// All ranks call it, between steps. Optional: gathers to other memory give the same result.
   virtual void share(const std::vector<SharedMemory>& memory) = 0;
-  /// Takes that back, when all that was enqueued is done; only then may the memory be given back. All ranks
-  /// call it.
+  /// Undoes share(). The caller must first wait for all enqueued work, and may free the memory only
+  /// afterwards. All ranks call it.
   virtual void unshare(const std::vector<SharedMemory>& memory) = 0;
 
-  /// Whether the time of each collective is taken, as at first; else Traffic::seconds and seconds_busy()
-  /// leave out what is enqueued. On GPUs the two events for it take some 7 microseconds of a small
-  /// collective. No effect among ranks on CPUs, where it takes none.
+  /// Switches the timing of collectives on or off; initially on. If it is off, Traffic::seconds and
+  /// seconds_busy() exclude collectives that are enqueued. On GPUs the two timing events add about 7
+  /// microseconds to a small collective. No effect on CPUs, where timing is free.
   virtual void take_times(bool on) = 0;
-  /// Counters since the last call, and zeroes them.
+  /// Returns the counters since the last call and resets them.
   virtual std::vector<Traffic> take_traffic() = 0;
-  /// Seconds since the collectives were made in which one of a stream was under way: begun, which is when
-  /// what it waits for on its own stream was done, and not complete. Those that run side by side count once;
-  /// waiting for slower ranks counts.
+  /// Returns the seconds since construction during which a collective of a stream was under way. A collective
+  /// begins when the earlier work of that stream is done, and ends when it is complete. Concurrent
+  /// collectives count once. Waiting for slower ranks counts.
   virtual double seconds_busy() = 0;
 
-  /// Who carries the bytes, in words: "peer, 368 GB/s"; empty for a lone rank.
+  /// Describes the carrier: "peer, 368 GB/s"; empty for a single rank.
   virtual std::string carrier() const = 0;
 
  private:
-  /// One of them may be null.
+  /// Sends, receives or does both. `out` or `in` may be null, but not both.
   virtual void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) = 0;
 };
 
-/// Bytes that the collectives of `size` ranks reserve on their device for messages on their way: 17 to 20 MB
-/// on a CPU, up to 208 MiB on a GPU, none for one rank. For plans made before there is a job.
+/// Returns the bytes of staging memory that the collectives of `size` ranks reserve on their device: 17 to 20
+/// MB on a CPU, up to 208 MiB on a GPU, none for one rank. For memory plans before a job exists.
 std::size_t staging_bytes(int size, DeviceKind kind);
 
-/// False where collectives beside compute hide nothing: the ranks share a node, so that messages are work for
-/// its cores, and every core is the only one that a rank computes on. What a message takes is then lost to
-/// compute whenever it travels, and thread switches come on top. True for devices that are not CPUs, and
-/// always where the environment says OCTETRUN_OVERLAP=always (tests: the bits must not depend on it). `place`
-/// is that in the job.
+/// Returns false if overlapping collectives with compute saves no time. That is the case on CPUs if ranks
+/// share a node and each rank computes on a single core, and no core is free. Messages then take core time
+/// from compute, and thread switches add to it. True for devices that are not CPUs, and always if the
+/// environment sets OCTETRUN_OVERLAP=always (tests: the bits must not depend on it). `place` is the place in
+/// the job.
 bool overlap_hides(const Device& device, const Place& place);
 
 }  // namespace octet::comm

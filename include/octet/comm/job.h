@@ -1,5 +1,5 @@
-// The ranks of a program: where each of them stands, what they tell each other, and how they end together
-// (docs/communication.md). What they compute together is another matter: octet/comm/collectives.h.
+// The ranks of a program: their places, the channels between them, and how they end together
+// (docs/communication.md). Collectives on device memory are declared in octet/comm/collectives.h.
 #pragma once
 
 #include <memory>
@@ -20,53 +20,53 @@ namespace octet::comm {
 
 class Collectives;
 
-/// Ranks of the job have ended, and this one may go on without them (survive()). What was under way is void,
-/// and every later call of the job throws this again.
+/// Ranks of the job have ended and this rank may continue without them (survive()). All collectives under way
+/// are void, and every later call of the job throws this error again.
 class RanksLost : public Error {
  public:
   RanksLost();
 };
 
-/// When a collective counts as lost, and where its rank says what it did.
+/// Timeout of collectives and folder of their traces.
 struct WatchOptions {
   double timeout_seconds = 1800;  ///< without a message arriving or leaving, while a collective is under way
   std::string trace_folder;       ///< for collectives-rank<r>.json; empty: no files
 };
 
-/// A rank's part of a job; one object per rank. It is a channel too: that of all ranks' main threads. Errors
-/// of the transport end the job through abort().
+/// A rank's part of a job; one object per rank. It is also the channel of the main threads of all ranks.
+/// Errors of the transport end the job through abort().
 class Job : public Channel {
  public:
   int rank_of_job(int rank) const override { return rank; }
 
-  /// Another channel of all ranks, which a second thread may use while this one is in use. All ranks call it
-  /// from their main threads, in the same order and with the same names; throws Error where they do not. The
-  /// job outlives it.
+  /// Opens another channel of all ranks, which a second thread may use concurrently with this one. All ranks
+  /// call it from their main threads, in the same order and with the same names. Throws Error if the names or
+  /// the order differ. The job must outlive the channel.
   virtual std::unique_ptr<Channel> channel(const std::string& name) = 0;
-  /// The same of the ranks of a group only. All ranks of the job call it, each with its own group, which may
-  /// be this rank alone.
+  /// Like channel(name), restricted to the ranks of a group. All ranks of the job call it, each with its own
+  /// group. The group may contain only this rank.
   virtual std::unique_ptr<Channel> channel(const std::string& name, const Group& group) = 0;
 
-  /// The collectives of a group. All ranks of the job call it, in the same order, each with its own group:
-  /// those along one axis of a mesh, say. Throws Error where the ranks mean different groups, and where the
-  /// carrier does not work. `device` is where their buffers lie; it and the job outlive them. `carrying` is
-  /// between GPUs: automatic, peer, nccl or host.
+  /// Creates the collectives of a group, for example along one axis of a mesh. All ranks of the job call it
+  /// in the same order, each with its own group. Throws Error if the ranks pass different groups or if the
+  /// carrier does not work. `device` owns the buffers; the device and the job must outlive the collectives.
+  /// Between GPUs, the carrier in `carrying` is automatic, peer, nccl or host.
   virtual std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrying carrying) = 0;
 
-  /// From now on a collective in which nothing moves for that long ends the job with exit code 75 and a
-  /// message that names it (kind, name, size, queue, sequence number) and the ranks that did not come: before
-  /// it speaks, a rank asks those that take part where they are, and names those that do not answer, or that
-  /// answer and wait nowhere, with what they say; the lowest rank that waits speaks for all. The latest
-  /// collectives of this rank then lie in the trace folder as JSON; SIGQUIT writes them at any time, and the
-  /// run goes on.
+  /// Starts the watch. If nothing moves in a collective for the timeout, the job ends with exit code 75. A
+  /// message names the collective (kind, name, size, queue, sequence number) and the missing ranks. Before
+  /// that, a rank asks the participants for their state. It names the ranks that do not answer, and with
+  /// their state the ranks that answer but wait nowhere. Only the lowest waiting rank prints the message. The
+  /// latest collectives of this rank are then written to the trace folder as JSON. SIGQUIT writes them at any
+  /// time, and the run continues.
   virtual void watch(const WatchOptions& options) = 0;
-  /// The latest collectives of this rank as JSON: kind, name, queue, sequence number, bytes, and when each
-  /// was enqueued, begun and done, in seconds since the rank started.
+  /// Returns the latest collectives of this rank as JSON: kind, name, queue, sequence number, bytes, and the
+  /// times of enqueueing, start and end in seconds since the rank started.
   virtual std::string trace() const = 0;
-  /// What channels have carried since the last call, and zeroes it.
+  /// Returns the traffic of channels since the last call and resets it.
   virtual std::vector<Traffic> take_traffic() = 0;
 
-  /// True once a call threw RanksLost, whatever its caller made of that.
+  /// Returns true after any call threw RanksLost, even if its caller caught the error.
   virtual bool others_lost() const { return false; }
 
   /// Ends the whole job at once with this exit code. Does not return.
@@ -76,33 +76,35 @@ class Job : public Channel {
 /// True when an MPI launcher started this process (Open MPI, MPICH/PMI, Slurm with PMIx).
 bool launched_by_mpi();
 
-/// Where this process stands, before there is a job: initialises MPI when a launcher started it.
+/// Returns the place of this process before a job exists. Initialises MPI if a launcher started the process.
 Place find_place();
 
-/// The job of this process: MPI's when a launcher started it (initialised on the communication thread), else
-/// one rank alone. Needs no device: ranks can agree upon theirs over it. One per process.
+/// Creates the job of this process. If a launcher started it, the job uses MPI, initialised on the
+/// communication thread; otherwise it has one rank. Needs no device, so ranks can use it to agree on devices.
+/// One per process.
 std::unique_ptr<Job> make_job();
 
-/// Ranks that go on where others have ended.
+/// The ranks that continue after others have ended.
 struct Survivors {
-  Place place;            ///< of this rank among them, who are numbered anew in their old order
-  std::vector<int> lost;  ///< the others, by their numbers before
+  Place place;            ///< of this rank among the survivors, which are renumbered in their old order
+  std::vector<int> lost;  ///< the ended ranks, by their old numbers
 };
 
-/// The smallest number of ranks that are to go on without others, OCTETRUN_SURVIVORS; 0: none are.
+/// Returns OCTETRUN_SURVIVORS, the smallest number of ranks that continue without others. 0: ranks never
+/// continue.
 int least_survivors();
 
-/// Makes those that are left the job of this process: make_job() gives it, once the one that threw RanksLost
-/// is gone. All ranks that are left call it; waits for them, at most OCTETRUN_START_TIMEOUT. Throws RanksLost
-/// where more end meanwhile: then it is called again. It is MPI's user-level failure mitigation (ULFM): Bland
-/// et al., "Post-failure recovery of MPI communication capability", 2013.
+/// Makes the surviving ranks the job of this process. make_job() returns this job after the job that threw
+/// RanksLost is destroyed. All survivors call it. Waits for them for at most OCTETRUN_START_TIMEOUT. Throws
+/// RanksLost if more ranks end meanwhile; call it again then. Uses MPI's user-level failure mitigation
+/// (ULFM): Bland et al., "Post-failure recovery of MPI communication capability", 2013.
 Survivors survive();
 
 /// One rank without MPI, for tools and tests.
 std::unique_ptr<Job> make_self_job();
 
-/// A rank at any place of a job that does not exist, for plans: collectives do nothing, and what is asked of
-/// the others is this rank's own answer. Devices are dry ones.
+/// Creates a rank at any place of a job that does not exist, for plans. Collectives do nothing, and the
+/// values of other ranks are copies of this rank's value. Devices are dry devices.
 std::unique_ptr<Job> make_dry_job(const Place& place);
 
 }  // namespace octet::comm

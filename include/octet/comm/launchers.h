@@ -1,4 +1,4 @@
-// Who started this process, as its environment tells before MPI is asked.
+// Detects the launcher of this process from the environment, before MPI is initialised.
 #pragma once
 
 #include <functional>
@@ -9,48 +9,50 @@
 
 namespace octet::comm {
 
-/// A variable's text, or null: environment_variable(), or a table in tests.
+/// Returns the text of a variable, or null: environment_variable(), or a table in tests.
 using Lookup = std::function<const char*(const char*)>;
 
-/// The MPI that a program was built with, and the launcher that belongs to it.
+/// The MPI library that a program was built with, and its launcher.
 struct ProgramMpi {
   std::string name;    ///< "Open MPI 4.1.4"
-  std::string mpirun;  ///< its launcher on this machine; empty where none was found
+  std::string mpirun;  ///< its launcher on this machine; empty: none was found
   bool speaks_pmi2 = true;
 };
-/// This program's. Its launcher is looked for beside the MPI library that is loaded, then on PATH.
+/// Returns the MPI of this program. Its launcher is searched for next to the loaded MPI library, then on
+/// PATH.
 ProgramMpi program_mpi();
-/// Whose launcher a file is, by what it is called and what lies beside it: "Open MPI" or "MPICH"; empty where
-/// that does not show, and for launch/mpirun.
+/// Returns the MPI that a launcher file belongs to, judged by the file name and the neighbouring files: "Open
+/// MPI" or "MPICH". Empty if neither shows it, and for launch/mpirun.
 std::string owner_of_mpirun(const std::string& file);
-/// The first launcher of that MPI ("Open MPI 4.1.4" or "Open MPI") in these folders, or empty.
+/// Returns the first launcher of that MPI ("Open MPI 4.1.4" or "Open MPI") in these folders, or an empty
+/// string.
 std::string find_mpirun(const std::string& mpi, const std::vector<std::string>& folders);
-/// Whether the Open MPI whose library lies in a folder can be started by Slurm's PMI-2. True where its
-/// plugins do not lie beside it, for then it is not known.
+/// Returns whether Slurm's PMI-2 can start the Open MPI that has its library in `folder`. Returns true if the
+/// plugins are not next to the library, because the answer is then unknown.
 bool open_mpi_speaks_pmi2(int major_version, const std::string& folder);
 
-/// One process of several that a launcher started.
+/// One of several processes that a launcher started.
 struct Launched {
-  std::string launcher;  ///< in words: "torchrun"; empty: nothing of that kind
-  int rank = 0;          ///< as the launcher counts
+  std::string launcher;  ///< for messages: "torchrun"; empty: no launcher of this kind
+  int rank = 0;          ///< as counted by the launcher
   int size = 1;
   bool slurm = false;
-  /// The processes are on different hosts and see different terminals: each of them prints the error.
+  /// The processes run on different hosts and have different terminals, so each of them prints the error.
   bool one_per_host = false;
-  std::string where;  ///< the variables that say so
-  /// The variable by which an MPI launcher above knows the process that started this one and the others, for
-  /// all of which it stands: "PMIX_RANK=0"; empty: there is none.
+  std::string where;  ///< the variables that show it
+  /// Set if an MPI launcher started the parent of these processes: the variable by which that launcher
+  /// numbers the parent, which it counts as one process: "PMIX_RANK=0". Empty: there is no such launcher.
   std::string above;
-  std::string mpi;  ///< whose launcher it is: "Open MPI", "MPICH or Intel MPI"; empty: no MPI's
-  std::string pmi;  ///< how a Slurm step talks to MPI: "PMIx", "PMI-2"; empty: not at all
+  std::string mpi;  ///< MPI of the launcher: "Open MPI", "MPICH or Intel MPI"; empty: none
+  std::string pmi;  ///< interface between a Slurm step and MPI: "PMIx", "PMI-2"; empty: none
 };
 
-/// A launcher that starts processes without MPI: torchrun, accelerate, deepspeed, a Slurm step of several
-/// tasks without PMIx, or with PMI-2 where the program's MPI does not speak that. Each of its processes would
-/// be a run of its own; below an MPI launcher, which counts them as one, all would be the same rank. Nothing
-/// where there is one process, where MPI's launcher stands between, or where OCTETRUN_SINGLE is set, with
-/// which each process is meant to be a run, or mpirun was started on purpose by a process of torchrun.
-/// `speaks_pmi2`: asked only where it matters.
+/// Detects a launcher that starts processes without MPI: torchrun, accelerate, deepspeed, or a Slurm step of
+/// several tasks. A Slurm step counts if it has no PMIx, or if it has PMI-2 and the program's MPI does not
+/// support PMI-2. Each process would be a separate run. Below an MPI launcher, which counts them as one
+/// process, all would have the same rank. Returns an empty result for one process, and if MPI's launcher
+/// started the processes directly. The result is also empty if OCTETRUN_SINGLE makes each process a run, or
+/// if a process of torchrun started mpirun on purpose. `speaks_pmi2` is called only if its answer matters.
 Launched launched_without_mpi(const Lookup& variable, const std::function<bool()>& speaks_pmi2);
 
 /// Returns the hosts that an environment of PyTorch's distributed training names, one process a host: RANK
@@ -59,33 +61,33 @@ Launched launched_without_mpi(const Lookup& variable, const std::function<bool()
 /// launcher or OCTETRUN_SINGLE is set. Commands that do not train may run in such an environment.
 Launched hosts_without_mpi(const Lookup& variable);
 
-/// How many processes an MPI launcher or Slurm says that there are; 1 where nobody says anything, and with
-/// OCTETRUN_SINGLE. MPI that knows of fewer was not reached by the launcher.
+/// Returns the number of processes that an MPI launcher or Slurm reports. Returns 1 if neither reports a
+/// number or OCTETRUN_SINGLE is set. If MPI counts fewer processes, the launcher did not reach MPI.
 Launched claimed_by_launcher(const Lookup& variable);
 
-/// Throws Error where MPI counts one process, `size`, and the launcher says that there are more: it has
-/// started as many runs. The Error is agreed upon, as there is no other rank to tell.
+/// Throws Error if MPI counts one process (`size`) but the launcher reports more, because the launcher then
+/// started separate runs. The Error is marked as agreed upon: there is no other rank to inform.
 void require_whole_job(int size);
 
-/// The name and the arguments that this process was started with.
+/// Returns the name and the arguments of this process.
 std::vector<std::string> command_line();
 
-/// Why such a process cannot work, with the line to type instead; `arguments` as of command_line(). Empty
-/// text on all but the launcher's first process, so that one of them speaks. Agreed upon: MPI, which would
-/// tell other ranks, is not asked.
+/// Returns why this process cannot work, with the correct command line. `arguments` is the result of
+/// command_line(). The text is empty on all processes except the launcher's first, so it is printed once. The
+/// Problem is marked as agreed upon, because MPI is not used to inform other ranks.
 Problem wrong_launcher(const Launched& launched, const std::vector<std::string>& arguments,
                        const ProgramMpi& mpi);
 
-/// True under launch/mpirun: requests to stop come to ranks as SIGUSR2, and SIGTERM from mpirun, when it ends
-/// a job one of whose ranks has failed.
+/// Returns true under launch/mpirun. Requests to stop then arrive as SIGUSR2. SIGTERM comes from mpirun when
+/// it ends a job after a rank has failed.
 bool stops_are_handed_on(const Lookup& variable);
-/// True when mpirun itself started this process, without launch/mpirun: then SIGTERM and Ctrl-C end it a
-/// second or two later. `parent` is the name of the parent process.
+/// Returns true if mpirun itself started this process, without launch/mpirun. SIGTERM and Ctrl-C then kill
+/// the process one or two seconds later. `parent` is the name of the parent process.
 bool stops_are_kills(const Lookup& variable, const std::string& parent);
-/// Whether what this process writes to standard output reaches a terminal, directly or through a launcher.
-/// launch/mpirun says it in OCTETRUN_LAUNCHER, since ranks of other hosts cannot look at its output.
+/// Returns whether standard output of this process reaches a terminal, directly or through a launcher.
+/// launch/mpirun sets this in OCTETRUN_LAUNCHER, because ranks on other hosts cannot check its output.
 bool output_reaches_terminal(const Lookup& variable);
-/// The name of this process's parent; empty where it cannot be read.
+/// Returns the name of the parent process; empty if it cannot be read.
 std::string parent_process();
 
 }  // namespace octet::comm
