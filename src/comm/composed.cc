@@ -11,7 +11,7 @@
 namespace octet::comm {
 
 std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
-  // A multiple of what every block of every wire takes, and of what vectors of bytes like.
+  // A multiple of the block size of every wire format and of the vector width of byte copies.
   constexpr std::size_t unit = 4 * ops::kWireBlock * 33;
   return std::max(budget / static_cast<std::size_t>(size) / unit, std::size_t{1}) * unit;
 }
@@ -77,14 +77,13 @@ Composed::Chunk Composed::chunk_at(std::int64_t number, std::int64_t length, std
   return {.number = number, .start = number * length, .count = std::min(length, count - number * length)};
 }
 
-// The queue's stream prepares a chunk (encodes it) and finishes the one before (sums it) while the stream
-// beside it carries. A set of staging memory is free again when its chunk was finished, which the order of
-// the queue's stream says.
+// The queue's stream encodes a chunk and sums the previous one while the second stream carries. A set of
+// staging memory is free after its chunk is finished. The order of the queue's stream ensures that.
 void Composed::in_chunks_carried(std::int64_t length, std::int64_t count, const Act& prepare,
                                  const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish) {
   const std::int64_t chunks = chunks_of(length, count);
   const auto at = [&](std::int64_t c) { return chunk_at(c, length, count); };
-  if (chunks == 1) {  // nothing to do beside it
+  if (chunks == 1) {  // nothing to overlap
     if (prepare) prepare(at(0));
     carry(stream_, at(0));
     finish(at(0));
@@ -106,9 +105,9 @@ void Composed::in_chunks_carried(std::int64_t length, std::int64_t count, const 
   }
 }
 
-// Where exchanges come in steps, only sending is done beside: the queue's stream waits itself for what
-// arrives, so that a chunk leaves as soon as the one before has left, whether or not that one's counterpart
-// has come.
+// If the exchange works in steps, only sending runs on the second stream. The queue's stream waits for
+// incoming bytes itself. A chunk is therefore sent as soon as the previous chunk is sent, even if that
+// chunk's incoming bytes have not arrived.
 void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
                          const std::function<Messages(const Chunk&)>& messages, const Act& finish) {
   const std::int64_t chunks = chunks_of(length, count);
@@ -123,7 +122,8 @@ void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& pre
     const std::size_t set = index(c % DeviceStaging::sets);
     if (c < chunks) {
       if (prepare) {
-        if (c >= DeviceStaging::sets) stream_.wait(*carried_[set]);  // what lay there has left
+        if (c >= DeviceStaging::sets)
+          stream_.wait(*carried_[set]);  // the previous chunk of this set has been sent
         prepare(chunk_at(c, length, count));
       }
       under_way[set] = messages(chunk_at(c, length, count));
@@ -140,7 +140,7 @@ void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& pre
     exchange_.await(stream_, under_way[index((c - 1) % DeviceStaging::sets)].in);
     finish(chunk_at(c - 1, length, count));
   }
-  // Whoever comes after may write over what was sent.
+  // Later work may overwrite the send buffers.
   stream_.wait(*carried_[index((chunks - 1) % DeviceStaging::sets)]);
 }
 
@@ -159,7 +159,7 @@ bool Composed::carrier_sums(const ReduceScatterArgs& args) const {
          ops::travels_as_it_lies(ops::wire_of_values(args.wire, args.from_dtype), args.from_dtype);
 }
 
-// The sum lies in the own slice of what was read, and goes to its place from there.
+// The sum is in the own slice of `from` and is copied to `to` from there.
 void Composed::reduce_by_carrier(const ReduceScatterArgs& args) {
   write(marks_.before);
   summing_->sum(stream_, const_cast<void*>(args.from), args.count, args.from_dtype);
@@ -173,19 +173,20 @@ void Composed::reduce_by_carrier(const ReduceScatterArgs& args) {
                              .count = args.count,
                              .accumulate = args.accumulate});
   }
-  // As much as a slice to every other rank, whichever way it takes.
+  // Counts one slice to every other rank, independent of NCCL's route.
   const std::int64_t bytes = args.count * static_cast<std::int64_t>(size_of(args.from_dtype));
   sent_.bytes += bytes * (place_.size - 1);
   sent_.between_nodes += bytes * (place_.size - place_.local_size);
 }
 
-// What goes to a member of a chunk: from where it lies, or encoded.
+// Returns the address of the bytes of a chunk that are sent to a member: in `from`, or encoded in staging
+// memory.
 const std::byte* Composed::leaves(const ReduceScatterArgs& args, const Chunk& c, int member) const {
   return ops::travels_as_it_lies(args.wire, args.from_dtype) ? read_at(args, member * args.count + c.start)
                                                              : staging_.leaving(c.number, member);
 }
 
-// The own part is rounded like those that travel, so that the sum does not depend on who owns it.
+// The own part is rounded like sent parts, so the sum does not depend on the owner.
 void Composed::encode(const ReduceScatterArgs& args, const Chunk& c) {
   for (int member = 0; member < place_.size; ++member) {
     ops::encode_values(stream_, {.wire = args.wire,
@@ -215,8 +216,8 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
   args.wire = ops::wire_of_values(args.wire, args.from_dtype);
   if (goes_eagerly(ops::wire_bytes(args.wire, args.count))) return reduce_eagerly(args);
   const bool lies = ops::travels_as_it_lies(args.wire, args.from_dtype);
-  // What leaves from where it lies needs no place of its own: then what arrives has a whole set, and chunks
-  // are twice as long, so that the ranks wait half as often for each other.
+  // Values that are sent unconverted need no send staging. The receive staging then gets the whole set.
+  // Chunks are twice as long, so the ranks wait for each other half as often.
   const std::int64_t wide = lies ? 2 : 1;
   const auto arriving = [&](const Chunk& c, int member) {
     return staging_.set(c.number) + index(wide * member) * staging_.part;
@@ -238,7 +239,7 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
       [&](const Chunk& c) { sum(args, c, [&](int member) { return arriving(c, member); }); });
 }
 
-// A rank's addends travel one behind the other, in chunks that fit a part together.
+// The addends of a rank are sent one after the other, in chunks whose addends together fit into a part.
 void Composed::reduce_in_order(const ReduceScatterArgs& args) {
   std::vector<const float*> own = args.earlier;
   own.push_back(static_cast<const float*>(args.from));
@@ -307,7 +308,7 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
   from_afar(me, [&](int charge) { in.push_back({charge, part(charge), bytes}); });
   exchange(stream, messages, last && nodes == 1);
   if (nodes == 1) return;
-  // What came from other nodes is handed on here.
+  // Forwards the parts from other nodes inside this node.
   out.clear(), in.clear();
   for (std::size_t d = 1; d < mates.size(); ++d) {
     from_afar(me, [&](int charge) { out.push_back({mate_at(d), part(charge), part(charge), bytes}); });
@@ -363,8 +364,8 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
   in_chunks_carried(
       chunk_of(args.wire), args.count,
       [&](const Chunk& c) {
-        // What rounding loses here goes to what the reductions before have lost of the own slice: the next
-        // one makes up for both.
+        // Rounding errors are added to the residual of the own slice, which holds the errors of earlier
+        // reductions. The next reduction corrects both.
         ops::encode_values(stream_, {.wire = args.wire,
                                      .from = values(c, place_.rank),
                                      .dtype = args.dtype,
@@ -395,7 +396,7 @@ void Composed::all_reduce(ops::Combine how, void* values, std::int64_t count) {
   const auto place = [&](const Chunk& c) {
     return static_cast<std::byte*>(values) + index(c.start) * element;
   };
-  // A sum goes to where its own addend leaves from: it waits until that has left, as a whole exchange does.
+  // A sum overwrites its own addend. It therefore waits until the addend is sent, as after a whole exchange.
   in_chunks_carried(
       static_cast<std::int64_t>(staging_.part / element), count, {},
       [&](Stream& stream, const Chunk& c) {

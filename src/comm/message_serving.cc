@@ -1,5 +1,4 @@
-// Who serves, the communication thread or a thread that waits, and how long one that has nothing to do
-// sleeps.
+// Chooses the serving thread (the communication thread or a waiting thread) and its sleep times.
 #include <sched.h>
 #include <sys/prctl.h>
 
@@ -15,31 +14,32 @@ namespace {
 
 using std::chrono::microseconds;
 
-// How long the thread asks again and again, giving its core away in between, before it sleeps between two
-// looks. Messages on their way need it within microseconds; a peer that is still computing does not.
+// How long the communication thread polls, yielding its core in between, before it sleeps between polls.
+// Messages in flight need a poll within microseconds; a peer that still computes does not.
 constexpr auto eager_in_flight = microseconds(1000);
 constexpr auto eager_idle = microseconds(100);
-// A caller has nothing else to do, and a long message moves for as long before it is through.
+// A caller has no other work, and a long message can take this long to complete.
 constexpr auto eager_caller = microseconds(20000);
-// Looks between which it does not give its core away, which costs as much as a few of them.
+// Polls between two yields. A yield costs as much as a few polls.
 constexpr int looks_before_yielding = 4;
 constexpr auto shortest_nap_in_flight = microseconds(50);
 constexpr auto longest_nap_in_flight = microseconds(400);
-constexpr auto slowest_pace = microseconds(20000);  // a peer that computes for long says nothing of the link
+constexpr auto slowest_pace =
+    microseconds(20000);  // a long compute phase of a peer says nothing about the link
 constexpr auto shortest_idle_nap = microseconds(100);
 constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
 constexpr auto longest_idle_nap = microseconds(10000);
-// Where those who wait serve themselves, the thread is there for what nobody waits for.
+// If waiting threads serve themselves, the communication thread handles only work that no thread waits for.
 constexpr auto shortest_nap_beside_callers = microseconds(1000);
-// Each look takes locks and cache lines from the thread that enqueues collectives, to which a microsecond
-// counts.
+// Each poll takes locks and cache lines from the thread that enqueues collectives, for which a microsecond
+// matters.
 constexpr auto between_looks_at_devices = microseconds(100);
-// How soon the communication thread finds what nobody told it of.
+// Delay until the communication thread finds work without a notification.
 constexpr auto soon = microseconds(1000);
-// Looks of a caller at another's round before it sleeps until that is over.
+// Polls by a caller for the end of another thread's round, before the caller sleeps until that end.
 constexpr int looks_at_a_round = 50;
-// Where compute takes all cores and waits for nothing, a look at messages takes a core from it, and much of
-// that core's cache, for 50 us and more. The kernel moves what it was given meanwhile.
+// If compute uses all cores and waits for nothing, a poll takes a core and much of its cache for 50 us or
+// more. The kernel moves posted data meanwhile.
 constexpr auto shortest_nap_beside_compute = microseconds(500);
 constexpr auto longest_nap_beside_compute = microseconds(5000);
 
@@ -47,34 +47,35 @@ constexpr auto longest_nap_beside_compute = microseconds(5000);
 
 void MessageEngine::announce(bool awaited_soon) {
   std::unique_lock lock(mutex_);
-  if (helped_) return;  // whoever serves looks at what is outstanding before it leaves
+  if (helped_) return;  // the serving thread checks outstanding collectives before it leaves
   const bool first = outstanding() == 1;
   only_short_ = awaited_soon && (first || only_short_);
   if (only_short_ && may_begin_here()) return begin_here(lock);
-  // What is under way already has the thread look; one more look would take the core from compute.
+  // Earlier collectives already make the thread poll. Another poll would take the core from compute.
   if (!first && place_.nodes > 1 && crowded_.load(std::memory_order_relaxed)) return;
   signalled_ = true;
   lock.unlock();
   wake_.notify_one();
 }
 
-// Nobody serves, and the communication thread will look soon in any case.
+// No thread serves, and the communication thread will poll soon in any case.
 bool MessageEngine::may_begin_here() const {
   return callers_serve() && !at_it_ && !stopping_ && nap_ends_ <= Clock::now() + soon;
 }
 
-// What is begun here goes on when the caller waits for it, as it mostly does next: to wake the communication
-// thread as well would take longer than the collective.
+// The caller usually waits next and then continues this collective. Waking the communication thread as well
+// would take longer than the collective.
 void MessageEngine::begin_here(std::unique_lock<std::mutex>& lock) {
   helped_ = true;
   lock.unlock();
   look();
   lock.lock();
-  if (nap_ends_ == Clock::time_point()) signalled_ = true;  // it is about to nap, and did not see this one
+  if (nap_ends_ == Clock::time_point())
+    signalled_ = true;  // the thread is about to nap and did not see this collective
   end_help(waiting() > 0);
 }
 
-// With the lock: a caller's turn ends. `more`: the communication thread is to go on at once.
+// Called with the lock. Ends a caller's turn. `more`: the communication thread must continue at once.
 void MessageEngine::end_help(bool more) {
   helped_ = false;
   leave_streams();
@@ -83,7 +84,7 @@ void MessageEngine::end_help(bool more) {
   wake_.notify_one();
 }
 
-// None waits for another: a thread that waits for its peers on one channel holds up nobody on others.
+// Requests do not wait for each other: a wait for peers on one channel does not delay other channels.
 bool MessageEngine::serve_requests() {
   const auto before = under_way_.size();
   for (auto& request : under_way_) {
@@ -98,7 +99,7 @@ bool MessageEngine::serve_requests() {
     --requests_;
     request->error = std::move(error);
     request->done.store(true, std::memory_order_release);
-    request = nullptr;  // the caller is the last to hold it, exception and all
+    request = nullptr;  // the caller releases it last, including the exception
   }
   std::erase(under_way_, nullptr);
   if (under_way_.size() == before) return false;
@@ -106,7 +107,7 @@ bool MessageEngine::serve_requests() {
   return true;
 }
 
-// The communication thread's turn: false when it is to end, and nobody else serves any more.
+// Begins a turn of the communication thread. Returns false if the thread must end and no other thread serves.
 bool MessageEngine::begin_turn() {
   std::unique_lock lock(mutex_);
   while (helped_) {
@@ -125,7 +126,7 @@ void MessageEngine::end_turn() {
   if (helped_) free_.notify_one();
 }
 
-// What there is to serve, as of now. Ends the job where somebody asked for that.
+// Takes over the current work. Ends the job if a thread requested that.
 void MessageEngine::take_work() {
   std::unique_lock lock(mutex_);
   ++round_;
@@ -142,7 +143,7 @@ void MessageEngine::take_work() {
   done_.notify_all();
 }
 
-// One look at everything that is to be served: true when something moved.
+// Polls all work once. Returns true if something moved.
 bool MessageEngine::look() {
   const std::int64_t before = progress_;
   in_flight_ = false;
@@ -158,7 +159,7 @@ bool MessageEngine::look() {
   return true;
 }
 
-// With the lock, by a thread that ends its turn.
+// Called with the lock by a thread that ends its turn.
 void MessageEngine::leave_streams() {
   ++round_;
   served_.clear();
@@ -180,12 +181,13 @@ void MessageEngine::serve_forever() {
   if (finish_) transport_->finish();
 }
 
-// A caller's turn, as long as messages move. Where it would have to sleep between two looks, and when it has
-// what it waits for while others wait, or collectives are under way that nobody waits for, the communication
-// thread goes on. `own`: 1 when the caller counts among those who wait for streams.
+// Runs a caller's turn as long as messages move. The communication thread continues if the caller would have
+// to sleep between two polls. It also continues if the caller is done while other threads wait or collectives
+// are under way that no thread waits for. `own`: 1 if the caller counts among the threads that wait for
+// streams.
 void MessageEngine::serve_until(const std::function<bool()>& done, int own) {
   std::unique_lock lock(mutex_);
-  if (helped_) return;  // whoever serves looks at who waits before it leaves
+  if (helped_) return;  // the serving thread checks for waiting threads before it leaves
   if (!callers_serve() || stopping_) {
     signalled_ = true;
     wake_.notify_one();
@@ -215,38 +217,38 @@ bool MessageEngine::callers_serve() const {
   return transport_->any_thread() && !follows_devices_.load(std::memory_order_relaxed);
 }
 
-// Threads that wait for streams. Called with the lock.
+// Returns the number of threads that wait for streams. Called with the lock.
 int MessageEngine::waiting() const {
   int count = 0;
   for (Stream* stream : streams_) count += cpu::waiting_for(*stream);
   return count;
 }
 
-// Somebody waits until something of ours is done.
+// Returns true if a thread waits for a request or a stream.
 bool MessageEngine::awaited() {
   const std::scoped_lock lock(mutex_);
   return requests_ > 0 || waiting() > 0;
 }
 
-// Where messages to other nodes take longer than that, asking for the next at once only takes the core from
-// compute. Inside a node it is a peer that still computes, and then its messages come at once.
+// If messages to other nodes take longer than `eager_in_flight`, polling at once only takes the core from
+// compute. Inside a node, a long wait means that a peer still computes, and its messages then arrive quickly.
 bool MessageEngine::slow_link() const {
   return place_.nodes > 1 && pace_ > eager_in_flight;
 }
 
-// How long to ask again and again while nothing moves.
+// How long to poll without a pause while nothing moves.
 MessageEngine::Clock::duration MessageEngine::eagerness(bool caller) const {
   if (!in_flight_ || slow_link()) return eager_idle;
   return caller ? eager_caller : eager_in_flight;
 }
 
-// Nobody waits for what it serves now.
+// True if no thread waits for the work that is served.
 bool MessageEngine::only_looks() const {
   return outstanding() > 0 && follows_devices_.load(std::memory_order_relaxed) &&
          !carries_.load(std::memory_order_relaxed) && under_way_.empty();
 }
 
-// How long the communication thread is to sleep now; none: it asks again.
+// Returns how long the communication thread must sleep; nullopt: it polls again at once.
 std::optional<microseconds> MessageEngine::rest() {
   if (only_looks()) return between_looks_at_devices;
   const auto quiet = std::chrono::duration_cast<microseconds>(Clock::now() - last_progress_);
@@ -256,12 +258,11 @@ std::optional<microseconds> MessageEngine::rest() {
     const auto pace = std::chrono::duration_cast<microseconds>(pace_);
     return std::clamp(std::max(quiet, pace) / 4, shortest_nap_beside_compute, longest_nap_beside_compute);
   }
-  // Whoever waits serves itself, so that there is nothing to look for.
+  // Waiting threads serve themselves, so this thread has nothing to poll for.
   const bool beside_callers = idle && callers_serve();
   if (quiet < eagerness(false) && !beside_callers) return std::nullopt;
-  // The longer nothing happens, the longer the naps; whoever enqueues a collective ends them. What else
-  // becomes possible (an event recorded elsewhere, a record after the last collective) is not announced, so
-  // naps stay short.
+  // Naps grow with the idle time and end when a collective is enqueued. Other events are not announced (an
+  // event recorded elsewhere, a record after the last collective), so naps stay short.
   if (in_flight_) return std::clamp(quiet / 16, shortest_nap_in_flight, longest_nap_in_flight);
   transport_->progress();
   return std::clamp(quiet / 16, beside_callers ? shortest_nap_beside_callers : shortest_idle_nap,
