@@ -103,8 +103,7 @@ TEST(GpuChoice, NamesAGpuByTheNumberThatItsRankGivesIt) {
   EXPECT_EQ(choose_gpus(ranks_with({"ab", "ab"})).ordinals, (Ints{0, 1}));
   EXPECT_EQ(choose_gpus(ranks_with({"a", "b"})).ordinals, (Ints{0, 0}));
   std::vector<RankGpus> gaps = ranks_with({"ab", "ab"});
-  for (RankGpus& rank : gaps)
-    rank.gpus[0].ordinal = 1, rank.gpus[1].ordinal = 3;  // the other GPUs are too old
+  for (RankGpus& rank : gaps) rank.gpus[0].ordinal = 1, rank.gpus[1].ordinal = 3;  // others are too old
   EXPECT_EQ(choose_gpus(gaps).ordinals, (Ints{1, 3}));
 }
 

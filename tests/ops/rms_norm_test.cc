@@ -179,8 +179,7 @@ void expect_backward(std::int64_t rows, std::int64_t hidden, DType dtype, bool o
     for (const double d : dx) size = std::max(size, std::abs(d));
     for (std::int64_t c = 0; c < hidden; ++c) {
       const double want = dx[static_cast<std::size_t>(c)] + (accumulate ? before.at(r, c) : 0);
-      const double rough =
-          hidden == 1 ? 1e-6 * std::abs(s * dyr[0] * wr[0]) : 0;  // everything cancels except eps
+      const double rough = hidden == 1 ? 1e-6 * std::abs(s * dyr[0] * wr[0]) : 0;  // only eps remains
       ASSERT_NEAR(d_residual.at(r, c), want,
                   std::abs(want) * d_residual.rounding() + 4e-6 * size + rough + 1e-7)
           << r << " " << c;

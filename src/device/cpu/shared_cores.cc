@@ -39,7 +39,7 @@ double waited_for_core(int thread) {
 /// Returns the system's ids of the op threads of the calling thread.
 std::vector<int> op_thread_numbers() {
   std::vector<int> numbers(static_cast<std::size_t>(std::max(1, op_threads())), 0);
-#pragma omp parallel num_threads(static_cast <int>(numbers.size()))
+#pragma omp parallel num_threads(static_cast<int>(numbers.size()))
   numbers[static_cast<std::size_t>(omp_get_thread_num())] = static_cast<int>(::gettid());
   std::erase(numbers, 0);
   return numbers;
