@@ -67,7 +67,7 @@ void Composed::exchange(Stream& stream, const Messages& messages, bool last) {
   exchange_.exchange_marked(stream, messages.out, messages.in, marks);
 }
 
-// Elements of a chunk whose encoded form fits a part.
+// Returns the number of elements of a chunk that fit into a part when encoded.
 std::int64_t Composed::chunk_of(Wire wire) const {
   const std::size_t blocks = staging_.part / ops::wire_bytes(wire, ops::kWireBlock);
   return static_cast<std::int64_t>(blocks) * ops::kWireBlock;
@@ -122,8 +122,7 @@ void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& pre
     const std::size_t set = index(c % DeviceStaging::sets);
     if (c < chunks) {
       if (prepare) {
-        if (c >= DeviceStaging::sets)
-          stream_.wait(*carried_[set]);  // the previous chunk of this set has been sent
+        if (c >= DeviceStaging::sets) stream_.wait(*carried_[set]);  // the set is free
         prepare(chunk_at(c, length, count));
       }
       under_way[set] = messages(chunk_at(c, length, count));
@@ -239,7 +238,8 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
       [&](const Chunk& c) { sum(args, c, [&](int member) { return arriving(c, member); }); });
 }
 
-// The addends of a rank are sent one after the other, in chunks whose addends together fit into a part.
+// The addends of a rank are sent one after the other, in chunks such that all addends of a chunk fit into a
+// part.
 void Composed::reduce_in_order(const ReduceScatterArgs& args) {
   std::vector<const float*> own = args.earlier;
   own.push_back(static_cast<const float*>(args.from));

@@ -24,8 +24,7 @@ constexpr auto eager_caller = microseconds(20000);
 constexpr int looks_before_yielding = 4;
 constexpr auto shortest_nap_in_flight = microseconds(50);
 constexpr auto longest_nap_in_flight = microseconds(400);
-constexpr auto slowest_pace =
-    microseconds(20000);  // a long compute phase of a peer says nothing about the link
+constexpr auto slowest_pace = microseconds(20000);  // compute of a peer is no link delay
 constexpr auto shortest_idle_nap = microseconds(100);
 constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
 constexpr auto longest_idle_nap = microseconds(10000);
@@ -70,8 +69,7 @@ void MessageEngine::begin_here(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   look();
   lock.lock();
-  if (nap_ends_ == Clock::time_point())
-    signalled_ = true;  // the thread is about to nap and did not see this collective
+  if (nap_ends_ == Clock::time_point()) signalled_ = true;  // it is about to nap and missed this one
   end_help(waiting() > 0);
 }
 

@@ -15,62 +15,61 @@
 
 namespace octet::runtime {
 
-/// The weights of an adapter: as PEFT writes them, adapter_model.safetensors in a folder, or those of a
-/// checkpoint, whose tensors have the same names.
+/// The weights of an adapter: adapter_model.safetensors in a PEFT folder, or the tensors of a checkpoint,
+/// which have the same names.
 class AdapterFile {
  public:
-  /// Throws Error (usage) where the file is missing, and as SafetensorsFile does where it is broken.
+  /// Throws Error (usage) if the file is missing. Throws like SafetensorsFile if it is broken.
   explicit AdapterFile(const std::string& folder);
-  /// Of a checkpoint on disk.
+  /// Reads the adapter from a checkpoint on disk.
   explicit AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint);
 
-  /// Throws Error (usage) for a tensor that no parameter of `layout` takes, which would be left out, for one
-  /// that the layout has and the file lacks, and for one of another shape. `layout`: of the model with this
-  /// adapter.
+  /// Throws Error (usage) for a tensor that has no parameter in `layout`, for a tensor of `layout` that the
+  /// file lacks, and for a tensor of another shape. `layout` describes the model with this adapter.
   void require_fit(const model::ParameterLayout& layout) const;
 
   bool holds(const std::string& name) const { return find(name) != nullptr; }
-  /// Elements of a tensor that the adapter holds.
+  /// Returns the number of elements of a tensor that the adapter holds.
   std::int64_t count(const std::string& name) const;
-  /// Elements [begin, begin + count) of a tensor, in row-major order, as floats. Throws Error (usage) for a
-  /// value that is not finite.
+  /// Reads elements [begin, begin + count) of a tensor, in row-major order, as floats. Throws Error (usage)
+  /// for a value that is not finite.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
 
  private:
   const checkpoint::TensorHeader* find(const std::string& name) const;
   std::vector<const checkpoint::TensorHeader*> tensors() const;
-  /// File or folder, for messages.
+  /// Path of the file or folder, for messages.
   const std::string& where() const { return file_ ? file_->path() : checkpoint_->path(); }
 
   std::optional<checkpoint::SafetensorsFile> file_;
-  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;  ///< null: they lie in the file
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;  ///< null: the tensors are in the file
 };
 
-/// An adapter that is added to its base's weights.
+/// An adapter that is added to the weights of its base.
 struct AddedAdapter {
-  std::string folder;                ///< as PEFT writes it
+  std::string folder;                ///< in PEFT's format
   model::Architecture architecture;  ///< of the base, with this adapter as its tuning
-  std::shared_ptr<const checkpoint::Checkpoint> checkpoint = {};  ///< whose adapter it is, without a folder
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint = {};  ///< holds the adapter if there is no folder
 };
 
-/// Adapters that are added to their base's weights, one after the other: W + factor · B A in fp32 (Hu et al.
-/// 2021); with DoRA each row is then scaled to its magnitude (Liu et al. 2024). A module that one of them
-/// trained whole takes the place of what stood there.
+/// Adds adapters to the weights of their base in order: W + factor · B A in fp32 (Hu et al. 2021). With DoRA
+/// each row is then scaled to its magnitude (Liu et al. 2024). A fully trained module of an adapter replaces
+/// the earlier weights.
 class AddedAdapters {
  public:
   /// Reads elements [begin, begin + count) of a tensor of the base.
   using ReadBase =
       std::function<void(const std::string& name, std::int64_t begin, std::int64_t count, float* out)>;
-  /// Throws Error as AdapterFile does, for adapters that are not of their model. `base` is asked for the rows
-  /// whose norms DoRA needs.
+  /// Throws Error like AdapterFile if an adapter does not fit its model. `base` is called for the rows that
+  /// DoRA needs norms of.
   AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase base);
 
-  /// Adds to elements [begin, begin + count) of the base's tensor `name`
-  /// ("model.layers.0.mlp.up_proj.weight", row-major order), which lie in `values`. One thread at a time.
+  /// Adds to elements [begin, begin + count) of the base tensor `name` ("model.layers.0.mlp.up_proj.weight",
+  /// row-major order), which are in `values`. One thread at a time.
   void add_to(const std::string& name, std::int64_t begin, std::int64_t count, float* values);
 
  private:
-  /// A module's matrices: A [rank, inputs], B [outputs, rank].
+  /// The matrices of a module: A [rank, inputs], B [outputs, rank].
   struct Matrices {
     std::vector<float> a, b;
     std::int64_t rank = 0, inputs = 0;
@@ -80,7 +79,7 @@ class AddedAdapters {
   struct One {
     AdapterFile file;
     model::Tuning tuning;
-    std::string module;  ///< whose matrices are at hand
+    std::string module;  ///< module of the matrices in `at_hand`
     Matrices at_hand;
   };
   const Matrices& matrices(std::size_t number, const std::string& module, const model::AdapterShape& shape);
@@ -93,10 +92,10 @@ class AddedAdapters {
   ReadBase base_;
 };
 
-/// The name of a parameter in its model: without what PEFT puts before it.
+/// Returns the name of a parameter in its model: without PEFT's prefix.
 std::string name_in_model(const std::string& parameter);
 
-/// Whether a parameter is a matrix or a magnitude of an adapter.
+/// Returns whether a parameter is a matrix or a magnitude of an adapter.
 bool is_adapter(const std::string& parameter);
 
 }  // namespace octet::runtime

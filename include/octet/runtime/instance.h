@@ -1,5 +1,5 @@
-// A model on this rank: where its weights lie, what computes with them, and on which stream. Training and
-// decoding are done with instances; several may live in one process.
+// A model on this rank: its weights, its compute module and its stream. Training and decoding use instances;
+// several may exist in one process.
 #pragma once
 
 #include <cstddef>
@@ -21,63 +21,62 @@
 
 namespace octet::runtime {
 
-/// What an instance is built for.
+/// Options of an instance.
 struct InstanceOptions {
   model::Architecture architecture;
-  TrainedParameters trained;        ///< in place of those of the folder whose weights are loaded
-  std::vector<AddedAdapter> added;  ///< to the base's weights when they are loaded
-  std::string adapter;              ///< folder of the adapter to begin with; empty: adapters are new
+  TrainedParameters trained;        ///< replace the parameters of the same names in the folder
+  std::vector<AddedAdapter> added;  ///< added to the weights of the base during loading
+  std::string adapter;              ///< folder of the initial adapter; empty: adapters are new
   store::Options store;
   model::TransformerOptions transformer;
-  std::int64_t max_documents = 1;  ///< of a micro-batch
-  int max_micro_batches = 1;       ///< of a step, on one rank
-  /// Micro-batches are filled up to a multiple of so many tokens by a document that trains nothing. 0: what
-  /// the device wants for FP8 products, 1 without FP8.
+  std::int64_t max_documents = 1;  ///< per micro-batch
+  int max_micro_batches = 1;       ///< per step, on one rank
+  /// Micro-batches are padded to a multiple of this many tokens with a document that is not trained on. 0:
+  /// the multiple that the device needs for FP8 GEMMs, or 1 without FP8.
   std::int64_t token_unit = 0;
-  /// A product that should run in FP8 and does not ends the run; false: rank 0 warns.
+  /// true: the run ends if a GEMM that should run in FP8 does not. false: rank 0 prints a warning.
   bool fp8_fallback_ends = false;
-  /// The same bits in every run on this device (Stream::reproducible of its stream); nothing: as the device
-  /// does by itself.
+  /// Bitwise equal results in every run on this device (Stream::reproducible of its stream); nullopt: the
+  /// default of the device.
   std::optional<bool> reproducible;
   bool claims = false;  ///< Stream::claims of its stream
-  /// Room in host memory for a copy of this rank's part of a checkpoint, which is saved beside the steps.
+  /// Reserves host memory for a copy of this rank's part of a checkpoint, which is saved concurrently with
+  /// steps.
   bool snapshot = false;
-  /// The host keeps checkpoints in its memory, which is planned with that of its ranks.
+  /// The host keeps checkpoints in its memory. The memory plan of its ranks includes them.
   bool memory_checkpoints = false;
 };
 
-/// Bytes held by name, largest first.
+/// Bytes reserved under a name. Lists of rows are sorted by size, largest first.
 struct MemoryRow {
   std::string name;
   std::size_t bytes = 0;
 };
 
-/// Memory, parameters, core and stream of a model. Built on a dry device it is the memory plan. Whether it
-/// can train say its store's options and its core's. All ranks call its functions alike.
+/// Memory, parameters, module and stream of a model. On a dry device, the instance is the memory plan. The
+/// options of the store and of the module determine whether it can train. All ranks make the same calls.
 class Instance {
  public:
-  /// Throws Error for options that make no sense or do not fit the device.
+  /// Throws Error for options that are invalid or do not fit the device.
   Instance(Device& device, comm::Job& job, comm::Collectives& data, const InstanceOptions& options);
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
-  /// Fills the parameters from the weights of a Hugging Face folder and those of adapters, each rank reading
-  /// what it needs. Throws
-  /// Error, on all ranks, for a tensor that is missing or has another shape.
+  /// Fills the parameters from the weights of a Hugging Face folder and of adapters. Each rank reads only the
+  /// tensors that it needs. Throws Error, on all ranks, for a tensor that is missing or has another shape.
   void load_weights(const std::string& folder);
-  /// Fills the parameters with fresh values that depend on the seed alone.
+  /// Fills the parameters with new values that depend only on the seed.
   void initialise(std::uint64_t seed);
-  /// Makes parameters readable, as an evaluation's forward pass does, and waits.
+  /// Gathers all parameters as the forward pass of an evaluation does, and waits.
   void gather_parameters();
 
-  /// What all ranks counted, on every rank.
+  /// Returns the sum of the audits of all ranks, on every rank.
   precision::Audit audit_of_all() const;
-  /// After a step: tells of products that should have run in FP8 and did not, each kind and reason once.
-  /// Throws Error, on all ranks, for these where they end the run, and when no product of the first step ran
-  /// in FP8.
+  /// Called after a step. Reports GEMMs that should have run in FP8 and did not, once per kind and reason.
+  /// Throws Error, on all ranks, if such GEMMs end the run, and if no GEMM of the first step ran in FP8.
   void check_products();
 
-  const InstanceOptions& options() const { return options_; }  ///< with what was left to the device
+  const InstanceOptions& options() const { return options_; }  ///< with the defaults of the device filled in
   Device& device() { return device_; }
   comm::Job& job() { return job_; }
   Arena& arena() { return arena_; }
@@ -88,7 +87,7 @@ class Instance {
   model::Transformer& core() { return *core_; }
   const model::Transformer& core() const { return *core_; }
   precision::Audit& audit() { return audit_; }
-  /// What is reserved of the device's memory, added up by the first part of the names.
+  /// Returns the reserved device memory, added up by the first part of the names.
   std::vector<MemoryRow> memory() const;
 
  private:
@@ -102,7 +101,7 @@ class Instance {
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<store::ParameterStore> store_;
   std::unique_ptr<model::Transformer> core_;
-  bool required_fp8_ = false;  ///< asked once whether any product ran in FP8
+  bool required_fp8_ = false;  ///< set after the first check that any GEMM ran in FP8
 };
 
 }  // namespace octet::runtime
