@@ -40,7 +40,7 @@ struct CachedKernels {
   void (*add_values)(const CachedPiece&, bool bf16);  ///< adds values, weighted by scores, to sums
   void (*pack)(const Bf16* from, std::int64_t count,
                float* to);  ///< bf16 values; separates even and odd elements of a step
-  void (*unpack)(const float* from, std::int64_t count, float* to);  ///< inverse; `to` is not `from`
+  void (*unpack)(const float* from, std::int64_t count, float* to);  ///< inverse; arrays must not overlap
 };
 const CachedKernels& cached_kernels();
 
