@@ -245,7 +245,7 @@ std::vector<std::string> listed_words(std::string_view values) {
     const std::size_t end = values.find('`', 1);
     if (values.front() != '`' || end == std::string_view::npos) return {};
     const std::string_view word = values.substr(1, end - 1);
-    // Capitals stand for something else: `RANK:STEP`.
+    // Capitals are placeholders: `RANK:STEP`.
     if (std::ranges::any_of(word, [](char c) { return c >= 'A' && c <= 'Z'; })) return {};
     words.emplace_back(word);
     values.remove_prefix(end + 1);
@@ -272,7 +272,7 @@ void require_listed(const EnvironmentVariable& variable, const std::string& text
                .code = ExitCode::usage});
 }
 
-// Of the variables whose row asks for seconds or a number.
+// Checks a variable if its row expects seconds or a number.
 void require_number(const EnvironmentVariable& variable, const std::string& text) {
   const std::string_view values = variable.values;
   const bool seconds = values.starts_with("seconds");

@@ -47,7 +47,8 @@ const char* kind_of(mode_t mode) {
   return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : "a device or a socket";
 }
 
-// A file whose size is known before it is read. Opening a pipe would wait for a writer, unless told not to.
+// Opens a file with a size that is known before reading. Without O_NONBLOCK, opening a pipe would wait for a
+// writer.
 int open_regular(const std::string& path, struct stat& st) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
@@ -74,7 +75,7 @@ std::string read_all(int fd, const std::string& path, std::int64_t expected) {
   }
 }
 
-// What a pipe or a device gives (`<(command)`, /dev/stdin): so much, and as long as something comes.
+// Reads a pipe or a device (`<(command)`, /dev/stdin) to its end, up to a limit of bytes and of idle time.
 std::string read_stream(int fd, const std::string& path) {
   constexpr std::size_t kMost = std::size_t{64} << 20;
   constexpr int kPatience = 5000;  // milliseconds

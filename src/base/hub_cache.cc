@@ -19,7 +19,7 @@ bool is_word(const std::string& text) {
   });
 }
 
-/// "owner/name" as the cache names its folder, "" for what is no name on the hub.
+/// The folder of "owner/name" in the cache; "" if it is not a name on the hub.
 std::string folder_of(HubKind kind, const std::string& name) {
   const std::size_t slash = name.find('/');
   const bool owned = slash != std::string::npos;

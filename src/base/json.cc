@@ -166,7 +166,7 @@ std::string json_problem(std::string_view message) {
   std::string place;
   if (const std::size_t end = message.find(": "); message.starts_with(kAt) && end != message.npos) {
     place = message.substr(kAt.size(), end - kAt.size());
-    // A row is one line, whose number in the file is told elsewhere.
+    // A row is one line; another part of the message gives its number in the file.
     if (place.starts_with("line 1, ")) place.erase(0, std::string_view("line 1, ").size());
     place += ": ";
     message.remove_prefix(end + 2);

@@ -55,7 +55,7 @@ State& state() {
 
 std::atomic<int> file_descriptor = -1;  // of the file, for signal handlers
 
-/// The line of the screen, whose warnings and errors begin with what they are.
+/// The line on the screen. Warnings and errors start with their level.
 std::string file_line(Level level, const std::string& text) {
   return level == spdlog::level::info    ? "info " + text
          : level == spdlog::level::debug ? "debug " + text

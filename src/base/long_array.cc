@@ -16,7 +16,7 @@
 namespace octet {
 namespace {
 
-// What a file takes from the disk at once.
+// The bytes by which a file grows at once.
 constexpr std::size_t kStep = std::size_t{64} << 20;
 
 [[noreturn]] void fail(int code) {
@@ -66,7 +66,7 @@ void UnnamedFile::grow(std::size_t capacity) {
 void UnnamedFile::put_away(std::size_t bytes) {
   const std::size_t page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t end = std::min(bytes, capacity_) / page * page;
-  // The pages belong to the file: what was written to them stays. Advice, so that refusal changes nothing.
+  // The pages belong to the file, so their contents stay. This is only advice: a refusal has no effect.
   if (end > away_) ::madvise(data_ + away_, end - away_, MADV_DONTNEED);
   away_ = std::max(away_, end);
 }

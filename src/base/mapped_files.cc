@@ -44,7 +44,7 @@ Slot* slot_of(std::uintptr_t address) {
   return nullptr;
 }
 
-// Puts zeros in place of the lost pages, from the one that was read to the end of the mapping.
+// Maps zeros over the lost pages, from the page that was read to the end of the mapping.
 bool replace_pages(Slot& slot, std::uintptr_t address) {
   const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t first = address / page * page, end = (slot.end.load() + page - 1) / page * page;

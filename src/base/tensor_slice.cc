@@ -44,8 +44,8 @@ std::int64_t product(const std::vector<std::int64_t>& of, std::size_t from) {
 
 }  // namespace
 
-// A run takes in all dimensions behind the last one that is cut, and that one; the runs of one slice count
-// through the dimensions before it, as far as these are whole and one further.
+// A run spans the last cut dimension and all dimensions after it. The runs of one slice step through the
+// dimensions before it, as far as these are whole, and one further dimension.
 std::vector<TensorSlice> block_of(const TensorSlice& tensor, const std::vector<std::int64_t>& starts,
                                   const std::vector<std::int64_t>& sizes, void* data) {
   const std::vector<std::int64_t>& shape = tensor.shape;
@@ -61,7 +61,7 @@ std::vector<TensorSlice> block_of(const TensorSlice& tensor, const std::vector<s
   TensorSlice part = tensor;
   part.data = data;
   part.count = product(sizes, cut);
-  std::size_t outer = cut;  // dimensions before it need slices of their own
+  std::size_t outer = cut;  // dimensions before it need separate slices
   if (outer > 0) {
     --outer;
     part.rows = sizes[outer];

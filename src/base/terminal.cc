@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kWide = '\xC2';  ///< first byte of U+0080 to U+00BF in UTF-8
 
-/// A terminal behind a file descriptor.
+/// A terminal with a file descriptor.
 struct Screen {
   int fd;
   PrintablePieces pieces;
@@ -46,7 +46,7 @@ bool output_is_terminal(int parent) {
   if (parent == 0) return true;
   const std::string path = "/proc/" + std::to_string(parent) + "/fd/1";
   const int fd = ::open(path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-  // A process of another user, or a pipe whose reader is gone, tells nothing.
+  // A process of another user, or a pipe without a reader, gives no information.
   if (fd < 0) return errno == EACCES || errno == EPERM;
   const bool terminal = ::isatty(fd) != 0;
   ::close(fd);

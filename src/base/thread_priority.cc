@@ -9,7 +9,7 @@
 namespace octet {
 
 void run_thread_behind() {
-  // On Linux a thread has a niceness of its own, under its own number.
+  // On Linux each thread has a separate niceness, under its thread number.
   const auto thread = static_cast<id_t>(::gettid());
   errno = 0;
   const int now = ::getpriority(PRIO_PROCESS, thread);

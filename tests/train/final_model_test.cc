@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <functional>
 
-#include "octet/base/files.h"
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "support/program.h"
 

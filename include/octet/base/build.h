@@ -8,8 +8,8 @@ namespace octet {
 /// "0.1.0".
 std::string program_version();
 
-/// The linker's hash of what it linked, in hexadecimal digits: the same for copies of a program, another for
-/// any other build. Empty where the linker wrote none.
+/// The linker's hash of the program in hexadecimal digits: equal for copies of a program, different for any
+/// other build. Empty if the linker wrote none.
 std::string build_id();
 
 }  // namespace octet

@@ -15,15 +15,15 @@ inline constexpr std::string_view kOwnPrefix = "OCTETRUN_";
 
 /// Who sets a variable, and for what.
 enum class VariableUse {
-  user,      ///< whoever runs the program
+  user,      ///< users of the program
   launcher,  ///< set by launch/mpirun, or read by the scripts alone
-  test,      ///< tests and measurements: delays, failures, what is skipped
+  test,      ///< tests and measurements: delays, failures, skipped parts
   foreign    ///< another program's or the system's, which this one reads too
 };
 
 struct EnvironmentVariable {
   const char* name;
-  const char* values;   ///< what it may say
+  const char* values;   ///< valid values
   const char* meaning;  ///< what that does, and what happens where it is not set
   const char* reader;   ///< the file that reads it, below the folder of the sources
   VariableUse use;

@@ -18,7 +18,7 @@ enum class ExitCode : int {
   hang = 75,                 ///< a rank did not come to a collective in time
   preempted = 76,            ///< stopped as asked, after a checkpoint
   no_valid_checkpoint = 77,  ///< a checkpoint that was asked for is not there, or its data are damaged
-  unsaved = 78               ///< what was trained since the newest checkpoint could not be saved
+  unsaved = 78               ///< training since the newest checkpoint could not be saved
 };
 
 /// The parts of a message; empty ones are left out when it is rendered.
@@ -32,7 +32,7 @@ struct Problem {
   bool agreed = false;  ///< every rank throws because of this problem, and exactly one of them with its text
 };
 
-/// Thrown for everything that a user can cause or mend. what() is the rendered message of several lines.
+/// Thrown for everything that a user can cause or correct. what() is the rendered message of several lines.
 class Error : public std::runtime_error {
  public:
   explicit Error(Problem problem);
@@ -44,8 +44,8 @@ class Error : public std::runtime_error {
   Problem problem_;
 };
 
-/// What a user is told of an exception: an Error's own problem; of memory, or threads, that the system did
-/// not give, what can be done. Nothing for others, which are mistakes of the program.
+/// The problem to show for an exception: the problem of an Error, or advice if the system refused memory or
+/// threads. Nothing for other exceptions, which are mistakes of the program.
 std::optional<Problem> problem_of(const std::exception& exception);
 
 /// Throws a std::logic_error when a condition that the code itself guarantees does not hold.

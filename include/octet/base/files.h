@@ -16,18 +16,18 @@ namespace octet {
 /// Whole contents of a file. Throws Error naming the path and the reason.
 std::string read_file(const std::string& path);
 
-/// The same of a regular file of at most `most` bytes. Throws Error for anything else (a pipe, a device, a
-/// folder, a larger file) before a byte is read, and never waits for whoever may write to it.
+/// The same for a regular file of at most `most` bytes. Throws Error for anything else (a pipe, a device, a
+/// folder, a larger file) before it reads a byte, and never waits for a writer.
 std::string read_regular_file(const std::string& path, std::int64_t most);
 
 /// Returns the exit code for a failed call on a file, from its errno: `storage` if the disk is full, over a
 /// quota or a limit, read-only, or fails; `usage` if the path or its rights are wrong; otherwise `failure`.
 ExitCode exit_code_of(int error);
 
-/// Writes `bytes` to a temporary name beside `path`, fsyncs, renames over `path`, fsyncs the folder.
-/// Throws Error (disk full, folder not writable) and leaves an existing file as it was.
+/// Writes `bytes` to a temporary file in the folder of `path`, fsyncs, renames over `path`, fsyncs the
+/// folder. Throws Error (disk full, folder not writable) and leaves an existing file as it was.
 void write_file_atomically(const std::string& path, std::string_view bytes);
-/// The same for bytes in several places, one behind the other.
+/// The same for several ranges of bytes, one after the other.
 void write_file_atomically(const std::string& path, std::span<const std::string_view> parts);
 
 /// Makes a folder and its parents. Throws Error when that fails or something else is in the way.
@@ -65,7 +65,7 @@ class MappedFile {
 /// 64-bit XXH3 hash of some bytes, and 128-bit as 32 hexadecimal digits.
 std::uint64_t hash64(std::string_view bytes, std::uint64_t seed = 0);
 std::string hash128_hex(std::string_view bytes);
-/// The hash of bytes in several places, as if they lay one behind the other.
+/// The hash of several ranges of bytes, as if they were contiguous.
 std::string hash128_hex(std::span<const std::string_view> parts);
 
 }  // namespace octet

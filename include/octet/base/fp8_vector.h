@@ -1,6 +1,6 @@
-// FP8 and fp32 for loops over elements: without branches, so that compilers make vectors of them, and without
-// a subnormal float on the way, which costs a hundred cycles on some processors. The bits are those of to_fp8
-// and from_fp8.
+// Conversions between FP8 and fp32 for loops over elements. They have no branches, so compilers vectorise
+// them, and no subnormal intermediate floats, which cost a hundred cycles on some processors. The bits equal
+// to_fp8 and from_fp8.
 #pragma once
 
 #include <bit>
@@ -38,7 +38,7 @@ OCTET_INLINE std::uint8_t encode_fp8(float x) {
   return static_cast<std::uint8_t>(magnitude > 0x7F800000u ? 0x7Fu : code);
 }
 
-/// The value of a code, as bits of fp32; those of bf16 are the upper half.
+/// The value of a code, as bits of fp32. The upper half is the value in bf16.
 template <typename F>
 OCTET_INLINE std::uint32_t decode_fp8(std::uint8_t x) {
   const std::uint32_t magnitude = x & 0x7Fu;

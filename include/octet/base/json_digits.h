@@ -1,5 +1,5 @@
-// JSON whose whole numbers keep all digits. A number beyond 64 bits (a tracking number, say) is a binary
-// value that holds its digits, since a double would round it.
+// JSON that keeps all digits of whole numbers. A number beyond 64 bits (such as a tracking number) becomes a
+// binary value with its digits, because a double would round it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// Declares Json for headers. A source that reads or makes a value includes octet/base/json.h, which is slow to compile.
+// Declares Json for headers. A source that reads or makes a value includes octet/base/json.h, which is slow
+// to compile.
 #pragma once
 
 #include <concepts>
@@ -10,7 +11,7 @@ namespace octet {
 /// Keeps the order of keys, so that a file that is written back looks like the file that was read.
 using Json = nlohmann::ordered_json;
 
-/// One JSON value as the member of a class. A default one is null, and so is one that was moved from; copies are deep.
+/// One JSON value as the member of a class. It is null by default and after a move from it; copies are deep.
 class JsonMember {
  public:
   JsonMember();

@@ -1,4 +1,4 @@
-// What a JSON parser complains of, in plain words.
+// Messages of a JSON parser in plain words.
 #pragma once
 
 #include <string>

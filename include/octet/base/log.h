@@ -7,7 +7,7 @@
 
 namespace octet::log {
 
-/// Says who speaks. `speaks` is true on the one rank that prints; others stay silent below `error`.
+/// Sets the rank. `speaks` is true on the rank that prints; other ranks print only errors.
 void set_rank(int rank, bool speaks);
 /// Also writes every line to this file (appending), first the lines that were printed before this call. Only
 /// on the rank that prints.

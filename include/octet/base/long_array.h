@@ -15,8 +15,8 @@
 
 namespace octet {
 
-/// Bytes in a file without a name below TMPDIR, mapped for reading and writing: the kernel puts away what is
-/// not being used. Room is taken before it is written to, so that a full disk is an Error and not a signal.
+/// Bytes in an unnamed file below TMPDIR, mapped for reading and writing: the kernel evicts unused pages.
+/// Disk space is allocated before it is written to, so a full disk is an Error and not a signal.
 class UnnamedFile {
  public:
   UnnamedFile() = default;
@@ -26,7 +26,7 @@ class UnnamedFile {
 
   std::byte* data() const { return data_; }
   std::size_t capacity() const { return capacity_; }
-  /// Makes room for so many bytes; what is there stays, at another address. Throws Error on a full disk.
+  /// Grows to this many bytes. The contents stay, at another address. Throws Error on a full disk.
   void grow(std::size_t capacity);
   /// Takes the first `bytes` out of this process's memory; they are read again when they are asked for.
   void put_away(std::size_t bytes);
@@ -47,8 +47,8 @@ bool is_shared_file(const std::string& address);
 /// The file at an address, mapped as far as it has `bytes` bytes. Throws Error when it is shorter or gone.
 std::shared_ptr<const MappedFile> map_shared_file(const std::string& address, std::size_t bytes);
 
-/// A list of plain values: short ones lie in memory, long ones in an UnnamedFile, or in a file that somebody
-/// else made (view). Copies own their values.
+/// A list of plain values. Short lists are in memory, long ones in an UnnamedFile, or in a file of another
+/// owner (view). Copies own their values.
 template <typename T>
 class LongArray {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -59,7 +59,7 @@ class LongArray {
 
   LongArray() = default;
   LongArray(std::initializer_list<T> values) { append(std::span<const T>(values.begin(), values.size())); }
-  /// Lists longer than `in_memory` values lie in a file.
+  /// Lists longer than `in_memory` values are in a file.
   explicit LongArray(std::size_t in_memory) : in_memory_(in_memory) {}
   LongArray(const LongArray& other) : in_memory_(other.in_memory_) { append(other.span()); }
   LongArray(LongArray&& other) noexcept { swap(other); }
@@ -69,7 +69,7 @@ class LongArray {
   }
   ~LongArray() = default;
 
-  /// The values at `values`, which lie inside of `file`.
+  /// The values at `values`, which point into `file`.
   static LongArray view(std::shared_ptr<const MappedFile> file, std::span<const T> values) {
     LongArray out;
     out.viewed_ = std::move(file);
@@ -90,11 +90,11 @@ class LongArray {
   bool operator==(const LongArray& other) const { return std::ranges::equal(span(), other.span()); }
 
   void push_back(const T& value) {
-    const T copy = value;  // may lie in this list
+    const T copy = value;  // may be an element of this list
     make_room(size_ + 1);
     data_[size_++] = copy;
   }
-  /// Puts values behind the last; they lie outside of this list. Throws Error on a full disk.
+  /// Appends values, which must not be elements of this list. Throws Error on a full disk.
   void append(std::span<const T> values) {
     make_room(size_ + values.size());
     std::ranges::copy(values, data_ + size_);
@@ -103,7 +103,7 @@ class LongArray {
   /// Makes the list longer; the values beyond the present ones are zero.
   void resize(std::size_t size) {
     check(size >= size_, "a list only grows");
-    make_room(size);  // room behind the last value was never written to
+    make_room(size);  // the space after the last value was never written to
     size_ = size;
   }
   /// For writing in place; not of a view.
@@ -111,7 +111,7 @@ class LongArray {
     make_room(size_);
     return {data_, size_};
   }
-  /// UnnamedFile::address of the file in which all values lie; "" when they lie in memory or are a view.
+  /// UnnamedFile::address of the file with the values; "" if they are in memory or a view.
   std::string address() const { return file_ ? file_->address() : ""; }
 
  private:

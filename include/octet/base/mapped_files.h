@@ -19,10 +19,10 @@ class ShortenedFile : public Error {
 class WatchedMapping {
  public:
   WatchedMapping() = default;
-  /// What a lost page means: an error that require_mapped_files() reports, or zeros that the reader finds by
-  /// its own hashes.
+  /// The handling of a lost page: an error that require_mapped_files() reports, or zeros that the reader
+  /// detects by hashes.
   enum class Loss { reported, hashed };
-  /// `bytes` at `address` map the file behind `descriptor` from its beginning. `path` names it in messages.
+  /// `bytes` at `address` map the file of `descriptor` from its start. `path` names it in messages.
   WatchedMapping(const void* address, std::size_t bytes, int descriptor, const std::string& path,
                  Loss loss = Loss::reported);
   ~WatchedMapping();

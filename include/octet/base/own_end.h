@@ -3,8 +3,8 @@
 
 namespace octet {
 
-/// While this lives, a call of exit() is not the program's own: a library had no threads or no memory, has
-/// said so in its own words, and what can be done is printed behind them. One at a time.
+/// During its lifetime, a call of exit() comes from a library that got no threads or no memory and printed
+/// its message. Advice is then printed after that message. One at a time.
 class EndsItself {
  public:
   EndsItself();

@@ -5,8 +5,8 @@
 
 namespace octet {
 
-/// Text as a terminal may have it: control characters but for tabs and line ends (escape sequences, bells,
-/// backspaces, returns) become \x1B and the like, so that a name from a file moves no cursor and paints no
+/// Returns text that is safe for a terminal: control characters except tabs and line ends (escape sequences,
+/// bells, backspaces, returns) become \x1B and the like. So a name from a file moves no cursor and sets no
 /// colour.
 inline std::string printable(std::string_view text) {
   constexpr char kDigits[] = "0123456789ABCDEF";

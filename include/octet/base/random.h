@@ -8,7 +8,7 @@
 
 namespace octet {
 
-/// What a random number is for; keeps the streams of one seed apart.
+/// The use of a random number; separates the streams of one seed.
 enum class RandomUse : std::uint32_t {
   init = 1,
   shuffle = 2,
@@ -18,8 +18,8 @@ enum class RandomUse : std::uint32_t {
   sampling = 6
 };
 
-/// The rounds of Philox4x32 on a counter. Ten are its authors' default; seven are the fewest that pass all of
-/// their tests, for those who need very many numbers.
+/// The rounds of Philox4x32 on a counter. Ten are its authors' default. Seven are the fewest that pass all of
+/// their tests, for callers that need very many numbers.
 template <int kRounds>
 [[gnu::always_inline]] constexpr std::array<std::uint32_t, 4> philox_rounds(
     std::uint32_t c0, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3, std::uint32_t k0,

@@ -9,10 +9,10 @@
 
 namespace octet {
 
-/// Elements of the tensor `name`: `rows` runs of `count` elements each. The first begins at element `begin`
-/// (row-major order) and lies at `data` (host memory); each further one begins `stride` elements further in
-/// the tensor and lies `pitch` elements further in memory. One run is any part of the flat tensor, wherever
-/// its rows end (a slice of a segment, an expert, a block of 64 elements); several are a block of rows and
+/// Elements of the tensor `name`: `rows` runs of `count` elements each. The first run starts at element
+/// `begin` (row-major order) and at `data` (host memory). Each further run starts `stride` elements later in
+/// the tensor and `pitch` elements later in memory. One run is any range of the flat tensor, independent of
+/// its rows (a slice of a segment, an expert, a block of 64 elements). Several runs are a block of rows and
 /// columns.
 struct TensorSlice {
   std::string name;  ///< "model.layers.0.mlp.down_proj.weight", "exp_avg/…"
@@ -52,7 +52,7 @@ void each_run(const TensorSlice& slice, Do&& act) {
 std::vector<TensorSlice> block_of(const TensorSlice& tensor, const std::vector<std::int64_t>& starts,
                                   const std::vector<std::int64_t>& sizes, void* data);
 
-/// Throws std::logic_error for a slice that reaches out of its tensor, or whose runs overlap.
+/// Throws std::logic_error for a slice that exceeds its tensor, or has overlapping runs.
 void check_inside(const TensorSlice& slice);
 
 /// Product of the extents; throws Error when one is negative or the product overflows.

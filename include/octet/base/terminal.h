@@ -1,4 +1,4 @@
-// Standard output on a terminal: what a model or a file holds moves no cursor and paints no colour there.
+// Standard output on a terminal: text of a model or a file moves no cursor and sets no colour there.
 #pragma once
 
 #include <cstdio>
@@ -17,15 +17,15 @@ class PrintablePieces {
   bool held_ = false;  ///< the first byte of a character that may be a control character
 };
 
-/// Whether standard output is a terminal. mpirun gives its ranks terminals of their own, whatever its own
-/// output is. For a rank `parent` is the process number of mpirun, whose output decides; 0: no launcher.
+/// Whether standard output is a terminal. mpirun gives each rank a new terminal, whatever its own output is.
+/// For a rank, `parent` is the process number of mpirun, and the output of mpirun decides. 0: no launcher.
 bool output_is_terminal(int parent = 0);
 
 /// A stream that writes to the file descriptor `fd` what PrintablePieces gives. Null if the system refuses.
 std::FILE* printable_stream(int fd);
 
-/// From here on standard output (std::printf and its like) goes through printable_stream(). Called once,
-/// before anything is written, by a program whose output reaches a terminal. Files and pipes keep every byte.
+/// After this call, standard output (std::printf and its like) passes through printable_stream(). Call it
+/// once, before the first output, if the output reaches a terminal. Files and pipes keep every byte.
 void protect_terminal();
 
 }  // namespace octet
