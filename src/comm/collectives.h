@@ -1,5 +1,5 @@
-// The collectives of the data plane, over any transport. All ranks talk to all others directly: each byte
-// crosses once, and a sum's order is the rank order, not that of arrival.
+// The collectives of the data plane, over any transport. Every rank sends to every other rank directly, so
+// each byte crosses the network once. Sums use rank order, not order of arrival.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace octet::comm {
 
-/// Memory in which parts arrive before they are summed, in several sets, so that the messages of some chunks
-/// travel while the one before is summed. One per queue, reserved once.
+/// Memory for parts that arrive before they are summed. It has several sets, so messages of some chunks are
+/// in flight while an earlier chunk is summed. One per queue, reserved once.
 struct Staging {
   std::int64_t chunk = 0;        ///< fp32 elements of one part
   std::byte* arrive = nullptr;   ///< [sets, size, arrive_bytes]
@@ -35,34 +35,36 @@ struct Staging {
 /// Chunk length for `size` ranks when all parts of one set may take `elements` fp32 elements together.
 std::int64_t staging_chunk(int size, std::int64_t elements);
 
-/// Element `i` of what a reduction reads, or writes.
+/// Address of element `i` that a reduction reads or writes.
 inline const std::byte* read_at(const ReduceScatterArgs& args, std::int64_t i) {
   return static_cast<const std::byte*>(args.from) + i * static_cast<std::int64_t>(size_of(args.from_dtype));
 }
 inline std::byte* write_at(const ReduceScatterArgs& args, std::int64_t i) {
   return static_cast<std::byte*>(args.to) + i * static_cast<std::int64_t>(size_of(args.to_dtype));
 }
-/// What encoding of element `i` of `from` and those behind it lost so far; null: nobody asks.
+/// Address of the residual of element `i` of `from` and later elements; null: no residual is kept.
 inline std::uint16_t* residual_at(const ReduceScatterArgs& args, std::int64_t i) {
   return args.residual == nullptr ? nullptr : args.residual + i;
 }
 
-// `call`, the hierarchy and the buffers outlive the coroutine.
+// `call`, the hierarchy and the buffers must outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
-/// With args.order. A rank's addends travel one behind the other, in chunks that fit the staging together.
+/// For args.order. The addends of a rank are sent one after the other, in chunks that fit the staging
+/// together.
 Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
-/// Throws std::logic_error for an order that does not fit the ranks or leaves more or less than one sum.
+/// Throws std::logic_error if the order does not fit the ranks or does not leave exactly one sum.
 void check_order(const ReduceScatterArgs& args, const Place& place);
-/// Every node adds up its ranks' values in rank order, in fp32; then the nodes' sums, in the format of the
-/// wire, are added in the order of the nodes. Of several nodes.
+/// For several nodes. Every node adds the values of its ranks in rank order, in fp32. Then the node sums,
+/// sent in the wire format, are added in node order.
 Steps reduce_scatter_by_node_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                                    ReduceScatterArgs args);
-/// To the mates of one's node directly, to other nodes once each. With one_node(): to all directly.
+/// Sends to the ranks of the same node directly and to each other node once. With one_node(): to all
+/// directly.
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);
 Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                               AllGatherValuesArgs args);
 Steps all_to_all_steps(Call& call, AllToAllArgs args);
-/// A message to another rank, one from another, or both; one of no bytes is none.
+/// Sends a message to another rank, receives one, or both. A message of zero bytes is skipped.
 Steps pass_steps(Call& call, SendArgs out, ReceiveArgs in);
 /// Values that are combined over ranks in place.
 struct ReducedValues {
@@ -70,7 +72,7 @@ struct ReducedValues {
   void* values = nullptr;
   std::int64_t count = 0;
 };
-/// Those that come first have the longer elements. They go to other nodes as those of a gather do.
+/// Values with longer elements come first. They are sent to other nodes as in a gather.
 Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                        std::vector<ReducedValues> values);
 

@@ -1,7 +1,7 @@
-// Collectives made of exchanges and kernels on streams, the same for every carrier: values are encoded, bytes
-// are exchanged, and what arrived is summed, in fp32 and in rank order. So no bit of a result depends on who
-// carries the bytes; and since messages between ranks on CPUs are summed by the same ops in the same order,
-// none depends on the device either.
+// Collectives composed of exchanges and kernels on streams, equal for every carrier. Values are encoded,
+// bytes are exchanged, and the received values are summed in fp32 and in rank order. No bit of a result
+// depends on the carrier. Messages between CPU ranks are summed by the same ops in the same order, so no bit
+// depends on the device either.
 #pragma once
 
 #include <array>
@@ -19,15 +19,15 @@
 
 namespace octet::comm {
 
-/// Memory of a queue's chunks under way: two sets of what arrives from and what leaves for every member, in
-/// parts of equal size. Alike on all members.
+/// Staging memory of the chunks under way in a queue. Two sets, each with receive and send parts of equal
+/// size for every member. Equal layout on all members.
 struct DeviceStaging {
   static constexpr int sets = 2;
   std::byte* memory = nullptr;
   std::size_t part = 0;  ///< bytes
   int size = 0;
 
-  /// Parts of `size` members from a budget of bytes for one set one way.
+  /// Returns the part size for `size` members, given the bytes of one set in one direction.
   static std::size_t part_of(int size, std::size_t budget);
   static std::size_t bytes(int size, std::size_t part) {
     return 2 * sets * static_cast<std::size_t>(size) * part;
@@ -44,20 +44,20 @@ struct DeviceStaging {
   }
 };
 
-/// The collectives of one queue. Everything is enqueued on the queue's stream, and on one beside it that
-/// carries chunks while others are encoded and summed. Not thread-safe.
+/// The collectives of one queue. Work is enqueued on the queue's stream, and on a second stream that carries
+/// chunks while others are encoded and summed. Not thread-safe.
 class Composed {
  public:
-  /// What is given outlives it. `stream` is the queue's.
+  /// All arguments must outlive this object. `stream` is the stream of the queue.
   Composed(Device& device, Stream& stream, Exchange& exchange, PeerAccess& access, const Place& place,
            const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging);
 
-  /// From now on this sums what travels as it lies, in an order of its own: values of fp32, and of bf16 where
-  /// `bf16` says so. Sums by nodes and in a given order stay as they are. It outlives this.
+  /// Lets `summing` sum unconverted fp32 values, and bf16 values if `bf16`, in its own order. Sums by node
+  /// and sums in a given order do not change. `summing` must outlive this object.
   void let_sum(Exchange& summing, bool bf16) { summing_ = &summing, sums_bf16_ = bf16; }
 
-  /// Around a collective: what tells whoever watches that the queue's stream has reached it, and that it is
-  /// done.
+  /// Called around a collective. The marks report that the queue's stream has reached the collective, and
+  /// that the collective is done.
   void begin(const Marks& marks) { marks_ = marks; }
   void end();
 
@@ -65,11 +65,11 @@ class Composed {
   void all_gather(const AllGatherArgs& args);
   void all_gather_values(const AllGatherValuesArgs& args);
   void all_to_all(const AllToAllArgs& args);
-  /// A message to another member, one from another, or both; null: none.
+  /// Sends a message to another member, receives one, or both; null: none.
   void pass(const SendArgs* out, const ReceiveArgs* in);
   void all_reduce(ops::Combine how, void* values, std::int64_t count);
 
-  /// Bytes that this rank has sent since the last call, and of them those to other nodes.
+  /// Bytes that this rank has sent since the last call, in total and to other nodes.
   struct Sent {
     std::int64_t bytes = 0;
     std::int64_t between_nodes = 0;
@@ -82,23 +82,24 @@ class Composed {
     std::int64_t start = 0;
     std::int64_t count = 0;
   };
-  /// Of one exchange.
+  /// The messages of one exchange.
   struct Messages {
     std::vector<Outgoing> out;
     std::vector<Incoming> in;
   };
   using Act = std::function<void(const Chunk&)>;
-  /// prepare (which may be empty), an exchange of the messages, finish: for every chunk.
+  /// For every chunk: prepare (may be empty), an exchange of the messages, finish.
   void in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
                  const std::function<Messages(const Chunk&)>& messages, const Act& finish);
-  /// The same where a chunk takes more than an exchange: carry enqueues them on the stream that it is given.
+  /// Like in_chunks(), for chunks that need more than one exchange: `carry` enqueues them on the given
+  /// stream.
   void in_chunks_carried(std::int64_t length, std::int64_t count, const Act& prepare,
                          const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish);
   static std::int64_t chunks_of(std::int64_t length, std::int64_t count) {
     return (count + length - 1) / length;
   }
   static Chunk chunk_at(std::int64_t number, std::int64_t length, std::int64_t count);
-  /// `last`: nothing of the collective is enqueued after it.
+  /// `last`: no later work belongs to the collective.
   void exchange(Stream& stream, const Messages& messages, bool last = false);
   void count(std::span<const Outgoing> out);
   void write(std::optional<CounterStep>& mark);
@@ -109,10 +110,10 @@ class Composed {
   void encode(const ReduceScatterArgs& args, const Chunk& c);
   void sum(const ReduceScatterArgs& args, const Chunk& c,
            const std::function<const std::byte*(int)>& arrived);
-  /// True where the carrier sends so many bytes to each member eagerly, among members that need no other way.
+  /// True if the carrier sends so many bytes to each member eagerly.
   bool goes_eagerly(std::size_t bytes) const { return bytes <= exchange_.eager_room(); }
-  /// Sends from(member) to every other member; their bytes have come afterwards. `marks_end`: the mark that
-  /// says so is written with it; else the caller writes it.
+  /// Sends from(member) to every other member and waits for the bytes of all members. `marks_end`: also
+  /// writes the end mark; otherwise the caller writes it.
   void exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from,
                         bool marks_end = true);
   void reduce_eagerly(const ReduceScatterArgs& args);
@@ -122,7 +123,8 @@ class Composed {
   void reduce_by_carrier(const ReduceScatterArgs& args);
   void reduce_in_order(const ReduceScatterArgs& args);
   void reduce_by_node(const ReduceScatterArgs& args);
-  /// Every member's part to all, part(member) being where it lies and goes; by nodes in two steps.
+  /// Sends every member's part to all members; part(member) is both source and destination. With several
+  /// nodes, it takes two steps.
   void gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
                     const std::function<std::byte*(int)>& part, bool last = false);
   void gather_through_staging(const AllGatherArgs& args, const Hierarchy& ways);

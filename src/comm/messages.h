@@ -1,4 +1,4 @@
-// A set of messages in flight that is waited for as a whole.
+// A set of messages in flight that is awaited as a whole.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +15,23 @@ struct Call {
   Transport* transport = nullptr;
   const Lane* lane = nullptr;
   int tag = 0;                     ///< kind and sequence number
-  unsigned sequence = 0;           ///< collectives of its lane before it
-  bool paired = false;             ///< between some ranks of the lane only, and not counted among those
-  std::vector<int> partners = {};  ///< these, as ranks of the job
+  unsigned sequence = 0;           ///< earlier collectives of its lane
+  bool paired = false;             ///< only between some ranks of the lane; not in their sequence
+  std::vector<int> partners = {};  ///< these ranks, numbered in the job
   std::int64_t bytes_sent = 0;     ///< so far
   std::int64_t bytes_between_nodes = 0;
-  std::int64_t completed = 0;  ///< messages through so far, a sign of progress
-  bool ends = false;           ///< its rank has done its work
+  std::int64_t completed = 0;  ///< completed messages, a sign of progress
+  bool ends = false;           ///< this rank has done its work
   const char* name = "";       ///< of the collective
-  bool sealed = false;         ///< a hash travels behind each message, and `notes` is told of broken ones
+  bool sealed = false;         ///< a hash follows each message, and `notes` records broken ones
   class SealNotes* notes = nullptr;
 
-  std::vector<class Messages*> open = {};  ///< those of this call, while they exist
+  std::vector<class Messages*> open = {};  ///< sets of messages of this call
 
-  /// Among the ranks of the lane.
+  /// Returns the place among the ranks of the lane.
   const Place& place() const { return lane->place; }
-  /// Ranks of the job of which something is missing, in order: those that have not sent, or, when all have,
-  /// those that have not received. Asks the transport, so only who serves calls it.
+  /// Returns the ranks of the job that block this call, in order: ranks that have not sent, or, if all have
+  /// sent, ranks that have not received. Queries the transport, so only the serving thread calls it.
   std::vector<int> missing_ranks();
 };
 
@@ -42,10 +42,10 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  /// Zero bytes send and receive nothing. A sealed message is hashed as it is sent.
+  /// Messages of zero bytes are skipped. A sealed message is hashed when it is sent.
   void send(int peer, const void* data, std::size_t bytes);
   void receive(int peer, void* data, std::size_t bytes);
-  /// True when all messages are through; then those that were sealed have been compared.
+  /// Returns true when all messages are complete and all sealed messages are verified.
   bool complete();
 
  private:
@@ -56,11 +56,11 @@ class Messages {
     bool incoming = false;
     bool through = false;
   };
-  /// The hash that travels behind a message.
+  /// The hash that follows a message.
   struct Seal {
     std::uint64_t hash = 0;
     int peer = 0;
-    void* data = nullptr;  ///< what arrives before it; null: it is sent
+    void* data = nullptr;  ///< received message; null: the message is sent
     std::size_t bytes = 0;
   };
   bool test(Message& message);
@@ -68,7 +68,7 @@ class Messages {
   void compare();
 
   Call& call_;
-  std::list<Seal> seals_;  ///< they stay where they are; mostly there are none, which takes no memory
+  std::list<Seal> seals_;  ///< addresses are stable; usually empty, which allocates nothing
   std::vector<Message> messages_;
   std::size_t done_ = 0;
 };

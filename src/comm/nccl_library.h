@@ -1,6 +1,6 @@
-// NCCL as a library that is loaded when it is first needed, so that a program that was built with it starts
-// where there is none. Everything that decides lies here, in every build: which files are tried, which
-// versions will do, and what is said when it does not work. Nothing here knows NCCL's types.
+// Loads NCCL at first use, so that a program built with NCCL starts on machines without it. Contains all NCCL
+// decisions, in every build: the files to try, the accepted versions and the error messages. Does not use
+// NCCL's types.
 #pragma once
 
 #include <string>
@@ -11,34 +11,34 @@
 
 namespace octet::comm {
 
-/// The oldest NCCL that will do. Versions are NCCL's own numbers: 22809 is 2.28.9.
+/// The oldest supported NCCL. Versions are NCCL's numbers: 22809 is 2.28.9.
 inline constexpr int least_nccl_version = 22200;
 /// "2.28.9" of 22809.
 std::string nccl_version_name(int version);
 
-/// The files that are tried, in order. When the environment's OCTETRUN_NCCL_LIBRARY names one, that one
-/// alone. Otherwise libnccl.so.2 where the loader finds it (LD_LIBRARY_PATH, /etc/ld.so.conf), then in the
-/// Python environment that is active (VIRTUAL_ENV), then in the CUDA toolkit.
+/// Returns the files to try, in order. If the environment variable OCTETRUN_NCCL_LIBRARY names a file, only
+/// that file. Otherwise libnccl.so.2 from the loader's paths (LD_LIBRARY_PATH, /etc/ld.so.conf), then from
+/// the active Python environment (VIRTUAL_ENV), then from the CUDA toolkit.
 std::vector<std::string> nccl_files();
 
-/// A loaded NCCL that has all functions that Octet calls. It stays loaded until the process ends: NCCL has
-/// threads of its own.
+/// A loaded NCCL with all functions that Octet calls. It stays loaded until the process ends, because NCCL
+/// runs its own threads.
 class NcclLibrary {
  public:
-  /// Takes the first of `files` that can be loaded. Throws Error when there is none, when it is older than
-  /// least_nccl_version, and when it lacks a function.
+  /// Loads the first of `files` that can be loaded. Throws Error if none can be loaded, if it is older than
+  /// least_nccl_version, or if it lacks a function.
   explicit NcclLibrary(const std::vector<std::string>& files);
   NcclLibrary(const NcclLibrary&) = delete;
   NcclLibrary& operator=(const NcclLibrary&) = delete;
 
   int version() const { return version_; }
-  /// Where it was found.
+  /// Returns the path of the loaded file.
   const std::string& file() const { return file_; }
   /// "NCCL 2.28.9 (/usr/lib/libnccl.so.2)".
   std::string description() const;
 
-  /// Points `function`, whose type the caller knows, at the function of that name, which is one of those that
-  /// the constructor looked for.
+  /// Sets `function` to the address of the NCCL function `name`. The caller provides the type. `name` must be
+  /// a function that the constructor looked up.
   template <typename Function>
   void find(Function*& function, const char* name) const {
     static_assert(std::is_function_v<Function>);
@@ -53,30 +53,31 @@ class NcclLibrary {
   std::string file_;
 };
 
-/// NCCL for this process: nccl_files(), loaded by the first call. Throws what NcclLibrary throws, at every
-/// call then.
+/// Returns NCCL for this process, loaded from nccl_files() by the first call. Throws like NcclLibrary; after
+/// a failure, every call throws.
 const NcclLibrary& nccl_library();
 
-/// Throws Error, the same on all ranks, when the versions differ (by rank): it names the ranks whose version
-/// is not that of most. NCCL itself would refuse some of them, after the others have begun to wait.
+/// Throws Error, equal on all ranks, if the versions (by rank) differ. The Error names the ranks with a
+/// version other than the most common. NCCL itself would reject some ranks after the others have begun to
+/// wait.
 void require_one_nccl_version(const std::vector<int>& versions);
 
-/// Throws Error, the same on all ranks, when two of them compute on the same GPU (UUIDs, by rank): NCCL takes
-/// one rank of a group for each GPU, and some ranks would wait for those that it refuses.
+/// Throws Error, equal on all ranks, if two ranks compute on the same GPU (UUIDs, by rank). NCCL accepts one
+/// rank of a group per GPU, and some ranks would wait for the rejected ranks.
 void require_a_gpu_each(const std::vector<std::string>& gpus);
 
-/// A call of NCCL that did not succeed.
+/// A failed call of NCCL.
 struct NcclFailure {
   std::string call;     ///< "ncclSend"
   int code = 0;         ///< ncclResult_t
-  std::string reason;   ///< NCCL's words for the code
-  std::string detail;   ///< its latest warning; may be empty, or about something else
+  std::string reason;   ///< NCCL's text for the code
+  std::string detail;   ///< its latest warning; may be empty or unrelated
   std::string library;  ///< NcclLibrary::description()
-  int member = 0;       ///< of the group
+  int member = 0;       ///< rank in the group
   int members = 1;
-  int peer = -1;  ///< the member that the call was about; -1: all
+  int peer = -1;  ///< the member that the call addressed; -1: all
 };
-/// What to tell the user about it.
+/// Returns the message for the user.
 Problem nccl_problem(const NcclFailure& failure);
 
 }  // namespace octet::comm

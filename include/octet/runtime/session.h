@@ -1,5 +1,5 @@
-// The runtime room: a process among the ranks, whatever it is there for. Its device and messages, the signals
-// that reach it, the folders of models that it opens. It knows no configuration, no data set and no loop.
+// The runtime module: a process as one of the ranks, for any command. It holds the device, the messages, the
+// signals and the opened model folders. It contains no configuration, no data set and no loop.
 #pragma once
 
 #include <cstddef>
@@ -17,37 +17,37 @@
 
 namespace octet::runtime {
 
-/// This process among the ranks: its place, its device, its messages. Opened once, before anything that may
-/// fail on one rank alone, so that failures can be told to all.
+/// This process as one of the ranks: its place, device and channels. Opened before any operation that may
+/// fail on one rank alone, so that failures can be reported to all ranks.
 class Session {
  public:
-  /// Joins the job (MPI when a launcher started the process), divides the node's cores among its ranks, opens
-  /// the device that is asked for (all ranks compute on GPUs or none does, and each on another one:
-  /// gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
-  /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
-  /// configuration), all ranks throw as Channel::together does. `carrying`: who carries
-  /// bytes between GPUs, and sums them. With `unopened` a device or carrier that cannot be had is told there,
-  /// on all ranks, as an Error that they agree upon would be, and the session is one of CPUs.
+  /// Joins the job (MPI if a launcher started the process), divides the node's cores among its ranks and
+  /// opens the requested device. Either all ranks compute on GPUs, each on a different GPU, or none does
+  /// (gpu_choice.h). Also decides which rank prints. All ranks throw like Channel::together if a rank cannot
+  /// open its device or passes a `refusal`. A refusal is an Error from before the ranks were connected: a
+  /// wrong argument or configuration. `carrying` selects the carrier and the sums between GPUs. With
+  /// `unopened`, an unavailable device or carrier is reported there on all ranks, as an agreed Error, and the
+  /// session uses CPUs.
   explicit Session(DeviceWish device, const std::exception_ptr& refusal = nullptr,
                    const comm::Carrying& carrying = {}, std::optional<Problem>* unopened = nullptr);
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }
-  /// All ranks of the program: where they stand, and what they tell each other.
+  /// Returns the job of all ranks of the program: places and channels.
   comm::Job& job() { return *job_; }
-  /// What the ranks of this one's data axis compute together.
+  /// Returns the collectives of this rank's data axis.
   comm::Collectives& data() { return *data_; }
-  /// What this rank has sent since the last call, collectives first.
+  /// Returns the traffic of this rank since the last call, collectives first.
   std::vector<comm::Traffic> take_traffic();
   bool prints() const { return place_.rank == 0; }
 
-  /// Where one rank uses one of several GPUs, says how to use all; `command` is what comes behind the
+  /// If one rank uses one of several GPUs, prints how to use all. `command` is the command line after the
   /// program's name.
   void mention_idle_gpus(const std::string& command) const;
 
-  /// Runs `body` and turns what it throws into the exit code of the job: an Error that all ranks know of is
-  /// printed once; anything that only this rank met is printed here and ends all ranks. Throws RanksLost
-  /// where the job did (octet/comm/job.h).
+  /// Runs `body` and turns its exceptions into the exit code of the job. An Error known to all ranks is
+  /// printed once. Any other exception is printed on this rank and ends all ranks. Throws RanksLost if the
+  /// job threw it (octet/comm/job.h).
   template <typename Body>
   int run(const Body& body) {
     try {
@@ -62,12 +62,12 @@ class Session {
 
   std::unique_ptr<comm::Job> job_;
   comm::Place place_;
-  std::size_t usable_gpus_ = 0;  ///< that this process sees
+  std::size_t usable_gpus_ = 0;  ///< visible to this process
   std::unique_ptr<Device> device_;
   std::unique_ptr<comm::Collectives> data_;
 };
 
-/// A problem that one rank of several met alone, with who that is: rank, host and, where it is open, device.
+/// Adds the rank, its host and, if open, its device to a problem that only one of several ranks met.
 Problem placed(Problem problem, const comm::Place& place, const std::string& device);
 
 }  // namespace octet::runtime
