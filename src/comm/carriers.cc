@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto probe_patience = std::chrono::seconds(20);
 constexpr std::size_t probe_bytes = std::size_t{1} << 20;
-// Of one of the two sets of pinned buffers of a queue, each way.
+// Bytes of one of a queue's two sets of pinned buffers, in each direction.
 constexpr std::size_t host_capacity = std::size_t{16} << 20;
 constexpr std::size_t least_host_capacity_of_rank = std::size_t{1} << 18;
 
@@ -33,13 +33,13 @@ const char* name_of(Carrier carrier) {
   return names[static_cast<int>(carrier)];
 }
 
-/// For tests: OCTETRUN_BREAK_CARRIER names what does not work here, "peer-open" or "peer-pattern".
+/// For tests: OCTETRUN_BREAK_CARRIER names the part that fails here, "peer-open" or "peer-pattern".
 bool broken(std::string_view what) {
   const char* told = environment_variable("OCTETRUN_BREAK_CARRIER");
   return told != nullptr && told == what;
 }
 
-/// For comparisons: OCTETRUN_DIRECT_SUMS=off leaves sums to collectives.
+/// For comparisons: OCTETRUN_DIRECT_SUMS=off uses collectives for all sums.
 bool direct_sums_wanted() {
   const char* told = environment_variable("OCTETRUN_DIRECT_SUMS");
   if (told == nullptr || std::string_view(told) == "on") return true;
@@ -51,7 +51,7 @@ bool direct_sums_wanted() {
                       .code = ExitCode::usage});
 }
 
-/// Bytes that no other pair of ranks sends.
+/// Returns bytes that are unique to this pair of ranks.
 std::vector<std::uint32_t> pattern(int from, int to, std::size_t bytes) {
   std::vector<std::uint32_t> words(bytes / sizeof(std::uint32_t));
   std::uint32_t x = 0x9E3779B9u * static_cast<std::uint32_t>(from * 1024 + to + 1);
@@ -59,7 +59,7 @@ std::vector<std::uint32_t> pattern(int from, int to, std::size_t bytes) {
   return words;
 }
 
-/// Pieces for the mates of a node go one way, those for other nodes another.
+/// Sends pieces for ranks of the same node by one exchange, and pieces for other nodes by another.
 class RoutedExchange final : public Exchange {
  public:
   RoutedExchange(const Place& place, std::unique_ptr<Exchange> inside, std::unique_ptr<Exchange> between)
@@ -90,25 +90,25 @@ class RoutedExchange final : public Exchange {
 }  // namespace
 
 StagingBudget staging_budget(int size, DeviceKind kind) {
-  // A chunk and what it is summed with stay in the second-level cache of a GPU; smaller ones wait more often
-  // for each other. The gather queue stages only values that travel in a narrow format.
+  // A chunk and its addends fit into the second-level cache of a GPU. Smaller chunks wait for each other more
+  // often. The gather queue stages only values in a narrow format.
   const std::size_t share = kind == DeviceKind::cuda ? 1 : 100;
   const std::size_t reduce_set = (std::size_t{32} << 20) / share;
   const std::size_t gather_set = (std::size_t{16} << 20) / share;
   StagingBudget budget{.size = size};
-  // With room for the count of direct sums behind those of the second queue.
+  // Includes room for the count of direct sums after the counters of the second queue.
   const std::size_t counted = peer_counter_count(size) * sizeof(std::uint32_t) + sizeof(std::uint64_t);
   budget.counters = (counted + 255) / 256 * 256;
   budget.gather_part = DeviceStaging::part_of(size, gather_set);
   budget.reduce_part = DeviceStaging::part_of(size, reduce_set);
-  // One kernel takes eager messages to as many members as it has pieces and counters for. What is longer than
-  // a megabyte copy engines carry sooner.
+  // One kernel sends eager messages to as many members as move() takes pieces and counters. Copy engines are
+  // faster above one megabyte.
   if (static_cast<std::size_t>(size) <= PeerAccess::most_moved) {
     constexpr std::size_t longest = std::size_t{1} << 20, all = std::size_t{1} << 21;
     budget.eager_room = std::min(longest, all / static_cast<std::size_t>(size)) / share / 256 * 256;
   }
-  // Each rank sends its values to every other one, and as many bytes of marks: with more of them, sums in two
-  // exchanges are done sooner.
+  // Each rank sends its values to every other rank, plus an equal number of bytes of marks. For more values,
+  // sums in two exchanges are faster.
   if (size > 1 && size <= ops::kMostPeers) {
     constexpr std::size_t all = std::size_t{1} << 20;
     budget.sum_room = all / static_cast<std::size_t>(size - 1) / share / 256 * 256;
@@ -128,7 +128,7 @@ DeviceStaging Carriers::staging_of(Queue queue) const {
   return queue == Queue::gather ? budget_.gather(memory_) : budget_.reduce(memory_);
 }
 
-// The own handle's place stays empty; those of other nodes cannot be opened and are not needed.
+// The own entry stays empty. Handles of other nodes cannot be opened and are not needed.
 std::vector<void*> Carriers::open_alike(void* address, const std::vector<std::string>& handles) {
   const Place& place = group_.place();
   std::vector<void*> opened(index(place.size), nullptr);
@@ -171,7 +171,7 @@ std::unique_ptr<Exchange> Carriers::make_peer(Queue queue) {
     eager.of_member.push_back(memory == nullptr ? nullptr
                                                 : static_cast<std::byte*>(memory) + budget_.eager_at(number));
   }
-  // Ranks of other hosts have no memory here.
+  // Ranks of other hosts have no memory on this host.
   if (group_.place().nodes > 1) eager.room = 0;
   return std::make_unique<PeerExchange>(device_, *access_, regions_, group_.place().rank, group_.place().size,
                                         std::move(counters), std::move(eager));
@@ -221,7 +221,7 @@ void Carriers::probe(Queue queue, Exchange& exchange) {
   if (queue != Queue::reduce || in.empty()) return;
   for (auto& piece : out) piece.bytes = staging.part;
   for (auto& piece : in) piece.bytes = staging.part;
-  for (int round = 0; round < 3; ++round) {  // the first ones are for getting used to it
+  for (int round = 0; round < 3; ++round) {  // the first rounds are warm-up
     stream->record(*begun);
     in_time();
   }
@@ -237,7 +237,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways, std::span<const Q
     try {
       open_peers();
     } catch (const Error& error) {
-      return error.problem().what;  // agreed upon
+      return error.problem().what;  // the Error is agreed upon
     }
   }
   if (carrier == Carrier::nccl) {
@@ -279,7 +279,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways, std::span<const Q
       trouble = group_.agreed([&] { probe(queue, *way.exchange); });
     }
     if (!trouble.empty()) {
-      // Memory that another carrier serves needs no handles opened.
+      // Memory served by another carrier needs no opened handles.
       if (carrier == Carrier::peer) peers_ = false;
       return trouble;
     }
@@ -295,7 +295,7 @@ void Carriers::choose(Carrying wanted, std::byte* memory, const StagingBudget& b
   prepare_direct_sums();
 }
 
-// Kernels of ranks that share a GPU would wait for each other through its turns.
+// Kernels of ranks that share a GPU would wait for each other across time slices.
 void Carriers::prepare_direct_sums() {
   if (!peers_ || group_.place().nodes > 1 || budget_.sum_room == 0 || !direct_sums_wanted()) return;
   if (device_.kind() == DeviceKind::cuda) {
@@ -323,15 +323,15 @@ void Carriers::sum_directly(Stream& stream, const DirectSumArgs& args) {
                          .alive = group_.options().alive});
 }
 
-// NCCL sums where it carries reductions; where it does not, only for those who ask for it, on a communicator
-// of its own. What it rounds to bf16 on the way it sums only for these as well.
+// If NCCL carries reductions, NCCL also sums. Otherwise it sums only on request, on a separate communicator.
+// It also sums values that it rounds to bf16 on the way only on request.
 void Carriers::choose_sums(Sums wanted) {
   if (wanted == Sums::ordered || device_.kind() != DeviceKind::cuda) return;
   Way& way = ways_[1];
   if (way.exchange->sums()) {
     way.sums = way.exchange.get();
   } else if (wanted == Sums::nccl) {
-    const double rate = bytes_per_second_;  // of what carries
+    const double rate = bytes_per_second_;  // of the carrier
     Ways more;
     const std::string trouble = try_carrier(Carrier::nccl, more, std::array{Queue::reduce});
     bytes_per_second_ = rate;
@@ -426,14 +426,14 @@ void Carriers::share(const std::vector<SharedMemory>& memory) {
 
 void Carriers::unshare(const std::vector<SharedMemory>& memory) {
   if (!peers_) return;
-  group_.barrier();  // nobody's copies are under way
+  group_.barrier();  // no rank has copies under way
   for (const SharedMemory& piece : memory) {
     const std::vector<void*> opened = regions_.remove(piece.address);
     for (int rank = 0; rank < static_cast<int>(opened.size()); ++rank) {
       if (rank != group_.place().rank && opened[index(rank)] != nullptr) access_->close(opened[index(rank)]);
     }
   }
-  group_.barrier();  // nobody holds memory open that its owner gives back
+  group_.barrier();  // no rank keeps memory open after its owner frees it
 }
 
 std::string Carriers::words() const {

@@ -1,5 +1,6 @@
-// Which carrier moves the bytes between the ranks of a group, and what it needs: handles opened, links tried,
-// pinned memory. All ranks choose alike: what one of them cannot use, none does.
+// Selects the carrier that moves the bytes between the ranks of a group, and prepares it: opens handles,
+// tests links and reserves pinned memory. All ranks select the same carrier. If one rank cannot use a
+// carrier, no rank does.
 #pragma once
 
 #include <array>
@@ -19,30 +20,30 @@
 
 namespace octet::comm {
 
-/// What carries the exchanges of one queue.
+/// The carrier of one queue's exchanges.
 struct Way {
   std::unique_ptr<Exchange> exchange;
-  HostExchange* host = nullptr;  ///< it, or the part of it, that the host carries
-  /// What sums in its own order, and which values; null: nothing does, sums are ours.
+  HostExchange* host = nullptr;  ///< the host carrier, if it carries all or some bytes
+  /// The exchange that sums in its own order, and the values that it sums; null: our kernels sum.
   Exchange* sums = nullptr;
   bool sums_bf16 = false;
-  std::unique_ptr<Exchange> summing = nullptr;  ///< it, where it is not what carries
+  std::unique_ptr<Exchange> summing = nullptr;  ///< owns `sums` if it is not the carrier
 };
 
 class Carriers {
  public:
-  /// What is given outlives it.
+  /// The arguments must outlive this object.
   Carriers(Device& device, RankGroup& group);
   ~Carriers();
   Carriers(const Carriers&) = delete;
   Carriers& operator=(const Carriers&) = delete;
 
-  /// Collective. Chooses, and warns of what was wanted, or is faster, and does not work. `memory` is laid out
-  /// as the budget says. Throws Error where nothing works that was asked for.
+  /// Collective. Selects the carrier. Warns if a requested or faster carrier does not work. `memory` is laid
+  /// out as the budget describes. Throws Error if no requested carrier works.
   void choose(Carrying wanted, std::byte* memory, const StagingBudget& budget);
-  /// That of a queue, gather or reduce; once each.
+  /// Returns the carrier of a queue, gather or reduce. Call once per queue.
   Way take(Queue queue);
-  /// Collective, both.
+  /// share() and unshare() are collective.
   void share(const std::vector<SharedMemory>& memory);
   void unshare(const std::vector<SharedMemory>& memory);
   PeerAccess& access() { return *access_; }
@@ -61,8 +62,8 @@ class Carriers {
   void prepare_direct_sums();
   std::vector<void*> open_alike(void* address, const std::vector<std::string>& handles);
   std::unique_ptr<Exchange> make_peer(Queue queue);
-  /// Sends a pattern both ways and looks whether it came whole and in time; then takes the time of a larger
-  /// one.
+  /// Sends a pattern both ways and checks that it arrives complete and in time. Then measures the time of a
+  /// larger message.
   void probe(Queue queue, Exchange& exchange);
   DeviceStaging staging_of(Queue queue) const;
 
@@ -73,11 +74,11 @@ class Carriers {
   bool peers_ = false;  ///< memory of the ranks of this host is opened
   std::byte* memory_ = nullptr;
   StagingBudget budget_;
-  std::vector<void*> memory_of_;        ///< by rank, as this one reaches it
-  std::vector<std::byte*> sum_places_;  ///< of direct sums, by rank, as this one reaches them; or none
+  std::vector<void*> memory_of_;        ///< by rank, as addresses in this rank
+  std::vector<std::byte*> sum_places_;  ///< for direct sums, by rank, as addresses in this rank; may be empty
   Ways ways_;
   std::string name_;
-  std::string sums_;  ///< in words, behind the name
+  std::string sums_;  ///< suffix of the carrier name in words()
   double bytes_per_second_ = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace octet::comm {
 namespace {
 
-// Rank r begins with its right neighbour, so that at no time all ranks send to the same one.
+// Rank r starts with its right neighbour, so the ranks never all send to the same rank at once.
 int to_peer(const Place& place, int distance) {
   return (place.rank + distance) % place.size;
 }
@@ -50,7 +50,7 @@ void sum_slices(const Place& place, const Staging& staging, const ReduceScatterA
   for (int r = 0; r < place.size; ++r) parts[r] = staging.arriving(chunk.set, r);
   parts[place.rank] = own;
   if (!ops::travels_as_it_lies(args.wire, args.from_dtype)) {
-    // The own part is rounded like those that travelled, so that the sum does not depend on who owns it.
+    // The own part is rounded like received parts, so the sum does not depend on the owner.
     std::byte* encoded = staging.leaving(chunk.set, place.rank);
     ops::encode_values({.wire = args.wire,
                         .from = own,
@@ -68,13 +68,13 @@ void sum_slices(const Place& place, const Staging& staging, const ReduceScatterA
                   .accumulate = args.accumulate});
 }
 
-/// What of some values travels in one round.
+/// The part of some values that is sent in one round.
 struct ReducedPiece {
   ops::Combine how{};
   std::byte* values = nullptr;
   std::int64_t count = 0;
   std::size_t bytes = 0;
-  std::size_t at = 0;  ///< in the slice of a rank
+  std::size_t at = 0;  ///< offset in the slice of a rank
 };
 
 std::vector<std::vector<ReducedPiece>> rounds_of(const std::vector<ReducedValues>& values, std::size_t room) {
@@ -116,7 +116,7 @@ Steps sum_alone(ReduceScatterArgs args) {
 
 std::int64_t staging_chunk(int size, std::int64_t elements) {
   const std::int64_t chunk = elements / size / ops::kWireBlock * ops::kWireBlock;
-  // Two blocks at least, so that staging of many ranks holds what a sum by nodes needs of it.
+  // At least two blocks, so that staging memory of many ranks suffices for a sum by node.
   return std::max(chunk, 2 * ops::kWireBlock);
 }
 
@@ -131,8 +131,8 @@ Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) 
       [&call, staging, args](const Chunk& chunk) { sum_slices(call.place(), staging, args, chunk); });
 }
 
-// Every rank's values come to all ranks, which combine them alike, in rank order. A round is as much as the
-// staging memory holds of every rank.
+// Every rank's values are sent to all ranks, which combine them alike, in rank order. A round contains as
+// many values of every rank as the staging memory holds.
 Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                        std::vector<ReducedValues> values) {
   const Place& place = call.place();

@@ -21,8 +21,8 @@ bool reached(std::uint32_t& counter, std::uint32_t number) {
   return static_cast<std::int32_t>(value - number) >= 0;
 }
 
-/// What the communication thread does for a collective that has begun: its messages, if the host carries
-/// some, and then it looks whether the device is through.
+/// Work of the communication thread for a collective that has begun: sends the messages, if the host carries
+/// some, then polls the device until it is done.
 Steps follow(Call& call, HostExchange* host, std::shared_ptr<HostScript> script, std::uint32_t* done,
              std::uint32_t number, std::function<void()> alive) {
   if (host != nullptr) {
@@ -35,7 +35,8 @@ Steps follow(Call& call, HostExchange* host, std::shared_ptr<HostScript> script,
   }
 }
 
-/// A device of the host for streams that only the communication thread follows. Ops keep their threads.
+/// Creates a host device for streams that only the communication thread follows. The threads of ops do not
+/// change.
 std::unique_ptr<Device> make_followed_device() {
   const int threads = cpu::op_threads();
   auto made = make_cpu_device({.threads = 1});
@@ -77,8 +78,8 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
 }
 
 DeviceCollectives::~DeviceCollectives() {
-  // Where streams failed, or an error is on its way, others may be gone: nobody waits for them, and what
-  // streams may still write to stays.
+  // If streams failed or an exception is active, other ranks may be gone. Then do not wait for them, and keep
+  // the memory that streams may still write to.
   if (std::uncaught_exceptions() > exceptions_at_start_ || !finished()) {
     group_.end_with_error(*gather_.watched, *reduce_.watched);
     return;
@@ -87,24 +88,26 @@ DeviceCollectives::~DeviceCollectives() {
   device_.release_host(progress_, 2 * sizeof(Progress));
 }
 
-/// True when all that was enqueued is done, on all ranks: until then others may read memory of this one.
+/// Returns true if all enqueued work is done on all ranks. Until then, other ranks may read memory of this
+/// rank.
 bool DeviceCollectives::finished() {
   try {
     for (Lane* lane : {&gather_, &reduce_}) lane->stream->synchronize();
     for (Lane* lane : {&gather_, &reduce_}) lane->watched->synchronize();
     group_.barrier_at_end();
-    // Memory that others have opened is given back when they have closed it.
+    // Memory that other ranks have opened is freed after they have closed it.
     carriers_.reset();
     group_.barrier_at_end();
     return true;
   } catch (const std::exception&) {
-    return false;  // whoever waited for this work has seen the error
+    return false;  // the thread that waited for this work has seen the error
   }
 }
 
 void DeviceCollectives::make_lane(Lane& lane, Queue queue, const DeviceStaging& staging) {
   lane.queue = queue;
-  // On the CPU a thread of its own, since ranks may enqueue on the two queues in different orders.
+  // On the CPU, each queue has a separate thread, because ranks may enqueue on the two queues in different
+  // orders.
   lane.stream = device_.make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::worker});
   lane.watched = host_->make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::served});
   lane.progress = progress_ + (queue == Queue::gather ? 0 : 1);
@@ -127,7 +130,7 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   const std::uint32_t number = ++lane.number;
   const Kind kind = timed->kind;
   HostExchange* host = lane.carrier.host;
-  // Closed also when an error comes between: the communication thread must not wait for more.
+  // Also closed after an exception: the communication thread must not wait for more rounds.
   struct Closed {
     std::shared_ptr<HostScript> script;
     ~Closed() {
@@ -141,10 +144,10 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   cpu::enqueue_resumable(*lane.watched, [this, timed, begun = &lane.progress->begun, number] {
     return reached(*begun, number) && group_.advance(*timed, false);
   });
-  // Otherwise the thread only watches, and looks soon enough by itself: to wake it would take longer than to
-  // enqueue a small collective.
+  // Without a host carrier, the thread only watches and polls soon enough by itself. Waking it would take
+  // longer than enqueuing a small collective.
   if (host != nullptr) group_.engine()->announce(/*awaited_soon=*/false);
-  // Where nobody asks for times (evaluation, generation), their events must not pile up.
+  // If no caller reads times (evaluation, generation), their events must not accumulate.
   if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(group_.meter());
   if (takes_times_) stopwatch_.begin(*lane.stream, lane.queue, kind);
   const auto mark = [&](std::uint32_t& counter) { return CounterStep{.counter = &counter, .value = number}; };

@@ -1,6 +1,6 @@
-// The carrier that works anywhere: bytes go to pinned memory of the host, travel as messages that the
-// communication thread makes, and go to the device on the other side. The thread makes no call of the
-// device's library: it and the stream meet by counters in pinned memory.
+// The carrier that works on every system. Bytes are copied to pinned host memory, sent as messages by the
+// communication thread, and copied to the device of the receiver. The thread does not call the device's
+// library. It synchronises with the stream by counters in pinned memory.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace octet::comm {
 
-/// Messages between two points of a stream.
+/// The messages between two points of a stream.
 struct HostRound {
   struct Piece {
     int peer = 0;
@@ -28,13 +28,13 @@ struct HostRound {
   std::vector<Piece> out, in;
 };
 
-/// What the stream of a collective asks of the communication thread, round after round.
+/// The requests of a collective's stream to the communication thread, round by round.
 class HostScript {
  public:
   void add(HostRound round);
-  /// There will be no more.
+  /// Declares that no more rounds follow.
   void close();
-  /// The next round, if there is one yet; `closed` when there will be none.
+  /// Returns the next round, or null if there is none yet. Sets `closed` if no more rounds follow.
   std::unique_ptr<HostRound> take(bool& closed);
 
  private:
@@ -45,29 +45,29 @@ class HostScript {
 
 class HostExchange final : public Exchange {
  public:
-  /// `capacity`: bytes of one of the two sets of pinned buffers, each way.
+  /// `capacity`: bytes of one of the two sets of pinned buffers, in each direction.
   HostExchange(Device& device, PeerAccess& counters, int member, int size, std::size_t capacity);
   ~HostExchange() override;
   HostExchange(const HostExchange&) = delete;
   HostExchange& operator=(const HostExchange&) = delete;
 
-  /// Messages of the exchanges that follow are asked of this script.
+  /// Sets the script that receives the messages of later exchanges.
   void begin(std::shared_ptr<HostScript> script) { script_ = std::move(script); }
   void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override;
   bool reaches(const void*, std::size_t) const override { return true; }
 
-  /// What the communication thread does: the rounds of a script, until it is closed.
+  /// Runs the rounds of a script on the communication thread until the script is closed.
   Steps serve(Call& call, std::shared_ptr<HostScript> script);
 
   static std::size_t pinned_bytes(std::size_t capacity);
 
  private:
   static constexpr int sets = 2;
-  /// In pinned memory, each the number of the last round for which it holds.
+  /// In pinned memory. Each counter holds the number of the last round that reached its state.
   struct Counters {
-    std::uint32_t left;   ///< by the stream: what goes out lies in pinned memory
-    std::uint32_t come;   ///< by the thread: all messages are through
-    std::uint32_t taken;  ///< by the stream: what came in lies on the device
+    std::uint32_t left;   ///< by the stream: outgoing bytes are in pinned memory
+    std::uint32_t come;   ///< by the thread: all messages are complete
+    std::uint32_t taken;  ///< by the stream: incoming bytes are on the device
   };
   struct Copy {
     void* device = nullptr;

@@ -52,8 +52,8 @@ std::string variables_that_are_set(const Lookup& variable, std::initializer_list
   return all;
 }
 
-// The launchers of PyTorch's world all set RANK, LOCAL_RANK and WORLD_SIZE. hosts_without_mpi() reads what
-// platforms set that start one process a host.
+// The launchers of PyTorch all set RANK, LOCAL_RANK and WORLD_SIZE. hosts_without_mpi() reads the variables
+// of platforms that start one process per host.
 Launched by_pytorch(const Lookup& variable) {
   const auto rank = number(variable, "RANK"), size = number(variable, "WORLD_SIZE");
   if (!rank || !size || *size < 2 || !is_set(variable, "LOCAL_RANK")) return {};
@@ -73,22 +73,23 @@ Launched by_pytorch(const Lookup& variable) {
   return launched;
 }
 
-// Several of its processes are children of one that an MPI launcher started. Whoever sets RANK and the like
-// for the ranks of MPI itself, as scripts around srun do, does not set what is torchrun's or deepspeed's own.
+// Several processes of such a launcher are children of one process that an MPI launcher started. Scripts
+// around srun may set RANK and similar variables for MPI ranks, but not the variables specific to torchrun or
+// deepspeed.
 bool shares_a_rank(const Lookup& variable) {
   const bool elastic = is_set(variable, "TORCHELASTIC_RUN_ID");
   const int here = number(variable, elastic ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE").value_or(1);
   return here > 1;
 }
 
-// Without a version: once MPI has begun, PMIX_VERSION is that of the program's own PMIx.
+// Without a version: after MPI has started, PMIX_VERSION is the version of the program's own PMIx.
 std::string pmi_of_slurm(const Lookup& variable) {
   if (is_set(variable, "PMIX_RANK")) return "PMIx";
   return is_set(variable, "PMI_RANK") ? "PMI-2" : "";
 }
 
-// A step's own number of tasks: that of the job (SLURM_NTASKS) stands in a batch script too, which is one
-// process.
+// Reads the number of tasks of the step. The number of the job (SLURM_NTASKS) is also set in a batch script,
+// which is one process.
 Launched by_slurm(const Lookup& variable) {
   const auto rank = number(variable, "SLURM_PROCID"), size = number(variable, "SLURM_STEP_NUM_TASKS");
   if (!rank || !size || *size < 2) return {};
@@ -107,7 +108,8 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// launch/mpirun takes the launcher of the program's MPI where PATH has it; it is named where it was found.
+// launch/mpirun uses the launcher of the program's MPI if PATH contains it; otherwise the line names its
+// path.
 std::string mpirun_line(const Launched& launched, const std::string& command, const ProgramMpi& mpi) {
   const std::string line = "launch/mpirun -np " + std::to_string(launched.size) + " " + command;
   if (launched.mpi.empty()) return line;

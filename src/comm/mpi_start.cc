@@ -28,16 +28,16 @@ namespace mpi = boost::mpi;
 // Set by the program's main thread before it makes a job.
 std::atomic<bool> few_threads_pass = false;
 
-// How long ranks may take for the calls of MPI that wait for all others: splitting communicators. No
-// collective is watched then, and nothing but the end of the process ends such a call.
+// Maximum time for MPI calls that wait for all other ranks, such as splitting communicators. No collective is
+// watched then, and only the end of the process ends such a call.
 std::chrono::seconds opening_patience() {
   const char* text = environment_variable("OCTETRUN_START_TIMEOUT");
   const int seconds = text ? std::atoi(text) : 0;
   return std::chrono::seconds(seconds > 0 ? seconds : 600);
 }
 
-// Inside a host Open MPI sends up to 4 KiB at once and more after a question, in pieces of 32 KiB. Short
-// slices gain more from going at once than copies of them cost. What the user has set stays.
+// Inside a host, Open MPI sends up to 4 KiB eagerly. It sends longer messages after a handshake, in pieces of
+// 32 KiB. For short slices, eager sending saves more than its copies cost. User settings take precedence.
 void prefer_larger_messages() {
   for (const char* shared_memory : {"vader", "sm"}) {  // of Open MPI 4 and 5
     const std::string name = std::string("OMPI_MCA_btl_") + shared_memory;
@@ -46,17 +46,17 @@ void prefer_larger_messages() {
   }
 }
 
-/// What a rank tells the others before there are lanes.
+/// Facts that a rank sends to the others before lanes exist.
 struct HostFacts {
-  int lowest = 0;  ///< rank of its node, which the node is known by
-  int level = 0;   ///< threads that its MPI allows
+  int lowest = 0;  ///< lowest rank of its node, which identifies the node
+  int level = 0;   ///< thread level that its MPI allows
   template <typename Archive>
   void serialize(Archive& archive, unsigned) {
     archive& lowest& level;
   }
 };
 
-// Before MPI has told the rank, its launcher has.
+// The launcher has set the rank before MPI reports it.
 Deadline until_started() {
   int rank = 0;
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
@@ -65,8 +65,8 @@ Deadline until_started() {
   return until_over("MPI's start", std::clamp(rank, 0, 1 << 10));
 }
 
-// Ends the job where a rank's MPI allows no thread beside the one that calls it; the lowest of these
-// speaks.
+// Ends the job if a rank's MPI does not allow calls from another thread. The lowest of these ranks prints the
+// message.
 void require_threads(const World& world, const std::vector<HostFacts>& ranks, int rank) {
   const auto lacking = std::ranges::find_if(
       ranks, [](const HostFacts& facts) { return facts.level < static_cast<int>(mpi::threading::funneled); });
@@ -78,7 +78,7 @@ void require_threads(const World& world, const std::vector<HostFacts>& ranks, in
                              .fix = "use an MPI that was built with thread support"})
                    .what());
   }
-  world.all.barrier();  // nobody ends the job before that was said
+  world.all.barrier();  // no rank ends the job before the message is printed
   EndsItself::allow();
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::failure));
 }
@@ -111,7 +111,7 @@ void start_mpi() {
   try {
     const Deadline deadline = until_started();
     prefer_larger_messages();
-    // Open MPI's plugins and shared memory; it does not look either whether it got any.
+    // Memory for Open MPI's plugins and shared memory. Open MPI does not check its allocations.
     require_memory_for("MPI's start", std::size_t{192} << 20);
     World::of_process = new World;
   } catch (const mpi::exception&) {

@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 namespace mpi = boost::mpi;
 
-// How long a silent rank waits to be ended.
+// How long a failed rank that does not print waits for the end of the job.
 constexpr auto last_words_patience = std::chrono::seconds(5);
-// How long messages under way may take to fail once they are revoked.
+// How long messages under way may take to fail after their communicator is revoked.
 constexpr auto withdrawal_patience = std::chrono::seconds(5);
 
 class MpiTransport final : public Transport {
  public:
-  /// Of all ranks that were started, or, when MPI runs already, of those that are left.
+  /// Covers all started ranks, or the survivors if MPI already runs.
   explicit MpiTransport(bool of_survivors) {
     if (!of_survivors) start_mpi();
     check(World::of_process != nullptr, "MPI runs");
@@ -48,15 +48,15 @@ class MpiTransport final : public Transport {
         any_thread_ = world_->thread_level >= mpi::threading::serialized;
       });
     } catch (const RanksLost&) {
-      revoke(world_->all);  // so that the others meet it too
+      revoke(world_->all);  // makes the call fail on the other ranks too
       throw;
     }
     decide_whether_to_survive();
   }
 
   const Place& place() const override { return place_; }
-  // Far from 2^31, as counts are ints and some paths inside MPI multiply them; and small enough that messages
-  // complete now and then while a long slice travels, which is how the engine sees that something moves.
+  // Far below 2^31, because counts are ints and some paths inside MPI multiply them. Small enough that
+  // messages complete regularly while a long slice is sent, which is the engine's sign of progress.
   std::size_t max_message() const override { return std::size_t{1} << 24; }
 
   int open_lane(Queue queue, const std::vector<int>& ranks) override {
@@ -82,7 +82,7 @@ class MpiTransport final : public Transport {
     return ticket;
   }
 
-  // Any tag: a message of another collective is an error to report, not one to wait behind for ever.
+  // Accepts any tag: a message of another collective must be reported as an error, not wait forever.
   int irecv(int lane, int peer, int tag, void* data, std::size_t bytes) override {
     require_whole();
     const int ticket = new_ticket({.tag = tag, .bytes = bytes, .receives = true, .bulk = is_bulk(lane)});
@@ -125,15 +125,15 @@ class MpiTransport final : public Transport {
                    .bytes = static_cast<std::size_t>(found->count<char>().value_or(0))};
   }
 
-  // Sends that are through for us may still lie in MPI's own queues, which move only inside its calls.
+  // Completed sends may still be in MPI's queues, which advance only inside MPI calls.
   void progress() override {
     if (lost_) return;
     int found = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_->all, &found, MPI_STATUS_IGNORE);
   }
 
-  // Communicators go with the world, and then MPI ends. Where ranks ended before, its last call may wait for
-  // them (Open MPI 5.0.11): then the others end as they do behind an error, without that call.
+  // Communicators are freed with the world, then MPI ends. If ranks ended before, MPI's last call may wait
+  // for them (Open MPI 5.0.11). The other ranks then exit without that call, as after an error.
   void finish() override {
     pending_.clear();
     if (world_->lost_any) return;
@@ -154,7 +154,7 @@ class MpiTransport final : public Transport {
       if (may_speak(world_->last_words, place_)) {
         log::error(message);
       } else {
-        std::this_thread::sleep_for(last_words_patience);  // whoever spoke ends this rank meanwhile
+        std::this_thread::sleep_for(last_words_patience);  // the rank that prints ends this rank meanwhile
       }
     }
     EndsItself::allow();
@@ -172,11 +172,11 @@ class MpiTransport final : public Transport {
     bool receives = false;
     bool bulk = false;
     bool active = true;                      ///< MPI may still use its memory
-    MPI_Request request = MPI_REQUEST_NULL;  ///< of bulk data
-    mpi::request control;                    ///< of other lanes
+    MPI_Request request = MPI_REQUEST_NULL;  ///< for bulk data
+    mpi::request control;                    ///< for other lanes
   };
 
-  // Ranks that are not alike end together, and MPI with them.
+  // Ranks with different builds or settings end together, and MPI with them.
   void introduce() {
     const std::vector<std::string> told = introductions(*world_);
     try {
@@ -187,7 +187,7 @@ class MpiTransport final : public Transport {
     }
   }
 
-  // The thread of the survivors' transport is not the one that started MPI.
+  // The thread of the survivors' transport is not the thread that started MPI.
   void decide_whether_to_survive() {
     if (least_survivors() == 0) return;
     survives_ = has_ulfm() && any_thread_;
@@ -202,7 +202,7 @@ class MpiTransport final : public Transport {
     if (lost_) throw RanksLost();
   }
 
-  // Boost.MPI says of a request that has failed that it is not through.
+  // Boost.MPI reports a failed request as not complete.
   static bool still_under_way(Pending& pending) {
     if (!pending.bulk && !pending.control.active()) return false;
     try {
@@ -212,7 +212,7 @@ class MpiTransport final : public Transport {
     }
   }
 
-  // Revoked, whatever is under way fails at its next test: then MPI uses no memory of it any more.
+  // After revocation, every message under way fails at its next test. MPI then no longer uses its memory.
   bool withdraw() {
     const auto end = Clock::now() + withdrawal_patience;
     for (Pending& pending : pending_) {
@@ -270,8 +270,8 @@ class MpiTransport final : public Transport {
   World* world_ = nullptr;
   Place place_;
   bool any_thread_ = false;
-  bool survives_ = false;   // goes on without ranks that end
-  bool lost_ = false;       // some have
+  bool survives_ = false;   // continues without ranks that end
+  bool lost_ = false;       // some ranks have ended
   std::vector<bool> bulk_;  // by lane
   std::vector<Pending> pending_;
   std::vector<int> free_;

@@ -1,4 +1,4 @@
-// MPI as a process has it, from its first call to its last, and how its errors leave it.
+// The MPI state of a process from MPI_Init to MPI_Finalize, and the translation of MPI errors.
 #pragma once
 
 #include <mpi.h>
@@ -11,11 +11,11 @@
 
 namespace octet::comm {
 
-/// Throws Error for MPI's error codes, RanksLost where one tells that ranks have ended; `call` names the
-/// function. Whoever runs the collective adds its name and ends the job.
+/// Throws Error for MPI's error codes, or RanksLost if a code reports that ranks have ended. `call` names the
+/// function. The caller that runs the collective adds its name and ends the job.
 void must(int code, const char* call);
 
-/// The same for Boost.MPI, which throws.
+/// Like must(), for Boost.MPI calls, which throw.
 template <typename Call>
 auto guarded(Call&& call) {
   try {
@@ -26,31 +26,31 @@ auto guarded(Call&& call) {
   }
 }
 
-/// "Open MPI v4.1.4", as MPI calls itself.
+/// Returns MPI's description of itself: "Open MPI v4.1.4".
 std::string mpi_library_version();
 
-/// Whether an error code says that a message was longer than its receiver expected.
+/// Returns whether an error code means that a message was longer than the receive buffer.
 bool truncated(int code);
 
-/// The communicators of a process. Where there is no orderly end they stay as they are: MPI's last calls
-/// would wait for ranks that are gone.
+/// The communicators of a process. Without an orderly end they are not freed, because MPI's last calls would
+/// wait for ended ranks.
 struct World {
   /// Initialises MPI.
   World();
 
-  boost::mpi::environment environment;        // goes last
-  boost::mpi::threading::level thread_level;  ///< that MPI allows
+  boost::mpi::environment environment;        // destroyed last
+  boost::mpi::threading::level thread_level;  ///< allowed by MPI
   boost::mpi::communicator all;
-  boost::mpi::communicator last_words;  ///< for what ranks say before they end the job
+  boost::mpi::communicator last_words;  ///< for messages of ranks before they end the job
   std::vector<boost::mpi::communicator> lanes;
-  std::vector<int> lost;  ///< of the ranks before the latest ones ended
+  std::vector<int> lost;  ///< ended ranks, numbered as before the latest loss
   bool lost_any = false;
 
-  /// Leaves out the ranks that ended, and lets all channels go. All that are left call it. What was revoked
-  /// is not freed, which its ranks would have to do together.
+  /// Removes the ended ranks and releases all channels. All survivors call it. Revoked communicators are not
+  /// freed, because all their ranks would have to free them together.
   void leave_out_the_lost();
 
-  static World* of_process;  ///< null before MPI's start and behind its end
+  static World* of_process;  ///< null before MPI's start and after its end
 };
 
 }  // namespace octet::comm

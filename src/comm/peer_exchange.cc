@@ -10,7 +10,7 @@
 namespace octet::comm {
 namespace {
 
-/// As many as a move() takes, and a mark.
+/// Array of at most as many elements as move() takes, plus one mark.
 template <typename T>
 class Few {
  public:
@@ -65,7 +65,8 @@ PeerExchange::PeerExchange(Device& device, PeerAccess& access, const SharedRegio
       sent_(index(size)),
       awaited_(index(size)) {}
 
-// Those who write here, the one before first; and those to whom this rank writes, the next one first.
+// Returns the writers to this rank, starting with the previous rank. Then the ranks that this rank writes to,
+// starting with the next rank.
 std::vector<int> PeerExchange::sources(std::span<const Incoming> in) const {
   std::vector<int> found;
   for (int d = 1; d < size_; ++d) {
@@ -121,10 +122,10 @@ void PeerExchange::copy(Stream& stream, std::span<const Outgoing> out, const std
   }
 }
 
-// Three rounds: tell those who will write here that the memory may be written, which the order of the stream
-// makes true, and wait until all who are written to have said so; write to each peer, beginning with the next
-// one; tell them, and wait for all bytes of one's own. The first mark is written while the others' answers
-// are on their way.
+// Works in three rounds. First, tell the writers that the memory may be written, which stream order
+// guarantees, and wait for the same message from all targets. Second, write to each peer, starting with the
+// next rank. Third, notify the targets and wait for all incoming bytes. The first mark is written while the
+// messages of the first round are in flight.
 void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out,
                                    std::span<const Incoming> in, const Marks& marks) {
   const std::vector<int> from = sources(in), to = targets(out);
@@ -141,13 +142,13 @@ void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out
   access_.steps(stream, batch);
 }
 
-// Nobody is asked: a member writes to the set of this exchange when it has seen this rank's message of the
-// one before, which left here after what the one before that had brought to the same set had been read.
+// Needs no permission. A member writes to the set of this exchange after it has seen this rank's message of
+// the previous exchange. That message was sent after the earlier content of the set had been read.
 void PeerExchange::send_eagerly(Stream& stream, std::span<const Outgoing> out, const Marks& marks) {
   check(static_cast<int>(out.size()) == size_ - 1, "eager messages go to all other members");
   ++eager_sent_;
   const std::ptrdiff_t place = came_eagerly(member_) - eager_.own;  // of this rank, in every member's memory
-  // Without memory from the heap: what the host does here is most of what a small message takes.
+  // Avoids heap allocation: host work is most of the cost of a small message.
   Few<Piece> pieces;
   Few<CounterStep> said, arrive;
   for (const Outgoing& message : out) {

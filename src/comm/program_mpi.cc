@@ -1,4 +1,4 @@
-// Which MPI this program was built with, and where that one's launcher is.
+// Finds the MPI that this program was built with and its launcher.
 #include <dlfcn.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -33,7 +33,7 @@ bool is_program(const fs::path& file) {
   return fs::is_regular_file(file, none) && ::access(file.c_str(), X_OK) == 0;
 }
 
-// Of the MPI that is loaded; empty where it cannot be told.
+// Returns the folder of the loaded MPI; empty if it is unknown.
 fs::path folder_of_library() {
   Dl_info found{};
   void* const function = ::dlsym(RTLD_DEFAULT, "MPI_Init");
@@ -42,8 +42,8 @@ fs::path folder_of_library() {
   return fs::canonical(found.dli_fname, none).parent_path();
 }
 
-// What was installed together lies below one folder: lib/libmpi.so, or lib/MACHINE/openmpi/lib/libmpi.so,
-// beside bin/mpirun.
+// An installation has one root folder: lib/libmpi.so or lib/MACHINE/openmpi/lib/libmpi.so is under the same
+// root as bin/mpirun.
 std::vector<std::string> folders_to_look_in() {
   std::vector<std::string> folders;
   fs::path above = folder_of_library();
@@ -70,7 +70,7 @@ std::string owner_of_mpirun(const std::string& file) {
     if (name.find(word) != std::string::npos) return "Open MPI";
   for (const char* word : {"hydra", "mpich"})
     if (name.find(word) != std::string::npos) return "MPICH";
-  // A name that all use: what its package put beside it tells whose it is.
+  // All MPIs use this name, so the neighbouring files of the package identify the MPI.
   const bool open = is_program(real.parent_path() / "ompi_info");
   const bool mpich =
       is_program(real.parent_path() / "mpichversion") || is_program(real.parent_path() / "hydra_pmi_proxy");
@@ -90,7 +90,7 @@ std::string find_mpirun(const std::string& mpi, const std::vector<std::string>& 
 }
 
 bool open_mpi_speaks_pmi2(int major_version, const std::string& folder) {
-  if (major_version >= 5) return false;  // PMIx alone
+  if (major_version >= 5) return false;  // PMIx only
   std::error_code none;
   bool plugins = false;
   for (const auto& entry : fs::recursive_directory_iterator(folder, none)) {

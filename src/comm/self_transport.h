@@ -1,4 +1,4 @@
-// A rank that is alone: there is nobody to send to.
+// Transport of a single rank, which has no peer.
 #pragma once
 
 #include "octet/base/error.h"

@@ -51,8 +51,8 @@ void require_weights(const std::string& folder) {
 
 namespace {
 
-/// Which tensors of the blocks' linear layers have no codes among those that do: the files say it better than
-/// llm_int8_skip_modules, whose names follow those of a class. Throws Error for codes of another shape.
+/// Finds the linear-layer tensors of the blocks that are stored without codes. The files are more reliable
+/// than llm_int8_skip_modules, which uses the names of a class. Throws Error for codes of another shape.
 void find_unquantised(model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
   if (architecture.stored.format != model::StoredWeights::Format::nf4) return;
   for (const model::GroupSpec& group : model::build_layout(architecture).groups) {
@@ -69,7 +69,7 @@ void find_unquantised(model::Architecture& architecture, const checkpoint::Weigh
   }
 }
 
-/// Each line once in a process: a folder is opened several times.
+/// Prints each line once per process, because a folder is opened several times.
 void warn_once(const std::string& line) {
   static std::mutex mutex;
   static std::set<std::string> said;
@@ -77,7 +77,7 @@ void warn_once(const std::string& line) {
   if (said.insert(line).second) log::warn(line);
 }
 
-/// Whether the weights hold a head and an embedding whose values differ.
+/// Returns whether the weights hold a head and an embedding with different values.
 bool holds_another_head(const model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
   const std::string table = architecture.tensor_prefix + "embed_tokens.weight", head = architecture.head_name;
   const checkpoint::StoredTensor* const one = weights.find(head);
@@ -109,7 +109,7 @@ std::set<std::int32_t> end_tokens(const Json& config) {
   return {ids.begin(), ids.end()};
 }
 
-/// No text ends with a token that the model has no row for. transformers warns, too.
+/// Warns that no text ends with a token if the model has no row for it. transformers warns, too.
 void warn_of_ends_beyond(std::int64_t vocabulary, const std::string& folder) {
   for (const char* name : {"config.json", "generation_config.json"}) {
     for (const std::int32_t id : end_tokens(readable(folder, name))) {
@@ -121,7 +121,7 @@ void warn_of_ends_beyond(std::int64_t vocabulary, const std::string& folder) {
   }
 }
 
-/// transformers converts weights to the dtype that config.json names; they are read here as they are.
+/// transformers converts weights to the dtype in config.json; Octet reads them unconverted.
 void compare_dtype(const Json& config, const std::string& folder) {
   static const std::map<std::string, DType> kNames{
       {"float32", DType::f32}, {"bfloat16", DType::bf16}, {"float16", DType::f16}};
@@ -195,7 +195,7 @@ void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder
               ": the latter counts, as in transformers");
   }
   const std::set<std::int32_t>& known = generated.empty() ? ends : generated;
-  // A template may have given the tokenizer another end.
+  // A template may have changed the tokenizer's end token.
   const bool own = !tokenizer.changed() && tokenizer.eos_id() >= 0;
   if (own && !known.empty() && !known.contains(tokenizer.eos_id()) && !ends.contains(tokenizer.eos_id())) {
     warn_once(folder + ": the tokenizer's eos_token '" + tokenizer.eos_token() + "' has the id " +

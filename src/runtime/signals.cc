@@ -21,11 +21,11 @@ namespace {
 
 constexpr std::array kStops{SIGTERM, SIGINT, SIGHUP, SIGUSR2};
 
-// All that handlers touch: lock-free, so that they may.
+// The only state that handlers access; lock-free, so access is signal-safe.
 std::atomic<bool> save_asked = false;
-std::atomic<std::int64_t> stop_asked_at = 0;  // nanoseconds of the monotonic clock; 0: it was not asked
+std::atomic<std::int64_t> stop_asked_at = 0;  // nanoseconds of the monotonic clock; 0: no stop was requested
 std::atomic<std::int64_t> grace = 0;          // nanoseconds
-std::atomic<std::int64_t> answered_at = 0;    // a request within the grace, the latest one that got a line
+std::atomic<std::int64_t> answered_at = 0;    // latest request within the grace period that printed a line
 std::atomic<bool> steps_begun = false;
 std::atomic<bool> steps_ended = false;
 std::atomic<bool> speaks = false;
@@ -40,7 +40,7 @@ std::int64_t now() {
   return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-/// A line that is put together and written without memory from the heap or a lock.
+/// A line that is built and written without heap allocation or locks.
 class Line {
  public:
   Line& operator<<(const char* text) {
@@ -65,7 +65,7 @@ class Line {
 
 [[noreturn]] void leave(int code) {
   if (!speaks) {
-    // The first rank that ends takes the others with it: the one that prints may have to come first.
+    // The first rank that ends takes the others with it, so the printing rank may need to go first.
     const timespec moment{.tv_sec = 0, .tv_nsec = 300'000'000};
     ::nanosleep(&moment, nullptr);
   }
@@ -82,7 +82,7 @@ void say_that_it_stops() {
   line.write();
 }
 
-// Terminals and batch systems repeat themselves: a line a second is enough.
+// Terminals and batch systems repeat signals, so one line per second is enough.
 void answer_in_the_grace(std::int64_t left, std::int64_t time) {
   std::int64_t before = answered_at;
   if (before != 0 && time - before < 1'000'000'000) return;
@@ -117,7 +117,7 @@ void ask_stop(int signal) {
     if (speaks && asked) (Line() << "\nstopped before the first step, as asked: nothing is lost\n").write();
     leave(static_cast<int>(ExitCode::preempted));
   }
-  // That it was asked and when is one value: a handler may find another one half done.
+  // One value holds both the request and its time, because a handler may interrupt another handler.
   const std::int64_t time = std::max<std::int64_t>(1, now());
   std::int64_t first = 0;
   if (stop_asked_at.compare_exchange_strong(first, time)) {
@@ -136,9 +136,9 @@ void end_the_command(int) {
   leave(static_cast<int>(ExitCode::preempted));
 }
 
-/// Has handlers of this thread run on a stack of their own, if it has none. Kernels that oneDNN writes (those
-/// of fp32 for AVX2, for one) keep values further below their stack pointer than the kernel of the system
-/// spares: a handler there would write over them. Signals to a process reach its first thread, which
+/// Makes handlers of this thread run on a separate stack, if it has none. Kernels that oneDNN generates (for
+/// example fp32 kernels for AVX2) keep values below the stack pointer, beyond the system's red zone. A
+/// handler on the same stack would overwrite them. Signals to a process reach its first thread, which
 /// computes.
 void take_stack_for_handlers() {
   static std::array<std::byte, std::size_t{256} << 10> stack;
@@ -150,7 +150,7 @@ void take_stack_for_handlers() {
 
 void handle(int signal, void (*handler)(int)) {
   struct sigaction before {};
-  // nohup, and shells for what they start in the background, have signals ignored.
+  // nohup, and shells that start background processes, make a program ignore signals.
   const bool may_be_ignored = signal == SIGHUP || signal == SIGINT;
   if (may_be_ignored && ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
   struct sigaction action {};
@@ -192,8 +192,8 @@ Signals::Signals(double grace_seconds, bool prints, bool term_is_an_end) {
 }
 
 Signals::~Signals() {
-  // A process that was asked to stop is on its way out: being asked again before it has gone must not end it
-  // by the signal, which would tell its launcher that a rank failed.
+  // A process with a stop request is about to end. A repeated request must not kill it by the signal, because
+  // its launcher would report a failed rank.
   if (stop_asked_at != 0) return;
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
     struct sigaction now {};

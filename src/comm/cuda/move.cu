@@ -1,6 +1,6 @@
-// Small messages by one kernel: a few blocks copy the pieces, into the memory of other GPUs too, and the last
-// one to end writes the counters. Nothing here waits for another rank. What the host watches is written at
-// the start: behind the copies, the way to the host's memory would be added to theirs.
+// Sends small messages by one kernel: a few blocks copy the pieces, including pieces in memory of other GPUs.
+// The last block to finish writes the counters. Nothing here waits for another rank. The counter for the host
+// is written at the start, so its latency overlaps the copies.
 #include <algorithm>
 
 #include "cuda/move.h"
@@ -20,7 +20,7 @@ __device__ bool on_vectors(const Piece& piece) {
 
 template <typename Word>
 __device__ void copy(const Piece& piece, std::size_t first, std::size_t stride) {
-  constexpr int kAtOnce = 4;  // words of a thread that are under way together
+  constexpr int kAtOnce = 4;  // words per thread in flight
   const auto* __restrict__ from = static_cast<const Word*>(piece.from);
   auto* __restrict__ to = static_cast<Word*>(piece.to);
   const std::size_t count = piece.bytes / sizeof(Word);
@@ -40,7 +40,7 @@ __device__ void write(const CounterStep& step) {
 }
 
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveArgs args) {
-  // Not by thread 0 of a block, whose fence would then wait until this has reached the host.
+  // Not by thread 0 of a block, because its fence would then wait until the write has reached the host.
   if (args.first.counter != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == blockDim.x - 1) {
     write(args.first);
   }
@@ -55,11 +55,11 @@ __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ 
   if (args.then_count == 0) return;
   __syncthreads();
   if (threadIdx.x != 0) return;
-  __threadfence_system();  // what the block has written is there before it says that it is through
+  __threadfence_system();  // the block's writes are visible before its ticket
   if (gridDim.x > 1) {
     if (atomicAdd(args.ticket, 1) != gridDim.x - 1) return;
-    *args.ticket = 0;        // for the next launch, which this one's end precedes
-    __threadfence_system();  // and what the other blocks have written is there before the counters say so
+    *args.ticket = 0;        // for the next launch, which starts after this launch ends
+    __threadfence_system();  // the writes of all blocks are visible before the counters
   }
   for (int i = 0; i < args.then_count; ++i) write(args.then[i]);
 }
@@ -75,7 +75,7 @@ void enqueue_move(cudaStream_t stream, const MoveArgs& args) {
   std::size_t bytes = 0;
   for (int i = 0; i < args.piece_count; ++i) bytes = std::max(bytes, args.pieces[i].bytes);
   const auto blocks = static_cast<int>((bytes + kBytesOfBlock - 1) / kBytesOfBlock);
-  // A block of few threads begins and ends sooner.
+  // A block with few threads starts and ends sooner.
   const int threads = bytes <= 2048 ? 128 : kThreads;
   move_kernel<<<std::clamp(blocks, 1, kMostBlocks), threads, 0, stream>>>(args);
 }
