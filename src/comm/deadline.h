@@ -1,4 +1,4 @@
-// What is to happen when something takes too long that nobody can interrupt.
+// An action for a call that takes too long and cannot be interrupted.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,9 @@ namespace octet::comm {
 
 class Deadline {
  public:
-  /// Calls `late`, on a thread of its own, unless this object ends before that much time is over.
+  /// Calls `late` on a separate thread, unless this object is destroyed within `time`.
   Deadline(std::chrono::milliseconds time, std::function<void()> late);
-  /// Waits for `late` where it is being called.
+  /// Waits for `late` if it is running.
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;

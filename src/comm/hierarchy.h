@@ -1,6 +1,6 @@
-// Which ranks share a node, and who of them talks to other nodes. Sums by nodes are made inside a node in
-// full precision and cross between nodes once, in the format of the wire; slices of a gather cross once a
-// node and are handed on there.
+// Ranks grouped by node, and the ranks that communicate with other nodes. Sums by node are computed inside a
+// node in full precision and sent between nodes once, in the wire format. Slices of a gather are sent to each
+// node once and forwarded there.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,31 @@
 
 namespace octet::comm {
 
-/// Bytes that a block of the widest encoded format takes.
+/// Bytes of a block in the widest encoded format.
 inline constexpr std::size_t encoded_bytes_of_block = 2 * ops::kWireBlock;
 
-/// Who stands where. Node n's delegate for rank t is the rank of n that adds up n's values of t's slice, and
-/// that hands t's slice on to its node: on t's own node t itself, elsewhere ranks by turns.
+/// Groups of ranks by node. The delegate of node n for rank t is the rank of n that sums n's values of t's
+/// slice and forwards t's slice inside n. On t's node it is t; on other nodes the ranks take turns.
 struct Hierarchy {
   explicit Hierarchy(const Place& place);
   int size() const { return static_cast<int>(node_of.size()); }
-  /// More than one node, and more than one rank on some: there is something to gain.
+  /// True if there are several nodes and some node has several ranks, so that a sum by node saves traffic.
   bool several() const { return nodes.size() > 1 && nodes.size() < node_of.size(); }
   const std::vector<int>& mates(int rank) const {
     return nodes[static_cast<std::size_t>(node_of[static_cast<std::size_t>(rank)])];
   }
   int delegate(int node, int target) const;
-  /// Ranks for whose slices `rank` is its node's delegate, in order; it is among them.
+  /// Returns the ranks that `rank` is its node's delegate for, in order, including `rank`.
   const std::vector<int>& charges(int rank) const { return charges_of[static_cast<std::size_t>(rank)]; }
 
   std::vector<int> node_of;             ///< by rank
   std::vector<std::vector<int>> nodes;  ///< their ranks, ascending
-  std::vector<int> turn;                ///< by rank: its place in the list of nodes one behind the other
+  std::vector<int> turn;                ///< by rank: its index in the concatenated lists of nodes
   std::vector<std::vector<int>> charges_of;
-  std::int64_t worst_bytes = 0;  ///< of staging for one element of a chunk, on the rank that needs most
+  std::int64_t worst_bytes = 0;  ///< staging bytes per element of a chunk, on the rank that needs most
 };
 
-/// All ranks of one node, whatever they are: the plain form of a gather.
+/// Treats all ranks as one node: the plain form of a gather.
 Hierarchy one_node(const Place& place);
 
 }  // namespace octet::comm

@@ -1,5 +1,5 @@
-// How ranks come to have a lane for a group: all ranks of the job say which group each of them means, and
-// only when all agree is it opened, on all of them at once.
+// Agreement on a lane for a group. Every rank of the job states its group, and the lane is opened on all
+// ranks only if they agree.
 #pragma once
 
 #include <string>
@@ -10,22 +10,22 @@
 
 namespace octet::comm {
 
-/// What a rank asks for.
+/// The request of a rank.
 struct LaneRequest {
   std::string group;        ///< the name of its group, the same on all ranks
   std::vector<int> ranks;   ///< of its group
-  std::vector<int> queues;  ///< what its lanes are for
+  std::vector<int> queues;  ///< purposes of its lanes
   template <typename Archive>
   void serialize(Archive& archive, unsigned) {
     archive& group& ranks& queues;
   }
 };
 
-/// What is wrong with what the ranks ask for, by rank: in words, the same on all of them. Empty: nothing.
+/// Returns the conflict between the requests (by rank) as text, equal on all ranks. Empty: no conflict.
 std::string disagreement(const std::vector<LaneRequest>& requests);
 
-/// Gathers all ranks' requests over the call's lane, and opens the lanes of this rank's, with their numbers
-/// in *ids; or says in *trouble why not. Both outlive the coroutine.
+/// Gathers all ranks' requests over the call's lane. Then opens the lanes of this rank and stores their
+/// numbers in *ids, or stores the reason for failure in *trouble. Both must outlive the coroutine.
 Steps open_lanes_steps(Call& call, LaneRequest mine, std::vector<int>* ids, std::string* trouble);
 
 }  // namespace octet::comm

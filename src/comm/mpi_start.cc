@@ -65,7 +65,7 @@ Deadline until_started() {
   return until_over("MPI's start", std::clamp(rank, 0, 1 << 10));
 }
 
-// Ends the job if a rank's MPI does not allow calls from another thread. The lowest of these ranks prints the
+// Ends the job if a rank's MPI supports no threads (MPI_THREAD_SINGLE). The lowest of these ranks prints the
 // message.
 void require_threads(const World& world, const std::vector<HostFacts>& ranks, int rank) {
   const auto lacking = std::ranges::find_if(

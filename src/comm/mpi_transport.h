@@ -1,5 +1,5 @@
-// Messages over MPI. The thread that makes it is the one that MPI knows as its main thread. It makes the
-// first call and the last, and all others too where MPI allows no other thread to (MPI_THREAD_FUNNELED).
+// Messages over MPI. The creating thread is the main thread for MPI. It makes the first and the last call. If
+// MPI allows no other thread (MPI_THREAD_FUNNELED), it makes all other calls too.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,13 @@
 
 namespace octet::comm {
 
-/// Initialises MPI. Throws Error when MPI is initialised already or does not let a thread besides main() call
-/// it.
+/// Initialises MPI. Throws Error if MPI is initialised already or supports too few threads.
 std::unique_ptr<Transport> make_mpi_transport();
 
-/// Of the ranks that are left, when the transport before it has let go of those that ended. All of them make
-/// it. Lanes are opened anew.
+/// Creates the transport of the surviving ranks after the previous transport has released the ended ranks.
+/// All survivors create it. Lanes must be opened again.
 std::unique_ptr<Transport> make_survivors_transport();
-/// The ranks that it left out, by their numbers before.
+/// Returns the ranks that it left out, by their old numbers.
 std::vector<int> ranks_lost();
 
 }  // namespace octet::comm

@@ -1,7 +1,7 @@
-// The carrier within a host: copy engines write into the memory of peers, and streams wait for each other by
-// counters in device memory. No processor of the device takes part. NCCL 2.28 does the same in its
-// copy-engine collectives. Small messages, which would take longer to ask for than to send, go eagerly:
-// one kernel writes them to places of their own in the memory of all peers.
+// The carrier within a host. Copy engines write into peer memory, and streams wait for each other by counters
+// in device memory. No processor of the device takes part. NCCL 2.28 does the same in its copy-engine
+// collectives. Small messages are sent eagerly, because permission would take longer than the copy: one
+// kernel writes them to reserved places in the memory of all peers.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,15 @@
 
 namespace octet::comm {
 
-/// Memory that all members of a group have alike, with the addresses by which this rank reaches that of the
-/// others.
+/// Memory that all members of a group allocate alike, with the addresses by which this rank reaches the other
+/// members' memory.
 class SharedRegions {
  public:
-  /// `at_member`: by number in the group; the own one is not read.
+  /// `at_member`: by number in the group; the own entry is not read.
   void add(void* local, std::size_t bytes, std::vector<void*> at_member);
-  /// Forgets the memory that begins there, and gives the addresses that add() was told; none when it was not.
+  /// Removes the memory that starts at `local` and returns its `at_member`; empty if it was not added.
   std::vector<void*> remove(const void* local);
-  /// Where the bytes at `twin` lie in a member's memory; null when they were not shared.
+  /// Returns the address in a member's memory that corresponds to `twin`; null if it is not shared.
   void* at(int member, const void* twin, std::size_t bytes) const;
   bool holds(const void* twin, std::size_t bytes) const { return find(twin, bytes) != nullptr; }
 
@@ -39,18 +39,18 @@ class SharedRegions {
 /// arrived, counters[2 * size + p] the eager messages of p; the last one is the ticket of PeerAccess::move().
 struct PeerCounters {
   std::uint32_t* own = nullptr;
-  std::vector<std::uint32_t*> of_member;  ///< as this rank reaches them
+  std::vector<std::uint32_t*> of_member;  ///< addresses in this rank
 };
 constexpr std::size_t peer_counter_count(int size) {
   return 3 * static_cast<std::size_t>(size) + 1;
 }
 
-/// Where eager messages of one queue arrive, in the memory of every member: two sets of a place for each
-/// member, used by turns.
+/// Receive buffers of one queue's eager messages, in the memory of every member: two sets of one place per
+/// member, used alternately.
 struct EagerPlaces {
-  std::size_t room = 0;  ///< bytes of a place; 0: nothing is sent eagerly
+  std::size_t room = 0;  ///< bytes of a place; 0: no eager messages
   std::byte* own = nullptr;
-  std::vector<std::byte*> of_member;  ///< as this rank reaches them
+  std::vector<std::byte*> of_member;  ///< addresses in this rank
 };
 constexpr std::size_t eager_bytes(int size, std::size_t room) {
   return 2 * static_cast<std::size_t>(size) * room;
@@ -58,7 +58,7 @@ constexpr std::size_t eager_bytes(int size, std::size_t room) {
 
 class PeerExchange final : public Exchange {
  public:
-  /// All are used until the exchange ends; `regions` may grow.
+  /// All arguments are used until the exchange ends; `regions` may grow.
   PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member, int size,
                PeerCounters counters, EagerPlaces eager);
   void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override {

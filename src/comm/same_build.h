@@ -1,5 +1,5 @@
-// The first thing that ranks tell each other: which program they are, in bytes that every version of it
-// reads. Whatever is said after that, one version may say otherwise than another.
+// The first message between ranks: the program's version and build, in bytes that every version can read.
+// Later messages may differ between versions.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,14 @@
 
 namespace octet::comm {
 
-/// The size of what each rank tells. It stays, in all versions to come.
+/// Size of an introduction in bytes. Fixed for all future versions.
 inline constexpr std::size_t kIntroductionBytes = 512;
 
-/// What a rank tells of itself: so many bytes.
+/// Returns this rank's introduction, of kIntroductionBytes bytes.
 std::string introduction(const std::string& version, const std::string& build, const std::string& host);
 
-/// Throws Error (usage), agreed upon by all ranks, where one of them is another version or build than rank 0:
-/// it names that rank, its host and both programs. `told`: every rank's introduction, by rank; `rank`: this
-/// one's number.
+/// Throws Error (usage), agreed by all ranks, if a rank runs another version or build than rank 0. It names
+/// that rank, its host and both programs. `told`: introductions by rank; `rank`: this rank.
 void require_same_build(const std::vector<std::string>& told, int rank);
 
 }  // namespace octet::comm

@@ -1,4 +1,4 @@
-// Hashes that travel behind messages.
+// Hashes that follow messages.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,8 @@
 
 namespace octet::comm {
 
-/// What the collectives of a rank share about their seals. Whoever serves notes, others ask.
+/// State that the collectives of a rank share about their seals. The serving thread records; other threads
+/// read.
 class SealNotes {
  public:
   void note(BrokenMessage&& broken) {
@@ -27,7 +28,7 @@ class SealNotes {
     draw_ = draw;
     left_ = static_cast<int>(draw % 8) + 1;
   }
-  /// Inverts a bit of what has arrived when it is its turn.
+  /// Inverts a bit of a received message when its turn comes.
   void arrived(void* data, std::size_t bytes) {
     if (left_.load(std::memory_order_relaxed) == 0 || --left_ != 0) return;
     const std::uint64_t bit = (draw_ >> 8) % (bytes * 8);

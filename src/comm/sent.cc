@@ -1,5 +1,5 @@
-// How many bytes a rank sends, by arithmetic alone: plans are made for more ranks than lists of who sends to
-// whom would be made for in time.
+// Computes the bytes that a rank sends without building message lists, because plans may cover too many ranks
+// for lists.
 #include <algorithm>
 #include <vector>
 
@@ -13,8 +13,8 @@ int mates_of(const Place& place) {
   return static_cast<int>(std::ranges::count(place.node_of, place.node_of[index(place.rank)]));
 }
 
-/// For how many slices the rank stands on its node, its own one included (Hierarchy::delegate: the others by
-/// turns, in the order of the nodes' lists one behind the other).
+/// Returns the number of slices that this rank is its node's delegate for, including its own
+/// (Hierarchy::delegate: other nodes' slices in turn, in the order of the concatenated lists).
 std::int64_t charges_of(const Place& place) {
   std::vector<int> next(index(place.nodes) + 1, 0);
   for (const int node : place.node_of) ++next[index(node) + 1];
@@ -29,7 +29,7 @@ std::int64_t charges_of(const Place& place) {
   return charges;
 }
 
-/// A slice of `bytes` to every other rank.
+/// Sends a slice of `bytes` to every other rank.
 Sent to_all_others(const Place& place, std::int64_t bytes) {
   const std::int64_t mates = mates_of(place);
   Sent sent = Sent{bytes, 0} * (mates - 1);
@@ -40,14 +40,15 @@ Sent to_all_others(const Place& place, std::int64_t bytes) {
 
 Sent sent_by_gather(const Place& place, std::int64_t slice, bool by_node) {
   if (!by_node) return to_all_others(place, slice);
-  // The own slice once to every other node, and to the mates all slices for which this rank stands.
+  // Sends the own slice once to every other node. Sends all slices of this delegate to the other ranks of the
+  // node.
   Sent sent = Sent{slice, slice} * (place.nodes - 1);
   return sent += Sent{slice, 0} * ((mates_of(place) - 1) * charges_of(place));
 }
 
 Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool by_node) {
   if (!by_node) return to_all_others(place, wire);
-  // Every slice has one rank of the node that adds it up and, if it is another node's, sends the sum there.
+  // For every slice, one rank of the node sums it and, if the owner is on another node, sends the sum there.
   const std::int64_t charges = charges_of(place);
   Sent sent = Sent{inside, 0} * (place.size - charges);
   return sent += Sent{wire, wire} * (charges - 1);

@@ -1,4 +1,4 @@
-// What a rank's collectives did lately, for whoever asks why a job hangs: a ring of fixed length.
+// The latest collectives of a rank, for diagnosing hangs: a ring of fixed length.
 #pragma once
 
 #include <chrono>
@@ -24,9 +24,9 @@ class TraceRing {
  public:
   static constexpr std::size_t length = 1024;
 
-  /// From now on write() writes to this folder, and SIGQUIT asks for it. An empty folder: to none.
+  /// Sets the folder for write() and lets SIGQUIT request a write. Empty folder: nothing is written.
   void open(const std::string& folder, int rank);
-  /// Notes a collective that was enqueued, and returns what to call it from now on.
+  /// Records an enqueued collective and returns its number.
   std::uint64_t posted(Trace trace);
   void begun(std::uint64_t which);
   void done(std::uint64_t which);
@@ -34,7 +34,7 @@ class TraceRing {
   std::string to_json() const;
   /// Writes collectives-rank<r>.json. A file that cannot be written is a warning.
   void write() const;
-  /// Somebody sent SIGQUIT to this process since the last call.
+  /// Returns whether SIGQUIT arrived since the last call.
   static bool take_request();
 
  private:

@@ -1,9 +1,9 @@
-// Who carries the bytes of collectives, and who sums what reductions bring.
+// Carriers of the bytes of collectives, and the choice of who computes sums.
 #pragma once
 
 namespace octet::comm {
 
-/// Who carries the bytes of collectives. The bits of all results are the same.
+/// Moves the bytes of collectives. All carriers give bitwise equal results.
 enum class Carrier {
   messages,   ///< MPI's, from and to memory of the host: ranks on CPUs
   automatic,  ///< the fastest of the following that works
@@ -12,14 +12,14 @@ enum class Carrier {
   host        ///< pinned memory of the host and messages from there
 };
 
-/// Who sums what reductions bring, where values travel as they lie and no order of sums is asked for.
+/// Computes the sums of reductions, if values are sent unconverted and no order of sums is requested.
 enum class Sums {
-  ordered,    ///< kernels of ours, in rank order: the same bits whoever carries
-  automatic,  ///< NCCL, where it carries reductions of fp32 anyway; else ordered
-  nccl        ///< NCCL, in an order of its own; sums of bf16 are rounded to bf16 at every rank that they pass
+  ordered,    ///< our kernels, in rank order: the same bits with every carrier
+  automatic,  ///< NCCL, if it carries reductions of fp32 anyway; else ordered
+  nccl        ///< NCCL, in its unspecified order; bf16 sums are rounded to bf16 at every rank on their way
 };
 
-/// How collectives between GPUs are made.
+/// Configures collectives between GPUs.
 struct Carrying {
   Carrying(Carrier who_carries = Carrier::automatic, Sums who_sums = Sums::ordered)
       : carrier(who_carries), sums(who_sums) {}

@@ -1,4 +1,4 @@
-// What other people's code a job stands on: MPI, and NCCL between GPUs.
+// The external libraries of a job: MPI, and NCCL between GPUs.
 #pragma once
 
 #include <string>
@@ -7,19 +7,19 @@ namespace octet::comm {
 
 /// The MPI that runs in this process.
 struct RunningMpi {
-  std::string library;  ///< "Open MPI v4.1.4"; empty where no launcher started the process
-  std::string threads;  ///< the level that it allows, by MPI's name for it: "MPI_THREAD_SERIALIZED"
-  bool enough = true;   ///< for a job, which calls it from one thread that is not main()'s
+  std::string library;  ///< "Open MPI v4.1.4"; empty: no launcher started the process
+  std::string threads;  ///< the supported thread level by MPI's name: "MPI_THREAD_SERIALIZED"
+  bool enough = true;   ///< for a job, which calls MPI from one thread other than main()'s
 };
-/// After find_place() or make_job().
+/// Call after find_place() or make_job().
 RunningMpi running_mpi();
 
-/// From now on a job whose MPI allows too few threads goes on: for `trainer verify`, which says so in its
-/// list. Called before the job is made.
+/// Lets a job continue if its MPI supports too few threads: for `trainer verify`, which reports that in its
+/// list. Call before the job is created.
 void let_few_threads_pass();
 
-/// "NCCL 2.28.9 (/usr/lib/libnccl.so.2)", loaded now if it was not. Throws Error where it is missing, too old
-/// or not built in.
+/// Returns "NCCL 2.28.9 (/usr/lib/libnccl.so.2)". Loads NCCL if necessary. Throws Error if NCCL is missing,
+/// too old or not built in.
 std::string nccl_description();
 
 }  // namespace octet::comm

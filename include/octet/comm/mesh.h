@@ -6,7 +6,7 @@
 
 namespace octet::comm {
 
-/// Ranks of a job that work together, in ascending order; a rank's number in the group is its place in the
+/// Ranks of a job that work together, in ascending order. A rank's number in the group is its index in the
 /// list.
 struct Group {
   std::string name;        ///< for messages: of the axis
@@ -20,32 +20,31 @@ struct Axis {
   int size = 1;
 };
 
-/// A grid of ranks. The last axis varies fastest from rank to rank, so that its groups, which talk most,
-/// share a node where they fit one: of data 2 x tensor 4, ranks 0 to 3 are one tensor group, and 0 and 4 a
-/// data group. Every rank is in one group along every axis, and the groups along one axis have no rank in
-/// common.
+/// A grid of ranks. The last axis varies fastest from rank to rank. Its groups communicate most, and they
+/// share a node if they fit into it. For data 2 x tensor 4, ranks 0 to 3 form a tensor group, and ranks 0 and
+/// 4 form a data group. Every rank is in one group along every axis. The groups along one axis are disjoint.
 class Mesh {
  public:
-  /// Of all ranks of a job, with the data axis first. Throws Error (usage) where an axis has no name, one
-  /// that another has, or a size below 1, and where the sizes do not multiply to `ranks`.
+  /// Creates a mesh of all ranks of a job, with the data axis first. Throws Error (usage) if an axis has no
+  /// name, a duplicate name or a size below 1, or if the product of the sizes is not `ranks`.
   Mesh(int ranks, std::vector<Axis> axes);
-  /// One axis, of data.
+  /// Creates a mesh with only a data axis.
   explicit Mesh(int ranks) : Mesh(ranks, {{.name = "data", .size = ranks}}) {}
 
   const std::vector<Axis>& axes() const { return axes_; }
   int ranks() const { return ranks_; }
-  /// Throw Error (usage) for an axis that there is none of, naming those that there are.
+  /// Throw Error (usage) for an unknown axis, listing the known axes.
   int size(const std::string& axis) const;
-  /// Where a rank of the job stands along an axis, which is its number in its group there.
+  /// Returns the coordinate of a rank of the job along an axis, which is its number in its group there.
   int coordinate(const std::string& axis, int rank) const;
-  /// That rank's group along the axis.
+  /// Returns that rank's group along the axis.
   Group group(const std::string& axis, int rank) const;
-  /// "data 2 x tensor 4".
+  /// Returns a description: "data 2 x tensor 4".
   std::string words() const;
 
  private:
   std::size_t find(const std::string& axis) const;
-  /// Ranks between two that are neighbours along an axis.
+  /// Returns the distance in ranks between neighbours along an axis.
   int stride(std::size_t axis) const;
 
   int ranks_;

@@ -1,4 +1,4 @@
-// How much ranks send, and how long it takes.
+// Amount and duration of the ranks' communication.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace octet::comm {
 struct Traffic {
   std::string kind;  ///< "reduce_scatter", "all_gather", …; "control" for what channels carry
   std::int64_t calls = 0;
-  std::int64_t bytes_sent = 0;           ///< by this rank, counted where they are handed to the transport
+  std::int64_t bytes_sent = 0;           ///< by this rank, counted when handed to the transport
   std::int64_t bytes_between_nodes = 0;  ///< of these, to ranks of other nodes
-  /// From first message posted to last one complete; on GPUs by timed events around each collective.
+  /// From the first message posted to the last one complete; on GPUs by timed events around each collective.
   double seconds = 0;
 };
 
-/// Bytes that one rank sends, for plans: what Traffic counts.
+/// Bytes that one rank sends, for plans. Counts like Traffic.
 struct Sent {
   std::int64_t bytes = 0;
   std::int64_t between_nodes = 0;  ///< of these, to ranks of other nodes
@@ -26,13 +26,14 @@ struct Sent {
     bytes += more.bytes, between_nodes += more.between_nodes;
     return *this;
   }
-  /// So many of these.
+  /// Returns the bytes of `times` such transfers.
   Sent operator*(std::int64_t times) const { return {bytes * times, between_nodes * times}; }
 };
-/// In a gather of slices of that many bytes by the rank at `place`: to every other rank, or by nodes.
+/// Returns the bytes that the rank at `place` sends in a gather of slices of `slice` bytes.
 Sent sent_by_gather(const Place& place, std::int64_t slice, bool by_node);
-/// In a reduction of slices that take `wire` bytes as they travel between nodes, or everywhere without
-/// `by_node`, and `inside` bytes in the full precision in which they travel inside a node with it.
+/// Returns the bytes that the rank sends in a reduction of slices. A slice takes `wire` bytes between nodes,
+/// or everywhere without `by_node`. With `by_node`, it takes `inside` bytes, in full precision, inside a
+/// node.
 Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool by_node);
 
 }  // namespace octet::comm

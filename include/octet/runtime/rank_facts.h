@@ -1,4 +1,4 @@
-// What ranks tell each other of their hosts before they choose devices, as octet/comm/serialize.h sends it.
+// Facts that ranks exchange about their hosts before they choose devices (octet/comm/serialize.h).
 #pragma once
 
 #include <boost/serialization/string.hpp>
@@ -9,8 +9,8 @@
 namespace octet::runtime {
 
 struct RankFacts {
-  bool refuses = false;  ///< the rank cannot go on, whatever the others do
-  RankGpus gpus;         ///< but for the number of its node, which every rank knows of all
+  bool refuses = false;  ///< the rank cannot continue in any case
+  RankGpus gpus;         ///< except the node number, which every rank knows already
   template <typename Archive>
   void serialize(Archive& archive, unsigned) {
     archive& refuses& gpus;

@@ -1,4 +1,4 @@
-// Whether a checkpoint belongs to the model that a run would go on with.
+// Checks whether a checkpoint belongs to the model of a run that continues from it.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace octet::runtime {
 
-/// What a checkpoint's state keeps of its model, under "model": all that decides the function it computes,
-/// and a hash of the files that decide which tokens a text becomes.
+/// Returns the facts about the model that a checkpoint stores under "model": the settings that determine the
+/// computed function, and a hash of the files that determine tokenization.
 Json model_state(const model::Architecture& architecture, const text::Tokenizer& tokenizer);
 
-/// Throws Error (usage), naming what differs with both values, when `folder` holds another model than the
-/// checkpoint's run trained. `tokenizer` may be null: then the model alone is compared.
+/// Throws Error (usage) if `folder` holds another model than the checkpoint's run trained. The Error names
+/// the differences with both values. If `tokenizer` is null, only the model is compared.
 void require_same_model(const checkpoint::Checkpoint& checkpoint, const model::Architecture& architecture,
                         const text::Tokenizer* tokenizer, const std::string& folder);
 

@@ -1,4 +1,4 @@
-// Micro-batches on their way from the host to the device, and losses on their way back.
+// Transfers of micro-batches from host to device, and of losses back.
 #pragma once
 
 #include <cstdint>
@@ -10,44 +10,44 @@
 
 namespace octet::runtime {
 
-/// The most that a batch holds.
+/// Capacity of the buffers.
 struct StagingOptions {
   std::int64_t tokens = 0;
   std::int64_t labels = 0;     ///< 0: as many as tokens
-  std::int64_t documents = 1;  ///< of a batch as it comes, and one more where it is filled up
+  std::int64_t documents = 1;  ///< of an incoming batch; padding adds one
   std::int64_t length = 0;     ///< of a document
   std::int64_t vocabulary = 0;
-  /// Batches are filled up to a multiple of so many tokens by a document without labels.
+  /// Batches are padded to a multiple of this many tokens with a document without labels.
   std::int64_t token_unit = 1;
-  int host_sets = 1;    ///< batches that are on their way at once
-  bool losses = false;  ///< a sum of losses for each of them, else one
+  int host_sets = 1;    ///< batches in flight at once
+  bool losses = false;  ///< one sum of losses per batch in flight, else one sum
   bool names = false;   ///< tokens have names on the device, too
 };
 
 /// Buffers between host and device. One set on the device suffices, because copies and kernels share a
-/// stream; on the host every batch that is on its way has its own, because the device may read it until the
-/// stream is waited for.
+/// stream. On the host, every batch in flight has a separate set, because the device may read it until the
+/// stream is synchronised.
 class Staging {
  public:
-  /// Reserves both sides in `arena` by name ("batch/ids", …), the host's pinned.
+  /// Reserves both sides in `arena` by name ("batch/ids", …). The host side is pinned.
   Staging(Arena& arena, const StagingOptions& options);
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// Enqueues the copy of a batch, by way of a host set that the device does not read any more. What it gives
-  /// holds until the next call. Throws Error for ids outside the vocabulary (usage) and batches that are
-  /// larger than planned.
+  /// Enqueues the copy of a batch through a host set that the device no longer reads. The result is valid
+  /// until the next call. Throws Error for ids outside the vocabulary (usage) and for batches larger than
+  /// planned.
   model::MicroBatch upload(Stream& stream, const HostBatch& batch, std::size_t host_set = 0);
-  /// What the names of tokens are mixed with from here on: a number of seed and step.
+  /// Sets the number of seed and step that is mixed into the names of later tokens.
   void set_noise(std::uint64_t noise) { noise_ = noise; }
 
-  /// Device: [losses()], where a core adds the losses of batches.
+  /// Device memory [losses()], to which the module adds the losses of batches.
   double* loss_sum() const { return loss_sum_; }
   std::size_t losses() const { return losses_; }
-  /// Enqueues zeros there, and the copy of the first `count` to the host.
+  /// Enqueue the zeroing of the first `count` losses, and their copy to the host.
   void clear_losses(Stream& stream, std::size_t count);
   void fetch_losses(Stream& stream, std::size_t count);
-  /// [losses()], once the stream was waited for.
+  /// [losses()], valid after the stream is synchronised.
   const double* host_losses() const { return host_losses_; }
 
  private:
@@ -58,14 +58,14 @@ class Staging {
   Device& device_;
   StagingOptions options_;
   std::size_t sets_;
-  // Pinned if that matters: a block for each set. There may be a million sets, of which few are used.
+  // Pinned if needed: a block for each set. There may be a million sets, of which few are used.
   std::int32_t* host_words_ = nullptr;
   std::uint64_t* host_names_ = nullptr;
   std::size_t words_of_set_ = 0, names_of_set_ = 0;
   std::vector<std::vector<std::int32_t>> cu_seqlens_of_;  ///< of the sets that were used
   std::int32_t *ids_ = nullptr, *positions_ = nullptr, *label_rows_ = nullptr, *targets_ = nullptr,
                *cu_seqlens_ = nullptr;
-  std::uint64_t* names_ = nullptr;  ///< null where they are not wanted
+  std::uint64_t* names_ = nullptr;  ///< null: not requested
   std::uint64_t noise_ = 0;
   std::size_t losses_ = 1;
   double* loss_sum_ = nullptr;

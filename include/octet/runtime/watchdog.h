@@ -1,5 +1,5 @@
-// What ends a run that does not move although no collective waits: a disk that does not answer, a GPU that
-// does not, a lone rank in a file system that is gone.
+// Ends a run that hangs outside of collectives: in a disk, in a GPU, or as a single rank in a lost file
+// system.
 #pragma once
 
 #include <chrono>
@@ -11,21 +11,21 @@
 
 namespace octet::runtime {
 
-/// A thread that watches over the phases of a run, each with a limit of its own. Where one lasts longer, it
-/// says which and ends the process with ExitCode::hang: whoever is stuck in a system call cannot. The
-/// launcher then ends the other ranks.
+/// A thread that watches the phases of a run, each with a time limit. If a phase exceeds its limit, the
+/// thread names it and ends the process with ExitCode::hang, because a thread stuck in a system call cannot.
+/// The launcher then ends the other ranks.
 class Watchdog {
  public:
-  /// `where` names this rank and its host. `end`, for tests, is called in place of ending the process.
+  /// `where` names this rank and its host. `end`, for tests, is called instead of ending the process.
   explicit Watchdog(std::string where, std::function<void(const std::string& message)> end = {});
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// From now on the run is in `phase` ("saving a checkpoint"), which may take `limit` seconds. Called again
-  /// with the same phase, its time begins anew.
+  /// Enters `phase` ("saving a checkpoint") with a limit of `limit` seconds. Entering the current phase again
+  /// restarts its time.
   void enter(const std::string& phase, double limit);
-  /// Nothing is under way that has a limit.
+  /// Leaves the phase; no limit applies.
   void rest();
 
  private:
