@@ -1,4 +1,4 @@
-// Sums with full precision inside a node; only they cross to other nodes, in the format of the wire.
+// Sums with full precision inside a node. Only the sums are sent to other nodes, in the wire format.
 #include <algorithm>
 #include <vector>
 
@@ -16,8 +16,8 @@ std::size_t position(const std::vector<int>& of, int rank) {
   return index(std::ranges::find(of, rank) - of.begin());
 }
 
-/// Where things lie in a set of staging memory of `rank`, in bytes from its begin: everybody who sends there
-/// knows it. Slots hold a chunk in fp32.
+/// Layout of a set of staging memory of `rank`, in bytes from its start. All senders use the same layout.
+/// Slots hold a chunk in fp32.
 class Layout {
  public:
   Layout(const Hierarchy& h, int rank, std::int64_t chunk)
@@ -27,7 +27,7 @@ class Layout {
         chunk_(chunk),
         slot_(index(chunk) * sizeof(float)) {}
 
-  /// What `mate` has of the slice of `charge`.
+  /// Offset of the values of `mate` for the slice of `charge`.
   std::size_t part(int charge, int mate) const {
     return (position(charges_, charge) * mates_.size() + position(mates_, mate)) * slot_;
   }
@@ -45,7 +45,7 @@ class Layout {
   std::size_t slot_;
 };
 
-/// Bytes of a set for each element of a chunk, on the rank that needs most.
+/// Returns the bytes of a set per element of a chunk, on the rank that needs most.
 std::size_t worst_bytes(const Hierarchy& h) {
   std::size_t worst = 1;
   for (int rank = 0; rank < h.size(); ++rank) {
@@ -58,8 +58,8 @@ std::size_t worst_bytes(const Hierarchy& h) {
 
 }  // namespace
 
-// One chunk after the other on the queue's stream: what crosses between nodes takes its time, and sums inside
-// a node do not.
+// Chunks run one after the other on the queue's stream: transfers between nodes dominate, and sums inside a
+// node are short.
 void Composed::reduce_by_node(const ReduceScatterArgs& args) {
   const Hierarchy& h = hierarchy_;
   const int me = place_.rank, node = h.node_of[index(me)];
@@ -115,8 +115,7 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
     }
     exchange(stream_, messages);
 
-    // The node's own sum is rounded like those that travelled, so that the result does not depend on who owns
-    // it.
+    // The node's own sum is rounded like sent sums, so the result does not depend on the owner.
     std::vector<const void*> parts;
     for (std::size_t other = 0; other < h.nodes.size(); ++other) {
       parts.push_back(static_cast<int>(other) == node ? leaves(position(charges, me))

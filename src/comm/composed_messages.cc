@@ -1,4 +1,4 @@
-// Messages between single members, and a slice from every member to every other one, on streams.
+// Point-to-point messages and all-to-all on streams.
 #include <algorithm>
 
 #include "composed.h"
@@ -41,8 +41,8 @@ void Composed::all_to_all(const AllToAllArgs& args) {
       });
 }
 
-// What arrives goes through staging memory, since nobody but its owner knows the place that it is for. Chunks
-// of both directions are those that the partners count, who may have no other.
+// Incoming bytes pass through staging memory, because only the receiver has the address of their destination.
+// Both directions use the partners' chunk numbers, because a partner may have only one direction.
 void Composed::pass(const SendArgs* out, const ReceiveArgs* in) {
   const std::int64_t leaving = out == nullptr ? 0 : out->bytes, arriving = in == nullptr ? 0 : in->bytes;
   if (leaving == 0 && arriving == 0) return;

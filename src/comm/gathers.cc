@@ -10,14 +10,14 @@
 namespace octet::comm {
 namespace {
 
-// Slices that cross nodes and are handed on there travel in pieces of this size, so that both happen at once.
+// Slices that are forwarded inside other nodes are sent in pieces of this size, so both transfers overlap.
 constexpr std::int64_t handed_on_bytes = std::int64_t{1} << 20;
-// Others in larger ones, of which some are under way at a time: a transport that is given gigabytes at once
-// shares itself out among all of them, and none is through before the last.
+// Other slices use larger pieces, with some in flight at a time. A transport with gigabytes in flight serves
+// all of them at once, and no piece completes early.
 constexpr std::int64_t direct_bytes = std::int64_t{1} << 22;
 
-// Every rank's part of a piece to all ranks: to its mates and, once a node, to its delegates, who hand it on.
-// All ranks post in the same order, so that messages between two of them match.
+// Sends every rank's part of a piece to all ranks: to the ranks of its node and, once per other node, to a
+// delegate, which forwards it. All ranks post in the same order, so messages between two ranks match.
 class GatherByNode {
  public:
   GatherByNode(Call& call, const Hierarchy& hierarchy)
@@ -36,7 +36,7 @@ class GatherByNode {
     return (handed_on ? second_ : first_)[piece].complete();
   }
 
-  /// part(rank) is where a rank's part of this piece lies, and goes.
+  /// part(rank) is both source and destination of a rank's part of this piece.
   template <typename Part>
   void post_first(std::int64_t piece, std::size_t bytes, Part part) {
     Messages& messages = first_[piece];
@@ -63,7 +63,7 @@ class GatherByNode {
   }
 
  private:
-  // Beginning with the next one, so that not all send to the same mate at once.
+  // Starts with the next rank, so the ranks do not all send to the same rank at once.
   template <typename Do>
   void for_mates(Do&& act) const {
     const auto mine = std::ranges::find(mates_, me_) - mates_.begin();

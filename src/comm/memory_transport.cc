@@ -13,7 +13,7 @@
 namespace octet::comm {
 namespace {
 
-// One side's half of a message. Both are through once the later side has copied.
+// One side of a message. Both sides are complete after the later side has copied.
 struct Link;
 struct Message {
   Link* link = nullptr;
@@ -21,12 +21,12 @@ struct Message {
   const void* from = nullptr;
   void* to = nullptr;
   std::size_t bytes = 0;
-  std::chrono::steady_clock::time_point due;  // of a slow link: when its last byte is there
+  std::chrono::steady_clock::time_point due;  // for a slow link: arrival time of the last byte
   std::atomic<bool> through{false};
   std::string trouble;  // written before `through`
 };
 
-// Messages on their way from one rank to another in one queue: either sends or receives wait, never both.
+// Messages in flight from one rank to another in one queue. Either sends or receives wait, never both.
 struct Link {
   std::mutex mutex;
   std::vector<std::shared_ptr<Message>> sends;
@@ -55,7 +55,7 @@ void deliver(Message& send, Message& receive) {
 
 struct MemoryJob::State {
   explicit State(int ranks) : size(static_cast<std::size_t>(ranks)) {}
-  /// Those of a lane, [from, to] by rank of the job, so that groups that share its number do not meet.
+  /// The links of a lane, [from, to] by rank of the job, so groups with the same lane number stay separate.
   std::deque<Link>& links_of(int lane) {
     const std::scoped_lock lock(mutex);
     while (lanes.size() <= static_cast<std::size_t>(lane)) lanes.emplace_back(size * size);
@@ -187,15 +187,15 @@ class MemoryTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Nothing begins in a job that has ended, and what has begun writes to no memory any more: ranks that are
-  // processes would be gone.
+  // Nothing starts in a job that has ended, and started messages no longer write to memory, because ranks
+  // that are processes would be gone.
   void require_job() {
     if (!job_.state_->failed) return;
     withdraw();
     job_.require_not_failed();
   }
 
-  // When a message of this size that is sent now has passed the link.
+  // Returns the time when a message of this size, if sent at once, has passed the link.
   Clock::time_point leaves(std::size_t bytes) {
     const auto now = Clock::now();
     if (job_.bytes_per_second_ <= 0) return now;
@@ -204,8 +204,7 @@ class MemoryTransport final : public Transport {
     return link_free_;
   }
 
-  // After a failure the buffers of messages under way go with those who waited for them: nobody may copy
-  // there.
+  // After a failure, the waiting threads free the buffers of messages under way, so no thread may copy there.
   void withdraw() {
     for (auto& message : messages_) {
       if (message == nullptr) continue;

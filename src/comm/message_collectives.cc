@@ -13,13 +13,13 @@
 namespace octet::comm {
 namespace {
 
-// Elements of all parts of one staging set together. The reduce queue's chunks stay near 512 KiB at four
-// ranks, so that a sum finds them in the cache; the gather queue stages only values that travel in a narrow
-// format.
+// Total elements of all parts of one staging set. Chunks of the reduce queue stay near 512 KiB at four ranks,
+// so a sum finds them in the cache. The gather queue stages only values in a narrow format.
 constexpr std::int64_t reduce_elements = std::int64_t{1} << 19;
 constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
 
-// Of all ranks together: a collective of no more takes so little that another thread's waking shows.
+// Total bytes of all ranks. Collectives up to this size are so short that waking another thread is
+// noticeable.
 constexpr std::int64_t short_bytes = std::int64_t{1} << 24;
 
 // Bytes of all staging sets of one queue.
@@ -70,7 +70,7 @@ MessageCollectives::~MessageCollectives() {
     try {
       stream->synchronize();
     } catch (const std::exception&) {
-      // Whoever waited for this work has seen the error; collectives that end have nobody to tell.
+      // The waiting thread has seen the error, and a destructor cannot report it.
     }
   }
   group_.end(*gather_, *reduce_);
@@ -115,7 +115,7 @@ void MessageCollectives::enqueue(Stream& stream, const std::shared_ptr<Timed>& t
   group_.engine()->announce(timed->operation.bytes * place().size <= short_bytes);
 }
 
-// A GPU has one rank here, whose own slice is in its place.
+// A GPU has one rank here, with its slice already in place.
 bool MessageCollectives::nothing_moves() const {
   return device_.kind() != DeviceKind::cpu;
 }

@@ -15,10 +15,10 @@
 namespace octet::comm {
 namespace {
 
-// An abort that the thread cannot carry out, because it is stuck, is carried out without it.
+// If the thread is stuck and cannot abort the job, another thread aborts it.
 constexpr auto abort_patience = std::chrono::seconds(2);
-// How long ranks may take to say that they are there (a quarter of the time-out between these), and how long
-// a rank waits for a lower one to end the job.
+// How long ranks may take to answer a roll call (a quarter of the timeout between these limits), and how long
+// a rank waits for a lower rank to end the job.
 constexpr std::chrono::duration<double> shortest_roll_call(2);
 constexpr std::chrono::duration<double> longest_roll_call(10);
 constexpr std::chrono::duration<double> courtesy(3);
@@ -105,7 +105,7 @@ void MessageEngine::detach(Stream& gather, Stream& reduce) {
   ++leaving_;
   done_.wait(lock, [this, round = round_] { return (!at_it_ && !helped_) || round_ != round; });
   --leaving_;
-  lock.unlock();  // those who begin to wait take it
+  lock.unlock();  // threads that start to wait take it
   for (Stream* stream : {&gather, &reduce}) cpu::on_wait(*stream, {});
 }
 
@@ -136,7 +136,7 @@ bool MessageEngine::advance(Operation& operation) {
   } catch (const std::exception& error) {
     if (goes_on_without(error)) throw;
     const auto* ours = dynamic_cast<const Error*>(&error);
-    // Threads and memory that the system does not give have words of ours.
+    // Failed allocations of threads and memory have messages of Octet.
     const std::optional<Problem> problem = problem_of(error);
     transport_->end_job(operation.what + " on rank " + std::to_string(place_.rank) + " (" + place_.host +
                             ") failed: " + (problem ? Error(*problem).what() : error.what()),
@@ -145,7 +145,7 @@ bool MessageEngine::advance(Operation& operation) {
   }
 }
 
-// Kernels that wait for another GPU's words do not end by themselves: ranks with GPUs end with their job.
+// Kernels that wait for another GPU do not end by themselves, so ranks with GPUs end with their job.
 bool MessageEngine::goes_on_without(const std::exception& error) {
   if (dynamic_cast<const RanksLost*>(&error) == nullptr || follows_devices_) return false;
   if (!others_lost_ && !transport_->let_go()) return false;
@@ -158,9 +158,9 @@ void MessageEngine::watch(const WatchOptions& options) {
   timeout_seconds_ = options.timeout_seconds;
 }
 
-// Nothing has moved for too long. Before this rank ends the job it asks who is there, so that it names those
-// who are missing and not those who wait for them like itself; and where a lower rank waits too, it lets that
-// one speak first, so that one message is printed.
+// Handles a collective without progress. Before this rank ends the job, it queries the other ranks, so that
+// the message names the missing ranks and not the waiting ranks. If a lower rank also waits, that rank prints
+// first, so one message is printed.
 void MessageEngine::look_for_the_missing(Operation& operation, double seconds) {
   if (!roll_->asks_for(operation.call)) {
     if (roll_->asking()) return;
@@ -178,8 +178,8 @@ void MessageEngine::look_for_the_missing(Operation& operation, double seconds) {
     missing.ranks = operation.call.missing_ranks();
     found = "all ranks take part, but messages are missing from ";
     if (missing.ranks.empty()) {
-      // All came while we asked. Where devices carry the bytes nothing else shows that it moves: it has the
-      // whole time once more, and then it is stuck.
+      // All ranks arrived during the query. If devices carry the bytes, nothing else shows progress. The
+      // collective gets the whole timeout once more, and then counts as stuck.
       missing.ranks = roll_->still_in();
       roll_->forget();
       operation.moved = Clock::now();

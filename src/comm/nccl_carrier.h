@@ -1,5 +1,5 @@
-// The carrier nccl for those who choose: an exchange for each queue, or why there is none. The one place
-// where builds with and without CUDA and NCCL differ.
+// The NCCL carrier: an exchange for each queue, or the reason why it is unavailable. The only place where
+// builds with and without CUDA and NCCL differ.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,14 @@
 
 namespace octet::comm {
 
-/// Loads NCCL. Its version, or throws Error: it is missing, too old, or not built in.
+/// Loads NCCL and returns its version. Throws Error if it is missing, too old or not built in.
 int load_nccl();
-/// The UUID of the GPU, the same for whoever computes on it.
+/// Returns the UUID of the GPU, equal for all processes that use it.
 std::string gpu_uuid(Device& device);
-/// The bytes that one exchange is made of, on one rank.
+/// Returns the bytes that identify one exchange. Called on one rank.
 std::string make_nccl_id();
-/// All ranks at once, with the bytes of rank 0; returns when all have come and are connected. After
-/// load_nccl().
+/// Called by all ranks together, with the bytes of rank 0, after load_nccl(). Returns when all ranks have
+/// arrived and are connected.
 std::unique_ptr<Exchange> make_nccl_exchange(Device& device, const std::string& id, int rank, int size);
 
 }  // namespace octet::comm

@@ -33,10 +33,10 @@ constexpr const char* install =
     "install NCCL (libnccl2 of NVIDIA's repository, or pip install nvidia-nccl-cu13) on every node, and name "
     "its folder in LD_LIBRARY_PATH or the file libnccl.so.2 itself in OCTETRUN_NCCL_LIBRARY";
 
-/// Where Python's wheel of NCCL lies in an environment.
+/// Returns the paths of the NCCL wheel in a Python environment.
 std::vector<std::string> files_of_wheels(const std::filesystem::path& environment) {
   std::vector<std::string> files;
-  std::error_code none;  // folders that are not there hold no files
+  std::error_code none;  // missing folders hold no files
   for (const auto& folder : std::filesystem::directory_iterator(environment / "lib", none)) {
     const auto file = folder.path() / "site-packages/nvidia/nccl/lib/libnccl.so.2";
     if (std::filesystem::exists(file, none)) files.push_back(file);
@@ -45,14 +45,14 @@ std::vector<std::string> files_of_wheels(const std::filesystem::path& environmen
   return files;
 }
 
-/// Where the loader found it, which a name without a folder does not say.
+/// Returns the path that the loader found, which a name without a folder does not contain.
 std::string file_of(void* handle, const std::string& name) {
   const link_map* map = nullptr;
   if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_name[0] == '\0') return name;
   return map->l_name;
 }
 
-/// "rank 3", "ranks 3, 4", and of many only the first.
+/// Returns "rank 3" or "ranks 3, 4"; a long list is shortened.
 std::string named(const std::vector<int>& ranks) {
   constexpr std::size_t most = 16;
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -66,7 +66,7 @@ std::string named(const std::vector<int>& ranks) {
 }  // namespace
 
 std::string nccl_version_name(int version) {
-  // Until 2.8 a version had two digits less.
+  // Up to 2.8, version numbers had two digits less.
   const int thousand = version < 10000 ? 1000 : 10000;
   return std::to_string(version / thousand) + "." + std::to_string(version % thousand / 100) + "." +
          std::to_string(version % 100);
@@ -102,7 +102,7 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
                         .fix = install,
                         .code = ExitCode::usage});
   }
-  // Of what is refused nothing has run but a function that returns a number, so it can go again.
+  // A rejected library has run only a function that returns a number, so it can be unloaded.
   const auto refuse = [&](Problem problem) {
     dlclose(handle_);
     problem.where = file_;
@@ -110,7 +110,7 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
     problem.code = ExitCode::usage;
     throw Error(std::move(problem));
   };
-  // The version first: what an old one lacks is not what is wrong with it.
+  // Checks the version first: functions missing from an old version are not the actual problem.
   if (dlsym(handle_, needed_functions.front()) == nullptr) {
     refuse({.what = "a library is not NCCL",
             .expected = least(),
@@ -148,7 +148,7 @@ void* NcclLibrary::address_of(const char* name) const {
 }
 
 const NcclLibrary& nccl_library() {
-  // Never destroyed, as its threads may outlive the end of main.
+  // Never destroyed, because its threads may outlive main().
   static const NcclLibrary* const library = new NcclLibrary(nccl_files());
   return *library;
 }
@@ -159,7 +159,7 @@ void require_one_nccl_version(const std::vector<int>& versions) {
     ranks_of[versions[rank]].push_back(static_cast<int>(rank));
   }
   if (ranks_of.size() <= 1) return;
-  // That of most ranks; of two that are equally common, that of the lowest rank.
+  // The most common version; if two are equally common, the version of the lowest rank.
   const auto usual = std::ranges::max_element(ranks_of, [](const auto& a, const auto& b) {
     const std::vector<int>&left = a.second, &right = b.second;
     return left.size() != right.size() ? left.size() < right.size() : left.front() > right.front();
@@ -197,7 +197,7 @@ Problem nccl_problem(const NcclFailure& failure) {
   if (failure.peer >= 0) where += ", with member " + std::to_string(failure.peer);
   where += ", " + failure.library;
   const auto says = [&](const char* words) { return failure.detail.find(words) != std::string::npos; };
-  // The words of NCCL until 2.29, and since.
+  // NCCL's texts up to 2.29 and from then on.
   if (failure.call == "ncclCommInitRankConfig" && (says("Duplicate GPU") || says("using the same GPU"))) {
     return {.what = "two ranks of one host use the same GPU, which NCCL does not allow",
             .expected = "a GPU for every rank",

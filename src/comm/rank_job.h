@@ -14,25 +14,25 @@
 
 namespace octet::comm {
 
-/// How a rank is made and ended.
+/// Options for creating and ending a rank.
 struct RankOptions {
   std::shared_ptr<MessageEngine> engine;  ///< null: `transport` is used in line
   std::shared_ptr<Transport> transport;   ///< of a rank without an engine
   bool end_engine = false;  ///< shut the engine down, in agreement with all ranks, at an orderly end
-  /// For measurements: from the first reduce_scatter on, it and gathers send nothing, and results are wrong.
-  /// What was gathered before is there, since products with zeros take less time than others.
+  /// For measurements: from the first reduce_scatter on, reductions and gathers send nothing, and results are
+  /// wrong. Earlier gathers ran, because GEMMs with zeros take less time than others.
   bool removed = false;
-  /// Ranks that are threads: throws when the job has failed. Called by whoever waits for others.
+  /// For ranks that are threads: throws if the job has failed. Called by threads that wait for others.
   std::function<void()> alive = {};
 };
 
-/// A collective on its way through the engine's thread.
+/// A collective that runs in the engine's thread.
 struct Timed {
   Operation operation;
   Kind kind{};
   bool started = false;
   std::chrono::steady_clock::time_point start;
-  MessageEngine* engine = nullptr;  ///< told when the collective is over, also when its stream dropped it
+  MessageEngine* engine = nullptr;  ///< notified when the collective ends, also if its stream dropped it
   ~Timed() {
     if (engine != nullptr) engine->end_collective();
   }
@@ -61,12 +61,12 @@ class RankJob final : public Job {
 
   MessageEngine* engine() const { return options_.engine.get(); }
   const RankOptions& options() const { return options_; }
-  /// Of all ranks, for their main threads.
+  /// Channel of all ranks, for their main threads.
   RankChannel& control() { return *control_; }
-  /// A collective of a lane, traced. `lane` outlives it.
+  /// Starts a traced collective of a lane. `lane` must outlive it.
   std::shared_ptr<Timed> begin(Kind kind, const Lane& lane, unsigned sequence, const char* name,
                                std::int64_t bytes);
-  /// Goes through the control plane's `timed`, and counts it.
+  /// Runs a control-plane collective and counts it.
   void run(const std::shared_ptr<Timed>& timed);
 
  private:

@@ -12,9 +12,9 @@
 namespace octet::comm {
 namespace {
 
-// One reduce-scatter on one rank, chunk by chunk: `inside` sends to mates and receives from them, `across`
-// does so between nodes once the node's sums are made. Two sets of buffers, so that a chunk travels inside
-// while the one before travels across.
+// One reduce-scatter on one rank, chunk by chunk. `inside` exchanges with ranks of the same node. `across`
+// exchanges between nodes after the node's sums are computed. Two sets of buffers let one chunk be sent
+// inside the node while the previous chunk is sent across.
 class ReduceByNode {
  public:
   ReduceByNode(Call& call, const Staging& staging, const Hierarchy& hierarchy, const ReduceScatterArgs& args)
@@ -49,7 +49,7 @@ class ReduceByNode {
     }
   }
 
-  // Sums of this node for all ranks that this one is the delegate of; those of other nodes leave.
+  // Sends this node's sums for the ranks that this rank is the delegate of, except ranks of this node.
   void post_across(std::int64_t c) {
     const std::size_t bytes = ops::wire_bytes(args_.wire, length(c));
     for (int node = 0; node < static_cast<int>(h_.nodes.size()); ++node) {
@@ -80,8 +80,7 @@ class ReduceByNode {
     }
   }
 
-  // The node's own sum is rounded like those that travelled, so that the result does not depend on who owns
-  // it.
+  // The node's own sum is rounded like sent sums, so the result does not depend on the owner.
   void finish(std::int64_t c) {
     const auto mine = index(std::ranges::find(charges_, me_) - charges_.begin());
     std::vector<const void*> parts;

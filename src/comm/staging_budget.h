@@ -1,5 +1,5 @@
-// How the memory of a device's communicator is laid out, alike on all ranks: counters first, then the staging
-// of the two queues, then the places of their eager messages, then those of direct sums.
+// Memory layout of a device's communicator, equal on all ranks: counters, staging of the two queues, places
+// of their eager messages, places of direct sums.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,10 @@
 namespace octet::comm {
 
 struct StagingBudget {
-  std::size_t counters = 0;  ///< bytes of a queue's
+  std::size_t counters = 0;  ///< bytes per queue
   std::size_t gather_part = 0, reduce_part = 0;
   std::size_t eager_room = 0;  ///< of a member's eager message, in each queue
-  std::size_t sum_room = 0;    ///< of a member's values in a direct sum; 0: there are none
+  std::size_t sum_room = 0;    ///< bytes of a member's values in a direct sum; 0: no direct sums
   int size = 0;
 
   std::size_t all_counters() const { return 2 * counters; }
@@ -28,7 +28,7 @@ struct StagingBudget {
   }
   /// Where the values of direct sums arrive.
   std::size_t sums_at() const { return eager_at(2); }
-  /// What counts them: the last word of the counters, which those of the queues leave free.
+  /// Offset of the counter of direct sums: the last word of the counters, which the queues do not use.
   std::size_t sums_begun_at() const { return all_counters() - sizeof(std::uint64_t); }
   DeviceStaging gather(std::byte* memory) const {
     return {.memory = memory + all_counters(), .part = gather_part, .size = size};
@@ -40,8 +40,8 @@ struct StagingBudget {
   }
 };
 
-/// Among that many ranks. On CPUs, where ranks are threads and tests, a hundredth of what GPUs have: then
-/// sums of little data take many chunks too.
+/// Returns the budget for `size` ranks. CPU ranks (threads and tests) get a hundredth of a GPU's budget, so
+/// that sums of little data also take many chunks.
 StagingBudget staging_budget(int size, DeviceKind kind);
 
 }  // namespace octet::comm

@@ -29,7 +29,7 @@ void Stopwatch::end(Stream& stream, Queue queue) {
 }
 
 double Stopwatch::collect(Meter& meter) {
-  // Those of a queue end in order: behind one that has not ended, none of its queue has.
+  // Collectives of a queue end in order: if one has not ended, no later one of its queue has.
   std::array<bool, queue_count> open{};
   std::deque<Lap> later;
   std::vector<Lap> done;
@@ -44,7 +44,7 @@ double Stopwatch::collect(Meter& meter) {
   }
   laps_ = std::move(later);
   if (done.empty()) return 0;
-  // Against the first of them, since times far apart are known less exactly than near ones.
+  // Relative to the first event, because long intervals are measured less exactly than short ones.
   std::vector<std::pair<double, double>> spans;
   for (Lap& lap : done) {
     const double seconds = device_.seconds_between(*lap.begin, *lap.end);

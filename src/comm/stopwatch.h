@@ -1,4 +1,4 @@
-// Times of collectives on streams: timed events around each of them, read when they have been reached.
+// Times of collectives on streams, from timed events around each of them, read after they are reached.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,20 @@
 
 namespace octet::comm {
 
-/// Used by the thread that enqueues.
+/// Used by the enqueuing thread.
 class Stopwatch {
  public:
   explicit Stopwatch(Device& device) : device_(device) {}
 
-  /// A collective begins, or ends, with what is enqueued on `stream` so far. One of each queue at a time.
+  /// Mark the begin or end of a collective at the current point of `stream`. One collective per queue at a
+  /// time.
   void begin(Stream& stream, Queue queue, Kind kind);
   void end(Stream& stream, Queue queue);
 
-  /// Takes what has ended since: the time of each kind goes to `meter`, and the seconds in which at least one
-  /// was under way are returned.
+  /// Collects collectives that have ended. Adds the time of each kind to `meter`. Returns the seconds during
+  /// which at least one was under way.
   double collect(Meter& meter);
-  /// Collectives whose times nobody has taken yet.
+  /// Returns the number of collectives that have not been collected yet.
   std::size_t open() const { return laps_.size(); }
 
  private:
