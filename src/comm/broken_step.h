@@ -15,9 +15,9 @@ namespace octet::comm {
 
 class BrokenStep {
  public:
-  /// Reads the variable; without it nothing fails.
+  /// Reads the variable. If it is not set, nothing fails.
   explicit BrokenStep(const Place& place);
-  /// Before a collective is enqueued. Throws what the failure throws.
+  /// Called before a collective is enqueued. Throws the error of the failure.
   void before(Device& device, Stream& stream, PeerAccess& access);
 
   /// Whether the next exchange of NCCL in this process is to report an error; asked once for each.
@@ -25,7 +25,7 @@ class BrokenStep {
 
  private:
   enum class Kind { none, gpu, memory, nccl } kind_ = Kind::none;
-  std::int64_t left_ = 0;  ///< collectives before the one that fails
+  std::int64_t left_ = 0;  ///< collectives before the failing one
 };
 
 }  // namespace octet::comm

@@ -32,7 +32,7 @@ void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, co
 
 InstanceOptions completed(InstanceOptions options, const Device& device, comm::Job& job) {
   require_fp8_gemms(options.store.recipe, device, job);
-  // What is left open follows the device, for sums as for products.
+  // If the user left it open, the device decides, for sums as for GEMMs.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
   // Ranks may have cores of different number, but they gather in one order.
   const bool hides = comm::overlap_hides(device, job.place());
@@ -100,9 +100,9 @@ void refuse_frozen(comm::Job& job, const std::string& folder, const std::vector<
 }  // namespace
 
 void Instance::load_weights(const std::string& folder) {
-  // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
+  // A weight may be missing or damaged for one rank alone; no rank may wait in a gather for it.
   std::unique_ptr<InitialWeights> weights;
-  // Files are those of the whole model, whatever of it this rank holds.
+  // Files describe the whole model, independent of this rank's part.
   model::Architecture whole = options_.architecture;
   whole.share = {};
   job_.together([&] {

@@ -65,7 +65,7 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
       {.threads = cores, .compute_worker = environment_variable("OCTETRUN_COMPUTE_WORKER") != nullptr});
 }
 
-// What the user should know of the ranks' devices before anything runs on them.
+// Warns of problems of the ranks' devices before they run any work.
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
   for (const std::string& doubt : choice.doubts) log::warn(doubt);
@@ -184,7 +184,7 @@ Problem placed(Problem problem, const comm::Place& place, const std::string& dev
 }
 
 int Session::failed() {
-  // Whatever else it looks like: ranks that are left go on together.
+  // Checked first, whatever the error looks like: the surviving ranks continue together.
   if (job_->others_lost()) throw comm::RanksLost();
   const std::string device = device_ ? device_->description() : "";
   try {

@@ -1,6 +1,6 @@
-// Values as bytes, for what ranks tell each other: structs with a member `serialize` (or a function of that
-// name beside them) as Boost.Serialization knows them, strings, and containers whose header of
-// <boost/serialization/> is included where they are used.
+// Serialization of values for messages between ranks. Supports strings, structs with a member or free
+// function `serialize` of Boost.Serialization, and containers if the caller includes their header of
+// <boost/serialization/>.
 #pragma once
 
 #include <boost/archive/binary_iarchive.hpp>
@@ -26,7 +26,7 @@ std::string to_bytes(const T& value) {
   return std::move(out).str();
 }
 
-/// Throws Error for bytes that to_bytes() has not made of a T.
+/// Throws Error for bytes that to_bytes() has not produced from a T.
 template <typename T>
 T from_bytes(const std::string& bytes) {
   try {
@@ -41,13 +41,13 @@ T from_bytes(const std::string& bytes) {
   }
 }
 
-/// The value of `root` on all ranks of a channel; the others' is not read.
+/// Returns the value of `root` on all ranks of a channel; other ranks' values are not read.
 template <typename T>
 T broadcast_value(Channel& channel, const T& value, int root) {
   return from_bytes<T>(channel.broadcast(channel.rank() == root ? to_bytes(value) : std::string(), root));
 }
 
-/// Every rank's value on every rank of a channel, by rank.
+/// Returns every rank's value, by rank, on every rank of a channel.
 template <typename T>
 std::vector<T> all_gather_value(Channel& channel, const T& value) {
   std::vector<T> values;

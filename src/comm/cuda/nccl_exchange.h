@@ -1,5 +1,5 @@
-// The carrier of bytes between GPUs that works everywhere: NCCL, over NVLink, PCIe, shared memory, InfiniBand
-// or sockets, as it finds best. It is told nothing through the environment; NCCL_* variables are the user's.
+// The carrier between GPUs that works on every system: NCCL, over NVLink, PCIe, shared memory, InfiniBand or
+// sockets, as NCCL selects. This code sets no environment variables; NCCL_* variables are left to the user.
 #pragma once
 
 #include <atomic>
@@ -17,13 +17,15 @@ struct ncclComm;
 
 namespace octet::comm {
 
-/// False when the program was built without NCCL (OCTET_NCCL=OFF): everything below then throws Error.
+/// Returns false if the program was built without NCCL (OCTET_NCCL=OFF). All functions below then throw
+/// Error.
 bool built_with_nccl();
 
-/// Bytes that make one group of one queue: called by its member 0, broadcast to all of them, used once.
+/// Returns the bytes that identify one group of one queue. Called by its member 0, broadcast to all members,
+/// used once.
 std::string make_nccl_id(const NcclLibrary& library);
 
-/// Which group, and which of its members.
+/// Identifies a group and one of its members.
 struct NcclGroup {
   std::string id;  ///< make_nccl_id's, the same on all members
   int size = 1;
@@ -37,8 +39,9 @@ struct NcclGroup {
 /// made, with memory taken on both sides. connect() does that beforehand.
 class NcclExchange final : public Exchange {
  public:
-  /// All members construct together, each on a GPU of its own; returns when all have come. Ranks that may
-  /// fail before should have agreed that none did. Throws Error. `library` and `device` outlive the object.
+  /// All members construct together, each on a different GPU. Returns when all have arrived. Ranks that may
+  /// fail before should first agree that none did. Throws Error. `library` and `device` must outlive the
+  /// object.
   NcclExchange(const NcclLibrary& library, Device& device, const NcclGroup& group);
   /// Nothing that was enqueued may still be under way. While an exception passes through, and after a call
   /// that failed, it may be (with members that are gone), and then the communicator is left as it is: the
@@ -48,13 +51,13 @@ class NcclExchange final : public Exchange {
   NcclExchange& operator=(const NcclExchange&) = delete;
 
   void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override;
-  /// NCCL finds its own way to any memory.
+  /// NCCL can reach any memory.
   bool reaches(const void*, std::size_t) const override { return true; }
   bool sums() const override { return true; }
   void sum(Stream& stream, void* values, std::int64_t count, DType dtype) override;
 
   /// Opens the connections to these members by an exchange of one byte with each, and waits for it. All
-  /// members call it together; who names a member is named by it.
+  /// members call it together. If a member names another, the other must name it too.
   void connect(std::span<const int> peers);
 
   // NCCL's own collectives. They sum in NCCL's own order, which depends on the member that owns a slice, the
