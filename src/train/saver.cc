@@ -174,7 +174,7 @@ std::optional<Ended> Saver::end(std::int64_t step) {
   } catch (const std::exception& e) {
     throw Error(Problem{.what = "the thread that writes checkpoints ended",
                         .found = e.what(),
-                        .fix = "start the run again: it continues from its newest checkpoint"});
+                        .fix = "start the run again: it resumes from its newest checkpoint"});
   }
   asks_ = false;
   if (written.path.empty()) {

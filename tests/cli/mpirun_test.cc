@@ -78,7 +78,7 @@ TEST_F(Mpirun, ARankThatMpiEndsIsALossToBeStartedAgain) {
   const Outcome lost = ended(14);
   EXPECT_EQ(lost.code, 75) << lost.both();
   expect_says(lost.err, "error: MPI ended a rank that had lost its connection");
-  expect_says(lost.err, "continues from its newest checkpoint");
+  expect_says(lost.err, "resumes from its newest checkpoint");
   EXPECT_EQ(ended(77).code, 77) << "the program's own";
   EXPECT_EQ(ended(1).code, 1);
 }
@@ -294,7 +294,7 @@ TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
     EXPECT_EQ(lost.code, 75) << lost.both();
     expect_says(lost.err, "error: mpirun has lost a host");
     expect_says(lost.err, "where:    mpirun -np 2 prog c.yaml");
-    expect_says(lost.err, "continues from its newest checkpoint");
+    expect_says(lost.err, "resumes from its newest checkpoint");
   }
   stands_in("mpirun (Open MPI) 5.0.7",
             "exec >&2\necho 'ssh: connect to host far port 22: Connection refused'\n" + rule +
