@@ -128,8 +128,8 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
     return static_cast<std::byte*>(args.buffer) + (rank * args.count + p * staging.chunk) * element;
   };
   const auto begin = [&](std::int64_t p) {
-    // What rounding loses here goes to what the reductions before have lost of the own slice: the next one
-    // makes up for both.
+    // Rounding errors are added to the residual of the own slice, which holds the errors of earlier
+    // reductions. The next reduction corrects both.
     ops::encode_values({.wire = args.wire,
                         .from = values(p, place.rank),
                         .dtype = args.dtype,

@@ -11,7 +11,7 @@
 
 namespace octet::comm {
 
-/// What the ranks of one job share.
+/// State shared by the ranks of one job.
 class MemoryJob {
  public:
   /// `node_of` and `bytes_per_second` as in ThreadRanksOptions.

@@ -18,7 +18,7 @@ class Meter {
   void count(Kind kind, const Traffic& traffic);
   /// Collectives of streams that are under way become more, or fewer.
   void under_way(int change);
-  /// What was counted since the last call.
+  /// Returns the counts since the last call.
   std::vector<Traffic> take();
   double seconds_busy() const;
 

@@ -1,4 +1,4 @@
-// What takes the place of the CUDA side in builds without it. Nobody gets here: no device is a GPU.
+// Replaces the CUDA side in builds without CUDA. Never reached, because no device is a GPU.
 #ifndef OCTET_HAVE_CUDA
 #include "nccl_carrier.h"
 #include "octet/base/error.h"

@@ -1,4 +1,4 @@
-// A reduce-scatter whose sum is a tree that the caller gives, over one or more addends of every rank.
+// A reduce-scatter that sums along a tree given by the caller, over one or more addends of every rank.
 #include <algorithm>
 #include <numeric>
 #include <vector>

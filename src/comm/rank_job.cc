@@ -41,7 +41,7 @@ RankJob::~RankJob() {
 }
 
 std::unique_ptr<Collectives> RankJob::collectives(const Group& group, Device& device, Carrying carrying) {
-  // Ranks that are threads play GPUs where they are told to.
+  // Ranks that are threads imitate GPUs if the options select it.
   const bool exchanges =
       device.kind() == DeviceKind::cuda ||
       (options_.engine != nullptr && !options_.engine->is_process() && carrying.carrier != Carrier::messages);

@@ -66,7 +66,7 @@ void RollCall::serve() {
       take(peer);
     }
   } catch (const Error&) {
-    broken_ = true;  // the job has failed: whoever waits for messages hears of it
+    broken_ = true;  // the job has failed: threads that wait for messages get the error
   }
 }
 

@@ -283,7 +283,7 @@ void watch_over(Job& job, const Listening& listening, Requests& requests, Mpi mp
     delivery.deliver();
     const auto now = Clock::now();
     if (listening.mpi_has_failed() && !failed) failed = now;
-    // mpirun may wait for ever for the other ranks.
+    // mpirun may wait forever for the other ranks.
     if (failed && now - *failed > kFailed) end_job(job.pid(), kMpiFailed);
     if (hosts && now - looked > kBetweenHosts) {
       looked = now;

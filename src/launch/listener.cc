@@ -50,7 +50,7 @@ bool is_fault(const std::string& line) {
   return pattern.matches(line);
 }
 
-// ssh, or the shell behind it, says this when mpirun's daemon cannot start on a host.
+// ssh, or the remote shell, writes this if mpirun's daemon cannot start on a host.
 bool is_refusal(const std::string& line) {
   static const Pattern pattern(
       R"re(^(ssh: |Connection (closed|reset) by |Connection timed out during banner exchange|)re"
@@ -113,7 +113,7 @@ std::string squeezed(std::string_view text) {
   return out;
 }
 
-// The text behind the last occurrence of `part`; all of it when there is none.
+// Returns the text after the last occurrence of `part`; all of it if there is none.
 std::string_view behind(std::string_view text, std::string_view part) {
   const std::size_t at = text.rfind(part);
   return at == std::string_view::npos ? text : text.substr(at + part.size());

@@ -40,13 +40,13 @@ class Listener {
   /// bar is drawn in place, by lines that begin with a carriage return.
   Listener(std::string arguments, bool bar, std::function<void(std::string_view)> write);
 
-  /// Takes bytes as they come.
+  /// Takes bytes as they arrive.
   void take(std::string_view bytes);
   /// Takes the last line, which may have no end. Writes words of MPI that no cause is known for.
   void finish();
 
   Cause cause() const;
-  /// Whether MPI has said that it failed in a rank: mpirun may wait for the other ranks for ever.
+  /// Whether MPI has reported a failure in a rank. mpirun may then wait forever for the other ranks.
   bool mpi_has_failed() const { return mpi_has_failed_; }
   /// Words of ssh, each once.
   const std::vector<std::string>& words_of_ssh() const { return words_of_ssh_; }

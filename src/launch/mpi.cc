@@ -39,7 +39,7 @@ struct Said {
   bool succeeded = false;
 };
 
-// Runs a program and keeps what it prints. Ends early, with what there is, when a stop is asked for.
+// Runs a program and returns its output. Ends early, with the output so far, if a stop is requested.
 Said ask_program(const std::string& program, const Words& arguments, bool with_errors, Requests& requests) {
   Words words{program};
   words.insert(words.end(), arguments.begin(), arguments.end());

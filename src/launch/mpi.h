@@ -14,7 +14,7 @@ enum class Mpi {
   hydra  ///< MPICH and others
 };
 
-/// An mpirun and what it says of itself.
+/// An mpirun and its description of itself.
 struct Mpirun {
   std::string file;
   std::string version;

@@ -38,7 +38,7 @@ checkpoint::SafetensorsFile open_file(const std::string& folder) {
                .code = ExitCode::usage});
 }
 
-/// What of a model's parameters an adapter's file holds: its matrices, and what is trained whole.
+/// Returns the tensors that an adapter's file must hold: its matrices and the fully trained parameters.
 std::map<std::string, std::vector<std::int64_t>> expected_tensors(const model::ParameterLayout& layout) {
   std::map<std::string, std::vector<std::int64_t>> shapes;
   for (const model::GroupSpec& group : layout.groups) {

@@ -1,4 +1,4 @@
-// The weights of a model before adapters: those of its folder, or of a checkpoint in their place.
+// The weights of a model before adapters, from its folder or from a checkpoint instead.
 #pragma once
 
 #include <cstdint>

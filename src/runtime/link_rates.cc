@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 /// More ranks have too many pairs for each to have its turn alone.
 constexpr int most_ranks_alone = 16;
 
-/// Seconds in which this rank and another one have each other's bytes.
+/// Returns the seconds until this rank and its partner have each other's bytes.
 double exchange(comm::Collectives& collectives, const std::byte* from, std::byte* to, std::size_t bytes,
                 int partner) {
   Stream& stream = collectives.reduce_stream();

@@ -11,7 +11,7 @@
 namespace octet::runtime {
 namespace {
 
-/// Rows of logits as they come to the host, widened where they are bf16.
+/// Rows of logits on the host; bf16 values are widened.
 class HostRows {
  public:
   void fetch(Stream& stream, const ops::ConstMatrix& rows) {

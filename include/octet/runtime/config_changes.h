@@ -7,8 +7,8 @@
 
 namespace octet::runtime {
 
-/// Returns what a checkpoint's state keeps under "model_config": the keys of config.json and of
-/// generation_config.json. Long values are hashed. Keys that say who wrote the file are left out.
+/// Returns the part of a checkpoint's state under "model_config": the keys of config.json and of
+/// generation_config.json. Long values are hashed. Keys that name the writer of the file are left out.
 Json config_state(const std::string& folder);
 /// Returns the keys that differ between two such states with both values, or "" if none does. `before` may be
 /// null: the checkpoint kept none.

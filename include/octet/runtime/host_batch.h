@@ -7,12 +7,12 @@
 
 namespace octet::runtime {
 
-/// A micro-batch in host memory: documents one behind the other, no padding.
+/// A micro-batch in host memory: concatenated documents without padding.
 struct HostBatch {
   std::vector<std::int32_t> ids;         ///< [tokens]
   std::vector<std::int32_t> positions;   ///< [tokens], from 0 in every document
   std::vector<std::int32_t> cu_seqlens;  ///< [documents + 1]
-  std::vector<std::int32_t> label_rows;  ///< rows whose next token is trained, ascending
+  std::vector<std::int32_t> label_rows;  ///< rows with a trained next token, ascending
   std::vector<std::int32_t> targets;     ///< [label_rows]: that next token
   /// [tokens]: a number of the sample and of the position in it, by which noise knows a token.
   std::vector<std::uint64_t> names;

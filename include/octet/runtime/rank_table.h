@@ -18,8 +18,8 @@ struct RankRow {
   std::vector<std::string> more = {};  ///< a text for each of the further columns
 };
 
-/// A line of headings and one for each rank, in columns; `more` are the headings of further columns. Of very
-/// many ranks the first are shown, and how many there are.
+/// Returns a line of headings and one line for each rank, in columns. `more` are the headings of further
+/// columns. If there are very many ranks, only the first are shown, with the total number.
 std::vector<std::string> rank_table(const std::vector<RankRow>& rows,
                                     const std::vector<std::string>& more = {});
 
