@@ -1,4 +1,4 @@
-// Failures inside a step, played: one message, and nobody waits for the rank that met them.
+// Simulated failures inside a step: one message is printed, and no rank waits for the failed rank.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -54,7 +54,7 @@ Launched unheard(const Variables& variables, bool speaks_pmi2 = true) {
   return launched_without_mpi(lookup(variables), [=] { return speaks_pmi2; });
 }
 
-/// What the first process says.
+/// The message of the first process.
 Problem said_of(Launched launched, const ProgramMpi& mpi = kOpenMpi) {
   launched.rank = 0;
   return wrong_launcher(launched, {"trainer", "c.yaml", "max_steps=3"}, mpi);
@@ -208,7 +208,7 @@ TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
   expect_in(slurm.fix, "srun --mpi=pmix -n 4 trainer c.yaml");
 }
 
-// The line that was typed is no mend.
+// The typed command line is no fix.
 TEST(Launchers, AnotherMpisMpirunIsNamedBesideTheProgramsOwn) {
   const Launched hydra = claimed_by_launcher(lookup({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}));
   const Problem found = said_of(hydra);

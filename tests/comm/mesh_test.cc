@@ -148,7 +148,7 @@ TEST_P(MessagesOfRanks, ChannelsOfSeveralThreadsAreApart) {
   const auto [carrier, ranks] = GetParam();
   if (ranks > 3) return;  // it takes cores for the threads to meet
   run_ranks_as_threads({.ranks = ranks, .carrier = carrier}, [](Job& job, Collectives& c, Device&) {
-    job.watch({.timeout_seconds = 60});  // channels that wait for each other would wait for ever
+    job.watch({.timeout_seconds = 60});  // if channels waited for each other, they would deadlock
     expect_channels_to_be_apart(job, c);
   });
 }

@@ -1,4 +1,4 @@
-// Loading NCCL, with stand-ins for it: what is tried, what is refused, and what is said then.
+// Loading NCCL, with stand-in libraries: the files tried, the rejections and their messages.
 #include "nccl_library.h"
 
 #include <gtest/gtest.h>

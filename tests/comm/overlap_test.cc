@@ -1,4 +1,4 @@
-// Where collectives beside compute are worth their thread switches.
+// When overlapping collectives with compute is worth the thread switches.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Sealed messages: what arrives otherwise than it was sent is told of, by its receiver alone.
+// Sealed messages: only the receiver of a corrupted message reports it.
 #include "octet/comm/seals.h"
 
 #include <gtest/gtest.h>

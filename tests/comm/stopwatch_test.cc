@@ -1,5 +1,5 @@
-// What is counted of collectives made of exchanges and kernels: the seconds that they take on their streams,
-// those in which any is under way, and bytes.
+// Counters of collectives made of exchanges and kernels: their seconds on streams, the seconds with any of
+// them under way, and bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -85,7 +85,7 @@ TEST_P(Counted, TwoQueuesSideBySideAreBusyOnce) {
       EXPECT_GE(std::min(reducing, gathering), waited);
       EXPECT_LE(busy, reducing + gathering - waited + 0.01) << "the time that both waited counts once";
     }
-    c.channel().barrier();  // nobody's memory goes while others may still look at it
+    c.channel().barrier();  // no rank frees memory that others may still read
   });
 }
 
@@ -109,7 +109,7 @@ TEST_P(Counted, BytesAreThoseOfTheWire) {
 
 TEST_P(Counted, ManyThatNobodyAsksForAreNotLost) {
   on_two([](Collectives& c, Values<float>& values) {
-    constexpr int calls = 2500;  // more than are kept until somebody asks
+    constexpr int calls = 2500;  // more than are kept until they are read
     c.channel().barrier();
     const double before = c.seconds_busy();
     if (c.rank() == 1) std::this_thread::sleep_for(delay);
