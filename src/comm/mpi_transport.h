@@ -9,7 +9,8 @@
 
 namespace octet::comm {
 
-/// Initialises MPI. Throws Error if MPI is initialised already or supports too few threads.
+/// Initialises MPI. Throws Error if MPI is initialised already or supports no threads
+/// (MPI_THREAD_SINGLE).
 std::unique_ptr<Transport> make_mpi_transport();
 
 /// Creates the transport of the surviving ranks after the previous transport has released the ended ranks.
