@@ -65,7 +65,7 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {"uname", "echo one", {"WRONG  name", "the same as one's", "a name of its own"}},
+      {"uname", "echo one", {"WRONG  name", "the same as one's", "a different name"}},
       {"date", "echo $(($(/bin/date +%s) + 60)).0", {"WRONG  clock", "away from this host's", "chrony"}},
       {"date", "echo $(($(/bin/date +%s) - 60)).0", {"WRONG  clock", "away from this host's"}},
       {"sha256sum", "echo 0123 x", {"WRONG  program", "another build", "copy this host's there"}},

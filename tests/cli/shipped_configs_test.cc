@@ -189,7 +189,7 @@ TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {
     return run.out.substr(0, run.out.find('\n'));
   };
   EXPECT_EQ(first_line("cores2"),
-            "quickstart: installs packages, builds and trains a small model: about 10 minutes on 2 cores, "
+            "quickstart: installs packages, builds and trains a small model: about 9 minutes on 2 cores, "
             "100 MB of "
             "disk");
   EXPECT_EQ(first_line("cores16"),
