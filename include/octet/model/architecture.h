@@ -1,9 +1,8 @@
-// The model room: what a model is (a table read from config.json), how its parameters lie in memory
-// (layout.h), where the core gets them (parameter_source.h), the work that its layers do (work.h), and the
-// transformer core itself (transformer.h), which is made of layers that own their tensors (src/model/layers).
-// The core does not know how parameters are sharded, which device it runs on, or which recipe makes FP8
-// operands. A family of models is a row of a table (src/model/architecture/families.cc) plus features of this
-// struct.
+// The model room. It defines the architecture of a model (read from config.json), the memory layout of its
+// parameters (layout.h), the interface that supplies them (parameter_source.h), the work of its layers
+// (work.h) and the transformer core (transformer.h). The core consists of layers that own their tensors
+// (src/model/layers). It is independent of sharding, of the device and of the FP8 recipe. A family of models
+// is one row of a table (src/model/architecture/families.cc) plus features of struct Architecture.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +21,7 @@ namespace octet::model {
 
 enum class RopeKind { standard, linear, llama3, yarn };
 
-/// Frequencies of a rotary embedding (Su et al. 2021) and how they are stretched for longer contexts.
+/// Frequencies of a rotary embedding (Su et al. 2021) and their scaling for longer contexts.
 struct Rope {
   RopeKind kind = RopeKind::standard;
   double theta = 10000.0;
@@ -37,34 +36,34 @@ struct Rope {
   bool operator==(const Rope&) const = default;
 };
 
-/// What differs from block to block.
+/// Properties that differ between blocks.
 struct BlockShape {
-  std::int64_t window = 0;        ///< a token sees itself and the window - 1 before it; 0: all before it
+  std::int64_t window = 0;        ///< a token sees itself and the window - 1 tokens before it; 0: all
   int rope = 0;                   ///< index into Architecture::ropes
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
-  bool mixes_experts = false;     ///< its MLP is Architecture::experts instead
+  bool mixes_experts = false;     ///< Architecture::experts replaces its MLP
   bool operator==(const BlockShape&) const = default;
 };
 
-/// A mixture of experts in place of an MLP (Shazeer et al. 2017, arXiv:1701.06538): gated MLPs, of which a
-/// router picks some for each token.
+/// A mixture of experts in place of an MLP (Shazeer et al. 2017, arXiv:1701.06538). The experts are gated
+/// MLPs. A router selects some of them for each token.
 struct ExpertShape {
   /// Names of tensors in Hugging Face's files: "mlp.experts.0.gate_proj", or "block_sparse_moe.experts.0.w1".
   enum class Names { mlp, mixtral };
-  std::int64_t count = 0;   ///< 0: there are none
-  std::int64_t taken = 0;   ///< by each token
-  std::int64_t width = 0;   ///< of one
-  bool normalised = false;  ///< weights of those taken are divided by their sum
+  std::int64_t count = 0;   ///< number of experts; 0: no mixture
+  std::int64_t taken = 0;   ///< experts per token
+  std::int64_t width = 0;   ///< intermediate size of one expert
+  bool normalised = false;  ///< the weights of a token's experts are divided by their sum
   /// Coefficient of the load-balancing loss that training adds (ops/routing.h); 0: none.
   double balance = 0;
   Names names = Names::mlp;
-  /// Width of an expert that each token takes besides, weighted by a gate; 0: none.
+  /// Width of an additional expert for all tokens, weighted by a gate; 0: none.
   std::int64_t shared = 0;
   bool operator==(const ExpertShape&) const = default;
 };
 
-/// How the weights beside a config.json lie, as its quantization_config says. It changes how they are read,
-/// not what the model is.
+/// Storage format of the weight files, from quantization_config in config.json. It changes only how weights
+/// are read.
 struct StoredWeights {
   enum class Format {
     plain,
@@ -73,36 +72,36 @@ struct StoredWeights {
   };
   Format format = Format::plain;
   bool double_quantization = false;  ///< nf4
-  /// nf4: tensors of the blocks' linear layers that are not quantised. Of the files, not of config.json.
+  /// nf4: tensors of the blocks' linear layers that are not quantised. Taken from the weight files, not from
+  /// config.json.
   std::set<std::string> unquantised;
 };
 
-/// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP. What a family adds is a
-/// flag here; nothing in the core asks for a family.
+/// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP. Each feature of a family
+/// is a flag of this struct, so the core never tests for a family.
 struct Architecture {
   std::string model_type;  ///< "llama"
-  /// What the Hugging Face names of the tensors begin with: "model." but in multimodal checkpoints, whose
-  /// text model is one part of several.
+  /// Whether the text model is one part of a multimodal checkpoint. Its tensors may then have another prefix.
   bool multimodal = false;
-  std::string tensor_prefix = "model.";
+  std::string tensor_prefix = "model.";  ///< of the Hugging Face names of the tensors
   std::string head_name = "lm_head.weight";
   std::int64_t vocabulary = 0;
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
   std::int64_t layers = 0;
   ops::Heads heads;
-  std::int64_t max_positions = 0;  ///< as the config says; not a limit of the core
+  std::int64_t max_positions = 0;  ///< from the config; not a limit of the core
   double norm_eps = 1e-6;
   ops::Activation activation = ops::Activation::silu;
   bool tied = false;  ///< the head is the embedding table
   bool qkv_bias = false;
-  bool output_bias = false;  ///< of the projection after attention
+  bool output_bias = false;  ///< bias of the projection after attention
   bool mlp_bias = false;
   bool one_plus_weight = false;  ///< norms multiply by 1 + w
   bool qk_norm = false;          ///< a norm of each query and key head, before the rotary embedding
-  bool sublayer_norms = false;   ///< norms of what attention and MLP add to the stream
+  bool sublayer_norms = false;   ///< norms of the outputs of attention and MLP (post-norm)
   double embedding_scale = 1.0;
-  /// The row of the embedding table that being looked up does not train (PyTorch's padding_idx); -1: none.
+  /// Row of the embedding table that gets no gradient from look-ups (PyTorch's padding_idx); -1: none.
   std::int32_t padding_id = -1;
   double attention_scale = 1.0;
   double attention_soft_cap = 0.0;  ///< 0: none
@@ -112,14 +111,14 @@ struct Architecture {
   ExpertShape experts;
   double initializer_range = 0.02;
   double embedding_initializer_range = 0.02;
-  /// What of it is trained, and the adapters beside its weights. Not of config.json.
+  /// The trained parameters and the adapters. Not from config.json.
   Tuning tuning;
   StoredWeights stored;
-  /// What of it this rank computes. All other members are those of the whole model.
+  /// The part of the model that this rank computes. All other members describe the whole model.
   Share share;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
-  /// What block `layer` is, every size filled in.
+  /// Returns the shape of block `layer` with every size filled in.
   BlockShape block(std::int64_t layer) const {
     const auto i = static_cast<std::size_t>(layer);
     BlockShape shape = i < blocks.size() ? blocks[i] : BlockShape{};
@@ -129,32 +128,33 @@ struct Architecture {
   bool operator==(const Architecture& other) const;
 };
 
-/// Reads a Hugging Face config.json, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
-/// (rope_parameters, layer_types). `where` names the file. Every size is bounded, so that no later product of
-/// them overflows. Throws Error naming the key for a missing or impossible size, a feature that is not
-/// supported, or an unknown key that may change the mathematics, and naming the known families for another.
-/// Of a multimodal model this is the text model (text_config), whose missing keys have its class's values.
+/// Reads a Hugging Face config.json with the keys of transformers 4 (rope_theta, rope_scaling) or 5
+/// (rope_parameters, layer_types). `where` names the file. Sizes are bounded, so products of sizes cannot
+/// overflow. Throws Error with the key for a missing or impossible size, for an unsupported feature, and for
+/// an unknown key that may change the mathematics. Throws Error with the known families for an unknown
+/// family. For a multimodal model, reads the text model (text_config). Its missing keys have the defaults of
+/// its class.
 Architecture read_architecture(const Json& config, const std::string& where);
 /// Reads the folder's config.json. Throws Error (usage) if the folder has none.
 Architecture read_architecture(const std::string& folder);
 
-/// Settles under which names a multimodal checkpoint holds its text model: `exists` tells whether its weights
-/// have a tensor. Leaves other architectures as they are.
+/// Sets the tensor names of the text model of a multimodal checkpoint. `exists` returns whether the weight
+/// files have a tensor. Does nothing for other architectures.
 void name_tensors(Architecture& architecture, const std::function<bool(const std::string&)>& exists);
 
-/// The heads of a rank's share: of keys and values at least one.
+/// Returns the heads of a rank's share. It has at least one KV head.
 ops::Heads heads_of_share(const Architecture& architecture);
-/// The rows of embedding and head, and so the logits, of a rank's share.
+/// Returns the rows of the embedding and of the head in a rank's share. These are also its logits.
 Piece vocabulary_of_share(const Architecture& architecture);
-/// Throws Error (usage) for a model that cannot be split among `tensor_size` ranks and into `stages` stages,
-/// naming the size that stands in the way.
+/// Throws Error (usage) if the model cannot be split among `tensor_size` ranks and into `stages` stages. The
+/// message names the size that prevents it.
 void require_splits(const Architecture& architecture, int tensor_size, int stages);
 
-/// The families that read_architecture knows: "llama", "mistral", …
+/// Returns the families that read_architecture() supports: "llama", "mistral", …
 std::vector<std::string> known_families();
 
-/// Inverse frequencies [head_dim / 2] in fp32, as transformers computes them (YaRN: Peng et al. 2023,
-/// arXiv:2309.00071; llama3: transformers, modeling_rope_utils.py).
+/// Returns the inverse frequencies [head_dim / 2] in fp32, computed like in transformers (YaRN: Peng et al.
+/// 2023, arXiv:2309.00071; llama3: transformers, modeling_rope_utils.py).
 std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim);
 
 }  // namespace octet::model

@@ -5,8 +5,9 @@
 
 namespace octet::model {
 
-/// All that decides what a model computes from its weights, by name. What only initialises or names them, or
-/// is no limit of the core, is left out.
+/// Returns, by name, all members of `architecture` that affect the results of a model with given weights.
+/// Members that only initialise or name weights are left out. So is max_positions, which is no limit of the
+/// core.
 Json facts_of(const Architecture& architecture);
 
 }  // namespace octet::model

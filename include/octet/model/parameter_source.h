@@ -8,13 +8,13 @@
 
 namespace octet::model {
 
-/// A group's parameters as the core reads them: weights[segment][tensor]. Matrices carry an operand (f32,
-/// bf16 or FP8); vectors an operand in f32 with cols == 1. A matrix whose rows have several FP8 scales has no
-/// data there, but `parts`[segment][tensor]: runs of its rows, in order, with a scale each.
+/// The parameters of a group for the core: weights[segment][tensor]. A matrix is an operand in f32, bf16 or
+/// FP8. A vector is an operand in f32 with cols == 1. A matrix with several FP8 scales has no data in
+/// `weights`. It has `parts`[segment][tensor] instead: runs of its rows, in order, with one scale each.
 struct GroupParameters {
   std::vector<std::vector<ops::Operand>> weights;
   std::vector<std::vector<std::vector<ops::Operand>>> parts;
-  /// The matrix as operands of products: its parts, or itself.
+  /// Returns the matrix as operands of GEMMs: its parts, or the whole matrix.
   std::span<const ops::Operand> operands(std::size_t segment, std::size_t tensor) const {
     if (!parts.empty() && !parts[segment][tensor].empty()) return parts[segment][tensor];
     return {&weights[segment][tensor], 1};
@@ -24,21 +24,21 @@ struct GroupParameters {
   }
 };
 
-/// Where a group's gradients go: matrices of the stored tensors' shapes, f32 or bf16 (vectors: f32 with
-/// cols == 1), gradients of the *sum* of the losses. `overwrite`: this is the first micro-batch into these
-/// buffers, so the first product into a tensor marked gradient_by_product overwrites instead of adding; all
-/// other tensors were zeroed.
+/// Gradient buffers of a group. Matrices have the shapes of the stored tensors, in f32 or bf16. Vectors are
+/// f32 with cols == 1. They hold gradients of the *sum* of the losses. `overwrite`: this is the first
+/// micro-batch into these buffers. The first GEMM into a tensor marked gradient_by_product then overwrites
+/// it, and all other tensors are zero.
 struct GroupGradients {
   std::vector<std::vector<ops::Matrix>> gradients;
   bool overwrite = false;
 };
 
-/// Which way the core walks through the blocks: what comes next can be gathered ahead.
+/// The direction of the core through the blocks. It lets a source gather the next group ahead.
 enum class Pass { forward, backward };
 
-/// Where the core gets parameters and leaves gradients. Which rank holds what, and when it travels, is the
-/// source's affair; `store` implements it. All calls enqueue; the core calls from one thread, group by group:
-/// acquire, use on `compute`, (gradients, use, give_back,) release.
+/// Supplies parameters to the core and takes its gradients. The source decides which rank stores a shard and
+/// when it is sent; `store` implements it. All calls enqueue. The core makes them from one thread, group by
+/// group: acquire, use on `compute`, (gradients, use, give_back,) release.
 class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
@@ -47,17 +47,16 @@ class ParameterSource {
   /// group may be acquired again while it is held (a tied head): each acquire has its release.
   virtual const GroupParameters& acquire(int group, Pass pass, Stream& compute) = 0;
   virtual void release(int group, Pass pass, Stream& compute) = 0;
-  /// Whether parameters stay readable where they are after their release, for work that a pass enqueues
-  /// later.
+  /// Whether parameters stay readable at their addresses after release, for later work of the pass.
   virtual bool keeps() const { return false; }
-  /// The forward pass of a micro-batch that trains is enqueued as far as the last block: what it left for
-  /// other ranks may travel while the head and backward compute.
+  /// Called when the forward pass of a training micro-batch is enqueued up to its last block. The source may
+  /// exchange results of this pass with other ranks while the head and backward run.
   virtual void blocks_done(Stream& compute) = 0;
-  /// Buffers for the gradients of this micro-batch, writable for work enqueued on `compute` after this call.
-  /// The same buffers come back until give_back. A group of which nothing is trained has none, and need not
-  /// be asked for.
+  /// Returns the buffers for the gradients of this micro-batch, writable for work enqueued on `compute` after
+  /// this call. Returns the same buffers until give_back. A frozen group has none and needs no call.
   virtual const GroupGradients& gradients(int group, Stream& compute) = 0;
-  /// All gradients of this group and micro-batch are enqueued on `compute`: the source may reduce them.
+  /// Called when all gradients of this group and micro-batch are enqueued on `compute`. The source may reduce
+  /// them.
   virtual void give_back(int group, Stream& compute) = 0;
 };
 

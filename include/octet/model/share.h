@@ -1,14 +1,14 @@
-// What of a model one rank computes when its layers are split among ranks: a piece of every layer (tensor
-// parallelism; Shoeybi et al. 2019, arXiv:1909.08053) of some of the blocks (pipeline parallelism).
+// The part of a model that one rank computes: a piece of every layer (tensor parallelism; Shoeybi et al.
+// 2019, arXiv:1909.08053) of some of the blocks (pipeline parallelism).
 #pragma once
 
 #include <cstdint>
 
 namespace octet::model {
 
-/// A rank's share of a model. Ranks of one tensor group hold pieces of the same layers, those of one pipeline
-/// the stages of the model, a run of blocks each: stage 0 has the embedding, the last one the head. A tied
-/// table is held by both.
+/// A rank's share of a model. The ranks of a tensor group hold pieces of the same layers. The ranks of a
+/// pipeline hold the stages of the model, each a run of blocks. Stage 0 has the embedding, and the last stage
+/// has the head. Both have a tied table.
 struct Share {
   int tensor_rank = 0;
   int tensor_size = 1;
@@ -17,18 +17,18 @@ struct Share {
 
   bool operator==(const Share&) const = default;
   bool whole() const { return tensor_size == 1 && stages == 1; }
-  /// Whether what layers make is a part of a sum over the tensor group.
+  /// Whether outputs of layers are partial sums over the tensor group.
   bool sums() const { return tensor_size > 1; }
-  /// Whether this rank adds what is added to such a sum once: the bias of a layer whose inputs are cut.
+  /// Whether this rank adds the bias of a layer with cut inputs. Exactly one rank adds it to the sum.
   bool adds_once() const { return tensor_rank == 0; }
   bool first() const { return stage == 0; }
   bool last() const { return stage + 1 == stages; }
-  /// The blocks [first_block, last_block) of `layers`: as many on each stage, or one more on later ones.
+  /// The blocks [first_block, last_block) of `layers`. The numbers of blocks per stage differ by at most one.
   std::int64_t first_block(std::int64_t layers) const { return layers * stage / stages; }
   std::int64_t last_block(std::int64_t layers) const { return layers * (stage + 1) / stages; }
 };
 
-/// A run of one dimension of a tensor that has `of` indices.
+/// The indices [begin, begin + count) of a dimension with `of` indices.
 struct Piece {
   std::int64_t begin = 0, count = 0, of = 0;
   bool operator==(const Piece&) const = default;
@@ -39,13 +39,12 @@ struct Piece {
 struct SplitRule {
   enum class Kind {
     whole,      ///< every rank has all of it
-    even,       ///< a run of as many units each, in the order of the ranks
-    repeated,   ///< the same; where there are fewer units than ranks, each is on several that follow each
-                ///< other
-    vocabulary  ///< runs of a multiple of 16, where there are enough; the last one may be shorter
+    even,       ///< every rank has a run of equally many units, in rank order
+    repeated,   ///< like even; with fewer units than ranks, consecutive ranks hold copies of a unit
+    vocabulary  ///< runs of a multiple of 16 indices if there are enough; the last run may be shorter
   };
   Kind kind = Kind::whole;
-  std::int64_t unit = 1;  ///< indices that stay together: those of a head
+  std::int64_t unit = 1;  ///< indices that are not separated: the dimensions of a head
 
   bool operator==(const SplitRule&) const = default;
 };
@@ -58,8 +57,8 @@ inline constexpr SplitRule each_kv_head(std::int64_t head_dim) {
   return {SplitRule::Kind::repeated, head_dim};
 }
 
-/// What a rank has of `size` indices. Throws std::logic_error where the rule does not cut them for so many
-/// ranks (require_splits tells users).
+/// Returns the piece of `size` indices in `share`. Throws std::logic_error if the rule cannot split them
+/// among the ranks (require_splits reports this to users).
 Piece piece_of(const SplitRule& rule, std::int64_t size, const Share& share);
 
 }  // namespace octet::model

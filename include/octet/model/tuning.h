@@ -9,32 +9,31 @@
 
 namespace octet::model {
 
-/// A low-rank adapter beside the weight W [out, in] of a linear module: y = W x + factor · B (A x), with
+/// A low-rank adapter of a linear module with weight W [out, in]: y = W x + factor · B (A x), with
 /// A [rank, in] and B [out, rank] (LoRA: Hu et al. 2021, arXiv:2106.09685).
 struct AdapterShape {
   std::int64_t rank = 0;
   double factor = 1.0;
-  double dropout = 0.0;  ///< of the elements of x that A reads, in training (ops::dropout)
-  /// y = m / n (W x + factor · B (A x)) instead, with a trained magnitude m [out], which begins as the norms
-  /// of W's rows, and n the norms of the rows of W + factor · B A, constant in backward (DoRA: Liu et al.
-  /// 2024, arXiv:2402.09353, as PEFT computes it; a bias is added outside).
+  double dropout = 0.0;  ///< probability of dropout of the elements of x before A, in training (ops::dropout)
+  /// DoRA (Liu et al. 2024, arXiv:2402.09353; computed like in PEFT): y = m / n · (W x + factor · B (A x)).
+  /// The magnitude m [out] is trained. Its initial values are the norms of the rows of W. n are the norms of
+  /// the rows of W + factor · B A, constant in backward. A bias is added after the scaling.
   bool dora = false;
   auto operator<=>(const AdapterShape&) const = default;
 };
 
-/// What of a model is trained.
+/// Which parameters of a model are trained.
 struct Tuning {
-  /// False: there are no adapters. True: they and what `whole` names are trained; the rest is frozen.
+  /// False: no adapters. True: adapters and the modules in `whole` are trained, and all else is frozen.
   bool adapters = false;
   std::map<std::string, AdapterShape>
       modules;  ///< by the module's Hugging Face name, "model.layers.0.mlp.up_proj"
   std::set<std::string>
-      whole;  ///< modules that are trained whole beside adapters: "model.embed_tokens", "lm_head"
-  /// The learning rate of B and of magnitudes is so many times the others' (LoRA+: Hayou et al. 2024,
-  /// arXiv:2402.12354).
+      whole;  ///< modules that are trained in full, with adapters: "model.embed_tokens", "lm_head"
+  /// Multiplies the learning rate of B and of magnitudes (LoRA+: Hayou et al. 2024, arXiv:2402.12354).
   double output_rate = 1.0;
-  /// Without adapters: the modules whose tensors alone are trained, "model.layers.3.mlp", "lm_head"; all
-  /// others are frozen. Nothing: every parameter is trained.
+  /// Without adapters: only these modules are trained ("model.layers.3.mlp", "lm_head"), and all others are
+  /// frozen. nullopt: every parameter is trained.
   std::optional<std::set<std::string>> only;
   auto operator<=>(const Tuning&) const = default;
 
@@ -42,11 +41,11 @@ struct Tuning {
   bool drops() const;
   /// Whether anything may be frozen.
   bool freezes() const { return adapters || only.has_value(); }
-  /// Whether the tensor that Hugging Face calls `tensor` is trained itself, adapters left aside.
+  /// Whether the tensor with the Hugging Face name `tensor` is trained. Its adapters do not count.
   bool trains(const std::string& tensor) const;
 };
 
-/// What PEFT puts before the names of tensors.
+/// PEFT's prefix of tensor names.
 inline constexpr const char* kAdapterPrefix = "base_model.model.";
 
 }  // namespace octet::model
