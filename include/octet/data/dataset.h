@@ -1,6 +1,6 @@
-// The data room: from files on disk to micro-batches in memory. Rows are read and turned into samples
-// (dataset.h), tokenised, each rank its share (encode.h), dealt out by arithmetic from seed and step alone
-// (schedule.h) and laid flat for the core ahead of the step (loader.h). Nothing here knows about devices.
+// The data room: from files on disk to token ids and labels. It reads rows and converts them to samples
+// (dataset.h), mixes data sets (mix.h), encodes samples (encode.h) and packs documents (packing.h). It uses
+// no ranks and no devices. The feed room makes micro-batches of the tokens.
 #pragma once
 
 #include <cstdint>
@@ -18,37 +18,37 @@ namespace octet::data {
 struct Turn {
   std::string role;
   std::string content;             ///< of a function turn: the calls, a JSON list as text
-  std::string thought = {};        ///< what an answer thinks before it speaks; "" = none
+  std::string thought = {};        ///< reasoning text before an answer; "" = none
   std::string thought_field = {};  ///< the field that held the thought, for messages
   std::string text = {};           ///< of a function turn: the text before the calls
-  bool trained = true;             ///< false: an answer that is shown and not trained
+  bool trained = true;             ///< false: an answer that is context only
 };
 
-/// One row of a data set after conversion: a conversation that ends in an answer, or plain text.
+/// A row of a data set after conversion: a conversation that ends in an answer, or plain text.
 struct Sample {
-  std::vector<Turn> turns;                   ///< user and assistant in turn; empty for plain text
+  std::vector<Turn> turns;                   ///< user and assistant alternate; empty for plain text
   std::string system;                        ///< "" = none
   std::string tools;                         ///< a JSON list as text; "" = none
   std::string text;                          ///< plain text, when turns is empty
   bool plain = false;                        ///< the row is plain text
-  std::optional<bool> enable_thinking = {};  ///< the row's own choice, in place of the configuration's
+  std::optional<bool> enable_thinking = {};  ///< a value of the row overrides the configuration
 };
 
-/// What was found in rows and not read, with the number of rows.
+/// Unread contents of rows, with the number of rows that have them.
 using RowNotes = std::map<std::string, std::int64_t>;
 
-/// How a data set's rows are to be read: an entry of dataset_info.json, or what was detected.
+/// The format of a data set's rows, from an entry of dataset_info.json or from detection.
 struct RowFormat {
   enum class Kind { alpaca, sharegpt, openai, pair, text } kind = Kind::alpaca;
-  // Columns; "" = the row has none.
+  // Names of columns; "" = the row has no such column.
   std::string prompt = "instruction", query = "input", response = "output", history;
   std::string messages = "conversations", system, tools;
   // Tags of sharegpt messages.
   std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
-  std::vector<std::string> media;  ///< columns of images, videos, sounds: rows that have some are refused
+  std::vector<std::string> media;  ///< columns of images, videos and sounds; rows with media are refused
   bool any_role = false;           ///< reads the roles of all known formats, not only the tags above
-  bool any_order = false;          ///< messages in any order, of which a template decides
+  bool any_order = false;          ///< allows messages in any order; the template may refuse them
   bool operator==(const RowFormat&) const = default;
 };
 
@@ -57,88 +57,90 @@ class RowReader {
  public:
   virtual ~RowReader() = default;
   virtual std::int64_t size() const = 0;
-  /// Parses row `i`. Throws Error naming file and line when it is broken.
+  /// Parses row `i`. Throws Error with file and line if the row is broken.
   virtual Json row(std::int64_t i) const = 0;
-  /// The file.
+  /// The path of the file.
   virtual const std::string& path() const = 0;
   /// "file.jsonl:12".
   virtual std::string where(std::int64_t i) const = 0;
 };
 
-/// Opens .json (a list of objects, or an object a line), .jsonl/.ndjson (an object a line), .csv/.tsv, .txt
-/// (a text a line, given as {"text": line}), each also gzipped (.gz), and .parquet, .arrow and .feather where
-/// the program was built with Apache Arrow. Files may be larger than memory. Throws Error for other kinds, a
-/// missing or a broken file.
+/// Opens a data file: .json (a list of objects, or one object per line), .jsonl and .ndjson (one object per
+/// line), .csv, .tsv, or .txt (one text per line, returned as {"text": line}). All of these may be gzipped
+/// (.gz). If the program was built with Apache Arrow, also opens .parquet, .arrow and .feather. Files may be
+/// larger than memory. Throws Error for another kind of file, and for a missing or broken file.
 std::unique_ptr<RowReader> open_rows(const std::string& path);
 
-/// True when open_rows knows the ending of this name.
+/// Returns true if open_rows() supports the extension of this name.
 bool is_data_file(const std::string& path);
 
-/// Turns a row into a sample as LLaMA-Factory's converters do. Returns nullopt and the reason in `why` if the
+/// Converts a row to a sample like LLaMA-Factory's converters. Returns nullopt and the reason in `why` if the
 /// row is not usable. A field that masks or replaces trained text is honoured, or its row is not usable
-/// (src/data/fields.cc). Other fields that are not read are counted in `notes`.
+/// (src/data/fields.cc). Other unread fields are counted in `notes`.
 std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std::string* why,
                                   RowNotes* notes = nullptr);
 
-/// Returns the turn that a role of messages names: user, assistant, observation, function, system; or "".
+/// Returns the turn for a role of messages: user, assistant, observation, function or system. Returns "" for
+/// an unknown role.
 std::string turn_of_role(const RowFormat& format, const std::string& role);
 
-/// Recognises the format of a row by its keys: messages, conversations, instruction, prompt + completion (or
-/// response), input + target, {system,} user + assistant, text. Throws Error naming what was found.
+/// Detects the format of a row by its keys: messages, conversations, instruction, prompt + completion (or
+/// response), input + target, {system,} user + assistant, text. Throws Error with the keys of the row if none
+/// match.
 RowFormat detect_format(const Json& row, const std::string& where);
 
-/// Columns of data sets that nothing else describes; "": rows are recognised by the names of their columns.
+/// Columns of data sets without a dataset_info.json entry. "": the format is detected from column names.
 struct Columns {
   std::string messages;          ///< conversations
   std::string prompt, response;  ///< or a question and an answer
 };
 
-/// The format of rows of which one is `row`, whose texts stand in these columns.
+/// Returns the format of rows with texts in these columns. `row` is one of the rows.
 RowFormat format_of_columns(const Columns& columns, const Json& row);
 
-/// Reads an entry of dataset_info.json. Unlisted columns are absent when `columns` is given, else the
-/// defaults hold.
+/// Reads an entry of dataset_info.json. If it has `columns`, unlisted columns are absent. Otherwise columns
+/// have their default names.
 RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where);
 
-/// One data set: its rows in order, the first `limit` of them.
+/// One data set: the rows of its files, possibly limited or sampled.
 struct DataSource {
   std::string name;
   std::vector<std::shared_ptr<RowReader>> files;
   RowFormat format;
   std::int64_t rows = 0;          ///< rows used: after max_samples and num_samples
-  bool sampled = false;           ///< num_samples chose some, every row once before any row twice
-  std::uint64_t sample_seed = 0;  ///< … by this seed
+  bool sampled = false;           ///< num_samples chose rows: each row once before any row repeats
+  std::uint64_t sample_seed = 0;  ///< seed of this choice
 
-  std::int64_t file_rows() const;  ///< of all files
-  /// Row of the files, one behind the other, that stands at `i` (0 … rows - 1).
+  std::int64_t file_rows() const;  ///< rows of all files
+  /// Returns the row at position `i` (0 … rows - 1), as an index into the concatenated files.
   std::int64_t row_at(std::int64_t i) const;
 };
 
-/// The columns of a data set that are read, and those with texts that are not.
+/// The columns of a data set that are read, and the unread columns with texts.
 struct ColumnUse {
   std::vector<std::string> read, unread_texts;
   std::vector<std::string> message_fields;  ///< fields of messages that are read
-  /// Columns or fields decide how texts are trained: enable_thinking, weight, function_call.
+  /// Whether columns or fields affect how texts are trained: enable_thinking, weight, function_call.
   bool decides = false;
 };
 
-/// Looks at the first rows of each file.
+/// Returns the columns in the first rows of each file.
 ColumnUse column_use(const DataSource& source);
 
 struct DataOptions {
   std::vector<std::string> dataset;  ///< names, paths or globs
-  Columns columns;                   ///< of paths
-  std::string split;                 ///< of folders; "": train, for evaluation validation or test if there
-  bool evaluates = false;            ///< the sets are evaluated, not trained
+  Columns columns;                   ///< for data sets given as paths
+  std::string split;                 ///< of folders; "": train, or for evaluation validation or test
+  bool evaluates = false;            ///< the sets are for evaluation, not for training
   std::string dataset_dir = "data";
   std::optional<std::int64_t> max_samples;
   std::uint64_t seed = 42;
   std::string key = "dataset";  ///< configuration key, for messages
 };
 
-/// Resolves names (dataset_info.json), paths, folders and globs. Throws Error for what is missing (with the
-/// nearest known name), for sets without rows, and for entries that need what is not there (a hub, ranking,
-/// …).
+/// Resolves names (dataset_info.json), paths, folders and globs. Throws Error for a missing data set (with
+/// the nearest known name), for a set without rows, and for an entry with an unsupported feature (a hub,
+/// ranking, …).
 std::vector<DataSource> open_datasets(const DataOptions& options);
 
 }  // namespace octet::data

@@ -15,17 +15,17 @@
 
 namespace octet::data {
 
-/// What encoding a sample gave.
+/// The result of encoding a sample.
 struct EncodedSample {
   struct Document {
     std::vector<std::int32_t> ids, labels;
   };
   std::vector<Document> documents;  ///< one for a conversation; pieces of cutoff_len for plain text
-  bool dropped = false;             ///< the template gives nothing for it
+  bool dropped = false;             ///< the template writes nothing for it
   std::string why = {};             ///< why it was dropped
   bool truncated = false;
   bool cut_answer = false;  ///< the last answer lost its end
-  bool fragment = false;    ///< part of a block that is cut later: kept even where it trains nothing alone
+  bool fragment = false;    ///< part of a later block: kept even if it has no trained token
 };
 
 /// Turns samples into tokens and labels. Thread-safe.
@@ -33,34 +33,35 @@ class Encoder {
  public:
   virtual ~Encoder() = default;
   virtual EncodedSample encode(const Sample& sample) const = 0;
-  /// What begins plain texts: -1 for nothing.
+  /// The first token of plain texts; -1: none.
   virtual std::int32_t text_bos_id() const { return -1; }
-  /// All that decides what encode gives, for a TokenCache; an encoder that says nothing is not cached.
+  /// All settings that affect the result of encode(), for a TokenCache. Empty: results are not cached.
   virtual Recipe recipe() const { return {}; }
-  /// Text of ids, special tokens kept.
+  /// Returns the text of ids, with special tokens.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
 
-/// Which rows of a mix, and on how many threads (0: what the cores allow).
+/// A share of the rows of a mix, and the number of threads (0: as many as the cores allow).
 struct EncodeShare {
   std::int64_t first_row = 0;
   std::int64_t last_row = 0;
   int threads = 0;
-  std::int64_t max_broken = 10;                       ///< rows that may be unreadable
-  bool name_truncated = false;                        ///< rows that are cut stand among the reasons
-  const std::set<RowKey>* left_out = nullptr;         ///< rows that are passed over, uncounted
-  const std::vector<std::int64_t>* places = nullptr;  ///< if given, first_row and last_row count these places
+  std::int64_t max_broken = 10;                       ///< largest number of unreadable rows
+  bool name_truncated = false;                        ///< adds truncated rows to the reasons
+  const std::set<RowKey>* left_out = nullptr;         ///< rows that are skipped and not counted
+  const std::vector<std::int64_t>* places = nullptr;  ///< if set, first_row and last_row index this list
 };
 
-/// Reads and encodes a share of the rows, in order. Rows without a trained token, and rows that cannot be
-/// used or read, are counted and left out; throws the Error of too_many_broken when more than `max_broken`
-/// cannot be read.
+/// Reads and encodes a share of the rows, in order. Skips and counts rows without a trained token, and rows
+/// that cannot be used or read. Throws the Error of too_many_broken() if more than `max_broken` rows cannot
+/// be read.
 Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare& share);
 
-/// The Error for a data set with more unreadable rows than allowed; names the first of them.
+/// Returns the Error for a data set with too many unreadable rows. It names the first of them.
 Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken);
 
-/// The Error for rows that were cut where none may be (EncodeShare::name_truncated); names the first of them.
+/// Returns the Error for truncated rows where truncation is not allowed (EncodeShare::name_truncated). It
+/// names the first of them.
 Error truncated_rows(const EncodingCounts& counts, std::int64_t cutoff_len);
 
 }  // namespace octet::data

@@ -6,18 +6,18 @@
 
 namespace octet::data {
 
-// Packing as LLaMA-Factory does it, for runs that must reproduce its sequences. Our own packing is
-// pack_best_fit (encoded.h): it sees the whole set, so it fills sequences better, and it never joins
-// documents.
+// LLaMA-Factory's packing, for runs that must reproduce its sequences. The default packing is pack_best_fit
+// (encoded.h). It uses the whole set, so it fills sequences better, and it never lets documents attend to
+// each other.
 
 struct KnapsackOptions {
   std::int64_t capacity = 0;       ///< tokens of a sequence: cutoff_len - 1
   std::int64_t batch_rows = 1000;  ///< rows that are packed together (preprocessing_batch_size)
-  bool shared_context = false;     ///< documents of a sequence see each other: packing without neat_packing
+  bool shared_context = false;     ///< documents of a sequence attend to each other (without neat_packing)
 };
 
-/// Row batch by row batch, the largest document that fits goes first; of equally long ones the last.
-/// Documents longer than the capacity are left out.
+/// Packs each batch of rows greedily: the longest document that fits goes first. Of equally long documents
+/// the last goes first. Documents longer than the capacity are left out.
 Items pack_knapsack(const Encoded& set, const KnapsackOptions& options);
 
 struct BlockOptions {
@@ -26,8 +26,9 @@ struct BlockOptions {
   std::int32_t first_token = -1;   ///< overwrites the first token of each block; -1: none
 };
 
-/// Texts one behind the other, cut into blocks; all is trained and texts of a block see each other. What does
-/// not fill a block at the end of a batch of rows is left out. A block's row is that of its first token.
+/// Concatenates texts and cuts them into blocks. All tokens are trained, and texts of a block attend to each
+/// other. Tokens at the end of a batch of rows that do not fill a block are left out. A block has the row
+/// number of its first token.
 Encoded cut_blocks(const Encoded& set, const BlockOptions& options);
 
 }  // namespace octet::data

@@ -10,34 +10,34 @@
 
 namespace octet::data {
 
-/// What becomes of a plain text.
+/// How a plain text is cut.
 enum class TextCut {
   pieces,    ///< documents of cutoff_len tokens; nothing is lost
-  truncate,  ///< its first cutoff_len tokens, as LLaMA-Factory without packing
-  whole,     ///< all of it and no bos, for cut_blocks (packing.h)
+  truncate,  ///< its first cutoff_len tokens, like LLaMA-Factory without packing
+  whole,     ///< the whole text without bos, for cut_blocks() (packing.h)
 };
 
 struct TemplateEncoderOptions {
   std::string folder;  ///< of the tokenizer's files
-  /// Of the table, or the path of a file in Jinja (text::template_named). Needed for conversations; nothing:
-  /// plain text only.
+  /// A name of the table, or the path of a Jinja file (text::template_named). Required for conversations.
+  /// nullopt: only plain text.
   std::optional<std::string> template_name;
-  bool match_template = false;  ///< without a name: the one that writes as the folder's own chat template
+  bool match_template = false;  ///< without a name: use the template that matches the folder's chat template
   text::TemplateOptions options;
   TextCut text_cut = TextCut::pieces;
-  std::int64_t most_pieces = 0;  ///< of a text, each of cutoff_len tokens; the rest is cut off; 0: all of it
-  std::optional<bool> add_bos;   ///< plain text begins with bos; nothing: as tokenizer_config.json says
+  std::int64_t most_pieces = 0;  ///< largest number of pieces of cutoff_len tokens per text; 0: no limit
+  std::optional<bool> add_bos;   ///< plain text begins with bos; nullopt: from tokenizer_config.json
 };
 
-/// A sample's turns, system text and tools as a chat template takes them.
+/// Converts a sample's turns, system text and tools to the input of a chat template.
 text::Conversation conversation_of(const Sample& sample);
 
-/// Conversations by a chat template; plain text as Hugging Face trains it: the text with its end token behind
-/// (and bos in front where the tokenizer adds one), all of it trained, cut as TextCut says.
+/// Encodes conversations with a chat template, and plain text like Hugging Face: the text and its end token,
+/// with a leading bos if the tokenizer adds one. All tokens of plain text are trained. TextCut sets the cut.
 class TemplateEncoder final : public Encoder {
  public:
-  /// Reads the tokenizer and prepares it for the template. Throws Error for a missing or broken tokenizer, an
-  /// unknown template, options that exclude each other.
+  /// Reads the tokenizer and prepares it for the template. Throws Error for a missing or broken tokenizer,
+  /// for an unknown template, and for options that exclude each other.
   explicit TemplateEncoder(const TemplateEncoderOptions& options);
 
   EncodedSample encode(const Sample& sample) const override;
@@ -46,8 +46,8 @@ class TemplateEncoder final : public Encoder {
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
   const std::optional<text::ChatTemplate>& chat_template() const { return template_; }
-  /// The chat template in Jinja that a folder with this tokenizer needs (text::jinja_of). Nothing without a
-  /// template, and where the folder's own writes the same.
+  /// Returns the Jinja chat template for a folder with this tokenizer (text::jinja_of). Returns nullopt
+  /// without a template, or if the folder's chat template already writes the same text.
   std::optional<std::string> jinja_for(const std::string& folder) const;
   std::int32_t text_bos_id() const override;
   /// Ids that end an answer.
@@ -64,7 +64,7 @@ class TemplateEncoder final : public Encoder {
   std::optional<text::ChatTemplate> template_;
   std::string why_no_template_;
   std::string end_of_text_;
-  std::string begin_of_text_;  ///< "" when the tokenizer adds none
+  std::string begin_of_text_;  ///< "" if the tokenizer adds none
 };
 
 }  // namespace octet::data
