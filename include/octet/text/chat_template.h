@@ -1,8 +1,9 @@
-// Chat templates: from a conversation to token ids and labels, as LLaMA-Factory's templates of the same name.
+// Chat templates convert a conversation to token ids and labels. They equal LLaMA-Factory's templates of the
+// same name.
 //
-// A template is a row of a table (src/text/template_table.cc): lists of slots, each a string with {{content}}
-// in it or a single special id. Every string is tokenised alone, so nothing merges across slots; special
-// tokens that users typed become their ids.
+// A template is a row of a table (src/text/template_table.cc). It has lists of slots. A slot is a string with
+// {{content}}, or a single special id. Each string is tokenised separately, so no token spans two slots.
+// Special tokens in texts of users become their ids.
 #pragma once
 
 #include <memory>
@@ -20,49 +21,51 @@ constexpr TokenId kIgnore = -100;
 struct Message {
   std::string role;  ///< user, assistant, observation (a tool's answer), function (calls as JSON)
   std::string content;
-  std::string thought = {};        ///< what an answer thinks before it speaks; "" means none
+  std::string thought = {};        ///< reasoning text before an answer; "" means none
   std::string thought_field = {};  ///< the field of a row that held the thought
   std::string text = {};           ///< of a function message: the text before the calls
-  bool trained = true;             ///< false: an answer that is shown and not trained
+  bool trained = true;             ///< false: an answer that is context only
 };
 
 struct Conversation {
   std::vector<Message> messages;
   std::string system;                        ///< "" means the template's default
   std::string tools;                         ///< a JSON list as text; "" means none
-  std::optional<bool> enable_thinking = {};  ///< in place of TemplateOptions::enable_thinking
+  std::optional<bool> enable_thinking = {};  ///< overrides TemplateOptions::enable_thinking
 };
 
 struct TemplateOptions {
-  std::int64_t cutoff_len = 2048;  ///< at most so many tokens an example
-  bool mask_history = false;       ///< train the last answer only; cuts the earliest turns first
+  std::int64_t cutoff_len = 2048;  ///< largest number of tokens of an example
+  bool mask_history = false;       ///< train only the last answer; the earliest turns are cut first
   bool train_on_prompt = false;
   std::optional<bool> enable_thinking =
-      true;  ///< for templates with thoughts; nothing is LLaMA-Factory's null
+      true;  ///< for templates with thoughts; nullopt is LLaMA-Factory's null
   bool preserve_thinking = false;
-  std::optional<std::string> default_system;  ///< in place of the template's own
-  std::optional<std::string> tool_format;  ///< in place of the template's own: default, llama3, qwen, mistral
-  /// Special tokens that stand in messages and system texts are text there; the template's own stay tokens.
+  std::optional<std::string> default_system;  ///< overrides the template's default system text
+  std::optional<std::string>
+      tool_format;  ///< overrides the template's format: default, llama3, qwen, mistral
+  /// Special tokens in messages and system texts are encoded as text. The template's special tokens stay
+  /// tokens.
   bool split_special_tokens = false;
-  std::string date;  ///< YYYY-MM-DD where a template prints the date; "" is today
+  std::string date;  ///< YYYY-MM-DD for templates that print the date; "" is today
 };
 
-/// What training sees of a conversation.
+/// A tokenised conversation for training.
 struct Example {
   enum class Outcome {
     kept,
-    dropped,  ///< yields nothing: the turns do not pair up
-    refused,  ///< cannot be written: calls or tools that are not JSON, options that exclude each other
+    dropped,  ///< no tokens: the turns do not form pairs
+    refused,  ///< cannot be written: calls or tools that are not JSON, or options that exclude each other
   };
   Outcome outcome = Outcome::kept;
   std::string reason;  ///< why it was dropped or refused
   std::vector<TokenId> input_ids;
   std::vector<TokenId> labels;    ///< as long as input_ids, not shifted; kIgnore where not trained
   bool truncated = false;         ///< tokens were cut off
-  bool answer_truncated = false;  ///< among them tokens of an answer that would have been trained
+  bool answer_truncated = false;  ///< trained tokens of an answer were cut off
 };
 
-/// A conversation's last answer against all before it.
+/// A conversation split before its last answer.
 struct Prompt {
   Example::Outcome outcome = Example::Outcome::kept;
   std::string reason;
@@ -70,44 +73,44 @@ struct Prompt {
   std::vector<TokenId> response_ids;
 };
 
-/// One row of the table, or a file in Jinja that writes in its place. Cheap to copy; const functions may be
-/// called from several threads at once.
+/// A row of the table, or a Jinja file. Cheap to copy. Const functions are thread-safe.
 class ChatTemplate {
  public:
   struct Row;
 
-  /// A row of the table; or a file in Jinja, by its path (.jinja, .jinja2, .j2), which is read now. Throws
-  /// Error with the nearest name when there is none, and for a file that cannot be used.
+  /// Returns a row of the table by name, or reads a Jinja file by path (.jinja, .jinja2, .j2). Throws Error
+  /// for an unknown name (with the nearest name), and for an unusable file.
   static ChatTemplate find(const std::string& name);
   static std::vector<std::string> names();
 
   const std::string& name() const;
-  /// Hash of all that the template writes, tool formats included.
+  /// Returns a hash of all texts of the template, including tool formats.
   std::string words_hash() const;
-  /// True when what is written holds the day (TemplateOptions::date).
+  /// Returns true if the template prints the date (TemplateOptions::date).
   bool prints_date(const TemplateOptions& options) const;
-  /// True when answers are told to end by one eos behind the last turn only.
+  /// Returns true if only the last answer ends in eos.
   bool efficient_eos() const;
-  /// True when answers carry thoughts.
+  /// Returns true if answers have thoughts.
   bool thinks() const;
-  /// True when answers end in no token at all, so that a model never learns to stop.
+  /// Returns true if no token ends an answer, so a model never learns to stop.
   bool never_ends() const;
 
-  /// Throws Error when the options exclude each other or the template: mask_history with train_on_prompt,
-  /// train_on_prompt with efficient eos, an unknown tool format, a date that is none, cutoff_len below 1.
+  /// Throws Error if the options exclude each other or the template: mask_history with train_on_prompt,
+  /// train_on_prompt with efficient eos, an unknown tool format, an invalid date, or cutoff_len below 1.
   void check(const TemplateOptions& options) const;
 
-  /// Makes the tokenizer fit: the eos that the template ends its turns with, a pad where there is none, stop
-  /// words as special tokens. Returns tokens that were added to the vocabulary, in the order of their ids.
+  /// Prepares the tokenizer for the template: sets the eos that ends the template's turns, adds a pad token
+  /// if there is none, and makes stop words special tokens. Returns the tokens that were added to the
+  /// vocabulary, in the order of their ids.
   std::vector<std::string> prepare(Tokenizer& tokenizer) const;
-  /// Ids that end an answer, ascending; for a prepared tokenizer.
+  /// Returns the ids that end an answer, ascending. `tokenizer` must be prepared.
   std::vector<TokenId> stop_ids(const Tokenizer& tokenizer) const;
 
-  /// `tokenizer` must be prepared. Never throws for what a conversation holds.
+  /// `tokenizer` must be prepared. Never throws for contents of a conversation: see Example::outcome.
   Example encode_example(const Tokenizer& tokenizer, const Conversation& conversation,
                          const TemplateOptions& options = {}) const;
-  /// The last message is the answer; when their number is odd an empty answer is put behind. cutoff_len,
-  /// mask_history and train_on_prompt do not matter here.
+  /// The last message is the answer. If the number of messages is odd, appends an empty answer. Ignores
+  /// cutoff_len, mask_history and train_on_prompt.
   Prompt encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
                        const TemplateOptions& options = {}) const;
 
@@ -116,7 +119,7 @@ class ChatTemplate {
   std::shared_ptr<const Row> row_;
 };
 
-/// The day as templates write it: "09 Mar 2026".
+/// Returns the date in the format of templates: "09 Mar 2026".
 std::string today(const TemplateOptions& options);
 
 }  // namespace octet::text

@@ -1,7 +1,6 @@
-// A chat template in Jinja, the language of Hugging Face's tokenizer_config.json: as much of it as such
-// templates use, rendered as transformers does (trim_blocks, lstrip_blocks, loop controls, undefined values
-// print nothing). A template comes with a model from outside, so its work is bounded: steps, bytes and
-// nesting have limits.
+// Chat templates in Jinja, the language of Hugging Face's tokenizer_config.json. Implements the subset that
+// chat templates use, with the settings of transformers: trim_blocks, lstrip_blocks, loop controls, and
+// undefined values that print nothing. A template is untrusted, so steps, bytes and nesting are limited.
 #pragma once
 
 #include <memory>
@@ -18,10 +17,10 @@ struct Block;
 
 class JinjaTemplate {
  public:
-  /// Throws Error for what is no template, with the line; for statements and operators that are not known.
+  /// Throws Error with the line for an invalid template, and for unknown statements and operators.
   explicit JinjaTemplate(std::string_view source);
-  /// The text for these variables (an object). strftime_now gives the time of the call; raise_exception,
-  /// unknown filters and functions, and work without end throw Error.
+  /// Returns the text for these variables (an object). strftime_now formats the time of the call. Throws
+  /// Error for raise_exception, for unknown filters and functions, and if a limit is exceeded.
   std::string render(const Json& variables) const;
 
  private:

@@ -6,17 +6,19 @@
 
 namespace octet::text {
 
-/// The chat template in Jinja, as transformers' apply_chat_template and servers read it from a model's folder
-/// (chat_template.jinja): it writes conversations as `chat` does with these options (default_system,
-/// tool_format, enable_thinking, preserve_thinking; checked before), tools and calls of them included.
-/// Messages have the roles system (first), user, assistant (with tool_calls, or an answer) and tool. Where
-/// `chat` has thoughts, those of earlier answers are left out (unless preserved, and without thinking those
-/// of every answer), a last answer without one gets an empty one, and so does a question that is asked
-/// without thinking: as the variable enable_thinking says, else as the options do. Tools without parameters
-/// are written, too. bos_token and eos_token are those of the tokenizer that was prepared for it.
-/// `tokenizer`: the one it is for, whose own blanks in front of texts are written where they are lost between
-/// the parts of a conversation, which training gives to it one by one (Llama 2's puts such blanks). Null: it
-/// puts none.
+/// Returns a Jinja chat template for the folder of a model (chat_template.jinja). transformers'
+/// apply_chat_template and servers read it. It writes conversations like `chat` with these checked options:
+/// default_system, tool_format, enable_thinking, preserve_thinking. It also writes tools and tool calls.
+///
+/// Messages have the roles system (first), user, assistant (with tool_calls, or an answer) and tool. Tools
+/// without parameters are written, too. bos_token and eos_token must be those of the prepared tokenizer.
+///
+/// If `chat` has thoughts, thoughts of earlier answers are omitted unless preserved. Without thinking, the
+/// thoughts of every answer are omitted. A last answer without a thought gets an empty thought. A question
+/// without thinking also gets one. The variable enable_thinking selects thinking; its default is the option.
+///
+/// `tokenizer`: training tokenises the parts of a conversation separately, and some tokenizers put a blank in
+/// front of each text (Llama 2). The template then writes these blanks between parts. Null: no such blanks.
 std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options = {},
                      const Tokenizer* tokenizer = nullptr);
 

@@ -8,49 +8,50 @@
 
 namespace octet::text {
 
-/// The template of a table row that writes what a model folder's own chat template writes.
+/// The row of the table that writes the same text as the chat template of a model's folder.
 struct TemplateMatch {
   std::optional<ChatTemplate> found;
-  std::string reason;  ///< why none was found; "" where the folder has no chat template
-  /// A role whose contents the folder's template writes otherwise if blanks stand around them; "" for none.
-  /// Where the template trims them, `found` trims them, too.
+  std::string reason;  ///< why none was found; "" if the folder has no chat template
+  /// A role with contents that the folder's template writes differently if blanks surround them; "" for none.
+  /// If the template trims these blanks, `found` trims them, too.
   std::string other_blanks;
 };
 
-/// The folder's chat template in Jinja: chat_template.jinja, or `chat_template` of tokenizer_config.json (of
-/// several the one named default; `with_tools`: the one named tool_use, where there is one, as transformers
-/// takes it for conversations with tools). Nothing when there is none. Throws Error for a file that cannot be
-/// read.
+/// Returns the folder's Jinja chat template: chat_template.jinja, or `chat_template` of
+/// tokenizer_config.json. If there are several, returns the template named default. With `with_tools`,
+/// prefers the template named tool_use, like transformers for conversations with tools. Returns nullopt if
+/// there is none. Throws Error for an unreadable file.
 std::optional<std::string> folder_template(const std::string& folder, bool with_tools = false);
 
-/// Renders conversations with the folder's chat template and with every row of the table, and takes the row
-/// whose texts are all the same: with and without system message, of several turns, and what stands before an
-/// answer. Where several rows write the same, the one that also writes a tool's answer the same, else the
-/// first by name. `tokenizer` is that of the folder, as it was read.
+/// Renders test conversations with the folder's chat template and with every row of the table. Returns the
+/// row that writes equal texts for all of them: with and without system message, with several turns, and
+/// prompts that end before an answer. If several rows match, prefers a row that also writes a tool's answer
+/// equally, then the first by name. `tokenizer` is the unmodified tokenizer of the folder.
 TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer);
 
-/// The same for a chat template in Jinja; reasons call it `whose` ("the model's own chat template").
+/// Like match_template(), but for the Jinja source of a chat template. Reasons name it by `whose` ("the
+/// model's own chat template").
 TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer);
 
-/// Whether a template is named by its file: one in Jinja (.jinja, .jinja2, .j2).
+/// Whether the name of a template is a path of a Jinja file (.jinja, .jinja2, .j2).
 bool is_template_file(const std::string& name);
 
-/// The template of this name: of the table, or of a file in Jinja. Where the file holds a chat template that
-/// writes as one of the table does, that one; else each question and answer is rendered by the file, which is
-/// read now. `tokenizer` is that of the folder, as it was read. Throws Error (usage) for a name that is not
-/// known, and a file that cannot be used.
+/// Returns the template of a name of the table or of a path of a Jinja file, which is read now. If the file
+/// matches a row of the table, returns this row. Otherwise the file renders each question and answer.
+/// `tokenizer` is the unmodified tokenizer of the folder. Throws Error (usage) for an unknown name and for an
+/// unusable file.
 ChatTemplate template_named(const std::string& name, const Tokenizer& tokenizer);
 
-/// "; blanks around contents are trimmed: …" for a template that trims; else "".
+/// Returns "; blanks around contents are trimmed: …" for a template that trims, otherwise "".
 std::string told_of_trims(const ChatTemplate& chat);
 
-/// What a template that was named by a file is, for people: one line.
+/// Returns a one-line description of a template from a file, for the log.
 std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer);
 
-/// Whether the folder's own chat template writes what `chat` does with these options (jinja_of) in all that
-/// it can write: system messages, several turns, questions that wait for an answer, tools, calls of them,
-/// their answers and, where `chat` has them, thoughts. An error where `chat` writes is a difference.
-/// `tokenizer` is prepared for `chat`. Throws Error for a file that cannot be read.
+/// Whether the folder's chat template writes the same text as `chat` with these options (jinja_of). Compares
+/// all that `chat` can write: system messages, several turns, unanswered questions, tools, tool calls,
+/// answers of tools, and thoughts if `chat` has them. If only the folder's template fails, that is a
+/// difference. `tokenizer` is prepared for `chat`. Throws Error for an unreadable file.
 bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const TemplateOptions& options,
                       const Tokenizer& tokenizer);
 
