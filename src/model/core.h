@@ -1,5 +1,4 @@
-// The core behind the public interface: the layers of a model and the order in which a pass goes through
-// them.
+// The implementation of the core: the layers of a model and the order of a pass through them.
 #pragma once
 
 #include <functional>
@@ -10,10 +9,10 @@
 
 namespace octet::model {
 
-/// The order of a pass: which groups are acquired when, and what goes from layer to layer.
+/// Acquires the groups of a pass in order and hands matrices from layer to layer.
 class Transformer::Impl {
  public:
-  /// `options`: checked, every field filled in.
+  /// `options` must be checked and complete.
   Impl(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
        const TransformerOptions& options, precision::Audit* audit);
 
@@ -33,7 +32,7 @@ class Transformer::Impl {
   Common& common() { return common_; }
 
  private:
-  /// A micro-batch on its way through the groups.
+  /// The state of one pass of a micro-batch.
   struct Passing {
     ParameterSource& source;
     Stream& stream;
@@ -58,26 +57,26 @@ class Transformer::Impl {
   void reserve_load(Arena& arena);
   /// Zeroes the load of experts before a micro-batch.
   void clear_load(Stream& stream);
-  /// Adds the load-balancing loss, and makes its gradient.
+  /// Adds the load-balancing loss and computes its gradient.
   void balance(const Passing& pass, const MicroBatch& batch, double* loss_sum);
-  /// Plans a row for the linear layers of each name and shape, and tells them that they count there.
+  /// Plans an audit row for each name and shape of linear layers, and sets it as the place of these layers.
   void plan_audit(const Device& device);
-  /// The rows of adapters beside linear layers that count as one.
+  /// Plans the audit row of the adapters of `linears`, which share one row of linear layers.
   void plan_adapters(const LinearLayer& facts, const std::vector<std::pair<Linear*, std::int64_t>>& linears);
   void check_batch(const MicroBatch& batch) const;
-  /// The stream in front of the first block: from `in`, or the embedding of `ids`.
+  /// Sets the input of the first block: `in`, or the embedding of `ids`.
   void enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in);
   void forward_blocks(const Passing& pass, const ops::Matrix& out);
-  /// Calls `use` with the head's group and the weight of the head, which a tied one has from the embedding's.
+  /// Calls `use` with the head's group and the weight of the head. A tied weight is in the embedding's group.
   void with_head(const Passing& pass, bool training,
                  const std::function<void(const Call&, const HeadWeight&)>& use);
   void lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
             const LogitsHook& hook);
-  /// The gradient of the stream behind the last block, as the head would leave it.
+  /// Copies `d_out`, the gradient of the last block's output, to the scratch, like the head does.
   void take_gradient(const Call& call, const ops::ConstMatrix& d_out);
   void backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out);
-  /// The gradient of the stream in front of the first block, where something below is trained: into `d_in`,
-  /// or that of the embedding.
+  /// Passes on the gradient of the first block's input if an earlier tensor is trained: to `d_in`, or to the
+  /// embedding.
   void leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in);
 
   const Architecture architecture_;

@@ -8,45 +8,45 @@
 
 namespace octet::model {
 
-/// A block: attention and MLP, each adding to the residual stream. Nothing here needs its neighbours to be
-/// like it, but for the width of the stream.
+/// A block: attention and MLP. Each adds its output to the residual stream. Blocks of a model may differ in
+/// all but the width of the stream.
 class Block {
  public:
   Block(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
   bool trained() const { return attention_.trained() || mlp_->trained(); }
-  /// Whether the gradient of the stream is wanted in front of it: something below is trained.
+  /// Sets whether the gradient of the block's input is needed, because an earlier tensor is trained.
   void set_passes_on(bool passes_on);
-  /// Whether backward has anything to do. Where it has not, nothing is kept for it.
+  /// Whether backward has work to do. Otherwise no activations are kept.
   bool runs_back() const { return mlp_->runs_back(); }
-  /// See Mlp.
+  /// See Mlp::take_load().
   std::vector<std::int64_t> take_load() { return mlp_->take_load(); }
-  /// In the order of the layout.
+  /// Returns the linear layers in the order of the layout.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
 
-  /// Where the stream in front of the block lies, [tokens, hidden].
+  /// The buffer of the block's input, [tokens, hidden].
   const ops::Matrix& input() const { return input_; }
-  /// What a norm behind the block reads, whose place for the stream is `after`.
+  /// Returns the input of the norm after the block. `after` is the buffer of the block's output.
   NormInput sum(const Call& call, const ops::Matrix& after) const;
 
-  /// From the stream `before`, which is the input or becomes it, to `after`, as SublayerOutput::forward says.
+  /// Computes the block's output from the stream `before`. If `before` has a pending sum, this first writes
+  /// the sum to input(). See SublayerOutput::forward() for `after`.
   void forward(const Call& call, const NormInput& before, const ops::Matrix& after);
-  /// Makes the stream behind the block whole in `after` where forward did not, for who reads it without a
-  /// norm.
+  /// Writes the block's output to `after` if forward() left a pending sum. For readers without a norm.
   void settle(const Call& call, const ops::Matrix& after) const;
-  /// Whether norms stand between what its sublayers make and the stream.
+  /// Whether its sublayers have post-norms.
   bool normed() const { return mlp_->normed(); }
-  /// Everything that backward reads, once more, with Recompute::full.
+  /// Recomputes all activations that backward reads, with Recompute::full.
   void recompute(const Call& call);
-  /// What the producer of the gradient of the stream behind the block writes beside the values.
+  /// What the producer of the output's gradient must write in addition to the values.
   ops::QuantizeInto wanted(const Call& call) const { return mlp_->wanted(call); }
-  /// Gradients of its tensors, and of the stream, in the scratch: from that behind the block to that in front
-  /// of it, where it is wanted, or as far down as a tensor is trained. `into`: what the reader of the latter
-  /// wants.
+  /// Computes the gradients of the block's tensors. Replaces the output's gradient in the scratch by the
+  /// input's gradient if that is needed. Otherwise stops at the block's lowest trained tensor. `into`: what
+  /// the reader of the input's gradient needs.
   void backward(const Call& call, const ops::QuantizeInto& into);
 
  private:

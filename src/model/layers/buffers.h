@@ -1,4 +1,4 @@
-// Memory of activations, all of it reserved before the first micro-batch.
+// Memory of activations. All of it is reserved before the first micro-batch.
 #pragma once
 
 #include <cstddef>
@@ -13,46 +13,46 @@
 
 namespace octet::model {
 
-/// Bytes of a [rows, cols] matrix; throws Error where no memory has them.
+/// Returns the bytes of a [rows, cols] matrix. Throws Error if they exceed the address space.
 std::size_t bytes_of(std::int64_t rows, std::int64_t cols, DType dtype);
 
-/// Until when what a block leaves in a buffer is read. Where that is past the next block's turn, every block
-/// has a buffer of its own; else all blocks use one, as large as the largest of them needs.
+/// How long the contents of a block's buffer are needed. If they are needed after the next block begins,
+/// every block has its buffer. Otherwise all blocks share one buffer with the largest size.
 enum class Kept {
   stream,       ///< until backward at every level of recomputation
-  activations,  ///< until backward, but not with Recompute::full
-  qkv,          ///< the same, but not with Recompute::qkv either
-  never,        ///< not when the next block begins
+  activations,  ///< until backward, except with Recompute::full
+  qkv,          ///< until backward, except with Recompute::full and Recompute::qkv
+  never,        ///< until the next block begins
 };
 
-/// Hands out the buffers of blocks.
+/// Reserves the buffers of blocks.
 class BlockBuffers {
  public:
   BlockBuffers(Arena& arena, const TransformerOptions& options, DType dtype)
       : arena_(arena), options_(options), dtype_(dtype) {}
 
-  /// Of the block whose turn it is: whether a backward pass reads anything of it. Where it does not, all such
-  /// blocks share their buffers.
+  /// Sets whether backward reads activations of the current block. All blocks with false share their buffers.
   void set_kept(bool kept) { kept_ = kept; }
 
-  /// Calls `reserve(block)` for the blocks [first, last), which takes that block's buffers, the same ones
-  /// each time: first to learn what the largest one needs of what they share, then to hand them out.
+  /// Calls `reserve(block)` twice for each of the blocks [first, last). It takes the buffers of the block,
+  /// and must take the same buffers each time. The first round finds the sizes of the shared buffers. The
+  /// second round returns the buffers.
   void reserve(int first, int last, const std::function<void(int)>& reserve);
 
-  /// Null while the needs are being learned.
+  /// Returns a buffer; null in the first round.
   void* take(const char* name, std::size_t bytes, Kept kept);
-  /// Dense, in the compute dtype, of the most tokens of a micro-batch.
+  /// Returns a dense matrix [max_tokens, cols] in the compute dtype.
   ops::Matrix matrix(const char* name, std::int64_t cols, Kept kept);
-  /// A number for each token and column.
+  /// Returns floats [max_tokens, cols].
   float* floats(const char* name, std::int64_t cols, Kept kept);
 
  private:
   bool own(Kept kept) const;
 
-  /// What all blocks use under one name.
+  /// A buffer that all blocks share under one name.
   struct Region {
-    std::size_t used = 0;     ///< by the block whose turn it is
-    std::size_t largest = 0;  ///< that a block uses
+    std::size_t used = 0;     ///< bytes of the current block
+    std::size_t largest = 0;  ///< most bytes of a block
     std::byte* data = nullptr;
   };
 
@@ -64,14 +64,14 @@ class BlockBuffers {
   std::map<std::string, Region> regions_;
 };
 
-/// What an FP8 copy of at most [rows, cols] is to hold.
+/// The shape of an FP8 copy of up to [rows, cols] elements.
 struct CopyShape {
   std::int64_t rows = 0, cols = 0;
   bool row = true, transposed = true;
   ops::Scaling scaling = ops::Scaling::tensor;
 };
 
-/// Its memory, of which `take` gives so many bytes a call.
+/// Returns a copy with memory from `take`, which returns that many bytes per call.
 precision::Fp8Copy take_copy(const CopyShape& shape, const std::function<void*(std::size_t)>& take);
 
 }  // namespace octet::model

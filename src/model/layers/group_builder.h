@@ -1,5 +1,4 @@
-// Layers declare the tensors that they read, and get handles back: the layout of a model is what its layers
-// declared.
+// Layers declare the tensors that they read and get handles. All declared tensors form the layout of a model.
 #pragma once
 
 #include <initializer_list>
@@ -12,22 +11,22 @@
 
 namespace octet::model {
 
-/// Where a declared tensor stands in its group.
+/// The index of a declared tensor in its group.
 struct TensorPlace {
   std::size_t segment = 0;
   std::size_t tensor = 0;
 };
 
-/// A vector that a layer declared, or none.
+/// A declared vector, or none.
 class VectorHandle {
  public:
   VectorHandle() = default;
   VectorHandle(TensorPlace place, bool trained) : declared_(true), trained_(trained), place_(place) {}
   explicit operator bool() const { return declared_; }
   bool trained() const { return trained_; }
-  /// Its values, f32; null for none.
+  /// Returns its values in f32; null without a vector.
   const float* in(const GroupParameters& group) const;
-  /// Where its gradient is added to, f32; null for none, and where it is not wanted.
+  /// Returns the f32 buffer to add its gradient to; null without a vector and for a frozen vector.
   float* in(const GroupGradients& group) const;
 
  private:
@@ -36,7 +35,7 @@ class VectorHandle {
   TensorPlace place_;
 };
 
-/// A matrix [rows, cols] that a layer declared.
+/// A declared matrix [rows, cols].
 class MatrixHandle {
  public:
   MatrixHandle() = default;
@@ -44,17 +43,17 @@ class MatrixHandle {
   bool trained() const { return trained_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
-  /// Its runs of rows, in order, with a scale each.
+  /// Returns its runs of rows, in order, with one scale each.
   std::span<const ops::Operand> in(const GroupParameters& group) const {
     return group.operands(place_.segment, place_.tensor);
   }
-  /// Its gradient; no data where that is not wanted.
+  /// Returns its gradient buffer; without data for a frozen matrix.
   const ops::Matrix& in(const GroupGradients& group) const {
     return group.gradients[place_.segment][place_.tensor];
   }
-  /// Whether the first product of this micro-batch into its gradient overwrites what lies there.
+  /// Whether the first wgrad GEMM of this micro-batch overwrites its gradient.
   bool overwrites(const GroupGradients& group) const { return group.overwrite && gradient_by_product_; }
-  /// The rows of its runs that have a scale each; none: one scale.
+  /// Returns the number of rows of each run with one scale. Empty: one scale for the matrix.
   std::vector<std::int64_t> scaled_rows(bool each_part) const;
 
  private:
@@ -65,75 +64,76 @@ class MatrixHandle {
   bool trained_ = false;
 };
 
-/// A run of rows of a stored tensor, by the name that Hugging Face has for it.
+/// A run of rows of a stored tensor, with its Hugging Face name.
 struct Part {
   std::string name;
-  std::int64_t rows = 0;  ///< of the whole model
-  SplitRule split = {};   ///< of its rows
+  std::int64_t rows = 0;  ///< rows in the whole model
+  SplitRule split = {};   ///< how ranks split the rows
 };
 
-/// What a matrix is besides its name and shape.
+/// Properties of a matrix other than its name and shape.
 struct MatrixTraits {
   double init_std = 0.02;
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
-  bool expert = false;       ///< of a mixture: in segments after the others, since a segment has one format
-  std::int64_t experts = 1;  ///< that are stored one after the other: each has an FP8 scale
-  SplitRule columns = {};    ///< how its columns are cut
+  bool expert = false;               ///< of a mixture: in a later segment, because a segment has one format
+  std::int64_t experts = 1;          ///< number of concatenated experts; each has an FP8 scale
+  SplitRule columns = {};            ///< how its columns are cut
 };
 
-/// The weight of a norm begins as the factor one.
+/// The initial weight of a norm is a factor of one.
 inline InitRule norm_init(const Architecture& architecture) {
   return architecture.one_plus_weight ? InitRule::zeros : InitRule::ones;
 }
 
-/// What stored and Hugging Face names of a group's tensors begin with: "layers.0.", "model.layers.0.".
+/// Prefixes of the stored and Hugging Face names of a group's tensors: "layers.0.", "model.layers.0.".
 struct NamePrefixes {
   std::string stored;
   std::string hugging_face;
 };
 
-/// Collects what the layers of a group declare.
+/// Collects the tensors that the layers of a group declare.
 class GroupBuilder {
  public:
-  /// `kinds`: the group's segments, in order; behind them come, where the group has some, those of tensors
-  /// that differ from the first of their kind in whether they are trained, and one of its adapters.
-  /// `tuning` decides what of it is trained, and must live as long as the builder. Of what is declared the
-  /// group has what `share` holds; names, parts and numbers that layers declare are those of the whole model.
+  /// `kinds`: the first segments of the group, in order. Tensors that are trained unlike the first tensor of
+  /// their kind have later segments. So have experts and adapters. `tuning` selects the trained tensors and
+  /// must outlive the builder. Layers declare names, parts and sizes of the whole model. The group has only
+  /// the rows and columns of `share`.
   GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds,
                const Tuning& tuning, const Share& share = {});
 
-  /// `parts` lie one after the other and have `cols` columns.
+  /// Declares a matrix of concatenated `parts` with `cols` columns.
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
   VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
 
-  /// The adapter that module `module` of this group ("mlp.up_proj") has, or null.
+  /// Returns the adapter of the group's module `module` ("mlp.up_proj"), or null.
   const AdapterShape* adapter(const std::string& module) const;
-  /// The A of modules that read one input, [rank, inputs] each, one after the other: `name` is that of all,
-  /// `ranks` has their modules' names. They begin uniform in ± 1 / sqrt(inputs).
+  /// Declares the concatenated A of modules with a common input, [rank, inputs] each. `name` is the name of
+  /// the stored tensor, and `ranks` has the names and ranks of the modules. The initial values are uniform in
+  /// ± 1 / sqrt(inputs).
   MatrixHandle adapter_inputs(const std::string& name, const std::vector<Part>& ranks, std::int64_t inputs);
-  /// The B of a module, [outputs, rank], which begins at zero.
+  /// Declares the B of a module, [outputs, rank]. Its initial values are zero.
   MatrixHandle adapter_outputs(const std::string& module, std::int64_t outputs, std::int64_t rank);
-  /// Its magnitude, [rows], which begins as the norms of the rows of the module's weight: of a new one
-  /// `norm`.
+  /// Declares the magnitude of a module, [rows]. Its initial values are the norms of the rows of the module's
+  /// weight, or `norm` for a random weight.
   VectorHandle adapter_magnitude(const std::string& module, std::int64_t rows, double norm);
-  /// What Hugging Face calls a module of this group.
+  /// Returns the Hugging Face name of a module of this group.
   std::string full_name(const std::string& module) const { return prefixes_.hugging_face + module; }
-  /// The group, every tensor in its place.
+  /// Returns the group with the offsets of all tensors.
   GroupSpec finish() &&;
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
-  /// Puts what this rank has of a part, of `cols` columns cut by `columns`, behind the tensor's others.
+  /// Appends this rank's piece of a part to the tensor. The part has `cols` columns, split by `columns`.
   void append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
               const SplitRule& columns) const;
   MatrixHandle add_adapter(TensorSpec tensor);
-  /// The segment of this name, behind all others where it is new.
+  /// Returns the segment of this name. Appends it if it is new.
   SegmentSpec& segment_named(const std::string& name, ParameterKind kind, bool trained);
-  /// The segment of tensors of this kind that are trained, or of those that are not.
+  /// Returns the segment of the trained or of the frozen tensors of a kind.
   SegmentSpec& segment_of(ParameterKind kind, bool trained);
-  /// Whether a stored tensor of these parts, which is no adapter's, is trained: all of it or nothing.
+  /// Whether a stored tensor of these parts is trained. All parts must agree. Not for adapters.
   bool trains(const std::vector<Part>& parts) const;
 
   NamePrefixes prefixes_;

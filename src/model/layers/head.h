@@ -1,5 +1,5 @@
-// The last norm, the head and the loss: logits exist for one chunk of label rows at a time, and their
-// gradient takes their place.
+// The last norm, the head and the loss. Logits exist only for one chunk of label rows at a time. Their
+// gradient overwrites them.
 #pragma once
 
 #include <optional>
@@ -10,16 +10,16 @@
 
 namespace octet::model {
 
-/// The head's weight in a pass: its own, or the embedding table.
+/// The weight of the head in a pass: its matrix, or the embedding table of a tied head.
 struct HeadWeight {
   const ops::Operand& values;
-  const ops::Matrix* gradient = nullptr;  ///< null outside of training; no data: not wanted
-  bool overwrite = false;                 ///< the first product into the gradient overwrites it
+  const ops::Matrix* gradient = nullptr;  ///< null outside of training; without data: frozen
+  bool overwrite = false;                 ///< the first GEMM into the gradient overwrites it
 };
 
-/// Returns the standard deviation of a fresh head, or of the table that it is tied to: the range of
-/// config.json, or less if the logits were large. The first loss is then near the logarithm of the
-/// vocabulary.
+/// Returns the standard deviation of a random head, or of a random table that is tied to it. This is the
+/// range of config.json, or less if the logits would be large. The first loss is then near the logarithm of
+/// the vocabulary size.
 double head_deviation(const Architecture& architecture);
 
 class Head {
@@ -27,39 +27,39 @@ class Head {
   Head(GroupBuilder& group, const Architecture& architecture);
 
   bool tied() const { return !weight_.has_value(); }
-  /// What is below it: whether a table that it is tied to is trained, and whether anything is, so that the
-  /// gradient of the stream is wanted.
+  /// Sets whether the tied table is trained, and whether the gradient of the stream is needed because an
+  /// earlier tensor is trained.
   void set_below(bool table_trained, bool passes_on);
   LinearLayer facts() const;
-  /// Where its products count.
+  /// Sets the place of its GEMMs in the audit.
   void set_place(const precision::AuditPlace& place) { place_ = place; }
   void reserve(Arena& arena, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens) const;
 
-  /// Where the stream in front of the last norm lies, [tokens, hidden].
+  /// The buffer of the last norm's input, [tokens, hidden].
   const ops::Matrix& input() const { return input_; }
-  /// The most label rows of a micro-batch.
+  /// The largest number of label rows of a micro-batch.
   std::int64_t most_labels() const { return hidden_.rows; }
-  /// Its own weight; not when tied.
+  /// The weight of a head that is not tied.
   const MatrixHandle& own_weight() const { return *weight_; }
-  /// The weight of a pass, in whose group it lies.
+  /// Returns the weight for a pass. `call` has the parameters of the group of `matrix`.
   static HeadWeight weight(const MatrixHandle& matrix, const Call& call);
 
-  /// Adds the losses of a micro-batch to *loss_sum (device). With gradients in `call` also makes those of
-  /// norm and weight, and, where it is wanted, that of the stream in the scratch; `into`: what its reader
-  /// wants.
+  /// Adds the losses of a micro-batch to *loss_sum (device). If `call` has gradients, also computes the
+  /// gradients of norm and weight, and writes the gradient of the stream to the scratch if it is needed.
+  /// `into`: what the reader of that gradient needs.
   void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
             double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const;
-  /// logits [count, vocabulary of the share] of `rows` (device), capped where the architecture caps them.
+  /// Computes logits [count, vocabulary of the share] of `rows` (device). Caps them if the architecture does.
   void logits(const Call& call, const NormInput& stream, const HeadWeight& weight, const std::int32_t* rows,
               const ops::Matrix& logits) const;
 
  private:
-  /// Norms the stream and picks rows of it.
+  /// Applies the norm to the stream and gathers `rows` of the result.
   ops::Matrix pick(const Call& call, const NormInput& stream, const std::int32_t* rows,
                    std::int64_t count) const;
-  /// Losses of some label rows, whose hidden states then become their gradient.
+  /// Some label rows. Their gradient overwrites their hidden states.
   struct Chunk {
     ops::Matrix hidden;
     std::int64_t first = 0;                 ///< label row
@@ -70,7 +70,7 @@ class Head {
   void chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                       const ops::Matrix& d_logits) const;
 
-  std::int64_t vocabulary_, width_;  ///< of the rank's share; of the stream
+  std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share; width of the stream
   float soft_cap_;
   std::optional<MatrixHandle> weight_;
   bool weight_trained_ = true;

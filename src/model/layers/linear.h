@@ -11,21 +11,21 @@
 
 namespace octet::model {
 
-/// What a linear layer is built from.
+/// The description of a linear layer.
 struct LinearShape {
-  /// "qkv": in names of tensors, plans and profiles, which keep the pointer.
+  /// "qkv": used in names of tensors, plans and profiles. Profiles keep the pointer.
   const char* name = "";
   const char* title = "";     ///< "attention q, k, v": for people
   std::int64_t inputs = 0;    ///< of the whole model
   std::vector<Part> modules;  ///< "self_attn.q_proj" with its outputs, …
   bool bias = false;
   double init_std = 0.02;
-  bool kept_values = false;     ///< whoever makes its input reads the values again in backward
-  SplitRule inputs_split = {};  ///< how its inputs are cut; its outputs are then parts of sums
-  bool adds_bias = true;        ///< false: another rank adds it to the sum
-  /// In a mixture, `modules` of the first expert come first, then of the second, …
+  bool kept_values = false;     ///< the producer of its input reads the values again in backward
+  SplitRule inputs_split = {};  ///< how ranks split its inputs; its outputs are then partial sums
+  bool adds_bias = true;        ///< false: another rank adds the bias to the sum
+  /// In a mixture, `modules` lists the modules of the first expert, then of the second, …
   std::int64_t experts = 1;
-  std::int64_t taken = 1;  ///< experts that a token takes
+  std::int64_t taken = 1;  ///< experts per token
 };
 
 /// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]).
@@ -34,68 +34,69 @@ struct ExpertRows {
   std::span<const std::int32_t> on_host;
 };
 
-/// y = x · Wᵀ + b: a weight, perhaps a bias and adapters, and the operands that its products read. Whoever
-/// makes the input or the output's gradient asks it what to write.
+/// A linear layer y = x · Wᵀ + b: a weight, an optional bias, adapters, and the operands of its GEMMs. The
+/// layer tells the producers of its input and of its output's gradient what to write.
 class Linear {
  public:
   Linear(GroupBuilder& group, const LinearShape& shape);
 
   const char* name() const { return name_; }
-  /// Whether any of its tensors is.
+  /// Whether any of its tensors is trained.
   bool trained() const;
-  /// Whether its input's gradient is wanted.
+  /// Sets whether the gradient of its input is needed.
   void set_passes_on(bool passes_on) { passes_on_ = passes_on; }
-  /// Whether backward has anything to do.
+  /// Whether backward has work to do.
   bool runs_back() const { return trained() || passes_on_; }
   const Weight& weight() const { return weight_; }
   Weight& weight() { return weight_; }
   const LowRank& adapters() const { return adapters_; }
   LowRank& adapters() { return adapters_; }
-  /// In a mixture: one per expert, or none.
+  /// In a mixture: one per expert, or empty.
   std::vector<LowRank>& expert_adapters() { return expert_adapters_; }
   const std::vector<LowRank>& expert_adapters() const { return expert_adapters_; }
-  /// What its products do with `tokens` tokens (of a mixture: rows of all experts), and what is known of the
-  /// layer (work.h).
+  /// The layer's row of the work table, and its operations with `tokens` tokens (work.h). In a mixture,
+  /// `tokens` are the rows of all experts.
   LinearLayer facts() const;
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again) const;
 
   LinearInput& input() { return input_; }
   const LinearInput& input() const { return input_; }
   OutputGradient& output_gradient() { return output_gradient_; }
-  /// What the producer of its output's gradient writes: `values`, where they must exist in the compute dtype
-  /// (for a bias or adapters, or because the recipe quantises finished matrices), and beside or instead of
-  /// them FP8 copies.
+  /// What the producer of the output's gradient must write: `values` if the compute dtype is needed, and FP8
+  /// copies. A bias, adapters, and a recipe that quantises finished matrices need the compute dtype.
   Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
-  /// The operands for backward after the producer wrote `d_output` and what was wanted.
+  /// Returns the operands for backward, after the producer wrote `d_output` and the wanted copies.
   std::vector<ops::Operand> gradient_written(const Call& call, const ops::ConstMatrix& d_output) const;
 
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
 
-  /// Of the input that is ready; `addend` is added where it has data.
+  /// Computes `out` from input(), which must be written. Adds `addend` if it has data.
   void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
-  /// The same of very few tokens of a core that does not train, together with the ops around it: `args` has
-  /// all but weight and bias. takes_lone(): whether that can be; nothing is enqueued before.
+  /// forward_lone() is like forward(), but for very few tokens and fused with adjacent ops. `args` has all
+  /// members except weight and bias. Not for training. takes_lone() returns whether it is possible, and
+  /// enqueues nothing.
   bool takes_lone(const Call& call, const ops::LoneGemmArgs& args) const;
   void forward_lone(const Call& call, const ops::LoneGemmArgs& args) const;
-  /// Of an input that was made again: what backward reads besides it, where nobody reads the output again.
+  /// Recomputes results that backward reads, from a recomputed input. For layers with an output that backward
+  /// does not read.
   void remake(const Call& call) const;
-  /// Gradients of weight, bias and adapters where they are trained, and, where it is wanted, of the input
-  /// into `d_input`, which may lie where the input does. `operands` are those of gradient_written().
+  /// Computes the gradients of weight, bias and adapters if they are trained. Writes the gradient of the
+  /// input to `d_input` if it is needed. `d_input` may alias the input. `operands`: from gradient_written().
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
-  // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. FP8
-  // copies are made here and are in the scratch; with current scaling the rows of an expert have a scale.
+  // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. These
+  // functions make FP8 copies in the scratch. With current scaling, the rows of an expert have one scale.
 
-  /// The experts of grouped GEMMs; see Weight.
+  /// The weights of all experts for grouped GEMMs; see Weight::stored().
   const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
   void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                        const ops::Matrix& out) const;
-  /// The gradient of x; nothing if it is not wanted. Its amax enters the histories of delayed scaling.
+  /// Writes the gradient of x to `d_x` if it is needed. Delayed scaling records the amax of `d_output`.
   void experts_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
                               const ops::Matrix& d_x) const;
-  /// The gradients of the weight and of adapters, if they are trained.
+  /// Computes the gradients of the weight and of adapters if they are trained.
   void experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                                const ops::Matrix& d_output) const;
 
@@ -105,12 +106,12 @@ class Linear {
     if (expert_adapters_.empty() || !expert_adapters_[static_cast<std::size_t>(expert)]) return nullptr;
     return &expert_adapters_[static_cast<std::size_t>(expert)];
   }
-  /// Whether a product of the weight reads the output's gradient.
+  /// Whether a GEMM of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
-  /// What this rank adds to each row; null for nothing.
+  /// The bias that this rank adds to each row; null: none.
   const float* added_bias(const Call& call) const { return adds_bias_ ? bias_.in(call.parameters) : nullptr; }
   std::optional<ops::LoneGemmArgs> lone(const Call& call, const ops::LoneGemmArgs& args) const;
-  /// What DoRA scales: W x and what adapters add to it.
+  /// Computes the input of DoRA's scaling: W x plus the output of adapters.
   void make_unscaled(const Call& call) const;
 
   const char* name_;

@@ -1,4 +1,4 @@
-// GEMMs of very few tokens that wait for those behind them, so that one kernel makes several.
+// A queue of GEMMs of very few tokens. It lets one kernel run several GEMMs.
 #pragma once
 
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace octet::model {
 
-/// What a pass has to enqueue before anything else reads or writes what these GEMMs do. Who enqueues
-/// something else on the stream, or gives parameters back, settles the queue first.
+/// The waiting GEMMs of a pass. Call settle() before other work on the stream that uses their operands or
+/// results, and before parameters are released.
 class LoneQueue {
  public:
-  /// `args` as ops::lone_gemm takes them. Where the stream takes times, each GEMM is enqueued at once.
+  /// `args`: see ops::lone_gemm(). If the stream is profiled, each GEMM is enqueued at once.
   void add(Stream& stream, const ops::LoneGemmArgs& args);
-  /// Enqueues what waits.
+  /// Enqueues the waiting GEMMs.
   void settle(Stream& stream);
-  /// Forgets what a pass that failed has left.
+  /// Drops the GEMMs of a failed pass.
   void clear() { gemms_.clear(); }
 
  private:

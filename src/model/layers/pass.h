@@ -1,4 +1,4 @@
-// What a pass of a micro-batch through the layers is, and what they all have in common.
+// A pass of a micro-batch through the layers, and the state that all layers share.
 #pragma once
 
 #include <vector>
@@ -11,28 +11,27 @@
 
 namespace octet::model {
 
-/// The load of the experts of all layers, of one micro-batch (ops/routing.h); null without a loss that reads
-/// it.
+/// The load of the experts of all layers in one micro-batch (ops/routing.h). Null without a load-balancing
+/// loss.
 struct ExpertLoad {
   double *counts = nullptr, *probabilities = nullptr;
   float* d_probabilities = nullptr;
 };
 
-/// Buffers that one layer after the other uses.
+/// Buffers that the layers share, one layer at a time.
 struct Scratch {
-  /// [tokens, hidden]: what a sublayer adds to the stream, if its product does not; gradient of a norm's
+  /// [tokens, hidden]: output of a sublayer, if its GEMM does not add to the stream; gradient of a norm's
   /// output
   ops::Matrix delta;
   ops::Matrix gradient;       ///< [tokens, hidden]: gradient of the residual stream
   ops::Matrix wide;           ///< [tokens, the most inputs of a linear layer]
   ops::Matrix d_added;        ///< [tokens, hidden]: gradient of a sublayer's output before its norm
-  precision::Fp8Copy x_copy;  ///< FP8 copies of the linear input at hand, where they are not kept
+  precision::Fp8Copy x_copy;  ///< FP8 copies of one linear input, if they are not kept
   precision::Fp8Copy d_copy;  ///< FP8 copy of one output gradient
-  precision::Fp8Copy weight;  ///< FP8 copies of one weight, where they are made for each product
+  precision::Fp8Copy weight;  ///< FP8 copies of one weight, if they are made for each GEMM
   ops::Matrix low_rank;       ///< [tokens, columns]: gradients inside the adapters of one linear layer
-  ops::Matrix dropped;        ///< [tokens, the most inputs]: what an adapter reads after dropout
-  ops::Matrix
-      scaled;  ///< [tokens, the most outputs]: with DoRA, the gradient in front of the columns' scales
+  ops::Matrix dropped;        ///< [tokens, the most inputs]: input of an adapter after dropout
+  ops::Matrix scaled;  ///< [tokens, the most outputs]: with DoRA, the gradient before the columns' scales
   ExpertLoad load;
   ops::Workspace workspace;
 };
@@ -43,7 +42,7 @@ inline ops::Matrix top(ops::Matrix m, std::int64_t rows) {
   return m;
 }
 
-/// A buffer used for fewer columns than it has room for, dense.
+/// A dense matrix in a buffer with room for more rows and columns.
 inline ops::Matrix narrowed(ops::Matrix m, std::int64_t rows, std::int64_t cols) {
   m.rows = rows;
   m.cols = m.ld = cols;
@@ -56,27 +55,27 @@ struct RotaryTable {
   const float* sine = nullptr;
 };
 
-/// What the layers of a core have in common.
+/// State that all layers of a core share.
 struct Common {
   const TransformerOptions options;
   const DType dtype;  ///< of activations
   precision::Quantizer quantizer;
   precision::Audit* audit = nullptr;  ///< or null
   Scratch scratch;
-  std::vector<RotaryTable> ropes;  ///< as Architecture::ropes
-  LoneQueue lone;                  ///< of the pass at hand
+  std::vector<RotaryTable> ropes;  ///< one for each of Architecture::ropes
+  LoneQueue lone;                  ///< of the current pass
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }
-  /// Of FP8 activations and gradients.
+  /// The scaling of FP8 activations and gradients.
   ops::Scaling scaling() const { return recipe().scaling(); }
-  /// True when linear inputs are made again in backward, where they are read, in buffers that all share.
+  /// Whether backward recomputes linear inputs before it reads them, in shared buffers.
   bool remakes_inputs() const {
     return options.training && (options.recompute == Recompute::norms || options.recompute == Recompute::qkv);
   }
   bool remakes_qkv() const { return options.training && options.recompute == Recompute::qkv; }
 };
 
-/// How attention of a pass sees the past: within documents, or through a cache.
+/// The context of attention in a pass: documents, or a KV cache.
 struct AttentionInput {
   const std::int32_t* positions = nullptr;
   ops::Documents documents;
@@ -85,14 +84,14 @@ struct AttentionInput {
   std::int64_t alone = 0;  ///< DecodeBatch::alone
 };
 
-/// Which products read the operands that a pass makes of linear inputs.
+/// Which GEMMs read the operands that a pass makes from linear inputs.
 enum class Readers { all, forward, backward };
 
-/// What a pass through the blocks does.
+/// Properties of a pass through the blocks.
 struct PassOptions {
-  bool record = false;     ///< amaxes enter the histories
-  bool keep = false;       ///< for a backward pass
-  bool recompute = false;  ///< a forward pass inside backward: the input of the block is there already
+  bool record = false;     ///< records amaxes into the histories
+  bool keep = false;       ///< keeps activations for a backward pass
+  bool recompute = false;  ///< a forward pass inside backward: the input of the block exists already
   Readers readers = Readers::all;
 };
 
@@ -105,12 +104,12 @@ struct Call {
   const AttentionInput& attention;
   std::int64_t tokens = 0;
   PassOptions pass;
-  const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null where nothing is dropped
+  const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null without dropout
 
-  /// Before anything is enqueued that reads or writes what lone GEMMs do.
+  /// Enqueues the waiting GEMMs. Call it before other work that uses their operands or results.
   void settle() const { common.lone.settle(stream); }
 
-  /// The same for what is made again, and who reads it.
+  /// Returns a copy of this call for recomputation. `readers`: the GEMMs that read the recomputed operands.
   Call again(Readers readers) const {
     Call call = *this;
     call.pass = {.keep = true, .recompute = true, .readers = readers};
@@ -118,30 +117,30 @@ struct Call {
   }
 };
 
-/// What a producer writes for who reads its matrix: values (no data: none are wanted), FP8 copies, an amax.
+/// What the readers of a matrix need from its producer: values (without data: none), FP8 copies, an amax.
 struct Wanted {
   ops::Matrix values;
   ops::QuantizeInto quantize;
 };
 
-/// Enqueues that `values` become their sum over the ranks of the tensor group (PartialSums).
+/// Enqueues the sum of `values` over the ranks of the tensor group, in place (PartialSums::reduce_partial).
 void reduce_partial(const Call& call, const char* name, const ops::Matrix& values);
-/// The same where PartialSums::adds() says so: `to` becomes that sum and `addend`.
+/// Like reduce_partial(), but writes the sum plus `addend` to `to`. Requires PartialSums::adds().
 void reduce_and_add(const Call& call, const char* name, const ops::Matrix& values,
                     const ops::ConstMatrix& addend, const ops::Matrix& to);
 
-/// Enqueues a product as the core's options and recipe want it, and counts what became of it at its place.
+/// Enqueues a GEMM with the core's options and recipe, and counts its outcome in the audit at `place`.
 void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args);
 
-/// Of the products of a weight [out, in], or of a run of its rows, with `rows` tokens.
+/// The shape of the GEMMs of a weight [out, in], or of a run of its rows, with `rows` tokens.
 struct ProductShape {
   std::int64_t rows = 0, out = 0, in = 0;
-  std::int64_t pitch = 0;  ///< from one row of the output to the next: at least out
+  std::int64_t pitch = 0;  ///< leading dimension of the output; at least out
   bool fp8 = false;
 };
-/// Its products by their shapes alone: forward and, when training, dgrad and wgrad.
+/// Returns the GEMMs of a shape without data: forward and, in training, dgrad and wgrad.
 std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const ProductShape& shape);
-/// Bytes of workspace that they need.
+/// Returns the bytes of workspace for the GEMMs of a shape.
 std::size_t product_workspace(const Device& device, const Common& common, const ProductShape& shape);
 
 }  // namespace octet::model

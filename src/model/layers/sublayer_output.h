@@ -9,65 +9,66 @@
 
 namespace octet::model {
 
-/// The end of a sublayer (attention, MLP): a linear layer whose output is added to the residual stream, in
-/// some architectures after a norm. Without a norm the product adds to the stream itself, or a sum over ranks
-/// that can. Otherwise the sum is left to who reads the stream next, which is a norm, too.
+/// The end of a sublayer (attention, MLP): a linear layer and the addition of its output to the residual
+/// stream. Some architectures have a post-norm before the addition. Without a post-norm, the GEMM or the sum
+/// over ranks adds to the stream. Otherwise the sum is pending: the next norm of the stream computes it.
 class SublayerOutput {
  public:
-  /// `norm`: Hugging Face's name of the norm; `name`: that of the stored tensor. Used where the architecture
-  /// has such norms.
+  /// `norm`: the Hugging Face name of the post-norm. `name`: the name of its stored tensor. Both are used
+  /// only if the architecture has post-norms.
   SublayerOutput(GroupBuilder& group, const Architecture& architecture, const LinearShape& linear,
                  const std::string& name, const std::string& norm);
 
   Linear& linear() { return linear_; }
   const Linear& linear() const { return linear_; }
   bool normed() const { return norm_.has_value(); }
-  /// Whether the sum is left to who reads the stream next.
+  /// Whether forward() leaves a pending sum.
   bool leaves_sum(const Call& call) const { return norm_ || (sums_ && !sums_add(call)); }
   bool trained() const { return linear_.trained() || (norm_ && norm_->trained()); }
-  /// Whether the linear layer's input's gradient is wanted.
+  /// Sets whether the gradient of the linear layer's input is needed.
   void set_passes_on(bool passes_on);
-  /// Whether backward has anything to do.
+  /// Whether backward has work to do.
   bool runs_back() const { return linear_.runs_back() || (norm_ && norm_->trained()); }
   void reserve(BlockBuffers& buffers, const Common& common);
-  /// `again`: how often backward makes the product again.
+  /// `again`: how often backward repeats the GEMM.
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& again) const;
 
-  /// Of the linear layer's input that is ready: adds to the stream `before` and puts the sum into `after`, or
-  /// leaves in the scratch what is to be added.
+  /// Computes the sublayer's output from the linear layer's input, which must be written. Writes its sum with
+  /// the stream `before` to `after`, or leaves the output in the scratch (a pending sum).
   void forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
-  /// The same of very few tokens `x`, the input's values in bf16, by a kernel that takes them as they are.
+  /// forward_lone() is like forward(), but for very few tokens `x`: the input's values in bf16, without FP8
+  /// copies. takes_lone() returns whether it is possible.
   bool takes_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                   const ops::Matrix& after) const;
   void forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                     const ops::Matrix& after) const;
-  /// What a norm behind the sublayer reads, of the same two.
+  /// Returns the input of the norm after the sublayer: `after`, or a pending sum of `before` and the output.
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
 
-  /// Puts the sum into `after` where it is not there yet; `any`: a norm of the stream, which adds.
+  /// Writes a pending sum to `after`. `any`: any norm of the stream; it only adds.
   void settle(const Call& call, const Norm& any, const ops::Matrix& before, const ops::Matrix& after) const;
 
-  /// What the producer of the stream's gradient writes for this sublayer, beside the values.
+  /// What the producer of the stream's gradient must write for this sublayer in addition to the values.
   ops::QuantizeInto wanted(const Call& call) const;
-  /// Gradients of norm, weight and bias, and, where it is wanted, that of the linear layer's input into
-  /// `d_input`, from the stream's gradient in the scratch.
+  /// Computes the gradients of norm, weight and bias from the stream's gradient in the scratch. Writes the
+  /// gradient of the linear layer's input to `d_input` if it is needed.
   void backward(const Call& call, const ops::Matrix& d_input);
 
  private:
   ops::LoneGemmArgs lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                          const ops::Matrix& after) const;
-  /// Whether the product goes elsewhere first, and where it goes.
+  /// Whether the GEMM writes to a separate buffer, and this buffer.
   bool made_apart() const { return norm_ || sums_; }
   ops::Matrix made(const Call& call) const;
-  /// Whether sums over ranks add to the stream.
+  /// Whether the sum over ranks also adds to the stream.
   bool sums_add(const Call& call) const;
-  /// Sums that product over ranks, where they have shares, and norms it, where there is a norm.
+  /// Sums the GEMM's result over ranks if inputs are cut, and applies the post-norm if there is one.
   void finish_made(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
 
   bool sums_;  ///< over ranks
   Linear linear_;
   std::optional<Norm> norm_;
-  ops::Matrix made_;  ///< with a norm: what goes into it
+  ops::Matrix made_;  ///< with a post-norm: its input
 };
 
 }  // namespace octet::model

@@ -1,4 +1,4 @@
-// The weight of a linear layer, in whatever format its source holds it, and the three products with it.
+// The weight of a linear layer, in any format of its source, and its three GEMMs.
 #pragma once
 
 #include <array>
@@ -13,71 +13,71 @@
 
 namespace octet::model {
 
-/// A weight [out, in]. Runs of its rows may have scales of their own: then each run makes its columns of the
-/// output, and the gradient of the output comes as an operand for each.
+/// A weight [out, in]. Runs of its rows may have different FP8 scales. Each run is then a GEMM for its
+/// columns of the output, and the output's gradient has one operand for each run.
 class Weight {
  public:
-  /// `experts`: matrices of equal shape that are stored one after the other; each GEMM reads one of them.
+  /// `experts`: number of concatenated matrices of equal shape. Each GEMM reads one of them.
   explicit Weight(MatrixHandle matrix, std::int64_t experts = 1)
       : matrix_(std::move(matrix)), experts_(experts) {}
-  /// Of one expert.
+  /// Rows and columns of one expert.
   std::int64_t rows() const { return matrix_.rows() / experts_; }
   std::int64_t cols() const { return matrix_.cols(); }
   bool trained() const { return matrix_.trained(); }
-  /// Columns of the output with a scale each; none: one scale.
+  /// Returns the number of output columns of each run with one scale. Empty: one scale.
   std::vector<std::int64_t> scaled_columns(const precision::Recipe& recipe) const {
     return matrix_.scaled_rows(recipe.scale_parts);
   }
 
-  /// The experts of grouped GEMMs, as the source has them: in one format, without scales of experts.
+  /// The stored weights of all experts, for grouped GEMMs: one format, without scales of experts.
   const ops::Operand& stored(const Call& call) const { return matrix_.in(call.parameters).front(); }
-  /// Rows [begin, begin + count) as the source has them, which lie in one run.
+  /// Returns the stored rows [begin, begin + count), which must be in one run.
   ops::Operand rows_of(const Call& call, std::int64_t begin, std::int64_t count) const;
 
-  /// out = input · Wᵀ + bias + addend; `bias` may be null, `addend` without data. This and its backward read
-  /// the matrix of `expert`.
+  /// Computes out = input · Wᵀ + bias + addend with the matrix of `expert`. `bias` may be null, and `addend`
+  /// may be without data.
   void forward(const Call& call, const ops::Operand& input, const float* bias, const ops::ConstMatrix& addend,
                const ops::Matrix& out, std::int64_t expert = 0) const;
-  /// `args` with this weight, where it is multiplied as it lies, in one piece; else none.
+  /// Returns `args` with this weight, if GEMMs read the stored weight as one run. Otherwise returns nullopt.
   std::optional<ops::LoneGemmArgs> lone(const Call& call, ops::LoneGemmArgs args) const;
-  /// Enqueues what lone() gave and ops::has_lone_gemm() has said yes to, now or with what follows
-  /// (LoneQueue).
+  /// Enqueues the result of lone(), now or together with later GEMMs (LoneQueue). Requires
+  /// ops::has_lone_gemm().
   void forward(const Call& call, const ops::LoneGemmArgs& args) const;
-  /// The gradient of the input.
+  /// Writes the gradient of the input to `d_input`.
   void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input,
                 std::int64_t expert = 0) const;
-  /// Adds to the weight's gradient, or overwrites it, where it is wanted.
+  /// Adds to the weight's gradient, or overwrites it. Does nothing for a frozen weight.
   void add_gradient(const Call& call, std::span<const ops::Operand> d_output, const ops::Operand& input,
                     std::int64_t expert = 0) const;
 
-  // The GEMMs of all experts as one kernel (ops/expert_gemm.h), for rows in the order of their experts.
-  // False, and nothing is enqueued, if the device has no such kernel for them, or the recipe multiplies in
-  // FP8 or wants one order of sums.
+  // The GEMMs of all experts as one kernel (ops/expert_gemm.h), for rows in the order of their experts. They
+  // return false and enqueue nothing if the device has no such kernel, with an FP8 recipe, and with
+  // fixed_order.
 
-  /// forward: d[r] = a[r] · Wᵀ, dgrad: d[r] = a[r] · W, with the matrix of the row's expert. `begins`: on the
-  /// device, the first row of each expert.
+  /// Computes d[r] = a[r] · Wᵀ (forward) or d[r] = a[r] · W (dgrad) with the matrix of the row's expert.
+  /// `begins`: the first row of each expert, in device memory.
   bool multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Matrix& a,
                                 const std::int32_t* begins, const ops::Matrix& d) const;
-  /// Adds to the gradients of all experts, or overwrites them. The gradient is wanted.
+  /// Adds to the gradients of all experts, or overwrites them. The weight must be trained.
   bool add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,
                                 const std::int32_t* begins) const;
 
   std::size_t workspace(const Device& device, const Common& common) const;
-  /// What the device makes of its FP8 products, by ops::Product and their shapes: of each kind the worst of
-  /// its runs.
+  /// Returns the expected outcome of its FP8 GEMMs on the device, by ops::Product: the worst outcome of all
+  /// runs.
   std::array<ops::GemmOutcome, 3> planned(const Device& device, const Common& common) const;
-  /// Where its products count.
+  /// Sets the place of its GEMMs in the audit.
   void set_place(const precision::AuditPlace& place) { place_ = place; }
-  /// `cast`: its index among the weights that the quantizer makes (ModelLayers::cast_weights).
+  /// `cast`: the index among the weights that the quantizer casts (ModelLayers::cast_weights).
   void set_cast(std::int64_t cast) { cast_ = cast; }
 
  private:
   bool multiply_experts(const Call& call, const ops::ExpertGemmArgs& args) const;
-  /// The weight as `product` reads it: as the source has it, or made now.
+  /// Returns the operands of `product`: the stored weight, or copies that are made now.
   std::vector<ops::Operand> operands(const Call& call, ops::Product product, std::int64_t expert) const;
 
   ProductShape whole(const Common& common) const;
-  /// The shapes of its runs of rows with a scale each, or of the whole.
+  /// Returns the shapes of its runs with one scale each, or of the whole weight.
   std::vector<ProductShape> runs(const Common& common) const;
 
   MatrixHandle matrix_;
