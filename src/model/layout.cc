@@ -72,7 +72,7 @@ bool Tuning::drops() const {
 bool Tuning::trains(const std::string& tensor) const {
   if (adapters) return whole.contains(tensor.substr(0, tensor.rfind('.')));
   if (!only) return true;
-  // The tensor's module, or one that it is part of.
+  // Looks for the tensor's module and all enclosing modules.
   for (std::size_t dot = tensor.rfind('.'); dot != std::string::npos && dot > 0;
        dot = tensor.rfind('.', dot - 1)) {
     if (only->contains(tensor.substr(0, dot))) return true;
@@ -106,7 +106,7 @@ std::vector<float> uniform_values(const NamedPart& part, std::uint64_t seed, std
 
 namespace {
 
-/// Adapters are small: their values are made on the host.
+/// Copies values to device memory. Adapters are small, so the host computes their values.
 void put(Stream& stream, const std::vector<float>& values, DType dtype, void* out) {
   Device& device = stream.device();
   if (dtype == DType::f32) {
@@ -123,8 +123,8 @@ void put(Stream& stream, const std::vector<float>& values, DType dtype, void* ou
 
 namespace {
 
-/// Where elements from `from` of a stored tensor lie in the Hugging Face tensor of `part`: rows of a cut one
-/// have its other columns between them.
+/// Sets the indices, in the Hugging Face tensor of `part`, of the stored elements from `from` on. In a cut
+/// tensor, the columns of other ranks are between the stored rows.
 void number(ops::RandomNormalArgs& args, const NamedPart& part, std::int64_t from) {
   const std::int64_t at = from - part.begin;
   args.first = static_cast<std::uint64_t>(at);
@@ -169,17 +169,16 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
 }
 
 double flops_per_token(const Architecture& a, double length) {
-  // Gradients of matrices alone are counted in most formulas; vectors are negligible and included in the
-  // parameters here.
+  // Most formulas count only matrices. Vectors are negligible and are included here.
   const ParameterLayout layout = build_layout(a);
   const auto lowest = static_cast<std::size_t>(lowest_trained_group(layout));
   double products = 0, attention = 0;
   for (std::size_t g = a.tied ? 0 : 1; g < layout.groups.size(); ++g) {
-    // The table of a tied head is read as the head's weight.
+    // A tied table counts as the head's weight.
     const bool passes_back = g >= lowest || g == 0;
     for (const SegmentSpec& segment : layout.groups[g].segments) {
       const double frozen = passes_back ? 4.0 : 2.0;
-      // A token is multiplied with the experts that it takes.
+      // A token uses only some of the experts.
       const double taken = segment.expert && segment.fp8
                                ? static_cast<double>(a.experts.taken) / static_cast<double>(a.experts.count)
                                : 1.0;

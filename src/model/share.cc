@@ -7,7 +7,7 @@
 namespace octet::model {
 namespace {
 
-// GEMMs like rows in multiples of 16; a vocabulary too small for that is cut evenly.
+// GEMMs are faster with multiples of 16 rows. A vocabulary too small for that is cut evenly.
 Piece vocabulary_piece(std::int64_t size, const Share& share) {
   constexpr std::int64_t kUnit = 16;
   const std::int64_t ranks = share.tensor_size;

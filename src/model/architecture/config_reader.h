@@ -1,4 +1,4 @@
-// How keys of config.json are read: by name, within bounds, remembered, and refused by name.
+// Reads keys of config.json by name and within bounds, and records which keys were read.
 #pragma once
 
 #include <set>
@@ -37,7 +37,7 @@ inline std::string shown(const Json& value) {
   return text;
 }
 
-/// Reads keys and remembers which were looked at.
+/// Reads keys and records which were read.
 class Reader {
  public:
   Reader(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
@@ -58,7 +58,7 @@ class Reader {
     seen_.insert(key);
     return json_int(object_, key, fallback, 1, high, where_);
   }
-  /// A number that stays finite and above 0 in fp32, and so does what is computed from it.
+  /// Reads a number within bounds. It, and values computed from it, stay finite and above 0 in fp32.
   double positive(const std::string& key, double fallback, double low = 1e-30, double high = 1e30) {
     seen_.insert(key);
     const double value = json_number(object_, key, fallback, where_);
@@ -87,8 +87,8 @@ class Reader {
   std::set<std::string> seen_;
 };
 
-/// The rotary embeddings of a config: one, or in families with a base of its own for windowed layers that of
-/// the full layers and that of the windowed ones.
+/// Returns the rotary embeddings of a config. Most families have one. Families with another theta for
+/// windowed layers have two: first for the full layers, then for the windowed layers.
 std::vector<Rope> read_ropes(Reader& config, const Family& family);
 
 }  // namespace octet::model

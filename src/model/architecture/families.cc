@@ -103,8 +103,8 @@ const std::vector<Family>& families() {
 }
 
 bool is_harmless_key(std::string_view key) {
-  // What PretrainedConfig and tools write beside the architecture, old generation defaults, and keys that
-  // only other programs read: the classes of these families in transformers have no such parameter.
+  // Keys that PretrainedConfig and tools write in addition to the architecture, old generation defaults, and
+  // keys of other programs. The classes of these families in transformers have no such parameter.
   static constexpr auto keys = std::to_array<std::string_view>({
       "_attn_implementation",
       "_attn_implementation_autoset",

@@ -7,8 +7,8 @@
 namespace octet::model {
 namespace {
 
-// Long wavelengths are stretched, short ones kept, those between mixed (transformers, modeling_rope_utils.py,
-// _compute_llama3_parameters).
+// Long wavelengths are scaled, short wavelengths are kept, and wavelengths between them are interpolated
+// (transformers, modeling_rope_utils.py, _compute_llama3_parameters).
 float llama3_frequency(const Rope& rope, float f) {
   const double wavelength = 2.0 * std::numbers::pi / static_cast<double>(f);
   const auto old = static_cast<double>(rope.original_max_positions);
@@ -21,9 +21,9 @@ float llama3_frequency(const Rope& rope, float f) {
                             smooth * static_cast<double>(f));
 }
 
-// The part of each frequency that YaRN divides by the factor ("NTK by parts", section 3.2 of the paper): 0 up
-// to the dimension that turns beta_fast times within the old context, 1 from the one that turns beta_slow
-// times on, a ramp between.
+// Returns the fraction of each frequency that YaRN divides by the factor ("NTK by parts", section 3.2 of the
+// paper). It is 0 up to the dimension with beta_fast rotations within the original context. It is 1 from the
+// dimension with beta_slow rotations on, and linear between them.
 std::vector<float> yarn_ramp(const Rope& rope, std::int64_t head_dim) {
   const auto dimension_of = [&](double rotations) {
     const double turns = static_cast<double>(rope.original_max_positions) / (2.0 * std::numbers::pi);

@@ -1,5 +1,5 @@
-// The rotary embeddings of a config.json, in the spelling of transformers 4 (rope_theta, rope_scaling,
-// rope_local_base_freq) or 5 (rope_parameters, for all layers or by kind of layer).
+// The rotary embeddings of a config.json, with the keys of transformers 4 (rope_theta, rope_scaling,
+// rope_local_base_freq) or 5 (rope_parameters, for all layers or for each kind of layer).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -44,7 +44,7 @@ void read_llama3(Reader& reader, Rope& rope) {
   }
 }
 
-/// Keys of other kinds, and keys that only other programs read: transformers leaves them out, with a warning.
+/// Keys of other RoPE types, and keys of other programs. transformers ignores them with a warning.
 bool is_unread_key(std::string_view key) {
   static constexpr auto kKeys = std::to_array<std::string_view>(
       {"attention_factor", "attn_factor", "beta_fast", "beta_slow", "extrapolation_factor", "finetuned",
@@ -91,7 +91,7 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   return rope;
 }
 
-/// The part of rope_parameters that is for one kind of layer, or all of it when it is for all.
+/// Returns the part of rope_parameters for one kind of layer, or all of it if it applies to all layers.
 const Json* parameters_of(Reader& config, const Family& family, const std::string& kind) {
   const Json* parameters = config.find("rope_parameters");
   if (parameters == nullptr || !parameters->is_object()) return parameters;

@@ -7,8 +7,8 @@
 
 namespace octet::model {
 
-/// Of a quantization_config, as transformers writes it. Throws Error (usage), by name, for methods that are
-/// not read and for an unknown one.
+/// Reads a quantization_config of transformers. Throws Error (usage) with the name of the method for an
+/// unsupported or unknown method.
 StoredWeights read_stored_weights(const Json& config, const std::string& where);
 
 }  // namespace octet::model

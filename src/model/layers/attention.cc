@@ -64,7 +64,7 @@ void Attention::reserve(BlockBuffers& buffers, const Common& common) {
 
 std::size_t Attention::workspace(const Device& device, const Common& common) const {
   const TransformerOptions& o = common.options;
-  // A core without backward decodes, with caches as long as its rotary tables.
+  // A core without backward may decode. Its caches have up to as many positions as its rotary tables.
   const std::int64_t capacity = o.max_positions == 0 ? o.max_length : o.max_positions;
   const bool order = o.fixed_order;
   return std::max(
@@ -75,12 +75,12 @@ std::size_t Attention::workspace(const Device& device, const Common& common) con
 }
 
 std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t length) const {
-  // What backward makes again is what it reads.
+  // Backward recomputes only activations that it reads.
   const int inputs = qkv_.runs_back() ? 1 : 0, heads = attends_back() ? 1 : 0;
   std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs + heads, 1});
   append(all, qkv_.operations(tokens, {0, 0, heads, 1}));
   append(all, rotary_.operations(tokens, attends_back()));
-  // Half of the scores are masked away; backward makes five products of forward's two.
+  // The causal mask removes half of the scores. Forward has two GEMMs, and backward has five.
   const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
   const auto out = static_cast<double>(heads_.q_heads * heads_.head_dim);
   const double flops = 2 * t * static_cast<double>(std::min(length, tokens)) * out;
@@ -160,7 +160,7 @@ void Attention::project(const Call& call, const NormInput& before) {
 }
 
 bool Attention::project_lone(const Call& call, const NormInput& before) const {
-  if (before.delta.data != nullptr) return false;  // the sum is to be left behind, too
+  if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
   ops::LoneGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
   norm_.put_in_front(call, args);
   const bool rotates = rotary_.put_behind(call, args);
@@ -203,7 +203,7 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
   if (!qkv_.runs_back()) return;
   const auto d_operands = qkv_.gradient_written(call, d_qkv);
   if (common.remakes_inputs()) {
-    // A second time: the gradient of attention's output took its place.
+    // The gradient of attention's output has overwritten the first recomputation.
     const ProfileLabel label(call.stream, "recompute");
     normalise(call.again(Readers::backward), {.residual = stream});
   }

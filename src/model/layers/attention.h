@@ -10,40 +10,42 @@ namespace octet::model {
 /// The first sublayer of a block: norm, queries, keys and values, rotary embedding, causal attention, output.
 class Attention {
  public:
-  /// `layer`: the block's number in the model, which its keys and values have in a KvCache.
+  /// `layer`: the index of the block in the model and in a KvCache.
   Attention(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
   std::vector<Linear*> linears() { return {&qkv_, &output_.linear()}; }
   std::vector<const Linear*> linears() const { return {&qkv_, &output_.linear()}; }
   const SublayerOutput& output() const { return output_; }
   bool trained() const { return norm_.trained() || rotary_.trained() || qkv_.trained() || output_.trained(); }
-  /// Whether the stream's gradient is wanted in front of it.
+  /// Sets whether the gradient of its input is needed.
   void set_passes_on(bool passes_on);
-  /// Whether backward has anything to do.
+  /// Whether backward has work to do.
   bool runs_back() const { return output_.runs_back(); }
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
 
-  /// From the stream `before` (which is, or becomes, `stream`) to `after`, as SublayerOutput::forward says.
+  /// Computes the output from the stream `before`. If `before` has a pending sum, this first writes the sum
+  /// to `stream`. See SublayerOutput::forward() for `after`.
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                const ops::Matrix& after);
-  /// Gradients of its tensors as far down as one is trained, or, where it is wanted, that of the stream,
-  /// which lies in the scratch and is added to. `into`: what its reader wants.
+  /// Computes the gradients of its tensors, down to the lowest trained tensor. If the input's gradient is
+  /// needed, adds to the stream's gradient in the scratch. `into`: copies that the reader of it needs.
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
 
  private:
-  /// Whether the gradients of queries, keys and values are wanted.
+  /// Whether the gradients of queries, keys and values are needed.
   bool attends_back() const { return qkv_.runs_back() || rotary_.trained(); }
   void attend(const Call& call) const;
   void attend_back(const Call& call, const ops::Matrix& d_out) const;
-  /// The input of the first product, from the stream.
+  /// Computes the input of the first GEMM from the stream.
   void normalise(const Call& call, const NormInput& input);
-  /// Queries, keys and values as attention reads them, from the stream.
+  /// Computes rotated queries, keys and values from the stream.
   void project(const Call& call, const NormInput& before);
-  /// The same of very few tokens, by one kernel; false where that cannot be, and nothing is enqueued.
+  /// Like project(), but as one kernel for very few tokens. Returns false and enqueues nothing if this is not
+  /// possible.
   bool project_lone(const Call& call, const NormInput& before) const;
-  /// Queries, keys and values from the stream once more, where they were not kept.
+  /// Recomputes queries, keys and values from the stream if they were not kept.
   void remake_qkv(const Call& call, const ops::Matrix& stream);
 
   ops::Heads heads_;
@@ -54,7 +56,7 @@ class Attention {
   Rotary rotary_;
   Linear qkv_;
   SublayerOutput output_;
-  ops::Matrix rotated_;    ///< [tokens, qkv_width]: queries, keys and values as attention reads them
+  ops::Matrix rotated_;    ///< [tokens, qkv_width]: rotated queries and keys, and values
   ops::Matrix d_rotated_;  ///< their gradient
   float* lse_ = nullptr;   ///< [q_heads, tokens]
 };

@@ -8,8 +8,8 @@
 
 namespace octet::model {
 
-/// A block: attention and MLP. Each adds its output to the residual stream. Blocks of a model may differ in
-/// all but the width of the stream.
+/// A block: attention and MLP. Each adds its output to the residual stream. Blocks of a model may have
+/// different shapes, except for the width of the stream.
 class Block {
  public:
   Block(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);

@@ -5,8 +5,8 @@
 
 namespace octet::model {
 
-// A tied table is the head's weight as well. The head's backward pass comes first: when tied, its product may
-// overwrite what the embedding adds to.
+// A tied table is also the head's weight. The head's backward runs first, so its wgrad GEMM may overwrite the
+// gradient before the embedding adds to it.
 Embedding::Embedding(GroupBuilder& group, const Architecture& a)
     : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary, kVocabulary}},
                           {.init_std = a.tied ? head_deviation(a) : a.embedding_initializer_range,

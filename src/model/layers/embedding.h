@@ -14,13 +14,13 @@ class Embedding {
   Embedding(GroupBuilder& group, const Architecture& architecture);
 
   bool trained() const { return table_.trained(); }
-  /// For a head that is tied to it.
+  /// The table, for a tied head.
   const MatrixHandle& table() const { return table_; }
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens) const;
 
-  /// out [tokens, hidden] = the scaled rows of `ids` [tokens] (device), counted from the first row that this
-  /// rank has; those of other ranks are added.
+  /// Writes the scaled rows of `ids` to out [tokens, hidden]. `ids` [tokens] are in device memory, relative
+  /// to the first row of this rank. If the table is split, sums the rows over the ranks.
   void forward(const Call& call, const std::int32_t* ids, const ops::Matrix& out) const;
   void backward(const Call& call, const std::int32_t* ids, const ops::ConstMatrix& d_out) const;
 
@@ -31,7 +31,7 @@ class Embedding {
   MatrixHandle table_;
   double scale_;
   std::int32_t padding_id_;
-  bool sums_;  ///< over ranks: one of them has a token's row, the others have zeros
+  bool sums_;  ///< sums over ranks: one rank has a token's row, the others add zeros
 };
 
 }  // namespace octet::model

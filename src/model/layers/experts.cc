@@ -45,7 +45,7 @@ ExpertShape shape_of_share(const Architecture& a) {
   return shape;
 }
 
-/// A buffer of `factor` times as many rows as there are tokens.
+/// Returns a buffer with `factor` rows for each token.
 ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t factor, std::int64_t cols,
                         Kept kept = Kept::never) {
   ops::Matrix m = buffers.matrix(name, factor * cols, kept);
@@ -64,7 +64,7 @@ ops::Operand rows_from(ops::Operand x, std::int64_t begin, std::int64_t count) {
   return x;
 }
 
-/// A matrix as products read it: its FP8 copy, where it has one.
+/// Returns a matrix as a GEMM operand: its FP8 copy if it has one, otherwise the values.
 ops::Operand operand_of(const ops::Matrix& values, const precision::Fp8Copy& copy) {
   if (copy.row == nullptr)
     return {.data = values.data, .dtype = values.dtype, .rows = values.rows, .cols = values.cols};
@@ -76,12 +76,12 @@ ops::Operand operand_of(const ops::Matrix& values, const precision::Fp8Copy& cop
           .scaling = ops::Scaling::whole_rows};
 }
 
-/// What a producer of the values writes for it.
+/// Returns the arguments that make a producer of the values also write `copy`.
 ops::QuantizeInto into(const precision::Fp8Copy& copy) {
   return {.row = copy.row, .row_scale_inv = copy.scales};
 }
 
-/// Enqueues that the copy of finished values is made, where there is one.
+/// Makes the FP8 copy of finished values if there is one.
 void fill_copy(const Call& call, const ops::Matrix& values, const precision::Fp8Copy& copy) {
   if (copy.row == nullptr) return;
   ops::block_quantize(
@@ -89,7 +89,7 @@ void fill_copy(const Call& call, const ops::Matrix& values, const precision::Fp8
       {.x = values, .scaling = ops::Scaling::whole_rows, .row = copy.row, .scale_inv = copy.scales});
 }
 
-/// A grouped product of so many rows, by its sizes alone.
+/// Returns a grouped GEMM of `rows` rows without data.
 ops::GroupedGemmArgs grouped_shape(const ExpertShape& shape, const precision::Recipe& recipe,
                                    std::int64_t rows, std::int64_t out, std::int64_t in) {
   const DType dtype = recipe.rows() ? DType::e4m3 : recipe.compute;

@@ -12,18 +12,19 @@
 
 namespace octet::model {
 
-/// A mixture of experts: norm, router, and gated MLPs of which each token takes some (ExpertShape). No token
-/// is dropped. The device decides which token goes where. Without training, grouped GEMMs (grouped_gemm.h)
-/// read this on the device if they exist. Otherwise the host waits for it, and enqueues GEMMs of all experts
-/// (expert_gemm.h) or of each one. The router is in the compute dtype, its softmax in fp32. If layers are
-/// split among ranks, each rank has a part of every expert's width and the whole router.
+/// A mixture of experts: norm, router, and gated MLPs of which each token uses some (ExpertShape). No token
+/// is dropped. The device computes the routing. Without training, grouped GEMMs (grouped_gemm.h) read it on
+/// the device if they exist. Otherwise the host waits for the routing, and enqueues one GEMM for all experts
+/// (expert_gemm.h) or one for each. The router is in the compute dtype, and its softmax is in fp32. If layers
+/// are split among ranks, each rank has a part of every expert's width and the whole router.
 ///
-/// Backward keeps the normed stream, gate and up, and the routing; it makes the inputs of both GEMMs again.
+/// The normed stream, gate and up, and the routing are kept for backward. It recomputes the inputs of both
+/// GEMMs.
 class Experts final : public Mlp {
  public:
   Experts(GroupBuilder& group, const Architecture& architecture);
 
-  /// Whether the host has no part in what so many tokens do.
+  /// Whether a pass of `tokens` tokens needs no host synchronisation.
   static bool unwatched(const Device& device, const Architecture& architecture,
                         const precision::Recipe& recipe, bool fixed_order, std::int64_t tokens);
 
@@ -45,17 +46,16 @@ class Experts final : public Mlp {
   std::vector<std::int64_t> take_load() override { return std::exchange(load_, no_load()); }
 
  private:
-  /// How the experts' products are made: each by itself, or as grouped ones, which read the tokens' rows by
-  /// their numbers, or as gathered before.
+  /// How the experts' GEMMs run: one for each expert, grouped with row indices, or grouped on gathered rows.
   enum class Way { each, by_number, gathered };
   Way way_of(const Call& call) const;
   ops::Matrix normed(const Call& call) const;
   void normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize);
-  /// Sends all tokens to experts.
+  /// Routes all tokens to experts.
   void pick(const Call& call);
   /// Copies to the host which rows belong to which expert.
   void read_begins(const Call& call);
-  /// What the experts make of their tokens, in the order of `row_tokens_`, into `made_`.
+  /// Computes the experts' outputs in the order of `row_tokens_`, into `made_`.
   void compute(const Call& call, Way way);
   void compute_each(const Call& call);
   /// compute_each() if the experts' operands have scales of rows.
@@ -64,23 +64,23 @@ class Experts final : public Mlp {
   ExpertRows rows_of_experts() const;
   void backward_down(const Call& call);
   void backward_gate_up(const Call& call);
-  /// Gradients of the router and, into `d_normed`, of its input.
+  /// Computes the gradient of the router, and adds the gradient of its input to `d_normed`.
   void backward_router(const Call& call, const ops::Matrix& d_normed);
-  /// The two products as grouped ones.
+  /// The arguments of the two grouped GEMMs.
   ops::GroupedGemmArgs gate_up_of(const Call& call, Way way) const;
   ops::GroupedGemmArgs down_of(const Call& call) const;
-  /// Enqueues that the tokens' rows lie in `made_`, as products read them.
+  /// Gathers the tokens' rows into `made_`, in the format of GEMM operands.
   void gather(const Call& call);
   void multiply(const Call& call, const ops::Operand& a, const ops::Operand& b, const ops::Matrix& d) const;
 
-  ExpertShape shape_;  ///< its width is that of the rank's share
-  bool sums_;          ///< over ranks
-  bool fp8_ = false;   ///< what experts multiply is in E4M3
+  ExpertShape shape_;  ///< with the width of the rank's share
+  bool sums_;          ///< outputs are partial sums over ranks
+  bool fp8_ = false;   ///< the operands of experts are in E4M3
   std::int64_t hidden_;
   ops::Activation activation_;
   Norm norm_;
   TokenGate router_;  ///< [count, hidden]
-  Linear gate_up_;    ///< [count * 2 * width, hidden]: of each expert gate, then up
+  Linear gate_up_;    ///< [count * 2 * width, hidden]: for each expert gate, then up
   Linear down_;       ///< [count * hidden, width]
   std::optional<SharedExpert> shared_;
 
@@ -88,22 +88,22 @@ class Experts final : public Mlp {
   ops::Matrix made_;            ///< [tokens * taken, hidden]: rows by expert, inputs and outputs
   ops::Matrix gated_;           ///< [tokens * taken, 2 * width]
   ops::Matrix activated_;       ///< [tokens * taken, width]
-  ops::Matrix d_activated_;     ///< of the same shape
+  ops::Matrix d_activated_;     ///< [tokens * taken, width]
   ops::Matrix d_logits_;        ///< [tokens, count]
   float* d_weights_ = nullptr;  ///< [tokens * taken]
-  /// Of three of them, what products read; empty: the values.
+  /// FP8 operands of three of these matrices; empty: GEMMs read the values.
   precision::Fp8Copy normed_copy_, made_copy_, activated_copy_;
   float* logits_ = nullptr;        ///< [tokens, count]
-  std::int32_t* taken_ = nullptr;  ///< [tokens, taken], as route() gives them
-  float* shares_ = nullptr;        ///< [tokens, taken] of the same
-  /// As deal() gives them.
+  std::int32_t* taken_ = nullptr;  ///< [tokens, taken], from ops::route()
+  float* shares_ = nullptr;        ///< [tokens, taken], from ops::route()
+  /// From ops::deal().
   std::int32_t *begins_ = nullptr, *row_tokens_ = nullptr, *places_ = nullptr;
   float* weights_ = nullptr;
   std::vector<std::int32_t> host_begins_;
   std::vector<std::int64_t> no_load() const {
     return std::vector<std::int64_t>(static_cast<std::size_t>(shape_.count));
   }
-  std::vector<std::int64_t> load_ = no_load();  ///< rows of each expert, trained
+  std::vector<std::int64_t> load_ = no_load();  ///< trained rows of each expert
 };
 
 }  // namespace octet::model

@@ -8,7 +8,7 @@
 namespace octet::model {
 namespace {
 
-/// Of the whole model's MLP.
+/// The width of the MLP in the whole model.
 std::int64_t width_of(const Architecture& a, std::int64_t layer) {
   return a.block(layer).intermediate;
 }
@@ -35,7 +35,7 @@ LinearShape down_shape(const Architecture& a, std::int64_t width) {
 
 }  // namespace
 
-// Families with norms of what sublayers add call the norm before the MLP by another name.
+// Families with post-norms use another name for the norm before the MLP.
 const char* mlp_norm_name(const Architecture& a) {
   return a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
 }
@@ -94,8 +94,8 @@ void GatedMlp::activate(const Call& call) {
 
 bool GatedMlp::forward_lone(const Call& call, const NormInput& before, const ops::Matrix& stream,
                             const ops::Matrix& after) const {
-  if (before.delta.data != nullptr) return false;  // the sum is to be left behind, too
-  // Gate and up are nowhere, and what comes of them takes their place.
+  if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
+  // Gate and up are not stored. Their buffer holds the activated values.
   ops::LoneGemmArgs args{.x = before.residual,
                          .end = ops::LoneGemmArgs::End::gated,
                          .activation = activation_,
@@ -129,7 +129,7 @@ void GatedMlp::backward(const Call& call, const ops::Matrix& stream, const ops::
   const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, width_);
   output_.backward(call, d_activated);
   if (!gate_up_.runs_back()) return;
-  const ops::Matrix gated = top(gated_, call.tokens);  // its gradient takes its place
+  const ops::Matrix gated = top(gated_, call.tokens);  // its gradient overwrites it
   const Wanted wanted = gate_up_.wanted_gradient(call, gated);
   ops::gated_activation_backward(call.stream, {.gate_up = gated,
                                                .d_out = d_activated,

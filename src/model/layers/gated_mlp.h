@@ -7,7 +7,7 @@
 
 namespace octet::model {
 
-/// What is to be known of the norm in front of an MLP: Hugging Face's name of it.
+/// Returns the Hugging Face name of the norm before an MLP.
 const char* mlp_norm_name(const Architecture& architecture);
 
 /// Norm, gate and up, gated activation, down (Shazeer 2020, arXiv:2002.05202).
@@ -36,12 +36,13 @@ class GatedMlp final : public Mlp {
   ops::QuantizeInto wanted(const Call& call) const override { return output_.wanted(call); }
 
  private:
-  /// The input of the first product, from the stream.
+  /// Computes the input of the first GEMM from the stream.
   void normalise(const Call& call, const NormInput& input);
-  /// forward() of very few tokens, by two kernels; false where that cannot be, and nothing is enqueued.
+  /// Like forward(), but as two kernels for very few tokens. Returns false and enqueues nothing if this is
+  /// not possible.
   bool forward_lone(const Call& call, const NormInput& before, const ops::Matrix& stream,
                     const ops::Matrix& after) const;
-  /// The input of the last product, from gate and up.
+  /// Computes the input of the last GEMM from gate and up.
   void activate(const Call& call);
 
   std::int64_t width_;

@@ -112,7 +112,7 @@ MatrixHandle GroupBuilder::adapter_outputs(const std::string& module, std::int64
 
 VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int64_t rows, double norm) {
   const std::string suffix = ".lora_magnitude_vector";
-  // PEFT's trainers decay it as they do matrices.
+  // Weight decay applies to it like to matrices, as in trainers with PEFT.
   TensorSpec t{.name = prefixes_.stored + module + suffix,
                .rows = rows,
                .parts = {},
@@ -144,7 +144,7 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
                .fp8 = traits.fp8,
                .gradient_by_product = traits.gradient_by_product};
   const bool trained = trains(parts);
-  // What is trained whole beside adapters has the name that PEFT gives it.
+  // With adapters, modules that are trained in full have PEFT's names.
   const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";
   for (const Part& part : parts)
     append(t, part, prefix + prefixes_.hugging_face + part.name, cols, traits.columns);

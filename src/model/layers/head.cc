@@ -51,7 +51,7 @@ void Head::reserve(Arena& arena, const Common& common) {
   const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
   hidden_ = matrix("head/label rows", labels, width_);
   const auto row_bytes = static_cast<std::int64_t>(bytes_of(1, vocabulary_, dtype));
-  // A frozen head has no gradient that each chunk would have to be added to.
+  // With a frozen head, chunks do not add to a gradient, so smaller chunks cost no traffic.
   const std::size_t logits_bytes = weight_trained_ ? options.logits_bytes : options.logits_bytes / 2;
   chunk_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(logits_bytes) / row_bytes);
   if (chunk_ > 128) chunk_ -= chunk_ % 128;
@@ -122,7 +122,7 @@ void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& c
   if (hook && rows > 0) {
     if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
     hook(call.stream, logits, chunk.first);
-    // The loss and its gradient need the logits as they were, to the last bit.
+    // soft_cap() overwrote the logits. The loss caps them itself and needs the exact uncapped bits.
     if (soft_cap_ > 0) multiply(call, place_, make_logits);
   }
   ops::cross_entropy(call.stream, {.logits = logits,
@@ -138,7 +138,7 @@ void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& wei
                 double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const {
   const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
   const std::size_t row_bytes = static_cast<std::size_t>(width_) * size_of(hidden.dtype);
-  // At least one round, so that without labels the gradient of the head still becomes zero.
+  // Runs at least once, so the gradient of the head is zeroed also without labels.
   for (std::int64_t first = 0; first == 0 || first < batch.labels; first += chunk_) {
     Chunk chunk{.hidden = top(hidden, std::min(chunk_, batch.labels - first)),
                 .first = first,

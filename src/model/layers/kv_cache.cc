@@ -21,8 +21,9 @@ std::vector<BlocksByWindow> blocks_by_stage(const Architecture& a) {
   return stages;
 }
 
-/// As many blocks a group that pages of all groups together take least memory, the most of several such
-/// numbers: of one stage their greatest common divisor, where no place stays empty.
+/// Returns the number of blocks per group for which one page of each group takes the least memory in total.
+/// Of several such numbers, returns the largest. With one stage this is the greatest common divisor of the
+/// blocks per window, and no place is empty.
 std::int64_t best_page_blocks(const std::vector<BlocksByWindow>& stages) {
   std::int64_t most = 0;
   for (const BlocksByWindow& blocks : stages) {
@@ -60,7 +61,7 @@ KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
   token_bytes_ = heads * static_cast<std::size_t>(a.heads.head_dim) * size_of(dtype);
   scale_bytes_ = fp8() ? heads * sizeof(float) : 0;
   page_blocks_ = best_page_blocks(blocks_by_stage(a));
-  std::map<std::int64_t, std::vector<std::int64_t>> groups_of;  // by window, in the order of their numbers
+  std::map<std::int64_t, std::vector<std::int64_t>> groups_of;  // groups of each window, ascending
   Share share = a.share;
   for (share.stage = 0; share.stage < share.stages; ++share.stage) {
     std::map<std::int64_t, std::int64_t> before;  // blocks of this stage, by window
@@ -127,8 +128,8 @@ void KvCache::set_page(std::int64_t slot, std::int64_t group, std::int64_t index
   changed_to_ = none ? at + 1 : std::max(changed_to_, at + 1);
 }
 
-// One copy from the first change to the last: tables are small, and copies take their time to begin. From a
-// place of its own, since pages are set again before it is over.
+// Makes one copy from the first change to the last: tables are small, and each copy has a start-up cost. The
+// source is a staging buffer, because set_page() may run before the copy is complete.
 void KvCache::upload(Device& device, Stream& stream) {
   if (changed_from_ == changed_to_) return;
   std::int32_t* const there = on_the_way_[turn_++ % on_the_way_.size()];

@@ -90,7 +90,8 @@ LinearLayer Linear::facts() const {
 
 std::vector<Operation> Linear::operations(std::int64_t tokens, const Repeats& forward_again) const {
   Repeats again = forward_again;
-  // With DoRA what is scaled is kept apart from the output, and made again even where nobody reads that.
+  // DoRA keeps its unscaled output in a separate buffer. Full recomputation repeats it even if backward does
+  // not read the layer's output.
   if (adapters_.scales()) again.back() = 1;
   std::vector<Operation> all = products_of(facts(), tokens, again);
   std::erase_if(all, [&](const Operation& o) {
@@ -108,7 +109,7 @@ bool Linear::trained() const {
 }
 
 void Linear::reserve(BlockBuffers& buffers, const Common& common) {
-  // Adapters read the values, of which an FP8 recipe keeps none.
+  // Adapters read the values, which an FP8 recipe does not keep.
   const bool fp8 = common.recipe().fp8();
   input_.reserve(buffers, common,
                  {.cols = weight_.cols(),
@@ -125,7 +126,7 @@ std::size_t Linear::workspace(const Device& device, const Common& common) const 
 }
 
 Wanted Linear::wanted_gradient(const Call& call, const ops::Matrix& values) const {
-  // DoRA's products read the gradient in front of the columns' scales.
+  // DoRA's GEMMs read the gradient before the columns' scales.
   const bool fused = multiplies_gradient() && !adapters_.scales();
   const bool exist = bias_ || adapters_ || !fused || output_gradient_.needs_values(call.common);
   return {.values = exist ? values : ops::Matrix{},
@@ -186,7 +187,7 @@ void Linear::remake(const Call& call) const {
 void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
                       std::span<const ops::Operand> operands, const ops::Matrix& d_input) const {
   const ProfileLabel label(call.stream, name_);
-  // Those of weights first, for the input's gradient may take the input's place.
+  // Weight gradients come first, because d_input may alias the input.
   adapters_.gradients(call, input_.values(call),
                       adapters_.scales() ? adapters_.unscaled_gradient(call) : d_output);
   weight_.add_gradient(call, operands, input_.operand());

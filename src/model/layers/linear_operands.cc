@@ -12,12 +12,12 @@ void LinearInput::reserve(BlockBuffers& buffers, const Common& common, const Nee
     values_ = own ? buffers.matrix("activations/linear inputs", cols, Kept::activations) : shared_values;
     return;
   }
-  // The FP8 copy is all that backward needs; where products read transposed copies, the weight gradient reads
-  // that one alone, so that the other is shared.
+  // Backward needs only the FP8 copy. If GEMMs read transposed copies, the weight gradient reads only the
+  // transposed copy, so all layers share the row copy.
   const TransformerOptions& options = common.options;
   const bool transposed = common.quantizer.transposes();
   if (!needs.kept_operand) {
-    // The product at hand alone reads it, as it lies in rows.
+    // Only the next GEMM reads the copy, and it reads the row copy.
     copy_ = {.row = common.scratch.x_copy.row, .scales = common.scratch.x_copy.scales};
   } else if (remakes) {
     copy_ = common.scratch.x_copy;
@@ -57,7 +57,7 @@ Wanted LinearInput::wanted(const Call& call, WriteOrder order) const {
           .quantize = call.common.quantizer.fuse(tensor_, copy_for(call, order), call.pass.record)};
 }
 
-// Products check that an operand has data, although those that read a transposed copy read it alone.
+// GEMMs check that an operand has data, even if they read only its transposed copy.
 void LinearInput::set_operand(ops::Operand operand) {
   if (operand.data == nullptr) operand.data = copy_.row;
   operand_ = operand;

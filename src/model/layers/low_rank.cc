@@ -14,9 +14,9 @@
 namespace octet::model {
 namespace {
 
-/// Columns of the scratch begin at multiples of it.
+/// Bundles begin at multiples of this number of columns of the scratch.
 constexpr std::int64_t kColumns = 16;
-/// Ranks that are multiples of it may share a matrix.
+/// Ranks that are multiples of this number may share a matrix.
 constexpr std::int64_t kAlignedRank = 8;
 
 std::int64_t whole_columns(std::int64_t rank) {
@@ -71,7 +71,7 @@ LowRank::LowRank(GroupBuilder& group, const Shape& shape) : inputs_(shape.inputs
 }
 
 bool LowRank::joins(const Bundle& bundle, const AdapterShape& adapter) {
-  // Columns of a common matrix begin on boundaries of 16 bytes, as products want them.
+  // GEMMs need columns of a shared matrix that begin at multiples of 16 bytes.
   return bundle.dropout == 0.0f && adapter.dropout == 0 &&
          bundle.factor == static_cast<float>(adapter.factor) && bundle.rank % kAlignedRank == 0 &&
          adapter.rank % kAlignedRank == 0;
@@ -132,7 +132,7 @@ std::vector<Operation> LowRank::values_of(const Bundle& bundle, std::int64_t tok
   }
   for (const Adapter& adapter : bundle.adapters) {
     if (!adapter.magnitude) continue;
-    // The weight is read for its norms.
+    // The norms read the weight.
     const auto out = static_cast<double>(adapter.b.rows());
     all.push_back(moves(OperationKind::adapters, 3 * t * out + in * out, again));
     all.push_back(moves_back(OperationKind::adapters, 4 * t * out));
@@ -144,7 +144,7 @@ std::vector<Operation> LowRank::operations(std::int64_t tokens, const Repeats& f
                                            bool passes_on) const {
   std::vector<Operation> all;
   for (const Bundle& bundle : bundles_) {
-    // Full recomputation makes A x again even where nobody reads the output.
+    // Full recomputation repeats A x even if backward does not read the layer's output.
     Repeats again = forward_again;
     again.back() = 1;
     std::vector<Operation> a = products_of(

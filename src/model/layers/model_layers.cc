@@ -6,7 +6,8 @@
 namespace octet::model {
 namespace {
 
-/// Makes a group's layer and puts what it declared into the layout, where this rank has it.
+/// Makes the layer of a group and appends its tensors to the layout. The group is empty unless `here`: other
+/// ranks have it.
 template <class Layer, class... More>
 Layer declared(ParameterLayout& layout, bool here, GroupBuilder group, const More&... more) {
   Layer layer(group, more...);

@@ -10,12 +10,12 @@
 
 namespace octet::model {
 
-/// All layers of a model. Constructing them declares every tensor; buffers are reserved by who runs them.
+/// All layers of a model. The constructor declares all tensors. The core reserves the buffers.
 class ModelLayers {
  public:
   explicit ModelLayers(const Architecture& architecture) : ModelLayers(architecture, ParameterLayout{}) {}
 
-  /// What the layers declared.
+  /// The layout of all declared tensors.
   const ParameterLayout& layout() const { return layout_; }
   Embedding& embedding() { return embedding_; }
   Block& block(std::int64_t layer) { return blocks_[static_cast<std::size_t>(layer)]; }
@@ -24,20 +24,20 @@ class ModelLayers {
   const std::vector<Block>& blocks() const { return blocks_; }
   const Head& head() const { return head_; }
 
-  /// The linear layers of blocks [first, last), those of equal name and shape as one.
+  /// Returns the linear layers of blocks [first, last). Layers of equal name and shape are one entry.
   std::vector<LinearLayer> linear_layers(int first, int last) const;
-  /// Operands of the linear layers of blocks [first, last) for a quantizer, each layer told which are its
-  /// own: block by block first the inputs, then the output gradients, which is the order of scales in
-  /// checkpoints.
+  /// Returns the operands of the linear layers of blocks [first, last) for a quantizer, and sets their
+  /// indices in the layers. Each block has first its inputs, then its output gradients. Checkpoints store
+  /// scales in this order.
   std::vector<precision::QuantizedTensor> quantized_tensors(const precision::Recipe& recipe, int first,
                                                             int last);
-  /// Names of the weights of blocks [first, last) that products make for themselves (with scales of blocks),
-  /// each told which is its own.
+  /// Returns the names of the weights of blocks [first, last) that are cast for each GEMM (recipes with
+  /// scales of blocks), and sets their indices in the weights.
   std::vector<std::string> cast_weights(const precision::Recipe& recipe, int first, int last);
 
  private:
   ModelLayers(const Architecture& architecture, ParameterLayout layout);
-  /// Tells every layer whether anything below it is trained.
+  /// Tells every layer whether an earlier tensor is trained.
   void end_backward();
 
   ParameterLayout layout_;

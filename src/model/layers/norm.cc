@@ -15,7 +15,7 @@ std::size_t Norm::workspace(const Device& device, const Common& common) const {
   return ops::rms_norm_backward_workspace(device, common.options.max_tokens, width_);
 }
 
-// The stream and what is added to it are read, the sum and its norm are written; backward likewise.
+// Forward reads the stream and the addend, and writes the sum and its norm. Backward moves as many values.
 std::vector<Operation> Norm::operations(std::int64_t tokens, const Repeats& again) const {
   const double values = 4 * static_cast<double>(tokens) * static_cast<double>(width_);
   std::vector<Operation> all = {moves(OperationKind::norm, values, again)};

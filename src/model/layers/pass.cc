@@ -10,10 +10,9 @@ void multiply(const Call& call, const precision::AuditPlace& place, const ops::G
   const Common& common = call.common;
   ops::GemmArgs whole = args;
   whole.fixed_order = common.options.fixed_order;
-  // Forward sums lose less than an activation does when it becomes FP8 again; those of gradients lose only
-  // what the recipe allows.
+  // In forward, fast accumulation loses less than the next cast to FP8. For gradients, the recipe decides.
   whole.fast_accumulation = args.product == ops::Product::forward || common.recipe().fast_gradients;
-  // Recipes with scales of blocks make a weight's codes anew in every pass.
+  // Recipes with scales of blocks cast a weight again in every pass.
   whole.b_stands =
       args.product == ops::Product::forward && !common.options.training && !common.recipe().blocks();
   whole.workspace = common.scratch.workspace;

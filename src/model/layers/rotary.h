@@ -10,12 +10,12 @@
 
 namespace octet::model {
 
-/// Makes the tables of an architecture's rotary embeddings, of `positions` positions.
+/// Computes the tables of an architecture's rotary embeddings for `positions` positions.
 std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& architecture,
                                             std::int64_t positions);
 
-/// What happens to queries and keys between their product and attention: norms of the heads, where the
-/// architecture has them, and the rotary embedding.
+/// The steps between the GEMM of queries and keys and attention: norms of the heads, if the architecture has
+/// them, and the rotary embedding.
 class Rotary {
  public:
   /// `rope`: index into Architecture::ropes.
@@ -23,16 +23,16 @@ class Rotary {
   bool trained() const { return q_norm_.trained() || k_norm_.trained(); }
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
-  /// `back`: backward comes to it.
+  /// `back`: whether backward reaches it.
   std::vector<Operation> operations(std::int64_t tokens, bool back) const;
 
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;
-  /// Asks the GEMM of few tokens that makes queries, keys and values to rotate them, where that can be done:
-  /// false where heads are normed before, and the product stays as it is.
+  /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and
+  /// leaves `of` unchanged if heads have norms.
   bool put_behind(const Call& call, ops::LoneGemmArgs& of) const;
-  /// In place on the gradient of what forward made. `wanted`: what its reader asks for; where that is without
-  /// values, those of d_qkv may be undefined afterwards.
+  /// Transforms the gradient of forward's result in place. `wanted`: what the reader needs. If it needs no
+  /// values, the values of d_qkv may be undefined afterwards.
   void backward(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;
 
  private:
@@ -44,7 +44,7 @@ class Rotary {
   float eps_;
   bool one_plus_weight_;
   VectorHandle q_norm_, k_norm_;
-  // With norms: the heads before them.
+  // With norms: the heads before the norms.
   ops::Matrix raw_;  ///< [tokens, (q_heads + kv_heads) * head_dim]
   float* rstd_ = nullptr;
 };

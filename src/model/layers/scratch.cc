@@ -5,18 +5,18 @@
 namespace octet::model {
 namespace {
 
-/// The largest of what the blocks' linear layers need.
+/// The largest sizes that the linear layers of the blocks need.
 struct Widest {
   std::int64_t inputs = 0, outputs = 0, hidden = 0;
   std::int64_t weight = 0;    ///< elements
-  std::int64_t scales = 0;    ///< of a weight by squares, in either layout
+  std::int64_t scales = 0;    ///< scales of a weight by squares, in either layout
   std::int64_t adapters = 0;  ///< columns inside adapters
   std::int64_t dropped = 0;   ///< inputs of a layer with dropout
   std::int64_t scaled = 0;    ///< outputs of a layer with DoRA
-  bool trained = false;       ///< a weight is
-  bool frozen = false;        ///< a weight is
-  bool experts = false;       ///< a weight is that of experts
-  bool normed = false;        ///< a block norms what its sublayers make
+  bool trained = false;       ///< a weight is trained
+  bool frozen = false;        ///< a weight is frozen
+  bool experts = false;       ///< a layer has experts
+  bool normed = false;        ///< a block has post-norms
 };
 
 Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
@@ -45,7 +45,7 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
   return w;
 }
 
-// A product reads one layout of a weight, so that both have the same place.
+// A GEMM reads only one layout of a weight, so both layouts share one buffer.
 precision::Fp8Copy reserve_weight(Arena& arena, const Widest& w) {
   precision::Fp8Copy copy;
   copy.row = copy.transposed =
@@ -75,7 +75,7 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   const bool fp8 = common.recipe().fp8(), transposes = common.quantizer.transposes();
   scratch.delta = matrix("activations/scratch", w.hidden);
   scratch.wide = matrix("activations/scratch", w.inputs);
-  // Transposed copies of inputs and gradients are read by the gradients of weights.
+  // Only wgrad GEMMs read transposed copies of inputs and gradients.
   const bool turned = transposes && w.trained;
   if (fp8 && (turned || w.frozen || w.experts || common.remakes_inputs())) {
     scratch.x_copy =

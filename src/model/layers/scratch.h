@@ -4,13 +4,13 @@
 
 namespace octet::model {
 
-/// Blocks of a model that a core runs.
+/// The blocks [first, last) that a core runs.
 struct BlockRange {
   int first = 0;
   int last = 0;  ///< one past the last one
 };
 
-/// Reserves the buffers that all layers of these blocks use in turn, as large as the largest of them needs.
+/// Reserves the buffers that all layers of these blocks share, with the largest size that a layer needs.
 void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks, Common& common);
 
 }  // namespace octet::model

@@ -99,7 +99,7 @@ void SharedExpert::backward(const Call& call, const ops::Matrix& d_input, bool p
                                                  .d_gate_up = wanted.values,
                                                  .quantize = wanted.quantize});
     const auto operands = gate_up_.gradient_written(call, gated);
-    // The operand of the input's values may have been written over in the scratch.
+    // Later work may have overwritten the operand of the input in the scratch.
     if (common.remakes_inputs()) gate_up_.input().values_written(call.again(Readers::backward));
     gate_up_.backward(call, gated, operands, d_input);
   }

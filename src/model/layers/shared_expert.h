@@ -20,7 +20,7 @@ class SharedExpert {
   Linear& down() { return down_; }
   const Linear& down() const { return down_; }
   bool trained() const { return gate_.trained() || gate_up_.trained() || down_.trained(); }
-  /// Whether backward has anything to do.
+  /// Whether backward has work to do.
   bool runs_back() const { return down_.runs_back() || gate_.trained(); }
   void set_passes_on(bool passes_on);
   void reserve(BlockBuffers& buffers, const Common& common);
@@ -33,14 +33,14 @@ class SharedExpert {
   void compute(const Call& call);
   /// sum += sigmoid(logits) * output.
   void add_to(const Call& call, const ops::Matrix& sum) const;
-  /// From the gradient of the stream in the scratch: gradients of the tensors. Writes the gradient of the
-  /// input into `d_input` if `passes_on`.
+  /// Computes the gradients of its tensors from the stream's gradient in the scratch. Writes the gradient of
+  /// the input to `d_input` if `passes_on`.
   void backward(const Call& call, const ops::Matrix& d_input, bool passes_on);
 
  private:
   void activate(const Call& call);
 
-  std::int64_t hidden_, width_;  ///< the width is that of the rank's share
+  std::int64_t hidden_, width_;  ///< `width_` is the width of the rank's share
   ops::Activation activation_;
   TokenGate gate_;
   Linear gate_up_, down_;

@@ -78,7 +78,7 @@ void SublayerOutput::settle(const Call& call, const Norm& any, const ops::Matrix
   if (leaves_sum(call)) any.add(call, sum(call, before, after));
 }
 
-// With a norm in between, the stream's gradient is not that of the linear layer's output.
+// With a post-norm, the stream's gradient is not the gradient of the linear layer's output.
 ops::QuantizeInto SublayerOutput::wanted(const Call& call) const {
   return norm_ || !linear_.runs_back() ? ops::QuantizeInto{} : linear_.wanted_gradient(call, {}).quantize;
 }

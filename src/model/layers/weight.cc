@@ -18,7 +18,7 @@ std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product produc
   precision::Fp8Copy copy = call.common.scratch.weight;
   (turned ? copy.row : copy.transposed) = nullptr;
   const ops::ConstMatrix values(w.data, w.dtype, w.rows, w.cols, w.cols);
-  // What the cast meets is told once, of the forward pass.
+  // Cast statistics count a weight once: in the forward pass.
   const std::int64_t told = product == ops::Product::forward ? cast_ : precision::Quantizer::kPlain;
   return {call.common.quantizer.weight(call.stream, told, values, copy)};
 }
@@ -166,7 +166,7 @@ std::vector<ProductShape> Weight::runs(const Common& common) const {
 std::size_t Weight::workspace(const Device& device, const Common& common) const {
   std::size_t bytes = product_workspace(device, common, whole(common));
   for (ProductShape run : runs(common)) {
-    // What a library likes to have for a result with gaps between its rows is scratch that it can do without.
+    // A library may ask for workspace if rows of the result are not contiguous, but it works without it.
     run.pitch = run.out;
     bytes = std::max(bytes, product_workspace(device, common, run));
   }

@@ -1,4 +1,4 @@
-// How layers state their work.
+// Helpers for layers that return their operations.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@ namespace octet::model {
 inline Operation moves(OperationKind kind, double values, const Repeats& again = {}) {
   return {.kind = kind, .values = values, .again = again};
 }
-/// The same of the backward pass.
+/// A kernel of the backward pass that reads and writes `values` values of the compute dtype.
 inline Operation moves_back(OperationKind kind, double values) {
   return {.kind = kind, .backward = true, .values = values};
 }
