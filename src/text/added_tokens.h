@@ -1,4 +1,4 @@
-// The `added_tokens` of a tokenizer file: strings that are looked for before anything else happens.
+// The `added_tokens` of a tokenizer file: strings that are matched before all other steps.
 #pragma once
 
 #include <array>
@@ -16,19 +16,19 @@
 
 namespace octet::text {
 
-/// A stretch of text, or a token found in it.
+/// A part of a text, or a token that was found in it.
 struct Found {
   TextView view;
   TokenId id = -1;  ///< -1 for text
 };
 
-/// Finds strings, the leftmost and then the longest.
+/// Finds strings in a text: the leftmost match, and of several the longest.
 class StringSet {
  public:
   StringSet() { nodes_.emplace_back(); }
-  /// Of equal strings the first counts.
+  /// Adds a string. Of equal strings, only the first is used.
   void add(std::string_view text, std::size_t value);
-  /// The first match at or behind `from`; false when there is none.
+  /// Finds the first match at or after `from`. Returns false if there is none.
   bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end,
             std::size_t& value) const;
   bool empty() const { return nodes_.size() == 1; }
@@ -46,21 +46,22 @@ class StringSet {
 
 class AddedTokens {
  public:
-  /// Adds a token or replaces the flags of the one with this id.
+  /// Adds a token, or replaces the flags of the token with this id.
   void set(const AddedToken& token, TokenId id);
-  /// To be called after the last set: `normalizer` (may be null) is applied to tokens with `normalized`.
+  /// Builds the matchers. Call it after the last set(). Applies `normalizer` (may be null) to tokens with
+  /// `normalized`.
   void index(const Normalizer* normalizer);
 
-  /// Cuts `view` at the tokens with the given `normalized` flag and appends what it finds to `out`. Special
-  /// tokens are not looked for where `options` says that they are text.
+  /// Cuts `view` at the tokens with the given `normalized` flag, and appends texts and tokens to `out`. Does
+  /// not match special tokens where `options` makes them text.
   void cut(const TextView& view, bool normalized, const EncodeOptions& options,
            std::vector<Found>& out) const;
 
   const AddedToken* find(TokenId id) const;
-  /// The id of a token with this content, or -1.
+  /// Returns the id of the token with this content, or -1.
   TokenId find(const std::string& content) const;
   bool is_special(const std::string& content) const { return special_.contains(content); }
-  /// In the order in which they were added.
+  /// All tokens in the order of their addition.
   const std::vector<std::pair<TokenId, AddedToken>>& all() const { return tokens_; }
 
  private:

@@ -1,4 +1,4 @@
-// Text on its way from the input to words, with the place in the input where each byte came from.
+// Text between the input and words, with the source of each byte in the input.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace octet::text {
 
-/// A stretch of text. `source` is null while the text is a slice of the input at byte `origin`; otherwise it
-/// holds for each byte the range of the input that it stands for. Does not own what it points to.
+/// A part of a text. `source` is null if the text is a slice of the input at byte `origin`. Otherwise it has
+/// the range of the input for each byte. Does not own its memory.
 struct TextView {
   std::string_view text;
   const Span* source = nullptr;
@@ -22,7 +22,7 @@ struct TextView {
     return {text.substr(begin, end - begin), source ? source + begin : nullptr,
             origin + static_cast<std::uint32_t>(begin)};
   }
-  /// Range of the input behind bytes [begin, end), begin < end: whole characters.
+  /// Returns the range of the input for bytes [begin, end), begin < end, in whole characters.
   Span range(std::size_t begin, std::size_t end) const {
     if (source) return {source[begin].begin, source[end - 1].end};
     while (begin > 0 && utf8_continues(text[begin])) --begin;
@@ -31,7 +31,7 @@ struct TextView {
   }
 };
 
-/// Text that differs from the input, with the source of each byte.
+/// A text that differs from the input, with the source of each byte.
 struct AlignedText {
   std::string text;
   std::vector<Span> source;

@@ -10,7 +10,7 @@
 namespace octet::text {
 namespace {
 
-/// Words up to this many pieces are merged by looking for the best pair again and again.
+/// Words with up to this number of pieces are merged by repeated search for the best pair.
 constexpr std::size_t kShort = 40;
 
 constexpr std::string_view kBlank = "\u2581";
@@ -64,7 +64,7 @@ const std::string* Bpe::piece(TokenId id) const {
 void Bpe::split_bytes(std::string_view word, std::vector<Symbol>& out) const {
   for (const char c : word) {
     const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
-    if (id >= 0) out.push_back({id, 1});  // bytes that the vocabulary lacks vanish
+    if (id >= 0) out.push_back({id, 1});  // drops bytes that are not in the vocabulary
   }
 }
 
@@ -92,7 +92,7 @@ void Bpe::split_characters(std::string_view word, std::vector<Symbol>& out) cons
                              return byte_ids_[static_cast<unsigned char>(c)] >= 0;
                            });
     if (all_bytes) {
-      // An unknown character that waits to be fused stays behind the bytes, as in the reference.
+      // A pending unknown character stays after the bytes, like in the reference.
       for (const char c : key) out.push_back({byte_ids_[static_cast<unsigned char>(c)], 1});
     } else if (unk_ >= 0) {
       if (!fuse_unk_) flush();
@@ -156,7 +156,7 @@ void Bpe::encode_word(std::string_view word, BpeScratch& scratch) const {
     }
   }
   scratch.symbols.insert(scratch.symbols.end(), symbols.begin(), symbols.end());
-  // Only what can be given back from the ids alone is remembered: not unknown characters of any length.
+  // The cache holds only words that the ids determine. Unknown characters have any length.
   const auto by_id = [&](const Symbol& symbol) {
     return byte_lengths_[static_cast<std::size_t>(symbol.id)] == symbol.length;
   };
@@ -195,7 +195,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   symbols.resize(n);
 }
 
-// A heap of pairs by rank and place over a linked list; entries whose pair has changed are dropped.
+// A heap of pairs by rank and place over a linked list. Entries with changed pairs are dropped.
 void Bpe::merge_long(BpeScratch& scratch) const {
   auto& symbols = scratch.word;
   auto& queue = scratch.queue;

@@ -13,7 +13,7 @@
 
 namespace octet::text {
 
-/// From a pair of ids to what it becomes: open addressing, built once.
+/// Maps a pair of ids to its merge. Uses open addressing and is built once.
 class MergeTable {
  public:
   struct Merge {
@@ -24,7 +24,7 @@ class MergeTable {
 
   void reserve(std::size_t count);
   void set(TokenId left, TokenId right, Merge merge);
-  /// rank kNoRank when the two do not merge.
+  /// Returns a merge with rank kNoRank if the pair does not merge.
   Merge find(TokenId left, TokenId right) const;
 
  private:
@@ -41,7 +41,7 @@ class MergeTable {
   int shift_ = 63;
 };
 
-/// One piece of a word: `length` bytes of it.
+/// A piece of a word, with its length in bytes.
 struct Symbol {
   TokenId id;
   std::uint32_t length;
@@ -50,7 +50,7 @@ struct Symbol {
 /// Buffers and the cache of one thread.
 struct BpeScratch {
   std::vector<Symbol> symbols;  ///< the result
-  std::vector<Symbol> word;     ///< while one word is merged
+  std::vector<Symbol> word;     ///< the current word
   std::vector<std::uint32_t> ranks;
   std::vector<std::int32_t> previous, next;
   struct Queued {
@@ -71,16 +71,16 @@ struct BpeScratch {
 class Bpe {
  public:
   Bpe() = default;
-  /// Reads `model`. With `byte_level` words arrive as bytes and pieces are written in the byte alphabet.
-  /// Throws Error for ids out of range or given twice, merges of unknown pieces, unknown settings.
+  /// Reads `model`. With `byte_level`, words are bytes and pieces are written in the byte alphabet. Throws
+  /// Error for ids that are out of range or repeated, for merges of unknown pieces, and for unknown settings.
   Bpe(const TokenizerJson& file, bool byte_level, const std::string& where);
 
-  /// The pieces of `word` (not empty), appended to scratch.symbols, which is cleared.
+  /// Clears scratch.symbols and writes the pieces of the non-empty `word` to it.
   void encode(std::string_view word, BpeScratch& scratch) const;
 
   bool byte_level() const { return byte_level_; }
   TokenId find(const std::string& piece) const;
-  /// Null when the id is not in the vocabulary.
+  /// Returns null if the id is not in the vocabulary.
   const std::string* piece(TokenId id) const;
   TokenId max_id() const { return max_id_; }
   std::size_t size() const { return ids_.size(); }
@@ -99,15 +99,15 @@ class Bpe {
   std::string prefix_, suffix_;  ///< continuing_subword_prefix, end_of_word_suffix
   TokenId unk_ = -1, max_id_ = -1;
   std::unordered_map<std::string, TokenId> ids_;
-  std::vector<const std::string*> pieces_;          ///< by id, keys of ids_; null where there is none
+  std::vector<const std::string*> pieces_;          ///< by id: keys of ids_; null without a piece
   std::unordered_map<std::string, TokenId> words_;  ///< byte-level: pieces as bytes
-  std::vector<std::uint32_t> byte_lengths_;  ///< by id: bytes of a word that it stands for, 0 when unknown
-  std::array<TokenId, 256> byte_ids_{};      ///< byte-level: single bytes; fallback: <0xNN>
+  std::vector<std::uint32_t> byte_lengths_;         ///< by id: bytes of the piece in a word; 0 if unknown
+  std::array<TokenId, 256> byte_ids_{};             ///< byte-level: single bytes; fallback: <0xNN>
   MergeTable merges_;
-  /// Words are cut before each blank (U+2581) that follows another character, because no merge crosses such a
-  /// place: the result is the same, and short words can be remembered.
+  /// Words are cut before each blank (U+2581) after another character. No merge crosses such a place, so the
+  /// result does not change, and the cache can hold the short words.
   bool cuts_at_blanks_ = false;
-  std::vector<std::string> joins_;  ///< characters that some merge joins with a blank behind them
+  std::vector<std::string> joins_;  ///< characters that some merge joins with a following blank
 };
 
 }  // namespace octet::text

@@ -1,4 +1,4 @@
-// The 256 characters by which GPT-2's byte-level vocabularies write bytes.
+// The 256 characters for bytes in GPT-2's byte-level vocabularies.
 #pragma once
 
 #include <array>

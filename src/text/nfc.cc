@@ -15,7 +15,7 @@ struct Tables {
   std::unordered_map<std::uint32_t, std::uint8_t> classes;
   std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> full;  ///< full decompositions
   std::unordered_map<std::uint64_t, std::uint32_t> pairs;              ///< compositions
-  CharSet unsafe;  ///< characters which NFC may change, move or join to the one before
+  CharSet unsafe;  ///< characters that NFC may change, move or join to the previous one
 
   Tables() {
     Ranges changing{{kHangulV, kHangulV + kHangulVs - 1}, {kHangulT + 1, kHangulT + kHangulTs - 1}};
@@ -71,8 +71,8 @@ const Tables& tables() {
   return instance;
 }
 
-/// A character and how it changes the count of characters: 0 stands for one source character, 1 was
-/// inserted, -n stands for n + 1.
+/// A character and its change of the character count: 0 replaces one source character, 1 is inserted, and -n
+/// replaces n + 1 source characters.
 struct Changed {
   std::uint32_t code;
   int change;
@@ -83,7 +83,7 @@ std::vector<Changed> decomposed(std::string_view text) {
   const Tables& t = tables();
   std::vector<Changed> out;
   out.reserve(text.size());
-  std::size_t ready = 0;  // from here on only characters with a combining class
+  std::size_t ready = 0;  // start of the trailing characters with a combining class
   const auto sort_pending = [&] {
     std::stable_sort(out.begin() + static_cast<std::ptrdiff_t>(ready), out.end(),
                      [](const Changed& a, const Changed& b) { return a.combining < b.combining; });
@@ -115,14 +115,14 @@ std::vector<Changed> decomposed(std::string_view text) {
   return out;
 }
 
-// The canonical composition algorithm: each character joins the last starter unless one of the same or a
-// higher combining class stands between.
+// The canonical composition algorithm: each character joins the last starter, unless a character with an
+// equal or higher combining class is between them.
 std::vector<Changed> composed(const std::vector<Changed>& in) {
   const Tables& t = tables();
   std::vector<Changed> out;
   out.reserve(in.size());
   std::ptrdiff_t starter = -1;
-  int last_class = -1;  // of what stands between; -1 for nothing
+  int last_class = -1;  // combining class of the latest character after the starter; -1: none
   for (const Changed& c : in) {
     if (starter >= 0 && last_class < static_cast<int>(c.combining)) {
       Changed& base = out[static_cast<std::size_t>(starter)];

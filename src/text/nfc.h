@@ -1,4 +1,4 @@
-// Canonical composition (NFC) as of Unicode 9, with the source of each character.
+// Canonical composition (NFC) of Unicode 9. It records the source of each character.
 #pragma once
 
 #include <optional>
@@ -8,10 +8,10 @@
 
 namespace octet::text {
 
-/// True when NFC certainly leaves `text` as it is.
+/// Returns true if NFC certainly does not change `text`.
 bool surely_nfc(std::string_view text);
 
-/// The NFC of `view`. A composed character stands for the first of the characters it was made of.
+/// Returns the NFC of `view`. The source of a composed character is its first source character.
 AlignedText nfc(const TextView& view);
 
 }  // namespace octet::text

@@ -1,4 +1,4 @@
-// The `decoder` of a tokenizer file: from pieces back to text.
+// The `decoder` of a tokenizer file. It converts pieces to text.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace octet::text {
 
-/// One step over the list of pieces.
+/// One step of decoding, on the list of pieces.
 class DecoderStep {
  public:
   virtual ~DecoderStep() = default;
@@ -18,7 +18,7 @@ class DecoderStep {
 
 struct PieceDecoder {
   std::vector<std::unique_ptr<const DecoderStep>> steps;
-  /// The only step is ByteLevel: pieces are bytes, whose sum is read as UTF-8.
+  /// The only step is ByteLevel: pieces are bytes, and the concatenated bytes are UTF-8.
   bool byte_level = false;
   /// No decoder: pieces are joined by blanks.
   bool none = false;

@@ -82,7 +82,7 @@ void trim_offsets(const PostProcessor::Trim& trim, std::string_view text,
       ++trailing;
     }
     Span& span = offsets[i];
-    // One blank before the first piece may be the one that was put there; more were in the text.
+    // One blank before the first piece may be the added prefix. More blanks are part of the text.
     if (leading == 1 && (i == 0 || span.begin == 0) && trim.add_prefix_space) leading = 0;
     for (; leading > 0 && span.begin < span.end; --leading) {
       span.begin += static_cast<std::uint32_t>(utf8_length(static_cast<unsigned char>(text[span.begin])));

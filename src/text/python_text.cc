@@ -11,12 +11,12 @@ namespace octet::text::python {
 namespace {
 
 constexpr std::uint32_t kSigma = 0x3A3;
-/// A byte that is not UTF-8 is held as this much more.
+/// Offset of the code for a byte that is not UTF-8.
 constexpr std::uint32_t kByte = 0x40000000;
 
 using Codes = std::vector<std::uint32_t>;
 
-/// The character at the begin of `text`, which is not empty, and its length.
+/// Returns the first character of the non-empty `text`, and its length in bytes.
 std::uint32_t first_code(std::string_view text, std::size_t& length) {
   const Utf8Step step = utf8_step(text.substr(0, 4));
   length = step.valid ? step.size : 1;
@@ -45,7 +45,7 @@ std::string encode(const Codes& codes) {
   return out;
 }
 
-/// The length of the last character of `text`, which is not empty.
+/// Returns the length in bytes of the last character of the non-empty `text`.
 std::size_t last_length(std::string_view text) {
   for (std::size_t size = std::min<std::size_t>(4, text.size()); size > 1; --size) {
     const Utf8Step step = utf8_step(text.substr(text.size() - size));
@@ -93,7 +93,7 @@ void map_to(const CaseMap& map, std::uint32_t code, Codes& out) {
   out.push_back(code);
 }
 
-/// A sigma that ends a word has a form of its own in lower case.
+/// A sigma at the end of a word has another lower-case form.
 bool is_final_sigma(const Codes& text, std::size_t at) {
   const auto ignorable = [&](std::size_t i) { return within(case_tables().is_ignorable, text[i]); };
   std::size_t before = at;
@@ -141,7 +141,7 @@ bool is_alphanumeric(std::uint32_t code) {
          within(case_tables().is_numeric, code);
 }
 
-/// str.isupper (`wanted`: upper) and str.islower: no other cased code point, and one of the wanted.
+/// str.isupper (`wanted`: upper) and str.islower: at least one wanted code point, and no other cased one.
 bool all_cased(const Codes& text, std::span<const CodeRange> wanted, std::span<const CodeRange> other) {
   bool any = false;
   for (const std::uint32_t code : text) {
@@ -391,7 +391,7 @@ std::string ascii_digits(std::string_view text) {
     const Ranges& ranges = decimals().ranges();
     const auto behind = std::ranges::upper_bound(ranges, code, {}, &Ranges::value_type::first);
     if (is_decimal(code)) {
-      // Ten digits stand together, from zero on.
+      // Digits of a script are ten consecutive code points from zero on.
       out += static_cast<char>('0' + (code - std::prev(behind)->first) % 10);
     } else {
       append(out, code);

@@ -1,5 +1,5 @@
-// Regular expressions over UTF-8 text with Unicode 16 classes, leftmost-first like Oniguruma, in bounded
-// time.
+// Regular expressions for UTF-8 text with Unicode 16 classes. They match leftmost-first like Oniguruma, in
+// bounded time.
 #pragma once
 
 #include <array>
@@ -14,10 +14,10 @@
 
 namespace octet::text {
 
-/// A compiled expression. Immutable: any number of RegexFinders may use it at the same time.
+/// A compiled expression. It is immutable, so any number of RegexFinders may use it concurrently.
 class Regex {
  public:
-  /// Throws Error when the expression is broken, uses what is not supported or is too large.
+  /// Throws Error if the expression is broken, unsupported or too large.
   explicit Regex(std::string_view pattern);
 
  private:
@@ -27,11 +27,11 @@ class Regex {
     Op op = Op::accept;
     RegexGreed greed = RegexGreed::greedy;
     bool negated = false;
-    bool settled = false;  ///< run: what follows cannot fail, so no way back is kept
+    bool settled = false;  ///< run: the rest cannot fail, so no backtracking choice is kept
     RegexAssertion assertion = RegexAssertion::text_start;
     std::uint16_t set = 0;
-    int min = 0, max = -1;    ///< run; characters
-    std::uint32_t next = 0;   ///< where to go on
+    int min = 0, max = -1;    ///< run: characters
+    std::uint32_t next = 0;   ///< next instruction
     std::uint32_t other = 0;  ///< split: second choice; look, atomic: first instruction of the inner program
     int behind = -1;          ///< look: characters to step back, -1 for look-ahead
   };
@@ -53,35 +53,36 @@ class Regex {
   std::vector<CharSet> sets_;
   std::vector<Ranges> set_keys_;
   CharSet word_;
-  bool has_loops_ = false;  ///< a loop over more than one set, which could turn without moving
-  std::array<std::vector<std::uint32_t>, 256> starts_;  ///< alternatives worth trying, by first byte
+  bool has_loops_ = false;  ///< has a loop over more than one set, which may repeat without progress
+  std::array<std::vector<std::uint32_t>, 256> starts_;  ///< alternatives that may match, by first byte
   std::vector<std::uint32_t> starts_at_end_;            ///< alternatives that may match at the text's end
 };
 
 /// Finds the matches in one text, from left to right, without overlap. Not thread-safe.
-/// The work is bounded: where trying would repeat itself, failed states are remembered; an expression whose
-/// look-arounds still need more than some thousand steps a byte, in a long text some hundred, throws Error.
+/// The work is bounded: after many steps, failed states are recorded and not tried again. Look-arounds may
+/// still need too many steps. Throws Error above about 4,000 steps per byte, or 100 in a long text.
 class RegexFinder {
  public:
   /// `text` must be well-formed UTF-8 and outlive the finder.
   RegexFinder(const Regex& regex, std::string_view text);
-  /// The next match in [begin, end), or false. Empty matches are reported once per place and never directly
-  /// behind the match before.
+  /// Sets [begin, end) to the next match. Returns false if there is none. Reports an empty match once per
+  /// place, and never directly after the previous match.
   bool next(std::size_t& begin, std::size_t& end);
 
  private:
   struct Choice {
-    std::uint32_t pc;      ///< where to go on; the run itself when lazy
+    std::uint32_t pc;      ///< next instruction; the run itself if it is lazy
     const char* position;  ///< next position to try
-    const char* least;     ///< run: the shortest end that may be tried; else equal to position
-    int lazy_count = -1;   ///< lazy run: characters taken so far
+    const char* least;     ///< run: the shortest end to try; otherwise equal to position
+    int lazy_count = -1;   ///< lazy run: number of characters up to position
   };
   struct Run {
     const char* begin = nullptr;
     const char* end = nullptr;
   };
 
-  /// End of a match of the program at `pc` from `at`, or null. `depth` counts look-arounds and atomic groups.
+  /// Returns the end of a match of the program at `pc` from `at`, or null. `depth`: nesting depth of
+  /// look-arounds and atomic groups.
   const char* match(std::uint32_t pc, const char* at, int depth = 0);
   bool run(const Regex::Instruction& in, std::uint32_t pc, const char*& at, bool outer);
   bool retreat(std::size_t base, std::uint32_t& pc, const char*& at);
@@ -99,8 +100,8 @@ class RegexFinder {
   const char* at_;
   const char* last_end_ = nullptr;
   std::vector<Choice> stack_;
-  std::vector<std::uint64_t> memory_;  ///< bit (position, instruction): tried
-  std::vector<Run> tried_runs_;        ///< by instruction: the unbounded run tried last
+  std::vector<std::uint64_t> memory_;  ///< one bit per (position, instruction): tried
+  std::vector<Run> tried_runs_;        ///< by instruction: the latest unbounded run
   const char* memory_begin_ = nullptr;
   std::size_t memory_places_ = 0, words_ = 0;
   std::size_t steps_ = 0, search_steps_ = 0;

@@ -12,7 +12,7 @@ constexpr std::size_t kMaxInstructions = 1 << 14;
 constexpr std::size_t kMaxSets = 1024;
 constexpr int kMaxFirstDepth = 4096;
 
-/// Length in characters when every match has the same, else -1.
+/// Returns the length in characters if all matches have equal length, otherwise -1.
 int fixed_length(const RegexNode& node) {
   using Kind = RegexNode::Kind;
   switch (node.kind) {
@@ -47,7 +47,7 @@ int fixed_length(const RegexNode& node) {
   return -1;
 }
 
-/// A node that is one set, perhaps wrapped in groups.
+/// Returns the node of a single set, possibly inside groups, or null.
 const RegexNode* single_set(const RegexNode& node) {
   if (node.kind == RegexNode::Kind::set) return &node;
   if (node.kind == RegexNode::Kind::concat && node.parts.size() == 1) return single_set(node.parts[0]);
@@ -84,8 +84,8 @@ std::uint16_t Regex::add_set(const Ranges& ranges) {
   return static_cast<std::uint16_t>(known - set_keys_.begin());
 }
 
-// Programs are built from behind: compile(node, next) gives the entry of code that matches `node` and goes
-// on at `next`.
+// Programs are built from the end: compile(node, next) returns the entry of code that matches `node` and
+// continues at `next`.
 std::uint32_t Regex::compile(const RegexNode& node, std::uint32_t next) {
   using Kind = RegexNode::Kind;
   switch (node.kind) {
@@ -142,8 +142,8 @@ std::uint32_t Regex::compile_repeat(const RegexNode& node, std::uint32_t next) {
   };
   std::uint32_t entry = next;
   if (node.max < 0) {
-    // The loop's entry must exist before its body; a body that matches nothing comes back to a remembered
-    // state and ends there.
+    // The loop's entry must exist before its body. A body with an empty match returns to a recorded state and
+    // ends there.
     const std::uint32_t loop = emit({.op = Op::split});
     const std::uint32_t body = compile(inner, loop);
     code_[loop] = choice(body, next);
@@ -165,7 +165,7 @@ std::uint32_t Regex::compile_look(const RegexNode& node, std::uint32_t next) {
     const std::uint32_t program = compile(inner, emit({.op = Op::accept}));
     return emit({.op = Op::look, .negated = node.negated, .next = next, .other = program});
   }
-  // Each alternative steps back by its own length: (?<=a|bc) is (?:(?<=a)|(?<=bc)), the negation a sequence.
+  // Alternatives may have different lengths: (?<=a|bc) is (?:(?<=a)|(?<=bc)). A negation is a sequence.
   std::vector<const RegexNode*> parts;
   if (inner.kind == RegexNode::Kind::alternate) {
     for (const auto& part : inner.parts) parts.push_back(&part);
@@ -194,8 +194,8 @@ bool Regex::cannot_fail(std::uint32_t pc) const {
   return code_[pc].op == Op::accept;
 }
 
-// Marks the bytes with which a match from `pc` can start; true when it can also be empty. Every instruction
-// is looked at once: a second way to it shows nothing that the first did not.
+// Marks the bytes that can start a match from `pc`. Returns true if the match can also be empty. Visits every
+// instruction once: a second visit finds no other bytes.
 bool Regex::first_bytes(std::uint32_t pc, FirstBytes& found, int depth) const {
   if (depth > kMaxFirstDepth) {
     found.bytes.fill(true);

@@ -8,8 +8,8 @@
 namespace octet::text {
 namespace {
 
-constexpr std::size_t kRememberAfter = 8192;  // steps of one search before failed states are kept
-constexpr std::size_t kMaxPlaces = 1 << 22;   // positions that are remembered at most
+constexpr std::size_t kRememberAfter = 8192;  // steps of one search before failed states are recorded
+constexpr std::size_t kMaxPlaces = 1 << 22;   // largest number of recorded positions
 constexpr std::size_t kFreeSteps = 1 << 20;
 constexpr std::size_t kStepsPerByte = 4000;
 constexpr std::size_t kManySteps = std::size_t{1} << 26;  // some seconds
@@ -73,7 +73,7 @@ bool RegexFinder::seen(std::uint32_t pc, const char* at) {
   const auto place = static_cast<std::size_t>(at - memory_begin_);
   if (place >= memory_places_) {
     if (at_ - memory_begin_ <= static_cast<std::ptrdiff_t>(memory_places_ / 2)) return false;
-    start_remembering();  // the window moves on with the search; what was known ahead is learnt again
+    start_remembering();  // moves the window of positions forward; later states are recorded again
     return seen(pc, at);
   }
   std::uint64_t& word = memory_[place * words_ + pc / 64];
@@ -83,7 +83,7 @@ bool RegexFinder::seen(std::uint32_t pc, const char* at) {
   return false;
 }
 
-// States up to the end of a match may have succeeded; the next search starts there.
+// States up to the end of a match may have succeeded. The next search starts at this end.
 void RegexFinder::forget(const char* through) {
   const std::size_t first = std::min(static_cast<std::size_t>(through - memory_begin_), memory_places_);
   const std::size_t last = std::min(first + 1, memory_places_);
@@ -188,7 +188,8 @@ const char* RegexFinder::match(std::uint32_t pc, const char* at, int depth) {
   }
 }
 
-// Takes as much as the run wants and keeps the ways back. False when there is too little.
+// Matches as many characters as the run allows and records the backtracking choices. Returns false if there
+// are fewer than its minimum.
 bool RegexFinder::run(const Regex::Instruction& in, std::uint32_t pc, const char*& at, bool outer) {
   const CharSet& set = regex_.sets_[in.set];
   const char* p = at;
@@ -215,7 +216,7 @@ bool RegexFinder::run(const Regex::Instruction& in, std::uint32_t pc, const char
   return true;
 }
 
-// The latest choice that is left; false when there is none above `base`.
+// Backtracks to the latest choice above `base`. Returns false if there is none.
 bool RegexFinder::retreat(std::size_t base, std::uint32_t& pc, const char*& at) {
   while (stack_.size() > base) {
     Choice& choice = stack_.back();

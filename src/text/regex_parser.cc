@@ -117,7 +117,7 @@ class Parser {
           break;
         }
       }
-      // Without a body of its own it takes the rest of the enclosing group, alternatives included.
+      // Without a body, it applies to the rest of the enclosing group, including alternatives.
       if (take(")")) return alternation(inner, depth + 1);
       if (!take(":")) fail("a kind of group that is not supported");
     }
@@ -152,7 +152,7 @@ class Parser {
     }
   }
 
-  /// {n}, {n,}, {,m}, {n,m}; a brace that is none of these is a literal.
+  /// Reads {n}, {n,}, {,m} or {n,m}. Any other brace is a literal.
   bool count(RegexNode& out) {
     const std::size_t before = at_;
     if (!take("{")) return false;

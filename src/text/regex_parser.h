@@ -1,4 +1,4 @@
-// The syntax tree of a regular expression as tokenizer files hold them (Oniguruma's Ruby syntax).
+// The syntax tree of a regular expression of tokenizer files (Oniguruma's Ruby syntax).
 #pragma once
 
 #include <memory>
@@ -24,7 +24,7 @@ enum class RegexGreed { greedy, lazy, possessive };
 struct RegexNode {
   enum class Kind { empty, set, concat, alternate, repeat, look, atomic, assertion };
   Kind kind = Kind::empty;
-  Ranges set;                    ///< set: one character of it
+  Ranges set;                    ///< set: matches one character of these ranges
   std::vector<RegexNode> parts;  ///< concat, alternate: all; repeat, look, atomic: one
   int min = 0, max = -1;         ///< repeat; max -1 means no bound
   RegexGreed greed = RegexGreed::greedy;
@@ -34,8 +34,8 @@ struct RegexNode {
 
 /// Parses `pattern`. Supported: literals, escapes, classes with nesting, && and \p{general category}, \s \w
 /// \d \h, groups, (?i) and (?m), atomic groups, look-ahead, look-behind of fixed length, greedy, lazy and
-/// possessive repetition, anchors. Throws Error naming what is not supported (back references, script
-/// properties, caseless matching beyond ASCII letters) or broken.
+/// possessive repetition, anchors. Throws Error with the name of an unsupported feature (back references,
+/// script properties, caseless matching beyond ASCII letters) or with the broken part.
 RegexNode parse_regex(std::string_view pattern);
 
 }  // namespace octet::text

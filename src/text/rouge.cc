@@ -9,7 +9,7 @@
 namespace octet::text {
 namespace {
 
-// What stands outside of ASCII counts as letters: a word of another script stays whole.
+// Characters outside of ASCII count as letters, so words of other scripts are not split.
 bool is_of_word(unsigned char c) {
   return c >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z');
 }
@@ -31,7 +31,7 @@ std::vector<std::string> words_of(std::string_view text) {
 std::size_t common(const std::vector<int>& a, const std::vector<int>& b) {
   std::vector<std::size_t> row(b.size() + 1, 0);
   for (const int word : a) {
-    std::size_t corner = 0;  // of the row before, one to the left
+    std::size_t corner = 0;  // value of the previous row, one column to the left
     for (std::size_t j = 0; j < b.size(); ++j) {
       const std::size_t above = row[j + 1];
       row[j + 1] = word == b[j] ? corner + 1 : std::max(above, row[j]);

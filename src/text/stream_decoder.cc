@@ -5,7 +5,7 @@
 namespace octet::text {
 namespace {
 
-/// <0xNN>: whether it is part of a character shows only behind the run of such pieces.
+/// Whether a piece is <0xNN>. Only the end of a run of such pieces shows whether they form characters.
 bool is_byte_piece(const std::string& piece) {
   return piece.size() == 6 && piece.starts_with("<0x") && piece[5] == '>';
 }
@@ -33,7 +33,7 @@ std::string StreamDecoder::push(TokenId id) {
   if (is_byte_piece(*piece)) return "";
   const std::string text = tokenizer_.decode(pending_);
   std::string out = text.substr(std::min(emitted_, text.size()));
-  // One piece with text stays as context: what stands at the start is decoded in a way of its own.
+  // One piece with text stays as context, because the first piece of a text is decoded differently.
   const std::string alone = tokenizer_.decode({&id, 1});
   if (alone.empty()) {
     emitted_ = text.size();

@@ -1,4 +1,4 @@
-// A template that stands in a file of the user's own, in Jinja: of conversations, or of one question.
+// A template in a Jinja file of the user, for conversations or for one question.
 #pragma once
 
 #include <memory>
@@ -12,17 +12,17 @@
 
 namespace octet::text {
 
-/// What the file writes is cut where answers begin and end. As long as tokens end there, too, the pieces are
-/// tokenised as one text, as a server does it.
+/// Renders a Jinja file and splits the text at the start and end of answers. If tokens end at these places,
+/// too, the pieces are tokenised as one text, like a server does.
 class TemplateFile {
  public:
   enum class Kind {
-    conversation,  ///< goes through `messages`, as Hugging Face's
-    question,      ///< fills one question in, as SFT-Play's; the answer and eos stand behind it
+    conversation,  ///< loops over `messages`, like Hugging Face's templates
+    question,      ///< inserts one question, like SFT-Play's; the answer and eos follow
   };
 
-  /// Reads the file and looks which of the two it is. Throws Error (usage) for one that is missing, is no
-  /// Jinja, or asks for what is not there.
+  /// Reads the file and detects its kind. Throws Error (usage) if the file is missing, is not Jinja, or uses
+  /// unknown variables.
   explicit TemplateFile(std::string path);
 
   const std::string& path() const { return path_; }
@@ -30,22 +30,22 @@ class TemplateFile {
   Kind kind() const { return kind_; }
   bool asks_for(const std::string& name) const { return asks_.contains(name); }
   bool asks_for_the_time() const { return source_.find("strftime_now") != std::string::npos; }
-  /// The variable that holds the question, of Kind::question.
+  /// The variable of the question, with Kind::question.
   const std::string& question() const { return question_; }
-  /// True when a text begins with bos that the file does not write.
+  /// Returns true if a text begins with a bos that the file does not write.
   bool adds_bos(const Tokenizer& tokenizer) const;
 
-  /// Throws Error (usage) for options that a file cannot honour.
+  /// Throws Error (usage) for options that files do not support.
   void check(const TemplateOptions& options) const;
-  /// Writes a question and its answer. Throws Error (usage) when nothing can be trained on them. `tokenizer`
-  /// is prepared.
+  /// Renders a test question and its answer. Throws Error (usage) if no token of them can be trained.
+  /// `tokenizer` must be prepared.
   void require_usable(const Tokenizer& tokenizer) const;
-  /// The token that ends an answer; "" when none does.
+  /// Returns the token that ends an answer; "" if there is none.
   std::string end_token(const Tokenizer& tokenizer) const;
 
-  /// Ids of questions and answers in turn. Where the file writes earlier turns otherwise once others follow:
-  /// with `last_alone` the whole up to the last answer, and that, else Refusal. A last question without an
-  /// answer has none.
+  /// Returns the ids of alternating questions and answers. Some files write earlier turns differently if
+  /// others follow. Then, with `last_alone`, returns all before the last answer and the last answer. Without
+  /// it, throws Refusal. A last question without an answer has no answer in the result.
   EncodedTurns turns(const Tokenizer& tokenizer, const Conversation& conversation,
                      const TemplateOptions& options, bool last_alone) const;
 
@@ -66,8 +66,8 @@ class TemplateFile {
   std::unique_ptr<const JinjaTemplate> jinja_;
 };
 
-/// The file as a chat template for the folder of a model: itself where it writes conversations, with what the
-/// options say in front; else one that fills in the questions of a conversation.
+/// Returns the file as a chat template for the folder of a model. A file for conversations is returned with
+/// statements for the options before it. A file for one question becomes a loop over the questions.
 std::string jinja_of_file(const TemplateFile& file, const TemplateOptions& options,
                           const Tokenizer& tokenizer);
 

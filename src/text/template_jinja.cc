@@ -1,5 +1,5 @@
-// A row of the table as a chat template in Jinja. Every literal stands in an expression, and every tag strips
-// the blanks around it, so that the file may be laid out in lines.
+// Writes a row of the table as a Jinja chat template. Every literal is part of an expression, and every tag
+// strips the blanks around it. The file can therefore have line breaks between tags.
 #include "octet/text/template_jinja.h"
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 namespace octet::text {
 namespace {
 
-/// A string of Jinja: in single quotes.
+/// Returns `text` as a Jinja string in single quotes.
 std::string jinja_string(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
-    // Line ends of the file may become others on its way to a reader.
+    // Line ends are escaped, because a copy of the file may have other line ends.
     if (c == '\n') {
       out += "\\n";
     } else if (c == '\r') {
@@ -29,7 +29,7 @@ std::string jinja_string(std::string_view text) {
   return out + "'";
 }
 
-/// Expressions that are joined as text.
+/// An expression that concatenates texts.
 class Joined {
  public:
   void literal(std::string_view text) {
@@ -48,7 +48,7 @@ class Joined {
 
 constexpr std::string_view kContent = "{{content}}";
 
-/// `slot` with the value of an expression in the place of its content.
+/// Adds `slot` with its {{content}} replaced by the value of the expression `content`.
 void add_filled(Joined& to, const std::string& slot, const std::string& content) {
   const std::size_t at = slot.find(kContent);
   to.literal(std::string_view(slot).substr(0, at));
@@ -57,10 +57,10 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
   to.literal(std::string_view(slot).substr(at + kContent.size()));
 }
 
-/// Behind lines that strip all blanks: what follows keeps its own.
+/// Ends lines that strip all blanks. The text after it keeps its blanks.
 const std::string kAsItStands = "{%- if true %}{% endif %}\n";
 
-/// Lines of a template.
+/// The lines of a template.
 class Lines {
  public:
   Lines& tag(const std::string& statement) {
@@ -80,12 +80,12 @@ class Lines {
   std::string text_;
 };
 
-/// Training gives each part of a conversation to the tokenizer alone. Some put a blank in front of every text
-/// that they are given: where that part stands inside a longer text, the blank is written.
+/// Training tokenises each part of a conversation separately, and some tokenizers add a blank before each
+/// text. The template tokenises one long text, so it must write these blanks between parts.
 struct Blanks {
-  const Tokenizer* tokenizer = nullptr;  ///< null: it puts none
-  bool before_blanks = false;            ///< also in front of a text that begins with one
-  bool after_tokens = false;             ///< in a longer text, too, behind a special token
+  const Tokenizer* tokenizer = nullptr;  ///< null: it adds no blanks
+  bool before_blanks = false;            ///< also adds a blank before a text that begins with one
+  bool after_tokens = false;             ///< also adds a blank after a special token inside a text
 
   explicit Blanks(const Tokenizer* one) {
     const auto bare = one == nullptr ? std::vector<TokenId>{} : one->encode("x").ids;
@@ -98,14 +98,14 @@ struct Blanks {
         behind.size() == bare.size() + 1 && std::equal(bare.begin(), bare.end(), behind.begin() + 1);
   }
 
-  /// What stands in front of a part that begins with this text: the expression `gap`, or "".
+  /// Returns the expression before a part that begins with `text`: `gap`, or "".
   std::string before(const std::string& gap, const std::string& text) const {
     if (tokenizer == nullptr || gap == "''" || (!before_blanks && text.starts_with(' '))) return "";
     const auto ids = tokenizer->encode(text).ids;
     const bool token = ids.empty() || text.starts_with(tokenizer->id_to_token(ids.front()));
     return token ? "" : gap;
   }
-  /// The same for a part that is the value of an expression.
+  /// Like before(), but for a part that is the value of the expression `value`.
   std::string before_value(const std::string& gap, const std::string& value) const {
     if (tokenizer == nullptr || gap == "''") return "";
     return before_blanks ? gap : "('' if " + value + ".startswith(' ') else " + gap + ")";
@@ -113,8 +113,8 @@ struct Blanks {
   std::string behind_token() const { return after_tokens ? "''" : "' '"; }
 };
 
-/// Prints slots with the value of an expression in the place of their content. ns.gap is what stands in front
-/// of the next part.
+/// Prints slots with their {{content}} replaced by the value of the expression `content`. ns.gap is the text
+/// before the next part.
 void print_slots(Lines& out, const Slots& slots, const std::string& content, const Blanks& blanks) {
   if (slots.empty()) return;
   Joined all;
@@ -131,7 +131,7 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
     if (bare && !blank.empty()) {
       all.expression("(" + blank + " + " + content + " if " + content + " else '')");
     } else {
-      // Without content what stands behind it comes first.
+      // Without content, the text after it comes first.
       const std::string rest = value_first ? blanks.before(gap, slot.text.substr(kContent.size())) : blank;
       const std::string other = rest.empty() ? "''" : rest;
       if (!blank.empty())
@@ -144,12 +144,12 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
   if (blanks.tokenizer != nullptr) out.set("ns.gap", gap);
 }
 
-/// A tool as {"type": "function", "function": ...}.
+/// An expression for a tool as {"type": "function", "function": ...}.
 constexpr const char* kWrapped =
     "(tool if tool['type'] == 'function' else {'type': 'function', 'function': tool})";
 
-/// What tools are described as, into ns.tools; names of them into ns.names. Servers pass tools without
-/// parameters, or with ones that have no properties: they have no arguments.
+/// Writes descriptions of tools into ns.tools, and their names into ns.names. Servers may pass tools without
+/// parameters, or parameters without properties. These tools have no arguments.
 void describe_tools(Lines& out) {
   out.set("f", "tool['function'] if tool['type'] == 'function' else tool");
   out.set("ns.names", "ns.names + (', ' if ns.names else '') + f['name']");
@@ -173,7 +173,7 @@ void describe_tools(Lines& out) {
   out.set("ns.tools", "ns.tools + '\\n'");
 }
 
-/// The format's prompt with tools, names and date in their places.
+/// Returns the format's prompt with tools, names and date inserted.
 std::string tools_prompt(const ToolFormat& format) {
   Joined out;
   std::string_view rest = format.prompt;
@@ -212,7 +212,7 @@ void write_tools(Lines& out, const ToolFormat& format) {
   out.tag("endif");
 }
 
-/// The calls of a message, into ns.calls.
+/// Writes the tool calls of a message into ns.calls.
 void write_calls(Lines& out, const ToolFormat& format) {
   using List = ToolFormat::List;
   out.set("ns.calls", "''");
@@ -250,9 +250,9 @@ void write_calls(Lines& out, const ToolFormat& format) {
   }
 }
 
-/// Thoughts of earlier answers go, unless they are preserved, and without thinking those of every one: each
-/// from its beginning to the next end, and line ends before what is left. A last answer that has none gets an
-/// empty one.
+/// Removes thoughts of earlier answers unless they are preserved. Without thinking, removes the thoughts of
+/// every answer. A removed thought goes from its start tag to the next end tag. Line ends at the start of the
+/// rest are removed, too. A last answer without a thought gets an empty thought.
 void handle_thoughts(Lines& out, const Blanks& blanks) {
   out.tag("if thinking == false or not (loop.last or preserved)");
   out.set("ns.kept", "''");
@@ -276,7 +276,7 @@ void handle_thoughts(Lines& out, const Blanks& blanks) {
   out.tag("endif");
 }
 
-/// The system text, that of the messages or `usual`, into `system`; the other messages into `turns`.
+/// Sets `system` to the system text of the messages, or to `usual`. Sets `turns` to the other messages.
 void take_system(Lines& out, const std::string& usual, bool trims) {
   out.set("system", jinja_string(usual));
   out.set("turns", "messages");
@@ -287,7 +287,7 @@ void take_system(Lines& out, const std::string& usual, bool trims) {
   out.tag("endif");
 }
 
-/// What stands in front of the first turn; a text that stands inside it goes into ns.begin.
+/// Writes the text before the first turn. If the system text is part of the first turn, sets ns.begin to it.
 void write_begin(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   print_slots(out, row.prefix, "''", blanks);
   out.tag("if system");
@@ -329,7 +329,7 @@ void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& form
   out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
 }
 
-/// What stands behind the last turn.
+/// Writes the text after the last turn.
 void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   if (row.efficient_eos) {
     out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
@@ -342,7 +342,7 @@ void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   }
 }
 
-/// Whether answers think: as the caller says, else as the run did.
+/// Returns the default of enable_thinking as an expression: the option of the run.
 std::string usually_thinks(const TemplateOptions& options) {
   if (!options.enable_thinking) return "none";
   return *options.enable_thinking ? "true" : "false";
@@ -379,7 +379,7 @@ std::string jinja_of_file(const TemplateFile& file, const TemplateOptions& optio
   end.tag("elif message['role'] == 'assistant'").print("message['content'] + eos_token");
   end.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
   end.tag("endfor");
-  // A file's last line end is not written, and what an expression follows loses no blanks.
+  // Jinja does not write the last line end of a file. A final expression keeps the blanks before it.
   std::string body = file.source();
   if (body.ends_with('\n')) body.pop_back();
   return out.text() + kAsItStands + body + "{{ '' }}\n" + end.text();

@@ -14,7 +14,7 @@
 namespace octet::text {
 namespace {
 
-// A conversation, and whether its text ends where an answer begins.
+// A test conversation. `asks`: its text ends before an answer.
 struct Probe {
   const char* name;
   Conversation conversation;
@@ -77,14 +77,14 @@ std::string behind(const std::string& text, std::size_t at) {
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// What a template does with blanks around contents.
+/// How a template treats blanks around contents.
 struct BlanksMatch {
-  std::set<std::string> trims;  ///< the roles whose contents lose them
-  std::string other;            ///< a role that is written in another way; "" for none
+  std::set<std::string> trims;  ///< roles with trimmed contents
+  std::string other;            ///< a role that is written differently; "" for none
 };
 
-/// Compares a template with the row that writes the same without blanks. Roles that the template refuses are
-/// left out.
+/// Compares a template with a row that writes equal texts for contents without blanks. Skips roles that the
+/// template refuses.
 BlanksMatch match_blanks(const JinjaTemplate& jinja, const ChatTemplate::Row& row,
                          const Tokenizer& tokenizer) {
   BlanksMatch out;
@@ -120,7 +120,7 @@ std::string all_names() {
   return all;
 }
 
-// Which row comes nearest in the first text, and where they part.
+// Describes the row with the longest common beginning with `want`, and the first difference.
 std::string nearest(const std::string& want, const Tokenizer& tokenizer, const Probe& probe) {
   std::string best, text;
   for (const auto& name : ChatTemplate::names()) {
@@ -201,7 +201,7 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
             left, [&](const std::string& name) { return written(name, tokenizer, probe) == want; });
         if (same != left.end()) left = {*same};
       } catch (const Error&) {
-        // A template without tools: the first name stands.
+        // The template has no tools: keep the first name.
       }
     }
     if (!left.empty() && rendered_probes > 0)

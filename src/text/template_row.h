@@ -1,4 +1,4 @@
-// One row of the table of templates, and the writing of turns with it.
+// A row of the table of templates, and functions that write turns with it.
 #pragma once
 
 #include <set>
@@ -12,7 +12,7 @@ namespace octet::text {
 
 class TemplateFile;
 
-/// A string with {{content}}, or a token of its own.
+/// A string with {{content}}, or one special token.
 struct Slot {
   enum class Kind { text, bos, eos };
   Kind kind = Kind::text;
@@ -26,50 +26,50 @@ struct ChatTemplate::Row {
   std::string tool_format, default_system;
   std::vector<std::string> stop_words;
   bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
-  /// Roles whose contents lose the blanks around them, as with Jinja's trim: system, user, assistant,
-  /// observation.
+  /// Roles with contents that are trimmed like with Jinja's trim: system, user, assistant, observation.
   std::set<std::string> trims;
-  /// Of a row that stands in no table: the file that writes in its place; `name` is its path.
+  /// The Jinja file of a template that is not in the table; `name` is its path.
   std::shared_ptr<const TemplateFile> file;
 
   static const Row& of(const ChatTemplate& chat) { return *chat.row_; }
   static ChatTemplate make(Row row) { return ChatTemplate(std::make_shared<const Row>(std::move(row))); }
 };
 
-/// The conversation with the contents that the row trims.
+/// Returns the conversation with trimmed contents of the roles in Row::trims.
 Conversation trimmed(const ChatTemplate::Row& row, Conversation conversation);
 
-/// What calls stand in: a tool format of the user's own comes with endings of its own.
+/// Returns the slots around tool calls. If the options set a tool format, these are the content and an eos
+/// (no eos with efficient_eos).
 const Slots& function_slots(const ChatTemplate::Row& row, const TemplateOptions& options);
 
-/// Null when the table has no such row.
+/// Returns null if the table has no such row.
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name);
 std::vector<std::string> row_names();
-/// All that decides what the row of this name writes, as text.
+/// Returns all fields of the row that affect its texts, for a hash.
 std::string row_words(const std::string& name);
 
-/// Says that a template does not write the thought of a message.
+/// Returns a message: a template does not write the thought of `message`.
 std::string unwritten_thought(const Message& message);
 
-/// Token ids of each message of a conversation: even places are questions (with prefix and system before the
-/// first), odd places answers.
+/// Token ids of each message of a conversation. Even indices are questions, and odd indices are answers. The
+/// first question includes prefix and system text.
 using EncodedTurns = std::vector<std::vector<TokenId>>;
 
-/// The turns as training sees them. `discard_history` drops thoughts of all answers but the last. Throws
-/// Refusal.
+/// Encodes the turns for training. `discard_history` drops the thoughts of all answers except the last one.
+/// Throws Refusal.
 EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
                           const TemplateOptions& options, bool discard_history);
 
-/// Before and behind the last answer as generation sees them. Throws Refusal.
+/// Encodes the prompt before the last answer, and the answer, for generation. Throws Refusal.
 Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
                         const TemplateOptions& options);
 
-/// A conversation as text, thoughts as a finished conversation shows them: an empty one in the last answer
-/// only. Throws Refusal.
+/// Returns a finished conversation as text. Only a last answer without a thought gets an empty thought.
+/// Throws Refusal.
 std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
                        const Conversation& conversation);
 
-/// "09 Mar 2026" for "2026-03-09"; today for "". Throws Error for what is no date.
+/// Returns "09 Mar 2026" for "2026-03-09", and today for "". Throws Error for an invalid date.
 std::string written_date(const std::string& date);
 
 }  // namespace octet::text

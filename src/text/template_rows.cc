@@ -73,7 +73,7 @@ Conversation trimmed(const ChatTemplate::Row& row, Conversation conversation) {
   if (row.trims.contains("system")) conversation.system = python::strip(conversation.system);
   for (Message& message : conversation.messages) {
     if (row.trims.contains(message.role)) message.content = python::strip(message.content);
-    // The text beside calls is the answer's content there.
+    // In a message with tool calls, the text before the calls is the answer's content.
     if (message.role == "function" && row.trims.contains("assistant"))
       message.text = python::strip(message.text);
   }

@@ -1,19 +1,24 @@
 #include "template_table.h"
 
-// A template's fields. `prefix`, `system`, `user`, `assistant`, `observation`, `function`: lists of slots; a
-// slot is a string or {"token": "bos" or "eos"}. Absent ones: `prefix` nothing; `system` and `user` the
-// content alone; `assistant` the content and an eos (no eos with `efficient_eos`); `observation` as `user`;
-// `function` as `assistant`. `tool_format`: how tools and calls are written ("default" when absent).
-// `default_system`. `stop_words`: strings that end an answer, registered as special tokens. `replace_eos`:
-// the first of them becomes the eos. `efficient_eos`: one eos behind the last turn instead of one a turn.
-// `fuse_system`: the system text stands inside the first question. `thinks`: answers carry a thought, an
-// empty one where they have none.
+// Fields of a template:
+// - `prefix`, `system`, `user`, `assistant`, `observation`, `function`: lists of slots. A slot is a string or
+//   {"token": "bos" or "eos"}. Defaults: `prefix` is empty; `system` and `user` are only the content;
+//   `assistant` is the content and an eos (no eos with `efficient_eos`); `observation` equals `user`;
+//   `function` equals `assistant`.
+// - `tool_format`: the format of tools and calls; default "default".
+// - `default_system`: the system text of conversations without one.
+// - `stop_words`: strings that end an answer. They are registered as special tokens.
+// - `replace_eos`: the first stop word becomes the eos.
+// - `efficient_eos`: one eos after the last turn instead of one per turn.
+// - `fuse_system`: the system text is part of the first question.
+// - `thinks`: answers have a thought, which may be empty.
 //
-// A tool format's fields. `prompt`: what follows the system text, with {{tools}}, {{names}}, {{date}}.
-// `tool`: each tool as JSON (`indent`, text `before` and `after`), as one JSON list, or as a description.
-// `call`: each call as text with {{name}} and {{arguments}}, or as a JSON object whose arguments are named
-// `arguments`, in a list "always", "when several" or "never"; `before`, `after` and `between` the calls when
-// never.
+// Fields of a tool format:
+// - `prompt`: the text after the system text, with {{tools}}, {{names}}, {{date}}.
+// - `tool`: each tool as JSON (`indent`, text `before` and `after`), as one JSON list, or as a description.
+// - `call`: each call as text with {{name}} and {{arguments}}, or as a JSON object. `arguments` is the key of
+//   the object's arguments. Calls are in a list "always", "when several" or "never". With "never", `before`,
+//   `after` and `between` are texts around the calls.
 namespace octet::text {
 namespace {
 

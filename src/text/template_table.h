@@ -5,7 +5,7 @@
 
 namespace octet::text {
 
-/// {"tool_formats": [...], "templates": [...]}; template_table.cc says what the fields mean.
+/// {"tool_formats": [...], "templates": [...]}. template_table.cc documents the fields.
 std::string_view template_table();
 
 }  // namespace octet::text

@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kMostTokenizerLevels = 64;
 
-/// Builds the document from the parser's events, except the vocabulary and the merges: a DOM of them is slow
-/// and large.
+/// Builds the document from the parser's events, without the vocabulary and the merges. A DOM of these would
+/// be slow and large.
 class Reader : public nlohmann::json_sax<Json> {
  public:
   Reader(TokenizerJson& out, const std::string& where) : out_(out), where_(where) {}
@@ -172,13 +172,13 @@ class Reader : public nlohmann::json_sax<Json> {
   TokenizerJson& out_;
   const std::string& where_;
   Mode mode_ = Mode::document;
-  std::vector<Level> levels_;  // pointers stay good: an element is finished before its parent grows again
+  std::vector<Level> levels_;  // pointers stay valid: an element is complete before its parent grows again
   std::string piece_;
   std::unordered_set<std::string> pieces_;
   std::vector<std::string> pair_;
 };
 
-/// Just behind the string that starts at `i`.
+/// Returns the position after the string that starts at `i`.
 std::size_t string_end(std::string_view text, std::size_t i) {
   for (++i; i < text.size() && text[i] != '"'; ++i) {
     if (text[i] == '\\') ++i;

@@ -1,4 +1,4 @@
-// What a Tokenizer is made of.
+// The parts of a Tokenizer.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace octet::text {
 
-/// The components of tokenizer.json; never changes.
+/// The components of tokenizer.json. Immutable.
 struct Pipeline {
   std::unique_ptr<const Normalizer> normalizer;
   PreTokenizer pre_tokenizer;
@@ -27,7 +27,7 @@ struct Pipeline {
   PieceDecoder decoder;
 };
 
-/// Buffers of one call of encode, kept for the next.
+/// Buffers of one call of encode(), reused by the next call.
 struct EncodeScratch {
   BpeScratch bpe;
   std::vector<Found> raw, found;
@@ -36,8 +36,8 @@ struct EncodeScratch {
   std::vector<std::string_view> tokens;  ///< for trimming: the text of each id
 };
 
-/// Lends scratch to as many threads as encode at the same time. A thread gets what it gave back before, where
-/// nobody else had to take it: its cache of words is then warm on its core.
+/// Lends scratch to all threads that encode concurrently. A thread gets its previous scratch back, unless
+/// another thread took it. Its cache of words is then warm on its core.
 class ScratchPool {
  public:
   ScratchPool() : slots_(kSlots) {}
@@ -47,7 +47,7 @@ class ScratchPool {
 
  private:
   static constexpr std::size_t kSlots = 256;
-  // A cache line each, so that threads do not wait for one another.
+  // One cache line per slot prevents false sharing.
   struct alignas(64) Slot {
     std::atomic<EncodeScratch*> idle{nullptr};
   };
@@ -63,7 +63,7 @@ struct Role {
 struct Tokenizer::Parts {
   std::shared_ptr<const Pipeline> pipeline;
   AddedTokens added;
-  std::vector<std::string> decoded;  ///< byte-level, by id: bytes
+  std::vector<std::string> decoded;  ///< byte-level decoders: the bytes of each id
   TokenId max_id = -1;
   Role bos, eos, pad, unk;
   std::optional<bool> add_bos;
@@ -76,10 +76,10 @@ struct Tokenizer::Parts {
   Parts(const Parts& other);
 
   TokenId find(const std::string& token) const;
-  /// The piece as the file writes it, or null.
+  /// Returns the piece in the spelling of the file, or null.
   const std::string* piece(TokenId id) const;
   bool is_special(TokenId id) const;
-  /// To be called after tokens were set: the matchers and tables by id.
+  /// Builds the matchers and the tables by id. Call it after tokens were set.
   void index();
   void add_special(const std::string& content);
   void encode(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& ids,
@@ -88,7 +88,7 @@ struct Tokenizer::Parts {
             std::vector<Span>* offsets) const;
 };
 
-/// Files of `folder` that belong to a tokenizer and exist.
+/// Returns the existing tokenizer files of `folder`.
 std::vector<std::string> tokenizer_files(const std::string& folder);
 
 }  // namespace octet::text

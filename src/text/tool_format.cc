@@ -170,7 +170,7 @@ std::string ToolFormat::write_tools(const std::string& tools, const std::string&
       text += tool_before + dump_python_json(wrapped(tool), tool_indent) + tool_after;
     }
   }
-  // Marks further back are filled first: what is put in may hold a mark itself.
+  // Later marks are replaced first, because an inserted text may contain a mark.
   return fill(fill(fill(prompt, "names", names), "tools", text), "date", date);
 }
 

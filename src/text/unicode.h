@@ -1,5 +1,5 @@
-// What the text room knows about Unicode: general categories of version 16, canonical decompositions and
-// combining classes of version 9, and fast sets of code points built from them.
+// Unicode data: general categories of version 16, canonical decompositions and combining classes of version
+// 9, and fast sets of code points.
 #pragma once
 
 #include <array>
@@ -45,13 +45,13 @@ enum Category : std::uint8_t {
   kCn
 };
 
-/// One canonical combining class over [first, last].
+/// The canonical combining class of code points [first, last].
 struct CombiningRun {
   std::uint32_t first, last;
   std::uint8_t value;
 };
 
-/// One step of canonical decomposition; `second` is 0 for singletons. `composes`: NFC goes back.
+/// One step of canonical decomposition. `second` is 0 for singletons. `composes`: NFC composes it again.
 struct Decomposition {
   std::uint32_t code, first, second;
   std::uint8_t composes;
@@ -63,26 +63,26 @@ std::span<const Decomposition> decompositions();
 
 constexpr std::uint32_t kMaxCodePoint = 0x10FFFF;
 
-/// Closed ranges of code points; sorted and disjoint after normalise_ranges.
+/// Closed ranges of code points. They are sorted and disjoint after normalise_ranges().
 using Ranges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
 
-/// Sorts, joins what touches.
+/// Sorts ranges, and joins adjacent and overlapping ranges.
 void normalise_ranges(Ranges& ranges);
-/// The complement within [0, 0x10FFFF]; `ranges` must be normalised.
+/// Returns the complement within [0, 0x10FFFF]. `ranges` must be normalised.
 Ranges complement(const Ranges& ranges);
-/// Code points of the categories whose bit is set.
+/// Returns the code points of the categories with a set bit.
 Ranges category_ranges(std::uint32_t category_mask);
-/// Mask of a one- or two-letter category name ("L", "Lu"); 0 when unknown.
+/// Returns the mask of a category name of one or two letters ("L", "Lu"); 0 if unknown.
 std::uint32_t category_mask(std::string_view name);
-/// White_Space.
+/// Code points with the property White_Space.
 Ranges white_space();
 /// Letters, marks, decimal digits, letter numbers, connector punctuation and other alphabetic signs.
 Ranges word_characters();
-/// \w of Oniguruma: the same and the superscript digits and fractions of Latin-1.
+/// \w of Oniguruma: word_characters() and the superscript digits and fractions of Latin-1.
 Ranges regex_word_characters();
 
-/// Adds the other cases of the ASCII letters in the set, and U+017F and U+212A, which fold to s and k. False
-/// when the set holds some, but not all, cased letters beyond ASCII: closing those is not supported.
+/// Adds the other cases of the ASCII letters in the set, and U+017F and U+212A, which fold to s and k.
+/// Returns false if the set has some, but not all, cased letters beyond ASCII. This is not supported.
 bool close_under_ascii_case(Ranges& ranges);
 
 /// A set of code points with constant-time membership. Immutable, about 9 KiB.

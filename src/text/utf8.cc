@@ -8,7 +8,7 @@ Utf8Step utf8_step(std::string_view bytes) {
   if (lead < 0x80) return {1, true, false};
   if (lead < 0xC2 || lead > 0xF4) return {1, false, false};
   const std::size_t length = utf8_length(lead);
-  // The second byte excludes overlong forms, surrogates and what lies above U+10FFFF.
+  // The second byte excludes overlong forms, surrogates and code points above U+10FFFF.
   unsigned char low = 0x80, high = 0xBF;
   if (lead == 0xE0) low = 0xA0;
   if (lead == 0xED) high = 0x9F;
