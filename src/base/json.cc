@@ -9,17 +9,16 @@
 #include "octet/base/files.h"
 #include "octet/base/json_digits.h"
 #include "octet/base/json_problem.h"
+#include "octet/base/short_text.h"
 
 namespace octet {
 namespace {
 
 [[noreturn]] void wrong_type(const std::string& key, const std::string& expected, const Json& value,
                              const std::string& where) {
-  std::string found = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (found.size() > 80) found = found.substr(0, 77) + "...";
   throw Error({.what = "value of '" + key + "' cannot be used",
                .expected = expected,
-               .found = found,
+               .found = short_json(value),
                .where = where,
                .fix = "correct the value there",
                .code = ExitCode::usage});

@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/short_text.h"
 
 namespace octet {
 namespace {
@@ -120,20 +121,14 @@ constexpr auto kRoles = std::to_array<Row>({
     {kMap, "extra_special_tokens", kTokens},
 });
 
-std::string short_text(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
-}
-
 void require_type(const Json& object, const Row& row, const std::string& where) {
   const auto found = object.find(row.key);
   if (found == object.end() || found->is_null() || row.type.fits(*found)) return;
   throw Error({.what = "value of '" + std::string(row.key) + "' cannot be used",
                .expected = row.type.expected,
-               .found = short_text(*found),
+               .found = short_json(*found),
                .where = where,
-               .fix = "write such a value there, or fetch the file again",
+               .fix = "correct the value, or fetch the file again",
                .code = ExitCode::usage});
 }
 
@@ -152,9 +147,9 @@ Json read_model_file(const std::string& folder, const std::string& name) {
   if (!path_exists(path)) return Json::object();
   Json object = read_json(path);
   if (!object.is_object()) {
-    throw Error({.what = "a file of a model folder holds no settings",
+    throw Error({.what = "a file of a model folder has no settings",
                  .expected = "an object of keys and values",
-                 .found = short_text(object),
+                 .found = short_json(object),
                  .where = path,
                  .fix = "fetch the file again, or remove it",
                  .code = ExitCode::usage});

@@ -240,7 +240,7 @@ void choose_dialect(const Node& tree, const std::string& name, const Strings& ov
 }
 
 void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where) {
-  // Short words are keys of several trainers. A person who types one beside our own keys guesses.
+  // Short words are keys of several trainers. On the command line of our own keys, such a word is a guess.
   if (where == "command line" && dialect == nullptr && !guessed_key(path).empty())
     unknown_key(path, where, field_names());
   // Keys of the configuration's own trainer come before keys of others.

@@ -10,6 +10,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/short_text.h"
 #include "octet/base/strings.h"
 
 namespace octet::config {
@@ -230,7 +231,7 @@ std::string shown(const Node& node) {
     case Node::Kind::map:
       return "a map of " + std::to_string(node.members.size()) + " keys";
     default:
-      return "'" + (node.text.size() > 80 ? node.text.substr(0, 77) + "..." : node.text) + "'";
+      return "'" + short_text(node.text) + "'";
   }
 }
 

@@ -195,7 +195,7 @@ Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare
     try {
       for (int t = 1; t < threads; ++t) pool.emplace_back(work);
     } catch (const std::system_error&) {
-      // The system has no more threads. Those that run take all rows.
+      // The system has no more threads. The started threads take all rows.
     }
     work();
   }

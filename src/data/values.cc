@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json_digits.h"
+#include "octet/base/short_text.h"
 
 namespace octet::data {
 
@@ -28,11 +29,7 @@ std::string kind_of(const Json& value) {
 }
 
 std::string short_text(const Json& value) {
-  std::string text = dump_json_digits(value);
-  if (text.size() <= 40) return text;
-  std::size_t end = 37;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;  // whole characters
-  return text.substr(0, end) + "...";
+  return octet::short_text(dump_json_digits(value), 40);
 }
 
 std::string text_of(const Json& value, const std::string& name, bool parts) {

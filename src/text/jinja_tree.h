@@ -53,7 +53,7 @@ struct Block {
   std::vector<std::unique_ptr<const Statement>> statements;
 };
 
-/// What a value is assigned to: a name, or targets for the items of the value.
+/// The target of an assignment: a name, or targets for the items of the value.
 struct Target {
   std::string name;  ///< "": parts
   std::vector<Target> parts;

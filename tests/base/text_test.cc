@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/short_text.h"
 #include "octet/base/strings.h"
 #include "octet/base/tensor_slice.h"
 
@@ -28,6 +29,15 @@ TEST(Json, AKeyThatStandsTwiceIsRefusedWhereverItStands) {
             std::string::npos);
   EXPECT_EQ(parse_json(R"({"a": {"a": 1}, "b": {"a": 2}})", "file")["b"]["a"], 2)
       << "not twice in one object";
+}
+
+TEST(ShortText, IsCutAtWholeCharacters) {
+  EXPECT_EQ(short_text("12345678", 8), "12345678");
+  EXPECT_EQ(short_text("123456789", 8), "12345...");
+  EXPECT_EQ(short_text("1234\u00e4\u00e4\u00e4", 8), "1234...") << "a character has two bytes";
+  EXPECT_EQ(short_text(std::string(81, 'x')), std::string(77, 'x') + "...");
+  EXPECT_EQ(short_json(Json("a\xff")), "\"a\uFFFD\"") << "not UTF-8";
+  EXPECT_EQ(short_json(Json{1, 2, 3}, 6), "[1,...");
 }
 
 TEST(Json, NestingHasALimit) {

@@ -110,7 +110,8 @@ TEST_F(Feeds, OfPackedItemsHoldTheDocumentsOfAll) {
   EXPECT_EQ(packed->shape().longest, 6) << "documents do not see each other";
 }
 
-// Micro-batches of all ranks are whole. If bits do not depend on the number of ranks, those of one rank are.
+// Micro-batches of all ranks are whole. With bits that do not depend on the number of ranks, the
+// micro-batches of one rank are whole.
 TEST_F(Feeds, WhatFillsNoGroupIsLeftOut) {
   const Corpus corpus = documents();
   batch_ = {.micro = 2, .accumulation = 1, .world = 2, .global = 4};

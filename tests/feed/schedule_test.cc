@@ -85,7 +85,7 @@ TEST(SampleOrder, GoesOnAtAPlaceInTheItemsWithStepsOfAnySize) {
 }
 
 TEST(SampleOrder, WhatIsLeftOfAnEpochIsWholeGroupsToo) {
-  // 24 of 71 are done, in groups of 8. Of the 47 left, 45 are whole groups of 5.
+  // 24 of 71 are done, in groups of 8. 45 of the 47 left are whole groups of 5.
   SampleOrder order{.items = 71, .global_batch = 10, .seed = 5, .whole_groups_of = 5};
   order.go_on(3, {.item = 24});
   std::int64_t items = 0;

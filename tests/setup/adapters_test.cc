@@ -104,7 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                            return name;
                          });
 
-// FP8 rounds the operands of the weight's GEMMs, not those of adapters. So gradients are as close as without
+// FP8 rounds the operands of the weight's GEMMs, but not the operands of adapters. So gradients are as close as without
 // adapters.
 void expect_beside_fp8(const char* adapters) {
   const Case c(adapters);

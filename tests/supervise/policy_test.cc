@@ -105,7 +105,7 @@ TEST(Policy, CountsAnewBehindAChangeOfTheJob) {
   EXPECT_EQ(policy.decide({.code = 75}).next, Next::end);
 }
 
-// The fault behind code 1 and similar codes mostly returns. Other codes mean faults that may pass.
+// The fault of code 1 and similar codes mostly returns. Other codes mean faults that may pass.
 TEST(Policy, OnlyCodesThatSayWhatIsWrongAreTriedAsOftenAsAllowed) {
   const auto starts = [](int code) {
     Policy policy(kOptions);

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <fstream>
 
-// A sanitizer takes memory of its own for each thread, so that no limit fits.
+// A sanitizer reserves memory for each thread, so no limit fits.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define OCTET_TEST_LIMITED_MEMORY 1
 

@@ -88,13 +88,13 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
   if (family.window == WindowRule::none) {
     if (found != nullptr || use) {
       refuse("a sliding window is not supported by this family", "no 'sliding_window'",
-             found != nullptr ? shown(*found) : "use_sliding_window: true", config.where());
+             found != nullptr ? short_json(*found) : "use_sliding_window: true", config.where());
     }
     window = 0;
   }
   const Json* types = config.find("layer_types");
   if (types != nullptr && (!types->is_array() || types->size() != blocks.size())) {
-    refuse("'layer_types' does not fit", "a list of " + std::to_string(layers) + " names", shown(*types),
+    refuse("'layer_types' does not fit", "a list of " + std::to_string(layers) + " names", short_json(*types),
            config.where());
   }
   for (std::size_t i = 0; i < blocks.size(); ++i) {
@@ -104,10 +104,11 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
       sliding = type == "sliding_attention";
       const std::string where = config.where() + ": layer_types[" + std::to_string(i) + "]";
       if (!sliding && type != "full_attention") {
-        refuse("a kind of layer is not supported", "full_attention or sliding_attention", shown(type), where);
+        refuse("a kind of layer is not supported", "full_attention or sliding_attention", short_json(type),
+               where);
       }
       if (sliding && window == 0) {
-        refuse("a layer slides without a window", "'sliding_window'", shown(type), where);
+        refuse("a layer slides without a window", "'sliding_window'", short_json(type), where);
       }
     }
     if (!sliding) continue;
@@ -124,7 +125,7 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
   const Json *newer = config.find("num_local_experts"), *older = config.find("num_experts");
   if (newer != nullptr && older != nullptr && *newer != *older) {
     refuse("the number of experts is given twice, and differs", "num_local_experts, or num_experts",
-           shown(*newer) + " and " + shown(*older), config.where());
+           short_json(*newer) + " and " + short_json(*older), config.where());
   }
   const char* const key = newer != nullptr ? "num_local_experts" : "num_experts";
   a.experts = {.count = json_int(config.object(), key, 128, 0, ops::kMostExperts, config.where()),
@@ -152,7 +153,8 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
   if (const Json* list = family.mixtral_experts ? nullptr : config.find("mlp_only_layers")) {
     if (!list->is_array() ||
         !std::ranges::all_of(*list, [](const Json& one) { return one.is_number_integer(); }))
-      refuse("'mlp_only_layers' cannot be used", "a list of numbers of blocks", shown(*list), config.where());
+      refuse("'mlp_only_layers' cannot be used", "a list of numbers of blocks", short_json(*list),
+             config.where());
     for (const Json& one : *list) dense.insert(one.get<std::int64_t>());
   }
   // transformers adds the loss if it returns the logits of routers.
@@ -175,7 +177,7 @@ void refuse_unknown_keys(const Reader& config, const Family& family) {
       if (key != known.key) continue;
       if (!value.is_number() || value.get<double>() != known.neutral) {
         refuse("'" + key + "' asks for what is not supported: " + std::string(known.meaning),
-               std::to_string(known.neutral), shown(value), config.where());
+               std::to_string(known.neutral), short_json(value), config.where());
       }
       neutral = true;
     }
@@ -183,7 +185,7 @@ void refuse_unknown_keys(const Reader& config, const Family& family) {
     std::vector<std::string> known(config.seen().begin(), config.seen().end());
     const std::string near = nearest_name(key, known);
     refuse("key '" + key + "' is not known and may change what the model computes",
-           near.empty() ? "a key of this family" : "'" + near + "'", shown(value), config.where(),
+           near.empty() ? "a key of this family" : "'" + near + "'", short_json(value), config.where(),
            "remove it when it does not");
   }
 }
@@ -276,14 +278,15 @@ Architecture read_text_model(const Json& config, const Family& family, const std
     return read_architecture(alone, where);
   }
   if (text == config.end() || !text->is_object()) {
-    refuse("'text_config' is missing", "an object", text == config.end() ? "nothing" : shown(*text), where);
+    refuse("'text_config' is missing", "an object", text == config.end() ? "nothing" : short_json(*text),
+           where);
   }
   const std::string inner = where + ": text_config";
   Json part = *text;
   if (!part.contains("model_type")) part["model_type"] = family.text_model;
   if (part["model_type"] != Json(family.text_model)) {
     refuse("the text model of this model is not known", std::string(family.text_model),
-           shown(part["model_type"]), inner);
+           short_json(part["model_type"]), inner);
   }
   if (part.contains("text_config")) refuse("'text_config' is nested twice", "one", "two", inner);
   part.erase("architectures");
@@ -304,7 +307,7 @@ Architecture read_text_model(const Json& config, const Family& family, const std
 }  // namespace
 
 Architecture read_architecture(const Json& config, const std::string& where) {
-  if (!config.is_object()) refuse("a model's config is not an object", "{…}", shown(config), where);
+  if (!config.is_object()) refuse("a model's config is not an object", "{…}", short_json(config), where);
   require_types(config, "config.json", where);
   const Family& family = family_of(config, where);
   if (!family.text_model.empty()) return read_text_model(config, family, where);

@@ -9,6 +9,7 @@
 #include "families.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/short_text.h"
 
 namespace octet::model {
 
@@ -29,12 +30,6 @@ inline constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
                .where = where,
                .fix = fix,
                .code = ExitCode::usage});
-}
-
-inline std::string shown(const Json& value) {
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
-  return text;
 }
 
 /// Reads keys and records which were read.
@@ -65,7 +60,7 @@ class Reader {
     if (!(value >= low && value <= high)) {
       std::ostringstream range;
       range << "a number from " << low << " to " << high;
-      refuse("'" + key + "' cannot be used", range.str(), shown(*object_.find(key)), where_);
+      refuse("'" + key + "' cannot be used", range.str(), short_json(*object_.find(key)), where_);
     }
     return value;
   }

@@ -27,10 +27,10 @@ void read_yarn(Reader& reader, std::int64_t max_positions, Rope& rope) {
   rope.truncate = reader.boolean("truncate", true);
   rope.attention_factor = yarn_attention_factor(reader, rope.factor);
   if (!(rope.beta_fast > rope.beta_slow)) {
-    refuse("'beta_fast' cannot be used", "more than beta_slow", shown(reader.object()), reader.where());
+    refuse("'beta_fast' cannot be used", "more than beta_slow", short_json(reader.object()), reader.where());
   }
   if (!(rope.theta > 1.0)) {
-    refuse("'rope_theta' cannot be used", "more than 1", shown(reader.object()), reader.where());
+    refuse("'rope_theta' cannot be used", "more than 1", short_json(reader.object()), reader.where());
   }
 }
 
@@ -39,7 +39,7 @@ void read_llama3(Reader& reader, Rope& rope) {
   rope.high_freq_factor = reader.positive("high_freq_factor", 4.0, 1e-3, 1e6);
   rope.original_max_positions = reader.size("original_max_position_embeddings", kMaxPositions);
   if (!(rope.high_freq_factor > rope.low_freq_factor)) {
-    refuse("'high_freq_factor' cannot be used", "more than low_freq_factor", shown(reader.object()),
+    refuse("'high_freq_factor' cannot be used", "more than low_freq_factor", short_json(reader.object()),
            reader.where());
   }
 }
@@ -59,7 +59,8 @@ struct RopeDefaults {
 };
 
 Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const std::string& where) {
-  if (!object.is_object()) refuse("the rotary embedding cannot be read", "an object", shown(object), where);
+  if (!object.is_object())
+    refuse("the rotary embedding cannot be read", "an object", short_json(object), where);
   Reader reader(object, where);
   Rope rope;
   rope.theta = reader.positive("rope_theta", defaults.theta, 1.0, 1e15);
@@ -86,7 +87,7 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
     if (key == "partial_rotary_factor" && value.is_number() && value.get<double>() == 1.0) continue;
     if (is_unread_key(key)) continue;
     refuse("'" + key + "' of the rotary embedding is not supported", "keys of rope_type " + kind,
-           shown(value), where);
+           short_json(value), where);
   }
   return rope;
 }
@@ -100,7 +101,7 @@ const Json* parameters_of(Reader& config, const Family& family, const std::strin
   if (!by_kind) {
     if (family.local_theta > 0 && !parameters->empty()) {
       refuse("the rotary embeddings cannot be told apart", "full_attention and sliding_attention",
-             shown(*parameters), where);
+             short_json(*parameters), where);
     }
     return parameters;
   }
@@ -134,10 +135,11 @@ std::vector<Rope> read_ropes(Reader& config, const Family& family) {
         read_rope_object(*parameters, {theta, max_positions}, config.where() + ": rope_parameters");
     if (scaling != nullptr && !(v5 == rope)) {
       refuse("rope_parameters and rope_scaling contradict each other", "one of them",
-             shown(*parameters) + " and " + shown(*scaling), config.where(), "keep rope_parameters");
+             short_json(*parameters) + " and " + short_json(*scaling), config.where(),
+             "keep rope_parameters");
     }
     if (config.find("rope_theta") != nullptr && v5.theta != theta) {
-      refuse("rope_parameters and rope_theta contradict each other", "one base", shown(*parameters),
+      refuse("rope_parameters and rope_theta contradict each other", "one base", short_json(*parameters),
              config.where(), "keep rope_parameters");
     }
     rope = v5;
@@ -149,8 +151,8 @@ std::vector<Rope> read_ropes(Reader& config, const Family& family) {
   if (const Json* sliding = parameters_of(config, family, "sliding_attention"); sliding != nullptr) {
     local = read_rope_object(*sliding, {local_theta, max_positions}, config.where() + ": rope_parameters");
     if (config.find("rope_local_base_freq") != nullptr && local.theta != local_theta) {
-      refuse("rope_parameters and rope_local_base_freq contradict each other", "one base", shown(*sliding),
-             config.where(), "keep rope_parameters");
+      refuse("rope_parameters and rope_local_base_freq contradict each other", "one base",
+             short_json(*sliding), config.where(), "keep rope_parameters");
     }
   }
   return {rope, local};

@@ -54,7 +54,7 @@ StoredWeights fine_grained_fp8(Reader& config) {
   const Json* block = config.find("weight_block_size");
   if (block == nullptr || *block != Json::array({128, 128})) {
     refuse("FP8 weights with scales of this kind are not read", "weight_block_size: [128, 128]",
-           block == nullptr ? "none" : shown(*block), config.where(), kInstead);
+           block == nullptr ? "none" : short_json(*block), config.where(), kInstead);
   }
   return {.format = StoredWeights::Format::fp8_blocks, .unquantised = {}};
 }
@@ -63,7 +63,8 @@ StoredWeights fine_grained_fp8(Reader& config) {
 
 StoredWeights read_stored_weights(const Json& config, const std::string& where) {
   const std::string at = where + ": 'quantization_config'";
-  if (!config.is_object()) refuse("the quantisation of the weights is no object", "{…}", shown(config), at);
+  if (!config.is_object())
+    refuse("the quantisation of the weights is no object", "{…}", short_json(config), at);
   Reader reader(config, at);
   const std::string method = reader.text("quant_method", "");
   if (method == "bitsandbytes") return bitsandbytes(reader);
