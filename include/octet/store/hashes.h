@@ -1,6 +1,7 @@
-// Hashes of what a rank holds, so that bits which went wrong by themselves are seen: what several ranks hold
-// alike is compared among them, what must not change is compared with itself, and gradients are compared with
-// those that another rank computes of the same micro-batch.
+// Hashes of the memory of a store. They detect silent data corruption.
+// State that several ranks hold alike is compared among these ranks. State that must not change is compared
+// with its earlier hash. Gradients are compared with gradients that another rank computes from the same
+// micro-batch.
 #pragma once
 
 #include <array>
@@ -15,66 +16,69 @@
 
 namespace octet::store {
 
-/// What a store holds between steps, by what it is for.
+/// Kinds of state that a store holds between steps.
 enum class Held {
-  parameters,  ///< as products read them, with the scales of FP8; where a master is read itself, it
+  parameters,  ///< as GEMMs read them, with FP8 scales; includes a master that is read directly
   masters,
   moments,
-  frozen  ///< what is not trained
+  frozen  ///< weights that are not trained
 };
 inline constexpr int kHeldKinds = 4;
-/// "parameters", …
+/// Returns "parameters", "masters", "moments" or "frozen weights".
 const char* name_of(Held kind);
 
-/// By kind: of what every rank holds whole, which is the same on all of them, and of what this rank holds
-/// besides. Neither changes between an update and the next one. Left out are what narrow wires lost
-/// (Options::error_feedback) and what is gathered or made where it is used.
+/// Hashes of the state, by kind. `replicas` covers state that every rank holds whole; its hash is equal on
+/// all ranks. `own` covers the other state of this rank. Only an update changes them. Not hashed: the
+/// residuals of narrow wires (Options::error_feedback), and copies that are gathered or made at use.
 struct StateHashes {
   std::array<ops::Hash, kHeldKinds> replicas;
   std::array<ops::Hash, kHeldKinds> own;
   bool operator==(const StateHashes&) const = default;
 };
 
-/// The hashes of one store, which outlives it. Between steps, or between the last micro-batch of a step and
-/// its finish; every function waits for `compute` and, where it reads what other streams write, for them.
+/// Hashes of one store. The store must outlive this object. Call the functions between steps, or after the
+/// last micro-batch of a step and before its finish. Every function waits for `compute`. It also waits for
+/// other streams if it reads memory that they write.
 class Hashes {
  public:
-  /// Reserves a few hundred bytes in `arena` ("checks/hashes"), of the device of the store.
+  /// Reserves a few hundred bytes in `arena` ("checks/hashes"). `arena` must be of the store's device.
   Hashes(ParameterStore& store, Arena& arena);
   ~Hashes();
   Hashes(const Hashes&) = delete;
   Hashes& operator=(const Hashes&) = delete;
 
   StateHashes state(Stream& compute);
-  /// Returns whether all masters that this rank holds are finite. Between steps.
+  /// Returns whether all masters on this rank are finite. Call it between steps.
   static bool masters_are_finite(ParameterStore& store, Stream& compute);
-  /// Returns whether all values were finite that this rank loaded for frozen weights in FP8 or NF4.
+  /// Returns whether all values were finite that this rank loaded for frozen FP8 or NF4 weights.
   static bool frozen_were_finite(const ParameterStore& store);
-  /// Of the sums of gradients that every rank has whole (stage 0), before the update; of nothing at other
-  /// stages, where each lies on one rank.
+  /// Returns the hash of the gradient sums that every rank holds whole (stage 0), before the update. Returns
+  /// an empty hash at other stages and with one rank: each sum is then stored on one rank.
   ops::Hash sums(Stream& compute);
-  /// Of some device memory, part after part.
+  /// Returns the hash of device memory, slice after slice.
   ops::Hash of(const std::vector<TensorSlice>& slices, Stream& compute);
 
-  /// Every micro-batch of a step has gradients of its own; else only the first one has.
+  /// Returns whether gradient buffers start fresh at every micro-batch. If not, only the first micro-batch of
+  /// a step can be hashed separately.
   bool apart() const;
-  /// From now on the gradients of micro-batch `index` are hashed when they are given back; -1: of none.
+  /// Hashes the gradients of micro-batch `index` when they are given back, from now on. -1: hashes none.
   void watch(int index) { watched_ = index; }
-  /// Of the gradients that were watched since the last call.
+  /// Returns the hash of the watched gradients since the last call.
   ops::Hash watched(Stream& compute);
-  /// Parameters as the next forward and backward pass reads them, and buffers for gradients that are hashed
-  /// when they are given back, and forgotten. All ranks go through the groups alike; one without tokens calls
-  /// pass_by(). What a step that is not finished has summed may be lost.
+  /// Returns a source for one more pass through a micro-batch. It serves parameters as the next forward and
+  /// backward pass reads them. Gradients are hashed when they are given back, and then discarded. All ranks
+  /// must acquire the groups in the same order; a rank without tokens calls pass_by(). The gradient sums of
+  /// an unfinished step may be lost.
   std::unique_ptr<model::ParameterSource> replay();
-  /// For a rank without tokens: takes part in the gathers of a replay.
+  /// Takes part in the gathers of a replay, for a rank without tokens.
   void pass_by(model::ParameterSource& replay, Stream& compute);
 
-  // For tests of what becomes of a bit that goes wrong.
-  /// Inverts a bit that `draw` chooses among what this rank holds of a kind (where there are no masters
-  /// besides parameters, of those). Gives its place in words; empty: this rank
-  /// holds nothing of it.
+  // For tests that inject bit errors.
+  /// Inverts one bit, chosen by `draw`, in this rank's state of the given kind. If masters and parameters
+  /// share memory, either kind selects it. Returns a description of the place, or an empty string if this
+  /// rank holds no such state.
   std::string flip(Held kind, std::uint64_t draw, Stream& compute);
-  /// The same of the gradients of the group that is given back next.
+  /// Inverts one bit in the gradients of the next group that is given back.
   void flip_gradient(std::uint64_t draw);
 
  private:
@@ -87,8 +91,8 @@ class Hashes {
   std::string flip_at(void* data, std::int64_t bytes, std::uint64_t draw, Stream& compute);
 
   std::unique_ptr<Inside> inside_;
-  ops::Hash* cells_ = nullptr;  ///< device: replicas, own, one more, that of gradients
-  ops::Hash* host_ = nullptr;   ///< pinned, likewise
+  ops::Hash* cells_ = nullptr;  ///< device: replicas, own, a temporary, the gradients
+  ops::Hash* host_ = nullptr;   ///< pinned, in the same order
   int watched_ = -1;
   bool flips_ = false;
   std::uint64_t draw_ = 0;

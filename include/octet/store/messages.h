@@ -6,24 +6,25 @@
 
 namespace octet::store {
 
-/// Bytes that a rank sends to all others in a step. What is small is left out: norm, losses, amaxes.
+/// Bytes that a rank sends to the other ranks in a step. The small messages are not counted: norm, losses,
+/// amaxes.
 struct StepMessages {
-  comm::Sent reduced;   ///< gradients, to the owners of their sums
-  comm::Sent gathered;  ///< parameters; at stage 0 sums of gradients
+  comm::Sent reduced;   ///< gradients, to the ranks that own their sums
+  comm::Sent gathered;  ///< parameters; at stage 0 gradient sums
   std::int64_t bytes() const { return reduced.bytes + gathered.bytes; }
   std::int64_t between_nodes() const { return reduced.between_nodes + gathered.between_nodes; }
 
-  /// The same bytes by what is computed beside them. Sums travel beside that many backward passes of the
-  /// step, parameters beside all backward passes, and beside that many forward passes. Nothing is computed
-  /// beside what is alone: the sums of the group at which backward ends, the group with which forward begins,
-  /// and everything without overlap.
+  /// The same bytes, by the computation that overlaps with their transfer. `sums` overlap with `sum_passes`
+  /// backward passes of the step. `backward` overlaps with all backward passes, `forward` with
+  /// `forward_passes` forward passes. Nothing overlaps with `alone`: the sums of the last group of backward,
+  /// the first group of forward, and all bytes without overlap.
   struct Beside {
     comm::Sent sums, backward, forward, alone;
     int sum_passes = 1, forward_passes = 1;
   } beside;
 };
 
-/// For plans: of a step of that many micro-batches on each rank.
+/// Returns the messages of a step with `micro_batches` micro-batches on each rank, for plans.
 StepMessages step_messages(const model::ParameterLayout& layout, const Options& options,
                            const comm::Place& place, int micro_batches);
 

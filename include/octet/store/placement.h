@@ -1,5 +1,5 @@
-// The table of placements: a row a segment says how its weights lie and who has a part in them. What is
-// gathered, reduced and updated follows from the row.
+// The placement table. A row describes how the weights of a segment are stored and sharded. It determines
+// which segments are gathered, reduced and updated.
 #pragma once
 
 #include <cstdint>
@@ -11,49 +11,51 @@
 
 namespace octet::store {
 
-/// What a segment is there for. What is not trained has no master, gradient or moment, sends nothing once it
-/// was loaded, and has no place in a checkpoint: its weights lie once, in the format that products read.
+/// Use of a segment. A segment that is not trained has no master, gradient or moment. It sends nothing after
+/// loading, except gathers of sharded weights, and is not in checkpoints. Its weights are stored once, in the
+/// format of the row.
 enum class Role {
   trained,
-  frozen,    ///< forward and backward passes read it
-  inference  ///< forward passes alone read it
+  frozen,    ///< read by forward and backward passes
+  inference  ///< read by forward passes only
 };
 
-/// The ranks among which a segment is cut into equal slices.
+/// The ranks over which a segment is sharded into equal slices.
 enum class Axis { none, data };
 
-/// A row of the table. Counts are elements, and `world` is the length of the data axis.
+/// A row of the table, for one segment.
 struct Placement {
   Role role = Role::trained;
-  Format format = Format::f32;  ///< in which the weights lie
-  DType weights = DType::f32;   ///< as products read them: f32, bf16, or the recipe's FP8
+  Format format = Format::f32;  ///< storage format of the weights
+  DType weights = DType::f32;   ///< dtype that GEMMs read: f32, bf16, or the recipe's FP8
   Home home = Home::device;
-  /// Axis of the weights that products read: cut, they are gathered before each use, byte for byte where
-  /// nothing else is asked for.
+  /// Axis of the weights that GEMMs read. Sharded weights are gathered before each use, unconverted unless
+  /// Options::gather_wire selects a narrower format.
   Axis axis = Axis::none;
 
-  // Of trained segments alone.
+  // Trained segments only.
   Axis state_axis =
-      Axis::none;  ///< of master and moments; cut with whole weights, a gather follows each update
-  Axis gradient_axis = Axis::none;  ///< cut, whole gradients live until their reduction only
-  Home state_home = Home::device;   ///< of moments, and of a master that no pass reads
+      /// Axis of master and moments. If it is `data` and the weights are whole, a gather follows each update.
+      Axis::none;
+  Axis gradient_axis = Axis::none;  ///< if `data`, whole gradients exist only until their reduction
+  Home state_home = Home::device;   ///< of moments, and of masters that no pass reads
   DType master = DType::f32;
   DType gradient = DType::f32;
   DType moments = DType::f32;
 
   bool trained() const { return role == Role::trained; }
-  /// Whether products read values that are made of the weights where a group is used.
+  /// Returns whether the weights are decoded for GEMMs when a group is acquired.
   bool decoded() const { return format == Format::nf4; }
-  /// Whether a backward pass reads the weights.
+  /// Returns whether a backward pass reads the weights.
   bool backward() const { return role != Role::inference; }
-  /// Axis of what is kept between steps: the state, or the only weights.
+  /// Returns the axis of the memory kept between steps: the state, or the weights if not trained.
   Axis kept_axis() const { return trained() ? state_axis : axis; }
-  /// Whether ranks send their slices of the weights to each other: after each update, or at each use.
+  /// Returns whether the weights are gathered, after each update or at each use.
   bool gathered() const { return kept_axis() == Axis::data; }
 };
 
-/// A row for each segment, by group. Throws Error (usage) for options that make no sense, and for homes and
-/// formats that are not built.
+/// Returns one row per segment, by group. Throws as policy_of() does. Throws Error (usage) for homes and
+/// formats that are not implemented.
 using Placements = std::vector<std::vector<Placement>>;
 Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world);
 

@@ -14,16 +14,17 @@
 
 namespace octet::store {
 
-/// Where the scales of FP8 weights come from when compute copies are made anew.
+/// Source of the scales of FP8 weights when compute copies are refreshed.
 enum class Scales {
-  from_weights,  ///< amax of the masters now (which enters the history)
-  as_loaded      ///< as a checkpoint had them that was read into needed_slices()
+  from_weights,  ///< amax of the current masters, which is added to the history
+  as_loaded      ///< scales of a checkpoint that was read into needed_slices()
 };
 
-/// The parameters of a model, their gradients and optimizer state on this rank, as the table of placements
-/// says (placement.h).
+/// The parameters of a model, their gradients and optimizer state on this rank, as the placement table
+/// specifies (placement.h).
 ///
-/// One optimizer step, on every rank alike (all calls enqueue, only collect needs the host to have waited):
+/// One optimizer step, on every rank alike. All calls enqueue; only collect requires that the host has
+/// waited.
 ///
 ///     store.begin_step(micro_batches);
 ///     for each micro-batch i:
@@ -37,30 +38,31 @@ enum class Scales {
 ///     compute.synchronize();
 ///     StepResult result = store.collect();
 ///
-/// Gradients of a group start to be reduced at its give_back, on the reduce stream of the collectives, in the
-/// fixed order head, last block, …, embedding, while compute goes on. With delayed scaling the amaxes of
-/// activations, too, travel while compute goes on: those of the forward pass until the micro-batch ends,
-/// those of gradients until the next one's blocks_done. finish sums counts and losses over the ranks,
-/// measures and clips the norm, updates masters and moments, makes compute copies and FP8 weights, and starts
-/// their gathers, which acquire waits for. Where every rank holds everything, a group's update goes on beside
-/// the compute that follows, until the group is acquired; collect does not wait for it, synchronize does.
-/// With one rank there is no collective and no copy.
+/// Reductions: the reduction of a group's gradients starts at its give_back, on the reduce stream of the
+/// collectives. It overlaps with compute. The order is fixed: head, last block, …, embedding. With delayed
+/// scaling, the amaxes of activations are also reduced while compute continues. Amaxes of the forward pass
+/// are due when the micro-batch ends; amaxes of gradients are due at the blocks_done of the next micro-batch.
 ///
-/// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/fixed, parameters/gathered, parameters/decoded, parameters/transposed,
-/// gradients, gradients/sums, gradients/tree,
-/// optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale), step/…; optimizer/… and masters that are no copies
-/// from pinned memory where Options::state_home says so. acquire and release also work between steps
-/// (evaluation, generation); at stage 3 all ranks then walk through the groups alike, those without rows by
-/// pass_by. Not thread-safe; calls out of order throw std::logic_error.
+/// finish sums token counts and losses over the ranks, measures and clips the norm, and updates masters and
+/// moments. It makes compute copies and FP8 weights, and starts their gathers; acquire waits for these. If
+/// every rank holds everything, a group's update overlaps with later compute until the group is acquired.
+/// collect does not wait for the update, synchronize does. With one rank there is no collective and no copy.
+///
+/// All memory is reserved from the arena at construction, by name: parameters/copies, parameters/shards,
+/// parameters/master, parameters/fixed, parameters/gathered, parameters/decoded, parameters/transposed,
+/// gradients, gradients/sums, gradients/residuals, gradients/tree, optimizer/exp_avg, optimizer/exp_avg_sq
+/// (and …_scale), step/…. With Options::state_home pinned, optimizer/… and masters that are not copies are in
+/// pinned memory. acquire and release also work between steps (evaluation, generation). At stage 3 all ranks
+/// must then acquire the groups in the same order; ranks without rows call pass_by. Not thread-safe. Calls
+/// out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
-  /// `arena` and `collectives`, those of the data axis, outlive the store; both are of one device. Throws
-  /// as policy_of() and placements_of() do.
+  /// `collectives` belongs to the data axis. `arena` and `collectives` must be of the same device and outlive
+  /// the store. Throws as policy_of() and placements_of() do.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
                  const Options& options);
-  /// Waits for gathers and reductions that are under way (all ranks end their stores), but not while an
-  /// error unwinds.
+  /// Waits for pending gathers and reductions, so all ranks must destroy their stores. Does not wait during
+  /// stack unwinding.
   ~ParameterStore() override;
 
   const model::ParameterLayout& layout() const override;
@@ -71,87 +73,100 @@ class ParameterStore final : public model::ParameterSource {
   void blocks_done(Stream& compute) override;
 
   void begin_step(int micro_batches);
-  /// `activations`, scales of this rank's activations and output gradients, outlive the store's work; null:
-  /// there are none. All micro-batches have the same.
+  /// `activations`: scales of this rank's activations and output gradients. They must outlive the store's
+  /// work. Null: no scales. All micro-batches use the same scales.
   void begin_micro_batch(int index, Stream& compute, precision::ScaleSet* activations);
-  /// This rank has no gradient for a group in this micro-batch (a frozen or unused one): it counts as zero.
+  /// Contributes zeros for a group without gradients on this rank in this micro-batch (a frozen or unused
+  /// group).
   void contribute_nothing(int group, Stream& compute);
-  /// This rank has no tokens in this micro-batch: takes part in all its collectives, gathers included.
+  /// Takes part in all collectives of this micro-batch, gathers included, for a rank without tokens.
   void contribute_nothing(Stream& compute);
-  /// Checks that every group of which something is trained was given back. With delayed scaling, updates the
-  /// scales of activations by the amaxes of all ranks.
+  /// Checks that every group with trained segments was given back. With delayed scaling, updates the scales
+  /// of activations by the amaxes of all ranks.
   void end_micro_batch(Stream& compute);
   void finish(const StepInput& input, Stream& compute);
-  /// Result of the last finish; `compute` must have been synchronised since.
+  /// Returns the result of the last finish. `compute` must have been synchronised after that finish.
   StepResult collect();
 
-  /// What steps may show to be used, from the next finish on; one that shows more changes nothing and is
-  /// skipped as one without a finite norm is. The same on all ranks.
+  /// Sets limits for the steps, from the next finish on. A step that exceeds a limit changes nothing; it is
+  /// skipped like a step with a non-finite norm. The limits must be the same on all ranks.
   void limit_steps(const ops::StepLimits& limits);
 
-  /// A rank without rows while others run a forward pass outside steps: takes part in its gathers.
+  /// Takes part in the gathers of a forward pass outside steps, for a rank without rows.
   void pass_by(Stream& compute);
 
-  /// The parameters and gradient buffers as they lie, for a rank that tries what a step enqueues: nothing is
-  /// gathered, reduced or counted, and gradients are forgotten. For use between steps, while the store lives.
+  /// Returns a source for a rank that tests which work a step enqueues. It serves the parameters and gradient
+  /// buffers with their present contents. Nothing is gathered, reduced or counted, and gradients are
+  /// discarded. Use it between steps, while the store lives.
   std::unique_ptr<model::ParameterSource> rehearsal();
 
-  /// Fills masters and what is not trained, and makes the compute copies. `fill` gets the slices of
-  /// parameters that this rank needs (f32, by Hugging Face name, in host memory) and writes every element. It
-  /// is called several times with a part of them, equally often on all ranks, and once more for what lies in
-  /// FP8 and is not trained, whose scales are made first. What is quantised to NF4 is asked for by shares: a
-  /// rank gets another part than it needs. With Nf4Weights::stored it is asked for as files of bitsandbytes
-  /// have it: whole one-dimensional tensors "<name>" (codes, u8) and "<name>.absmax" (f32), or, with double
-  /// quantisation, "<name>.absmax" (u8), "<name>.nested_absmax" (f32) and "<name>.nested_offset" (f32 [1]).
-  /// All ranks call it.
+  /// Fills masters and weights that are not trained, and makes the compute copies. All ranks must call it.
+  ///
+  /// `fill` receives the slices of parameters that this rank needs (f32, by Hugging Face name, in host
+  /// memory) and must write every element. It is called several times with a part of the slices, equally
+  /// often on all ranks. Slices of FP8 weights that are not trained are requested twice, because their scales
+  /// are made first.
+  ///
+  /// Ranks share the quantisation to NF4, so a rank then receives another part than it needs. With
+  /// Nf4Weights::stored, `fill` receives arrays as in bitsandbytes files: whole one-dimensional tensors
+  /// "<name>" (codes, u8) and "<name>.absmax" (f32). With double quantisation these are "<name>.absmax" (u8),
+  /// "<name>.nested_absmax" (f32) and "<name>.nested_offset" (f32 [1]).
   void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
-  /// The same of what is not trained alone, which no checkpoint holds; then refresh_copies.
+  /// Like initialise(), but only for weights that are not trained, which no checkpoint holds. Call
+  /// refresh_copies afterwards.
   void load_fixed(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
-  /// Fills masters, where they lie, and what is not trained with fresh values (model::initialise), and makes
-  /// the compute copies. All ranks call it.
+  /// Fills masters in place and weights that are not trained with new random values (model::initialise), and
+  /// makes the compute copies. All ranks must call it.
   void initialise(Stream& compute, std::uint64_t seed);
-  /// Makes compute copies and FP8 weights from the masters, gathered where needed. All ranks call it.
+  /// Makes compute copies and FP8 weights from the masters, and gathers them if sharded. All ranks must call
+  /// it.
   void refresh_copies(Stream& compute, Scales scales);
 
-  /// The state of what is trained, as named slices of host memory, in the formats in which it is stored:
-  /// parameters by Hugging Face name, "exp_avg/<name>", "exp_avg_sq/<name>", with 8-bit moments their scales
-  /// "exp_avg_scale/<stored tensor>" and "exp_avg_sq_scale/<stored tensor>" (one for each 128 elements of the
-  /// tensor as the layout stores it), "fp8_weights/scale" and "fp8_weights/amax_history" with delayed
-  /// scaling, "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give,
-  /// only after synchronize(), outside steps. Where the host does not reach their memory the slices are
-  /// copies: those to be read last until the next of these calls or the next step, those to be written
-  /// until refresh_copies.
+  /// The next functions return the state of trained segments as named slices of host memory, in their storage
+  /// formats:
+  /// - parameters by Hugging Face name, "exp_avg/<name>" and "exp_avg_sq/<name>";
+  /// - scales of 8-bit moments: "exp_avg_scale/<stored tensor>" and "exp_avg_sq_scale/<stored tensor>", one
+  ///   for each 128 elements of the tensor as the layout stores it;
+  /// - "fp8_weights/scale" and "fp8_weights/amax_history" with delayed scaling;
+  /// - "optimizer/step" (i64 [1]).
   ///
-  /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.
-  /// `others`: more state of the device's memory that is saved with this, put at the end.
+  /// Padding is left out. Call these functions, and read and write their slices, only after synchronize() and
+  /// outside steps. If the host cannot address the device memory, the slices are copies. Copies to read are
+  /// valid until the next of these calls or the next step. Copies to write are valid until refresh_copies.
+  ///
+  /// owned: every element belongs to exactly one rank, at every stage. The owned slices of all ranks form a
+  /// checkpoint. `others`: further state in device memory that is saved too; it is appended.
   std::vector<TensorSlice> owned_slices(const std::vector<TensorSlice>& others = {}) const;
-  /// The same slices where they lie, to be copied while a step begins: all but those of "residuals/",
-  /// `others` and the count of steps are written by finish() alone.
+  /// Like owned_slices(), but in place, so that they can be copied while a step begins. finish() alone writes
+  /// the `still` slices. "residuals/", `others` and the count of steps may change at other times.
   SnapshotSources owned_places(const std::vector<TensorSlice>& others = {}) const;
-  /// needed: what this rank must read to go on; then refresh_copies(compute, Scales::as_loaded).
+  /// Returns the slices that this rank must read to resume. Then call refresh_copies(compute,
+  /// Scales::as_loaded).
   std::vector<TensorSlice> needed_slices(const std::vector<TensorSlice>& others = {}) const;
-  /// Name, dtype and shape of every tensor of a checkpoint, the same on all ranks and at every stage: whole,
-  /// without data. A tensor that lies in several pieces stands there several times.
+  /// Returns name, dtype and shape of every tensor of a checkpoint, whole and without data. The result is the
+  /// same on all ranks and at every stage. A tensor that is stored in several pieces occurs several times.
   std::vector<TensorSlice> state_tensors(const std::vector<TensorSlice>& others = {}) const;
-  /// The sums of gradients that the last finish measured (not divided by the label tokens), by Hugging Face
-  /// name; every element on exactly one rank. Valid until the next micro-batch.
+  /// Returns the gradient sums that the last finish measured (not divided by the label tokens), by Hugging
+  /// Face name. Every element is on exactly one rank. Valid until the next micro-batch.
   std::vector<TensorSlice> gradient_slices() const;
-  /// Bytes of this rank's device memory that the update of a step reads and writes.
+  /// Returns the bytes of this rank's device memory that the update of a step reads and writes.
   std::size_t update_bytes() const;
   /// Blocks until compute, gathers and reductions are done.
   void synchronize(Stream& compute);
 
-  /// Updates made so far, skipped steps not counted.
+  /// Returns the number of updates so far, without skipped steps.
   std::int64_t optimizer_steps() const;
-  /// Scales of the FP8 weights that are trained; null without an FP8 recipe or such tensors.
+  /// Returns the scales of trained FP8 weights; null without an FP8 recipe or such tensors.
   const precision::ScaleSet* weight_scales() const;
 
-  /// Whether updates watch their casts of weights to FP8, from the next one on; those that make copies anew
-  /// are watched.
+  /// Enables statistics about casts of weights to FP8, from the next update on. refresh_copies always
+  /// collects them.
   void watch_casts(bool on);
-  /// Enqueues the copy to the host of what the casts met that made the weights as they are, before finish.
+  /// Enqueues the copy to the host of the statistics of the casts that made the present weights. Call it
+  /// before finish.
   void collect_casts(Stream& compute);
-  /// The same by name, of what this rank cast; after collect_casts, once `compute` was waited for.
+  /// Returns the statistics of this rank's casts by name. Call it after collect_casts and a wait for
+  /// `compute`.
   std::vector<precision::CastRow> cast_rows() const;
 
  private:
