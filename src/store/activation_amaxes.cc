@@ -37,7 +37,7 @@ void ActivationAmaxes::blocks_done(Stream& compute) {
   reduce(kForward, "amaxes of inputs", compute);
   collectives_.gather_stream().record(*forward_reduced_);
   if (!overlap_) compute.wait(*forward_reduced_);
-  compute.wait(*gradients_updated_);  // of the micro-batch before this one
+  compute.wait(*gradients_updated_);  // of the previous micro-batch
 }
 
 void ActivationAmaxes::end(Stream& compute) {

@@ -18,8 +18,8 @@ precision::Recipe scaled_once(precision::Recipe recipe) {
   return recipe;
 }
 
-/// Acts on the runs with a scale inside elements [begin, begin + count) of what is kept, as matrices: their
-/// values, their place in that piece, and the number of their scale.
+/// Calls `act` for the scaled runs inside elements [begin, begin + count) of the kept elements. Passes the
+/// values as matrices, their offset in that piece, and the number of their scale.
 template <typename Do>
 void each_scaled(const Segment& s, std::int64_t begin, std::int64_t count, float* values, Do&& act) {
   for (const ScaledRun& run : s.held) {
@@ -31,7 +31,8 @@ void each_scaled(const Segment& s, std::int64_t begin, std::int64_t count, float
   }
 }
 
-/// Waits at the end of a scope, also of one that an error leaves, for whoever uses what the scope holds.
+/// Synchronises the stream at the end of a scope, also during stack unwinding, so that no work uses memory of
+/// the scope.
 class Waits {
  public:
   explicit Waits(Stream& stream) : stream_(stream) {}
@@ -94,7 +95,7 @@ void Fixed::measure(const FixedValues& values, float* piece) {
 }
 
 void Fixed::make_scales() {
-  // Every rank saw a part of the values: of weights that are cut, and of those that it quantised.
+  // A rank saw only a part of the values of sharded weights, and of weights that it quantised.
   bool cut = false;
   segments_.each([&](const Segment& s) {
     cut = cut || (!s.row.trained() && (s.row.axis != Axis::none || s.row.decoded()));

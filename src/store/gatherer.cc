@@ -142,7 +142,7 @@ void Gatherer::make_at_use(int group, model::Pass pass, Stream& compute) {
       decoded = slot->decoded, transposed = slot->transposed;
       slot->decoded = true, slot->transposed = transposed || backward;
     }
-    // What is trained changes.
+    // Transposed copies of trained weights are remade, because these weights change.
     bool turns = transposes && !(s.row.decoded() && transposed);
     if (s.row.decoded() && !decoded) {
       const bool both = turns && std::ranges::all_of(s.nf4, &Nf4Part::quantised);
@@ -161,7 +161,7 @@ void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
 
 void Gatherer::rehearse(int group, model::Pass pass, Stream& compute) {
   make_at_use(group, pass, compute);
-  // Made of whatever lay in the shared buffers: not for a step.
+  // The contents of the shared buffers may be of another group, so a step must not reuse the result.
   at_use_[static_cast<std::size_t>(segments_.at_use_slot[static_cast<std::size_t>(group)])] = {};
 }
 
@@ -170,7 +170,7 @@ void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
   if (!at(group).whole) gather(group, compute);
   compute.wait(*at(group).gathered);
   if (!policy_.shard_parameters) return;
-  // The embedding is left out: a tied head acquires it at the far end of the walk.
+  // The embedding is not gathered ahead, because a tied head acquires it at the other end of the pass.
   if (pass == model::Pass::forward && group > 0) gather_ahead(group + 1, compute);
   if (pass == model::Pass::backward && group > std::max(1, lowest_)) gather_ahead(group - 1, compute);
 }
@@ -186,7 +186,7 @@ void Gatherer::before_change(Stream& compute) {
 
 void Gatherer::changed(int group, Stream& stream) {
   check(at(group).holds == 0, "parameters change while nobody holds them");
-  // What lies in a buffer of its own need not be gathered again when nothing of it changed.
+  // A gathered copy stays valid if all its weights are frozen.
   at(group).whole = at(group).whole && at(group).fixed && !at(group).trains;
   stream.record(*at(group).changed);
 }

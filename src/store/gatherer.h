@@ -10,44 +10,49 @@
 
 namespace octet::store {
 
-/// Makes whole compute copies of shards, before they are used. With cut parameters a group's copy lives in a
-/// buffer shared with others and is gathered whenever it is not there; otherwise it stays where it is and is
-/// gathered once after each change. Without cut state there is nothing to gather. What is not trained changes
-/// never: with cut parameters it is gathered when it is not there. What lies in NF4 is decoded where a group
-/// is acquired, on the stream that uses it, into a buffer that blocks share: of the block before, too, when
-/// that is what lies there still.
+/// Makes whole compute copies of shards before their use. With sharded parameters, a group's copy is in a
+/// buffer shared with other groups, and is gathered whenever the buffer does not hold it. Otherwise the copy
+/// stays in place and is gathered once after each change. With unsharded state, nothing is gathered.
 ///
-/// All ranks make the same calls in the same order, so that their collectives match. What is gathered ahead
-/// depends on the order of calls alone.
+/// Weights that are not trained never change. If parameters are sharded, they are gathered when the buffer
+/// does not hold them. NF4 weights are decoded when a group is acquired, on the stream that uses them, into a
+/// buffer shared by the blocks. A repeated acquire of the same group reuses the decoded values.
+///
+/// All ranks must make the same calls in the same order, so that their collectives match. Gathers ahead
+/// depend on the order of calls alone.
 class Gatherer {
  public:
-  /// `fixed_scales`: of FP8 weights that are not trained; may be null, and outlives the gatherer.
+  /// `fixed_scales`: the scales of FP8 weights that are not trained. May be null, and must outlive the
+  /// gatherer.
   Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales, comm::Collectives& collectives,
            Device& device, const Options& options);
 
-  /// The copy of `group` is whole for work enqueued on `compute` after this call, until release.
+  /// Makes the copy of `group` whole for work enqueued on `compute` after this call, until release.
   void acquire(int group, model::Pass pass, Stream& compute);
   void release(int group, Stream& compute);
-  /// What acquire enqueues on `compute` besides gathers, for copies as they lie.
+  /// Enqueues on `compute` the work of acquire except gathers, with the present contents of the copies.
   void rehearse(int group, model::Pass pass, Stream& compute);
 
-  /// Work enqueued on `compute` after this call may write shards.
+  /// Lets work enqueued on `compute` after this call write shards.
   void before_change(Stream& compute);
-  /// The trained shards of `group` were written by work enqueued on `stream`; nobody holds it.
+  /// Reports that work enqueued on `stream` wrote the trained shards of `group`. The group must not be
+  /// acquired.
   void changed(int group, Stream& stream);
-  /// All shards were written: what is not trained, too, was loaded. Before `changed` of the groups.
+  /// Reports that all shards were written, including weights that are not trained. Call it before `changed`
+  /// of the groups.
   void loaded();
-  /// The same, and starts its gather where that need not wait for a use. Ranks change groups in one order.
+  /// Like changed(), and starts the gather unless parameters are sharded. All ranks must call it for the
+  /// groups in the same order.
   void changed_and_ready(int group, Stream& compute);
-  /// Makes the transposed copies of a segment whose copy is whole.
+  /// Makes the transposed copies of a segment. Its copy must be whole.
   static void transpose(const Segment& segment, Stream& stream);
-  /// A forward pass is about to begin.
+  /// Starts gathers for a forward pass that is about to begin.
   void ahead(Stream& compute);
 
  private:
   struct Group {
     bool whole = false;  ///< gathered since the last change, and still in its buffer
-    bool fixed = false;  ///< what is not trained is still in its buffer
+    bool fixed = false;  ///< its buffer still holds the weights that are not trained
     bool trains = false;
     int holds = 0;
     std::unique_ptr<Event> changed;
@@ -57,18 +62,19 @@ class Gatherer {
     int occupant = -1;
     std::unique_ptr<Event> released;
   };
-  /// What was made at use and lies in a slot still.
+  /// Contents of a buffer that is filled at use.
   struct AtUse {
     int occupant = -1;
     bool decoded = false;
-    bool transposed = false;  ///< decoded values were, too
+    bool transposed = false;  ///< the decoded values were transposed too
   };
   void make_whole(int group, model::Pass pass, Stream& compute);
-  /// What is made where a group is used, of a copy that is whole: decoded values, transposed copies.
+  /// Makes the decoded values and transposed copies of a group at its use. Its copy must be whole.
   void make_at_use(int group, model::Pass pass, Stream& compute);
-  /// `transposed`: the transposed copies, too; of a segment that is in NF4 altogether.
+  /// Decodes a segment. `transposed`: also writes the transposed copies; requires that all tensors of the
+  /// segment are NF4.
   void decode(const Segment& segment, bool transposed, Stream& stream);
-  /// What lies in the buffers that are filled at use, which are the group's from now on.
+  /// Assigns the buffers that are filled at use to the group, and returns their contents.
   AtUse& occupy_at_use(int group);
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   Slot& slot_of(int group);

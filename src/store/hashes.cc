@@ -13,14 +13,14 @@ namespace {
 
 constexpr std::size_t kOne = 2 * kHeldKinds, kGradientCell = kOne + 1, kCells = kGradientCell + 1;
 
-/// Room for places in a hash: pieces begin at whole words.
+/// Rounds up to whole words, because the position of a piece in a hash is a whole word.
 std::uint64_t words(std::int64_t bytes) {
   return (static_cast<std::uint64_t>(bytes) + 7) / 8 * 8;
 }
 
 }  // namespace
 
-/// What a rank computes with that goes through a micro-batch once more.
+/// Parameter source for one more pass through a micro-batch.
 class Hashes::Replay final : public model::ParameterSource {
  public:
   explicit Replay(Hashes& hashes) : hashes_(hashes), in_(*hashes.inside_), asked_(in_.layout.groups.size()) {
@@ -63,7 +63,7 @@ Hashes::~Hashes() {
   inside_->reducer.watch({});
 }
 
-// Brings the first cells to the host.
+// Copies the first `count` cells to the host.
 void Hashes::take(std::size_t count, Stream& compute) {
   inside_->device.copy_to_host(compute, host_, cells_, count * sizeof *cells_);
   compute.synchronize();
@@ -130,9 +130,9 @@ bool Hashes::apart() const {
   return inside_->policy.reduce_each || inside_->policy.tree;
 }
 
-// Of the tensors alone: what lies between them is nobody's.
+// Hashes tensors only, because gaps between tensors are undefined.
 void Hashes::add_gradients(int group, Stream& compute) {
-  std::uint64_t at = 0;  // far enough apart for any group
+  std::uint64_t at = 0;  // groups are 2^45 apart, more than any group has
   for (const Segment& s : inside_->segments.groups[static_cast<std::size_t>(group)]) {
     if (s.gradient) {
       for (const model::TensorSpec& tensor : s.spec->tensors) {
@@ -210,7 +210,7 @@ std::string Hashes::flip(Held kind, std::uint64_t draw, Stream& compute) {
     return found;
   };
   std::vector<Piece> found = of_kind(kind);
-  // A master that is read itself is a parameter, and the other way round.
+  // A master that is its own compute copy counts as a parameter, or a parameter as a master.
   if (found.empty() && kind == Held::masters) found = of_kind(Held::parameters);
   if (found.empty() && kind == Held::parameters) found = of_kind(Held::masters);
   if (found.empty()) return "";

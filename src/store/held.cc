@@ -28,8 +28,8 @@ class Pieces {
   std::vector<Piece> pieces_;
 };
 
-/// What of a segment lies in `data`, from its element `begin` on. Padding is left out: nobody reads it, and
-/// nothing that is loaded mends it.
+/// Adds the tensors of a segment that are stored in `data`, from its element `begin` on. Padding is left out:
+/// it is never read, and loading does not overwrite it.
 void add_tensors(Held kind, const Segment& s, const Array& data, std::int64_t begin, std::int64_t count,
                  Axis axis, Pieces& pieces) {
   if (!data) return;

@@ -1,4 +1,4 @@
-// What of a store's memory must not change between two updates.
+// The memory of a store that must not change between two updates.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,16 @@
 
 namespace octet::store {
 
-/// Memory that a rank holds and its device reads.
+/// Memory of a rank that its device can read.
 struct Piece {
   void* data = nullptr;
   std::int64_t bytes = 0;
   Held kind{};
-  bool replica = false;  ///< all ranks hold the same
+  bool replica = false;  ///< equal on all ranks
 };
 
-/// All that this rank holds, in one order on every rank. `keeps_transposed`: transposed copies are made with
-/// the weights, not where they are used.
+/// Returns all state that this rank holds, in the same order on every rank. `keeps_transposed`: transposed
+/// copies are made with the weights, not at use.
 std::vector<Piece> held(Segments& segments, Updater& updater, const Fixed& fixed, bool keeps_transposed);
 
 }  // namespace octet::store

@@ -1,4 +1,4 @@
-// What hashes see of a store.
+// The parts of a store that Hashes reads.
 #pragma once
 
 #include "fixed.h"
@@ -21,7 +21,7 @@ struct Hashes::Inside {
   Updater& updater;
   Device& device;
   Policy policy;
-  bool keeps_transposed;  ///< transposed copies are made with the weights, not where they are used
+  bool keeps_transposed;  ///< transposed copies are made with the weights, not at use
 };
 
 }  // namespace octet::store

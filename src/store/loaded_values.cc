@@ -12,10 +12,10 @@ Departures::~Departures() {
 void Departures::send(Stream& stream, float* out, std::int64_t count,
                       const std::function<void(float*)>& make) {
   if (device_.host_reaches_memory()) {
-    stream.synchronize();  // whoever reads what lies there
+    stream.synchronize();  // earlier work may still read `out`
     return make(out);
   }
-  // The stream was waited for when the other piece left: the copy from this one is over.
+  // The send of the other piece waited for the stream, so the copy from this piece is complete.
   Piece& piece = pieces_[turn_++ % pieces_.size()];
   const std::size_t bytes = static_cast<std::size_t>(count) * sizeof(float);
   if (piece.bytes < bytes) {

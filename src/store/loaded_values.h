@@ -9,17 +9,16 @@
 
 namespace octet::store {
 
-/// Elements that are loaded at a time, at most.
+/// Maximum number of elements that are loaded at once.
 inline constexpr std::int64_t kLoadedPiece = std::int64_t{1} << 22;
 
-/// Writes elements [begin, begin + count) of a segment, f32, at `out` in memory of the device, zeros where no
-/// tensor lies. What is enqueued on `stream` before it may read `out`; what is enqueued there behind it finds
-/// the values.
+/// Writes elements [begin, begin + count) of a segment as f32 to `out` in device memory. Gaps between tensors
+/// become zeros. Earlier work on `stream` may still read `out`. Later work on `stream` sees the values.
 using FixedValues = std::function<void(Stream& stream, const Segment& segment, std::int64_t begin,
                                        std::int64_t count, float* out)>;
 
-/// Values that the host makes, on their way to memory of a device. Where the host does not reach that, they
-/// leave from pinned memory, and while a piece travels the next one is made.
+/// Sends values that the host makes to device memory. If the host cannot address that memory, they are sent
+/// from pinned memory, and the next piece is made while a piece is copied.
 class Departures {
  public:
   explicit Departures(Device& device) : device_(device) {}
@@ -27,8 +26,8 @@ class Departures {
   Departures(const Departures&) = delete;
   Departures& operator=(const Departures&) = delete;
 
-  /// `make` writes at the place that it gets, which holds anything before; not kept. `stream` has passed all
-  /// copies before this object goes.
+  /// `make` writes `count` values to its argument, which has undefined contents; it is not kept. All copies
+  /// on `stream` must be complete before this object is destroyed.
   void send(Stream& stream, float* out, std::int64_t count, const std::function<void(float*)>& make);
 
  private:

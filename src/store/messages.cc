@@ -9,12 +9,13 @@
 namespace octet::store {
 namespace {
 
-/// Bytes of one rank's slice that travels in a format, from values that lie as `dtype`.
+/// Returns the bytes of one rank's slice of `dtype` values in the wire format.
 std::int64_t slice_bytes(comm::Wire wire, DType dtype, std::int64_t count) {
   return static_cast<std::int64_t>(ops::wire_bytes(ops::wire_of_values(wire, dtype), count));
 }
 
-/// What a rank sends for each byte of a collective. Bytes multiply it, and the ranks are looked at once.
+/// Bytes that a rank sends per byte of a collective. They are multiplied by sizes, so the ranks are
+/// enumerated once.
 class PerByte {
  public:
   explicit PerByte(const comm::Place& place) {
@@ -34,20 +35,21 @@ class PerByte {
   std::array<comm::Sent, 2> gather_, wire_, inside_;
 };
 
-/// How far backward goes.
+/// The groups, and the last group of the backward pass.
 struct Walk {
   int groups = 0;
   int lowest = 0;  ///< the group at which backward ends
 };
 
-/// How often a segment is gathered in a step, by the passes that ask for it.
+/// Gathers of a segment in a step, by the pass that needs them.
 struct Gathers {
   std::int64_t forward = 0, backward = 0;
 };
 
-/// Of a segment of a group. At stage 3 blocks share two buffers: the last two are still there when backward
-/// begins, and the two at which it ended when the next forward pass does, until that comes to their buffers.
-/// Embedding and head stay. What is trained is gathered after its update in any case.
+/// Returns the gathers of a segment. At stage 3, blocks share two buffers. When backward begins, these still
+/// hold the last two blocks. When the next forward pass begins, they hold the last two blocks of backward,
+/// until other blocks replace them. The embedding and the head stay in their buffers. Trained segments are
+/// gathered after each update in any case.
 Gathers gathers_of(const Placement& row, int group, const Walk& walk, int micro_batches) {
   if (!row.gathered()) return {};
   const std::int64_t after_update = row.trained() ? 1 : 0;
@@ -59,19 +61,19 @@ Gathers gathers_of(const Placement& row, int group, const Walk& walk, int micro_
   return {first + (for_forward ? micro_batches - 1 : 0), for_backward ? micro_batches : 0};
 }
 
-/// Adds up what a group sends, by what is computed beside it.
+/// Adds up the bytes that a group sends, by the computation that overlaps with the transfer.
 class Counter {
  public:
   Counter(StepMessages& sent, bool overlap, const Walk& walk) : sent_(sent), overlap_(overlap), walk_(walk) {}
 
   void reduced(int group, const comm::Sent& each, std::int64_t times) {
     sent_.reduced += each * times;
-    // Beside those of all micro-batches but the last the next one is computed.
+    // Except for the last micro-batch, reductions overlap with the next micro-batch.
     const std::int64_t alone = group == walk_.lowest ? times / sent_.beside.sum_passes : 0;
     to(sent_.beside.alone) += each * alone;
     to(sent_.beside.sums) += each * (times - alone);
   }
-  /// At stage 0 each sum goes back to all as soon as it is made.
+  /// At stage 0, each sum is sent to all ranks as soon as it is complete.
   void sums(int group, const comm::Sent& bytes) {
     sent_.gathered += bytes;
     to(group == walk_.lowest ? sent_.beside.alone : sent_.beside.sums) += bytes;
@@ -103,14 +105,15 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   const Segments segments = reserve_segments(layout, arena, place, counted);
   const Policy policy = policy_of(counted, place.size);
   const bool gathers_so = gathers_by_node(counted, place);
-  // A strict rank sends what is left on its stack, once; others one sum, once or for each micro-batch.
+  // With `strict`, a rank sends the sums left on its stack, once. Otherwise it sends one sum, once or per
+  // micro-batch.
   const std::int64_t reductions =
       policy.tree          ? sum_tree(place, micro_batches).order.parts[static_cast<std::size_t>(place.rank)]
       : policy.reduce_each ? micro_batches
                            : 1;
   const Walk walk{.groups = static_cast<int>(segments.groups.size()),
                   .lowest = model::lowest_trained_group(layout)};
-  // What is left of a strict step goes beside its last backward pass.
+  // With `strict`, sums overlap only with the last backward pass.
   sent.beside.sum_passes = policy.reduce_each && !policy.tree ? micro_batches : 1;
   sent.beside.forward_passes = policy.shard_parameters ? micro_batches : 1;
   Counter counter(sent, counted.overlap, walk);

@@ -12,7 +12,8 @@
 namespace octet::store {
 namespace {
 
-/// Elements of a tensor that rank `rank` quantises in its turn `piece`; whole blocks, but at the end.
+/// The elements of a tensor that a rank quantises in its piece number `piece`. Whole blocks, except at the
+/// end.
 struct Share {
   std::int64_t begin = 0, end = 0;
   std::int64_t blocks() const { return ops::nf4_blocks(end - begin); }
@@ -143,7 +144,7 @@ void Nf4Loader::exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* 
       at += count;
     });
   }
-  stream_.synchronize();  // before what came goes
+  stream_.synchronize();  // before the received data is freed
 }
 
 void Nf4Loader::read_stored(const Nf4Part& part, const Stored& stored, std::uint8_t* bytes) {
@@ -180,7 +181,7 @@ void Nf4Loader::raise(const Nf4Part& part, const std::uint8_t* bytes, float* ama
 
 Nf4Loader::Run Nf4Loader::kept_of(const Segment& s, const Nf4Part& part) const {
   if (s.row.axis == Axis::none) return {0, part.count};
-  // Whole elements that reach into the own bytes: a neighbour may have another part of one.
+  // Includes elements that are only partly in this rank's bytes; a neighbour may have the other part.
   const auto size = static_cast<std::int64_t>(size_of(s.dtype));
   const std::int64_t from = segments_.rank * s.stored_slice - part.codes;
   const std::int64_t begin = std::clamp<std::int64_t>(from / size, 0, part.count);
@@ -192,7 +193,8 @@ void Nf4Loader::each_whole(const Segment& s, const FixedValues& values, Do&& act
   for (const Nf4Part& part : s.nf4) {
     if (part.quantised) continue;
     for (std::int64_t at = 0; at < part.count; at += kLoadedPiece) {
-      // Pieces of the tensor, not of the run, so that every rank asks equally often.
+      // Iterates over pieces of the tensor, not of the kept run, so that every rank requests values equally
+      // often.
       const Run kept = kept_of(s, part);
       const std::int64_t begin = std::clamp(kept.begin, at, at + kLoadedPiece);
       const std::int64_t end = std::clamp(kept.end, begin, std::min(part.count, at + kLoadedPiece));

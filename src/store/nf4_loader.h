@@ -11,46 +11,47 @@
 
 namespace octet::store {
 
-/// Brings tensors into NF4, one after the other, by the device on which they lie. The ranks share the work:
-/// each quantises a run of whole blocks of every tensor, and tells the others.
+/// Converts tensors to NF4, one after the other, on the device that stores them. The ranks share the work:
+/// each rank quantises a run of whole blocks of every tensor, and sends it to the others.
 class Nf4Loader {
  public:
-  /// Fills slices of codes and scales as they are stored: see ParameterStore::initialise. Empty: there are
-  /// none, and values are quantised whatever the options say.
+  /// Fills slices of codes and scales as ParameterStore::initialise describes. Empty: there are none, and
+  /// values are quantised whatever the options are.
   using Stored = std::function<void(const std::vector<TensorSlice>&)>;
 
-  /// Memory of the device.
+  /// Device memory.
   struct Memory {
     float* values;  ///< kLoadedPiece elements
-    float* most;    ///< raised by the magnitudes of values that are quantised
+    float* most;    ///< raised to the largest magnitude of the quantised values
   };
 
-  /// Takes memory of `arena`: for a piece in bf16, the scales of a tensor where these are quantised as well,
-  /// and the bytes of a tensor where it is cut among the ranks.
+  /// Reserves memory in `arena`: for a piece in bf16, for the scales of a tensor if these are quantised as
+  /// well, and for the bytes of a tensor if it is sharded.
   Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
             const Memory& memory);
 
-  /// Fills the segment's quantised tensors. All ranks call it. `amaxes` (device), by number of the scale, are
-  /// raised by what this rank decoded; null where no scales are wanted.
+  /// Fills the quantised tensors of the segment. All ranks must call it. `amaxes` (device), indexed by scale,
+  /// are raised by the values that this rank decodes. Null: no scales are needed.
   void load(const Segment& segment, const FixedValues& values, const Stored& stored, float* amaxes);
-  /// Raises the amaxes by what this rank keeps of the tensors that are not quantised.
+  /// Raises the amaxes by the part of the unquantised tensors that this rank keeps.
   void measure_whole(const Segment& segment, const FixedValues& values, float* amaxes);
-  /// Fills those, in FP8 by these scales. All ranks call it, as often as the others.
+  /// Fills the unquantised tensors, in FP8 with `scales` if GEMMs read FP8. All ranks must call it equally
+  /// often.
   void write_whole(const Segment& segment, const FixedValues& values, const precision::ScaleSet* scales);
 
  private:
-  /// `bytes`: of the tensor, from its codes on, in memory of the device.
+  /// `bytes`: device memory for the tensor, beginning with its codes.
   void quantise(const Segment& segment, const Nf4Part& part, const FixedValues& values, std::uint8_t* bytes);
-  /// The own run of elements to all ranks, and theirs.
+  /// Sends this rank's run of elements to all ranks, and receives theirs.
   void exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* bytes, float* scales);
   void read_stored(const Nf4Part& part, const Stored& stored, std::uint8_t* bytes);
   void raise(const Nf4Part& part, const std::uint8_t* bytes, float* amaxes);
-  /// Acts on pieces of what this rank keeps of the tensors that are not quantised.
+  /// Calls `act` for pieces of the unquantised tensors that this rank keeps.
   template <typename Do>
   void each_whole(const Segment& segment, const FixedValues& values, Do&& act);
-  /// Puts bytes [begin, begin + count) of the segment where this rank keeps them, those that it does.
+  /// Stores bytes [begin, begin + count) of the segment, as far as this rank keeps them.
   void keep(const Segment& segment, std::int64_t begin, const std::uint8_t* bytes, std::int64_t count);
-  /// The own elements of a tensor that is not quantised: those that are kept here.
+  /// A run of elements of an unquantised tensor that this rank keeps.
   struct Run {
     std::int64_t begin = 0, end = 0;
   };
@@ -62,10 +63,10 @@ class Nf4Loader {
   Stream& stream_;
   // Memory of the device.
   float* values_;                    ///< [kLoadedPiece]
-  float* most_;                      ///< as Memory::most
-  std::uint16_t* narrow_ = nullptr;  ///< [kLoadedPiece] values as bf16; null: in fp32
+  float* most_;                      ///< see Memory::most
+  std::uint16_t* narrow_ = nullptr;  ///< [kLoadedPiece] values as bf16; null: compute is fp32
   float* scales_ = nullptr;          ///< of the tensor at hand
-  std::uint8_t* bytes_ = nullptr;    ///< of the tensor at hand, where it is cut, or of a piece
+  std::uint8_t* bytes_ = nullptr;    ///< of the current tensor if it is sharded, or of a piece
 };
 
 }  // namespace octet::store

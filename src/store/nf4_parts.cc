@@ -4,7 +4,7 @@ namespace octet::store {
 namespace {
 
 constexpr std::int64_t kAlignment = 16;
-/// Of slices: what memory is reserved in.
+/// Slices are multiples of the unit in which memory is reserved.
 constexpr std::int64_t kSliceUnit = 256;
 
 std::int64_t up_to(std::int64_t bytes, std::int64_t unit) {

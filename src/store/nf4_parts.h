@@ -9,16 +9,16 @@
 
 namespace octet::store {
 
-/// Where a Hugging Face tensor lies in the bytes of a segment in NF4: codes, and behind them its scales, or,
-/// with double quantisation, codes of scales, scales of scales, and their mean. A tensor that is not
-/// quantised has its elements there, in the dtype that products read.
+/// Layout of a Hugging Face tensor in the bytes of an NF4 segment: codes, then scales. With double
+/// quantisation: codes, then codes of scales, scales of scales, and the mean of the scales. A tensor that is
+/// not quantised has its elements there, in the dtype that GEMMs read.
 struct Nf4Part {
   const model::NamedPart* named = nullptr;
   std::int64_t begin = 0;  ///< first element, from the start of the segment
   std::int64_t count = 0;
   std::int64_t cols = 0;
-  std::int64_t scale = -1;  ///< where products read FP8: its number among the scales of fixed weights
-  /// Likewise, in the segment's transposed copies: its first element, and from one row to the next.
+  std::int64_t scale = -1;  ///< if GEMMs read FP8: its number among the scales of fixed weights
+  /// If GEMMs read FP8: first element and row stride in the segment's transposed copies.
   std::int64_t turned = 0;
   std::int64_t turned_ld = 0;
   bool quantised = true;
@@ -32,23 +32,23 @@ struct Nf4Part {
   std::int64_t end = 0;
 
   std::int64_t bytes() const { return end - codes; }
-  /// The scales, where the segment's bytes begin at `stored`.
+  /// Returns the scales. `stored` points to the segment's bytes.
   ops::Nf4Scales scales_in(const std::uint8_t* stored) const;
 };
 
-/// A run of bytes of a part that has a tensor of its own in files of bitsandbytes.
+/// A run of bytes of a part. In files of bitsandbytes it is a separate tensor.
 struct Nf4Array {
-  const char* suffix = "";  ///< behind the tensor's name; empty: the codes
+  const char* suffix = "";  ///< appended to the tensor's name; empty: the codes
   DType dtype = DType::u8;
   std::int64_t offset = 0;  ///< from the start of the segment
   std::int64_t count = 0;   ///< elements
 };
 std::vector<Nf4Array> arrays_of(const Nf4Part& part);
 
-/// The parts of a segment whose products read `dtype`, each array on a boundary of 16 bytes.
+/// Returns the parts of a segment. `dtype` is what GEMMs read. Each array begins on a 16-byte boundary.
 std::vector<Nf4Part> nf4_parts(const model::SegmentSpec& spec, const Nf4Weights& how, DType dtype);
 
-/// Bytes of one of `world` equal slices of the segment.
+/// Returns the bytes of one of `world` equal slices of the segment.
 std::int64_t nf4_slice_bytes(const std::vector<Nf4Part>& parts, int world);
 
 }  // namespace octet::store

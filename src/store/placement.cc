@@ -8,7 +8,7 @@ namespace {
 
 Format format_of(const model::SegmentSpec& spec, const precision::Recipe& recipe) {
   if (spec.kind == model::ParameterKind::vector) return Format::f32;
-  // Weights scaled in blocks become FP8 where they are read.
+  // Weights with block scaling are cast to FP8 when they are read.
   if (spec.fp8 && recipe.fp8() && !recipe.blocks()) return Format::fp8;
   return recipe.compute == DType::bf16 ? Format::bf16 : Format::f32;
 }
@@ -33,7 +33,7 @@ const char* name_of(Format format) {
                .code = ExitCode::usage});
 }
 
-/// In which format fixed weights lie that products read in `row.format`.
+/// Returns the storage format of fixed weights that GEMMs read in `row.format`.
 Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
   if (fixed.home != Home::device) {
     refuse("weights that lie outside of the device's memory are not built", "the device as their home",
@@ -72,7 +72,7 @@ Placements placements_of(const model::ParameterLayout& layout, const Options& op
       row.state_axis = cut(policy.shard_state);
       row.gradient_axis = cut(policy.shard_gradients);
       row.state_home = options.state_home;
-      // What holds only matrices in narrow formats.
+      // Vectors keep the fp32 defaults.
       if (spec.kind == model::ParameterKind::vector) continue;
       row.master = options.storage.parameters;
       row.gradient = options.storage.gradients;

@@ -6,8 +6,8 @@
 namespace octet::store {
 namespace {
 
-// What goes together is said to users where configurations are read (src/config/rules.cc); here are the
-// promises that the store's own code relies on.
+// The configuration reader reports incompatible options to users (src/config/rules.cc). These checks cover the
+// assumptions of the store's code.
 void check_storage(const Options& options) {
   const auto known = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
   const Storage& s = options.storage;

@@ -20,7 +20,7 @@ model::GroupGradients views(const std::vector<Segment>& group) {
   return all;
 }
 
-/// The gaps between tensors that products overwrite: padding too, since buffers pass from block to block.
+/// Returns the gaps between tensors that GEMMs overwrite. Padding is included, because blocks share buffers.
 std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& s) {
   std::vector<std::pair<std::int64_t, std::int64_t>> runs;
   std::int64_t begin = 0;
@@ -134,7 +134,7 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
   Group& g = at(group);
   if (!g.trained) return;
   check(open_ && !g.asked && !g.given, "nothing is contributed where no gradients were asked for");
-  // What is not reduced now may stay as it is: a later micro-batch finds the buffers as fresh as they were.
+  // Buffers that are not reduced now need no zeros: they stay fresh for a later micro-batch.
   if (g.fresh && (reduces() || policy_.tree)) {
     compute.wait(reduced(group));
     for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
@@ -155,7 +155,7 @@ void Reducer::returned(int group, Stream& compute) {
   for (; next_ >= 0 && at(next_).given; --next_) reduce(next_, compute);
 }
 
-// A lone rank keeps fp32 sums of narrow gradients.
+// With one rank, sums of narrow gradients are fp32.
 void Reducer::accumulate(int group, Stream& compute) {
   for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
     if (!s.gradient || s.sum.data == s.gradient.data) continue;
@@ -167,15 +167,15 @@ void Reducer::accumulate(int group, Stream& compute) {
   }
 }
 
-// What goes to the owners besides the gradient buffers.
+// Returns the sums on the stack that are reduced together with the gradient buffers.
 std::vector<const float*> Reducer::left_on_stack(const Segment& s) const {
   if (!policy_.tree) return {};
   const int left = height_ - tree_.merges[static_cast<std::size_t>(index_)];
   return {s.tree.begin(), s.tree.begin() + left};
 }
 
-// Sums stay where the lower one lies: on the stack, or for the last micro-batch in the gradient buffers, from
-// where they are reduced.
+// A sum replaces the lower addend on the stack. In the last micro-batch it replaces the gradient buffers,
+// from which it is reduced.
 void Reducer::add_to_tree(int group, Stream& compute) {
   const int merges = tree_.merges[static_cast<std::size_t>(index_)];
   const bool last = index_ + 1 == micro_batches_;
@@ -207,8 +207,8 @@ void Reducer::sum(Segment& s, Stream& stream) {
                                        .earlier = left_on_stack(s)});
 }
 
-// Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for the
-// owner too, so that all ranks update with the same bits.
+// At stage 0, every rank updates everything and needs all sums. A narrow wire rounds them again. The owner
+// uses the rounded sums too, so that all ranks update with the same bits.
 void Reducer::gather_sums(Segment& s, Stream& stream) {
   const Array own = s.total.from(s.own);
   const std::size_t bytes = s.sum.bytes(s.slice);
@@ -237,7 +237,7 @@ void Reducer::reduce(int group, Stream& compute) {
       if (s.gradient && s.padded > 0) act(s);
     }
   };
-  bool rounds = false;  // what is owned, once more
+  bool rounds = false;  // the gather rounds this rank's sums again
   each([&](Segment& s) {
     sum(s, stream);
     rounds = rounds || (gathers && rounds_sums(s));
@@ -265,7 +265,7 @@ void Reducer::forget_losses() {
   });
 }
 
-// Groups are reduced one after the other on one stream.
+// Groups are reduced in order on one stream, so one event covers the earlier groups.
 void Reducer::wait_for_sums(int group, Stream& stream) {
   stream.wait(*at(group).summed);
 }

@@ -12,12 +12,12 @@
 
 namespace octet::store {
 
-/// Gradient buffers, and their way into the sums over ranks and micro-batches.
+/// Owns the gradient buffers and reduces them into the sums over ranks and micro-batches.
 ///
-/// A group's buffers are fresh when they hold nothing of this sum yet: at the first micro-batch, or at every
-/// one where each is reduced by itself. Reductions are enqueued in the order head, last block, …, embedding,
-/// whatever order groups come back in, so that those of all ranks match. With a tree of sums every
-/// micro-batch's buffers are fresh too, and are added to the rank's stack of sums when they come back.
+/// A group's buffers are fresh if they hold nothing of the present sum yet: at the first micro-batch, or at
+/// every micro-batch if each is reduced separately. Reductions are enqueued in the order head, last block, …,
+/// embedding, independent of the order of give_back, so that they match on all ranks. With a sum tree, the
+/// buffers are also fresh at every micro-batch; give_back adds them to the rank's stack of sums.
 class Reducer {
  public:
   Reducer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options);
@@ -26,50 +26,53 @@ class Reducer {
   void begin_micro_batch(int index);
   const model::GroupGradients& gradients(int group, Stream& compute);
   void give_back(int group, Stream& compute);
-  /// Where the gradients of a group lie.
+  /// Returns the gradient buffers of a group.
   const model::GroupGradients& buffers(int group) const {
     return groups_[static_cast<std::size_t>(group)].gradients;
   }
-  /// Calls `look` whenever a group is given back, before anything reads its gradients; empty: nobody looks.
+  /// Calls `look` whenever a group is given back, before its gradients are read. An empty `look` disables
+  /// this.
   using Look = std::function<void(int group, int micro_batch, Stream& compute)>;
   void watch(Look look) { look_ = std::move(look); }
-  /// Makes the buffers of a group ready for gradients that are no part of a step.
+  /// Prepares the buffers of a group for gradients outside a step.
   void clear(int group, Stream& compute);
-  /// Zero from this rank, where `group` was not asked for.
+  /// Contributes zeros for a group without gradients() in this micro-batch.
   void contribute_nothing(int group, Stream& compute);
   bool was_asked(int group) const { return groups_[static_cast<std::size_t>(group)].asked; }
   void end_micro_batch();
-  /// The sums that this rank owns, of `group` and of all groups behind it in the layout (which are reduced
-  /// before it), are complete for work enqueued on `stream` after this call.
+  /// Makes `stream` wait until this rank's sums of `group` are complete. Groups after it in the layout are
+  /// reduced earlier, so their sums are complete too.
   void wait_for_sums(int group, Stream& stream);
-  /// The same of what an update of `group` reads: at stage 0 the sums of all ranks.
+  /// Like wait_for_sums(), but for the sums that an update of `group` reads: at stage 0 the sums of all
+  /// ranks.
   void wait_for_totals(int group, Stream& stream);
-  /// What narrow wires lost of gradients that were never used is not made up for.
+  /// Sets the residuals of narrow wires to zero, because their gradients were not used.
   void forget_losses();
-  /// Between micro-batches, and the last one has been.
+  /// Returns whether the last micro-batch of the step has ended.
   bool complete() const { return !open_ && index_ + 1 == micro_batches_; }
 
  private:
   struct Group {
     model::GroupGradients gradients;
-    bool trained = false;  ///< else there are none, and nobody gives them back
+    bool trained = false;  ///< if not, there are no gradients
     bool fresh = true;
     bool asked = false;
     bool given = false;
     std::unique_ptr<Event> written;
-    std::unique_ptr<Event> summed;    ///< what this rank owns
-    std::unique_ptr<Event> complete;  ///< what an update reads
-    /// Per segment: runs of elements that no product overwrites, as (begin, count).
+    std::unique_ptr<Event> summed;    ///< this rank's sums are complete
+    std::unique_ptr<Event> complete;  ///< the sums that an update reads are complete
+    /// Per segment: runs of elements that no GEMM overwrites, as (begin, count).
     std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> to_zero;
   };
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   int slot(int group) const;
   Event& reduced(int group);
   comm::Wire wire_of(const Segment& segment) const;
-  /// Whether gathering sums changes those of their owner.
+  /// Returns whether gathering rounds the owner's sums.
   bool rounds_sums(const Segment& segment) const;
   bool reduces() const { return policy_.reduce_each || index_ + 1 == micro_batches_; }
-  /// The gradient buffers of a group are in use: asked for, and neither reduced nor put on the stack.
+  /// Returns whether the gradient buffers of a group are in use: requested, and neither reduced nor put on
+  /// the stack.
   bool occupied(int group);
   void add_to_tree(int group, Stream& compute);
   std::vector<const float*> left_on_stack(const Segment& segment) const;
@@ -85,12 +88,12 @@ class Reducer {
   Policy policy_;
   bool overlap_;
   Options options_;
-  SumTree tree_;    ///< empty without
-  int height_ = 0;  ///< of the stack of sums before this micro-batch's
+  SumTree tree_;    ///< empty without `strict`
+  int height_ = 0;  ///< height of the stack of sums before this micro-batch
   int micro_batches_ = 0;
   int index_ = -1;
   bool open_ = false;  ///< inside a micro-batch
-  int next_ = -1;      ///< the group to be reduced next
+  int next_ = -1;      ///< the next group to reduce
   Look look_;
   std::vector<Group> groups_;
   std::vector<std::unique_ptr<Event>> reduced_;  ///< per slot of gradient buffers

@@ -9,16 +9,17 @@
 namespace octet::store {
 namespace {
 
-/// The format in which a segment is gathered, if it is narrower than what lies there. What is not trained
-/// travels as it lies.
+/// Returns the gather format of a segment if it is narrower than the copy, otherwise f32. Weights that are
+/// not trained are gathered unconverted.
 comm::Wire gather_wire(const Segment& s, const Options& options) {
   if (!s.row.trained() || !s.row.gathered()) return comm::Wire::f32;
   const bool narrower = options.gather_wire == comm::Wire::bf16 ? s.dtype == DType::f32 : !is_fp8(s.dtype);
   return narrower && may_be_narrow(*s.spec) ? options.gather_wire : comm::Wire::f32;
 }
 
-/// Which groups share buffers: the embedding and the head have their own, since they may be in use beside
-/// any block; blocks take turns on two, one in use and one being filled or drained.
+/// Returns the slot of a group if groups share buffers. The embedding and the head have their own slots,
+/// since they may be in use together with any block. Blocks alternate between two slots: one is in use, the
+/// other is filled or drained.
 int shared_slot(int group, int groups) {
   if (group == 0) return 0;
   if (group == groups - 1) return 1;
@@ -31,7 +32,8 @@ std::vector<int> slots_of(int groups, bool shared) {
   return slots;
 }
 
-/// What is made at use is made on the stream that uses it: one slot serves all blocks.
+/// Weights that are decoded or transposed at use are made on the stream that uses them, so one slot serves
+/// all blocks.
 std::vector<int> slots_at_use(int groups) {
   std::vector<int> slots;
   for (int g = 0; g < groups; ++g) slots.push_back(std::min(shared_slot(g, groups), 2));
@@ -47,13 +49,13 @@ void reserve(Array& array, Arena& arena, const char* name, std::int64_t count,
   array.data = arena.reserve(name, array.bytes(count), kind);
 }
 
-/// Where what updates alone read and write lies.
+/// Returns the memory kind of state that only updates access.
 MemoryKind kind_of_state(const Segment& s, const Arena& arena) {
   const bool away = s.row.state_home == Home::pinned && arena.device().stands_for() == DeviceKind::cuda;
   return away ? MemoryKind::pinned : MemoryKind::device;
 }
 
-/// Lays the segments of each group one behind the other in the buffer of its slot.
+/// Places the segments of each group one after another in the buffer of its slot.
 template <typename BytesOf, typename Place>
 void place_in_slots(Segments& all, const std::vector<int>& slot, Arena& arena, const char* name,
                     BytesOf&& bytes_of, Place&& place) {
@@ -76,13 +78,13 @@ void place_in_slots(Segments& all, const std::vector<int>& slot, Arena& arena, c
   }
 }
 
-/// Bytes of the transposed copies of a segment's matrices, which only a backward pass reads.
+/// Returns the bytes of the transposed copies of a segment's matrices. Only a backward pass reads them.
 std::size_t transposed_bytes(const Segment& s, const Arena& arena) {
   const bool read = s.row.backward() && is_fp8(s.dtype) && ops::gemm_needs_transposed_fp8(arena.device());
   return read ? s.copy_bytes(s.padded) : 0;
 }
 
-/// Masters, and the copies of them that lie whole.
+/// Reserves masters and unsharded compute copies.
 void reserve_whole(Segment& s, Arena& arena) {
   const MemoryKind state = kind_of_state(s, arena);
   if (s.gathered_narrow()) {
@@ -105,7 +107,8 @@ void reserve_whole(Segment& s, Arena& arena) {
   s.shard = s.copy + s.copy_bytes(s.own);
 }
 
-/// Masters, and the own slice of copies that are cut. What is gathered before each use stays on the device.
+/// Reserves masters and this rank's slice of sharded copies. Masters that are gathered before each use stay
+/// in device memory.
 void reserve_cut(Segment& s, Arena& arena) {
   const MemoryKind kind = s.master_is_copy() ? MemoryKind::device : kind_of_state(s, arena);
   reserve(s.master, arena, "parameters/master", s.state_count, kind);
@@ -114,7 +117,7 @@ void reserve_cut(Segment& s, Arena& arena) {
                                : arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.slice));
 }
 
-/// The only weights of what is not trained.
+/// Reserves the weights of a segment that is not trained.
 void reserve_fixed(Segment& s, Arena& arena, int rank, int world, const precision::Recipe& recipe) {
   const bool whole = s.row.axis == Axis::none;
   if (is_fp8(s.dtype) && recipe.rows()) {
@@ -134,7 +137,8 @@ void reserve_fixed(Segment& s, Arena& arena, int rank, int world, const precisio
   s.shard = whole ? weights + s.copy_bytes(s.own) : weights;
 }
 
-/// Where decoded values lie: one buffer for all blocks, since they are made on the stream that uses them.
+/// Reserves the buffers of decoded values. One buffer serves all blocks, since they are decoded on the stream
+/// that uses them.
 void reserve_decoded(Segments& all, Arena& arena) {
   place_in_slots(
       all, all.at_use_slot, arena, "parameters/decoded",
@@ -173,16 +177,16 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const
   if (policy.shard_parameters && !at_use) place_transposed(all.copy_slot, false);
 }
 
-/// Whether a reduction of this segment's gradients rounds them.
+/// Returns whether a reduction of this segment's gradients rounds them.
 bool rounds(const Segment& s, const Options& options) {
   const comm::Wire wire = reduce_wire(*s.spec, options);
   return wire != comm::Wire::f32 && !(wire == comm::Wire::bf16 && s.gradient.dtype == DType::bf16);
 }
 
-/// Where the sums of gradients lie that a step measures and updates with.
+/// Reserves the gradient sums that a step measures and updates with.
 void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
   if (!policy.reduce_each && !policy.shard_gradients) {
-    // The last micro-batch leaves them in the gradient buffers.
+    // The last micro-batch leaves the sums in the gradient buffers.
     s.sum = s.gradient.from(s.own);
     s.total = policy.shard_state ? s.sum : s.gradient;
     return;
@@ -194,7 +198,7 @@ void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool determini
     s.total = alone || policy.shard_state ? s.sum : s.gradient;
     return;
   }
-  // Every rank updates everything, and its gradient buffers are too narrow for the sums.
+  // At stage 0, every rank updates everything, and its gradient buffers are too narrow for the sums.
   s.total.dtype = s.sum.dtype;
   reserve(s.total, arena, "gradients/sums", s.padded);
   s.sum = s.total.from(s.own);
@@ -224,7 +228,8 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   });
 }
 
-/// What the optimizer and the scales need to know of a run of a tensor. `tensors` are in segments before.
+/// Adds the optimizer span and the scaled runs of a tensor run. `tensors` is the number of tensors in earlier
+/// segments.
 void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
   const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
   const std::vector<ScaledRun>& scaled = s.scaled[run.tensor];
@@ -273,7 +278,7 @@ std::vector<TensorRun> runs_within(const model::SegmentSpec& spec, std::int64_t 
 
 namespace {
 
-/// The formats and the extent of a segment, without memory.
+/// Returns a segment with its formats and extents, without memory.
 Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const Segments& all,
                    const Options& options) {
   Segment s;
@@ -297,8 +302,8 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const S
   return s;
 }
 
-/// Tells the parts of a segment in NF4 the scales that their tensors, or they themselves, have, and where
-/// they lie in the transposed copies of what shares one.
+/// Sets the scales of the NF4 parts of a segment, from their tensors or their own runs. Also sets their
+/// positions in the transposed copies of the parts that share a scale.
 void tell_scales(Segment& s) {
   auto part = s.nf4.begin();
   for (std::size_t t = 0; t < s.spec->tensors.size() && part != s.nf4.end(); ++t) {
@@ -313,7 +318,7 @@ void tell_scales(Segment& s) {
   }
 }
 
-/// Numbers the scales of a segment's FP8 weights.
+/// Assigns numbers to the scales of a segment's FP8 weights.
 void number_scales(Segment& s, Segments& all, const Options& options) {
   std::vector<DType>& formats = s.row.trained() ? all.scale_formats : all.fixed_scale_formats;
   std::vector<std::string>& names = s.row.trained() ? all.scale_names : all.fixed_scale_names;
@@ -347,7 +352,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.copy_slot = slots_of(groups, policy.shard_parameters);
   all.at_use_slot = slots_at_use(groups);
   all.compute = options.recipe.compute;
-  std::uint32_t tensors = 0;  // in the order of the layout, whatever this rank holds
+  std::uint32_t tensors = 0;  // counted in layout order, so that numbers are equal on all ranks
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     auto& segments = all.groups.emplace_back();
     const auto first_scale = static_cast<std::int64_t>(all.scale_names.size());

@@ -6,8 +6,8 @@ namespace octet::store {
 
 namespace {
 
-/// The same of a part of which the tensor is cut: `whole` has the tensor's name, dtype and shape, and `data`
-/// element `begin` of the part. Rows of which columns are cut off are runs of one slice.
+/// Appends slices of a part that is cut out of its tensor. `whole` has the name, dtype and shape of the
+/// tensor; its `data` points to element `begin` of the part. Rows with cut columns form one strided slice.
 void append_cut(const model::NamedPart& part, TensorSlice whole, std::int64_t begin, std::int64_t count,
                 std::vector<TensorSlice>& slices) {
   const auto& [rows, cols] = *part.cut;
@@ -60,7 +60,7 @@ void append_slices(const model::SegmentSpec& spec, const SliceRange& range, cons
 
 namespace {
 
-/// The elements of one kind of state that `choice` names.
+/// Appends the elements of one kind of state that `choice` selects.
 void append_state(const Segment& s, const Array& data, const SliceChoice& choice, const std::string& prefix,
                   std::vector<TensorSlice>& slices) {
   if (!data) return;
@@ -83,7 +83,8 @@ void append_scales(const Segment& s, float* scales, const SliceChoice& choice, c
   const std::int64_t count = choice.whole ? s.padded : choice.own_only ? s.slice : s.state_count;
   for (const TensorRun& run : runs_within(*s.spec, begin, count)) {
     const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
-    const std::int64_t first = begin + run.begin;  // in the segment; a multiple of a block, as all here are
+    const std::int64_t first =
+        begin + run.begin;  // in the segment; a multiple of kMomentBlock, like all boundaries here
     slices.push_back({.name = prefix + tensor.name,
                       .dtype = DType::f32,
                       .shape = {Segment::blocks(tensor.count())},
@@ -93,7 +94,7 @@ void append_scales(const Segment& s, float* scales, const SliceChoice& choice, c
   }
 }
 
-/// Every rank has losses of its own of all elements: row r of a tensor is rank r's.
+/// Every rank has its own residuals for all elements: row r of a tensor belongs to rank r.
 void append_residuals(Segments& segments, std::vector<TensorSlice>& slices) {
   segments.each([&](Segment& s) {
     if (s.residual == nullptr) return;

@@ -9,7 +9,7 @@
 namespace octet::store {
 namespace {
 
-/// Bytes of so many elements of a segment, a multiple of ops::kMomentBlock, in a set.
+/// Returns the bytes that a set needs for `elements` elements of a segment, a multiple of ops::kMomentBlock.
 std::size_t room_of(const Segment& s, std::int64_t elements) {
   std::size_t bytes = s.exp_avg.bytes(elements) + s.exp_avg_sq.bytes(elements);
   if (s.master_away) bytes += s.master.bytes(elements);
@@ -18,12 +18,12 @@ std::size_t room_of(const Segment& s, std::int64_t elements) {
   return bytes;
 }
 
-/// `data` as if it were the array whose element `begin` lies there.
+/// Returns the start of the array that would have `bytes_before` bytes before `data`.
 void* as_whole(void* data, std::size_t bytes_before) {
   return reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(data) - bytes_before);
 }
 
-/// The parts of spans inside elements [begin, begin + count).
+/// Returns the parts of the spans inside elements [begin, begin + count).
 std::vector<ops::AdamWSpan> within(std::span<const ops::AdamWSpan> spans, std::int64_t begin,
                                    std::int64_t count) {
   std::vector<ops::AdamWSpan> inside;
@@ -41,7 +41,7 @@ std::vector<ops::AdamWSpan> within(std::span<const ops::AdamWSpan> spans, std::i
 
 }  // namespace
 
-/// An array of a piece, in the host's memory and in its set.
+/// An array of a piece: its place in host memory and in the set.
 struct StateCarrier::Way {
   void* host;
   void* room;
@@ -100,11 +100,11 @@ void StateCarrier::update(const ops::AdamWArgs& args, std::int64_t count, bool m
   for (std::int64_t begin = 0; begin < count; begin += elements_) {
     const std::int64_t here = std::min(elements_, count - begin);
     const std::vector<ops::AdamWSpan> spans = within(args.spans, begin, here);
-    if (spans.empty()) continue;  // padding stays as it is
+    if (spans.empty()) continue;  // padding is not updated
     Piece piece{.ways = {}, .args = args};
     piece.args.spans = spans;
     std::byte* room = sets_[static_cast<std::size_t>(next_)].room;
-    // `each` bytes for every `per` elements of `data`, which becomes its place in the set.
+    // Adds an array with `each` bytes per `per` elements, and lets `data` point to its place in the set.
     const auto carry_array = [&](auto*& data, std::size_t each, std::int64_t per) {
       const std::size_t before = static_cast<std::size_t>(begin / per) * each;
       const std::size_t bytes = static_cast<std::size_t>((here + per - 1) / per) * each;

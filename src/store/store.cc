@@ -12,7 +12,7 @@
 namespace octet::store {
 namespace {
 
-/// What a store gives to a rank that computes without the others.
+/// Parameter source for a rank that computes without the others.
 class Rehearsal final : public model::ParameterSource {
  public:
   Rehearsal(const model::ParameterLayout& layout, const std::vector<model::GroupParameters>& parameters,
@@ -49,8 +49,8 @@ ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm
     : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options)) {}
 
 ParameterStore::~ParameterStore() {
-  // Gathers may still be under way into memory that the arena is about to give back. Not while an error
-  // unwinds: the ranks that a gather waits for may be gone.
+  // Gathers may still write to memory that the arena is about to free. Does not wait during stack unwinding:
+  // the other ranks of a gather may have failed.
   if (std::uncaught_exceptions() > parts_->exceptions_at_start) return;
   try {
     parts_->collectives.gather_stream().synchronize();
@@ -108,7 +108,7 @@ void ParameterStore::contribute_nothing(Stream& compute) {
     acquire(g, model::Pass::forward, compute);
     release(g, model::Pass::forward, compute);
   }
-  // Backward ends at the lowest group of which something is trained.
+  // Backward ends at the lowest group with trained segments.
   for (int g = parts_->groups() - 1; g >= model::lowest_trained_group(parts_->layout); --g) {
     acquire(g, model::Pass::backward, compute);
     contribute_nothing(g, compute);

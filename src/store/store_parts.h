@@ -1,4 +1,4 @@
-// What a store is made of, which its steps (store.cc) and its state (store_state.cc) share.
+// The parts of a store, shared by its steps (store.cc) and its state (store_state.cc).
 #pragma once
 
 #include <exception>
@@ -16,12 +16,12 @@
 
 namespace octet::store {
 
-/// Where gathers and the sums of stage 0 go.
+/// Returns the memory that gathers, and at stage 0 gradient sums, are written to.
 std::vector<comm::SharedMemory> gathered_memory(const Segments& segments);
 
 struct ParameterStore::Parts {
   Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with, const Options& how);
-  /// What passes through the host's memory when the state is saved and loaded.
+  /// Registers with the arena the host memory for copies when state is saved or loaded.
   void expect_mirrors(Arena& arena);
 
   int groups() const { return static_cast<int>(layout.groups.size()); }
@@ -33,7 +33,7 @@ struct ParameterStore::Parts {
             .count = 1,
             .data = &optimizer_steps};
   }
-  /// Fills the masters of a segment with fp32 values, rounded to nearest to what they are stored in.
+  /// Fills the masters of a segment with fp32 values, rounded to nearest in the storage format.
   void fill_rounded(Segment& segment, const std::function<void(const std::vector<TensorSlice>&)>& fill);
   void append_scales(std::vector<TensorSlice>& slices);
 
@@ -48,13 +48,13 @@ struct ParameterStore::Parts {
   Updater updater;
   ActivationAmaxes amaxes;
   std::vector<model::GroupParameters> parameters;
-  HostMirror seen;    ///< what owned_slices and gradient_slices gave
-  HostMirror needed;  ///< what needed_slices gave, until refresh_copies takes it
+  HostMirror seen;    ///< copies returned by owned_slices and gradient_slices
+  HostMirror needed;  ///< copies returned by needed_slices, until refresh_copies sends them
   std::int64_t optimizer_steps = 0;
   int exceptions_at_start = std::uncaught_exceptions();
   bool stepping = false;  ///< between begin_step and finish
   bool finished = false;  ///< between finish and collect
-  bool updating = false;  ///< the finish that is to be collected updates
+  bool updating = false;  ///< the finish to collect updates
 };
 
 }  // namespace octet::store

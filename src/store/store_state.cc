@@ -1,4 +1,4 @@
-// The state of a store: filled at the start, given to checkpoints and taken from them.
+// The state of a store: initialisation, and slices for checkpoints.
 #include <algorithm>
 #include <cstdint>
 #include <utility>
@@ -122,7 +122,7 @@ std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSl
 SnapshotSources ParameterStore::owned_places(const std::vector<TensorSlice>& others) const {
   SnapshotSources places{.moving = others};
   for (TensorSlice& slice : state_slices(parts_->segments, {.own_only = true, .moments = true})) {
-    // Reductions write what narrow wires lose, while the backward pass goes on.
+    // Reductions write the residuals of narrow wires during the backward pass.
     const bool moves = slice.name.starts_with("residuals/");
     (moves ? places.moving : places.still).push_back(std::move(slice));
   }

@@ -8,18 +8,18 @@
 namespace octet::store {
 namespace {
 
-/// The leaves [begin, end) of a node.
+/// A node, as its range of leaves.
 struct Node {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-/// Sums on a stack, neighbours from left to right.
+/// A stack of sums over adjacent ranges, from left to right.
 class Stack {
  public:
   explicit Stack(std::int64_t leaves) : leaves_(leaves) {}
 
-  /// Puts a node on top and adds what the tree adds; returns how often.
+  /// Pushes a node and merges as the tree requires. Returns the number of merges.
   int push(const Node& node) {
     nodes_.push_back(node);
     int merges = 0;

@@ -38,7 +38,7 @@ Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collective
 
 void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& compute) {
   learning_rate_ = input.learning_rate;
-  // Memory of the dry device has addresses only.
+  // Memory of the dry device cannot be accessed.
   if (device_.kind() != DeviceKind::dry) {
     host_->scalars_in = optim::step_scalars(
         options_.adamw,
@@ -68,8 +68,8 @@ void Updater::sum_over_ranks(Stream& compute) {
   device_.copy(compute, &scalars_->label_tokens, totals_, sizeof(double));
 }
 
-// The last groups to be reduced are still under way then: the others are read meanwhile. Every wait is
-// measured, which takes time too, so that there are few.
+// The last groups are still being reduced at this point, so the others are measured first. Every wait is
+// measured, which takes time too, so there are few waits.
 void Updater::measure_norm(Reducer& reducer, Stream& compute) {
   constexpr int kApart = 2;
   norm_.zero(compute);
@@ -84,7 +84,7 @@ void Updater::measure_norm(Reducer& reducer, Stream& compute) {
   }
 }
 
-// The norm's limbs and a word of host memory that the next step writes first serve once more.
+// Reuses the norm's limbs and a word of host memory. The next step writes both before it reads them.
 bool Updater::masters_are_finite(Stream& compute) {
   norm_.zero(compute);
   segments_.each([&](Segment& s) {
@@ -119,14 +119,14 @@ void Updater::finish(const StepInput& input, std::int64_t step, Reducer& reducer
   update_groups(reducer, gatherer, compute);
 }
 
-// adamw leaves the amaxes of the updated masters, but not of parts of a tensor, and none when the step is
-// skipped: then a delayed scale stays, a current one needs its amax again.
+// adamw computes the amaxes of updated masters, except for parts of a tensor. It computes none if the step is
+// skipped: a delayed scale then stays, and a current scale needs its amax again.
 void Updater::measure_updated(const Segment& s, Stream& stream) {
   measure(s, stream, delayed(), delayed() ? &scalars_->skip : nullptr);
 }
 
-// What has no scale is gathered while the rest is updated, the embedding, which forward needs first, before
-// all others; and each group with scales as soon as it is quantised.
+// Groups without scales are gathered while the others are updated. The embedding comes first, because forward
+// needs it first. Each group with scales is gathered as soon as it is quantised.
 void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
   gatherer.before_change(compute);
   for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
@@ -149,7 +149,7 @@ void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
 }
 
 void Updater::update_groups(Reducer& reducer, Gatherer& gatherer, Stream& compute) {
-  // A profile takes the time of one stream, and what runs beside others has none of its own.
+  // A profile times one stream, and cannot time work that overlaps on another stream.
   Stream& stream = compute.profile() == nullptr ? *beside_ : compute;
   compute.record(*measured_);
   stream.wait(*measured_);
@@ -236,7 +236,7 @@ std::size_t Updater::bytes() const {
       }
       sum += s.total.bytes(count);
       if (!s.master_is_copy()) sum += s.copy_bytes(count);
-      // What arrives from other ranks is transposed with it where weights lie whole.
+      // If weights are whole, the slices from other ranks are transposed too.
       if (s.transposed != nullptr && s.row.axis == Axis::none &&
           options_.transposed == TransposedWeights::kept)
         sum += s.copy_bytes(s.padded);
@@ -255,7 +255,7 @@ void Updater::measure(const Segment& s, Stream& stream, bool parts_only, const s
   }
 }
 
-// Tensors are whole here. Where they are cut, they are transposed when they have been gathered, or used.
+// Tensors are whole here. Sharded tensors are transposed after their gather or at use.
 void Updater::quantise_both_ways(Segment& s, Stream& stream) {
   for (std::size_t t = 0; t < s.scaled.size(); ++t) {
     const std::int64_t cols = s.spec->tensors[t].cols;
@@ -299,7 +299,7 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   if (scales_) {
     if (scales == Scales::as_loaded && delayed()) {
       scales_->restore(compute);
-    } else {  // a current scale is that of the weights, whenever they are measured
+    } else {  // a current scale comes from the weights, whenever they are measured
       segments_.each([&](const Segment& s) { measure(s, compute, false, nullptr); });
       if (policy_.shard_state) reduce_amaxes(compute);
       scales_->update(compute);
