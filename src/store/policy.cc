@@ -6,8 +6,8 @@
 namespace octet::store {
 namespace {
 
-// The configuration reader reports incompatible options to users (src/config/rules.cc). These checks cover the
-// assumptions of the store's code.
+// The configuration reader reports incompatible options to users (src/config/rules.cc). These checks cover
+// the assumptions of the store's code.
 void check_storage(const Options& options) {
   const auto known = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
   const Storage& s = options.storage;

@@ -50,7 +50,7 @@ struct Segment {
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
 
-  DType dtype = DType::f32;  ///< dtype that the core reads: f32, bf16 or FP8
+  DType dtype = DType::f32;  ///< format that the core reads: f32, bf16 or FP8
   /// [padded] Weights that the core reads: a copy of the master, the only weights, or decoded ones in a
   /// buffer of at_use_slot.
   std::uint8_t* copy = nullptr;
@@ -84,8 +84,8 @@ struct Segment {
   Array gradient;  ///< [padded] this rank's gradients; null if not trained
   Array sum;       ///< [slice] this rank's slice of the sum over ranks and micro-batches
   Array total;     ///< [state_count] the sums that the update reads: `sum`, or a buffer around it
-  std::uint16_t* residual =
-      nullptr;               ///< [padded] bf16: rounding errors of narrow wires for this rank's gradients
+  /// [padded] bf16: rounding errors of narrow wires for this rank's gradients.
+  std::uint16_t* residual = nullptr;
   std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
 
   std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs if the copy is not FP8
@@ -93,7 +93,7 @@ struct Segment {
   std::vector<ScaledRun> held;  ///< scaled runs inside the kept elements, relative to state_begin
 
   bool master_is_copy() const { return row.trained() && dtype == master.dtype; }
-  /// Returns [state_count] the elements kept between steps: the master, or the only weights.
+  /// Returns the [state_count] elements kept between steps: the master, or the only weights.
   Array kept() const {
     if (row.trained()) return master;
     return {.data = row.axis == Axis::none ? copy : shard, .dtype = dtype};

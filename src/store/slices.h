@@ -18,9 +18,9 @@ struct SliceRange {
 void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
                    std::vector<TensorSlice>& slices);
 
-/// Returns the trained parameters. With `moments`, also returns exp_avg/…, exp_avg_sq/… and this rank's
-/// residuals/…. `own_only` selects this rank's slices instead of all that it holds. Scales of 8-bit moments
-/// have the name of the stored tensor, because their blocks do not follow Hugging Face tensors:
+/// Selects state slices of trained segments: parameters, and with `moments` also exp_avg/…, exp_avg_sq/… and
+/// this rank's residuals/…. `own_only` selects this rank's slices instead of all that it holds. Scales of
+/// 8-bit moments have the name of the stored tensor, because their blocks do not follow Hugging Face tensors:
 /// "exp_avg_scale/layers.0.qkv", one per 128 elements.
 struct SliceChoice {
   bool own_only = false;

@@ -1,13 +1,13 @@
-// The checkpoint room: training state on disk, and weights as Hugging Face keeps them.
+// The checkpoint module: training state on disk, and weights in Hugging Face formats.
 //
-// A checkpoint is a folder `checkpoint-<step>` with two files. `checkpoint.h5` is an ordinary HDF5 file whose
-// datasets are the logical tensors (never shards), so h5py reads it and any world size and ZeRO stage can
-// load it. `manifest.json` says where each tensor lies and holds XXH3 hashes of every byte; it is written
-// last, and the folder gets its name by a rename: a checkpoint is there whole or not at all.
+// A checkpoint is a folder `checkpoint-<step>` with two files. `checkpoint.h5` is an ordinary HDF5 file. Its
+// datasets are the logical tensors, never shards, so h5py can read it, and any world size and ZeRO stage can
+// load it. `manifest.json` lists the offset of each tensor and holds XXH3 hashes of every byte. It is written
+// last, and then the folder is renamed to its final name, so a checkpoint is either complete or absent.
 //
-// libhdf5 only lays files out, in memory. Ranks write and read the bulk with pwrite and pread at the offsets,
-// and loading never parses HDF5: the library takes neither a full disk nor a damaged file well. Rooms above
-// know tensors by name; only this room knows files.
+// libhdf5 is used only to lay out files in memory. Ranks write and read the tensors with pwrite and pread,
+// and loading never parses HDF5. The library does not handle full disks or damaged files reliably. Other
+// modules refer to tensors by name; only this module accesses files.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,10 @@ inline constexpr std::int64_t kChunkBytes = 1 << 20;
 
 /// A tensor of a checkpoint.
 struct CheckpointTensor : TensorHeader {
-  std::int64_t offset = 0;  ///< of its first byte in the file
+  std::int64_t offset = 0;  ///< offset of its first byte in the file
   std::int64_t bytes = 0;
-  std::string hash;  ///< of dtype, shape and values, whoever wrote them: 32 hexadecimal digits
+  /// Hash of dtype, shape and values, independent of the writing ranks: 32 hexadecimal digits.
+  std::string hash;
   std::vector<std::uint64_t> chunks;  ///< XXH3-64 of each chunk
 };
 
@@ -40,63 +41,66 @@ struct TextBlock {
   std::string hash;
 };
 
-/// What manifest.json says, checked against itself: offsets inside the file, sizes against shapes, hashes of
-/// the right number.
+/// The contents of manifest.json. They are checked for consistency: offsets inside the file, sizes against
+/// shapes, and the number of hashes.
 struct Manifest {
   std::int64_t step = 0;
   int world = 1;
   int zero_stage = 0;
   std::string file;  ///< plain name of the data file
   std::int64_t file_bytes = 0;
-  std::string layout_hash;  ///< of the bytes of the file that belong to no tensor and no text
+  std::string layout_hash;  ///< hash of the bytes outside all tensors and texts
   TextBlock state, config;
   std::vector<CheckpointTensor> tensors;
 };
 
 class MemoryParts;
 
-/// A checkpoint opened for reading, on disk or (octet/checkpoint/memory.h) in the memory of hosts. Safe to
-/// read from several threads.
+/// A checkpoint opened for reading, on disk or in host memory (octet/checkpoint/memory.h). Several threads
+/// may read it concurrently.
 class Checkpoint {
  public:
-  /// Reads and verifies the manifest (its own hash included), the data file's size and layout, state and
-  /// config. Throws Error naming the file that is missing, damaged or of another version.
+  /// Reads and verifies the manifest (including its own hash), size and layout of the data file, state and
+  /// config. Throws Error naming a file that is missing, damaged or of another version.
   explicit Checkpoint(const std::string& path);
-  /// One in memory, whose parts hold. Its tensors have no hashes of their own.
+  /// Opens a checkpoint in host memory. Its parts must be verified. Its tensors have no hashes.
   explicit Checkpoint(std::shared_ptr<MemoryParts> parts);
   ~Checkpoint();
   Checkpoint(Checkpoint&& other) noexcept;
   Checkpoint& operator=(Checkpoint&& other) noexcept;
 
-  /// Of its folder; of one in memory, words for messages.
+  /// Returns the path of the folder, or a description for messages if the checkpoint is in memory.
   const std::string& path() const { return path_; }
-  /// Null: it lies on disk. Else read_together() alone reads it, and was told before that all of it holds.
+  /// Returns null if the checkpoint is on disk. Otherwise only read_together() may read it, after all parts
+  /// are verified.
   const MemoryParts* memory() const { return memory_.get(); }
-  /// Lets the memory of one in memory go, once it is read.
+  /// Releases the memory of a checkpoint in host memory, after reading.
   void close_memory();
   const Manifest& manifest() const { return manifest_; }
   std::int64_t step() const { return manifest_.step; }
-  /// Schedule, counters, data position, random counters: what the trainer gave to save.
+  /// Returns the trainer state passed to save(): schedule, counters, data position, random counters.
   const Json& state() const { return *state_; }
   const std::string& config_yaml() const { return config_yaml_; }
 
   const std::vector<CheckpointTensor>& tensors() const { return manifest_.tensors; }
   const CheckpointTensor* find(const std::string& name) const;
-  /// Throws Error naming the tensor, the checkpoint and the nearest name.
+  /// Like find(), but throws Error naming the tensor, the checkpoint and the nearest name.
   const CheckpointTensor& at(const std::string& name) const;
 
-  /// Throws Error (usage) where the slice's tensor is not there, or has another shape or kind of dtype.
+  /// Returns the tensor of a slice. Throws Error (usage) if it is missing, or has another shape or kind of
+  /// dtype.
   const CheckpointTensor& require_fit(const TensorSlice& slice) const;
-  /// Fills every slice (host memory) with its elements; touches only the chunks that cover them. The shape
-  /// must be the tensor's; another float dtype is converted (round to nearest even). Throws Error for a
-  /// missing tensor, another shape or kind, and, with `verify`, for chunks whose hash does not hold.
+  /// Fills every slice (host memory) with its elements. Reads only the chunks that contain them. A slice must
+  /// have the shape of its tensor. Another float dtype is converted (round to nearest even). Throws Error for
+  /// a missing tensor, another shape or kind of dtype, and, with `verify`, for chunks with a wrong hash.
   void read(const std::vector<TensorSlice>& slices, bool verify = true) const;
-  /// Elements [begin, begin + count) of a float tensor as float.
+  /// Reads elements [begin, begin + count) of a float tensor as float.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
 
-  /// Hashes this share of all chunks; throws Error naming tensor and place of the first that does not hold.
+  /// Hashes share number `share` of `shares` of all chunks. Throws Error naming the tensor and the bytes of
+  /// the first chunk with a wrong hash.
   void verify(int share = 0, int shares = 1) const;
-  /// The same of all of one tensor.
+  /// Hashes all chunks of one tensor. Throws likewise.
   void verify(const CheckpointTensor& tensor) const;
 
  private:

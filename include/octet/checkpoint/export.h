@@ -1,4 +1,4 @@
-// A folder that Hugging Face loads: weights as safetensors, config, tokenizer.
+// Export of a model folder for Hugging Face: weights as safetensors, config, tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -12,48 +12,50 @@
 namespace octet::checkpoint {
 
 struct ExportOptions {
-  std::string folder;         ///< to make
-  std::string source_folder;  ///< with config.json, and the tokenizer's files where there are any
-  DType dtype = DType::bf16;  ///< of the float tensors: f32, bf16 or f16
+  std::string folder;                        ///< folder to create
+  std::string source_folder;                 ///< source of config.json, and of the tokenizer files if present
+  DType dtype = DType::bf16;                 ///< dtype of the float tensors: f32, bf16 or f16
   std::int64_t shard_bytes = 5'000'000'000;  ///< export_size
-  /// Allows `folder` to hold weights, which are replaced; other files in it stay.
+  /// Allows `folder` to contain weights, which are then replaced. Other files in it stay.
   bool overwrite = false;
-  /// Writes what else belongs there into the folder that it is given, before the weights get their names.
+  /// Called with the folder to write further files into, before the weights get their final names.
   std::function<void(const std::string& folder)> complete;
-  /// The checkpoint holds what was trained; the other tensors come from the source's weights as they are
-  /// there.
+  /// true: the checkpoint holds only the trained tensors; the others are copied unchanged from the source's
+  /// weights.
   bool rest_from_source = false;
-  /// Whether the head is the embedding; nothing: as the source's config.json says. If the two differ, the
-  /// export's config.json is corrected.
+  /// Whether the head is tied to the embedding. Without a value, the source's config.json decides. If the two
+  /// differ, the export's config.json is corrected.
   std::optional<bool> tied = {};
 };
 
-/// Elements [begin, begin + count) of a tensor as floats.
+/// Reads elements [begin, begin + count) of a tensor as floats.
 using TensorReader =
     std::function<void(const std::string& name, std::int64_t begin, std::int64_t count, float* out)>;
 
-/// Writes model.safetensors (or shards and their index), config.json with its dtype set, and copies
-/// generation_config.json and the tokenizer's files. `tensors` are float tensors under Hugging Face's names.
-/// Where config.json, or its text_config, ties the head to the embedding, "lm_head.weight" is left out. A
-/// folder that did not exist appears whole; in an existing one the weights appear last, index behind shards.
-/// Throws Error when the source lacks config.json, the folder holds weights and overwrite is not set, or the
-/// disk is full; then nothing is left behind. Returns the names of the files written.
+/// Writes model.safetensors (or shards and their index) and config.json with its dtype set. Copies
+/// generation_config.json and the tokenizer files. `tensors` are float tensors with Hugging Face names. If
+/// config.json, or its text_config, ties the head to the embedding, "lm_head.weight" is left out.
+///
+/// A new folder appears only when it is complete. In an existing folder the weights are renamed last, the
+/// index after the shards. Throws Error if the source lacks config.json, if the folder has weights and
+/// overwrite is not set, or if the disk is full. After an error, a new folder and temporary files are
+/// removed. Returns the names of the written files.
 std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
                                       const TensorReader& read);
 
-/// What an export takes on the disk.
+/// Disk space of an export.
 struct ExportSize {
-  std::int64_t weights = 0;  ///< safetensors and their index, to the byte
-  std::int64_t others = 0;   ///< config.json and the files that are copied
-  std::int64_t largest = 0;  ///< of the others: it is written anew beside the one that it replaces
+  std::int64_t weights = 0;  ///< safetensors and their index, exact
+  std::int64_t others = 0;   ///< config.json and the copied files
+  std::int64_t largest = 0;  ///< largest of the other files; it is written next to the file that it replaces
 };
-/// The same of export_checkpoint() for a checkpoint of these parameters. An empty source_folder: of the
-/// weights alone, all of which the checkpoint holds.
+/// Returns the size of export_checkpoint() for a checkpoint of these parameters. With an empty source_folder,
+/// counts only the weights, and the checkpoint must hold all of them.
 ExportSize size_of_export(const ExportOptions& options, const std::vector<TensorHeader>& parameters);
 
-/// The parameters of a checkpoint (every byte verified on the way). Of a multimodal model, whose config.json
-/// has a text_config, the tensors that were not trained are copied from the source's weights; without those a
-/// warning says what is missing.
+/// Exports the parameters of a checkpoint; every byte is verified. For a multimodal model, with a text_config
+/// in its config.json, untrained tensors are copied from the source's weights. If the source has no weights,
+/// a warning lists the missing parts.
 std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint);
 
 }  // namespace octet::checkpoint

@@ -26,8 +26,8 @@ std::string name_in_file(const StoredTensor& tensor);
 /// Returns the name_in_file() of the first tensor of a folder of weights that is not finite, or "".
 std::string first_not_finite_tensor(const std::string& folder, const std::string& stem = "model");
 
-/// Throws Error (usage) for such a value. `where` names the checkpoint or file that the values come from, and
-/// `fix` what to do if the value itself is not finite.
+/// Throws Error (usage) if first_not_finite() finds a value. `where` names the checkpoint or file of the
+/// values. `fix` is the advice for a value that is itself not finite.
 void require_finite(const std::string& tensor, const float* values, std::int64_t count, DType dtype,
                     const std::string& where,
                     const std::string& fix = "take an earlier checkpoint, and lower learning_rate");

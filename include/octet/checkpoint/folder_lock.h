@@ -1,4 +1,5 @@
-// One run per output folder, and one command per file: a second one would mix its rows with the first one's.
+// Locks that allow one run per output folder, and one command per file. A second writer would mix its data
+// with that of the first.
 #pragma once
 
 #include <cstdint>
@@ -7,39 +8,40 @@
 
 namespace octet::checkpoint {
 
-/// What a FolderLock holds.
+/// The object that a FolderLock locks.
 enum class Held : std::uint8_t {
   folder,  ///< an output folder, by `<path>/octet.lock`
-  file     ///< a file or a folder that a command writes, by `<path>.octet.lock` beside it
+  file     ///< a file or folder that a command writes, by `<path>.octet.lock` next to it
 };
 
-/// How a FolderLock finds out whether an owner lives. Tests make it faster, or do without the kernel.
+/// How a FolderLock determines whether an owner is alive. Tests use shorter times, or disable the kernel
+/// lock.
 struct FolderLockOptions {
   Held held = Held::folder;
-  bool kernel = true;           ///< ask for flock(2); false: as on a file system that has none
-  double beat_seconds = 2;      ///< between two signs of life of the owner
-  double patience_seconds = 8;  ///< without one an owner elsewhere counts as gone
+  bool kernel = true;           ///< use flock(2); false: as on a file system without it
+  double beat_seconds = 2;      ///< between two heartbeats of the owner
+  double patience_seconds = 8;  ///< after this time without a heartbeat, an owner elsewhere counts as dead
 };
 
-/// Holds a folder or a file for its lifetime; one process of a run does. The lock file (see Held) names its
-/// owner (host, process, start of the process) and changes every `beat_seconds`.
+/// Holds a folder or a file for the lifetime of the object. One process of a run holds it. The lock file (see
+/// Held) names its owner (host, process, start of the process) and changes every `beat_seconds`.
 ///
-/// On one kernel flock(2) decides: what a process held is free the moment it is gone, however it went. File
-/// systems that have no such lock, and those of several hosts on which it does not reach the others, are why
-/// the owner is looked at too: a process of this machine by its number and start, any other by its signs of
-/// life, for which the constructor waits `patience_seconds`.
+/// On one kernel, flock(2) decides: the kernel releases the lock when a process ends for any reason. Some
+/// file systems do not support flock, or do not apply it across hosts. So the owner in the file is checked
+/// too. A process of this machine is checked by its number and start time. Any other process is checked by
+/// its heartbeats, for which the constructor waits up to `patience_seconds`.
 class FolderLock {
  public:
-  /// Throws Error (ExitCode::busy) that names the owner while one lives, and Error (storage, failure) where
-  /// the lock file cannot be written. The folder that holds the lock file exists.
+  /// Throws Error (ExitCode::busy) naming a live owner. Throws Error (storage, failure) if the lock file
+  /// cannot be written. The folder of the lock file must exist.
   explicit FolderLock(const std::string& path, const FolderLockOptions& options = {});
-  /// Removes the file.
+  /// Removes the lock file, unless another run has taken it over.
   ~FolderLock();
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
-  /// Throws Error (ExitCode::busy) when another run has taken the folder over: possible only where the kernel
-  /// holds no lock and this process was stopped for longer than another one's patience.
+  /// Throws Error (ExitCode::busy) if another run has taken over the lock. This is possible only if the
+  /// kernel holds no lock, and this process was stopped for longer than the patience of the other run.
   void require_held() const;
 
  private:
@@ -47,7 +49,8 @@ class FolderLock {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Removes the lock files of this process. For a handler of signals that ends the process: it only unlinks.
+/// Removes the lock files of this process. Async-signal-safe: it only unlinks, so a signal handler that ends
+/// the process may call it.
 void remove_held_lock_files() noexcept;
 
 }  // namespace octet::checkpoint

@@ -1,9 +1,10 @@
-// Checkpoints in the memory of the hosts: a tier above the disk, for a run that is started again at once.
+// Checkpoints in host memory: a tier above the disk, for a run that restarts immediately.
 //
-// Each rank writes its part into a file of its host's memory file system, which outlives ranks and launcher,
-// and a rank of another host a copy of it there, where there are several hosts. There are two generations,
-// written in turn, so that whatever ends a run while one is written leaves the other. A start asks all hosts
-// what they have: the newest checkpoint of which every part holds somewhere is gone on from, on any ranks.
+// Each rank writes its part to a file in its host's memory file system, which outlives ranks and launcher.
+// With several hosts, a rank of another host writes a copy there. Two generations are written alternately, so
+// a run that ends during a write leaves the other generation. A restart asks all hosts for their parts. The
+// run resumes from the newest checkpoint for which every part is valid on some host, with any number of
+// ranks.
 #pragma once
 
 #include <cstdint>
@@ -21,75 +22,75 @@
 namespace octet::checkpoint {
 
 struct MemoryOptions {
-  std::string folder;    ///< of this host: memory_folder()
-  std::string identity;  ///< the same in all starts of a run: other parts are not taken
-  std::string keeper;    ///< the program that start_memory_keeper() starts; empty: none is
+  std::string folder;    ///< folder of this host: memory_folder()
+  std::string identity;  ///< equal in all starts of a run; parts with another identity are ignored
+  std::string keeper;    ///< program for start_memory_keeper(); empty: none is started
 };
 
-/// What became of a checkpoint, the same on all ranks.
+/// Result of taking a checkpoint, the same on all ranks.
 struct Taken {
   std::int64_t step = 0;
-  bool whole = false;      ///< all parts hold
-  bool copied = false;     ///< and a copy of each on another host
-  double seconds = 0;      ///< from the beginning to the end, rank 0's
-  std::string wrong = {};  ///< why not whole, or not copied where there are other hosts
+  bool whole = false;      ///< all parts are valid
+  bool copied = false;     ///< each part also has a valid copy on another host
+  double seconds = 0;      ///< total duration on rank 0
+  std::string wrong = {};  ///< reason if it is not whole, or is not copied although there are other hosts
 };
 
-/// What a start goes on from.
+/// The checkpoint from which a start resumes.
 struct MemoryFound {
   Checkpoint checkpoint;
-  bool other_host = false;  ///< some parts hold only as copies
+  bool other_host = false;  ///< some parts are valid only as copies
 };
 
-/// All ranks call its functions alike, and get the same answers.
+/// The memory tier of a run. All ranks must make the same calls, and get the same results.
 class MemoryTier {
  public:
-  /// Holds the host's folder, on all hosts. Collective; throws Error on all ranks where a host's cannot be
-  /// had.
+  /// Creates and holds the folder on every host. Collective. Throws Error on all ranks if this fails on a
+  /// host.
   MemoryTier(comm::Job& job, MemoryOptions options);
-  /// Waits for what is under way. Folders stay.
+  /// Waits for a pending take(). The folders are kept.
   ~MemoryTier();
   MemoryTier(const MemoryTier&) = delete;
   MemoryTier& operator=(const MemoryTier&) = delete;
 
-  /// Throws Error (usage), on all ranks, where a host has no room for what its ranks, with parts of these
-  /// slices' size, and those of which it keeps copies, will take.
+  /// Throws Error (usage) on all ranks if a host has too little memory. It needs room for the parts of its
+  /// ranks (of the size of `slices`), and for the copies that it keeps.
   void require_room(const std::vector<TensorSlice>& slices);
 
-  /// The newest checkpoint of which every part holds; nothing where there is none. What does not hold is
-  /// named.
+  /// Returns the newest checkpoint for which every part is valid, or nothing if there is none. Invalid parts
+  /// are logged.
   std::optional<MemoryFound> find();
 
-  /// Takes a checkpoint over the older generation: the slices' memory may change when it is back. What is
-  /// left (verifying, copies on other hosts) is done when wait() is back, by a thread of its own with
-  /// `beside`. Waits for the one before. A checkpoint that fails leaves the other generation, and ends no
-  /// run.
+  /// Takes a checkpoint, which replaces the older generation. Copies the slices before it returns, so their
+  /// memory may then change. The rest (verification, copies on other hosts) is complete when wait() returns;
+  /// a separate thread does it if `beside`. Waits for an earlier take() first. A failed checkpoint leaves the
+  /// other generation, and does not end the run.
   void take(const CheckpointContents& contents, bool beside);
-  /// Waits for the last take(), and says what became of it; nothing where that is known already.
+  /// Waits for the last take() and returns its result. Returns nothing if the result was returned already.
   std::optional<Taken> wait();
-  /// Of this rank: wait() would be back at once with something.
+  /// Returns whether wait() would return a result on this rank without blocking.
   bool is_ready() const;
 
-  /// Drops what is in memory: the run goes back behind it.
+  /// Drops the checkpoints in memory, because the run returns to an earlier step.
   void forget();
-  /// Removes the folders of all hosts: the run has ended.
+  /// Removes the folders of all hosts, because the run has ended.
   void remove();
 
  private:
   struct Work;
   Taken finish(Work& work);
   void exchange(comm::Channel& channel, bool sends, Work& work);
-  /// Members of the group whose parts this rank keeps copies of.
+  /// Returns the members of the group that send their parts to this rank for copies.
   std::vector<int> senders(const comm::Channel& channel) const;
   std::string slot_folder(int slot) const;
   std::vector<std::string> expected_names() const;
 
   comm::Job& job_;
   MemoryOptions options_;
-  std::unique_ptr<comm::Channel> channel_;             ///< of all ranks, for the thread
-  std::vector<std::unique_ptr<comm::Channel>> pairs_;  ///< by round
+  std::unique_ptr<comm::Channel> channel_;             ///< of all ranks, used by the thread
+  std::vector<std::unique_ptr<comm::Channel>> pairs_;  ///< one per round
   std::optional<MemoryHold> hold_;
-  int next_ = 0;  ///< the generation that is written next
+  int next_ = 0;  ///< the next generation to write
   std::unique_ptr<Work> work_;
   std::future<Taken> beside_;
 };

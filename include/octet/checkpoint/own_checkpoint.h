@@ -1,12 +1,12 @@
-// Which folders checkpoint-<step> are this program's.
+// Recognises the checkpoint folders of this program.
 #pragma once
 
 #include <string>
 
 namespace octet::checkpoint {
 
-/// Returns whether a folder holds a file of this program's checkpoints. Others are the user's, or those of
-/// another trainer, and are neither moved nor removed.
+/// Returns whether a folder contains a file of this program's checkpoints. Other folders belong to the user
+/// or another trainer, and are neither moved nor removed.
 bool is_own_checkpoint(const std::string& path);
 
 }  // namespace octet::checkpoint

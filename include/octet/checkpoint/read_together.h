@@ -1,4 +1,4 @@
-// Reading a checkpoint from all ranks.
+// Collective reading of a checkpoint.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,14 @@
 
 namespace octet::checkpoint {
 
-/// Fills the slices of every rank, as Checkpoint::read does. Where all ranks of several hosts ask for the
-/// same (parameters and moments of ZeRO-0), each reads and verifies a share and hands it to the others, so
-/// that the file system gives every byte once; else each reads its own. On one host that is faster: its page
-/// cache has the bytes after the first rank. Beside the slices a rank holds some 32 MiB meanwhile.
+/// Fills the slices of every rank like Checkpoint::read. If all ranks of several hosts need the same slices
+/// (parameters and moments of ZeRO-0), each rank reads and verifies a share and sends it to the others. The
+/// file system then serves every byte once. Otherwise each rank reads its own slices. On one host this is
+/// faster, because the bytes are in the page cache after the first rank. A rank needs about 32 MiB of
+/// additional memory.
 ///
-/// Collective. Throws Error on all ranks (Channel::together), with `no_valid_checkpoint` for whatever is
-/// wrong with the bytes, and `usage` for slices that do not fit the checkpoint.
+/// Collective. Throws Error on all ranks (Channel::together): `no_valid_checkpoint` for damaged bytes,
+/// `usage` for slices that do not fit the checkpoint.
 void read_together(comm::Channel& channel, const Checkpoint& checkpoint,
                    const std::vector<TensorSlice>& slices);
 

@@ -1,6 +1,6 @@
-// Weights as Hugging Face keeps them: one safetensors file or shards with an index. Files are mapped, headers
-// are hostile until checked, and any range of a tensor can be read alone, so that each rank touches only the
-// bytes it needs.
+// Reading of Hugging Face weights: one safetensors file, or shards with an index. Files are memory-mapped,
+// and headers are untrusted until checked. Any range of a tensor can be read alone, so each rank reads only
+// the bytes it needs.
 #pragma once
 
 #include <cstdint>
@@ -17,38 +17,38 @@
 
 namespace octet::checkpoint {
 
-/// A tensor as a file declares it.
+/// A tensor as declared in a file.
 struct StoredTensor : TensorHeader {
   std::int64_t count = 0;   ///< elements
-  std::int64_t offset = 0;  ///< of its first byte in `file`
+  std::int64_t offset = 0;  ///< offset of its first byte in `file`
   std::string file;         ///< path
 };
 
-/// One safetensors file. The constructor checks everything the header promises (sizes, dtypes, shapes against
-/// byte ranges, ranges without holes or overlap that cover the file) and throws Error naming file and tensor;
-/// reading cannot run out of the file afterwards. Safe to read from several threads.
+/// One safetensors file. The constructor checks the header: sizes, dtypes, shapes against byte ranges, and
+/// ranges that cover the file without gaps or overlap. It throws Error naming file and tensor. Later reads
+/// cannot exceed the file. Several threads may read it concurrently.
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  /// In the order of their bytes.
+  /// Returns the tensors in the order of their offsets.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
-  /// nullptr when there is no such tensor.
+  /// Returns nullptr if there is no such tensor.
   const StoredTensor* find(const std::string& name) const;
-  /// Throws Error naming the tensor, the file and the nearest name.
+  /// Like find(), but throws Error naming the tensor, the file and the nearest name.
   const StoredTensor& at(const std::string& name) const;
 
-  /// Elements [begin, begin + count) in row-major order, converted. Floats read F32, F16, BF16, F64 and FP8
-  /// tensors (bf16 rounds to nearest even); integers read integer and BOOL tensors. Throws Error for a
-  /// missing tensor, a range outside it, or a dtype of the other kind.
+  /// Reads elements [begin, begin + count) in row-major order, converted. Float outputs accept F32, F16,
+  /// BF16, F64 and FP8 tensors (bf16 rounds to nearest even). Integer outputs accept integer and BOOL
+  /// tensors. Throws Error for a missing tensor, a range outside it, or a dtype of the other kind.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
   void read(const std::string& name, std::int64_t begin, std::int64_t count, Bf16* out) const;
   void read(const std::string& name, std::int64_t begin, std::int64_t count, std::int64_t* out) const;
 
-  /// Takes the pages of elements [begin, begin + count) of a tensor out of this process, which has read what
-  /// it wants of them; they are read again where that is asked for.
+  /// Drops the pages of elements [begin, begin + count) of a tensor from this process. Later reads load them
+  /// again.
   void leave(const std::string& name, std::int64_t begin, std::int64_t count) const;
 
   /// Replaces tensors of stacked experts, "….experts.gate_up_proj" [experts, 2 * width, hidden] and
@@ -57,7 +57,7 @@ class SafetensorsFile {
   /// parts.
   std::map<std::string, std::vector<std::string>> split_experts();
 
-  /// The bytes of a tensor as stored; valid while this object lives, aligned to nothing.
+  /// Returns the bytes of a tensor as stored. Valid while this object lives; may be unaligned.
   std::span<const std::byte> bytes(const StoredTensor& tensor) const;
 
  private:
@@ -67,61 +67,60 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// A tensor that lies in other values than those that it stands for, with what belongs to it.
+/// A quantised tensor, with its scales.
 struct QuantisedTensor {
   enum class Format {
-    nf4,        ///< as bitsandbytes writes it (octet/ops/nf4.h)
-    fp8_blocks  ///< E4M3 with a scale for each 128 x 128 elements in "<name>_scale_inv" (DeepSeek-V3)
+    nf4,        ///< format of bitsandbytes (octet/ops/nf4.h)
+    fp8_blocks  ///< E4M3 with one scale per 128 x 128 elements in "<name>_scale_inv" (DeepSeek-V3)
   };
   Format format = Format::nf4;
-  TensorHeader header;     ///< dtype and shape of what it stands for
-  std::int64_t count = 0;  ///< its elements
+  TensorHeader header;     ///< dtype and shape of the dequantised tensor
+  std::int64_t count = 0;  ///< elements of the dequantised tensor
   const StoredTensor* codes = nullptr;
   const StoredTensor* scales = nullptr;  ///< nf4: f32, or with `nested` u8
-  const StoredTensor* nested = nullptr;  ///< scales of scales
+  const StoredTensor* nested = nullptr;  ///< scales of the scales, or null
   float nested_offset = 0;
 };
 
 /// The weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` lists.
-/// Tensors that are quantised read as the values that they stand for; what belongs to them is no tensor of
-/// its own.
+/// Quantised tensors are read as dequantised values; their scales are not listed as tensors.
 class WeightFolder {
  public:
-  /// Throws Error when the folder holds neither, when the index names anything but plain file names, and when
-  /// a tensor is missing, stands in two shards, or lies in another shard than the index says; and when the
-  /// parts of a quantised tensor do not fit each other, or are of a kind that is not read.
+  /// Throws Error if the folder contains neither, or the index has file names that are not plain. Throws
+  /// Error if a tensor is missing, is in two shards, or is in another shard than the index states. Throws
+  /// Error if the parts of a quantised tensor do not match, or have an unsupported format.
   explicit WeightFolder(const std::string& folder, const std::string& stem = "model");
 
-  /// True when the folder holds weights to read.
+  /// Returns whether the folder contains weights.
   static bool exists(const std::string& folder, const std::string& stem = "model");
 
   const std::string& folder() const { return folder_; }
-  /// All tensors, shard by shard; those that are quantised with the dtype and shape of what they stand for.
+  /// Returns all tensors, shard by shard. Quantised tensors have the dtype and shape of the dequantised
+  /// values.
   std::vector<StoredTensor> tensors() const;
-  /// Null for a tensor that lies as it is.
+  /// Returns null if the tensor is not quantised.
   const QuantisedTensor* quantised(const std::string& name) const;
   const StoredTensor* find(const std::string& name) const;
-  /// The tensor `name`, whose shape must be `shape`. Throws Error naming tensor, file, both shapes or the
-  /// nearest name.
+  /// Returns the tensor `name`. Throws Error naming tensor, file, both shapes or the nearest name if it is
+  /// missing or its shape is not `shape`.
   const StoredTensor& expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
 
-  /// Throws Error when a tensor whose name begins with `prefix` or "lm_head." is not among `used`: a model
-  /// that leaves weights out computes something else. A head beside a tied embedding and the tables of rotary
-  /// embeddings that old files hold are no such weights. Warns of other tensors that are left out.
+  /// Throws Error if a tensor with a name that begins with `prefix` or "lm_head." is not in `used`, because a
+  /// model without it computes different results. Exceptions are a stored head of a model with tied
+  /// embeddings, and the rotary tables in old files. Logs a warning for other unused tensors.
   void require_used(const std::set<std::string>& used, const std::string& prefix) const;
 
-  /// Fills a slice (host memory, f32) of a tensor with its shape, as SafetensorsFile::read.
+  /// Fills a slice (host memory, f32) of a tensor of the same shape, like SafetensorsFile::read.
   void read(const TensorSlice& slice) const;
-  /// Fills a whole array of a tensor in NF4: "<name>" (u8, its codes), "<name>.absmax",
-  /// "<name>.nested_absmax",
-  /// "<name>.nested_offset". Throws Error for a tensor that has no such array, or in another format.
+  /// Fills a whole array of an NF4 tensor: "<name>" (u8, its codes), "<name>.absmax", "<name>.nested_absmax"
+  /// or "<name>.nested_offset". Throws Error if the tensor has no such array, or has it in another format.
   void read_stored(const TensorSlice& slice) const;
 
-  /// Of names, dtypes, shapes and, of each tensor, its first and last 64 KiB: what other weights would hardly
-  /// share.
+  /// Returns a hash of names, dtypes, shapes, and the first and last 64 KiB of each tensor. Different weights
+  /// practically never share it.
   std::string fingerprint() const;
 
-  /// As SafetensorsFile::read.
+  /// Like SafetensorsFile::read.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
   void read(const std::string& name, std::int64_t begin, std::int64_t count, std::int64_t* out) const {
     file_of(name).read(name, begin, count, out);
@@ -132,7 +131,7 @@ class WeightFolder {
   std::span<const std::byte> bytes(const StoredTensor& tensor) const {
     return file_of(tensor.name).bytes(tensor);
   }
-  /// SafetensorsFile::split_experts() of all files.
+  /// Calls SafetensorsFile::split_experts() for all files.
   void split_experts();
   void find_quantised();
   void find_nf4(const StoredTensor& state);
@@ -144,7 +143,7 @@ class WeightFolder {
   std::vector<SafetensorsFile> files_;
   std::unordered_map<std::string, std::size_t> file_by_tensor_;
   std::unordered_map<std::string, QuantisedTensor> quantised_;
-  std::set<std::string> parts_;  ///< names of what belongs to these
+  std::set<std::string> parts_;  ///< names of their scales and other parts
 };
 
 }  // namespace octet::checkpoint

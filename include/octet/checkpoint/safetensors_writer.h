@@ -1,5 +1,5 @@
-// Writing safetensors: streaming (a tensor never needs to be whole in memory), and atomic: a file gets its
-// name after its last byte is on disk.
+// Writing of safetensors files. Tensors are streamed, so none needs to be whole in memory. Writes are atomic:
+// a file gets its final name after its last byte is on disk.
 #pragma once
 
 #include <cstdint>
@@ -13,32 +13,33 @@
 
 namespace octet::checkpoint {
 
-/// {"format": "pt"}: transformers refuses files without it.
+/// Returns {"format": "pt"}, because transformers rejects files without it.
 std::map<std::string, std::string> default_metadata();
 
-/// One file. Tensors come in the order of `order()`, each from its first element to its last, in any number
-/// of pieces. Without finish() the destructor removes what was written.
+/// Writes one file. Tensors must be appended in the order of `order()`, each from its first element to its
+/// last, in any number of pieces. Without finish(), the destructor removes the temporary file.
 class SafetensorsWriter {
  public:
-  /// Creates `path` under a temporary name beside it and takes its whole size on disk, so that a full disk
-  /// shows here. Throws Error for duplicate names, impossible shapes, a disk that is full or a folder that
-  /// cannot be written.
+  /// Creates the file under a temporary name in the folder of `path`, and reserves its full size on disk, so
+  /// that a full disk is detected here. Throws Error for duplicate names, invalid shapes, a full disk, or a
+  /// folder that is not writable.
   SafetensorsWriter(const std::string& path, std::vector<TensorHeader> tensors,
                     const std::map<std::string, std::string>& metadata = default_metadata());
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  /// The tensors as they lie in the file: wide dtypes first, so that each is aligned to its elements.
+  /// Returns the tensors in file order: wide dtypes first, so that each tensor is aligned to its element
+  /// size.
   const std::vector<TensorHeader>& order() const { return tensors_; }
-  /// The next `count` elements of the tensor whose turn it is, converted to its dtype (round to nearest even,
-  /// FP8 saturating); the dtype must be a float.
+  /// Appends the next `count` elements of the current tensor, converted to its dtype (round to nearest even,
+  /// FP8 saturating). The dtype must be a float.
   void append(const float* values, std::int64_t count);
-  /// The next bytes as they are: whole elements of the tensor whose turn it is.
+  /// Appends bytes unconverted. They must be whole elements of the current tensor.
   void append_bytes(const void* bytes, std::size_t size);
-  /// fsyncs the file, which keeps its temporary name. Throws Error when a tensor is incomplete.
+  /// Syncs the file, which keeps its temporary name. Throws Error if a tensor is incomplete.
   void finish();
-  /// Gives the file its name and fsyncs the folder. Calls finish() when that was not done.
+  /// Renames the file to its final name and syncs the folder. Calls finish() first if needed.
   void publish();
 
  private:
@@ -51,12 +52,12 @@ class SafetensorsWriter {
   bool finished_ = false;
   bool published_ = false;
   std::vector<TensorHeader> tensors_;
-  std::vector<std::int64_t> remaining_;  ///< bytes of each tensor still to come
+  std::vector<std::int64_t> remaining_;  ///< remaining bytes of each tensor
   std::size_t turn_ = 0;
   std::vector<std::byte> buffer_;
 };
 
-/// The size of a file of these tensors, in any order, to the byte.
+/// Returns the exact size of a file of these tensors, in any order.
 std::int64_t safetensors_bytes(std::vector<TensorHeader> tensors,
                                const std::map<std::string, std::string>& metadata = default_metadata());
 
@@ -64,8 +65,8 @@ std::int64_t safetensors_bytes(std::vector<TensorHeader> tensors,
 void write_safetensors(const std::string& path, const std::vector<TensorSlice>& tensors,
                        const std::map<std::string, std::string>& metadata = default_metadata());
 
-/// How tensors are dealt to files: model.safetensors, or model-00001-of-0000N.safetensors of at most
-/// `max_bytes` of data each (a larger tensor has a file of its own), in the order given.
+/// Assignment of tensors to files, in the given order: model.safetensors, or model-00001-of-0000N.safetensors
+/// with at most `max_bytes` of data each. A larger tensor gets its own file.
 struct ShardPlan {
   std::vector<std::string> files;
   std::vector<std::vector<TensorHeader>> tensors;
@@ -73,7 +74,7 @@ struct ShardPlan {
 };
 ShardPlan plan_shards(const std::vector<TensorHeader>& tensors, std::int64_t max_bytes,
                       const std::string& stem = "model");
-/// The text of `<stem>.safetensors.index.json` for a plan of several files.
+/// Returns the text of `<stem>.safetensors.index.json` for a plan of several files.
 std::string index_json(const ShardPlan& plan);
 
 }  // namespace octet::checkpoint

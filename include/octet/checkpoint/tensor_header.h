@@ -1,4 +1,4 @@
-// What a tensor is, without its values.
+// Name, dtype and shape of a tensor, without its values.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ struct TensorHeader {
   std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
 };
 
-/// "[4096, 128]", "[]" for a scalar.
+/// Returns the shape as text, for example "[4096, 128]", or "[]" for a scalar.
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
-/// Bytes of the values. Throws Error naming the tensor when extents are negative or the product overflows.
+/// Returns the bytes of the values. Throws Error naming the tensor if an extent is negative or the product
+/// overflows.
 std::int64_t byte_count(const TensorHeader& tensor);
 
 }  // namespace octet::checkpoint
