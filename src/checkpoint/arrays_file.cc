@@ -36,7 +36,7 @@ hid_t created_type(ArrayType type) {
   return H5I_INVALID_HID;
 }
 
-/// Bytes of an array of this shape; nullopt where they are more than can be counted.
+/// Returns the bytes of an array of this shape, or nullopt if they overflow or an extent is negative.
 std::optional<std::int64_t> byte_count(ArrayType type, const std::vector<std::int64_t>& shape) {
   std::int64_t count = size_of(type);
   for (const std::int64_t extent : shape) {
@@ -53,7 +53,7 @@ std::optional<std::int64_t> byte_count(ArrayType type, const std::vector<std::in
                .code = ExitCode::usage});
 }
 
-/// Reads what stands in an open file. Each of its functions throws Error for what libhdf5 refuses.
+/// Reads the contents of an open file. All functions throw Error if libhdf5 fails.
 class Reader {
  public:
   Reader(hid_t file, std::int64_t file_bytes) : file_(file), file_bytes_(file_bytes) {}
@@ -67,7 +67,7 @@ class Reader {
  private:
   using Visit = std::function<void(const std::string&)>;
 
-  // Names first: what is thrown on the way must not pass through libhdf5.
+  // Collects the names first, because exceptions must not propagate through libhdf5.
   void each_link(const Visit& visit) {
     std::vector<std::string> names;
     const auto note = [](hid_t, const char* name, const H5L_info_t*, void* out) -> herr_t {
@@ -130,7 +130,7 @@ class Reader {
                      .fix = "fetch or write the file again: it is damaged"});
       std::string text(size, '\0');
       good(H5Aread(attribute, type, text.data()), name);
-      text.resize(std::min(text.size(), text.find('\0')));  // they fill it up
+      text.resize(std::min(text.size(), text.find('\0')));  // strip the padding
       contents_.texts.emplace(name, std::move(text));
     } else if (H5Tget_class(type) == H5T_INTEGER) {
       std::int64_t number = 0;
@@ -177,7 +177,7 @@ std::string arrays_file_bytes(const ArraysFile& contents) {
     offsets[name] = file.add_dataset("/" + name, type, array.shape);
   }
   file.close();
-  // libhdf5 has written the metadata; the elements go where it put them.
+  // libhdf5 has written only the metadata. The elements are copied to their offsets.
   std::string bytes(static_cast<std::size_t>(image.size), '\0');
   image.read(0, bytes.data(), image.size);
   for (const auto& [name, array] : contents.arrays) {

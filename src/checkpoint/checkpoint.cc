@@ -51,7 +51,7 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
     open_data();
   } catch (const Error& e) {
     if (e.code() != ExitCode::usage) throw;
-    // The path of a missing or unreadable file is part of the checkpoint, and no mistake in the command.
+    // A missing or unreadable data file is a damaged checkpoint, not a usage error of the command.
     Problem problem = e.problem();
     problem.code = ExitCode::no_valid_checkpoint;
     problem.fix = kTakeAnother;
@@ -61,7 +61,7 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
 }
 
 void Checkpoint::open_data() {
-  // Opening what is not a file (a pipe) must not wait for whoever writes to it.
+  // Opening a pipe instead of a file must not block until a writer opens it.
   Descriptor file = open_file(data_path_, O_RDONLY | O_NONBLOCK);
   struct stat st {};
   if (::fstat(file.get(), &st) != 0) file_error("cannot read a file", data_path_, errno);
@@ -193,7 +193,7 @@ const CheckpointTensor& Checkpoint::require_fit(const TensorSlice& slice) const 
 void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const {
   std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
   std::vector<float> floats;
-  // Neighbouring slices often share a chunk: the last one read stays.
+  // Keeps the last chunk, because neighbouring slices often share one.
   const CheckpointTensor* held = nullptr;
   std::int64_t held_chunk = -1;
   for (const auto& slice : slices) {
@@ -256,7 +256,7 @@ void Checkpoint::verify(int share, int shares) const {
 }
 
 void Checkpoint::verify(const CheckpointTensor& tensor) const {
-  if (memory_) return;  // it was, as a whole
+  if (memory_) return;  // verified as a whole before
   std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
   for (std::int64_t chunk = 0; chunk < chunk_count(tensor.bytes); ++chunk)
     read_chunk(tensor, chunk, buffer.data(), true);

@@ -9,8 +9,8 @@
 namespace octet::checkpoint {
 namespace {
 
-// Applies `act` to runs [begin, end) of elements, a run a thread where there are many: what is read may lie
-// in files, whose pages come one after the other.
+// Calls `act` for runs [begin, end) of elements, with one run per thread if there are many elements. The
+// source may be a mapped file, and several threads load its pages faster.
 template <class Act>
 void in_runs(std::int64_t count, const Act& act) {
   constexpr std::int64_t worth_a_thread = std::int64_t{1} << 18;

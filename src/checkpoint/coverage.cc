@@ -10,7 +10,7 @@
 namespace octet::checkpoint {
 namespace {
 
-/// Elements that a rank gives; `rows` runs of them, `stride` apart.
+/// Elements that a rank contributes: `rows` runs of `count` elements, `stride` apart.
 struct Piece {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -19,7 +19,7 @@ struct Piece {
   std::int64_t stride = 0;
 };
 
-/// Every run by itself, in the order of the tensor.
+/// Returns the runs of all pieces, in the order of the tensor.
 std::vector<Piece> runs_of(const std::vector<Piece>& pieces) {
   std::vector<Piece> runs;
   for (const Piece& piece : pieces) {
@@ -33,7 +33,7 @@ std::vector<Piece> runs_of(const std::vector<Piece>& pieces) {
 
 struct Given {
   TensorHeader header;
-  std::size_t rank = 0;  ///< that named it first
+  std::size_t rank = 0;  ///< the first rank with this tensor
   std::vector<Piece> pieces;
 };
 
@@ -69,7 +69,7 @@ std::string describe(const std::vector<TensorSlice>& slices) {
     check_inside(slice);
     check(slice.count == 0 || slice.data != nullptr, "a slice has no data");
     packer.header({slice.name, slice.dtype, slice.shape}).number(slice.begin);
-    // Runs as each_run gives them, so that it is clear which chunks lie whole in one.
+    // Uses the runs of each_run, because save() writes and hashes the chunks inside these runs.
     const bool one = slice.one_run();
     packer.number(one ? slice.elements() : slice.count).number(one ? 1 : slice.rows).number(slice.stride);
   }

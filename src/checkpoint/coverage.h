@@ -1,4 +1,4 @@
-// What the ranks together give to a checkpoint: each element of each tensor exactly once.
+// Check that all ranks together contribute each element of each tensor to a checkpoint exactly once.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,18 @@
 namespace octet::checkpoint {
 
 struct Coverage {
-  std::vector<TensorHeader> tensors;  ///< by name, so that the order does not depend on who holds what
-  /// (tensor, chunk) of the chunks that no single run of a slice holds whole.
+  std::vector<TensorHeader>
+      tensors;  ///< sorted by name, so that the order does not depend on the distribution over ranks
+  /// (tensor, chunk) of the chunks that no single run of a slice contains completely.
   std::vector<std::pair<std::size_t, std::int64_t>> cut_chunks;
 };
 
-/// Describes a rank's slices for the others. Throws std::logic_error for a slice outside its tensor.
+/// Returns a description of this rank's slices for the other ranks. Throws std::logic_error for a slice
+/// outside its tensor.
 std::string describe(const std::vector<TensorSlice>& slices);
 
-/// Puts the descriptions of all ranks together. Throws Error naming the tensor and the ranks when shapes or
-/// dtypes disagree, elements are given twice or not at all.
+/// Combines the descriptions of all ranks. Throws Error naming the tensor and the ranks if shapes or dtypes
+/// disagree, or if elements are contributed twice or not at all.
 Coverage cover(const std::vector<std::string>& descriptions);
 
 }  // namespace octet::checkpoint

@@ -12,11 +12,12 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::int64_t kPage = 4096;  ///< what O_DIRECT takes on every device
+constexpr std::int64_t kPage = 4096;  ///< alignment that O_DIRECT accepts on every device
 constexpr std::int64_t kLeastDirect =
-    128 << 10;  ///< below this the page cache costs less than a write of its own
+    /// Smaller pieces are faster through the page cache than as a separate direct write.
+    128 << 10;
 constexpr std::int64_t kLargestDirect = 16 << 20;
-constexpr std::int64_t kCopied = 4 << 20;  ///< at once, where pages are copied before they are written
+constexpr std::int64_t kCopied = 4 << 20;  ///< bytes copied at a time if pages are unaligned
 
 }  // namespace
 
@@ -39,7 +40,7 @@ void DataFile::write(const void* bytes, std::int64_t size, std::int64_t offset) 
   write_at(file_.get(), path_, from + (last - offset), offset + size - last, last);
 }
 
-// False where the file system takes no such write after all: from then on none is tried.
+// Returns false if the file system rejects direct writes; later calls then do not try them.
 bool DataFile::write_pages(const std::byte* bytes, std::int64_t size, std::int64_t offset) {
   const bool in_place = reinterpret_cast<std::uintptr_t>(bytes) % kPage == 0;
   if (!in_place && !pages_) {
@@ -54,7 +55,7 @@ bool DataFile::write_pages(const std::byte* bytes, std::int64_t size, std::int64
     const ssize_t n = ::pwrite(direct_.get(), from, static_cast<std::size_t>(most), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno != EINVAL && errno != EOPNOTSUPP) file_error("cannot write a file", path_, errno);
-    // After a short write the next place may be none that is allowed.
+    // After a short write, the next offset may be unaligned.
     if (n <= 0 || n % kPage != 0) {
       direct_ = {};
       return false;

@@ -1,4 +1,4 @@
-// A checkpoint's data file as the ranks write it: pieces at offsets, through the page cache or past it.
+// Writer of a checkpoint's data file: pieces at offsets, through the page cache or directly.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace octet::checkpoint {
 
 class DataFile {
  public:
-  /// Opens an existing file. `direct`: whole pages go to the device past the page cache, without a copy where
-  /// the bytes lie as far behind a multiple of 4096 in memory as in the file; where the file system has no
-  /// such writes, and for the rest of a piece, as without. A page that several pieces share is always written
-  /// through the page cache, so that two ranks may.
+  /// Opens an existing file. With `direct`, whole pages bypass the page cache. They need no copy if memory
+  /// address and file offset are equal modulo 4096. Other bytes, and file systems without direct writes, use
+  /// the page cache. A page that several pieces share is always written through the page cache, so that two
+  /// ranks can write it.
   DataFile(const std::string& path, bool direct);
 
-  /// All `size` bytes at `offset`. Throws Error.
+  /// Writes all `size` bytes at `offset`. Throws Error.
   void write(const void* bytes, std::int64_t size, std::int64_t offset);
-  /// Returns when what was written is on the device.
+  /// Blocks until all writes are on the device.
   void sync() { sync_file(file_.get(), path_); }
 
  private:
@@ -30,7 +30,7 @@ class DataFile {
 
   std::string path_;
   Descriptor file_, direct_;
-  std::unique_ptr<std::byte, Free> pages_;  ///< for bytes that lie otherwise in memory; made when needed
+  std::unique_ptr<std::byte, Free> pages_;  ///< buffer for unaligned bytes; allocated when needed
 };
 
 }  // namespace octet::checkpoint

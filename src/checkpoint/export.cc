@@ -46,7 +46,7 @@ const char* torch_name(DType dtype) {
   return "bfloat16";
 }
 
-/// Sets the dtype that a config names; false when it names none.
+/// Sets the dtype in a config. Returns false if the config has no dtype.
 bool set_dtype(Json& config, DType dtype) {
   bool known = false;
   for (const char* key : {"dtype", "torch_dtype"}) {
@@ -57,7 +57,7 @@ bool set_dtype(Json& config, DType dtype) {
   return known;
 }
 
-/// Of the whole model, or where that says nothing of its text model.
+/// Returns whether the head is tied, from the config of the whole model, or else of its text model.
 bool ties_head(const Json& config, const std::string& path) {
   const auto text = config.find("text_config");
   const bool nested = text != config.end() && text->is_object() &&
@@ -78,7 +78,7 @@ std::string config_text(const Json& config, const ExportOptions& options) {
   Json changed = config;
   const bool tied = is_tied(options, config);
   if (tied != ties_head(config, config_path_of(options.source_folder))) changed["tie_word_embeddings"] = tied;
-  changed.erase("quantization_config");  // of weights that are floats now
+  changed.erase("quantization_config");  // the exported weights are floats
   if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
   for (const char* part : {"text_config", "vision_config"}) {
     if (changed.contains(part) && changed[part].is_object()) set_dtype(changed[part], dtype);
@@ -86,7 +86,7 @@ std::string config_text(const Json& config, const ExportOptions& options) {
   return changed.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-/// The shards that the folder's index names; none if there is no index, or none that can be read.
+/// Returns the shards that the folder's index names, or none if there is no readable index.
 std::vector<std::string> indexed_shards(const std::string& folder) {
   const std::string index = folder + "/" + kIndex;
   std::set<std::string> shards;
@@ -99,7 +99,7 @@ std::vector<std::string> indexed_shards(const std::string& folder) {
   return {shards.begin(), shards.end()};
 }
 
-/// The weights of the model that lies in a folder, its index first: without an index no reader looks for
+/// Returns the weight files of the model in a folder, its index first: without an index, no reader looks for
 /// shards. Other files named model*.safetensors belong to the user.
 std::vector<fs::path> weight_files(const std::string& folder) {
   std::vector<fs::path> files;
@@ -114,7 +114,8 @@ std::vector<fs::path> weight_files(const std::string& folder) {
   return files;
 }
 
-/// Whether a file holds these tensors: an export that was interrupted before its index has left it.
+/// Returns whether a file contains exactly these tensors, which means that an export without its index yet
+/// left it.
 bool holds(const std::string& path, const std::vector<TensorHeader>& tensors) {
   try {
     const SafetensorsFile file(path);
@@ -125,7 +126,7 @@ bool holds(const std::string& path, const std::vector<TensorHeader>& tensors) {
   }
 }
 
-/// Throws Error if a file of the export would replace one that belongs to no model of the folder.
+/// Throws Error if a file of the export would replace a file that is not part of the model in the folder.
 void require_free_names(const std::string& folder, const ShardPlan& plan) {
   const std::vector<fs::path> old = weight_files(folder);
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
@@ -140,7 +141,7 @@ void require_free_names(const std::string& folder, const ShardPlan& plan) {
   }
 }
 
-// Writes everything into `folder`, which exists.
+// Writes the export into the existing `folder`.
 std::vector<std::string> fill(const std::string& folder, const ExportOptions& options, const Json& config,
                               const std::vector<TensorHeader>& tensors, const TensorReader& read) {
   std::vector<std::string> written;
@@ -171,7 +172,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     if (path_exists(from)) put(name, read_file(from));
   }
   if (options.complete) options.complete(folder);
-  // From here on only renames: old weights are removed, and the new index comes after the last shard.
+  // From here on, old weights are removed and new ones renamed. The index is written after the last shard.
   for (const auto& old : weight_files(folder)) {
     std::error_code code;
     if (!fs::remove(old, code) && code)
@@ -204,7 +205,7 @@ Json config_of(const std::string& folder) {
   return config;
 }
 
-/// The tensors as the export holds them.
+/// Returns the tensors of the export.
 std::vector<TensorHeader> as_exported(const std::vector<TensorHeader>& tensors, DType dtype, bool tied) {
   torch_name(dtype);
   std::vector<TensorHeader> wanted;
@@ -232,7 +233,7 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   if (!fs::exists(options.folder, code) || fs::is_empty(options.folder, code)) {
     const std::string folder = fs::path(options.folder + "/.").lexically_normal().parent_path().string();
     const std::string temporary = folder + ".tmp-" + std::to_string(::getpid());
-    // Process numbers come again (in a container at every start): a killed export may have left this folder.
+    // Process numbers repeat (in a container at every start), so a killed export may have left this folder.
     fs::remove_all(temporary, code);
     make_folders(temporary);
     try {
@@ -265,20 +266,20 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
 
 namespace {
 
-/// Whether the text model alone is trained of a model that has other parts.
+/// Returns whether the model has other parts than the trained text model.
 bool has_other_parts(const std::string& folder) {
   const Json config = read_json(config_path_of(folder));
   return config.is_object() && config.contains("text_config");
 }
 
-/// The weights that the other tensors of an export come from; null where the checkpoint holds all.
+/// Returns the source of the tensors that the checkpoint lacks, or null if it holds all.
 std::unique_ptr<WeightFolder> other_weights(const ExportOptions& options) {
   const std::string& folder = options.source_folder;
   const bool there = options.rest_from_source || (has_other_parts(folder) && WeightFolder::exists(folder));
   return there ? std::make_unique<WeightFolder>(folder) : nullptr;
 }
 
-/// The tensors that are copied from there as they are.
+/// Returns the tensors that are copied unchanged from the source.
 std::vector<TensorHeader> untrained(const WeightFolder& others, const ExportOptions& options,
                                     const std::vector<TensorHeader>& parameters) {
   std::set<std::string> trained;

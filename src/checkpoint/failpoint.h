@@ -1,16 +1,16 @@
-// Named places where a crash test may kill the process.
+// Named points at which a crash test can kill the process.
 #pragma once
 
 #include <string>
 
 namespace octet::checkpoint {
 
-/// Kills this process with SIGKILL when OCTETRUN_FAILPOINT is "<name>" or "<name>:<count>" and this is the
-/// count-th passing.
+/// Kills this process with SIGKILL if OCTETRUN_FAILPOINT is "<name>" or "<name>:<count>" and this is the
+/// count-th call.
 void failpoint(const char* name);
 
-/// Where OCTETRUN_FAILPOINT is "full_disk", a folder that holds a file named "disk-is-full" has no room.
-/// Returns whether that is so.
+/// Returns whether `folder` simulates a full disk: OCTETRUN_FAILPOINT is "full_disk", and the folder contains
+/// a file "disk-is-full".
 bool plays_full_disk(const std::string& folder);
 
 }  // namespace octet::checkpoint

@@ -14,7 +14,7 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::int64_t kLargestCall = 1 << 30;  ///< Linux moves at most 2 GiB - 4 KiB a call
+constexpr std::int64_t kLargestCall = 1 << 30;  ///< Linux transfers at most 2 GiB - 4 KiB per call
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Plain files at offsets: whole reads and writes, errors with names.
+// Complete reads and writes of files at offsets, with errors that name the file.
 #pragma once
 
 #include <cstddef>
@@ -8,10 +8,10 @@
 
 namespace octet::checkpoint {
 
-/// Throws Error for a failed call on `path`, with what to do about the usual codes.
+/// Throws Error for a failed call on `path`, with advice for the common error codes.
 [[noreturn]] void file_error(const std::string& what, const std::string& path, int code);
 
-/// A file descriptor that closes itself.
+/// An owned file descriptor.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -29,10 +29,10 @@ class Descriptor {
   int fd_ = -1;
 };
 
-/// open(2) with `flags` and O_CLOEXEC; throws Error.
+/// Opens a file with `flags` and O_CLOEXEC. Throws Error.
 Descriptor open_file(const std::string& path, int flags);
-/// All `size` bytes at `offset`, however often the call must be repeated. Throws Error; a read past the end
-/// says that the file is truncated.
+/// Write or read all `size` bytes at `offset`, with as many system calls as needed. Throw Error; a read past
+/// the end reports a truncated file.
 void write_at(int fd, const std::string& path, const void* bytes, std::int64_t size, std::int64_t offset);
 void read_at(int fd, const std::string& path, void* bytes, std::int64_t size, std::int64_t offset);
 void sync_file(int fd, const std::string& path);

@@ -11,7 +11,7 @@
 namespace octet::checkpoint {
 namespace {
 
-/// The largest float that does not become infinite in `dtype`.
+/// Returns the largest float that does not round to infinity in `dtype`.
 float largest(DType dtype) {
   if (dtype == DType::f16) return std::nextafter(65520.0f, 0.0f);
   if (dtype == DType::bf16) return std::nextafter(0x1.ffp127f, 0.0f);
@@ -25,7 +25,7 @@ std::optional<std::int64_t> first_not_finite(const float* values, std::int64_t c
   const float most = largest(dtype);
   for (std::int64_t begin = 0; begin < count; begin += kBlock) {
     const std::int64_t end = std::min(count, begin + kBlock);
-    int wrong = 0;  // counted without a branch, so that the loop is vectorised
+    int wrong = 0;  // no branch, so that the loop is vectorised
     for (std::int64_t i = begin; i < end; ++i) wrong += std::abs(values[i]) <= most ? 0 : 1;
     if (wrong == 0) continue;
     for (std::int64_t i = begin; i < end; ++i) {

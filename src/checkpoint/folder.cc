@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr std::string_view kPrefix = "checkpoint-";
 
-// The step of "checkpoint-<step>", written as folder_name writes it.
+// Returns the step of "checkpoint-<step>", or nothing unless folder_name() writes the name like this.
 std::optional<std::int64_t> step_of(const std::string& name) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   std::int64_t step = 0;
@@ -32,7 +32,8 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   return step;
 }
 
-// What follows ".tmp-" in the names that save() and rotate() give: "123-456", "123-456-old" or "pruned".
+// Returns whether `ending` follows ".tmp-" in names of save() and rotate(): "123-456", "123-456-old" or
+// "pruned".
 bool is_temporary(std::string_view ending) {
   if (ending == "pruned") return true;
   if (ending.ends_with("-old")) ending.remove_suffix(4);
@@ -42,14 +43,14 @@ bool is_temporary(std::string_view ending) {
          ending.find('-', dash + 1) == std::string_view::npos;
 }
 
-// Why this rank finds a checkpoint unusable; "" when it does not.
+// Returns why this rank cannot use a checkpoint, or "".
 std::string complaint(const std::string& path, const FindOptions& options, int rank, int size) {
   try {
     const Checkpoint checkpoint(path);
     require_own_name(path, checkpoint.step());
     if (options.verify_data) checkpoint.verify(rank, size);
   } catch (const std::exception& e) {
-    // Whatever is wrong with one checkpoint, the one before may hold.
+    // Any error rejects only this checkpoint; an older one may be valid.
     return e.what();
   }
   return "";
@@ -101,7 +102,7 @@ void remove_stale(const std::string& output_dir) {
 }
 
 Found find_latest(comm::Channel& channel, const std::string& output_dir, const FindOptions& options) {
-  // One rank looks: over network file systems each rank may see another list.
+  // Only rank 0 lists the folder, because ranks may see different lists on network file systems.
   Packer listing;
   channel.together([&] {
     if (channel.rank() != 0) return;

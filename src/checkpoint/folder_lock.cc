@@ -29,20 +29,20 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::size_t kRecordBytes = 768;  // always the same, so that a beat is one write over the last one
+constexpr std::size_t kRecordBytes = 768;  // fixed, so that a heartbeat overwrites the record with one write
 
 std::chrono::duration<double> seconds(double count) {
   return std::chrono::duration<double>(count);
 }
 
-/// A process, told apart from all others on all machines.
+/// Identity of a process, unique over all machines.
 struct Owner {
   std::string host;
-  std::string boot;        ///< names this start of this machine's kernel
-  std::string namespace_;  ///< of process numbers: containers have their own
+  std::string boot;        ///< ID of the current kernel boot
+  std::string namespace_;  ///< PID namespace, because containers have their own
   std::int64_t pid = 0;
-  std::int64_t started = 0;  ///< in clock ticks since the boot
-  std::string since;         ///< when it took the folder, for people
+  std::int64_t started = 0;  ///< start time, in clock ticks since the boot
+  std::string since;         ///< when it locked the folder, for messages
   std::int64_t beat = 0;
 
   bool same_process(const Owner& other) const {
@@ -51,7 +51,7 @@ struct Owner {
   }
 };
 
-// The first line of a file that the kernel makes up; empty where there is none.
+// Returns the text of a kernel pseudo-file, or "" if it cannot be read.
 std::string line_of(const std::string& path) {
   try {
     return std::string(trim(read_file(path)));
@@ -60,13 +60,13 @@ std::string line_of(const std::string& path) {
   }
 }
 
-// When a process was started: field 22 of its stat; 0 when it is not there.
+// Returns the start time of a process (field 22 of its stat), or 0 if it does not run.
 std::int64_t start_of(const std::string& process) {
   const std::string stat = line_of("/proc/" + process + "/stat");
-  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
+  const std::size_t name_end = stat.rfind(')');  // the process name may contain ')'
   if (name_end == std::string::npos) return 0;
   const std::vector<std::string> fields = split(stat.substr(name_end + 1), ' ');
-  constexpr std::size_t kStart = 20;  // behind the name and a blank
+  constexpr std::size_t kStart = 20;  // field 22, counted after the name
   const bool gone = fields.size() > 1 && (fields[1] == "Z" || fields[1] == "X");
   return fields.size() > kStart && !gone ? std::atoll(fields[kStart].c_str()) : 0;
 }
@@ -96,7 +96,7 @@ std::string record_of(const Owner& owner) {
   return text + "\n";
 }
 
-// What a file says of its owner; nothing when it says nothing that this version understands.
+// Returns the owner that a lock file names, or nothing if this version cannot read the file.
 std::optional<Owner> owner_in(const std::string& path) {
   try {
     const std::string text = read_regular_file(path, 1 << 20);
@@ -116,12 +116,12 @@ std::optional<Owner> owner_in(const std::string& path) {
   }
 }
 
-/// What the message for a second owner says of each kind.
+/// Words of the error message for a second owner, by kind of lock.
 struct Words {
   const char* what;
   const char* expected;
-  const char* signal;   ///< that stops the owner
-  const char* instead;  ///< what to name in place of `path`
+  const char* signal;   ///< signal that stops the owner
+  const char* instead;  ///< alternative to `path`
 };
 
 Words words_of(Held held) {
@@ -146,7 +146,7 @@ Words words_of(Held held) {
                .code = ExitCode::busy});
 }
 
-// Paths of the lock files that this process holds, which a handler of signals may read.
+// Paths of the lock files that this process holds. Atomic, because a signal handler may read them.
 std::array<std::atomic<const char*>, 8> held_files{};
 
 void hold(const char* path) {
@@ -185,7 +185,7 @@ class FolderLock::Impl {
     wake_.notify_all();
     beating_.join();
     release(path_.c_str());
-    // While it is held: whoever opens the file now finds out that its name is gone.
+    // Unlinked while it is locked: a process that opens the file now detects that the name is gone.
     if (!lost_) ::unlink(path_.c_str());
   }
 
@@ -204,12 +204,12 @@ class FolderLock::Impl {
     if (!options_.kernel) return Kernel::none;
     while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) return Kernel::elsewhere;
-      if (errno != EINTR) return Kernel::none;  // the file system has none
+      if (errno != EINTR) return Kernel::none;  // the file system does not support flock
     }
     return Kernel::held;
   }
 
-  // The name may have gone with an owner that ended between opening and locking.
+  // A previous owner may have unlinked the file between open and lock.
   bool still_named() const {
     struct stat opened {
     }, named{};
@@ -234,7 +234,7 @@ class FolderLock::Impl {
     }
   }
 
-  // An owner writes its name just after it has locked the file.
+  // Retries, because an owner writes its name shortly after it locks the file.
   std::optional<Owner> named_owner() const {
     for (int tries = 0; tries < 20; ++tries) {
       if (auto owner = owner_in(path_)) return owner;
@@ -265,8 +265,8 @@ class FolderLock::Impl {
     write_at(file_.get(), path_, record.data(), static_cast<std::int64_t>(record.size()), 0);
   }
 
-  // Without the kernel the last name in the file wins: whoever finds its own there a while later, when all
-  // that looked before have written theirs, has the folder.
+  // Without a kernel lock, the last name in the file wins. The run waits until all competitors that saw no
+  // owner have written their names. Then it owns the folder if its own name is still there.
   void claim() {
     write_file_atomically(path_, record_of(self_));
     std::this_thread::sleep_for(seconds(options_.beat_seconds / 2));
@@ -288,14 +288,14 @@ class FolderLock::Impl {
       try {
         write_record();
       } catch (const Error&) {
-        // A disk that fails shows where the run writes what it must.
+        // A failing disk is reported by the writes of the run itself.
       }
     }
   }
 
-  const std::string held_path_, path_;  ///< what is held, and the lock file
+  const std::string held_path_, path_;  ///< the locked path, and the lock file
   const FolderLockOptions options_;
-  Owner self_;  ///< after take() touched by the thread alone
+  Owner self_;  ///< after take(), used by the thread only
   Descriptor file_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -35,7 +35,7 @@ hid_t h5_type(DType dtype) {
       return H5Tcopy(H5T_STD_I16LE);
     case DType::i8:
       return H5Tcopy(H5T_STD_I8LE);
-    case DType::e4m3:  // HDF5 takes the top exponent for infinities, which E4M3 has not: codes instead
+    case DType::e4m3:  // HDF5 uses the top exponent for infinities, which E4M3 lacks, so the codes are stored
     case DType::u8:
     case DType::boolean:
       return H5Tcopy(H5T_STD_U8LE);
@@ -43,8 +43,8 @@ hid_t h5_type(DType dtype) {
   return H5I_INVALID_HID;
 }
 
-/// Creates the groups that a dataset stands in, where they are not there: `made` has the paths of those that
-/// are. (libhdf5 would do so itself, but with the time of day in each.)
+/// Creates the missing parent groups of a dataset. `made` holds the paths of existing groups. (libhdf5 could
+/// create them, but would store the time in each group.)
 void add_groups(FileInMemory& file, const std::string& path, std::set<std::string>& made) {
   for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
     const std::string group = path.substr(0, end);

@@ -1,4 +1,4 @@
-// Lays an HDF5 file out: which dataset lies where, without ever touching the disk through libhdf5.
+// Layout of an HDF5 file: computes the offsets of datasets, without disk access by libhdf5.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,21 @@ struct LayoutRequest {
 
 struct FileLayout {
   std::int64_t file_bytes = 0;
-  std::vector<std::int64_t> offsets;  ///< of the tensors' first bytes; 0 for tensors without elements
+  std::vector<std::int64_t> offsets;  ///< offsets of the tensors' first bytes; 0 for tensors without elements
   std::int64_t state_offset = 0;
   std::int64_t config_offset = 0;
-  SparseImage image;  ///< the metadata, where they belong
+  SparseImage image;  ///< the metadata at their offsets
 };
 
-/// Where a tensor stands in the HDF5 file: "/parameters/<name>", "/optimizer/exp_avg/<name>", …
+/// Returns the path of a tensor in the HDF5 file: "/parameters/<name>", "/optimizer/exp_avg/<name>", …
 std::string dataset_path(const std::string& tensor_name);
 
-/// Contiguous, early allocated datasets; those of 128 KiB and more start at multiples of 4 KiB. libhdf5
-/// writes only to memory, so it cannot meet a full disk. Throws Error for two tensors of one path and for
-/// names HDF5 cannot hold.
+/// Lays out contiguous, early allocated datasets. Datasets of 128 KiB and more begin at multiples of 4 KiB.
+/// libhdf5 writes only to memory, so a full disk cannot affect it. Throws Error for two tensors with one
+/// path, and for names that HDF5 does not support.
 FileLayout lay_out(const LayoutRequest& request);
 
-/// Copies the metadata of a layout's image into the file `fd` (already as large as the layout).
+/// Copies the metadata of a layout into the file `fd`, which already has its full size.
 void copy_image(const FileLayout& layout, int fd, const std::string& path);
 
 }  // namespace octet::checkpoint

@@ -8,11 +8,12 @@ namespace octet::checkpoint {
 namespace {
 
 constexpr hsize_t kAlignment = 4096;  ///< pages
-/// Datasets of this size or more begin on pages of their own; smaller ones, which pages would make larger by
-/// a part worth speaking of, lie one behind the other.
+/// Datasets of this size or more begin on page boundaries. Smaller ones are stored one after another, because
+/// alignment would enlarge them considerably.
 constexpr hsize_t kAligned = 128 << 10;
 
-/// Metadata lie together in blocks, the last of which stays half empty: large ones for many datasets alone.
+/// Returns the size of metadata blocks. On average half of the last block is unused, so large blocks are used
+/// only for many datasets.
 hsize_t metadata_block(std::size_t datasets) {
   constexpr std::size_t kLeast = 2 << 10, kMost = 256 << 10, kEach = 64;
   return std::clamp(kEach * datasets, kLeast, kMost);
@@ -25,7 +26,7 @@ hid_t created_links() {
   return links;
 }
 
-/// Without modification times, which would only make equal contents look different.
+/// Disables modification times, because they would make equal contents differ.
 hid_t created_without_times(hid_t kind) {
   const hid_t list = H5Pcreate(kind);
   good(H5Pset_obj_track_times(list, false), "times");
@@ -44,9 +45,10 @@ hid_t created_file(SparseImage& image, std::size_t datasets) {
   const Handle access(access_to(image), H5Pclose, "file access");
   good(H5Pset_alignment(access, kAligned, kAlignment), "alignment");
   good(H5Pset_meta_block_size(access, metadata_block(datasets)), "metadata block size");
-  // Object headers of 1.8 carry checksums, and every reader since 2008 knows them.
+  // Object headers of version 1.8 have checksums, and all readers since 2008 support them.
   good(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "format version");
-  const Handle creation(created_without_times(H5P_FILE_CREATE), H5Pclose, "file creation");  // of the root
+  const Handle creation(created_without_times(H5P_FILE_CREATE), H5Pclose,
+                        "file creation");  // for the root group
   return H5Fcreate("layout", H5F_ACC_TRUNC, creation, access);
 }
 

@@ -1,5 +1,5 @@
-// What is made of libhdf5's calls wherever a file is laid out or read: identifiers that close themselves,
-// errors with the library's own reason, types and attributes.
+// Wrappers of libhdf5 for writing and reading files: owned identifiers, errors with the library's reason,
+// types and attributes.
 #pragma once
 
 #include <hdf5.h>
@@ -15,16 +15,17 @@
 
 namespace octet::checkpoint {
 
-/// Held around every use of libhdf5: some builds of it are not thread-safe, and ranks may be threads of one
+/// Mutex for every use of libhdf5. Some builds of it are not thread-safe, and ranks may be threads of one
 /// process.
 std::mutex& hdf5_mutex();
 
-/// `id` where it is one; else throws Error with libhdf5's reason. `what`: the object it was about.
+/// Returns a valid `id`; otherwise throws Error with libhdf5's reason. `what`: the affected object, for the
+/// message.
 hid_t good(hid_t id, const std::string& what);
-/// The reason that libhdf5 gave for what failed last.
+/// Returns libhdf5's reason for the last failure.
 std::string hdf5_reason();
 
-/// An identifier that closes itself.
+/// An owned identifier.
 class Handle {
  public:
   Handle(hid_t id, herr_t (*closer)(hid_t), const std::string& what) : id_(good(id, what)), close_(closer) {}
@@ -41,29 +42,29 @@ class Handle {
   herr_t (*close_)(hid_t);
 };
 
-/// An IEEE-like float, little-endian, that HDF5 has no name for. The caller closes it.
+/// Returns an IEEE-like little-endian float type that HDF5 does not predefine. The caller closes it.
 hid_t small_float(std::size_t bytes, std::size_t exponent_bits, std::size_t mantissa_bits);
-/// A string of so many bytes of UTF-8, filled up with zeros. The caller closes it.
+/// Returns a type for UTF-8 strings of `bytes` bytes, padded with zeros. The caller closes it.
 hid_t string_type(std::size_t bytes);
 
 /// Adds a scalar attribute to an object.
 void add_text(hid_t object, const char* name, const std::string& value);
 void add_number(hid_t object, const char* name, std::int64_t value);
 
-/// A file of `datasets` contiguous, early allocated datasets, laid out in memory: those of 128 KiB and more
-/// start at multiples of 4 KiB, and no object keeps the time at which it was made. libhdf5 writes only to
-/// `image`, which must outlive it, so it cannot meet a full disk. To be used under hdf5_mutex().
+/// An HDF5 file with `datasets` contiguous, early allocated datasets, laid out in memory. Datasets of 128 KiB
+/// and more begin at multiples of 4 KiB. No object stores its creation time. libhdf5 writes only to `image`,
+/// which must outlive the file, so a full disk cannot affect it. The caller must hold hdf5_mutex().
 class FileInMemory {
  public:
   FileInMemory(SparseImage& image, std::size_t datasets);
   operator hid_t() const { return file_; }
-  /// Makes a group, whose parent must be there.
+  /// Creates a group. Its parent must exist.
   void add_group(const std::string& path);
-  /// Makes a dataset and returns the offset of its first byte, which is nobody's yet; 0 where it has no
-  /// elements. `shape` empty: a scalar. `dtype_attribute`: text of an attribute of that name, or null.
+  /// Creates a dataset and returns the offset of its first byte, which is not yet written; 0 if it has no
+  /// elements. An empty `shape` means a scalar. `dtype_attribute`: value of an attribute "dtype", or null.
   std::int64_t add_dataset(const std::string& path, hid_t type, const std::vector<std::int64_t>& shape,
                            const char* dtype_attribute = nullptr);
-  /// The image is whole from here on.
+  /// Closes the file; the image is then complete.
   void close() { file_.close("file in memory"); }
 
  private:

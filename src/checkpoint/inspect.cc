@@ -62,7 +62,8 @@ std::string padded(const std::string& text, std::size_t width, bool right = fals
   return right ? blanks + text : text + blanks;
 }
 
-// Columns as wide as their widest cell; the first one flush left, the others as `right` says.
+// Returns a table with columns as wide as their widest cell. `right`: per column, whether it is
+// right-aligned.
 std::string table(const std::vector<std::vector<std::string>>& rows, const std::vector<bool>& right) {
   std::vector<std::size_t> widths(right.size());
   for (const auto& row : rows) {

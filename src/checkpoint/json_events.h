@@ -1,4 +1,4 @@
-// JSON of safetensors files and their indices as events, for readers that trust nothing.
+// JSON of safetensors files and their indices as parser events, for untrusted input.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 
 namespace octet::checkpoint {
 
-// A name from a file, short enough for a message.
+// Returns a name from a file, shortened for a message.
 inline std::string shown(const std::string& name) {
   return name.size() <= 120 ? name : name.substr(0, 117) + "...";
 }
@@ -25,8 +25,8 @@ inline std::string shown(const std::string& name) {
                .code = ExitCode::usage});
 }
 
-// Events of nlohmann's parser, which keeps no recursion and no tree: a header of a hundred megabytes with a
-// million keys costs time proportional to its size.
+// Handler for parser events of nlohmann::json. It builds no tree and does not recurse, so a header of 100 MB
+// with a million keys takes time proportional to its size.
 class Events {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;

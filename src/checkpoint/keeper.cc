@@ -19,10 +19,10 @@ void Keeper::trust(std::int64_t step) {
 
 void Keeper::saved(std::int64_t step) {
   settle();
-  counts_.erase(step);  // another one of the same step has taken its place
+  counts_.erase(step);  // a new checkpoint of this step replaced it
   step_ = step;
   reading_ = std::async(std::launch::async, [path = folder_ + "/" + folder_name(step)]() -> std::string {
-    run_thread_behind();  // steps go on meanwhile
+    run_thread_behind();  // low priority, because training steps run concurrently
     try {
       read_back(path);
     } catch (const std::exception& e) {

@@ -43,7 +43,7 @@ std::optional<DType> dtype_named(const std::string& name) {
   return std::nullopt;
 }
 
-// A member that must be there.
+// Returns a required member.
 const Json& member(const Json& object, const char* key, const std::string& path) {
   const auto it = object.is_object() ? object.find(key) : object.end();
   if (!object.is_object() || it == object.end() || it->is_null())
@@ -194,7 +194,7 @@ Manifest read_manifest(const std::string& folder) {
   const std::string path = folder + "/" + kManifestName;
   std::error_code none;
   const auto data_bytes = std::filesystem::file_size(folder + "/" + kDataName, none);
-  // 16 digits for each chunk of a MiB, and some hundred characters for each tensor.
+  // The limit allows 16 digits per 1 MiB chunk, and a few hundred characters per tensor.
   constexpr std::int64_t kTensors = 64 << 20;
   const std::int64_t most =
       kTensors +

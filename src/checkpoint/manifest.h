@@ -1,4 +1,4 @@
-// manifest.json: one line with the hash of all that follows, then the JSON members.
+// Format of manifest.json: one line with the hash of all later bytes, then the JSON members.
 #pragma once
 
 #include <string>
@@ -12,27 +12,28 @@ inline constexpr int kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kDataName = "checkpoint.h5";
 
-/// Digits of a chunk's hash in the text.
+/// Hexadecimal digits of a chunk hash.
 inline constexpr std::int64_t kChunkDigits = 16;
 
-/// Chunks of a tensor of that many bytes.
+/// Returns the number of chunks of a tensor of `bytes` bytes.
 constexpr std::int64_t chunk_count(std::int64_t bytes) {
   return (bytes + kChunkBytes - 1) / kChunkBytes;
 }
 
-/// Hash of a tensor's contents from its chunks': the same for any world size, stage and place in the file.
+/// Returns the content hash of a tensor, from its chunk hashes. It is independent of world size, stage and
+/// file offset.
 std::string content_hash(const TensorHeader& tensor, const std::vector<std::uint64_t>& chunks);
 
-/// Whole text of the file.
+/// Returns the text of the file.
 std::string manifest_text(const Manifest& manifest);
-/// Reads and checks such a text. Throws Error naming `path`.
+/// Parses and checks this text. Throws Error naming `path`.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
-/// Reads the manifest of the checkpoint in `folder`: a regular file, no larger than that of any checkpoint
-/// with a data file of this size. Throws Error (ExitCode::no_valid_checkpoint) for anything else.
+/// Reads the manifest of the checkpoint in `folder`. It must be a regular file, and not larger than possible
+/// for the size of the data file. Throws Error (ExitCode::no_valid_checkpoint) otherwise.
 Manifest read_manifest(const std::string& folder);
 
-/// XXH3-128 of the bytes of the data file that lie in no tensor, state or config.
+/// Returns the XXH3-128 of the bytes of the data file outside all tensors, state and config.
 std::string hash_layout(int fd, const std::string& path, const Manifest& manifest);
 
 }  // namespace octet::checkpoint

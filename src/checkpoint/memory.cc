@@ -31,21 +31,21 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kGenerations = 2;
-constexpr std::size_t kExchanged = std::size_t{4} << 20;  ///< bytes of a message between two hosts
+constexpr std::size_t kExchanged = std::size_t{4} << 20;  ///< bytes per message between hosts
 constexpr const char* kCopy = "copy-";
 
 std::string part_name(int rank, int world) {
   return "part-" + std::to_string(rank) + "-of-" + std::to_string(world);
 }
 
-/// What a host says of a file in its memory.
+/// Description of a file in a host's memory, for the other ranks.
 struct Entry {
-  bool complete = false;  ///< it is a part of this run that holds
+  bool complete = false;  ///< it is a valid part of this run
   bool copy = false;
   int slot = 0, node = 0, world = 0, rank = 0;
   std::int64_t step = 0;
   std::string taken, path;
-  std::string wrong;  ///< why it is no part that holds; empty for one that was never completed
+  std::string wrong;  ///< why it is invalid; empty for a part that was never completed
 };
 
 void pack(Packer& packer, const Entry& e) {
@@ -100,12 +100,12 @@ std::string random_name() {
 
 }  // namespace
 
-/// A checkpoint on its way.
+/// A checkpoint that is being taken.
 struct MemoryTier::Work {
   std::int64_t step = 0;
   int slot = 0;
   Clock::time_point began = Clock::now();
-  std::string wrong;  ///< the same on all ranks; empty: values are copied
+  std::string wrong;  ///< error, equal on all ranks; empty if the values are copied
   std::optional<PartHeader> header;
   std::optional<PartMemory> memory;
 };
@@ -168,10 +168,10 @@ void MemoryTier::require_room(const std::vector<TensorSlice>& slices) {
 
 namespace {
 
-/// Parts of one checkpoint by their ranks: of each the one that lies where it was made before a copy of it.
+/// The parts of one checkpoint, by rank. The original is preferred to its copy.
 using PartsByRank = std::map<int, const Entry*>;
 
-// Checkpoints by step.
+// Groups complete parts by checkpoint, sorted by step.
 std::map<std::pair<std::int64_t, std::string>, PartsByRank> by_checkpoint(const std::vector<Entry>& entries) {
   std::map<std::pair<std::int64_t, std::string>, PartsByRank> found;
   for (const Entry& entry : entries) {
@@ -182,7 +182,7 @@ std::map<std::pair<std::int64_t, std::string>, PartsByRank> by_checkpoint(const 
   return found;
 }
 
-// Who hands a part on to hosts without it: the ranks of its host in turn.
+// Returns the rank that sends a part to hosts without it. The ranks of the host that has it take turns.
 int giver_of(const Entry& entry, const comm::Place& place) {
   std::vector<int> there;
   for (int rank = 0; rank < place.size; ++rank) {
@@ -191,7 +191,7 @@ int giver_of(const Entry& entry, const comm::Place& place) {
   return there[static_cast<std::size_t>(entry.rank) % there.size()];
 }
 
-// The part, or a copy of it, that this host has; nothing where it has none.
+// Returns this host's part or its copy of the part, or nothing if it has neither.
 std::optional<PartMemory> open_here(const Entry& part, const std::vector<Entry>& entries, int node) {
   for (const Entry& entry : entries) {
     if (entry.complete && entry.taken == part.taken && entry.rank == part.rank && entry.node == node)
@@ -200,7 +200,7 @@ std::optional<PartMemory> open_here(const Entry& part, const std::vector<Entry>&
   return std::nullopt;
 }
 
-// All parts, with the headers of those that are elsewhere. Collective.
+// Opens all parts, and receives the headers of remote parts. Collective.
 Checkpoint open_parts(comm::Channel& channel, const PartsByRank& chosen, const std::vector<Entry>& entries) {
   std::vector<MemoryParts::Part> parts(chosen.size());
   Packer mine;
@@ -236,7 +236,7 @@ Checkpoint open_parts(comm::Channel& channel, const PartsByRank& chosen, const s
 std::optional<MemoryFound> MemoryTier::find() {
   const comm::Place& place = job_.place();
   Packer mine;
-  int turn = 0;  // the ranks of a host share its files
+  int turn = 0;  // the ranks of a host check its files in turn
   for (int slot = 0; slot < kGenerations; ++slot) {
     for (const std::string& path : files_in(slot_folder(slot))) {
       if (turn++ % place.local_size != place.local_rank) continue;
@@ -339,11 +339,11 @@ Taken MemoryTier::finish(Work& work) {
 
 namespace {
 
-/// A part of another host's that comes, and where it goes.
+/// A part that is being received from another host.
 struct Coming {
-  std::size_t member = 0;  ///< of the group: who sends it
+  std::size_t member = 0;  ///< group member that sends it
   std::optional<PartMemory> memory;
-  std::string page;  ///< its first, which goes in last
+  std::string page;  ///< its first page, which is written last
 
   void put(std::size_t at, const std::string& bytes) {
     check(at + bytes.size() <= memory->bytes().size(), "a part is as long as it was said to be");
@@ -353,7 +353,7 @@ struct Coming {
   }
 };
 
-// Whether a rank is the first of its host in a group.
+// Returns whether this rank is the first of its host in a group.
 bool is_first_of_host(const comm::Channel& channel, const comm::Place& place) {
   for (int member = 0; member < channel.rank(); ++member) {
     if (place.node_of[static_cast<std::size_t>(channel.rank_of_job(member))] == place.node) return false;
@@ -373,8 +373,8 @@ std::vector<int> MemoryTier::senders(const comm::Channel& channel) const {
   return members;
 }
 
-// Hands this rank's part to another host in a round, and keeps what it gets. Throws Error, when it is over,
-// where that failed on this rank.
+// Sends this rank's part to another host in a round, and stores the parts that it receives. If that fails on
+// this rank, throws Error after all messages are exchanged.
 void MemoryTier::exchange(comm::Channel& channel, bool sends, Work& work) {
   const auto own = work.memory->bytes().first(static_cast<std::size_t>(sends ? work.header->file_bytes : 0));
   const std::vector<std::int64_t> sizes = channel.all_gather_int(static_cast<std::int64_t>(own.size()));

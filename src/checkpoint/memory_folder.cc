@@ -39,7 +39,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kKeepSeconds = 900;
-constexpr std::size_t kDigits = 12;  ///< of a hash in a folder's name
+constexpr std::size_t kDigits = 12;  ///< hash digits in a folder's name
 
 std::string root() {
   const char* named = environment_variable("OCTETRUN_MEMORY_FOLDER");
@@ -66,7 +66,7 @@ double keep_seconds() {
   return seconds;
 }
 
-// Opens a file of the folder; nothing where the folder is gone.
+// Opens or creates a file in the folder. The descriptor is negative if the folder is gone.
 Descriptor open_in(const std::string& folder, const char* name) {
   return Descriptor(
       ::open((folder + "/" + name).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0600));
@@ -79,7 +79,8 @@ bool locked(int file, int how) {
   return true;
 }
 
-// A folder may be removed, and made anew, between the opening of a file and its lock.
+// Returns whether `path` still names the open file. A folder may be removed and recreated between open and
+// lock.
 bool still_named(int file, const std::string& path) {
   struct stat opened {
   }, named{};
@@ -87,7 +88,7 @@ bool still_named(int file, const std::string& path) {
          opened.st_dev == named.st_dev;
 }
 
-// Whether a run holds a folder; one that is not there is held by nobody.
+// Returns whether a run holds a folder. A missing folder is not held.
 bool is_held(const std::string& folder) {
   const Descriptor file(::open((folder + "/lock").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   return file.get() >= 0 && !locked(file.get(), LOCK_EX | LOCK_NB);
@@ -106,7 +107,7 @@ bool is_kept(const std::string& folder) {
 }  // namespace
 
 std::string memory_folder(const std::string& run) {
-  // Hosts that are names of one machine have folders of their own.
+  // Hosts that share a machine get separate folders.
   const auto hash = [](const std::string& text) {
     return hash128_hex(host_name() + "\n" + text).substr(0, kDigits);
   };
@@ -132,7 +133,7 @@ MemoryHold::MemoryHold(const std::string& folder) {
     if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
       file_error("cannot make a folder for checkpoints in memory", folder, errno);
     struct stat st {};
-    if (::lstat(folder.c_str(), &st) != 0) continue;  // it went in this moment
+    if (::lstat(folder.c_str(), &st) != 0) continue;  // removed in the meantime
     if (!S_ISDIR(st.st_mode) || st.st_uid != ::geteuid()) {
       throw Error({.what = "the folder for checkpoints in memory belongs to another user",
                    .where = folder,
@@ -186,7 +187,7 @@ void start_memory_keeper(const std::string& program, const std::string& folder) 
   const std::string flag = "--keep-memory";
   const std::array<char*, 4> words{const_cast<char*>(program.c_str()), const_cast<char*>(flag.c_str()),
                                    const_cast<char*>(folder.c_str()), nullptr};
-  // Of the environment what it needs: it is no part of the job.
+  // Passes only the environment that the keeper needs, because it is not part of the job.
   std::vector<std::string> kept;
   for (const char* name : {"OCTETRUN_MEMORY_FOLDER", "OCTETRUN_MEMORY_KEEP", "LD_LIBRARY_PATH"}) {
     if (const char* value = environment_variable(name); value != nullptr)
@@ -215,7 +216,7 @@ void start_memory_keeper(const std::string& program, const std::string& folder) 
         folder + ": " + std::strerror(code));
     return;
   }
-  // It goes on as a grandchild.
+  // The keeper continues as a grandchild.
   while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
@@ -251,7 +252,7 @@ int keep_memory(const std::string& folder) {
 
 namespace {
 
-// Bytes that the files of a folder take.
+// Returns the bytes that the files of a folder occupy.
 std::int64_t bytes_in(const std::string& folder) {
   std::int64_t bytes = 0;
   std::error_code code;

@@ -1,4 +1,4 @@
-// Which host keeps a copy of which.
+// Assignment of hosts to the hosts that keep copies of their parts.
 #pragma once
 
 #include <vector>
@@ -7,24 +7,25 @@
 
 namespace octet::checkpoint {
 
-/// Two hosts that exchange at the same time as others do.
+/// A pair of hosts that exchanges concurrently with the other pairs of a round.
 struct HostPair {
   int first = 0, second = 0;
-  bool both = true;  ///< each keeps a copy of the other; else the second keeps one of the first
+  bool both = true;  ///< each keeps a copy of the other; false: only the second keeps a copy of the first
 };
 
-/// Rounds of exchanges between `hosts` hosts, after which each is kept by one other. In a round each host is
-/// in one pair at most. Hosts go in pairs, the last three of an odd number in a ring; one host: no rounds.
+/// Returns rounds of exchanges, after which each host has its copy on another host. A host is in at most one
+/// pair per round. Hosts are paired; with an odd number, the last three form a ring. One host: no rounds.
 std::vector<std::vector<HostPair>> pair_hosts(int hosts);
 
-/// Whether a host hands its parts on in a round.
+/// Returns whether a host sends its parts in a round.
 bool sends_in(const std::vector<HostPair>& round, int node);
 
-/// The ranks of a pair that exchange with one another: those with this rank's number on its host, modulo the
-/// fewer ranks of the two. Ascending; this rank alone where its host is in no pair.
+/// Returns the ranks of a pair that exchange with this rank, ascending. They have the same index on their
+/// host as this rank, modulo the smaller number of ranks per host. Returns only this rank if its host is in
+/// no pair.
 std::vector<int> exchange_group(const comm::Place& place, const std::vector<HostPair>& round);
 
-/// Ranks of other hosts that this one keeps copies of.
+/// Returns the ranks of other hosts for which this host keeps copies.
 std::vector<int> copied_by(const comm::Place& place);
 
 }  // namespace octet::checkpoint

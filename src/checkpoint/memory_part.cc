@@ -37,7 +37,7 @@ struct Page {
   std::int64_t header_bytes;
   std::int64_t file_bytes;
   char header_hash[32];
-  std::uint64_t hash;  ///< of the fields before it
+  std::uint64_t hash;  ///< hash of the earlier fields
 };
 static_assert(sizeof(Page) <= kPartPage);
 
@@ -60,7 +60,7 @@ std::string_view text_of(const std::byte* bytes, std::int64_t size) {
                .code = ExitCode::no_valid_checkpoint});
 }
 
-// Throws Error for a slice that is none of its tensor's: its bytes can be counted otherwise.
+// Throws Error for a slice outside its tensor, or with a byte count that overflows.
 void require_possible(const PartSlice& slice) {
   check(slice.tensor.dtype <= DType::boolean, "a tensor has a type that is known");
   byte_count(slice.tensor);
@@ -87,8 +87,8 @@ std::vector<PartSlice> slices_of(const std::string& description) {
   return slices;
 }
 
-// Where a slice's values and hashes are; `at`: the first byte behind the header. Throws Error where they are
-// more than a file can hold.
+// Sets the offsets of values and hashes of the slices. `at`: the end of the header. Throws Error if the
+// offsets overflow.
 std::int64_t place(std::vector<PartSlice>& slices, std::int64_t at) {
   constexpr std::int64_t kMost = INT64_C(1) << 62;
   std::size_t chunk = 0;
@@ -185,11 +185,11 @@ PartMemory PartMemory::make(const std::string& path, std::int64_t bytes) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK, 0600);
   if (fd < 0) file_error("cannot make memory for a checkpoint", path, errno);
   const Descriptor file(fd);
-  // What lay there is no part from here on, whatever its size becomes.
+  // Clears the page first, so that the old contents are invalid even if a later step fails.
   const char none[sizeof(Page)] = {};
   if (::pwrite(fd, none, sizeof none, 0) < 0 || ::ftruncate(fd, bytes) != 0)
     file_error("cannot make memory for a checkpoint", path, errno);
-  // Memory that is only promised would end the process when it is touched.
+  // Allocates the memory now: an access to memory that cannot be allocated later would kill the process.
   const int code = ::posix_fallocate(fd, 0, bytes);
   if (code != 0) {
     throw Error({.what = "the host has no memory for a checkpoint",
@@ -216,7 +216,7 @@ PartMemory PartMemory::open(const std::string& path) {
 
 namespace {
 
-/// A MiB, or the rest, of a slice's values.
+/// A chunk of a slice: 1 MiB of its values, or the rest.
 struct Chunk {
   std::size_t slice = 0;
   std::int64_t number = 0;
@@ -234,7 +234,7 @@ std::int64_t bytes_of(const PartSlice& slice, const Chunk& chunk) {
   return std::min(kChunkBytes, slice.bytes - chunk.number * kChunkBytes);
 }
 
-// Bytes [from, from + size) of the slice's values as they would lie packed.
+// Copies bytes [from, from + size) of the densely packed slice.
 void pack(const TensorSlice& slice, std::int64_t from, std::int64_t size, std::byte* out) {
   const auto* data = static_cast<const std::byte*>(slice.data);
   if (slice.dense()) {
@@ -270,7 +270,7 @@ void copy_values(PartMemory& memory, PartHeader& header, const std::vector<Tenso
     const std::int64_t from = chunk.number * kChunkBytes, size = bytes_of(slice, chunk);
     std::byte* to = base + slice.offset + from;
     pack(source, from, size, to);
-    // Of what was copied where it lies in one piece, so that a copy that went wrong shows in seal_part().
+    // Hashes the source if it is contiguous, so that seal_part() detects a wrong copy.
     const std::byte* hashed = source.dense() ? static_cast<const std::byte*>(source.data) + from
                                              : static_cast<const std::byte*>(to);
     header.chunks[slice.first_chunk + static_cast<std::size_t>(chunk.number)] = hash64(text_of(hashed, size));
@@ -313,7 +313,7 @@ void seal_part(PartMemory& memory, const PartHeader& header) {
 
 namespace {
 
-// The header that a first page speaks of; nothing where it speaks of none.
+// Returns the header that a first page describes, or nothing if the page is empty.
 std::optional<PartHeader> header_of(const Page& page, const PartMemory& memory) {
   const Page none{};
   if (std::memcmp(&page, &none, sizeof page) == 0) return std::nullopt;

@@ -18,7 +18,7 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::size_t kBlocksOfRound = 16;  ///< of at most kChunkBytes each
+constexpr std::size_t kBlocksOfRound = 16;  ///< blocks per round, of at most kChunkBytes each
 
 /// A chunk of a slice of a part.
 struct Block {
@@ -30,7 +30,7 @@ std::int64_t bytes_of(const PartSlice& slice, std::int64_t chunk) {
   return std::min(kChunkBytes, slice.bytes - chunk * kChunkBytes);
 }
 
-/// What a rank asks for, by tensor, as runs of elements in ascending order.
+/// The slices that a rank needs, by tensor, as runs of elements in ascending order.
 class Wanted {
  public:
   explicit Wanted(const std::vector<TensorSlice>& slices) {
@@ -43,19 +43,19 @@ class Wanted {
     }
     for (auto& [name, runs] : by_tensor_) {
       std::ranges::sort(runs, {}, &Run::begin);
-      // Where each run ends among those before it, so that a search finds all that overlap.
+      // `reach` is the maximum end of a run and all earlier runs, so that a binary search finds all overlaps.
       std::int64_t end = 0;
       for (Run& run : runs) run.reach = end = std::max(end, run.end);
     }
   }
 
-  /// Whether elements [begin, end) of a tensor are wanted.
+  /// Returns whether any of the elements [begin, end) of a tensor are needed.
   bool touches(const std::string& tensor, std::int64_t begin, std::int64_t end) const {
     bool found = false;
     each_overlap(tensor, begin, end, [&](const Run&, std::int64_t, std::int64_t) { found = true; });
     return found;
   }
-  /// Elements [begin, end) of a tensor, of this dtype, from memory.
+  /// Copies the needed elements among [begin, end) of a tensor from memory, converted from `dtype`.
   void take(const std::string& tensor, DType dtype, std::int64_t begin, std::int64_t end,
             const std::byte* from) {
     each_overlap(tensor, begin, end, [&](const Run& run, std::int64_t first, std::int64_t last) {
@@ -72,7 +72,7 @@ class Wanted {
       left_ -= count;
     });
   }
-  /// Elements that nobody has given yet.
+  /// Returns the number of elements not yet filled.
   std::int64_t left() const { return left_; }
 
  private:
@@ -99,7 +99,7 @@ class Wanted {
   std::int64_t left_ = 0;
 };
 
-// act(first element of the tensor, one behind the last, first byte in the chunk) for each run of a chunk.
+// Calls act(begin, end, first byte in the chunk) for each run of tensor elements [begin, end) in a chunk.
 template <typename Do>
 void each_run_of(const PartSlice& slice, std::int64_t chunk, Do&& act) {
   const auto width = static_cast<std::int64_t>(size_of(slice.tensor.dtype));
@@ -128,7 +128,7 @@ bool is_wanted(const PartSlice& slice, std::int64_t chunk, const Wanted& wanted)
   return found;
 }
 
-// What any rank lacks, the same on all ranks.
+// Returns the blocks that any rank lacks, the same on all ranks.
 std::vector<Block> of_all(comm::Channel& channel, const std::vector<Block>& mine) {
   Packer packer;
   for (const Block& block : mine) packer.number(block.part).number(block.slice).number(block.chunk);
@@ -191,7 +191,7 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
                   static_cast<std::size_t>(bytes_of(slice, blocks[i].chunk)));
     }
     const std::vector<std::string> all = channel.all_gather_bytes(mine);
-    std::vector<std::size_t> taken(all.size(), 0);  // bytes of each giver
+    std::vector<std::size_t> taken(all.size(), 0);  // consumed bytes of each giver
     channel.together([&] {
       for (std::size_t i = first; i < last; ++i) {
         const Part& part = parts_[static_cast<std::size_t>(blocks[i].part)];

@@ -1,4 +1,4 @@
-// A checkpoint in the memory of hosts, open for reading: the parts of all ranks, some of them here.
+// A checkpoint in host memory, open for reading: the parts of all ranks. Some parts are on this host.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +16,25 @@ class MemoryParts {
  public:
   struct Part {
     PartHeader header;
-    int giver = 0;                     ///< the rank that hands its values to hosts without them
-    std::optional<PartMemory> memory;  ///< on a host that has them
+    int giver = 0;                     ///< the rank that sends its values to hosts without them
+    std::optional<PartMemory> memory;  ///< set on a host that has the part
   };
-  /// Of all ranks that took the checkpoint, in their order; values that are here hold. Throws Error
-  /// (no_valid_checkpoint) where they do not cover their tensors exactly once.
+  /// `parts`: one per rank that took the checkpoint, in rank order. Local values must be verified. Throws
+  /// Error (no_valid_checkpoint) unless the parts cover their tensors exactly once.
   MemoryParts(std::vector<Part> parts, std::string words);
 
-  /// "memory of the hosts, step 12".
+  /// Returns a description for messages, for example "memory of the hosts, step 12".
   const std::string& words() const { return words_; }
-  /// Step, ranks, stage and tensors, without hashes and places.
+  /// Returns step, ranks, stage and tensors, without hashes and offsets.
   const Manifest& manifest() const { return manifest_; }
   const std::string& state() const { return parts_.front().header.facts.state; }
   const std::string& config_yaml() const { return parts_.front().header.facts.config; }
 
-  /// Fills slices that fit the tensors (Checkpoint::require_fit). Hosts that lack a part get from its giver
-  /// what they need of it; beside the slices a rank holds some 16 MiB meanwhile. Collective; throws Error on
-  /// all ranks.
+  /// Fills slices that fit the tensors (Checkpoint::require_fit). Hosts without a part receive the needed
+  /// bytes from its giver. A rank needs about 16 MiB of additional memory. Collective. Throws Error on all
+  /// ranks.
   void read(comm::Channel& channel, const std::vector<TensorSlice>& slices) const;
-  /// Lets the memory go; nothing is read afterwards.
+  /// Releases the memory. No reads are allowed afterwards.
   void close();
 
  private:

@@ -42,7 +42,7 @@ Manifest planned_manifest(const LayoutRequest& request, const FileLayout& layout
 }
 
 std::int64_t manifest_bytes(Manifest manifest) {
-  const std::string hash = hash128_hex("");  // as long as any
+  const std::string hash = hash128_hex("");  // all hashes have this length
   manifest.state.hash = manifest.config.hash = manifest.layout_hash = hash;
   std::int64_t chunks = 0;
   for (CheckpointTensor& tensor : manifest.tensors) {

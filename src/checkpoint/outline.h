@@ -1,5 +1,5 @@
-// What a checkpoint will be before a byte of it is written: its texts, its file and its manifest without the
-// hashes. Saving makes a checkpoint by it, and its size is read off it.
+// Plan of a checkpoint before it is written: its texts, its file layout, and its manifest without hashes.
+// Saving uses the plan, and so does the computation of sizes.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace octet::checkpoint {
 
-/// The texts of a checkpoint are filled up with spaces to a multiple of this many bytes, so that its size
-/// does not change with the digits of a loss.
+/// Texts of a checkpoint are padded with spaces to a multiple of this many bytes, so that its size does not
+/// change with the digits of a loss.
 inline constexpr std::int64_t kTextBlock = 16 << 10;
 
-/// Bytes of a text of `bytes` bytes in a checkpoint.
+/// Returns the padded size of a text of `bytes` bytes.
 std::int64_t filled_up(std::int64_t bytes);
-/// The text as it lies in a checkpoint.
+/// Returns the padded text.
 std::string filled_up(std::string text);
-/// The text without what fills it up.
+/// Returns the text without padding.
 std::string_view without_filling(std::string_view text);
 
-/// The manifest of a checkpoint of that layout; hashes are empty.
+/// Returns the manifest of a checkpoint with this layout. Hashes are empty.
 Manifest planned_manifest(const LayoutRequest& request, const FileLayout& layout);
-/// Bytes of the text of a manifest whose hashes are empty, with its hashes.
+/// Returns the bytes of the manifest text with all hashes. `manifest` has empty hashes.
 std::int64_t manifest_bytes(Manifest manifest);
 
 }  // namespace octet::checkpoint

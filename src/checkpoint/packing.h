@@ -1,4 +1,4 @@
-// Numbers and texts in one string, for messages between ranks of one run.
+// Serialisation of numbers and texts into one string, for messages between ranks of one run.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Tensors of a folder that lie in other values than those that they stand for: what belongs together is found
-// and checked when the folder is opened, and decoded where it is read.
+// Quantised tensors of a folder. Their parts are found and checked when the folder is opened, and decoded
+// when they are read.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,10 +16,10 @@ namespace {
 
 constexpr std::string_view kState = ".quant_state.bitsandbytes__";
 constexpr std::string_view kScaleInv = "_scale_inv";
-/// Sides of the squares that share a scale in fine-grained FP8.
+/// Side of the squares with one scale in fine-grained FP8.
 constexpr std::int64_t kSquare = 128;
 
-/// What a message about a part of a quantised tensor says besides.
+/// Reports errors about a part of a quantised tensor.
 struct About {
   const StoredTensor& tensor;
   [[noreturn]] void refuse(const std::string& what, const std::string& expected,
@@ -61,7 +61,8 @@ std::vector<std::int64_t> shape_of(const Json& state, const About& about) {
   return shape;
 }
 
-/// The map of a tensor must be that of NF4, to the last bit: codes mean nothing else.
+/// Requires that the value table of a tensor equals the NF4 table bit by bit, because codes are decoded with
+/// that table.
 void require_map(const About& about, std::span<const std::byte> bytes, const float* values, std::size_t count,
                  const std::string& which) {
   const bool same =
@@ -139,7 +140,7 @@ void WeightFolder::find_nf4(const StoredTensor& described) {
     }
   };
   const std::int64_t blocks = ops::nf4_blocks(q.count);
-  // Codes lie in any dtype (bnb_4bit_quant_storage): bytes are bytes.
+  // Codes may have any storage dtype (bnb_4bit_quant_storage); only their bytes matter.
   require_size(*q.codes, ops::nf4_code_bytes(q.count), DType::u8, "the codes");
   require_size(*q.scales, q.nested == nullptr ? 4 * blocks : blocks,
                q.nested == nullptr ? DType::f32 : DType::u8, "the scales (absmax)");
@@ -194,7 +195,7 @@ void WeightFolder::read(const std::string& name, std::int64_t begin, std::int64_
 
 void WeightFolder::decode_nf4(const QuantisedTensor& q, std::int64_t begin, std::int64_t count,
                               float* out) const {
-  // From the block's beginning; what files hold is aligned to nothing.
+  // Decodes from the beginning of the block. Data in files may be unaligned.
   const std::int64_t block = begin / ops::kNf4Block, first = block * ops::kNf4Block;
   const std::int64_t last = ops::nf4_blocks(begin + count);
   const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes(*q.codes).data());

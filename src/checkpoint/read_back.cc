@@ -17,19 +17,20 @@ namespace octet::checkpoint {
 namespace {
 
 constexpr std::int64_t kDirectAlignment =
-    4096;  ///< of places, sizes and memory that O_DIRECT takes on every device
+    /// Alignment of offsets, sizes and memory that O_DIRECT accepts on every device.
+    4096;
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-// The pages of a file that lie in the page cache and are on the device go from the cache.
+// Drops the clean pages of a file from the page cache.
 void drop_pages(const std::string& path) {
   const Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK);
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
-/// A file read past the page cache.
+/// A file that is read without the page cache.
 class DeviceFile {
  public:
   explicit DeviceFile(const std::string& path)
@@ -39,7 +40,7 @@ class DeviceFile {
     direct_ = fd >= 0;
     file_ = direct_ ? Descriptor(fd) : open_file(path, O_RDONLY);
   }
-  /// `bytes` (at most a chunk) at `offset`; good until the next call.
+  /// Returns `bytes` bytes (at most a chunk) at `offset`; valid until the next call.
   const char* read(std::int64_t offset, std::int64_t bytes) {
     auto* buffer = static_cast<char*>(buffer_.get());
     if (direct_ && read_aligned(offset, bytes)) return buffer + offset % kDirectAlignment;
@@ -48,7 +49,7 @@ class DeviceFile {
   }
 
  private:
-  // False where the file system takes no such reads after all: the file is opened anew without.
+  // Returns false if the file system rejects direct reads; the file is then reopened without O_DIRECT.
   bool read_aligned(std::int64_t offset, std::int64_t bytes) {
     const std::int64_t first = offset / kDirectAlignment * kDirectAlignment;
     const std::int64_t wanted = offset + bytes - first;
@@ -59,7 +60,7 @@ class DeviceFile {
                                 static_cast<std::size_t>(size - done), first + done);
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno != EINVAL) file_error("cannot read a file back", path_, errno);
-      // After a short read the next place may be none that is allowed.
+      // After a short read, the next offset may be unaligned.
       if (n <= 0) {
         direct_ = false;
         file_ = open_file(path_, O_RDONLY);

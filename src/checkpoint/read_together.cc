@@ -13,7 +13,8 @@
 namespace octet::checkpoint {
 namespace {
 
-// What a rank reads at a time, and how many do so in a round: the rest of a round's memory is what they give.
+// Bytes that a rank reads at a time, and the number of readers per round. Their product bounds the memory of
+// the received bytes.
 constexpr std::int64_t kPartBytes = 2 * kChunkBytes;
 constexpr int kReaders = 8;
 
@@ -21,7 +22,7 @@ std::int64_t bytes_of(const TensorSlice& slice) {
   return slice.elements() * static_cast<std::int64_t>(size_of(slice.dtype));
 }
 
-// What a rank asks for, without where it wants it.
+// Returns a hash of the slices that a rank needs, without their addresses.
 std::string description_of(const std::vector<TensorSlice>& slices) {
   std::string text;
   const auto number = [&text](std::int64_t value) {
@@ -40,8 +41,8 @@ std::string description_of(const std::vector<TensorSlice>& slices) {
   return hash128_hex(text);
 }
 
-// Runs one behind the other, in parts of at most kPartBytes (or one chunk that is larger in their dtype), cut
-// where the file's chunks end, so that no chunk is read twice.
+// Splits the runs into parts of at most kPartBytes (or of one chunk, if its converted values are larger).
+// Parts are cut at chunk boundaries of the file, so that no chunk is read twice.
 std::vector<std::vector<TensorSlice>> parts_of(const Checkpoint& checkpoint,
                                                const std::vector<TensorSlice>& slices) {
   std::vector<std::vector<TensorSlice>> parts(1);
@@ -103,7 +104,7 @@ void unpack(const std::string& bytes, const std::vector<TensorSlice>& part) {
   check(at == bytes.size(), "a part of a checkpoint has no other bytes");
 }
 
-// One round: each of the first ranks reads a part, and all get all of them.
+// One round: each of the first ranks reads a part, and all ranks receive all parts.
 void read_round(comm::Channel& channel, const Checkpoint& checkpoint,
                 std::span<const std::vector<TensorSlice>> parts) {
   const auto mine = static_cast<std::size_t>(channel.rank());

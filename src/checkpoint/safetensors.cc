@@ -34,7 +34,7 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
 
 namespace {
 
-/// A name of stacked experts and the matrices that an expert has in it, one after the other.
+/// The end of a stacked tensor's name, and the matrices of one expert in it, in order.
 struct StackedExperts {
   std::string_view end;
   std::vector<std::string_view> parts;
@@ -46,7 +46,7 @@ const std::vector<StackedExperts>& stacked_experts() {
   return table;
 }
 
-/// The matrices in a tensor of stacked experts; none: it is another tensor.
+/// Returns the matrices in a tensor of stacked experts, or none if it is another tensor.
 std::vector<StoredTensor> experts_in(const StoredTensor& tensor) {
   std::vector<StoredTensor> found;
   for (const StackedExperts& stacked : stacked_experts()) {
@@ -115,7 +115,7 @@ std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& tensor) co
 
 namespace {
 
-// First byte of elements [begin, begin + count), after checking range and kind of dtype.
+// Returns the first byte of elements [begin, begin + count), after a check of range and kind of dtype.
 const std::byte* range(const SafetensorsFile& file, const StoredTensor& tensor, std::int64_t begin,
                        std::int64_t count, bool as_float) {
   const std::string where = file.path() + ", tensor '" + tensor.name + "'";
@@ -138,8 +138,9 @@ const std::byte* range(const SafetensorsFile& file, const StoredTensor& tensor, 
   return file.bytes(tensor).data() + static_cast<std::size_t>(begin) * size_of(tensor.dtype);
 }
 
-// Takes the pages inside a run of a mapped file out of this process: they stay in the page cache, where the
-// next reader finds them. A model that is read in pieces would else end as large in memory as its file.
+// Drops the pages inside a run of a mapped file from this process. They stay in the page cache for the next
+// reader. Otherwise the resident memory of a process that reads a model in pieces would grow to the file
+// size.
 void leave_pages(const std::byte* from, std::size_t bytes) {
   constexpr std::size_t kWorthIt = std::size_t{1} << 20;
   if (bytes < kWorthIt) return;
@@ -188,7 +189,7 @@ void WeightFolder::read(const TensorSlice& slice) const {
   each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
     read(slice.name, begin, count, static_cast<float*>(data));
   });
-  // Runs too short to be left one by one.
+  // Drops the pages of all runs together, because each run may be too short for leave_pages().
   if (!slice.one_run() && quantised(slice.name) == nullptr)
     file_of(slice.name).leave(slice.name, slice.begin, (slice.rows - 1) * slice.stride + slice.count);
 }
@@ -260,7 +261,7 @@ void WeightFolder::split_experts() {
   for (SafetensorsFile& file : files_) {
     for (const auto& [stacked, parts] : file.split_experts()) {
       const auto it = file_by_tensor_.find(stacked);
-      if (it == file_by_tensor_.end()) continue;  // it is not listed
+      if (it == file_by_tensor_.end()) continue;  // not in the index
       const std::size_t number = it->second;
       file_by_tensor_.erase(it);
       for (const std::string& part : parts) file_by_tensor_[part] = number;
@@ -330,7 +331,7 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
 
 std::string WeightFolder::fingerprint() const {
   constexpr std::size_t kPart = 64 << 10;
-  std::map<std::string, std::string> parts;  // in an order that does not hang on the files
+  std::map<std::string, std::string> parts;  // sorted, so that the order does not depend on the files
   for (const SafetensorsFile& file : files_) {
     for (const StoredTensor& tensor : file.tensors()) {
       const auto bytes = file.bytes(tensor);

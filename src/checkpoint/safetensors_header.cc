@@ -39,7 +39,7 @@ class HeaderEvents : public Events {
  public:
   using Events::Events;
   SafetensorsHeader header;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;  ///< data_offsets, tensor by tensor
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;  ///< data_offsets of each tensor
 
   bool start_object(std::size_t) override {
     if (place_ == Place::outside) {
@@ -197,7 +197,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
     tensor.offset = static_cast<std::int64_t>(data + begin);
     tensor.file = path;
   }
-  // An empty tensor shares its begin with the one behind it, so it has to be sorted before that one.
+  // An empty tensor has the same offset as the next tensor, so it must be sorted before it.
   std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.offset, a.count) < std::pair(b.offset, b.count);
   });

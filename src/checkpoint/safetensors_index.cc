@@ -9,7 +9,7 @@
 namespace octet::checkpoint {
 namespace {
 
-// Takes weight_map's strings; whatever else an index holds is passed over.
+// Collects the strings of weight_map and ignores all other members.
 class IndexEvents : public Events {
  public:
   using Events::Events;

@@ -30,7 +30,7 @@ std::map<std::string, std::string> default_metadata() {
 
 namespace {
 
-/// What stands before the values of a file of these tensors, and how many bytes those are.
+/// The header of a file of these tensors, and the bytes of their values.
 struct FileHeader {
   std::string text;
   std::int64_t values = 0;
@@ -44,7 +44,8 @@ void sort_by_width(std::vector<TensorHeader>& tensors) {
 
 FileHeader header_of(const std::vector<TensorHeader>& tensors,
                      const std::map<std::string, std::string>& metadata, const std::string& path) {
-  // Put together by hand: a tree of a hundred thousand ordered keys would search them for each new one.
+  // The text is built by hand, because inserting 100,000 keys into an ordered JSON object takes quadratic
+  // time.
   const auto quoted = [](const std::string& text) {
     return Json(text).dump(-1, ' ', false, Json::error_handler_t::strict);
   };

@@ -33,8 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One save, seen by one rank. The phases are separated by `together`, so that every rank knows that every
-// other one has succeeded so far.
+// One save, on one rank. Phases are separated by `together`, so a phase begins only after all ranks completed
+// the earlier phases.
 class Saving {
  public:
   Saving(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents)
@@ -67,7 +67,7 @@ class Saving {
  private:
   std::string data_path() const { return temporary_ + "/" + kDataName; }
 
-  // Rank 0: the temporary folder with a data file of the full size, whose metadata are in place.
+  // Rank 0: creates the temporary folder, and a data file of the full size with its metadata.
   void lay_file_out(Coverage coverage) {
     make_folders(output_dir_);
     const auto parent = fs::path(output_dir_).parent_path();
@@ -96,8 +96,8 @@ class Saving {
     if (::mkdir(name.c_str(), 0755) != 0) file_error("cannot make a folder for a checkpoint", name, errno);
     temporary_ = std::move(name);
     const Descriptor file = open_file(data_path(), O_RDWR | O_CREAT | O_EXCL);
-    // The space is taken before a rank writes a byte; where a file system cannot promise space (EOPNOTSUPP),
-    // the write itself reports a full disk.
+    // Disk space is reserved before any rank writes. If a file system cannot reserve space (EOPNOTSUPP), the
+    // writes report a full disk.
     if (::fallocate(file.get(), 0, 0, layout.file_bytes) != 0 && errno != EOPNOTSUPP)
       file_error("cannot take disk space for a checkpoint", data_path(), errno);
     if (::ftruncate(file.get(), layout.file_bytes) != 0)
@@ -108,7 +108,7 @@ class Saving {
     manifest_.config.hash = hash128_hex(config_text_);
   }
 
-  // Rank 0: found before anything is written, where the file system can tell.
+  // Rank 0: detects a full disk before any write, if the file system reports free space.
   void require_space(std::int64_t bytes) const {
     struct statvfs disk {};
     if (::statvfs(output_dir_.c_str(), &disk) != 0) return;
@@ -157,7 +157,7 @@ class Saving {
     hashes_.number(static_cast<std::int64_t>(tensor)).number(chunk).number(static_cast<std::int64_t>(hash));
   }
 
-  // Chunks that lie in one run are hashed from memory: what the disk makes of them shows when they are read.
+  // Chunks inside one run are hashed in memory, so that a later read detects errors of the disk.
   void write_slices() {
     failpoint("before_write");
     const std::string path = data_path();
@@ -186,8 +186,8 @@ class Saving {
     file.sync();
   }
 
-  // Chunks of several slices are read back, dealt out among the ranks. The file is opened anew: over NFS that
-  // is what makes other nodes' writes visible.
+  // Chunks with several runs are read back, distributed over the ranks. The file is reopened, because NFS
+  // makes writes of other nodes visible at open.
   void hash_cut_chunks() {
     const std::string path = data_path();
     const Descriptor file = open_file(path, O_RDONLY);
@@ -203,7 +203,7 @@ class Saving {
     }
   }
 
-  // Rank 0: manifest last, then the name.
+  // Rank 0: writes the manifest last, then renames the folder.
   void publish(const std::vector<std::string>& hashes, const std::string& target) {
     std::vector<std::int64_t> known(manifest_.tensors.size());
     for (auto& tensor : manifest_.tensors)
@@ -233,7 +233,7 @@ class Saving {
     sync_folder(output_dir_);
   }
 
-  // A folder of this name that another program wrote keeps its files under another name.
+  // Moves a folder of this name that another program wrote to another name.
   static void spare(const std::string& target) {
     if (!path_exists(target) || is_own_checkpoint(target)) return;
     std::string kept = target + ".kept";
@@ -250,8 +250,8 @@ class Saving {
       temporary_.clear();
       return;
     }
-    // Names are exchanged, so that one whole checkpoint of this step is there at every moment; the old one
-    // goes with the temporary name.
+    // The names are exchanged, so that a complete checkpoint of this step exists at every moment. The old
+    // checkpoint then has the temporary name and is removed.
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
     if (errno != EINVAL && errno != ENOSYS)
       file_error("cannot rename a finished checkpoint into place", target, errno);
@@ -265,12 +265,12 @@ class Saving {
   const std::string output_dir_;
   const CheckpointContents& contents_;
   const bool leads_;
-  std::string temporary_;  ///< removed at the end by rank 0, unless it got its name
+  std::string temporary_;  ///< removed at the end by rank 0, unless it was renamed
   std::string state_text_, config_text_;
-  Manifest manifest_;  ///< other ranks know only the tensors and their places
+  Manifest manifest_;  ///< ranks other than 0 have only the tensors and their offsets
   std::vector<std::pair<std::size_t, std::int64_t>> cut_chunks_;
   std::unordered_map<std::string, std::size_t> index_;
-  Packer hashes_;  ///< (tensor, chunk, hash) of the chunks this rank hashed
+  Packer hashes_;  ///< (tensor, chunk, hash) of the chunks that this rank hashed
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 thread_local SparseImage* next_image = nullptr;
 
 struct File {
-  H5FD_t base;  // libhdf5 knows this part; it must come first
+  H5FD_t base;  // the part that libhdf5 uses; it must come first
   SparseImage* image;
   haddr_t end_of_allocation;
 };
@@ -49,7 +49,7 @@ herr_t read_image(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, 
   return 0;
 }
 
-// C code calls this: no exception may leave it.
+// Called by C code, so it must not throw.
 herr_t write_image(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t offset, size_t size, const void* bytes) {
   try {
     file_of(file).image->write(static_cast<std::int64_t>(offset), static_cast<const char*>(bytes),

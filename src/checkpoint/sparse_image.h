@@ -1,4 +1,4 @@
-// A file that exists only in memory and only where something was written: what libhdf5 lays out into.
+// A sparse file in memory, into which libhdf5 lays out files.
 #pragma once
 
 #include <hdf5.h>
@@ -11,7 +11,7 @@
 
 namespace octet::checkpoint {
 
-/// Pages of a file; those never written read as zeros.
+/// The pages of a file. Unwritten pages read as zeros.
 class SparseImage {
  public:
   static constexpr std::int64_t kPage = 4096;
@@ -19,7 +19,7 @@ class SparseImage {
 
   void write(std::int64_t offset, const char* bytes, std::int64_t size);
   void read(std::int64_t offset, char* bytes, std::int64_t size) const;
-  /// Offset and bytes of the pages that were written, in order.
+  /// Returns offset and bytes of the written pages, in order.
   const std::map<std::int64_t, std::unique_ptr<Page>>& pages() const { return pages_; }
   std::int64_t size = 0;
 
@@ -27,8 +27,8 @@ class SparseImage {
   std::map<std::int64_t, std::unique_ptr<Page>> pages_;
 };
 
-/// A file access list whose next H5Fcreate on this thread writes to `image`, which must outlive the file. The
-/// caller closes the list.
+/// Returns a file access list. The next H5Fcreate or H5Fopen with it on this thread accesses `image`, which
+/// must outlive the file. The caller closes the list.
 hid_t access_to(SparseImage& image);
 
 }  // namespace octet::checkpoint

@@ -1,4 +1,4 @@
-// Walking through a checkpoint's tensor as numbers, a chunk at a time.
+// Iteration over the values of a checkpoint's tensor, chunk by chunk.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@ struct ElementRange {
 };
 ElementRange range_of(const CheckpointTensor& tensor, std::int64_t chunk);
 
-/// The bytes of a range as stored.
+/// Returns the bytes of a range as stored.
 std::vector<std::byte> read_range(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
                                   const ElementRange& range, bool verify);
-/// Elements of any dtype as doubles; exact but for int64 beyond 2^53.
+/// Returns elements of any dtype as doubles; exact except for int64 beyond 2^53.
 std::vector<double> to_doubles(DType dtype, const std::vector<std::byte>& bytes, std::int64_t count);
 
-/// Calls `take(first element, values)` for range after range.
+/// Calls `take(first element, values)` for each range, in order.
 void each_range(const Checkpoint& checkpoint, const CheckpointTensor& tensor, bool verify,
                 const std::function<void(std::int64_t, const std::vector<double>&)>& take);
 

@@ -38,7 +38,7 @@ void remove_stale_memory();
 
 /// Starts a process that waits for the run to end and then removes its folder. It removes the folder after it
 /// was not held for 15 minutes (or OCTETRUN_MEMORY_KEEP seconds), during which a killed supervisor may be
-/// restarted. The process belongs to no session and no job, and exits at once if the folder already has a
+/// restarted. The process has its own session, outside the job. It exits at once if the folder already has a
 /// keeper. `program`: path of this program.
 void start_memory_keeper(const std::string& program, const std::string& folder);
 /// Runs the keeper process; returns its exit code.
