@@ -11,7 +11,7 @@
 
 namespace octet::checkpoint {
 
-/// Texts of a checkpoint are padded with spaces to a multiple of this many bytes, so that its size does not
+/// Texts of a checkpoint are padded with spaces to a multiple of this many bytes. Its size then does not
 /// change with the digits of a loss.
 inline constexpr std::int64_t kTextBlock = 16 << 10;
 

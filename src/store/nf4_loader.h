@@ -25,8 +25,8 @@ class Nf4Loader {
     float* most;    ///< raised to the largest magnitude of the quantised values
   };
 
-  /// Reserves memory in `arena`: for a piece in bf16, for the scales of a tensor if these are quantised as
-  /// well, and for the bytes of a tensor if it is sharded.
+  /// Reserves memory in `arena`: a piece in bf16, the scales of a tensor with double quantisation, and the
+  /// bytes of a sharded tensor.
   Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
             const Memory& memory);
 

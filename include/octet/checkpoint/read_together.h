@@ -9,9 +9,9 @@
 
 namespace octet::checkpoint {
 
-/// Fills the slices of every rank like Checkpoint::read. If all ranks of several hosts need the same slices
-/// (parameters and moments of ZeRO-0), each rank reads and verifies a share and sends it to the others. The
-/// file system then serves every byte once. Otherwise each rank reads its own slices. On one host this is
+/// Fills the slices of every rank like Checkpoint::read. All ranks of several hosts may need the same slices
+/// (parameters and moments of ZeRO-0). Each rank then reads and verifies a share and sends it to the others,
+/// so the file system serves every byte once. Otherwise each rank reads its own slices. On one host this is
 /// faster, because the bytes are in the page cache after the first rank. A rank needs about 32 MiB of
 /// additional memory.
 ///

@@ -20,9 +20,9 @@ std::map<std::string, std::string> default_metadata();
 /// last, in any number of pieces. Without finish(), the destructor removes the temporary file.
 class SafetensorsWriter {
  public:
-  /// Creates the file under a temporary name in the folder of `path`, and reserves its full size on disk, so
-  /// that a full disk is detected here. Throws Error for duplicate names, invalid shapes, a full disk, or a
-  /// folder that is not writable.
+  /// Creates the file under a temporary name in the folder of `path`. Reserves its full size on disk, so that
+  /// a full disk is detected here. Throws Error for duplicate names, invalid shapes, a full disk, or a folder
+  /// that is not writable.
   SafetensorsWriter(const std::string& path, std::vector<TensorHeader> tensors,
                     const std::map<std::string, std::string>& metadata = default_metadata());
   ~SafetensorsWriter();

@@ -61,9 +61,9 @@ CheckpointSize size_of(const CheckpointOutline& outline);
 /// The temporary folder is then removed, and older checkpoints are unchanged.
 ///
 /// For crash tests, the environment variable OCTETRUN_FAILPOINT=<name>[:<count>] kills the process (SIGKILL)
-/// at the count-th pass of before_write, mid_write (after a slice), before_fsync, before_manifest,
-/// before_rename, after_rename or before_prune (in rotate). "full_disk" simulates a full disk in folders that
-/// contain a file "disk-is-full".
+/// at the count-th pass of the point. Points are before_write, mid_write (after a slice), before_fsync,
+/// before_manifest, before_rename, after_rename and before_prune (in rotate). "full_disk" simulates a full
+/// disk in folders that contain a file "disk-is-full".
 std::string save(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents);
 
 }  // namespace octet::checkpoint
