@@ -1,5 +1,5 @@
-// When amaxes enter the histories of delayed scaling: those of activations and gradients once for each
-// micro-batch, those of weights once for each optimizer step.
+// Amax histories of delayed scaling. Amaxes of activations and gradients are added once per micro-batch,
+// amaxes of weights once per optimizer step.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -24,7 +24,7 @@ Scenario scenario(int stage, int micro_batches) {
   return s;
 }
 
-/// The rows of column `i` of a history [length, count] that were filled, oldest first.
+/// Returns the filled rows of column `i` of a history [length, count], oldest first.
 std::vector<float> entries(const std::vector<float>& history, std::size_t count, std::size_t i) {
   std::vector<float> filled;
   for (std::size_t row = 0; row < history.size() / count; ++row) {
@@ -47,7 +47,7 @@ TEST(AmaxHistory, ActivationsAndGradientsEnterOnceForEachMicroBatch) {
       const std::vector<float>& history = found.at("activations/amax_history");
       ASSERT_EQ(history.size(), 2u * kLength);
       for (int i = 0; i < 2; ++i) {
-        // What the ranks saw in a micro-batch, the largest of them.
+        // The expected value is the maximum over the ranks in a micro-batch.
         std::vector<float> expected;
         for (int step = 0; step < s.steps; ++step) {
           for (int m = 0; m < s.micro_batches; ++m) {
@@ -71,7 +71,7 @@ TEST(AmaxHistory, WeightsEnterOnceAtTheStartAndOnceForEachStep) {
   for (const int ranks : {1, 3}) {
     for (const int stage : {0, 1, 3}) {
       Scenario s = scenario(stage, 3);
-      std::vector<float> expected;  // of one weight: its largest element at the start and after each step
+      std::vector<float> expected;  // amaxes of one weight, at the start and after each step
       Outcome last;
       for (int steps = 0; steps <= 2; ++steps) {
         s.steps = steps;
@@ -80,7 +80,7 @@ TEST(AmaxHistory, WeightsEnterOnceAtTheStartAndOnceForEachStep) {
         for (const float w : last.state.at("layers.2.down.weight")) most = std::max(most, std::abs(w));
         expected.push_back(most);
       }
-      // Each block has the scales of q, k and v together and of the down product.
+      // Each block has one scale for q, k and v together, and one for the down GEMM.
       const auto count = last.state.at("fp8_weights/scale").size();
       ASSERT_EQ(count, 10u);
       const std::vector<float>& history = last.state.at("fp8_weights/amax_history");

@@ -1,4 +1,4 @@
-// Stages and overlap where reductions and gathers go by nodes.
+// Stages and overlap with hierarchical reductions and gathers.
 #include "store/synthetic.h"
 
 namespace octet::store::by_node_test {
@@ -17,7 +17,7 @@ Scenario scenario(int stage, bool overlap, comm::Wire wire, ByNode by_node) {
 }
 
 TEST(ByNode, AtOneWireEveryStageThatCutsGivesTheSameBits) {
-  // At stage 0 the sums are rounded once more on their way back, unless the wire is fp32.
+  // At stage 0, the sums are rounded again when they are gathered, unless the wire is fp32.
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}}) {
     const int ranks = static_cast<int>(nodes.size());
     for (const comm::Wire wire : {comm::Wire::f32, comm::Wire::int8}) {
@@ -66,7 +66,7 @@ TEST(ByNode, AutomaticMeansNarrowWiresAmongNodesOfSeveralRanks) {
   EXPECT_EQ(both(comm::Wire::fp8), std::pair(false, false));
 }
 
-// Nothing is compressed inside a node: on a single one a narrow wire has the bits of fp32.
+// Values are not compressed inside a node, so on a single node a narrow wire gives the bits of fp32.
 TEST(ByNode, AskedForOnOneNodeItRoundsNothing) {
   const auto state_of = [&](comm::Wire wire, store::ByNode by_node) {
     return run({.ranks = 4, .node_of = {0, 0, 0, 0}}, scenario(2, true, wire, by_node)).state;

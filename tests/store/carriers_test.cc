@@ -1,5 +1,5 @@
-// The store over collectives made of exchanges and kernels, as on GPUs: whoever carries the bytes, every
-// stage, with overlap or without, gives the bits that messages give.
+// The store with collectives that consist of exchanges and kernels, as on GPUs. Every carrier gives the same
+// bits as messages, at every stage, with overlap or without.
 #include "store/synthetic.h"
 
 namespace octet::store::carriers_test {

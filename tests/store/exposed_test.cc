@@ -1,5 +1,4 @@
-// How much of a step's communication computing waits for, with overlap and without, over a link that is
-// known.
+// Exposed communication time of a step, with overlap and without, over a link of known speed.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -16,13 +15,13 @@ struct Seconds {
   double busy = 0, exposed = 0;
 };
 
-/// A step's figures on rank 0: messages take about 0.5 s, backward computes for about 1.2.
+/// Returns the times of a step on rank 0. Messages take about 0.5 s, backward about 1.2 s.
 Seconds step_over_a_slow_link(int stage, bool overlap) {
   Scenario s;
   s.micro_batches = 1;
   s.options.stage = stage;
   s.options.overlap = overlap;
-  // Asked once for every group that computes gradients.
+  // Called once for every group that computes gradients.
   s.gradient_scale = [](int) {
     std::this_thread::sleep_for(std::chrono::milliseconds(150));
     return 1.0f;
@@ -48,8 +47,8 @@ Seconds step_over_a_slow_link(int stage, bool overlap) {
   return seconds;
 }
 
-/// Beside other programs a rank may be late for its own messages, and then figures say little: the first of
-/// five attempts that shows what is expected is enough, since chance would not.
+/// Other load on the machine can delay a rank and distort the times. One success in five attempts is enough,
+/// since it would not occur by chance.
 template <typename Expected>
 void expect_once(int stage, bool overlap, Expected&& expected) {
   std::string seen;

@@ -1,5 +1,5 @@
-// Error feedback in a store: the same bits at every stage that cuts, with overlap or without, saved and
-// loaded.
+// Error feedback in a store: equal bits at every sharded stage, with overlap or without, and after a save and
+// a load.
 #include <cmath>
 #include <limits>
 
@@ -20,7 +20,7 @@ Scenario scenario(int stage, bool overlap, comm::Wire wire = comm::Wire::fp8, bo
   return s;
 }
 
-/// Elements of all residuals that are not zero; -1: there are none.
+/// Returns the number of nonzero residual elements, or -1 if there are no residuals.
 std::int64_t kept(const State& state) {
   std::int64_t tensors = 0, elements = 0;
   for (const auto& [name, values] : state) {
@@ -61,7 +61,7 @@ TEST(ErrorFeedback, ResumedAtAnotherStageItGoesOnWithTheSameBits) {
     });
     EXPECT_EQ(difference(uninterrupted.state, resumed.state), "") << stage;
   }
-  // And without what was lost, it does not.
+  // Without the residuals, the resumed run differs.
   State without = half.state;
   for (auto& [name, values] : without) {
     if (name.starts_with("residuals/")) values.assign(values.size(), 0.0f);
@@ -114,7 +114,7 @@ TEST(ErrorFeedback, RowsOfASavedLossAreThoseOfTheRanks) {
   }
 }
 
-// Where nothing is infinite: what an earlier step lost is still there when a step without tokens is skipped.
+// With finite values, the residuals of an earlier step still exist when a step without tokens is skipped.
 TEST(ErrorFeedback, AStepWithoutTokensBeginsAgainAtZero) {
   for (const int stage : {0, 1, 3}) {
     Scenario s = scenario(stage, true);
@@ -156,9 +156,8 @@ TEST(ErrorFeedback, ItTakesTwoBytesOfEveryMatrixWhereSomethingIsLost) {
   EXPECT_EQ(bytes(2, narrow), 0u) << "bf16 gradients travel as they lie";
 }
 
-// Nothing is lost: what the ranks keep, of every element, is what the sum of their gradients lacks. Where a
-// loss lay in another place (of another slice, of another rank's), an element would have too much and another
-// one too little.
+// For every element, the residuals of all ranks add up to the error of the gradient sum. If a residual were
+// stored for another slice or rank, one element would have too much and another too little.
 TEST(ErrorFeedback, WhatIsKeptIsWhatTheSumsLack) {
   for (const comm::Wire wire : {comm::Wire::fp8, comm::Wire::int8}) {
     for (const int stage : {0, 1, 3}) {
@@ -184,7 +183,7 @@ TEST(ErrorFeedback, WhatIsKeptIsWhatTheSumsLack) {
             }
             const double lacks =
                 static_cast<double>(exact.gradients.at(name)[i]) - static_cast<double>(sums[i]);
-            // Residuals are rounded to bf16 at each reduction, and at stage 0 once more on the way back.
+            // Residuals are rounded to bf16 at each reduction, and at stage 0 again in the gather.
             ASSERT_NEAR(all, lacks, 0x1p-8 * (size + 0.04) * (micro_batches + 1) + 2e-6)
                 << name << "[" << i << "], stage " << stage << ", wire " << static_cast<int>(wire);
           }
@@ -195,7 +194,7 @@ TEST(ErrorFeedback, WhatIsKeptIsWhatTheSumsLack) {
   }
 }
 
-// A gradient that stays the same: the sums of many steps are off by one rounding, not by one for each.
+// With a constant gradient, the sums of many steps differ by one rounding, not by one rounding per step.
 TEST(ErrorFeedback, UpdatesFollowTheUnroundedOnesMoreClosely) {
   Scenario s = scenario(1, true, comm::Wire::f32, false);
   s.steps = 8;

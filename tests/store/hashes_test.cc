@@ -1,4 +1,4 @@
-// What a store's hashes notice, at every stage.
+// Errors that a store's hashes detect, at every stage.
 #include "octet/store/hashes.h"
 
 #include <mutex>
@@ -10,7 +10,7 @@ namespace {
 
 using namespace synthetic;
 
-/// Runs `look` on every rank behind two steps.
+/// Runs `look` on every rank after two steps.
 void behind_steps(int stage, const precision::Recipe& recipe,
                   const std::function<void(Rank&, Hashes&, comm::Collectives&)>& look,
                   const std::function<bool(const model::SegmentSpec&)>& frozen = {}) {

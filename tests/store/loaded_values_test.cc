@@ -1,5 +1,5 @@
-// Values that the host makes, on their way to a device: on a CPU device that says its memory cannot be
-// reached, with streams that run behind the caller.
+// Sending of host values to a device. The tests use a CPU device that reports inaccessible memory, with
+// asynchronous streams.
 #include "../src/store/loaded_values.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace octet::store::loaded_values_test {
 namespace {
 
-/// What lay at `out` behind each of some pieces, whose sizes grow and shrink.
+/// Returns the contents of `out` after each of several pieces of growing and shrinking sizes.
 std::vector<std::vector<float>> sent(Device& device) {
   const std::vector<std::int64_t> sizes{5, 40, 40, 7, 0, 33};
   const std::unique_ptr<Stream> stream = device.make_stream({.name = "weights"});
@@ -24,7 +24,7 @@ std::vector<std::vector<float>> sent(Device& device) {
   {
     Departures departures(device);
     for (std::size_t piece = 0; piece < sizes.size(); ++piece) {
-      // Copies are late, so that a buffer which is written too early is read with the wrong values.
+      // Copies are delayed, so that a buffer that is overwritten too early gives wrong values.
       cpu::enqueue(*stream, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
       departures.send(*stream, out.data(), sizes[piece], [&](float* to) {
         std::iota(to, to + sizes[piece], 100.0f * static_cast<float>(piece));

@@ -17,7 +17,7 @@ Rows rows_of(const Arena& arena) {
   return rows;
 }
 
-/// Padded elements among `world` ranks.
+/// Padded elements for `world` ranks.
 struct Elements {
   std::size_t matrices = 0, fp8 = 0, vectors = 0, frozen = 0;
   std::size_t trained() const { return matrices + fp8 + vectors; }
@@ -41,7 +41,8 @@ Elements count(const model::ParameterLayout& layout, int world, std::size_t grou
   return e;
 }
 
-/// What the store of rank 0 reserves. A 256-byte boundary can add to a row, so slices are made of 256 bytes.
+/// Returns the reservations of rank 0's store. A 256-byte boundary can add to a row, so slices are multiples
+/// of 256 bytes.
 Rows reserve(int world, const Options& options, int blocks = 6) {
   Rows rows;
   comm::run_ranks_as_threads({.ranks = world},
@@ -163,7 +164,7 @@ TEST(ZeroMemory, ADryDevicePlansTheSameRows) {
   Arena arena(*dry);
   ParameterStore store(layout(6), arena, *alone, o);
   EXPECT_EQ(rows_of(arena), reserve(1, o));
-  // The whole protocol can be enqueued on it.
+  // The whole protocol can be enqueued on a dry device.
   const auto compute = dry->make_stream({.name = "compute"});
   store.refresh_copies(*compute, Scales::from_weights);
   store.begin_step(1);
@@ -179,7 +180,7 @@ TEST(ZeroMemory, AnUnknownStageIsRefused) {
   EXPECT_THROW(policy_of(options_of(-1, DType::f32), 2), std::logic_error);
 }
 
-// What is read is found out: where nobody reads gradients, they may be anything when the update begins.
+// Determines which gradients an update reads: NaNs in unread gradients do not change the weights.
 TEST(UpdateBytes, AreThoseThatTheEndOfAStepReadsAndWrites) {
   constexpr int kWorld = 2, kBlocks = 2;
   const Elements all = count(layout(kBlocks), kWorld);
@@ -192,7 +193,7 @@ TEST(UpdateBytes, AreThoseThatTheEndOfAStepReadsAndWrites) {
       const auto weights_after = [&](bool others, bool own) {
         s.before_update = [&, others, own](Rank& rank) {
           if (rank.number() == 0) told = rank.store().update_bytes();
-          // By address: a slice of sums may lie in a buffer of gradients or apart from them.
+          // Compares addresses, because a slice of sums may be inside a gradient buffer or separate.
           std::vector<std::pair<const char*, const char*>> sums;
           for (const TensorSlice& slice : rank.store().gradient_slices()) {
             const auto size = static_cast<std::int64_t>(size_of(slice.dtype));
@@ -213,7 +214,7 @@ TEST(UpdateBytes, AreThoseThatTheEndOfAStepReadsAndWrites) {
         };
         return run({.ranks = kWorld}, s).copies;
       };
-      // Of every rank, what products read.
+      // The hashes of each rank's compute copies.
       const std::vector<std::int64_t> untouched = weights_after(false, false);
       const bool reads_others = untouched != weights_after(true, false);
       const bool reads_own = untouched != weights_after(false, true);

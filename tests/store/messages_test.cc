@@ -1,4 +1,4 @@
-// What a plan counts of messages is what a run sends.
+// The planned message bytes equal the bytes that a run sends.
 #include "octet/store/messages.h"
 
 #include "store/synthetic.h"
@@ -8,7 +8,7 @@ namespace {
 
 using namespace synthetic;
 
-/// Every byte travels beside something, or alone.
+/// Every byte overlaps with a computation, or is counted as `alone`.
 void expect_all_beside(const StepMessages& sent) {
   comm::Sent all = sent.beside.sums;
   all += sent.beside.backward;
@@ -28,7 +28,7 @@ void expect_counted(int ranks, const Scenario& s, const std::vector<int>& node_o
           rank.store().synchronize(rank.compute());
           collectives.channel().barrier();
           const std::vector<comm::Traffic> traffic = collectives.take_traffic();
-          if (step == 0) continue;  // with the first copies of all
+          if (step == 0) continue;  // includes the first gathers of all groups
           StepMessages sent;
           for (const comm::Traffic& t : traffic) {
             const comm::Sent counted{t.bytes_sent, t.bytes_between_nodes};
@@ -88,7 +88,7 @@ TEST(Messages, OfWhatIsFrozenAreOnlyThoseThatBringItBackToItsUse) {
   }
 }
 
-// Backward ends at the lowest group of which something is trained: what is below is not brought for it.
+// Backward ends at the lowest group with trained segments. Groups below it are not gathered for backward.
 TEST(Messages, BelowTheLowestTrainedGroupNothingIsGatheredForBackward) {
   for (int lowest = 1; lowest <= 6; ++lowest) {
     for (const int stage : {0, 2, 3}) {
@@ -163,7 +163,7 @@ TEST(Messages, BetweenNodesAreCountedApart) {
   }
 }
 
-/// Of one of two ranks in fp32, of which nothing is kept for a later micro-batch.
+/// Returns the messages of one of two ranks in fp32, without deterministic sums per micro-batch.
 StepMessages of_stage(int stage, int micro_batches, bool overlap = true) {
   Options options;
   options.stage = stage;
@@ -175,8 +175,8 @@ StepMessages of_stage(int stage, int micro_batches, bool overlap = true) {
   return step_messages(layout(5), options, place, micro_batches);
 }
 
-// Backward ends at the embedding, with which forward begins: its gradients and its values have no pass beside
-// them, four bytes an element each way, of half of which the other rank is the owner.
+// Backward ends at the embedding, and forward begins with it, so neither its gradients nor its values overlap
+// with a pass. Each direction sends four bytes per element, for the half that the other rank owns.
 TEST(Messages, OfTheFirstGroupTravelAlone) {
   std::int64_t elements = 0;
   for (const model::SegmentSpec& s : layout(5).groups[0].segments) elements += model::padded_count(s, 2);

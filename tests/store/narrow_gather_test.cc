@@ -1,4 +1,4 @@
-// Parameters that travel in a narrower format than the one that is computed with.
+// Parameters that are gathered in a narrower format than the compute format.
 #include "store/synthetic.h"
 
 namespace octet::store::narrow_gather_test {
@@ -96,7 +96,7 @@ TEST(NarrowGather, AFormatThatIsNotNarrowerChangesNothing) {
   const Outcome a = run({.ranks = 2}, scenario(plain, 1, true));
   plain.wire = comm::Wire::f32;
   expect_same(run({.ranks = 2}, scenario(plain, 1, true)), a, "bf16 as bf16");
-  // Nobody gathers at stage 0, nor alone.
+  // Nothing is gathered at stage 0, or with one rank.
   expect_same(
       run({.ranks = 2}, scenario({"", DType::f32, precision::RecipeKind::none, comm::Wire::f32}, 0, true)),
       run({.ranks = 2}, scenario(kCases[1], 0, true)), "stage 0");

@@ -1,4 +1,4 @@
-// Weights in NF4: what products read is what the codes of each tensor stand for, wherever the bytes lie.
+// Weights in NF4: GEMMs read the decoded values of each tensor, wherever its bytes are stored.
 #include <malloc.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using precision::RecipeKind;
 bool frozen_but_vectors(const model::SegmentSpec& s) {
   return s.kind == model::ParameterKind::matrix;
 }
-/// The first block is trained, so that a block has both.
+/// Freezes all matrices except in the first block, so that a model has trained and frozen blocks.
 bool frozen_but_one(const model::SegmentSpec& s) {
   return s.kind == model::ParameterKind::matrix && !s.name.starts_with("layers.0");
 }
@@ -34,7 +34,7 @@ Scenario scenario(int stage, DType compute = DType::f32, RecipeKind kind = Recip
   return s;
 }
 
-/// A tensor quantised and decoded by the ops alone.
+/// A tensor that is quantised and decoded only by ops.
 struct Quantised {
   Quantised(const model::NamedPart& part, DType dtype, bool twice, bool reversed = false) {
     const auto n = static_cast<std::size_t>(part.count);
@@ -77,7 +77,7 @@ float value_at(const ops::Operand& w, std::int64_t i) {
   return from_fp8(static_cast<const std::uint8_t*>(w.data)[i], w.dtype) * *w.scale_inv;
 }
 
-/// Acts on every named part of what lies in NF4: part, its rows in what products read.
+/// Calls `act` for every named part of NF4 tensors: the part, and its rows in the operand of GEMMs.
 template <typename Do>
 void each_part(Rank& rank, model::Pass pass, Do&& act) {
   const auto& groups = rank.store().layout().groups;
@@ -169,8 +169,8 @@ TEST(Nf4Weights, BecomeFp8WithAScaleOfTheDecodedValues) {
           on_threads({.ranks = 2, .stands_for = stands_for}, s, [&](Rank& rank) {
             rank.initialise();
             for (int g = 2; g <= 5; ++g) {
-              // Of every other group forward first, so that rows are there already when transposes are asked
-              // for; of the others both are made at once.
+              // Even groups are first acquired for forward, so rows exist already when transposes are
+              // requested. For odd groups, both are made at once.
               if (g % 2 == 0) {
                 rank.store().acquire(g, model::Pass::forward, rank.compute());
                 rank.store().release(g, model::Pass::forward, rank.compute());
@@ -220,7 +220,7 @@ TEST(Nf4Weights, TensorsThatAreNotQuantisedLieAsProductsReadThem) {
       std::map<std::string, std::vector<float>> expected;
       const auto read = [&](Rank& rank, auto&& act) {
         each_part(rank, model::Pass::forward, [&](const model::NamedPart& named, const ops::Operand& w) {
-          if (w.data == nullptr) return;  // in parts
+          if (w.data == nullptr) return;  // the tensor has several scales
           std::vector<float> values;
           for (std::int64_t i = 0; i < named.count; ++i) values.push_back(value_at(w, named.begin + i));
           act(named.name, values);
@@ -258,7 +258,7 @@ TEST(Nf4Weights, CodesThatAreThereAreTakenAsTheyAre) {
               }
             }
           }
-          // Codes of other values than those that a rank is asked for as such.
+          // Supplies reversed codes, so that values requested as NF4 differ from those requested as fp32.
           const auto fill = [&](const std::vector<TensorSlice>& slices) {
             for (const TensorSlice& slice : slices) {
               const bool plain = parts.contains(slice.name);
@@ -323,7 +323,7 @@ TEST(Nf4Weights, LoadedAgainAreDecodedAgain) {
 }
 
 TEST(Nf4Weights, AStepSendsTheirBytesAndNothingElseOfThem) {
-  // 4 blocks of 15 matrices' bytes: counted from what is stored, and by a run.
+  // The bytes of 4 frozen blocks, counted from the storage, equal the traffic of a run.
   for (const int stage : {0, 1, 2, 3}) {
     for (const int ranks : {2, 3}) {
       Scenario s = scenario(stage);
@@ -350,7 +350,7 @@ TEST(Nf4Weights, AStepSendsTheirBytesAndNothingElseOfThem) {
   }
 }
 
-/// Llama-3.1-8B with frozen matrices of `format`, among eight ranks.
+/// Returns the gathered bytes of Llama-3.1-8B with frozen matrices of `format`, for eight ranks.
 std::int64_t gathered_of_8b(int stage, std::optional<Format> format, bool twice) {
   model::ParameterLayout l;
   l.groups.push_back(
@@ -396,8 +396,9 @@ TEST(Nf4Weights, TheArenaHoldsCodesAndOneBufferForDecodedValues) {
     });
     return sums;
   };
-  // A block: qkv is three tensors of 480, 160 and 160 elements, down one of 660 (or 693); each has codes, a
-  // byte for 64, a scale of scales and a mean, in rows of 16 bytes, and the whole comes in units of 256.
+  // A block has qkv with three tensors of 480, 160 and 160 elements, and down with one of 660 (or 693). Each
+  // tensor has codes, a byte per 64 elements, a scale of scales and a mean, padded to 16 bytes. The total is
+  // a multiple of 256 bytes.
   const auto bytes = [](std::size_t n) { return (n / 2 + n % 2 + 15) / 16 * 16 + 16 * 3; };
   const auto block = [&](int b) { return bytes(480) + 2 * bytes(160) + bytes(b % 2 == 0 ? 660 : 693); };
   std::size_t alone = 0, most = 0;
@@ -405,7 +406,7 @@ TEST(Nf4Weights, TheArenaHoldsCodesAndOneBufferForDecodedValues) {
     alone += (block(b) + 255) / 256 * 256;
     most = std::max(most, block(b));
   }
-  // Embedding, router and what the model freezes lie in bf16: 37 x 20, 3 x 5 a block, 11 x 6.
+  // Embedding, router and the frozen tensors of the model are in bf16: 37 x 20, 3 x 5 per block, 11 x 6.
   const auto padded = [](std::size_t n, std::size_t world) {
     return (n + 128 * world - 1) / (128 * world) * 128 * world;
   };
@@ -419,13 +420,13 @@ TEST(Nf4Weights, TheArenaHoldsCodesAndOneBufferForDecodedValues) {
   r = rows(2, 3, RecipeKind::none);
   const std::size_t slice = (most + 2 * 256 - 1) / (2 * 256) * 256;
   EXPECT_EQ(r["parameters/fixed"], 5 * slice + (padded(740, 2) + 5 * padded(15, 2) + padded(66, 2)));
-  // Two blocks by turns, router and vectors in bf16 and fp32 beside the codes.
+  // Two blocks alternate. Router and vectors are in bf16 and fp32, in addition to the codes.
   const std::size_t vectors = 4 * padded(128 + 7, 2), router = 2 * padded(15, 2);
   EXPECT_EQ(r["parameters/gathered"],
             2 * (2 * slice + router + vectors) + 2 * padded(740, 2) + 4 * padded(20, 2) + 2 * padded(66, 2));
 }
 
-/// A figure of /proc/self/status, in bytes.
+/// Returns a value of /proc/self/status, in bytes.
 std::int64_t process_status(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -465,8 +466,8 @@ TEST(Nf4Weights, LoadingHoldsATensorAndAPieceAndNotTheModel) {
           const std::int64_t all = job.all_sum(static_cast<std::int64_t>(arena.bytes()));
           if (job.rank() == 0) {
             arenas = all;
-            std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
-            malloc_trim(0);  // what earlier tests gave back would be taken again unseen
+            std::ofstream("/proc/self/clear_refs") << "5";  // reset the peak
+            malloc_trim(0);  // otherwise, the load could reuse freed memory unnoticed
             before = process_status("VmRSS");
           }
           group.channel().barrier();
@@ -477,7 +478,7 @@ TEST(Nf4Weights, LoadingHoldsATensorAndAPieceAndNotTheModel) {
           if (job.rank() == 0) most = process_status("VmHWM");
         });
     ASSERT_GT(before, 0);
-    // Of each rank: codes and scales of a tensor, twice while they travel, and 64 MiB.
+    // Per rank: codes and scales of a tensor, twice during the exchange, and 64 MiB.
     const std::int64_t bound = arenas + ranks * (2 * kSide * kSide * 9 / 16 + (std::int64_t{64} << 20));
     EXPECT_LT(most - before, bound) << ranks << " ranks";
     EXPECT_GT(most - before, kBlocks * kSide * kSide / 4) << "the peak is that of the load";

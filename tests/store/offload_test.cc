@@ -1,4 +1,4 @@
-// The optimizer's state in the host's memory: what moves there, to the byte, and that no bit changes.
+// Offloaded optimizer state: the exact bytes that move to host memory, and equal bits.
 #include <algorithm>
 #include <map>
 
@@ -12,7 +12,7 @@ using namespace synthetic;
 
 using Rows = std::map<std::string, std::size_t>;
 
-/// Reservations by name, of one kind of memory.
+/// Reservations by name, per kind of memory.
 struct Held {
   Rows device, pinned;
 };
@@ -66,7 +66,7 @@ std::size_t of(const Rows& rows, const std::string& name) {
   return found == rows.end() ? 0 : found->second;
 }
 
-// What leaves the device lies in the host's memory, and nothing else is there more or less.
+// Memory that leaves the device is in host memory; all other memory is unchanged.
 TEST(StateInHostMemory, MovesToTheByteOnAGpuAndNotOnACpu) {
   for (const Case& c : cases()) {
     for (const int world : {1, 2, 3}) {
@@ -91,7 +91,7 @@ TEST(StateInHostMemory, MovesToTheByteOnAGpuAndNotOnACpu) {
   }
 }
 
-/// Padded elements of a kind among two ranks.
+/// Returns the padded elements of a kind, for two ranks.
 std::size_t trained(model::ParameterKind kind) {
   std::int64_t count = 0;
   for (const model::GroupSpec& group : layout(4).groups) {
@@ -102,7 +102,7 @@ std::size_t trained(model::ParameterKind kind) {
   return static_cast<std::size_t>(count);
 }
 
-// Masters move where a pass reads copies of them.
+// Masters move if passes read only their copies.
 TEST(StateInHostMemory, AMasterMovesUnlessAPassReadsIt) {
   const auto masters = [](const Case& c, int stage) {
     const Held held = reserve(DeviceKind::cuda, 2, options_of(c, stage, Home::pinned));
@@ -118,7 +118,7 @@ TEST(StateInHostMemory, AMasterMovesUnlessAPassReadsIt) {
   for (const int stage : {0, 1, 2, 3}) {
     EXPECT_EQ(masters(named("fp32"), stage).second, 0u) << stage;
     EXPECT_EQ(masters(named("bf16 masters"), stage).second, 0u) << stage;
-    // Vectors are read as they lie; at stages 1 and 2 as slices of what is gathered.
+    // Masters of vectors are read directly. At stages 1 and 2 they are slices of the gathered copies.
     const std::size_t world = stage == 0 ? 1 : 2;
     for (const char* name : {"bf16", "delayed", "current, of parts"}) {
       const auto [device, host] = masters(named(name), stage);
@@ -127,7 +127,7 @@ TEST(StateInHostMemory, AMasterMovesUnlessAPassReadsIt) {
           << name << " at stage " << stage;
     }
   }
-  // Copies that are gathered narrow are made after each update; at stage 3 before each use.
+  // Copies with a narrow gather are made after each update, at stage 3 before each use.
   EXPECT_GT(masters(named("fp32, gathered in bf16"), 1).second, 0u);
   EXPECT_EQ(masters(named("fp32, gathered in bf16"), 3).second, 0u);
 }
@@ -138,7 +138,7 @@ TEST(StateInHostMemory, ChangesNoBit) {
       Scenario s;
       const auto outcome = [&, ranks = ranks, stage = stage](Home home) {
         s.options = options_of(c, stage, home);
-        s.options.state_piece = 256;  // many pieces, in turns through three places
+        s.options.state_piece = 256;  // many pieces, which rotate through three buffers
         return run({.ranks = ranks, .stands_for = DeviceKind::cuda}, s);
       };
       const Outcome off = outcome(Home::device), on = outcome(Home::pinned);
@@ -149,7 +149,7 @@ TEST(StateInHostMemory, ChangesNoBit) {
   }
 }
 
-// A save reads it where it lies, and holds no second copy of it.
+// A save reads offloaded state in place, without a second copy.
 TEST(StateInHostMemory, IsSavedAndLoadedWhereItLies) {
   std::vector<std::size_t> saved_bytes;
   for (const Home home : {Home::device, Home::pinned}) {
@@ -177,7 +177,7 @@ TEST(StateInHostMemory, IsSavedAndLoadedWhereItLies) {
       if (r.passing && r.name == "state/saved") saved = r.bytes;
     }
     saved_bytes.push_back(saved);
-    // Loaded in place, it goes on with the same bits.
+    // After a load in place, training continues with the same bits.
     const Outcome before = rank.outcome();
     Rank other(*alone, device, s);
     other.load(before.state);

@@ -1,4 +1,4 @@
-// What follows from the rows of the table: where weights lie, what travels, what is saved.
+// Effects of the rows of the placement table: storage of weights, messages, checkpoints.
 #include "octet/store/placement.h"
 
 #include <cstring>
@@ -25,7 +25,7 @@ const Case kCases[] = {
     {"block", recipe(precision::RecipeKind::block, DType::bf16)},
 };
 
-/// The embedding, one block, of another one the vectors, and the matrices of a third.
+/// Selects the embedding, one block, the vectors of another, and the matrices of a third.
 bool some(const model::SegmentSpec& s) {
   return s.name.starts_with("embedding") || s.name.starts_with("layers.1 ") || s.name == "layers.2 vectors" ||
          s.name == "layers.4 matrices";
@@ -240,7 +240,7 @@ TEST(Placements, AResumedRunLoadsWhatIsFrozenFromWhereItCame) {
   }
 }
 
-/// A way to hold Llama-3.1-8B.
+/// A configuration for Llama-3.1-8B.
 struct Held {
   const char* name;
   Role role;
@@ -250,7 +250,7 @@ struct Held {
   std::optional<Format> fixed = {};
 };
 
-/// Bytes a parameter of what a GPU of `world` reserves for it at a stage.
+/// Returns the bytes per parameter that one of `world` GPUs reserves at a stage.
 double bytes_of(const Held& held, int stage, int world) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto job = comm::make_dry_job({.rank = 0, .size = world, .local_size = world});
@@ -278,9 +278,10 @@ TEST(Placements, BytesAParameterOfLlama8B) {
   constexpr Storage kWide, kNarrow{DType::bf16, DType::bf16, DType::bf16},
       kInt8{DType::bf16, DType::bf16, DType::u8};
   constexpr auto kKept = TransposedWeights::kept, kAtUse = TransposedWeights::at_use;
-  // 8.03e9 parameters, of which 6.98e9 in the matrices of 32 blocks may be FP8, and 1.05e9 in the embedding
-  // and the head. Alone; and one of eight at stage 3, which holds an eighth and room for the embedding, the
-  // head and two blocks, 1.49e9 parameters, and for their gradients.
+  // The model has 8.03e9 parameters: 6.98e9 in the matrices of 32 blocks, which may be FP8, and 1.05e9 in the
+  // embedding and the head. `alone`: one GPU. `cut`: one of eight GPUs at stage 3. It holds an eighth of the
+  // state. It also has buffers for the embedding, the head and two blocks (1.49e9 parameters), and for their
+  // gradients.
   const struct {
     Held held;
     double alone, cut;
@@ -291,8 +292,8 @@ TEST(Placements, BytesAParameterOfLlama8B) {
       {{"frozen, bf16", Role::frozen, RecipeKind::none, kWide, kKept}, 2.00, 0.620},
       {{"frozen, FP8", Role::frozen, RecipeKind::delayed, kWide, kAtUse}, 1.16, 0.485},
       {{"frozen, FP8, transposed", Role::frozen, RecipeKind::delayed, kWide, kKept}, 2.00, 0.512},
-      // Codes of 0.516 bytes, beside 2 of each value of the embedding, the head and one block; of a block in
-      // FP8 two copies, and values of its largest matrix on their way.
+      // Codes have 0.516 bytes per weight. The embedding, the head and one decoded block have 2 bytes per
+      // value. A block in FP8 has two copies, and a buffer for the values of its largest matrix.
       {{"frozen, NF4", Role::frozen, RecipeKind::none, kWide, kKept, Format::nf4}, 0.764, 0.4328},
       {{"frozen, NF4 to FP8", Role::frozen, RecipeKind::delayed, kWide, kKept, Format::nf4}, 0.7645, 0.4328},
       {{"inference, bf16", Role::inference, RecipeKind::none, kWide, kKept}, 2.00, 0.620},

@@ -1,4 +1,4 @@
-// The whole protocol against the mathematics in float64.
+// Comparison of the whole protocol with a float64 reference.
 #include <cmath>
 
 #include "store/synthetic.h"
@@ -7,7 +7,7 @@ namespace octet::store::reference_test {
 namespace {
 
 using namespace synthetic;
-using Numbers = std::map<std::string, std::vector<double>>;  // by stored tensor
+using Numbers = std::map<std::string, std::vector<double>>;  // indexed by stored tensor
 
 struct Float64 {
   Numbers weights, first, second, gradients;
@@ -67,7 +67,7 @@ struct Float64 {
     });
   }
 
-  /// By Hugging Face name.
+  /// Returns the numbers by Hugging Face name.
   static State parts(const model::ParameterLayout& layout, const Numbers& numbers,
                      const std::string& prefix) {
     State state;
@@ -137,9 +137,10 @@ TEST(ZeroReference, CompressedWiresStayCloseAndAgreeOnAllRanks) {
     s.options.stage = 1;
     const Outcome reference = run({.ranks = 3}, s);
     EXPECT_NE(difference(exact.gradients, reference.gradients), "");
-    // Values are below 2.1 a micro-batch; six of them, each rounded to the wire's step of its block.
+    // Values are below 2.1 per micro-batch. There are six micro-batches, each rounded to the wire's step of
+    // its block.
     const double step = wire == comm::Wire::bf16 ? 1.0 / 256 : wire == comm::Wire::fp8 ? 1.0 / 16 : 1.0 / 254;
-    // The masters, and with them the weights' share, have drifted apart by two steps.
+    // The masters, and thus the weights' share of the gradients, differ after two steps.
     EXPECT_LT(distance(exact.gradients, reference.gradients), 6 * 2.1 * step + 0.1);
     for (const int stage : {2, 3}) {
       s.options.stage = stage;
@@ -147,8 +148,8 @@ TEST(ZeroReference, CompressedWiresStayCloseAndAgreeOnAllRanks) {
       EXPECT_EQ(difference(reference.state, o.state), "") << stage;
       EXPECT_EQ(reference.copies, o.copies) << stage;
     }
-    // At stage 0 the sums are rounded once more on their way back: other bits, but the same ones on all
-    // ranks.
+    // At stage 0, the sums are rounded again in the gather. The bits differ from other stages, but are equal
+    // on all ranks.
     s.options.stage = 0;
     const Outcome replicated = run({.ranks = 3}, s);
     for (const std::int64_t hash : replicated.copies) EXPECT_EQ(hash, replicated.copies[0]);

@@ -1,5 +1,5 @@
-// Many steps with ranks that come late at random, now on the thread that enqueues, now in the compute stream:
-// no order of arrival changes a bit. OCTETRUN_SOAK_STEPS sets how many steps, for a longer run by hand.
+// Many steps with random delays of ranks, in the enqueuing thread or in the compute stream. No order of
+// arrival changes a bit. OCTETRUN_SOAK_STEPS sets the number of steps, for longer manual runs.
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -30,7 +30,7 @@ Scenario scenario(int stage) {
   return s;
 }
 
-/// One moment of 32 takes up to 3 ms more.
+/// Delays one of 32 moments by up to 3 ms.
 void sleep_at_random(int rank, std::uint64_t moment) {
   const auto drawn = philox(0x50AB + static_cast<std::uint64_t>(rank), RandomUse::data, moment);
   if (drawn[0] % 32 == 0) std::this_thread::sleep_for(std::chrono::microseconds(drawn[1] % 3000));

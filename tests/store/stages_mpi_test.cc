@@ -1,4 +1,4 @@
-// Run under mpirun: the same claims as on threads, over real messages.
+// Run under mpirun: the same checks as with threads, over real messages.
 #include "store/synthetic.h"
 
 namespace octet::store {
@@ -72,7 +72,7 @@ int main(int argc, char** argv) {
     delete listeners.Release(listeners.default_result_printer());
   }
   const int failed = RUN_ALL_TESTS();
-  // A failure of any rank is the failure of all.
+  // A failure on any rank fails all ranks.
   const bool any = job->all_max(failed) != 0;
   if (any && job->rank() == 0) std::fputs("a rank failed\n", stderr);
   return any ? 1 : 0;

@@ -118,14 +118,14 @@ TEST(Zero, ManyRanksAgreeWithOneThatTakesAllMicroBatches) {
 
 TEST(Zero, WithoutDeterminismTheStagesStillAgreeClosely) {
   const Outcome reference = run({.ranks = 3}, scenario(0, true, kCases[0].recipe));
-  State first;  // of stage 0
+  State first;  // the state of stage 0
   for (const int stage : {0, 1, 2, 3}) {
     Scenario loose = scenario(stage, true, kCases[0].recipe);
     loose.options.deterministic = false;
     const Outcome a = run({.ranks = 3}, loose);
     loose.options.overlap = false;
     expect_same(a, run({.ranks = 3}, loose), "overlap");
-    // Sums of fp32 in another order: a few last bits of gradients below 10 and weights below 1.
+    // fp32 sums in another order differ in the last bits, for gradients below 10 and weights below 1.
     EXPECT_LT(distance(reference.gradients, a.gradients), 4e-6) << "stage " << stage;
     EXPECT_LT(distance(reference.state, a.state), 2e-6) << "stage " << stage;
     for (std::size_t i = 0; i < a.results.size(); ++i) {
@@ -133,7 +133,7 @@ TEST(Zero, WithoutDeterminismTheStagesStillAgreeClosely) {
       EXPECT_EQ(a.results[i].loss_sum, reference.results[i].loss_sum);
       EXPECT_EQ(a.results[i].label_tokens, reference.results[i].label_tokens);
     }
-    // Stages 2 and 3 reduce every micro-batch anyway; 0 and 1 the sum of all of them.
+    // Stages 2 and 3 reduce every micro-batch in any case. Stages 0 and 1 reduce the sum of all.
     if (stage == 0) first = a.state;
     EXPECT_EQ(difference(stage < 2 ? first : reference.state, a.state), "") << "stage " << stage;
   }
@@ -146,7 +146,7 @@ TEST(Zero, ARankWithoutTokensTakesPart) {
       for (const bool deterministic : {true, false}) {
         Scenario s = scenario(stage, true, c.recipe);
         s.options.deterministic = deterministic;
-        // Rank 2 never has tokens, rank 1 not in its last micro-batch, rank 0 not in its first one.
+        // Rank 2 never has tokens, rank 1 has none in its last micro-batch, rank 0 none in its first.
         s.idle = [](int, int m, int rank) {
           return rank == 2 || (rank == 1 && m == 1) || (rank == 0 && m == 0);
         };
@@ -193,8 +193,8 @@ TEST(Zero, AStepWithoutLabelTokensIsSkipped) {
 }
 
 TEST(Zero, WhatIsInUseIsNotGatheredOver) {
-  // Two buffers serve all blocks in turn: while one block is held, the block behind the next is not gathered
-  // ahead into its place.
+  // All blocks share two buffers alternately. While a block is held, the block after the next is not gathered
+  // into its buffer.
   on_threads({.ranks = 2}, scenario(3, true, kCases[0].recipe), [](Rank& rank) {
     rank.initialise();
     ParameterStore& store = rank.store();

@@ -27,7 +27,7 @@ TEST(ZeroState, SavedAndLoadedElsewhereItIsTheSameState) {
             on_threads({.ranks = ranks}, scenario(stage, kind), [&](Rank& rank) { rank.load(saved.state); });
         EXPECT_EQ(difference(saved.state, loaded.state), "") << ranks << " " << stage;
         EXPECT_EQ(loaded.optimizer_steps, 3);
-        // The compute copies are made of the masters and the loaded scales, so they are the same bytes.
+        // Compute copies are made from the masters and the loaded scales, so their bytes are equal.
         for (const std::int64_t hash : loaded.copies)
           EXPECT_EQ(hash, saved.copies[0]) << ranks << " " << stage;
       }

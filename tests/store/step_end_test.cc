@@ -1,4 +1,4 @@
-// What ranks wait for each other at the end of a micro-batch and of a step, and in which order things travel.
+// Waits between ranks at the end of a micro-batch and of a step, and the order of messages.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -19,9 +19,8 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Two ranks with amaxes of an input and a gradient each. Rank 1 comes late to the end of the first
-// micro-batch: rank 0 has been through it then, and through the next forward pass, and waits only before it
-// goes backward.
+// Two ranks have amaxes of an input and a gradient each. Rank 1 reaches the end of the first micro-batch
+// late. Rank 0 has then passed this end and the next forward pass, and waits only before backward.
 TEST(StepEnd, ALateRankIsWaitedForWhenTheNextBackwardPassBegins) {
   constexpr auto late = std::chrono::milliseconds(400);
   const precision::Recipe recipe{
@@ -62,7 +61,7 @@ TEST(StepEnd, ALateRankIsWaitedForWhenTheNextBackwardPassBegins) {
       });
 }
 
-// Names of what the gather queue carries from the end of a step on, in order.
+// Returns the names of the collectives on the gather queue from the end of a step on, in order.
 std::vector<std::string> gathers_after(int stage, precision::RecipeKind kind) {
   Scenario s;
   s.micro_batches = 1;
@@ -93,7 +92,7 @@ std::vector<std::string> gathers_after(int stage, precision::RecipeKind kind) {
   return names;
 }
 
-// Forward needs the embedding first; what waits for the scales of all ranks comes when they are there.
+// Forward needs the embedding first. Groups that need the scales of all ranks follow when these are complete.
 TEST(StepEnd, GroupsAreGatheredInTheOrderInWhichTheyAreReady) {
   const auto position = [](const std::vector<std::string>& names, const std::string& part) {
     return std::ranges::find_if(names,

@@ -1,5 +1,5 @@
-// Parameters, gradients and moments in narrow formats: the same bits at every stage, resumed or not, and the
-// memory that the formats promise.
+// Parameters, gradients and moments in narrow formats: equal bits at every stage, also when resumed, and the
+// expected memory.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -75,7 +75,8 @@ TEST(ZeroStorage, AComputeWorkerSeesNoLateReadAndNoEarlyReuse) {
 
 TEST(ZeroStorage, ResumedAtAnotherStageItGoesOnWithTheSameBits) {
   for (const Case& c : kCases) {
-    if (c.kind == precision::RecipeKind::delayed) continue;  // the amaxes of activations are not loaded here
+    if (c.kind == precision::RecipeKind::delayed)
+      continue;  // this test does not load the amaxes of activations
     Scenario whole = scenario(c, 0);
     whole.steps = 4;
     const Outcome uninterrupted = run({.ranks = 3}, whole);
@@ -104,7 +105,7 @@ TEST(ZeroStorage, NarrowStatesStayWithWideOnes) {
           Scenario s = scenario(c, stage, true, deterministic);
           s.micro_batches = 6 / ranks;
           const Outcome narrow = run({.ranks = ranks}, s);
-          // Three steps of at most 0.01 each; of a parameter of 0.5 a step of bf16 is 0.004.
+          // There are three steps of at most 0.01. For a parameter of 0.5, the spacing of bf16 is 0.004.
           for (const auto& [name, values] : six.state) {
             if (name.find('/') != std::string::npos) continue;
             double sum = 0, squares = 0;
@@ -143,7 +144,7 @@ TEST(ZeroStorage, ScalesOfBlocksAreSlicesOfTheStoredTensors) {
     for (const TensorSlice& s : rank.store().owned_slices()) slices[s.name] = s;
     EXPECT_EQ(slices.at("exp_avg/layers.0.k.weight").dtype, DType::u8);
     EXPECT_EQ(slices.at("exp_avg_sq/layers.4.q.bias").dtype, DType::f32);
-    // 40 rows of 20 columns are 6 blocks and a quarter.
+    // 40 rows of 20 columns are 6.25 blocks.
     EXPECT_EQ(slices.at("exp_avg_scale/layers.0.qkv").shape, (std::vector<std::int64_t>{7}));
     EXPECT_EQ(slices.at("exp_avg_sq_scale/layers.0.router").shape, (std::vector<std::int64_t>{1}));
     EXPECT_FALSE(slices.contains("exp_avg_scale/layers.0.norm"));
@@ -153,7 +154,7 @@ TEST(ZeroStorage, ScalesOfBlocksAreSlicesOfTheStoredTensors) {
 TEST(ZeroStorage, EachTensorIsRoundedByNoiseOfItsOwn) {
   Scenario s = scenario(kCases[0], 1);
   s.gradient_scale = [](int) { return 0.0f; };
-  // The same values everywhere, which weight decay alone changes: what differs afterwards is noise.
+  // All values are equal and only weight decay changes them, so later differences are rounding noise.
   const Outcome o = on_threads({.ranks = 2}, s, [](Rank& rank) {
     rank.store().initialise(rank.compute(), [](const std::vector<TensorSlice>& slices) {
       for (const TensorSlice& slice : slices) std::fill_n(static_cast<float*>(slice.data), slice.count, 1.0f);
@@ -169,7 +170,7 @@ TEST(ZeroStorage, EachTensorIsRoundedByNoiseOfItsOwn) {
     EXPECT_TRUE(fresh) << name << " is rounded by the noise of " << other->second;
   }
   EXPECT_EQ(seen.size(), 1 + 4 * 5u) << "embedding, and q, k, v and down of five blocks";
-  // The last tensor of one segment and the first of the next one.
+  // Compares the last tensor of one segment and the first of the next.
   for (int b = 0; b < 5; ++b) {
     const auto first = [&](const std::string& name) {
       const auto& values = o.state.at("layers." + std::to_string(b) + name);
@@ -189,8 +190,8 @@ TEST(ZeroStorage, FormatsThatDoNotGoTogetherAreRefused) {
   EXPECT_NO_THROW(policy_of(o, 1));
 }
 
-/// What the ZeRO paper says a rank holds, with the bytes of the formats in it. Every reservation begins on a
-/// boundary of 256 bytes.
+/// Expected memory of a rank according to the ZeRO paper, with the bytes of the formats. Every reservation
+/// begins on a 256-byte boundary.
 std::size_t up(std::int64_t bytes) {
   return (static_cast<std::size_t>(bytes) + 255) / 256 * 256;
 }
@@ -214,7 +215,7 @@ Rows paper(const model::ParameterLayout& layout, int world, const Options& o) {
       const std::int64_t copy = matrix && s.fp8 && o.recipe.fp8() ? 1 : size(DType::bf16);
       const bool one = copy == master;
       const std::int64_t state = cut_state ? slice : n;
-      if (!s.trainable) {  // lies once
+      if (!s.trainable) {  // stored once
         rows["parameters"] += up(copy * (cut_parameters ? slice : n));
         if (cut_parameters) gathered[g] += copy * n;
         continue;
@@ -228,7 +229,8 @@ Rows paper(const model::ParameterLayout& layout, int world, const Options& o) {
       gradients[g] += gradient * n;
       rows["optimizer"] += 2 * up(moment * state);
       if (moment == 1) rows["optimizer"] += 2 * up(4 * state / 128);
-      // Sums over micro-batches: fp32 when deterministic; whole where all is updated and gradients are bf16.
+      // Sums over micro-batches: fp32 if deterministic; whole if a rank updates everything and gradients are
+      // bf16.
       const bool apart =
           many ? o.deterministic || o.stage >= 2 : o.deterministic && o.storage.gradients == DType::bf16;
       const bool whole = !cut_state && gradient == 2;
@@ -236,7 +238,7 @@ Rows paper(const model::ParameterLayout& layout, int world, const Options& o) {
     }
   }
   for (std::size_t g = 0; g < gradients.size(); ++g) {
-    // Two blocks take turns.
+    // Two blocks alternate.
     const bool own = g <= 2 || g + 1 == gradients.size();
     if (!cut_gradients || own) rows["gradients"] += up(gradients[g]);
     if (cut_parameters && own) rows["parameters"] += up(gathered[g]);
@@ -245,7 +247,7 @@ Rows paper(const model::ParameterLayout& layout, int world, const Options& o) {
 }
 
 TEST(ZeroStorage, MemoryOfARankFollowsTheFormulaOfThePaper) {
-  // Of two blocks that take turns the larger one counts: here all are equal.
+  // Buffers have the size of the larger of the blocks that share them; here all are equal.
   model::ParameterLayout l = layout(6);
   const std::vector<Storage> storages = {{},
                                          {DType::f32, DType::f32, DType::bf16},

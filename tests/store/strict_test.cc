@@ -1,4 +1,4 @@
-// Strict determinism: the bits do not depend on how many ranks share the micro-batches of a step.
+// Strict determinism: the bits do not depend on the number of ranks that share the micro-batches of a step.
 #include <cmath>
 
 #include "../src/store/sum_tree.h"
@@ -9,7 +9,7 @@ namespace {
 
 using namespace synthetic;
 
-/// Sums of a stack as text, so that the order of additions shows.
+/// A stack of sums as text, so that the order of additions is visible.
 struct Written {
   std::vector<std::string> stack;
   void push(const std::string& sum, int merges) {
@@ -22,7 +22,7 @@ struct Written {
   }
 };
 
-/// The tree as the ranks make it.
+/// Returns the tree that the ranks compute together.
 std::string tree_of(int world, int micro_batches) {
   std::vector<std::string> left;
   SumTree tree;
@@ -62,7 +62,7 @@ TEST(SumTree, ARankHoldsOneBufferPerLevel) {
   EXPECT_EQ(sum_tree({.rank = 0, .size = 4}, 2).buffers, 1);
   EXPECT_EQ(sum_tree({.rank = 1, .size = 4}, 16).buffers, 4);
   EXPECT_EQ(sum_tree({.rank = 0, .size = 1}, 1024).buffers, 10);
-  // Where ranks are cut inside of nodes, nodes at both ends wait for the neighbours.
+  // If rank boundaries are inside tree nodes, sums at both ends stay on the stack for the neighbours.
   EXPECT_LE(sum_tree({.rank = 0, .size = 7}, 1000).buffers, 20);
 }
 
@@ -99,7 +99,8 @@ TEST(ZeroStrict, AnyNumberOfRanksGivesTheSameBitsAtEveryStage) {
       alone.micro_batches = leaves;
       const Outcome reference = run({.ranks = 1}, alone);
       for (const int ranks : {2, 3, 4, 6, 8}) {
-        // One recipe meets every way to cut both trees; the others differ in what follows the sums.
+        // The first recipe is tested with every distribution of both trees. The others differ only after the
+        // sums.
         const bool fewer = &recipe != &kRecipes[0] && (leaves != 8 || ranks == 4);
         if (leaves % ranks != 0 || fewer) continue;
         for (const int stage : {0, 1, 2, 3}) {
@@ -114,7 +115,8 @@ TEST(ZeroStrict, AnyNumberOfRanksGivesTheSameBitsAtEveryStage) {
   }
 }
 
-// The test above would pass for sums that lose nothing; these do. One micro-batch a rank is the same data.
+// The test above would also pass for exact sums. These sums are inexact. One micro-batch per rank is the same
+// data.
 TEST(ZeroStrict, RankOrderGivesOtherBits) {
   Scenario tree = strict(0, true, kRecipes[0]);
   tree.micro_batches = 1;

@@ -1,6 +1,6 @@
-// What drives a store through the real protocol. The gradient of an element is a number that depends on the
-// micro-batch's number in the whole step, plus a share of the weight as it was read, so that a late gather,
-// an early reuse or a wrong slice shows in the masters.
+// Drives a store through the real protocol. The gradient of an element is noise that depends on the
+// micro-batch's number in the whole step, plus a share of the weight that was read. A late gather, an early
+// reuse or a wrong slice therefore changes the masters.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,22 +24,22 @@ class Rank;
 struct Scenario {
   Options options;
   int steps = 3;
-  int micro_batches = 2;  ///< of each rank
+  int micro_batches = 2;  ///< on each rank
   int blocks = 5;
-  /// True where a rank has no tokens.
+  /// Returns whether a rank has no tokens.
   std::function<bool(int step, int micro_batch, int rank)> idle = [](int, int, int) { return false; };
-  /// Multiplies all gradients of a step (infinity makes it skip).
+  /// Factor for all gradients of a step (infinity makes it skip).
   std::function<float(int step)> gradient_scale = [](int) { return 1.0f; };
-  /// Segments that are frozen besides that of the model.
+  /// Selects segments that are frozen in addition to the frozen segment of the model.
   std::function<bool(const model::SegmentSpec&)> frozen = [](const model::SegmentSpec&) { return false; };
-  /// Makes ranks late: called again and again by the thread that enqueues and by the compute stream, with
-  /// numbers that no other moment of the rank has.
+  /// Delays ranks: called repeatedly by the enqueuing thread and by the compute stream, with a different
+  /// number for each moment of the rank.
   std::function<void(int rank, std::uint64_t moment)> late = {};
-  /// Called when the gradients of a step are summed up and before they are used.
+  /// Called when the gradients of a step are summed, before they are used.
   std::function<void(Rank&)> before_update = {};
 };
 
-/// A recipe whose history, where it has one, is short enough to turn over within a test.
+/// Returns a recipe. A history, if any, is short enough to wrap within a test.
 inline precision::Recipe recipe(precision::RecipeKind kind, DType compute, bool scale_parts = false) {
   return {.kind = kind, .compute = compute, .history_length = 4, .scale_parts = scale_parts};
 }
@@ -49,14 +49,15 @@ using State = std::map<std::string, std::vector<float>>;
 
 struct Outcome {
   State state;
-  State gradients;  ///< sums of the last step
+  State gradients;  ///< gradient sums of the last step
   std::vector<StepResult> results;
   std::vector<std::int64_t> copies;  ///< per rank: hash of all compute copies as the core reads them
   std::vector<std::int64_t> scales;  ///< per rank: hash of the scales of activations and weights
   std::int64_t optimizer_steps = 0;
 };
 
-/// Element i of a slice as a number that names its bits: codes of 8-bit moments are numbers from 0 to 255.
+/// Returns element i of a slice as a number that identifies its bits. Codes of 8-bit moments are numbers from
+/// 0 to 255.
 inline float element_of(const TensorSlice& s, std::int64_t i) {
   switch (s.dtype) {
     case DType::i64:
@@ -128,7 +129,7 @@ inline State merge(comm::Collectives& collectives, const std::vector<TensorSlice
   return state;
 }
 
-/// One rank of a run: the store and what drives it.
+/// One rank of a run: the store and its driver.
 class Rank {
  public:
   Rank(comm::Collectives& collectives, Device& device, Scenario scenario)
@@ -158,7 +159,7 @@ class Rank {
   }
   void initialise() { store_->initialise(*compute_, fill); }
 
-  /// Fills everything from a state that any world size and stage wrote, which has nothing frozen.
+  /// Loads a state from any world size and stage. The state must not have frozen segments.
   void load(const State& state) {
     store_->load_fixed(*compute_, fill);
     for (const TensorSlice& s : store_->needed_slices()) {
@@ -221,11 +222,11 @@ class Rank {
   }
 
   ParameterStore& store() { return *store_; }
-  /// Whole tensors where the last backward pass left their gradients, by name; of a stage that lets groups
-  /// share buffers those of another group may lie there by now.
+  /// Returns the gradient buffers of the last backward pass as whole tensors, by name. If groups share
+  /// buffers, a buffer may already hold the gradients of another group.
   const std::map<std::string, TensorSlice>& left() const { return left_; }
   int number() const { return collectives_.channel().rank(); }
-  /// Scales and histories of activations and gradients, by name.
+  /// Returns scales and histories of activations and gradients, by name.
   State activation_scales() const {
     State state;
     for (const TensorSlice& s : activations_->state()) {
@@ -239,7 +240,7 @@ class Rank {
  private:
   int head() const { return scenario_.blocks + 1; }
 
-  /// Element i of a weight; in the backward pass of its transposed copy, where there is one.
+  /// Returns element i of a weight. The backward pass reads its transposed copy if there is one.
   static float read(std::span<const ops::Operand> runs, std::int64_t i,
                     model::Pass pass = model::Pass::forward) {
     while (i >= runs.front().rows * runs.front().cols) {
@@ -298,7 +299,7 @@ class Rank {
     store_->release(group, model::Pass::backward, *compute_);
   }
 
-  /// Sums of losses that the store is given.
+  /// Returns the number of loss sums passed to the store.
   int losses() const { return scenario_.options.strict ? scenario_.micro_batches : 1; }
 
   void forward_and_backward(int step, int number, double* loss_sum) {
@@ -373,7 +374,7 @@ struct ThreadRun {
   comm::Carrier carrier = comm::Carrier::messages;
 };
 
-/// Runs `drive` on threads as ranks and returns what rank 0 found.
+/// Runs `drive` on ranks as threads and returns the outcome of rank 0.
 inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
                           const std::function<void(Rank&)>& drive) {
   Outcome outcome;
@@ -397,7 +398,7 @@ inline Outcome run(const ThreadRun& how, const Scenario& scenario) {
   });
 }
 
-/// The first difference in bits, or "".
+/// Returns a description of the first bitwise difference, or "".
 inline std::string difference(const State& a, const State& b) {
   for (const auto& [name, values] : a) {
     const auto found = b.find(name);
@@ -413,7 +414,7 @@ inline std::string difference(const State& a, const State& b) {
   return a.size() == b.size() ? "" : "other names";
 }
 
-/// The largest |a - b| over all tensors of `a`.
+/// Returns the maximum |a - b| over all tensors of `a`.
 inline double distance(const State& a, const State& b) {
   double most = 0;
   for (const auto& [name, values] : a) {

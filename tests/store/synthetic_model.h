@@ -1,5 +1,5 @@
-// A small model without products: odd shapes, several blocks, a tied embedding, FP8 and other segments, a
-// frozen tensor.
+// A small model without GEMMs: odd shapes, several blocks, a tied embedding, FP8 and other segments, a frozen
+// tensor.
 #pragma once
 
 #include <cstdint>
@@ -76,7 +76,7 @@ inline std::uint64_t hash_bytes(const void* data, std::size_t bytes,
   return seed;
 }
 
-/// In [-1, 1), from counters.
+/// Returns a pseudo-random number in [-1, 1) from a counter-based generator.
 inline float noise(std::uint64_t seed, std::int64_t element) {
   return 2.0f * uniform(philox(seed, RandomUse::data, static_cast<std::uint64_t>(element))[0]) - 1.0f;
 }
@@ -84,11 +84,12 @@ inline std::uint64_t seed_of(const std::string& tensor, int step, int micro_batc
   const std::uint64_t where[2] = {static_cast<std::uint64_t>(step), static_cast<std::uint64_t>(micro_batch)};
   return hash_bytes(where, sizeof where, hash_bytes(tensor.data(), tensor.size()));
 }
-/// First value of an element of a Hugging Face tensor.
+/// Returns the initial value of an element of a Hugging Face tensor.
 inline float first_value(const std::string& name, std::int64_t element) {
   return 0.5f * noise(seed_of(name, -1, -1), element);
 }
-/// What micro-batch `micro_batch` of the step adds to an element's gradient, apart from the weight's share.
+/// Returns the noise that a micro-batch of the step adds to an element's gradient, without the share of the
+/// weight.
 inline float gradient_noise(const std::string& stored, std::int64_t element, int step, int micro_batch) {
   return noise(seed_of(stored, step, micro_batch), element);
 }

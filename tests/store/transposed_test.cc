@@ -1,5 +1,5 @@
-// Transposed copies of FP8 weights, as a GPU's products read them, kept or made at each use: on a CPU that
-// lays memory out as a GPU does, where the backward pass of the synthetic model reads them and nothing else.
+// Transposed copies of FP8 weights for GPU GEMMs, kept or made at each use. The CPU device uses the memory
+// layout of a GPU. The backward pass of the synthetic model reads only the transposed copies.
 #include <map>
 
 #include "store/synthetic.h"
@@ -30,7 +30,7 @@ TEST(TransposedWeights, MadeAtUseGiveTheBitsOfKeptOnesAndOfNone) {
       for (const int stage : {0, 1, 2, 3}) {
         const Outcome none = run({.ranks = ranks}, scenario(stage, kind, parts, TransposedWeights::kept));
         for (const auto when : {TransposedWeights::kept, TransposedWeights::at_use}) {
-          // On a worker, so that what is read late or reused early shows.
+          // Compute runs on a worker thread, so that late reads or early reuse show.
           const ThreadRun how{.ranks = ranks, .compute_worker = true, .stands_for = DeviceKind::cuda};
           expect_same(none, run(how, scenario(stage, kind, parts, when)),
                       std::to_string(ranks) + " ranks, stage " + std::to_string(stage) +
@@ -41,7 +41,7 @@ TEST(TransposedWeights, MadeAtUseGiveTheBitsOfKeptOnesAndOfNone) {
   }
 }
 
-/// Bytes of the transposed copies on a rank.
+/// Returns the bytes of the transposed copies on a rank.
 std::size_t transposed_bytes(const Options& options, int ranks, int blocks) {
   std::size_t bytes = 0;
   comm::run_ranks_as_threads({.ranks = ranks, .stands_for = DeviceKind::cuda},
