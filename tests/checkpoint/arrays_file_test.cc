@@ -1,4 +1,4 @@
-// Files of arrays: what goes in comes out, here and in libhdf5's own tool; what is damaged is named.
+// Array files: round trips, reading with libhdf5's own tool, and error messages for damaged files.
 #include "octet/checkpoint/arrays_file.h"
 
 #include <gtest/gtest.h>
@@ -78,7 +78,7 @@ TEST(ArraysFile, HalvesAreRoundedOnce) {
     const auto even = static_cast<std::uint16_t>(code % 2 == 0 ? code : code + 1);
     EXPECT_EQ(rounded_to_f16(low), code);
     EXPECT_EQ(rounded_to_f16(middle), even) << code;
-    // Less than a float tells apart.
+    // The difference is smaller than the spacing of floats.
     EXPECT_EQ(rounded_to_f16(middle - little), code) << code;
     EXPECT_EQ(rounded_to_f16(middle + little), code + 1) << code;
   }

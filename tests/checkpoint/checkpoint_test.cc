@@ -84,7 +84,7 @@ TEST(Checkpoint, AFolderOfAnotherProgramWithItsNameIsKept) {
     EXPECT_EQ(Checkpoint(scratch / "checkpoint-5").step(), 5);
     EXPECT_EQ(read_file(scratch / (std::string(kept) + "/pytorch_model.bin")), "mine");
   }
-  save_one();  // over a checkpoint of its own
+  save_one();  // replaces a checkpoint of the same step
   EXPECT_FALSE(path_exists(scratch / "checkpoint-5.kept-3"));
 }
 
@@ -107,7 +107,8 @@ TEST(Checkpoint, RunsAreReadAsColumnsAndColumnsAsRuns) {
       for (const Checkpoint* checkpoint : {&runs, &columns}) {
         auto found = sample(7);
         for (auto& tensor : found) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{0xEE});
-        // One after the other into the same memory: what a rank reads leaves the columns of others alone.
+        // All ranks read into the same memory, one after another. A rank must not write the columns of
+        // others.
         for (int rank = readers; rank-- > 0;) checkpoint->read(columns_of(found, rank, readers));
         const auto expected = sample(7);
         for (std::size_t i = 0; i < found.size(); ++i) {
@@ -164,7 +165,7 @@ TEST(Checkpoint, ConvertsFloatsToTheDTypeAsked) {
                checkpoint.read({TensorSlice{"v", DType::f32, {n}, 0, 1, values.data()}}));
 }
 
-// The Error of each rank ("" for none) when two ranks save these slices.
+// Returns the Error message of each rank ("" for none) when ranks save these slices.
 std::vector<std::string> errors_of_saving(const std::string& output_dir,
                                           const std::vector<std::vector<TensorSlice>>& slices) {
   std::vector<std::string> errors(slices.size(), "none");
@@ -233,7 +234,8 @@ TEST(Checkpoint, TheSameStepIsReplacedWhole) {
 TEST(Rotate, KeepsTheLastOnesAndTheBest) {
   const Scratch scratch;
   for (const std::int64_t step : {2, 10, 9, 100, 30}) save_sample(scratch.path(), step, 1);
-  std::filesystem::create_directory(scratch / "checkpoint-1");  // not ours: has no manifest
+  std::filesystem::create_directory(scratch /
+                                    "checkpoint-1");  // no manifest, so not a checkpoint of this program
   put(scratch / "checkpoint-1/model.safetensors", "weights");
   rotate(scratch.path(), 0);
   EXPECT_EQ(list_checkpoints(scratch.path()).size(), 6u);

@@ -1,4 +1,4 @@
-// What kills, full disks and rotten bits leave behind.
+// Checkpoints after kills, full disks and bit errors.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 namespace octet::checkpoint::damage_test {
 namespace {
 
-// Runs `work` in a child process, which the failpoint kills; true when it was killed.
+// Runs `work` in a child process that the failpoint should kill. Returns whether it was killed.
 template <class Work>
 bool killed_at(const std::string& failpoint, Work&& work) {
   const pid_t child = ::fork();
@@ -80,7 +80,7 @@ TEST(KilledAt, PruningLeavesOnlyWholeCheckpoints) {
   EXPECT_EQ(list_checkpoints(scratch.path()).size(), 2u);
 }
 
-// Whether every one of two ranks fails to save step 20, with one message that names `part`.
+// Expects that both ranks fail to save step 20, with the same message, which contains `part`.
 void expect_failure_on_all_ranks(const std::string& output_dir, const char* part) {
   std::vector<std::string> errors(2, "none");
   on_ranks(2, [&](comm::Channel& channel) {
@@ -101,7 +101,7 @@ void expect_only_step_10(const std::string& output_dir) {
   expect_sample(output_dir + "/checkpoint-10");
 }
 
-// A file system of its own on a folder, while this lives; only for root.
+// A file system mounted on a folder while the object lives. Requires root.
 class Mount {
  public:
   Mount(const std::string& path, unsigned long flags, const char* options)
@@ -145,7 +145,7 @@ TEST(UnwritableFolder, EndsInAMessageOnAllRanks) {
   put(scratch / "file", "in the way");
   expect_failure_on_all_ranks(scratch / "file", "Not a directory");
   if (::geteuid() == 0) {
-    // Root writes anywhere, except to a read-only file system.
+    // Root can write anywhere, except to a read-only file system.
     const Mount read_only(scratch.path(), MS_RDONLY, "size=64m");
     if (!read_only) GTEST_SKIP() << "mounting needs privileges";
     expect_failure_on_all_ranks(scratch.path(), "Read-only file system");
@@ -164,8 +164,8 @@ void flip(const std::string& path, std::int64_t offset) {
   ASSERT_TRUE(file.good());
 }
 
-// Steps 10 and 20 in `output_dir`, the newer one damaged: the older one is found, and the message names
-// `part`.
+// Saves steps 10 and 20 and damages the newer one. Expects that the older one is found, and that the message
+// contains `part`.
 template <class Damage>
 void expect_fallback(const char* part, Damage&& damage) {
   const Scratch scratch;
@@ -189,11 +189,11 @@ TEST(BitRot, InDataFallsBackAndNamesTheTensor) {
         const std::int64_t offset = Checkpoint(path).at("exp_avg_sq/model.embed_tokens.weight").offset;
         flip(path + "/checkpoint.h5", offset + 2500000);
         EXPECT_ERROR("a hash does not hold", expect_sample(path));
-        Checkpoint(path).verify(1, 1000000);  // a share that does not hold the chunk
+        Checkpoint(path).verify(1, 1000000);  // a share without the damaged chunk
       });
 }
 
-// Several ranks share the checking: what lies in the share of any of them counts.
+// Several ranks share the verification. Damage in the share of any rank counts.
 TEST(BitRot, InTheShareOfAnyRankFallsBack) {
   for (const std::int64_t at : {100, 1100000, 2200000}) {  // three chunks, three ranks
     expect_fallback("tensor 'exp_avg_sq/model.embed_tokens.weight'", [at](const std::string& path) {
@@ -202,8 +202,8 @@ TEST(BitRot, InTheShareOfAnyRankFallsBack) {
   }
 }
 
-// A rank reads its slice, seldom whole chunks: the chunk that it lies in must hold, also where the damage is
-// beside it.
+// A rank reads its slice, which rarely consists of whole chunks. Damage anywhere in the chunk must be
+// detected, even outside the slice.
 TEST(BitRot, IsFoundByThoseWhoReadAPartOfAChunk) {
   const Scratch scratch;
   save_sample(scratch.path(), 10, 2);
@@ -248,7 +248,7 @@ TEST(BitRot, TruncatedAndMissingFilesFallBack) {
   expect_fallback("hash does not hold", [](const std::string& path) {
     fs::resize_file(path + "/manifest.json", fs::file_size(path + "/manifest.json") - 1);
   });
-  // Files of another checkpoint, each whole in itself.
+  // Files of another checkpoint, each intact.
   expect_fallback("HDF5 metadata", [](const std::string& path) {
     fs::copy_file(path + "/../checkpoint-10/checkpoint.h5", path + "/checkpoint.h5",
                   fs::copy_options::overwrite_existing);
@@ -292,11 +292,11 @@ TEST(HostileManifest, WithAHashThatHoldsIsStillChecked) {
   expect_refused("\"world\": 1", "\"world\": 0", "'world'");
   expect_refused("\"zero_stage\": 1", "\"zero_stage\": 4", "'zero_stage'");
   expect_refused("\"step\": 10", "\"step\": null", "lacks 'step'");
-  // Of a tensor's chunks the first is the same number in another case, or no number.
+  // The first chunk hash is not hexadecimal.
   const std::size_t chunks = good.find("\"chunks\": \"") + 11;
   const std::string first = good.substr(chunks, 16);
   expect_refused("\"chunks\": \"" + first, "\"chunks\": \"g" + first.substr(1), "not hexadecimal");
-  // One entry twice.
+  // One entry occurs twice.
   const std::size_t list = good.find("\"tensors\": [") + 12, end = good.find("\n  }", list) + 4;
   expect_refused("\"tensors\": [", "\"tensors\": [" + good.substr(list, end - list) + ",", "twice");
 }
@@ -316,8 +316,8 @@ TEST(FindLatest, LooksBeforeAStep) {
   EXPECT_EQ(latest(scratch.path(), {.before_step = 30}).path, scratch / "checkpoint-20");
 }
 
-// What is no file of bytes is refused unread: a pipe would be waited for, a device has no end, and a size
-// that no manifest has would be asked of the memory.
+// Special files and files of impossible size must be rejected unread. A pipe would block, a device has no
+// end, and a huge size would exhaust memory.
 TEST(NotAFile, InPlaceOfAManifestOrOfTheDataFallsBack) {
   const auto replace = [](const std::string& path, const char* name, auto&& with) {
     std::filesystem::remove(path + "/" + name);
@@ -345,7 +345,7 @@ TEST(WrongName, ACheckpointUnderTheNameOfAnotherStepIsNotTaken) {
   EXPECT_EQ(found.path, scratch / "checkpoint-10");
   ASSERT_EQ(found.rejected.size(), 1u);
   EXPECT_NE(found.rejected[0].second.find("the name of another one"), std::string::npos);
-  // Nor does it count among those that are kept.
+  // The invalid checkpoint is not counted as kept either.
   save_sample(scratch.path(), 20, 1);
   rotate(scratch.path(), 2);
   EXPECT_TRUE(path_exists(scratch / "checkpoint-10"));

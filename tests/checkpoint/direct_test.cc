@@ -1,4 +1,4 @@
-// Writing past the page cache: the same file, and a page cache that holds none of it.
+// Direct writes give the same file, and leave no pages in the page cache.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ bool takes_direct_writes(const std::string& folder) {
   return fd >= 0;
 }
 
-/// Share of a file's pages that lie in the page cache.
+/// Returns the share of a file's pages in the page cache.
 double cached_share(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const auto bytes = static_cast<std::size_t>(::lseek(fd, 0, SEEK_END));
@@ -43,7 +43,7 @@ void save_directly(const std::string& folder, int ranks, std::int64_t shift, boo
   });
 }
 
-// Slices that begin and end anywhere, in the file and in memory.
+// Slices begin and end at arbitrary offsets, in the file and in memory.
 TEST(Direct, GivesTheSameFile) {
   for (const int ranks : {1, 3}) {
     for (const std::int64_t shift : {0, 1, 1001}) {
@@ -60,7 +60,7 @@ TEST(Direct, GivesTheSameFile) {
   }
 }
 
-// Groups and tensors of a file of HDF5 may keep the second in which they were made.
+// HDF5 groups and datasets can store their creation time in seconds.
 TEST(Direct, TheTimeOfDayIsNotInTheFile) {
   const Scratch one, other;
   save_directly(one.path(), 1, 0, true);
@@ -75,7 +75,7 @@ TEST(Direct, LeavesThePageCacheAlone) {
   const Scratch scratch;
   if (!takes_direct_writes(scratch.path())) GTEST_SKIP() << "this file system has no direct writes";
   std::vector<float> values(8 << 20, 1.5f);
-  for (const std::size_t behind : {0, 3}) {  // as the pages of a file lie, and not
+  for (const std::size_t behind : {0, 3}) {  // aligned like the pages of the file, and unaligned
     on_ranks(1, [&](comm::Channel& channel) {
       const std::int64_t count = std::ssize(values) - 2048;
       const auto address = reinterpret_cast<std::uintptr_t>(values.data());

@@ -1,5 +1,5 @@
-// What survives a power loss. The system calls that make files durable are watched inside this program: data
-// are synced before the name appears that says they are there, and the folder after it.
+// Durability after a power loss. The test intercepts the system calls of this program. Data must be synced
+// before the rename that publishes them, and the folder after it.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <limits.h>
@@ -26,7 +26,7 @@ struct Event {
   std::thread::id thread;
 };
 
-/// What happens to files while an object of this class lives.
+/// Records file operations while an object of this class lives.
 class Watch {
  public:
   Watch() { current() = this; }
@@ -51,7 +51,7 @@ class Watch {
   }
   const std::vector<Event>& events() const { return events_; }
 
-  /// The place of the only rename to `path`; fails where there is none or more than one.
+  /// Returns the index of the only rename to `path`. Fails if there is none or more than one.
   std::size_t renamed_to(const std::string& path) const {
     std::size_t place = events_.size();
     int found = 0;
@@ -61,15 +61,15 @@ class Watch {
     EXPECT_EQ(found, 1) << "renames to " << path;
     return place;
   }
-  /// True when `path` was synced in [first, last).
+  /// Returns whether `path` was synced in events [first, last).
   bool synced(const std::string& path, std::size_t first, std::size_t last) const {
     for (std::size_t i = first; i < std::min(last, events_.size()); ++i) {
       if (events_[i].call == Call::sync && events_[i].path == path) return true;
     }
     return false;
   }
-  /// Every thread that wrote to `path` synced it after its last write and before `last`. Returns how many
-  /// did.
+  /// Expects that every thread that wrote to `path` synced it after its last write and before `last`. Returns
+  /// the number of these threads.
   int expect_written_and_synced(const std::string& path, std::size_t last) const {
     std::vector<std::thread::id> threads;
     for (std::size_t i = 0; i < events_.size(); ++i) {
@@ -92,7 +92,7 @@ class Watch {
   std::vector<Event> events_;
 };
 
-/// The call as the C library has it.
+/// Returns the C library's version of the function.
 template <typename Function>
 Function next(const char* name, Function) {
   return reinterpret_cast<Function>(::dlsym(RTLD_NEXT, name));
@@ -136,8 +136,8 @@ void expect_durable_checkpoint(const Watch& watch, const std::string& output, co
   ASSERT_LT(named, watch.events().size());
   const std::string temporary = watch.events()[named].from;
   EXPECT_EQ(watch.expect_written_and_synced(temporary + "/checkpoint.h5", named), ranks);
-  // The manifest, which says that the data are whole, has its own temporary name, and comes after all of
-  // them.
+  // The manifest marks the data as complete. It has its own temporary name, and must be renamed after all
+  // data are synced.
   const std::size_t manifest = watch.renamed_to(temporary + "/manifest.json");
   ASSERT_LT(manifest, named);
   EXPECT_EQ(watch.expect_written_and_synced(watch.events()[manifest].from, manifest), 1);

@@ -102,7 +102,8 @@ TEST_F(Export, ShardsBySizeAndReplacesOldWeightsWhenAsked) {
   EXPECT_FALSE(path_exists(scratch_ / "out/model-00001-of-00002.safetensors"));
 }
 
-// A user may keep files of such names beside the model. Only what an index names is the model's.
+// A user may keep files with similar names next to the model. Only files named by an index belong to the
+// model.
 TEST_F(Export, FilesThatBelongToNoModelOfTheFolderStay) {
   const std::vector<std::string> mine{"model_best.safetensors", "model-old.safetensors",
                                       "model.ema.safetensors",  "model-00001-of-00003.safetensors",
@@ -139,7 +140,7 @@ TEST_F(Export, AShardReplacesNoFileOfTheUserAndItsOwnRemains) {
   EXPECT_EQ(read_file(shard), "mine");
   std::filesystem::remove_all(scratch_ / "out");
   run(small);
-  // An export that was killed before its index has left its shards.
+  // An export that was killed before it wrote its index has left its shards.
   std::filesystem::remove(scratch_ / "out/model.safetensors.index.json");
   run(small);
   expect_weights(DType::f32);
@@ -187,8 +188,8 @@ TEST_F(Export, ATiedHeadIsNotWrittenTwice) {
   EXPECT_EQ(read_json(scratch_ / "out/config.json")["torch_dtype"], "bfloat16");
 }
 
-// Of a model that was trained in part the rest comes from its source, an output head of its own, too; where
-// all was trained, a head that the source has besides is not wanted.
+// If a model was trained in part, the other tensors come from its source, including a separate output head.
+// If all of it was trained, an additional head of the source is not exported.
 TEST_F(Export, WhatWasNotTrainedComesFromTheSource) {
   std::vector<float> head = {1.0f, -2.0f, 3.5f};
   on_ranks(1, [&](comm::Channel& channel) {
@@ -211,7 +212,8 @@ TEST_F(Export, WhatWasNotTrainedComesFromTheSource) {
   EXPECT_EQ(values, std::vector<float>(embedding_.begin(), embedding_.begin() + 3));
 }
 
-// All that a tokenizer, its template and a processor may consist of; and nothing else of the source.
+// All files that a tokenizer, its template and a processor may have are copied, and no other files of the
+// source.
 TEST_F(Export, TakesEveryFileOfTheTokenizerAlong) {
   const std::vector<std::string> copied{"generation_config.json",
                                         "tokenizer.json",
@@ -259,7 +261,7 @@ TEST_F(Export, ConfigJsonNamesTheFormatWhereverTheSourceDid) {
             R"({"text_config":{"torch_dtype":"bfloat16","b":2},"vision_config":3,"torch_dtype":"bfloat16"})");
 }
 
-// The whole model says whether it has a head of its own, or else its text model does.
+// The config of the whole model decides whether the head is tied, or else that of its text model.
 TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
   for (const auto& [config, tensors] : std::initializer_list<std::pair<const char*, std::size_t>>{
            {R"({})", 3},
@@ -275,7 +277,7 @@ TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
   EXPECT_ERROR("config.json is not a JSON object", run(options(DType::f32)));
 }
 
-// In a container a process has the same number each time, so also the temporary folder the same name.
+// In a container, a process has the same number at each start, so the temporary folder has the same name.
 TEST_F(Export, TakesNothingFromAnExportThatWasKilled) {
   const std::string temporary = scratch_ / ("out.tmp-" + std::to_string(::getpid()));
   std::filesystem::create_directory(temporary);

@@ -1,4 +1,4 @@
-// Values that are not finite in the dtype that they are written in.
+// Values that are not finite in the dtype of the file.
 #include "octet/checkpoint/finite.h"
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ TEST(Finite, AValueThatADtypeRoundsToInfinityIsFound) {
       if (found) {
         EXPECT_EQ(*found, 9'001);
       }
-      // The rounding of the writer is the reference.
+      // The reference is the rounding of the writer.
       const float rounded = dtype == DType::f16    ? from_f16(to_f16(row.value))
                             : dtype == DType::bf16 ? from_bf16(to_bf16(row.value))
                                                    : row.value;

@@ -1,4 +1,4 @@
-// One owner to a folder, whoever it is and however the one before ended.
+// A folder has one owner at a time, however the previous owner ended.
 #include "octet/checkpoint/folder_lock.h"
 
 #include <gtest/gtest.h>
@@ -74,7 +74,7 @@ class Holder {
   pid_t pid_ = 0;
 };
 
-/// What a process of another machine would have left, or still holds.
+/// Returns the record that a process of another machine would leave, or still write.
 std::string record_elsewhere(std::int64_t beat) {
   return Json{{"host", "elsewhere"}, {"boot", "another"}, {"namespace", "pid:[1]"},
               {"pid", 77},           {"started", 5},      {"since", "today"},
@@ -148,7 +148,7 @@ TEST(FolderLock, BeatsWhileItIsHeld) {
   EXPECT_GE(beat(), before + 2);
 }
 
-// Stopped for longer than another's patience, where the kernel holds nothing.
+// Simulates that this process was stopped for longer than the patience of another run, without a kernel lock.
 TEST(FolderLock, WhoLostItIsTold) {
   const Scratch scratch;
   const FolderLock lock(scratch.path(), kWithoutKernel);
@@ -157,10 +157,10 @@ TEST(FolderLock, WhoLostItIsTold) {
   EXPECT_THROW(lock.require_held(), Error);
 }
 
-// Many start at once: one gets it.
+// If many processes start at once, exactly one gets the lock.
 TEST(FolderLock, OfManyThatStartAtOnceOneGetsIt) {
   for (const bool kernel : {true, false}) {
-    // Without the kernel each gives the others half a beat to come.
+    // Without a kernel lock, each process waits half a heartbeat for the others.
     const FolderLockOptions options{.kernel = kernel, .beat_seconds = 1, .patience_seconds = 3};
     const Scratch scratch;
     std::vector<pid_t> children;

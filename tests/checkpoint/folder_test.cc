@@ -1,5 +1,5 @@
-// Which names in an output folder are checkpoints, which are what a save left, and what is said where none
-// holds.
+// Names of checkpoints and of temporary folders in an output folder, and the message if no checkpoint is
+// valid.
 #include "octet/checkpoint/folder.h"
 
 #include <gtest/gtest.h>

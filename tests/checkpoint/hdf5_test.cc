@@ -1,4 +1,4 @@
-// Whether what we call HDF5 is HDF5: libhdf5's own tool reads it.
+// Checks that libhdf5's own tool reads the files.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -87,8 +87,7 @@ TEST(Hdf5, ManyTensorsFitTheirBound) {
   EXPECT_EQ(value, 2001.0f);
 }
 
-// What adapters of a small model leave: hundreds of tensors of some KiB, which pages of their own would
-// double.
+// Adapters of a small model have hundreds of tensors of a few KiB. Page alignment would double their size.
 TEST(Hdf5, SmallTensorsTakeLittleMoreThanTheirBytesAndLargeOnesBeginOnPages) {
   const Scratch scratch;
   std::vector<float> values(130 * 257);

@@ -128,7 +128,7 @@ TEST(Inspect, ReportsDamageInsteadOfStopping) {
   EXPECT_EQ(inspect(path, "b", true).problems.size(), 1u);
 }
 
-// What was read before the damage was found counts once.
+// Values read before the damage was found must be counted only once.
 TEST(Inspect, OfADamagedTensorTellsTheFiguresOfWhatIsStored) {
   const Scratch scratch;
   save_values(scratch.path(), {{"w", std::vector<float>(3000000, 0.5f)}});
@@ -147,7 +147,7 @@ TEST(Inspect, OfADamagedTensorTellsTheFiguresOfWhatIsStored) {
   EXPECT_EQ(inspection.tensors[0].not_finite, 1);
 }
 
-// What is printed of a checkpoint, and of two, word by word.
+// The exact output for a checkpoint, and for a comparison of two.
 TEST(Inspect, SaysWhatIsThere) {
   const Scratch scratch;
   std::vector<float> large(600000, 0.5f);
@@ -171,7 +171,7 @@ TEST(Inspect, SaysWhatIsThere) {
       text = json ? to_json(difference).dump(2) : render(difference);
     } else {
       Inspection inspection = inspect(a, filter, question.find("all verified") != std::string::npos);
-      inspection.file_bytes = 1234567;  // HDF5's own figure depends on its version
+      inspection.file_bytes = 1234567;  // the real size depends on the HDF5 version
       if (question.find("damaged") != std::string::npos) inspection.problems = {"this is wrong", "that too"};
       if (question.find("damaged") != std::string::npos) inspection.tensors.front().problem = "this is wrong";
       text = json ? to_json(inspection).dump(2)
@@ -230,7 +230,7 @@ TEST(Diff, NothingIsFurtherApartThanNanFromANumber) {
 TEST(Diff, ADtypeIsADifference) {
   const Scratch scratch;
   float wide[] = {1.0f, 2.0f};
-  std::uint16_t narrow[] = {0x3F80, 0x4000};  // the same numbers
+  std::uint16_t narrow[] = {0x3F80, 0x4000};  // the same values in bf16
   const auto saved = [&](const std::string& folder, DType dtype, void* values) {
     on_ranks(1, [&](comm::Channel& channel) {
       CheckpointContents contents;

@@ -1,4 +1,4 @@
-// What counts and what goes when checkpoints are read back.
+// Counting and removal of checkpoints that are read back.
 #include "octet/checkpoint/keeper.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ std::vector<std::int64_t> steps_in(const std::string& folder) {
   return steps;
 }
 
-// The byte in the middle of a file becomes another one.
+// Changes the byte in the middle of a file.
 void flip(const std::string& path) {
   std::string bytes = read_file(path);
   bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
@@ -43,7 +43,7 @@ TEST(ReadBack, SeesEveryKindOfDamage) {
   read_back(path);
 }
 
-// A tensor is read to its end, also where that is a part of a chunk.
+// A tensor is read to its end, even if the end is a partial chunk.
 TEST(ReadBack, SeesTheLastByteOfEveryTensor) {
   const Scratch scratch;
   save_sample(scratch.path(), 3, 2);
@@ -79,7 +79,8 @@ TEST(Keeper, OldOnesGoWhenNewerOnesHaveBeenReadBack) {
 
 TEST(Keeper, ReadsBackBehindTheSteps) {
   const Scratch scratch;
-  std::vector<float> values(std::size_t{16} << 20, 1.0f);  // long enough to be seen at it
+  std::vector<float> values(std::size_t{16} << 20,
+                            1.0f);  // large enough that the test observes the read in progress
   Keeper keeper(scratch.path(), 1);
   bool seen = false;
   for (std::int64_t step = 1; step <= 10 && !seen; ++step) {

@@ -1,4 +1,4 @@
-// What a manifest may say, and manifests of models with very many tensors.
+// Valid contents of manifests, and manifests with very many tensors.
 #include "../src/checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace octet::checkpoint::manifest_test {
 namespace {
 
-// A mixture of experts with its moments. Quadratic time was most of a minute.
+// A mixture of experts with its moments. An algorithm with quadratic time would take most of a minute.
 TEST(ManifestOfManyTensors, IsReadInTimeInProportionToThem) {
   Manifest manifest;
   manifest.step = 7;
@@ -40,7 +40,7 @@ TEST(ManifestOfManyTensors, IsReadInTimeInProportionToThem) {
   EXPECT_LT(seconds, 10);
 }
 
-// The file ends with the last byte of the tensor, and one byte less is too little.
+// The file ends with the last byte of the tensor. One byte less is too small.
 TEST(Manifest, PlacesNothingOutsideTheFile) {
   CheckpointTensor tensor;
   tensor.name = "model.norm.weight";

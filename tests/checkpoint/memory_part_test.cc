@@ -1,4 +1,4 @@
-// Headers of parts that cannot be: their own hash may hold, for whoever wrote them made it.
+// Impossible headers of parts. Their hash may be correct, because the writer computed it.
 #include "../src/checkpoint/memory_part.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Checkpoints in memory: who keeps whose, what a start finds, and what it does not take.
+// Checkpoints in memory: which host keeps which copies, which parts a start finds, and which it rejects.
 #include "octet/checkpoint/memory.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Hosts, each a folder and some ranks, which are threads.
+/// Simulated hosts. Each has a folder and some ranks, which are threads.
 class Hosts {
  public:
   explicit Hosts(std::vector<int> node_of) : node_of_(std::move(node_of)) {}
@@ -44,7 +44,7 @@ class Hosts {
     });
   }
 
-  /// Takes the sample of these steps.
+  /// Takes a checkpoint of the sample for each of these steps.
   std::vector<Taken> take(const std::vector<std::int64_t>& steps, bool beside = false) const {
     std::vector<Taken> all;
     std::mutex mutex;
@@ -57,7 +57,7 @@ class Hosts {
                    .state = Json{{"step", step}},
                    .config_yaml = "seed: 1\n"},
                   beside);
-        if (beside)  // memory may change at once
+        if (beside)  // memory may change immediately
           for (auto& tensor : tensors) std::ranges::fill(tensor.values, std::byte{0x55});
         const auto taken = tier.wait();
         ASSERT_TRUE(taken.has_value());
@@ -73,7 +73,7 @@ class Hosts {
     std::int64_t step = -1;  ///< -1: none
     bool other_host = false;
   };
-  /// What a start on these hosts finds; all of it is read and compared.
+  /// Returns the result of a start on these hosts. All of it is read and compared.
   Found find(const std::string& identity = "a run") const {
     Found result;
     run(
@@ -203,7 +203,7 @@ TEST(Memory, ColumnsOfMatricesAreTakenAndRead) {
     ASSERT_TRUE(found.has_value());
     auto read = sample(6);
     auto wanted = sample(5);
-    // Other columns than were taken, of other ranks.
+    // Reads other columns than this rank saved.
     const int rank = (job.rank() + 1) % 2;
     const auto mine = columns_of(read, rank, 2), ours = columns_of(wanted, rank, 2);
     read_together(job, found->checkpoint, mine);
@@ -222,14 +222,14 @@ TEST(Memory, ColumnsOfMatricesAreTakenAndRead) {
   });
 }
 
-// A run that goes on may keep moments otherwise.
+// A resumed run may store moments in another format.
 TEST(Memory, IsReadInTheFormatThatIsAskedFor) {
   const Hosts hosts({0, 0});
   hosts.take({4});
   hosts.run([](comm::Job& job, MemoryTier& tier) {
     const auto found = tier.find();
     ASSERT_TRUE(found.has_value());
-    // A part that begins within the other rank's, in another format than it was taken in.
+    // The range crosses the boundary between the ranks' slices, in another format than the saved one.
     constexpr std::int64_t kBegin = 700 * 450 - 1000, kCount = 2000;
     const std::string name = "exp_avg_sq/model.embed_tokens.weight";
     std::vector<float> whole(kCount), rounded(kCount);
@@ -258,7 +258,8 @@ TEST(Memory, HoldsWhatWasThereWhenItWasTaken) {
 
 TEST(Memory, IsFinishedBehindTheSteps) {
   const Hosts hosts({0});
-  std::vector<float> values(std::size_t{16} << 20, 1.0f);  // long enough to be seen at it
+  std::vector<float> values(std::size_t{16} << 20,
+                            1.0f);  // large enough that the test observes the work in progress
   const auto count = static_cast<std::int64_t>(values.size());
   hosts.run([&](comm::Job&, MemoryTier& tier) {
     const auto seen_at = [&](bool beside) {
@@ -294,7 +295,7 @@ TEST(Memory, AHostThatIsLostIsReadFromAnotherOne) {
       const auto again = hosts.find();
       EXPECT_EQ(again.step, 8) << lost << " of " << nodes;
       EXPECT_TRUE(again.other_host);
-      // Hosts that are left, in another order of ranks; they take the next ones.
+      // The remaining hosts, with another order of ranks. They take the next checkpoints.
       fs::remove_all(hosts.folder(lost));
       std::vector<int> left;
       for (const int node : node_of) {

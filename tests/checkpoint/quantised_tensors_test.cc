@@ -1,4 +1,4 @@
-// Tensors in NF4 and in fine-grained FP8 as the values that they stand for, and what does not fit refused.
+// Dequantised reading of tensors in NF4 and fine-grained FP8, and rejection of parts that do not match.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace octet::checkpoint::quantised_tensors_test {
 namespace {
 
-/// Tensors of a file that is to be written.
+/// The tensors of a file to write.
 struct Tensors {
   struct Tensor {
     DType dtype;
@@ -55,7 +55,7 @@ class QuantisedTensors : public testing::Test {
     return values;
   }
 
-  /// A matrix of the reference as a file of bitsandbytes holds it.
+  /// Returns a reference matrix as stored in a bitsandbytes file.
   Tensors saved(const std::string& matrix, const std::vector<std::int64_t>& shape, bool twice) {
     Tensors t;
     const std::string from = matrix + (twice ? ".dq." : ".plain."), name = "w.weight";

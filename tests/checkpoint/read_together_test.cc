@@ -1,5 +1,5 @@
-// All ranks read a checkpoint: each byte of the file once, and the same values and errors everywhere. And how
-// long one of very many tensors takes to open.
+// All ranks read a checkpoint: each byte of the file is read once, and values and errors are equal
+// everywhere. Also measures the time to open a checkpoint with very many tensors.
 #include "octet/checkpoint/read_together.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace octet::checkpoint::read_together_test {
 namespace {
 
-// What this process has read from files so far.
+// Returns the bytes that this process has read from files so far.
 std::int64_t bytes_read() {
   std::ifstream file("/proc/self/io");
   std::string key;
@@ -30,14 +30,14 @@ std::int64_t tensor_bytes(const Checkpoint& checkpoint) {
   return bytes;
 }
 
-// Ranks as threads, by turns on two hosts, or all on one.
+// Runs ranks as threads, alternately on two hosts, or all on one.
 void on_hosts(int hosts, int ranks, const std::function<void(comm::Channel&)>& body) {
   comm::ThreadRanksOptions options{.ranks = ranks};
   for (int rank = 0; rank < ranks; ++rank) options.node_of.push_back(rank % hosts);
   comm::run_ranks_as_threads(options, [&](comm::Job& job, Device&) { body(job); });
 }
 
-// Reads the sample of the newest step on `ranks` ranks, whose slices begin as `slices` says.
+// Reads the sample of the newest step on `ranks` ranks. `slices` returns the slices of a rank.
 void expect_read(const std::string& path, int hosts, int ranks, double most,
                  const std::function<std::vector<TensorSlice>(std::vector<SampleTensor>&, int)>& slices) {
   const Checkpoint checkpoint(path);
@@ -90,12 +90,12 @@ TEST(ReadTogether, RanksThatAskForOthersReadTheirOwn) {
   const Scratch scratch;
   save_sample(scratch.path(), 10, 3);
   for (const int ranks : {2, 3}) {
-    // Chunks that a cut lies in are read by both.
+    // Chunks with a boundary between ranks are read by both ranks.
     expect_read(
         scratch / "checkpoint-10", 2, ranks, 2,
         [ranks](std::vector<SampleTensor>& tensors, int rank) { return slices_of(tensors, rank, ranks); });
   }
-  // Two that ask for the same, and a third for less.
+  // Two ranks need the same slices, and a third needs fewer.
   expect_read(scratch / "checkpoint-10", 2, 3, 2.9, [](std::vector<SampleTensor>& tensors, int rank) {
     auto all = slices_of(tensors, 0, 1);
     if (rank == 2) all.erase(all.begin(), all.begin() + 3);
@@ -121,7 +121,7 @@ TEST(ReadTogether, ConvertsAndKeepsToItsSlices) {
     for (std::size_t i = 0; i + 1 < halves.size(); ++i)
       ASSERT_EQ(halves[i], to_bf16(values[300'001 + i])) << i << " of rank " << channel.rank();
     EXPECT_EQ(halves.back(), 7);
-    // Rows with others between them.
+    // Strided rows.
     std::vector<float> rows(4 * 6, -1.0f);
     TensorSlice block{"w", DType::f32, {n}, 10, 3, rows.data(), 4, 100, 6};
     read_together(channel, checkpoint, {block});
@@ -183,7 +183,7 @@ TEST(ReadTogether, AnotherModelIsAWrongCall) {
   }
 }
 
-// A model of many experts, with its moments. Time of the processor, for the machine may have other work.
+// A model of many experts, with its moments. The test measures CPU time, because the machine may be shared.
 TEST(ManyTensors, AHundredThousandAreOpenedInASecond) {
   const Scratch scratch;
   constexpr int kTensors = 100'000;
@@ -208,7 +208,7 @@ TEST(ManyTensors, AHundredThousandAreOpenedInASecond) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr double kMost = 30;
 #else
-  constexpr double kMost = 2;  // one on the machine that it was written on
+  constexpr double kMost = 2;  // about 1 s on the development machine
 #endif
   EXPECT_LT(seconds, kMost);
   RecordProperty("seconds", std::to_string(seconds));

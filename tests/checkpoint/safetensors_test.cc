@@ -17,7 +17,7 @@
 namespace octet::checkpoint::safetensors_test {
 namespace {
 
-// A safetensors file with any header and `data_size` bytes 0, 1, 2, …
+// Returns a safetensors file with any header and `data_size` bytes 0, 1, 2, …
 std::string file_of(const std::string& header, std::size_t data_size) {
   std::string bytes(8, '\0');
   for (int i = 0; i < 8; ++i)
@@ -204,8 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Floats, EveryFloat,
                          testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16, DType::e4m3,
                                          DType::e5m2));
 
-// Several threads share what is long enough for them; every element is read, once, and nothing else is
-// written.
+// Several threads share long ranges. Every element must be read once, and nothing else written.
 TEST(Safetensors, LongRangesAreReadElementByElement) {
   const Scratch scratch;
   constexpr std::int64_t count = 1'300'001;
@@ -287,7 +286,7 @@ TEST(SafetensorsWriter, SaysAtOnceThatTheDiskIsFull) {
   EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
 }
 
-// Three shards of 16, 16 and 40 bytes with their index.
+// Writes three shards of 16, 16 and 40 bytes with their index.
 void write_shards(const Scratch& scratch) {
   std::vector<TensorHeader> tensors;
   for (const char* name : {"a", "b", "c", "d"}) tensors.push_back({name, DType::f32, {2}});
@@ -325,8 +324,7 @@ TEST(WeightFolder, ReadsShardsAsOne) {
   EXPECT_ERROR("'f' is missing", folder.expect("f", {2}));
 }
 
-// Names, types, shapes and both ends of every tensor, wherever it lies.
-// As transformers 5 has them in memory.
+// The stacked layout of transformers 5.
 TEST(WeightFolder, StackedExpertsReadAsTheMatricesOfEach) {
   const std::string block = "model.layers.0.mlp.experts.";
   std::vector<float> up(2 * 6 * 5), down(2 * 5 * 3);
@@ -357,6 +355,7 @@ TEST(WeightFolder, StackedExpertsReadAsTheMatricesOfEach) {
   EXPECT_ERROR("1.down_proj.weight' is there twice", WeightFolder(scratch.path()));
 }
 
+// Covers names, dtypes, shapes and both ends of every tensor, in any file.
 TEST(WeightFolder, ItsFingerprintIsThatOfItsTensors) {
   constexpr std::int64_t kCount = 40000;  // 160 KB: the ends do not meet
   struct Change {
@@ -439,7 +438,7 @@ TEST(WeightFolder, ATruncatedShardIsNamed) {
   EXPECT_ERROR("model-00003-of-00003.safetensors", WeightFolder(scratch.path()));
 }
 
-// Bytes of mapped files that are in this process; -1 where the kernel does not say.
+// Returns the resident bytes of mapped files in this process, or -1 if the kernel does not report them.
 std::int64_t mapped_bytes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

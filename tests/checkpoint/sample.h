@@ -1,4 +1,4 @@
-// A small training state, dealt to ranks in several ways.
+// A small training state, distributed over ranks in several ways.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,8 +26,8 @@ struct SampleTensor {
   std::vector<std::byte> values;
 };
 
-/// Tensors of every dtype: scalars, empty ones, one of several chunks, names of every group. Values depend on
-/// `step`.
+/// Returns tensors of every dtype: scalars, empty tensors, tensors of several chunks, names of every group.
+/// Values depend on `step`.
 inline std::vector<SampleTensor> sample(std::int64_t step) {
   const std::vector<TensorHeader> headers = {
       {"model.embed_tokens.weight", DType::f32, {700, 900}},  // 2.4 chunks
@@ -57,8 +57,8 @@ inline std::vector<SampleTensor> sample(std::int64_t step) {
   return tensors;
 }
 
-/// Slices of rank `rank` of `world`: shares of one flat run over all tensors (as ZeRO shards it), so that
-/// most cuts fall inside tensors and chunks. `shift` moves the cuts.
+/// Returns the slices of rank `rank` of `world`: shares of one flat run over all tensors, like ZeRO shards.
+/// Most boundaries are inside tensors and chunks. `shift` moves the boundaries.
 inline std::vector<TensorSlice> slices_of(std::vector<SampleTensor>& tensors, int rank, int world,
                                           std::int64_t shift = 0) {
   std::int64_t total = 0;
@@ -87,8 +87,8 @@ inline std::vector<TensorSlice> slices_of(std::vector<SampleTensor>& tensors, in
   return slices;
 }
 
-/// Columns of rank `rank` of `world` in every matrix, as they lie between those of the others; what is no
-/// matrix is rank 0's.
+/// Returns the columns of rank `rank` of `world` in every matrix, strided between the columns of other ranks.
+/// Tensors that are not matrices belong to rank 0.
 inline std::vector<TensorSlice> columns_of(std::vector<SampleTensor>& tensors, int rank, int world) {
   std::vector<TensorSlice> slices;
   for (auto& tensor : tensors) {
@@ -135,7 +135,7 @@ inline void save_sample(const std::string& output_dir, std::int64_t step, int ra
   });
 }
 
-/// Everything in the checkpoint is the sample of its step.
+/// Expects that the whole checkpoint equals the sample of its step.
 inline void expect_sample(const std::string& path) {
   const Checkpoint checkpoint(path);
   auto expected = sample(checkpoint.step());

@@ -20,7 +20,7 @@ inline void put(const std::string& path, std::string_view bytes) {
   ASSERT_TRUE(file.good()) << path;
 }
 
-/// The message of the Error that `work` throws; "" when it throws none.
+/// Returns the message of the Error that `work` throws, or "" if it throws none.
 template <class Work>
 std::string error_of(Work&& work) {
   try {
@@ -33,6 +33,6 @@ std::string error_of(Work&& work) {
 
 }  // namespace octet::checkpoint
 
-/// `work` throws an Error whose message names `part`.
+/// Expects that `work` throws an Error with a message that contains `part`.
 #define EXPECT_ERROR(part, work) \
   EXPECT_PRED_FORMAT2(testing::IsSubstring, part, octet::checkpoint::error_of([&] { work; }))

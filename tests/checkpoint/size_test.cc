@@ -1,4 +1,4 @@
-// The size of a checkpoint and of an export, known before a byte of them is written.
+// Sizes of checkpoints and exports, computed before they are written.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -66,7 +66,8 @@ TEST(CheckpointSize, IsThatOfTheFilesAtAnyNumberOfRanksAndLengthOfTexts) {
   }
 }
 
-// A loss of another digit, a step of as many digits: the disk is planned with the size of any of them.
+// The size does not change with the digits of a loss, or with a step of equally many digits. Disk space is
+// planned with this size.
 TEST(CheckpointSize, DoesNotChangeWithWhatTheStateSays) {
   const Scratch scratch;
   for (const auto& [step, loss] : {std::pair{10, 0.5}, {99, 1.0 / 3}}) {
@@ -96,7 +97,7 @@ TEST(SafetensorsSize, IsThatOfTheFile) {
   EXPECT_EQ(safetensors_bytes(headers, {{"format", "pt"}, {"who", "\"me\""}}), bytes_of(scratch / "told"));
 }
 
-// A source with parts that are not trained, tied or not, exported in one file or several.
+// A source with untrained parts, tied or not, exported in one file or several.
 class ExportSizes : public testing::Test {
  protected:
   ExportSizes() {
@@ -111,7 +112,7 @@ class ExportSizes : public testing::Test {
     });
   }
 
-  /// Exports, and compares what was foretold with what is there.
+  /// Exports, and compares the predicted sizes with the files.
   void expect_exported(const std::string& config, ExportOptions options) {
     put(scratch_ / "source/config.json", config);
     options.folder = scratch_ / "out";
