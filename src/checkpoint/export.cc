@@ -57,7 +57,8 @@ bool set_dtype(Json& config, DType dtype) {
   return known;
 }
 
-/// Returns whether the head is tied, from the config of the whole model, or else of its text model.
+/// Returns whether the head is tied. The config of the whole model decides if it has the key, otherwise the
+/// text model's.
 bool ties_head(const Json& config, const std::string& path) {
   const auto text = config.find("text_config");
   const bool nested = text != config.end() && text->is_object() &&

@@ -65,7 +65,7 @@ class Nf4Loader {
   float* values_;                    ///< [kLoadedPiece]
   float* most_;                      ///< see Memory::most
   std::uint16_t* narrow_ = nullptr;  ///< [kLoadedPiece] values as bf16; null: compute is fp32
-  float* scales_ = nullptr;          ///< of the tensor at hand
+  float* scales_ = nullptr;          ///< scales of the current tensor
   std::uint8_t* bytes_ = nullptr;    ///< of the current tensor if it is sharded, or of a piece
 };
 

@@ -48,7 +48,7 @@ struct Segment {
   Placement row;
   std::int64_t padded = 0;  ///< elements of the whole segment: world * slice
   std::int64_t slice = 0;
-  std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
+  std::int64_t own = 0;  ///< first element of this rank's slice: rank * slice
 
   DType dtype = DType::f32;  ///< format that the core reads: f32, bf16 or FP8
   /// [padded] Weights that the core reads: a copy of the master, the only weights, or decoded ones in a

@@ -261,7 +261,8 @@ TEST_F(Export, ConfigJsonNamesTheFormatWhereverTheSourceDid) {
             R"({"text_config":{"torch_dtype":"bfloat16","b":2},"vision_config":3,"torch_dtype":"bfloat16"})");
 }
 
-// The config of the whole model decides whether the head is tied, or else that of its text model.
+// The config of the whole model decides whether the head is tied. If it lacks the key, the text model's
+// config decides.
 TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
   for (const auto& [config, tensors] : std::initializer_list<std::pair<const char*, std::size_t>>{
            {R"({})", 3},

@@ -58,7 +58,7 @@ enum class Format {
   nf4   ///< 4 bits, with one scale per 64 elements; decoded when a group is acquired
 };
 
-/// Where weights between their uses, or the optimizer state, are stored.
+/// Memory that holds weights between their uses, or the optimizer state.
 enum class Home {
   device,
   pinned,  ///< host memory that the device reads and writes; not implemented for weights that are not trained
