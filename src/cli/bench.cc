@@ -37,7 +37,7 @@ void print_profile(const train::BenchResult& r) {
   }
 }
 
-/// The share of the yardstick, where there is one.
+/// Returns the utilisation as text: the share of the peak rate of an H200. "" if the result has none.
 std::string share_text(const train::BenchResult& r) {
   if (!r.utilisation) return "";
   std::array<char, 64> text{};

@@ -9,16 +9,16 @@
 
 namespace octet::cli {
 
-/// Whether `path` is a checkpoint, by its files or its name: one that lacks a file is one as well, and
-/// whoever opens it says so.
+/// Whether `path` is a checkpoint, by its files or its name. A checkpoint with missing files counts; opening
+/// it reports them.
 inline bool is_checkpoint(const std::string& path) {
   if (path_exists(path + "/manifest.json") || path_exists(path + "/checkpoint.h5")) return true;
   const std::filesystem::path folder = std::filesystem::path(path + "/.").lexically_normal().parent_path();
   return folder.filename().string().starts_with("checkpoint-");
 }
 
-/// The newest checkpoint in the output folder of a run whose manifest holds; `path` itself if it is a
-/// checkpoint, or holds none.
+/// Returns the newest valid checkpoint in the output folder of a run. Returns `path` itself if it is a
+/// checkpoint or contains none.
 inline std::string checkpoint_of_run(const std::string& path) {
   std::error_code none;
   const bool holds_some = !is_checkpoint(path) && std::filesystem::is_directory(path, none) &&

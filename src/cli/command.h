@@ -8,10 +8,10 @@ namespace octet::cli {
 
 using Arguments = std::vector<std::string>;
 
-/// Which of the processes that a launcher started do a command's work.
+/// Which processes of an MPI job run a command.
 enum class CommandPlace { all_ranks, one_rank };
 
-/// A command: its name, what it says of itself in `trainer --help`, and what it does with its arguments.
+/// A command: its name, its summary in `trainer --help`, and the function that runs it.
 struct Command {
   std::string name;
   std::string summary;

@@ -1,4 +1,4 @@
-// Runs side by side, from what they logged.
+// Compares runs by their logs.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -17,7 +17,7 @@
 namespace octet::cli {
 namespace {
 
-/// The rows of a run that are steps, by step.
+/// The logged steps of a run.
 struct LoggedRun {
   std::string name;
   std::map<std::int64_t, Json> steps;
@@ -58,7 +58,7 @@ LoggedRun read_run(const std::string& path) {
   return run;
 }
 
-/// Mean of a column over rows from `first` on; NaN without any.
+/// Returns the mean of a column over the rows from step `first` on; NaN if there are none.
 double mean(const LoggedRun& run, const char* key, std::int64_t first = 0) {
   double sum = 0, count = 0;
   for (const auto& [step, row] : run.steps) {
@@ -71,7 +71,7 @@ double mean(const LoggedRun& run, const char* key, std::int64_t first = 0) {
 
 struct Column {
   const char* label;  ///< in the table
-  const char* key;    ///< in JSON, which scripts read: it does not change
+  const char* key;    ///< in JSON; stable, because scripts read it
   std::function<double(const LoggedRun&)> of;
   const char* format;
 };
@@ -100,7 +100,7 @@ const std::vector<Column>& columns() {
   return all;
 }
 
-/// How far another run's losses are from the first one's, at the steps that both logged.
+/// Relative difference between the losses of two runs, over the steps that both runs logged.
 struct Distance {
   std::int64_t steps = 0, most_at = 0;
   double mean = 0, most = 0;  ///< relative

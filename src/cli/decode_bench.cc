@@ -40,7 +40,8 @@ void require_possible(const runtime::Session& session, const DecodeBench& bench,
   }
 }
 
-/// Without a recipe that was asked for, FP8 is that of `trainer generate --dtype fp8`.
+/// Returns the recipe of the configuration. If fp8_recipe is not set, FP8 uses the recipe of `trainer
+/// generate --dtype fp8`.
 precision::Recipe decoding_recipe(const config::Resolved& resolved) {
   precision::Recipe recipe = setup::recipe_of(resolved.config);
   if (recipe.fp8() && !resolved.is_set("fp8_recipe")) recipe.kind = precision::RecipeKind::rows;
@@ -54,7 +55,7 @@ std::string decoding_words(const config::Config& config, const precision::Recipe
   return words + (fp8_cache ? ", cache in FP8" : "");
 }
 
-/// Nothing that was asked for is left out in silence.
+/// Throws Error (usage) for keys that this benchmark would ignore.
 void require_plain_weights(const config::Config& config) {
   const auto refuse = [](const std::string& key, const std::string& found) {
     throw Error(

@@ -9,7 +9,7 @@
 
 namespace octet::cli {
 
-/// What is decoded, and what is printed.
+/// Options of the decoding benchmark.
 struct DecodeBench {
   std::string model;  ///< model::find_shape
   generate::BenchOptions options;
@@ -18,13 +18,14 @@ struct DecodeBench {
   int pipeline_parallel_size = 1;
 };
 
-/// How a configuration computes, for people: "FP8 current in bf16".
+/// Returns the precision of a configuration for people: "FP8 current in bf16".
 std::string precision_words(const config::Config& config);
 
-/// Times decoding steps of fresh weights and prints the figures, those of all ranks together where layers are
-/// split among them. Throws Error (usage) for more ranks than one replica has, of which each would answer by
-/// itself, and for delayed scaling, which only a model in training has.
-/// FP8 without fp8_recipe is RecipeKind::rows.
+/// Times decoding steps of a model with random weights and prints the results. If layers are split among
+/// ranks, the results are those of all ranks together. FP8 without fp8_recipe uses RecipeKind::rows.
+///
+/// Throws Error (usage) if there are more ranks than one replica has: each replica would decode
+/// independently. Throws Error (usage) for delayed scaling, which needs the amax history of training.
 void bench_decoding(runtime::Session& session, const config::Resolved& resolved, const DecodeBench& bench);
 
 }  // namespace octet::cli

@@ -1,4 +1,4 @@
-// `trainer encode`: JSON lines in, JSON lines out, one for each.
+// `trainer encode`: reads JSON lines and writes one JSON line for each.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -22,7 +22,7 @@
 namespace octet::cli {
 namespace {
 
-// CRC-32 of IEEE 802.3, bit by bit: it only checks what was decoded.
+// CRC-32 (IEEE 802.3), one bit at a time. Speed does not matter: it only checks decoded data.
 std::uint32_t crc32(std::string_view bytes) {
   std::uint32_t crc = 0xFFFFFFFFu;
   for (const char c : bytes) {
@@ -103,7 +103,7 @@ class LineEncoder {
     std::vector<text::TokenId> ids;
     for (const Json& id : list) {
       const Json one{{"id", id}};
-      // Ids that no tokenizer has are skipped in decoding; beyond 31 bits they all mean the same.
+      // Decoding skips unknown ids, so ids above 31 bits are clamped.
       ids.push_back(
           static_cast<text::TokenId>(json_int(one, "id", 0, INT64_MIN / 2, INT64_MAX / 2, where) > INT32_MAX
                                          ? INT32_MAX
@@ -128,7 +128,7 @@ class LineEncoder {
     o.preserve_thinking = json_bool(given, "preserve_thinking", o.preserve_thinking, where);
     o.split_special_tokens = json_bool(given, "split_special_tokens", o.split_special_tokens, where);
     if (given.contains("enable_thinking")) {
-      // null means neither: no thought is added to what is trained, and none is taken away.
+      // null: thoughts are neither added to the training text nor removed from it.
       o.enable_thinking = given["enable_thinking"].is_null()
                               ? std::nullopt
                               : std::optional<bool>(json_bool(given, "enable_thinking", true, where));
@@ -147,7 +147,8 @@ class LineEncoder {
                 {"reason", reason}};
   }
 
-  // Without a name, the template that writes as the model's own, looked for when messages first come.
+  // Finds the template of the table that renders like the chat template of the model. Runs at the first
+  // messages if no template is named.
   void match(const std::string& where) {
     text::TemplateMatch match = text::match_template(folder_, tokenizer_);
     if (!match.found) {
@@ -175,7 +176,7 @@ class LineEncoder {
     }
   }
 
-  // The role function holds calls, as templates name it. OpenAI's holds a result, and has a name.
+  // In templates the role "function" holds calls. In OpenAI's format it holds a result and has a name.
   static bool calls_by_role(const Json& line) {
     const auto list = line.find("messages");
     if (list == line.end() || !list->is_array()) return false;
@@ -185,8 +186,7 @@ class LineEncoder {
     });
   }
 
-  // Encodes a row as training does: the same converter reads it. Only the order of messages is left to the
-  // template.
+  // Encodes a row with the converter of training. Any order of messages is accepted; the template checks it.
   Json encode_row(const Json& line, const std::string& where) {
     data::RowFormat format = format_of(line, where);
     format.any_order = true;
@@ -265,7 +265,7 @@ int encode_command(const Arguments& arguments) {
   std::ifstream file;
   if (!input.empty()) {
     file.open(input);
-    // A folder can be opened, but not read.
+    // Opening a folder succeeds; reading it fails.
     std::error_code ignored;
     const bool folder = std::filesystem::is_directory(input, ignored);
     if (!file || folder)

@@ -1,4 +1,4 @@
-// `trainer export`: a checkpoint, or a model with adapters, becomes a Hugging Face folder.
+// `trainer export`: converts a checkpoint, or a model with adapters, into a Hugging Face folder.
 #include "octet/checkpoint/export.h"
 
 #include <unistd.h>
@@ -29,7 +29,8 @@ namespace {
 
 constexpr const char* kPutBack = "put the file back as it was";
 
-/// Removes a folder of its own at the end, and at the start what a killed process of this number left.
+/// Removes a temporary folder when it is constructed and when it is destroyed. A killed process with the same
+/// process id may have left the folder.
 class Cleared {
  public:
   explicit Cleared(std::string folder) : folder_(std::move(folder)) { clear(); }
@@ -49,7 +50,7 @@ void print(const std::string& folder, const std::vector<std::string>& files) {
   for (const std::string& file : files) std::printf("%s/%s\n", folder.c_str(), file.c_str());
 }
 
-/// The tokenizer of a folder, with what a template adds to it; null where there is none.
+/// Returns the tokenizer of a folder, with the tokens that its template adds; null if the folder has none.
 std::unique_ptr<data::TemplateEncoder> encoder_of(const data::TemplateEncoderOptions& options) {
   if (!path_exists(options.folder + "/tokenizer.json")) return nullptr;
   return std::make_unique<data::TemplateEncoder>(options);
@@ -88,7 +89,7 @@ void require_model(const std::string& folder, const std::string& whose) {
                .code = ExitCode::usage});
 }
 
-/// A model with adapters that both lie in folders.
+/// Exports a model and adapters that are both stored in folders.
 int export_adapters(const ExportWish& wish, const std::vector<std::string>& above) {
   const bool adapter = path_exists(wish.path + "/adapter_config.json");
   if (adapter && !wish.merge) {
@@ -104,7 +105,7 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
     named = setup::named_model(wish.path, above);
   }
   require_model(named.folder, "the base model of the adapter");
-  // The last adapter that brings a tokenizer brings what its training added to it.
+  // The last adapter with a tokenizer has the tokens that its training added.
   std::string tokenizer = named.folder;
   for (const std::string& one : named.adapters) {
     if (path_exists(one + "/tokenizer.json")) tokenizer = one;
@@ -122,7 +123,7 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
                       encoder.get());
 }
 
-/// The adapters of a checkpoint: a folder of PEFT or, merged, a whole model.
+/// Exports the adapters of a checkpoint as a PEFT folder or, if they are merged, as a whole model.
 int export_trained_adapters(const ExportWish& wish, const config::Config& run, const train::ModelExport& e) {
   const auto encoder = encoder_of(setup::encoder_options(run));
   if (encoder) require_template_of(checkpoint::Checkpoint(e.checkpoint), run, *encoder, kPutBack);
@@ -164,7 +165,7 @@ int export_trained(const ExportWish& wish) {
                        .part = setup::trains_parts(run)};
   require_model(e.model, "the model that the run started from");
   runtime::require_model_of(checkpoint, e.model);
-  // The template and its options are those of the run, over the model that is there now.
+  // The template and its options are those of the run; the model folder may have moved.
   run.model_name_or_path = e.model;
   if (setup::trains_adapters(run)) return export_trained_adapters(wish, run, e);
   if (wish.merge) {

@@ -16,7 +16,8 @@ std::optional<DType> dtype_named(const config::Config& config) {
   return config.export_dtype ? std::optional(setup::export_dtype(config)) : std::nullopt;
 }
 
-/// LLaMA-Factory's name of the format in which it merges and writes; nothing: as the base has it.
+/// Returns the dtype of LLaMA-Factory's infer_dtype, in which the merged model is written. Returns nullopt
+/// for the dtype of the base.
 std::optional<DType> inferred_dtype(const config::Resolved& resolved) {
   const auto found = resolved.extra.find("infer_dtype");
   if (found == resolved.extra.end() || found->second == "auto") return std::nullopt;
@@ -42,9 +43,9 @@ void require_whole_numbers(const config::Resolved& resolved) {
                .code = ExitCode::usage});
 }
 
-/// As `llamafactory-cli export` reads a file.
+/// Reads a configuration as `llamafactory-cli export` does.
 ExportWish wish_of_file(const std::string& path, const Arguments& overrides) {
-  // A merge is of adapters, whatever finetuning_type says or leaves out.
+  // An export merges adapters, whatever finetuning_type says.
   Arguments all{path};
   all.insert(all.end(), overrides.begin(), overrides.end());
   all.emplace_back("finetuning_type=lora");
@@ -67,7 +68,7 @@ ExportWish wish_of_file(const std::string& path, const Arguments& overrides) {
   wish.dtype = config.export_dtype ? dtype_named(config) : inferred_dtype(resolved);
   wish.sizes.export_size = config.export_size;
   wish.words = setup::encoder_options(config);
-  wish.words.match_template = false;  // unnamed: the folder's own chat template stays as it is
+  wish.words.match_template = false;  // without a name, the folder's own chat template is kept
   wish.overwrite = config.overwrite_output_dir;
   wish.merge = wish.from_file = true;
   return wish;

@@ -1,4 +1,4 @@
-// What `trainer export` is asked for, by its options or by a file as LLaMA-Factory's export reads it.
+// Options of `trainer export`, from its command line or from a file with LLaMA-Factory's export keys.
 #pragma once
 
 #include <optional>
@@ -13,20 +13,20 @@
 namespace octet::cli {
 
 struct ExportWish {
-  std::string path;                    ///< folder of a checkpoint, an adapter, or with adapters a model
-  std::string folder;                  ///< to make
-  std::string model;                   ///< folder of the base; empty: as the checkpoint or the adapter says
-  std::vector<std::string> adapters;   ///< folders of adapters that are added to the model in `path`
-  std::optional<DType> dtype;          ///< of the weights; nothing: as they are, or as the run says
-  config::Config sizes;                ///< whose export_size counts
-  bool sized = false;                  ///< somebody asked for that size
-  data::TemplateEncoderOptions words;  ///< the chat template that a file names, and its options
+  std::string path;    ///< folder of a checkpoint, of an adapter or, with `adapters`, of a model
+  std::string folder;  ///< output folder
+  std::string model;   ///< folder of the base; "": as recorded in the checkpoint or the adapter
+  std::vector<std::string> adapters;  ///< folders of adapters to add to the model in `path`
+  std::optional<DType> dtype;  ///< of the written weights; nullopt: as stored, or as configured in the run
+  config::Config sizes;        ///< only export_size is used
+  bool sized = false;          ///< export_size was given
+  data::TemplateEncoderOptions words;  ///< the chat template that the file names, and its options
   bool overwrite = false;
   bool merge = false;
-  bool from_file = false;  ///< a whole model is written, with or without adapters
+  bool from_file = false;  ///< read from a configuration: writes a whole model, with or without adapters
 };
 
-/// Nothing when --help was asked for. Throws Error (usage) for a wrong call.
+/// Returns the options, or nullopt if --help was given. Throws Error (usage) for an invalid call.
 std::optional<ExportWish> read_export_wish(const Arguments& arguments);
 
 }  // namespace octet::cli

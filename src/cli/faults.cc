@@ -13,7 +13,7 @@
 namespace octet::cli {
 namespace {
 
-// About what an allocator or a thread asks the system for at once.
+// About the size that an allocator or a new thread requests at once.
 constexpr std::size_t kPiece = std::size_t{64} << 20;
 
 bool memory_has_run_out() {
@@ -30,9 +30,10 @@ void write(std::string_view text) {
 bool tells = true;
 
 void tell(int signal, siginfo_t* info, void*) {
-  // The error is printed already, and only the cleaning up has failed.
+  // The error is already printed; only the clean-up failed.
   if (const int code = noted_ending(); code >= 0 && info->si_code > 0) ::_exit(code);
-  // The instruction runs again after the handler, and its signal then ends the program.
+  // The faulting instruction runs again after the handler, and the default action of the signal then ends the
+  // program.
   std::signal(signal, SIG_DFL);
   if (info->si_code <= 0) {
     std::raise(signal);
@@ -64,7 +65,7 @@ void tell(int signal, siginfo_t* info, void*) {
 
 void tell_of_faults(bool print) {
   tells = print;
-  // The handler needs another stack when that of the main thread has run out.
+  // The handler needs another stack if the main thread has a stack overflow.
   static char stack[std::size_t{64} << 10];
   const stack_t other{.ss_sp = stack, .ss_flags = 0, .ss_size = sizeof stack};
   ::sigaltstack(&other, nullptr);

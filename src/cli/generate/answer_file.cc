@@ -24,12 +24,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// How long ranks work between two meetings, in which rows are handed out and results come in.
+/// Seconds between two exchanges, in which ranks receive rows and deliver results.
 constexpr double kRoundSeconds = 0.25;
-/// Failed rows that are named; the rest are counted.
+/// Number of failed rows that are named; further failures are only counted.
 constexpr std::int64_t kNamedFailures = 5;
 
-/// What a rank tells the others between two rounds.
+/// A rank's message to the others in each exchange.
 struct Report {
   std::int64_t room = 0;
   std::vector<RowWork::Done> done;
@@ -110,7 +110,7 @@ std::string settings_hash(const Answerer& answerer, const RowWork& work, const G
   return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-/// The first rank's books: results in their order, and what is told of them.
+/// Collects the results on the first rank, writes them in order, and reports totals.
 class Books {
  public:
   Books(const GenerateOptions& options, std::int64_t rows)
@@ -150,7 +150,7 @@ class Books {
   }
   std::int64_t failures() const { return failures_; }
 
-  /// Of a run: loading is paid for, but says nothing of the speed of answers.
+  /// Times of a run. `whole` includes loading; `answering` does not, because it gives the answer rate.
   struct Times {
     double answering = 0, whole = 0;  ///< seconds
     int ranks = 1;
@@ -219,10 +219,11 @@ class Books {
   std::optional<AnswerJournal> journal_;
   std::vector<std::vector<std::string>> lines_;
   std::int64_t done_ = 0, failures_ = 0, judged_ = 0, right_ = 0, attempts_ = 0;
-  double rouge_l_ = 0;  // in the order in which rows are done
+  double rouge_l_ = 0;  // sum in the order in which rows finish
 };
 
-/// Gives the next rows to the ranks with most room, the same on all ranks: each learns its own.
+/// Deals the next rows to the ranks with the most room. All ranks compute the same deal; each returns its own
+/// rows.
 std::vector<std::int64_t> deal(const std::vector<std::int64_t>& rows, std::size_t& next,
                                std::vector<std::int64_t> room, int rank) {
   std::vector<std::int64_t> own;
@@ -236,13 +237,13 @@ std::vector<std::int64_t> deal(const std::vector<std::int64_t>& rows, std::size_
   return own;
 }
 
-// Begins rows, and answers what is open until the next meeting.
+// Starts rows, and decodes the open rows until the next exchange.
 void work_a_round(RowWork& work, const std::vector<std::int64_t>& rows, int ranks) {
   for (const std::int64_t row : rows) work.begin(row);
   const auto start = Clock::now();
   do {
     work.step();
-    // One rank meets nobody: it writes and refills its places at once.
+    // A single rank needs no exchange: it writes and refills as soon as a row is done.
   } while (work.busy() && seconds_since(start) < kRoundSeconds && (ranks > 1 || !work.has_done()));
 }
 
@@ -294,7 +295,7 @@ void answer_file(runtime::Session& session, comm::Channel& ranks, Answerer& answ
   std::size_t next = 0;
   std::int64_t done = 0, failures = 0;
   generate::DecodeCounts counts;
-  std::exception_ptr failed;  // what this rank met while it worked: all hear of it at the next meeting
+  std::exception_ptr failed;  // error of this rank, reported to all at the next exchange
   while (done < std::ssize(rows)) {
     std::vector<std::int64_t> room;
     counts = {};

@@ -1,4 +1,4 @@
-// Answers to a file of questions, by all ranks.
+// Answers a file of questions on all ranks.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@
 
 namespace octet::cli {
 
-/// Answers every row of options.file (of its shard), or scores it. `ranks`, those that answer (of a model
-/// whose layers are split the leaders), take rows from one queue until it is empty; the one that prints is
-/// their first. Lines go to options.out as rows are done, in their order, else to standard output at the end.
-/// `began`: when the command did; devices are paid for from there. Throws Error when more rows than
-/// max_broken_rows cannot be answered: what was answered is kept.
+/// Answers or scores every row of options.file (of its shard). `ranks` are the ranks that answer: all ranks,
+/// or the leaders of replicas with split layers. They take rows from one queue until it is empty. The first
+/// of them prints. Answers are written to options.out in row order as they finish, or to standard output at
+/// the end. `began` is the start of the command; the reported device time counts from it. Throws Error if
+/// more than max_broken_rows rows cannot be answered; finished answers are kept.
 void answer_file(runtime::Session& session, comm::Channel& ranks, Answerer& answerer,
                  const GenerateOptions& options, std::chrono::steady_clock::time_point began);
 

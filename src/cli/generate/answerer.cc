@@ -16,10 +16,10 @@
 namespace octet::cli {
 namespace {
 
-/// Samples of a row have numbers of their own, retries stand far behind them.
+/// Random number streams: sample s of a row uses stream s. Retries start at this offset.
 constexpr std::int64_t kRetryNumbers = std::int64_t{1} << 20;
 
-/// "qwen3-8b" of "models/qwen3-8b/".
+/// Returns "qwen3-8b" for "models/qwen3-8b/".
 std::string folder_name(const std::string& folder) {
   const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
@@ -42,7 +42,7 @@ generate::DecoderOptions decoder_options(const GenerateOptions& o, const ModelSo
   return decoder;
 }
 
-/// Runs `body`. If the model computes values that are not finite, the error names the tensor of its files.
+/// Runs `body`. If the model computes non-finite values, the error names the tensor in the files of `source`.
 template <typename Body>
 auto naming_tensor(const ModelSource& source, const Body& body) {
   try {
@@ -64,7 +64,7 @@ auto naming_tensor(const ModelSource& source, const Body& body) {
 
 }  // namespace
 
-/// Hears the tokens of an answer as text, until a stop text stands in it.
+/// Collects the tokens of an answer as text until a stop text occurs in it.
 struct Answerer::Listener {
   Listener(const text::Tokenizer& tokenizer, const std::vector<std::string>& stop_texts,
            std::function<void(const std::string&)> teller)
@@ -72,17 +72,18 @@ struct Answerer::Listener {
     for (const std::string& stop : stops) longest = std::max(longest, stop.size());
   }
 
-  // False when the answer ends here, or has ended: bytes that the text decoder held back come after that.
+  // Returns false if the answer ends here or has ended already. The text decoder may still flush bytes after
+  // that.
   bool hear(const std::string& piece) {
     if (stopped) return false;
-    // A stop text may have begun in what was said before.
+    // A stop text may have begun in an earlier piece.
     const std::size_t from = text.size() < longest ? 0 : text.size() - longest + 1;
     text += piece;
     std::size_t end = std::string::npos;
     for (const std::string& stop : stops) end = std::min(end, text.find(stop, from));
     stopped = end != std::string::npos;
     if (stopped) text.resize(end);
-    // What may be the beginning of a stop text is held back.
+    // Text that may begin a stop text is held back.
     const std::size_t sure =
         stopped ? text.size() : text.size() - std::min(text.size(), longest > 0 ? longest - 1 : 0);
     say(sure);
@@ -124,7 +125,8 @@ Answerer::Answerer(runtime::Session& session, generate::Team* team, const Genera
     decoder.cache_bytes = cache_bytes(o, decoder, session.device());
     decoder.architecture.share = {};
   });
-  // All ranks of a replica have the same pages; of the whole job, since their devices should be alike.
+  // All ranks of a replica need the same number of pages. The minimum is over the whole job, because its
+  // devices should be alike.
   if (team != nullptr)
     decoder.cache_bytes =
         static_cast<std::size_t>(session.job().all_min(static_cast<std::int64_t>(decoder.cache_bytes)));
@@ -225,7 +227,7 @@ ScoreSource Answerer::score_source() const {
     }
   }
   if (!writer_->has_tokenizer()) return source;
-  // The ids are those of this file; what stands beside it is of templates.
+  // Only tokenizer.json decides the ids; the other files are for templates.
   for (const std::string& file : writer_->tokenizer().files()) {
     if (file.ends_with("/tokenizer.json")) source.tokenizer = hash128_hex(read_file(file));
   }

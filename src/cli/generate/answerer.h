@@ -1,4 +1,4 @@
-// A model, its tokenizer and its template, ready to answer.
+// Answers questions with a model, its tokenizer and its template.
 #pragma once
 
 #include <functional>
@@ -21,26 +21,28 @@ namespace octet::cli {
 /// An answer as text.
 struct Said {
   std::string text;
-  generate::Answer answer;  ///< its ids may go on behind the text where a stop text cut that
+  generate::Answer answer;  ///< its ids may continue after a stop text cut `text`
 };
 
 class Answerer {
  public:
-  /// All ranks construct it together. A folder without a tokenizer answers rows of ids alone. `source`: what
-  /// options.model and options.adapter stand for (find_model). `team`, which outlives this: of a model whose
-  /// layers are split, of which the leader alone answers (Decoder); null: every rank has the whole model.
+  /// Collective: all ranks of the job construct it. A folder without a tokenizer answers only rows of ids.
+  /// `source` is the result of find_model() for options.model and options.adapter. `team`, which must outlive
+  /// this object, is for models with split layers; only its leader answers (Decoder). Null: every rank has
+  /// the whole model.
   Answerer(runtime::Session& session, generate::Team* team, const GenerateOptions& options,
            const ModelSource& source);
   ~Answerer();
 
-  /// Ids of a question, as the template writes it. Throws Error (usage) where it cannot be written.
+  /// Returns the ids of a question as the template renders it. Throws Error (usage) if it cannot be rendered.
   std::vector<std::int32_t> prompt(const Question& question);
-  /// Ids of a question and its answer as training sees them; of a plain text those that it is trained as.
+  /// Returns the ids of a question and its answer as training sees them. Plain text gives the ids that
+  /// pre-training would use.
   std::vector<std::int32_t> whole(const Question& question) const { return writer_->whole(question); }
 
-  /// Takes a question into the queue; its number comes back with the answer. `retry` is one for a second
-  /// attempt, and so on: a tenth hotter each, with random numbers of its own. Throws Error (usage) for what
-  /// cannot be answered.
+  /// Enqueues a question and returns its request number, which step() returns with the answer. `retry` counts
+  /// the attempts after the first. Each retry raises the temperature by a tenth of its value and has other
+  /// random numbers. Throws Error (usage) for a prompt that cannot be answered.
   std::size_t submit(const std::vector<std::int32_t>& prompt, std::uint64_t row, std::int64_t sample,
                      std::int64_t retry = 0);
   struct Finished {
@@ -48,24 +50,24 @@ class Answerer {
     Said said;
   };
   std::vector<Finished> step();
-  /// Answers at once, telling the text while it is made.
+  /// Answers a question and passes the text to `tell` while it is decoded.
   std::string answer(const Question& question, std::uint64_t row,
                      const std::function<void(const std::string&)>& tell);
 
-  /// Log-probabilities of a text's tokens (Decoder::score).
+  /// Returns the log-probabilities of the tokens of a text (Decoder::score).
   generate::Decoder::Score score(const std::vector<std::int32_t>& ids);
 
   generate::Decoder& decoder() { return *decoder_; }
-  /// Questions are written by a chat template; without one their text is continued.
+  /// Whether questions are rendered by a chat template. Without a template their text is continued.
   bool chats() const { return writer_->chats(); }
   /// Ids that end answers.
   const std::vector<std::int32_t>& stop_ids() const { return answers_.stop_ids; }
-  /// What answers depend on beside the question's words: the weights (known on the rank that prints) and how
-  /// words are written.
+  /// Returns all that answers depend on in addition to the question: the weights (known only on the rank that
+  /// prints), and the tokenizer and template.
   std::string recipe() const;
-  /// Most probable tokens that a score tells of: what was asked for, at most the vocabulary.
+  /// Number of most probable tokens in a score: the requested number, at most the vocabulary.
   std::int64_t best() const;
-  /// What scores are made with. The weights are known on the rank that prints.
+  /// Returns the attributes of a score file. The weights are known only on the rank that prints.
   ScoreSource score_source() const;
 
  private:
@@ -77,7 +79,7 @@ class Answerer {
   std::string fingerprint_;
   std::optional<QuestionWriter> writer_;
   bool tells_;                    ///< this rank prints
-  bool told_continuing_ = false;  ///< that text is continued
+  bool told_continuing_ = false;  ///< the note that text is continued was printed
   std::unique_ptr<generate::Decoder> decoder_;
   std::vector<std::unique_ptr<Listener>> listeners_;  ///< by request; null: it has ended
 };

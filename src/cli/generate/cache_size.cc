@@ -12,7 +12,7 @@
 namespace octet::cli {
 namespace {
 
-/// What a decoder holds on a GPU beside the pages of its cache, libraries included.
+/// Returns the bytes of a decoder on a GPU without the pages of its cache, libraries included.
 std::size_t bytes_beside(generate::DecoderOptions options) {
   const model::Share share = std::exchange(options.architecture.share, {});
   const int rank = first_rank_of_stage(share.stage, share.tensor_size, share.stages) + share.tensor_rank;

@@ -1,4 +1,4 @@
-// How much memory `trainer generate` gives its KV cache.
+// Size of the KV cache of `trainer generate`.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,29 @@
 
 namespace octet::cli {
 
-/// Of what is free on a GPU, where nothing else is asked for.
+/// Default share of the free memory of a GPU.
 inline constexpr double kGpuMemoryUtilization = 0.9;
 
-/// Tokens of a pass: those asked for; else so many that a pass keeps a GPU busy and that what it takes beside
-/// the cache stays small, 4,096; 512 on a CPU; and twice as many as there are questions in a batch where that
-/// is more, so that prompts have room beside answers.
+/// Returns the most tokens of a forward pass: `asked` if given. The default is 4,096 on a GPU, which keeps it
+/// busy with little scratch memory, and 512 on a CPU. The default is at least 2 x batch, so that prompts have
+/// room in a pass with running answers.
 std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind, std::int64_t batch);
 
-/// Bytes of the cache of a decoder with these options (its own cache_bytes aside): what --kv-cache-bytes
-/// says; on a GPU else what weights and everything else leave of the share that --gpu-memory-utilization
-/// says, by itself no more than all sequences fill; on a CPU what these fill. Throws Error (usage) where the
-/// share does not hold one sequence, and for a share on a CPU.
+/// Returns the bytes of the KV cache of a decoder with these options (decoder.cache_bytes is ignored).
+/// --kv-cache-bytes decides if it is given.
+/// On a GPU: the share of --gpu-memory-utilization minus weights and everything else. If the share is not
+/// given, at most the size that all sequences fill.
+/// On a CPU: the size that all sequences fill.
+/// Throws Error (usage) if the share does not hold one sequence, and for a share on a CPU.
 std::size_t cache_bytes(const GenerateOptions& options, const generate::DecoderOptions& decoder,
                         const Device& device);
 
-/// The same of a GPU with so many bytes free, on any machine; `share`: what is asked for.
+/// Like cache_bytes() for a GPU with `free` free bytes, on any machine. `share` is the requested share, if
+/// any.
 std::size_t cache_bytes_of_share(std::optional<double> share, const generate::DecoderOptions& decoder,
                                  std::size_t free);
 
-/// Throws Error (usage) unless a share is above 0 and at most 1; `name`: what it was given as.
+/// Throws Error (usage) unless 0 < share <= 1. `name` is the option or key of the share.
 void require_share(double share, const std::string& name);
 
 }  // namespace octet::cli

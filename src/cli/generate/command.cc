@@ -35,7 +35,7 @@ std::string stream(Answerer& answerer, const Question& question, std::uint64_t n
   return text;
 }
 
-// A conversation with whoever types; lines of a pipe are questions of their own.
+// Runs a conversation in a terminal. Without a terminal each line of standard input is a separate question.
 void converse(Answerer& answerer, const GenerateOptions& o) {
   Question chat;
   chat.system = o.system;
@@ -52,7 +52,7 @@ void converse(Answerer& answerer, const GenerateOptions& o) {
   }
 }
 
-// What can be said only when the model's own settings are known.
+// Checks settings that are final only after the defaults of the model are read.
 void require_possible(const GenerateOptions& o) {
   generate::require_possible(o.answers.sampling);
   if (o.retries > 0 && o.answers.sampling.temperature == 0) {
@@ -75,7 +75,7 @@ void require_possible(const GenerateOptions& o) {
   }
 }
 
-// Those that answer: every rank, or the leaders of a model whose layers are split.
+// Runs on the ranks that answer: every rank, or the leaders of replicas with split layers.
 void answer(runtime::Session& session, comm::Channel& ranks, Answerer& answerer, const GenerateOptions& o,
             std::chrono::steady_clock::time_point began) {
   if (!o.file.empty()) return answer_file(session, ranks, answerer, o, began);
@@ -85,13 +85,13 @@ void answer(runtime::Session& session, comm::Channel& ranks, Answerer& answerer,
   if (o.questions.empty()) converse(answerer, o);
 }
 
-/// What --dtype auto means for a model.
+/// Returns the dtype that --dtype auto selects for a model.
 DType compute_dtype(const ModelSource& source) {
   if (source.checkpoint != nullptr) return source.run.bf16 || source.run.pure_bf16 ? DType::bf16 : DType::f32;
   return train::weights_dtype(source.folder) == DType::f32 ? DType::f32 : DType::bf16;
 }
 
-// Null where every rank has the whole model.
+// Returns null if every rank has the whole model.
 std::unique_ptr<generate::Team> team_of(runtime::Session& session, const GenerateOptions& o,
                                         const ModelSource& source) {
   const int tensor = o.tensor_parallel_size, stages = o.pipeline_parallel_size;

@@ -120,7 +120,7 @@ void add_split_options(Options& options, GenerateOptions& o) {
       .shows_default();
 }
 
-/// Options of vLLM's scripts that decide nothing here.
+/// Options of vLLM's scripts that are accepted and have no effect.
 struct VllmWords {
   std::string model;
   bool trust_remote_code = false, enforce_eager = false;
@@ -205,7 +205,8 @@ void require_consistent(const GenerateOptions& o) {
       refuse(std::string("--out asks for a file in ") + ending + ", and rows are written as lines of JSON",
              "give a name that ends in .jsonl");
   }
-  // Pairs of a token and its log-probability, which stay in memory until all answers to a row are there.
+  // Limit on pairs of a token and its log-probability. They stay in memory until all answers of a row are
+  // done.
   constexpr std::int64_t kMostScores = 1 << 24;
   const std::int64_t scores = o.samples * o.answers.max_new;  // at most 2^32
   if (!o.score && scores * std::max<std::int64_t>(0, o.answers.logprobs) > kMostScores)
@@ -223,7 +224,7 @@ void require_consistent(const GenerateOptions& o) {
   }
 }
 
-// Recipes of training that answers cannot have are known, so that their refusal says why.
+// Refuses known recipes of training that decoding does not support, with the reason.
 void require_answerable(const std::string& recipe, const GenerateOptions& o, bool given) {
   const auto refuse = [](const std::string& what, const std::string& instead) {
     throw Error({.what = what, .where = "command line", .fix = "give " + instead, .code = ExitCode::usage});
@@ -259,7 +260,7 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   std::string recipe = "rows", deterministic = "auto";
   bool no_model_defaults = false;
   CacheWords words;
-  // A script's own options may be followed by those of whoever calls it.
+  // A script may append the options of its caller to its own.
   options.last_value_counts();
   options
       .add_option(

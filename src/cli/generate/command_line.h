@@ -12,11 +12,12 @@ namespace octet::cli {
 
 struct GenerateCall {
   GenerateOptions options;
-  std::vector<std::string> given;  ///< settings that the line gives, by the names of generation_config.json
-  bool model_defaults = true;      ///< others come from that file
+  std::vector<std::string> given;  ///< settings on the command line, by their names in generation_config.json
+  bool model_defaults = true;      ///< other settings come from that file
 };
 
-/// Nothing where help was asked for. Throws Error (usage) for what is not known, or does not fit together.
+/// Returns the parsed call, or nullopt if help was requested. Throws Error (usage) for unknown or
+/// contradictory options.
 std::optional<GenerateCall> read_generate_call(const Arguments& arguments);
 
 }  // namespace octet::cli

@@ -10,7 +10,7 @@
 namespace octet::cli {
 namespace {
 
-// Of an answer that thinks: what stands behind its last thought. A thought that has no end is all there is.
+// Returns the text after the last thought of an answer. An unclosed thought leaves no text.
 std::string_view behind_thoughts(std::string_view answer) {
   constexpr std::string_view kEnd = "</think>";
   const std::size_t end = answer.rfind(kEnd);
@@ -51,7 +51,7 @@ std::optional<std::string> Extraction::operator()(const std::string& answer) con
     const char* before = rest.data();
     if (!re2::RE2::FindAndConsume(&rest, *pattern_, &found)) break;
     last = std::string(trim(found));
-    if (rest.data() == before && !rest.empty()) rest.remove_prefix(1);  // it fits the empty text
+    if (rest.data() == before && !rest.empty()) rest.remove_prefix(1);  // the pattern matches the empty text
     if (rest.empty()) break;
   }
   if (last && !allow_.empty() && std::ranges::find(allow_, *last) == allow_.end()) return std::nullopt;

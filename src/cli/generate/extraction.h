@@ -1,4 +1,4 @@
-// The part of an answer that is wanted: what stands in a regular expression's group.
+// Extracts a part of an answer: the first group of a regular expression.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@ namespace octet::cli {
 
 class Extraction {
  public:
-  /// `pattern` in RE2's syntax, with one group at least; `allow`: the only results that count, empty: all.
-  /// Throws Error (usage) for what is no pattern, and one without a group.
+  /// `pattern` is in RE2 syntax and has at least one group. `allow` lists the accepted results; empty: all.
+  /// Throws Error (usage) for an invalid pattern or a pattern without a group.
   Extraction(const std::string& pattern, const std::vector<std::string>& allow);
   ~Extraction();
   Extraction(Extraction&&) noexcept;
-  /// What the first group holds where the pattern fits last in `answer` (models reason first), behind its
-  /// thoughts (<think>…</think>), without blanks around it. Nothing where it fits nowhere or the result is
-  /// not allowed.
+  /// Returns the first group of the last match in `answer`, trimmed. The last match counts because models
+  /// reason first. Thoughts (<think>…</think>) are not searched. Returns nullopt if nothing matches or the
+  /// result is not allowed.
   std::optional<std::string> operator()(const std::string& answer) const;
 
  private:

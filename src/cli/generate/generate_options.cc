@@ -22,7 +22,7 @@ Json read_settings(const std::string& folder) {
   }
 }
 
-// As people write it: 20 and not 20.0.
+// Formats a number for people: 20 instead of 20.0.
 std::string number(double value) {
   const double whole = std::round(value);
   return value == whole && std::abs(whole) < 1e15 ? std::to_string(std::llround(whole)) : Json(value).dump();
@@ -72,7 +72,7 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
     taken += (taken.empty() ? "" : ", ") + std::string(key) + " " + std::to_string(found);
   };
   generate::Sampling& sampling = options.answers.sampling;
-  // Without do_sample the most probable token is taken, and temperature and filters mean nothing.
+  // Without do_sample decoding is greedy, and temperature and filters have no effect.
   const bool samples = json_bool(file, "do_sample", false, path);
   if (samples) {
     if (std::ranges::find(given, "temperature") == given.end()) {

@@ -44,7 +44,7 @@ std::string text_of(const RowResult& result) {
   return text;
 }
 
-// The lines of a file; those that are no JSON, as a killed run leaves its last one, are null.
+// Returns the lines of a file as JSON. Invalid lines, like the partial last line of a killed run, are null.
 std::vector<Json> json_lines(const std::string& path) {
   std::vector<Json> lines;
   for (const std::string& line : split(read_file(path), '\n')) {
@@ -62,7 +62,7 @@ bool is_note(const Json& line) {
          line.contains("question") && line["question"].is_string();
 }
 
-// The lines of a row that was answered; nullopt for one that failed.
+// Returns the lines of an answered row; nullopt for a failed row.
 std::optional<RowResult> result_of(const Json& note) {
   const auto lines = note.find("lines");
   if (lines == note.end() || !lines->is_array()) return std::nullopt;
@@ -135,14 +135,15 @@ void AnswerJournal::read() {
                  .fix = "choose another --out, or start again with --overwrite",
                  .code = ExitCode::usage});
   }
-  // Lines may have been added or moved. A question that is not asked any more keeps its answers.
+  // Rows are matched by question, because lines may have been added or moved. Answers to questions that are
+  // no longer asked are counted; require_asked() then refuses to drop them.
   std::map<std::string, std::vector<std::int64_t>> rows;
   for (std::size_t row = job_.questions.size(); row-- > 0;) {
     rows[job_.questions[row]].push_back(static_cast<std::int64_t>(row));
   }
-  std::map<std::int64_t, std::string> texts;  // what OUT holds of each row of the run before
+  std::map<std::int64_t, std::string> texts;  // text in OUT of each row of the earlier run
   std::int64_t answered = 0;
-  bool moved = false;  // OUT has other places for rows than they have now
+  bool moved = false;  // some row has another position in OUT than now
   for (const Json& note : lines) {
     if (!is_note(note)) continue;
     std::optional<RowResult> result = result_of(note);
@@ -167,7 +168,7 @@ void AnswerJournal::read() {
   complete_ = !moved && hash == hash128_hex(out) && kept_ == std::ssize(job_.questions);
 }
 
-// Throws Error if `answered` noted rows are more than those that are asked: rewrite() would drop the others.
+// Throws Error if the notes have answers to questions that are no longer asked: rewrite() would drop them.
 void AnswerJournal::require_asked(std::int64_t answered) const {
   if (answered == kept_) return;
   throw Error({.what = "the file for answers has answers to other questions",
@@ -179,7 +180,7 @@ void AnswerJournal::require_asked(std::int64_t answered) const {
                .code = ExitCode::usage});
 }
 
-// OUT is written anew from the notes: only what they give may stand in it.
+// Throws Error if OUT has text that the notes do not give, because OUT is rewritten from the notes.
 void AnswerJournal::require_unchanged(const std::string& out,
                                       const std::map<std::int64_t, std::string>& texts,
                                       const std::string& hash) const {
@@ -201,18 +202,19 @@ void AnswerJournal::require_unchanged(const std::string& out,
                .code = ExitCode::usage});
 }
 
-// Says what an OUT that cannot be gone on with is, where more can be said than that.
+// Throws a more specific error about an existing OUT that cannot be resumed, if WholeOutput has one.
 void AnswerJournal::require_ours(const std::string& fix) const {
   if (job_.whole != nullptr) job_.whole->require_same(path_, fix);
 }
 
-// Both files from what is known: whole lines, rows in order, nothing of a run with other rows.
+// Writes both files anew from results_: whole lines, rows in order, no rows of other runs.
 void AnswerJournal::rewrite() {
   std::string notes = Json{{"settings", job_.settings}}.dump() + "\n";
   for (const auto& [row, result] : results_) {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
-  // First the file, which may always be empty: rows of the notes have new places now.
+  // OUT is emptied first, which is always valid. The notes are written after it, because they give rows new
+  // positions.
   if (job_.whole != nullptr) {
     remove_file(path_);
   } else {
@@ -264,7 +266,7 @@ void AnswerJournal::finish() {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
   write_file_atomically(notes_path_, notes);
-  // The notes know it before it is there: what is found in its place is it, or not ours.
+  // The hash is noted before OUT is written. An existing OUT with another hash is then not ours.
   if (job_.whole != nullptr) write_file_atomically(path_, out);
 }
 
