@@ -19,17 +19,17 @@
 namespace octet::cli {
 namespace {
 
-constexpr std::int64_t kMostBatch = 4096;  // as `trainer generate --batch`
+constexpr std::int64_t kMostBatch = 4096;  // as in `trainer generate --batch`
 
-/// A decoder of so many questions.
+/// The plan of a decoder for `batch` questions.
 struct Fit {
   std::int64_t batch = 0;
   plan::Memory memory;
   std::size_t bytes = 0;   ///< of the device, libraries included
   std::int64_t pages = 0;  ///< of the cache
   double weights = 0, weights_read = 0, cache = 0, cache_read = 0;
-  std::size_t staging = 0;   ///< of these bytes, for messages
-  double floor_seconds = 0;  ///< of a step whose sequences are half as long as they may be
+  std::size_t staging = 0;   ///< staging buffers, included in `bytes`
+  double floor_seconds = 0;  ///< of a step with sequences of half max_length
   double tokens_per_second() const { return static_cast<double>(batch) / floor_seconds; }
 };
 
@@ -46,7 +46,7 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
   return options;
 }
 
-/// Decoders on devices that hold nothing.
+/// Builds decoders on devices without memory, to read their memory plans.
 class Trials {
  public:
   Trials(const GeneratePlan& plan, const PlanTarget& target, bool strict)
@@ -69,14 +69,14 @@ class Trials {
 
   const model::Architecture& architecture() const { return options_.architecture; }
 
-  /// What each rank of a replica holds, libraries included.
+  /// Returns the bytes of each rank of a replica, libraries included.
   std::vector<std::size_t> bytes_of_ranks(std::int64_t batch) {
     std::vector<std::size_t> bytes;
     for (const auto& rank : ranks_) bytes.push_back(of(batch, *rank).bytes);
     return bytes;
   }
 
-  /// Of the rank that holds most; the floor is that of the slowest.
+  /// Returns the plan of the rank with the most bytes. The floor is that of the slowest stage.
   Fit of(std::int64_t batch) {
     Fit most;
     double floor = 0;
@@ -90,7 +90,7 @@ class Trials {
     return most;
   }
 
-  /// The most questions that fit; 0: not even one does.
+  /// Returns the largest batch that fits; 0: none fits.
   std::int64_t largest(std::size_t memory) {
     std::int64_t fits = 0, none = kMostBatch + 1;
     while (none - fits > 1) {
@@ -117,13 +117,13 @@ class Trials {
       if (row.name == "KV cache") fit.cache += static_cast<double>(row.bytes);
     }
     fit.pages = decoder.counts().cache_pages;
-    // Every stage makes as many passes a step as there are stages, each of a part of the questions.
+    // Per step, every stage makes one pass for each stage, over an equal part of the questions.
     const auto passes = static_cast<double>(plan_.pipeline_parallel_size);
     const std::int64_t of_pass = (batch + plan_.pipeline_parallel_size - 1) / plan_.pipeline_parallel_size;
     fit.weights_read = passes * generate::step_weight_bytes(decoder, of_pass);
     fit.cache_read = static_cast<double>(batch) *
                      generate::step_cache_bytes(decoder.options(), (plan_.max_length - 1) / 2);
-    // Two operations a weight and token; embedding rows are looked up.
+    // Two operations per weight and token. Embedding rows are only looked up.
     const double multiplied = generate::parameters_of_token(decoder);
     const double rate = plan_.dtype == "fp8" ? rates_.fp8 : plan_.dtype == "bf16" ? rates_.bf16 : rates_.fp32;
     fit.floor_seconds = std::max((fit.weights_read + fit.cache_read) / rates_.bytes,
@@ -134,13 +134,13 @@ class Trials {
   const GeneratePlan& plan_;
   DeviceKind kind_;
   plan::Rates rates_;
-  std::vector<std::unique_ptr<PlannedRank>> ranks_;  ///< of a replica
+  std::vector<std::unique_ptr<PlannedRank>> ranks_;  ///< ranks of a replica
   generate::DecoderOptions options_;
 };
 
 void require_read(const config::Resolved& resolved, const GeneratePlan& plan, const PlanTarget& target) {
   for (const auto& [key, origin] : resolved.origins) {
-    // bf16 is the default of models without a file.
+    // bf16 is set by default for models without a configuration.
     if (key == "device" || key == "bf16" || key == "deterministic") continue;
     throw Error(
         {.what = "a plan of generation does not read this key",
@@ -174,7 +174,8 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
                .code = ExitCode::usage});
 }
 
-/// Powers of two up to the largest that fits, that one, and what was asked for.
+/// Returns plans for powers of four up to the largest batch that fits, for that batch, and for the requested
+/// batch.
 std::vector<Fit> table_of(Trials& trials, std::int64_t asked, std::int64_t largest) {
   std::vector<std::int64_t> batches{asked};
   for (std::int64_t batch = 1; batch <= largest; batch *= 4) batches.push_back(batch);

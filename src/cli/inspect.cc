@@ -10,7 +10,7 @@
 namespace octet::cli {
 namespace {
 
-/// What cannot be read must not look like a difference.
+/// Compares two checkpoints. Read errors get exit code usage, because exit code 1 means a difference.
 checkpoint::Difference difference_of(const std::string& path, const std::string& other,
                                      const std::string& filter) {
   try {
@@ -22,7 +22,8 @@ checkpoint::Difference difference_of(const std::string& path, const std::string&
   }
 }
 
-/// A comparison trusts the hashes of both, and reads only where they differ.
+/// Throws Error unless a checkpoint is undamaged. A comparison trusts the hashes of both checkpoints and
+/// reads tensors only if their hashes differ.
 void require_whole(const std::string& path) {
   const checkpoint::Inspection inspection = checkpoint::inspect(path, "", true);
   if (inspection.problems.empty()) return;

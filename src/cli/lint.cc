@@ -19,7 +19,7 @@
 namespace octet::cli {
 namespace {
 
-/// Throws what training would throw for the weights, the tokenizer and the template of a model.
+/// Throws the errors of training for the weights, the tokenizer and the template of a model.
 void require_files(const config::Config& c, const model::Architecture& architecture) {
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
   (void)read_model_file(c.model_name_or_path, "generation_config.json");
@@ -27,8 +27,8 @@ void require_files(const config::Config& c, const model::Architecture& architect
   runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
 }
 
-/// Throws what training would throw for the model, the data sets and the batch. Returns the architecture of
-/// the model.
+/// Throws the errors of training for the model, the data sets and the batch. Returns the architecture of the
+/// model.
 model::Architecture require_inputs(const config::Config& c) {
   const ModelWord word = find_model_word(c.model_name_or_path);
   if (word.shape)
@@ -37,7 +37,7 @@ model::Architecture require_inputs(const config::Config& c) {
       word.shape ? model::find_shape(word.model) : runtime::read_model(c.model_name_or_path);
   if (!word.shape) require_files(c, architecture);
   feed::check_datasets(c);
-  // A step that one rank cannot cut into micro-batches, no number of ranks can.
+  // If one rank cannot split a step into micro-batches, no world size can.
   if (!c.auto_find_batch_size && c.global_batch_size && !c.gradient_accumulation_steps &&
       *c.global_batch_size % c.per_device_train_batch_size != 0) {
     config::resolve_batch(c, 1);
@@ -45,7 +45,7 @@ model::Architecture require_inputs(const config::Config& c) {
   return architecture;
 }
 
-/// What is doubtful besides the warnings of the configuration itself.
+/// Returns the warnings about the run, without the warnings of the configuration.
 config::Strings warnings_of(const config::Resolved& resolved) {
   const DeviceWish wish = setup::session_wish(resolved.config).device;
   const bool on_gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
@@ -74,7 +74,7 @@ int lint_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());
   for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
-  // A mistake in the inputs ends the command, and the warnings of the configuration are read before it.
+  // An error in the inputs ends the command, so the warnings of the configuration are printed first.
   for (const std::string& warning : resolved.warnings) std::printf("warning: %s\n", warning.c_str());
   std::fflush(stdout);
   const config::Strings warnings = with_places(resolved, [&] { return warnings_of(resolved); });

@@ -10,13 +10,13 @@
 namespace octet::cli {
 namespace {
 
-/// An option where it stands on the command line.
+/// An occurrence of an option on the command line.
 struct Typed {
   std::string name;                  ///< "world", "--world" or "-w"
-  std::optional<std::string> value;  ///< nothing: it is the last word
+  std::optional<std::string> value;  ///< nullopt: it is the last word
 };
 
-/// The option that a sentence of CLI11's begins with, or has behind "Could not convert:".
+/// Returns the option that a message of CLI11 begins with, or names after "Could not convert:".
 CLI::Option* option_in(CLI::App& app, const std::string& sentence) {
   for (std::string word : split(sentence, ' ')) {
     if (word.ends_with(':')) word.pop_back();
@@ -59,11 +59,11 @@ bool passes(CLI::Option& option, const std::string& value) {
     std::string copy = value;
     return (*option.get_validator(0))(copy).empty();
   } catch (const CLI::OptionNotFound&) {
-    return true;  // it has no validator
+    return true;  // the option has no validator
   }
 }
 
-/// What a value is asked to be: "a whole number from 1 to 4096", "fp32, bf16, fp8".
+/// Describes the accepted values: "a whole number from 1 to 4096", "fp32, bf16, fp8".
 std::string expected_of(const CLI::Option& option, const OptionText& text) {
   if (option.get_type_name() == "BOOLEAN") return "true or false";
   std::string choices;
@@ -71,7 +71,7 @@ std::string expected_of(const CLI::Option& option, const OptionText& text) {
   if (!choices.empty()) return choices;
   std::string kind = text.value == "N" ? "a whole number" : text.value == "NUMBER" ? "a number" : "a text";
   if (text.bounds.empty()) return kind;
-  // Those without an upper bound refuse infinity.
+  // Options without an upper bound refuse infinity.
   if (!text.bounds.starts_with("from ")) kind = "a finite number";
   return kind + (text.bounds.starts_with("at least ") ? " of " : " ") + text.bounds;
 }
@@ -87,7 +87,7 @@ OptionText text_of(const CLI::App& app, const CLI::Option& option) {
 
 Error wrong_value(const CLI::App& app, CLI::Option& option, const std::vector<Typed>& places) {
   const OptionText text = text_of(app, option);
-  // CLI11 looks at all values, and converts the last one.
+  // CLI11 validates all values and converts the last one.
   auto wrong = std::ranges::find_if(
       places, [&](const Typed& typed) { return typed.value && !passes(option, *typed.value); });
   if (wrong == places.end()) --wrong;
@@ -109,7 +109,7 @@ Error wrong_value(const CLI::App& app, CLI::Option& option, const std::vector<Ty
                 .code = ExitCode::usage});
 }
 
-/// An option without a value, or given too often.
+/// Returns the error for an option without a value, or with too many.
 Error wrong_number(const CLI::App& app, const CLI::Option& option, const std::vector<Typed>& places) {
   const std::string& name = places.back().name;
   if (places.size() > 1) {

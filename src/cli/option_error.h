@@ -1,4 +1,4 @@
-// What is said of a command line that CLI11 refuses.
+// Error messages for command lines that CLI11 refuses.
 #pragma once
 
 #include "command.h"
@@ -11,8 +11,8 @@ class ParseError;
 
 namespace octet::cli {
 
-/// The message for what CLI11 threw while `app` read `typed`: it names the option as it was typed, what it
-/// takes, and what it was given.
+/// Converts an exception that CLI11 threw while `app` parsed `typed`. The message names the option as typed,
+/// the accepted values, and the given value.
 Error option_error(CLI::App& app, const Arguments& typed, const CLI::ParseError& refusal);
 
 }  // namespace octet::cli

@@ -18,7 +18,7 @@ namespace {
 
 thread_local CommandText* text_described = nullptr;
 
-// CLI::Range with our own words: those of CLI11 differ between its versions.
+// CLI::Range with a fixed message, because CLI11's message differs between versions.
 template <typename T>
 class Range : public CLI::Range {
  public:
@@ -33,7 +33,7 @@ class Range : public CLI::Range {
   }
 };
 
-// The validators of CLI11 for these say a range up to the largest number.
+// CLI11's validators for these ranges name the largest number as an upper bound.
 class FromZero : public CLI::Validator {
  public:
   explicit FromZero(bool zero) : CLI::Validator(zero ? "NONNEGATIVE" : "POSITIVE") {
@@ -46,7 +46,7 @@ class FromZero : public CLI::Validator {
   }
 };
 
-// Keys of configurations, ours and those of other trainers' files.
+// Returns the configuration keys of Octet and of other trainers' files.
 const std::vector<std::string>& key_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = config::field_names();
@@ -56,7 +56,7 @@ const std::vector<std::string>& key_names() {
   return names;
 }
 
-// "--learning-rate" or "+trainer.seed=3": a key of a configuration.
+// Whether a word is a configuration key: "--learning-rate" or "+trainer.seed=3".
 bool is_key(const std::string& word) {
   std::string key = word.substr(0, word.find('='));
   key.erase(0, key.find_first_not_of("-+"));
@@ -216,12 +216,12 @@ std::string Options::nearest_among(const std::vector<std::string>& own, const st
     const std::string dashes = name.starts_with('-') ? "--" : "";
     for (const std::string& key : key_names()) names.push_back(dashes + key);
   }
-  // Of two that are as near the command's own comes first.
+  // If two names are equally near, the command's own comes first.
   const std::string near = nearest_name(name, names);
   return std::ranges::find(own, near) == own.end() ? "" : near;
 }
 
-// Scripts of other programs write "_" where an option has "-", or the other way round.
+// Accepts "_" for "-" in option names and the reverse, as scripts of other programs write them.
 Arguments Options::spelled(const Arguments& arguments) const {
   const auto is_option = [this](const std::string& name) {
     return std::ranges::any_of(app_->get_options(), [&](const CLI::Option* option) {
@@ -247,7 +247,7 @@ Arguments Options::spelled(const Arguments& arguments) const {
 bool Options::parse(const Arguments& typed) {
   if (only_tells(typed)) return false;
   const Arguments arguments = spelled(typed);
-  // CLI11 takes arguments from the back.
+  // CLI11 expects arguments in reverse order.
   Arguments reversed(arguments.rbegin(), arguments.rend());
   // SFT-Play's `--config FILE` is FILE.
   const bool named = takes_overrides_ && !arguments.empty() && arguments.back() != "--config";
@@ -255,7 +255,7 @@ bool Options::parse(const Arguments& typed) {
   const auto is_setting = [this](const std::string& word) {
     return std::ranges::find(settings_, word.substr(0, word.find('='))) != settings_.end();
   };
-  // key=value would be taken as a positional argument: set it aside first.
+  // CLI11 would parse key=value as a positional argument, so it is set aside first.
   const auto is_override = [](const std::string& word) {
     const std::size_t equals = word.find('=');
     return !word.starts_with('-') && equals != std::string::npos && equals > 0 &&
@@ -278,7 +278,7 @@ bool Options::parse(const Arguments& typed) {
   const Arguments rest = app_->remaining();
   for (const std::string& word : rest) {
     refuse_near_setting(word);
-    if (takes_overrides_) continue;  // whoever reads the keys says more
+    if (takes_overrides_) continue;  // the reader of the keys has a better message
     throw Error({.what = "argument '" + word + "' is not known",
                  .where = "command line",
                  .fix = "'" + app_->get_name() + " --help' lists the options",

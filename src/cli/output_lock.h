@@ -1,4 +1,4 @@
-// Two commands at once would mix what they write into one file or folder.
+// Lock for output files and folders, so that two commands do not write the same output.
 #pragma once
 
 #include <filesystem>
@@ -10,10 +10,10 @@
 
 namespace octet::cli {
 
-/// Holds the file or folder `path` for one command, by a lock file beside it, and makes the folder around it.
-/// Throws Error (busy) that names the process of another command which writes there.
+/// Locks the file or folder `path` with a lock file in its parent folder, which is created if needed. Throws
+/// Error (busy) that names the process of another command that holds the lock.
 inline std::unique_ptr<const checkpoint::FolderLock> lock_output(const std::string& path) {
-  // A folder may be written with "/" at its end.
+  // The path of a folder may end with "/".
   const std::filesystem::path whole = std::filesystem::path(path + "/.").lexically_normal().parent_path();
   if (whole.has_parent_path()) make_folders(whole.parent_path().string());
   return std::make_unique<const checkpoint::FolderLock>(

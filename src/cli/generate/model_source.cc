@@ -19,7 +19,7 @@
 namespace octet::cli {
 namespace {
 
-/// The checkpoint that `path` stands for; "" where it names a model or an adapter, or nothing at all.
+/// Returns the checkpoint that `path` names. Returns "" if it names a model, an adapter or nothing.
 std::string checkpoint_at(const std::string& path) {
   if (path_exists(path + "/config.json") || path_exists(path + "/adapter_config.json")) return "";
   std::error_code none;
@@ -63,7 +63,7 @@ void take_checkpoint(ModelSource& source, const std::string& path) {
   train::require_same_adapters(checkpoint, train::adapter_state(source.run, source.architecture),
                                source.folder);
   if (setup::trains_adapters(source.run)) {
-    // What the run trained on top of, then what it trained.
+    // First the adapters that the run added to the base, then the adapter that it trained.
     source.added = setup::added_adapters(setup::given_adapters(source.run).added, source.architecture);
     model::Architecture tuned = setup::tuned(source.run, source.architecture);
     source.added.push_back(
@@ -73,7 +73,7 @@ void take_checkpoint(ModelSource& source, const std::string& path) {
   source.trained = {.checkpoint = source.checkpoint,
                     .dtype = setup::export_dtype(source.run),
                     .part = setup::trains_parts(source.run)};
-  // Codes of the folder are not what is read.
+  // All weights are read from the checkpoint, so quantised weights of the folder do not count.
   if (!source.trained.part) source.architecture.stored = {};
 }
 
@@ -90,7 +90,7 @@ void take_folder(ModelSource& source, const std::string& path) {
   source.architecture = runtime::read_model(named.folder);
 }
 
-/// Of all parameters, by the hashes that the manifest has of them.
+/// Returns one hash of the manifest's hashes of all parameters.
 std::string parameters_hash(const checkpoint::Checkpoint& checkpoint) {
   std::string words;
   for (const checkpoint::CheckpointTensor& tensor : checkpoint.tensors()) {

@@ -1,4 +1,4 @@
-// What answers: a model's folder or a checkpoint of training, and adapters on top.
+// The model that answers: a model folder or a training checkpoint, plus adapters.
 #pragma once
 
 #include <memory>
@@ -14,34 +14,36 @@
 
 namespace octet::cli {
 
-/// Where weights, tokenizer, template and settings of an answering model come from.
+/// Sources of the weights, the tokenizer, the template and the settings of the model that answers.
 struct ModelSource {
   std::string folder;  ///< config.json, generation_config.json, and weights unless `trained` has all
-  std::vector<std::string> adapters;  ///< folders of adapters on top, in order
-  /// The last adapter that brings a tokenizer, with the tokens and the template of its training; else
-  /// `folder`.
+  std::vector<std::string> adapters;  ///< folders of adapters to add, in order
+  /// The last adapter folder with a tokenizer, which has the tokens and the template of its training. Without
+  /// one, `folder`.
   std::string tokenizer;
-  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;  ///< that answers; null: a folder does
-  config::Config run;                                        ///< of the run that wrote it
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;  ///< null: the model is read from folders
+  config::Config run;                                        ///< of the run that wrote the checkpoint
   runtime::TrainedParameters trained;                        ///< empty for a checkpoint of adapters
-  /// As the folder's config.json says. Parameters of a checkpoint are floats where the folder's are
-  /// quantised.
+  /// From config.json of `folder`. `stored` is cleared if all weights come from a checkpoint, which are
+  /// floats even if the folder is quantised.
   model::Architecture architecture;
-  /// To the weights: adapters that the checkpoint's run trained on top of, its own, then `adapters`.
+  /// Adapters to add to the weights: first the base adapters of the checkpoint's run, then its own, then
+  /// `adapters`.
   std::vector<runtime::AddedAdapter> added;
 
-  /// Template and tokenizer are those of the checkpoint's run.
+  /// Whether template and tokenizer are those of the checkpoint's run.
   bool words_of_run() const { return checkpoint != nullptr && tokenizer == folder; }
-  /// Of the weights and of what a checkpoint holds in their place or adds to them.
+  /// Returns a hash of the weights, including what a checkpoint replaces or adds.
   std::string fingerprint() const;
-  /// Which checkpoint answers and of which step, for people; "" for a folder.
+  /// Names the checkpoint and its step for people; "" if there is none.
   std::string told() const;
 };
 
-/// What MODEL and --adapter name. MODEL is a model's folder, that of an adapter, a checkpoint, or an output
-/// folder that holds checkpoints and no finished model yet, of which the newest that holds answers. Throws
-/// Error as Checkpoint does for a checkpoint that is damaged or not complete, and (usage) where the model
-/// under adapters, or the one that a checkpoint's run began with, is not there or another one.
+/// Resolves MODEL and --adapter. MODEL is a model folder, an adapter folder, a checkpoint, or an output
+/// folder without a finished model. For an output folder the newest valid checkpoint is used.
+///
+/// Throws Error like Checkpoint for a damaged or incomplete checkpoint. Throws Error (usage) if the base
+/// model of an adapter, or of the run of a checkpoint, is missing or differs.
 ModelSource find_model(const GenerateOptions& options);
 
 }  // namespace octet::cli

@@ -1,4 +1,4 @@
-// Ranks that do not exist, for plans of generation.
+// Ranks without hardware, for plans of generation.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@
 
 namespace octet::cli {
 
-/// A rank of one replica of a model whose layers are split, or the only one of a whole model, on a device
-/// that holds nothing: a decoder that it makes is the plan of that rank.
+/// A rank of one replica with split layers, or the only rank of a whole model. Its device allocates nothing,
+/// so its decoder is the memory plan of that rank.
 class PlannedRank {
  public:
-  /// `stands_for`: of the device. `rank` of tensor_size x stages.
+  /// `stands_for` is the kind of the planned device. `rank` is below tensor_size x stages.
   PlannedRank(DeviceKind stands_for, int rank, int tensor_size, int stages);
-  /// Outlived by the rank. Throws as Decoder's constructor does.
+  /// Returns a decoder, which must not outlive this object. Throws like Decoder's constructor.
   std::unique_ptr<generate::Decoder> decoder(const generate::DecoderOptions& options) const;
   model::Share share() const { return team_ ? team_->share() : model::Share{}; }
-  /// What its messages reserve beside the decoder's arena.
+  /// Returns the bytes of the staging buffers, which are not in the decoder's arena.
   std::size_t staging_bytes() const;
 
  private:
@@ -30,7 +30,7 @@ class PlannedRank {
   std::unique_ptr<generate::Team> team_;
 };
 
-/// The rank of a replica that holds most of a stage: the first of its tensor group.
+/// Returns the first rank of the tensor group of a stage, which holds most of that stage.
 int first_rank_of_stage(int stage, int tensor_size, int stages);
 
 }  // namespace octet::cli

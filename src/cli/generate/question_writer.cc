@@ -12,7 +12,8 @@
 namespace octet::cli {
 namespace {
 
-/// Settings of a template that decide how questions are written; those of labels and cuts are training's.
+/// Returns the template settings that decide how questions are rendered. Settings of labels and truncation
+/// belong to training.
 data::TemplateEncoderOptions encoder_options(const GenerateOptions& o, const ModelSource& source) {
   data::TemplateEncoderOptions encoder;
   if (source.words_of_run()) {
@@ -38,7 +39,7 @@ data::TemplateEncoderOptions encoder_options(const GenerateOptions& o, const Mod
   return encoder;
 }
 
-/// Calls of functions as templates in Jinja know them.
+/// Returns function calls in the form that Jinja templates read.
 Json tool_calls(const std::string& content) {
   const Json parsed = parse_json(content, "the calls of a turn");
   Json calls = Json::array();
@@ -83,7 +84,8 @@ QuestionWriter::QuestionWriter(const GenerateOptions& options, const ModelSource
   require_settings_fit(source.tokenizer);
 }
 
-// The folder's own template where none of the table writes so: it must be able to write a question.
+// Compiles the Jinja template of the folder if no template of the table renders like it. It must be able to
+// render a question.
 void QuestionWriter::find_template(const ModelSource& source) {
   if (const auto& chat = encoder_->chat_template()) {
     if (!options_.template_name.empty()) return;
@@ -152,7 +154,7 @@ std::string QuestionWriter::system_of(const Question& question) const {
   return question.system.empty() ? options_.system : question.system;
 }
 
-// A conversation in the words of the folder's own template.
+// Renders a conversation with the Jinja template of the folder.
 std::string QuestionWriter::rendered(const Question& question, bool asks) const {
   Json variables = variables_of(encoder_->tokenizer());
   variables["add_generation_prompt"] = asks;
@@ -162,13 +164,15 @@ std::string QuestionWriter::rendered(const Question& question, bool asks) const 
   for (const data::Turn& turn : question.turns) variables["messages"].push_back(message_of(turn));
   if (!asks) variables["messages"].push_back(message_of({"assistant", question.answer, question.thought}));
   if (!question.tools.empty()) variables["tools"] = parse_json(question.tools, "tools of a row");
-  // Unless somebody says, the template decides. Nothing at all asks for no thoughts, as in training.
+  // enable_thinking is only passed if it is set; otherwise the template decides. "null" is passed as false,
+  // as in training.
   if (!options_.enable_thinking.empty()) variables["enable_thinking"] = how_.enable_thinking.value_or(false);
   if (question.enable_thinking) variables["enable_thinking"] = *question.enable_thinking;
   return jinja_->render(variables);
 }
 
-// A model with a template of its own was made for conversations: it is not asked as one without any.
+// Throws if the template of the model cannot be rendered: a chat model must not be asked without its
+// template.
 void QuestionWriter::require_usable() const {
   if (why_not_.empty()) return;
   throw Error({.what = "conversations need a chat template",

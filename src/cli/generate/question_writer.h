@@ -1,4 +1,5 @@
-// How questions become token ids: by a template of the table, by a model's own template in Jinja, or as text.
+// Converts questions to token ids: by a template of the table, by the model's Jinja template, or as plain
+// text.
 #pragma once
 
 #include <cstdint>
@@ -14,31 +15,35 @@
 
 namespace octet::cli {
 
-/// Questions and answers as ids. The template is, in this order: the one that --template names, that of the
-/// checkpoint's run, the one of the table that writes as the folder's own does, the folder's own, rendered
-/// from Jinja. A folder without any continues text.
+/// Converts questions and answers to ids. The first of these templates is used:
+/// 1. the template of --template;
+/// 2. the template of the checkpoint's run;
+/// 3. the template of the table that renders like the folder's template;
+/// 4. the Jinja template of the folder.
+/// Without any of them, text is continued.
 class QuestionWriter {
  public:
-  /// Throws Error (usage) for settings that need a tokenizer or a template where there is none, and as
-  /// TemplateEncoder does.
+  /// Throws Error (usage) for settings that need a missing tokenizer or template, and like TemplateEncoder.
   QuestionWriter(const GenerateOptions& options, const ModelSource& source);
 
   bool has_tokenizer() const { return encoder_.has_value(); }
-  /// Throws Error (usage) where there is none.
+  /// Throws Error (usage) if there is none.
   const text::Tokenizer& tokenizer() const;
-  /// Questions are written by a template; without one their text is continued.
+  /// Whether questions are rendered by a template. Without a template their text is continued.
   bool chats() const { return encoder_ && (encoder_->chat_template() || jinja_ || !why_not_.empty()); }
-  /// Ids of a question, up to where its answer begins. Throws Error (usage) where it cannot be written.
+  /// Returns the ids of a question up to the start of its answer. Throws Error (usage) if it cannot be
+  /// rendered.
   std::vector<std::int32_t> prompt(const Question& question) const;
-  /// Ids of a question and its answer as training sees them; of a plain text those that it is trained as.
+  /// Returns the ids of a question and its answer as training sees them. Plain text gives the ids that
+  /// pre-training would use.
   std::vector<std::int32_t> whole(const Question& question) const;
-  /// Ids that end an answer.
+  /// Returns the ids that end an answer.
   std::vector<std::int32_t> stop_ids() const;
-  /// All that decides which ids words become: names and values, a line each.
+  /// Returns all that decides the ids of a text: names and values, one per line.
   std::string recipe() const;
-  /// Which template writes, for people; "" where --template names it.
+  /// Names the used template for people; "" if --template names it.
   const std::string& told() const { return told_; }
-  /// What of the settings changes nothing, for people; "" : nothing.
+  /// Names a setting without effect for people; "": none.
   std::string doubt() const;
 
  private:
@@ -51,9 +56,10 @@ class QuestionWriter {
   GenerateOptions options_;
   text::TemplateOptions how_;
   std::optional<data::TemplateEncoder> encoder_;
-  std::string source_;                        ///< of the template in Jinja
-  std::optional<text::JinjaTemplate> jinja_;  ///< the folder's own, where no template of the table writes so
-  std::string folder_, why_not_;              ///< why the folder's own template cannot be used
+  std::string source_;  ///< source of the Jinja template
+  std::optional<text::JinjaTemplate>
+      jinja_;                     ///< the folder's template, if no template of the table renders like it
+  std::string folder_, why_not_;  ///< why_not_: why the folder's template cannot be used
   std::string told_;
 };
 

@@ -60,7 +60,7 @@ std::vector<RowWork::Done> RowWork::take_done() {
   return std::exchange(done_, {});
 }
 
-// The question that the model sees: with the prompt around it.
+// Returns the question with the prompt file's text around it.
 Question RowWork::asked(const Question& question) const {
   if (prompt_text_.empty() || question.turns.empty()) return question;
   Question with = question;
@@ -78,7 +78,7 @@ void RowWork::begin(std::int64_t number) {
   try {
     question = file_.read(number);
   } catch (const Error& e) {
-    // A disk that fails is no property of the row.
+    // A failing disk is not a fault of the row.
     if (e.code() == ExitCode::storage) throw;
     return fail(number, e);
   }
@@ -131,7 +131,7 @@ void RowWork::step() {
     const Ticket ticket = found->second;
     tickets_.erase(found);
     const auto open = open_.find(ticket.row);
-    if (open == open_.end()) continue;  // it has failed with another sample
+    if (open == open_.end()) continue;  // another sample of the row has failed
     Row& row = open->second;
     if (extraction_) {
       std::optional<std::string> part = (*extraction_)(finished.said.text);
@@ -173,7 +173,7 @@ void RowWork::score(std::int64_t number) {
   }
 }
 
-// A line that is a data set's row, or for rows of ids ids again.
+// Returns a row in the format of a data set. Rows of ids give ids again.
 std::string RowWork::line(const Row& row, const Said& said) const {
   Json line = Json::object();
   const generate::Answer& answer = said.answer;

@@ -1,5 +1,5 @@
-// The rows that a rank is answering: what is asked for each, what comes back, and the lines that become of
-// it.
+// The rows that a rank is answering: submits their samples, collects the answers and formats the output
+// lines.
 #pragma once
 
 #include <cstdint>
@@ -19,30 +19,30 @@ namespace octet::cli {
 
 class RowWork {
  public:
-  /// Throws Error (usage) for a prompt file without {text} and a wrong pattern.
+  /// Throws Error (usage) for a prompt file without {text} and for an invalid pattern.
   RowWork(Answerer& answerer, const QuestionFile& file, const GenerateOptions& options);
   ~RowWork();
 
-  /// Rows to begin now: those that find a place, and as many to follow as were done since the last call of
-  /// take_done(), so that no place is empty until the next.
+  /// Returns the number of rows to begin now: free slots, plus as many rows as the last take_done() returned.
+  /// The additional rows keep all slots busy until the next call.
   std::int64_t room() const;
   bool has_done() const { return !done_.empty(); }
   bool busy() const { return !open_.empty(); }
-  /// A row that cannot be read or asked has failed at once.
+  /// Begins a row. A row that cannot be read or rendered fails at once.
   void begin(std::int64_t row);
-  /// One pass of the model. Rows that are done, failed ones included, go to `done`.
+  /// Runs one pass of the model. Finished and failed rows are returned by take_done().
   void step();
 
   struct Done {
     std::int64_t row = 0;
     RowResult result;
-    bool judged = false, right = false;  ///< the file gives an answer; it is the model's
-    double rouge_l = 0;                  ///< of it and the model's
+    bool judged = false, right = false;  ///< judged: the file has an answer; right: it equals the model's
+    double rouge_l = 0;                  ///< of the file's answer and the model's
     std::int64_t attempts = 0;
   };
   std::vector<Done> take_done();
 
-  /// The text that is put around each row's own; "" without one.
+  /// Returns the text of the prompt file; "" without one.
   const std::string& prompt_text() const { return prompt_text_; }
 
  private:
@@ -51,7 +51,7 @@ class RowWork {
     Question question;
     std::vector<std::int32_t> prompt;
     std::vector<std::optional<Said>> said;  ///< by sample
-    std::int64_t missing = 0;               ///< samples that are not there yet
+    std::int64_t missing = 0;               ///< unfinished samples
     std::int64_t attempts = 0;
   };
   struct Ticket {
@@ -74,7 +74,7 @@ class RowWork {
   std::map<std::int64_t, Row> open_;
   std::map<std::size_t, Ticket> tickets_;  ///< by request
   std::vector<Done> done_;
-  std::int64_t lately_ = 0;  ///< rows that the last take_done() gave
+  std::int64_t lately_ = 0;  ///< number of rows that the last take_done() returned
 };
 
 }  // namespace octet::cli

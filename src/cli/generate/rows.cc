@@ -12,7 +12,7 @@
 namespace octet::cli {
 namespace {
 
-// A conversation that ends in a question gets an empty answer, so that it reads like those that have one.
+// Adds an empty answer to a conversation that ends in a question, so that the converter accepts it.
 bool add_answer(Json& row, const data::RowFormat& format) {
   const auto list = row.find(format.messages);
   if (list == row.end() || !list->is_array() || list->empty() || !list->back().is_object()) return false;

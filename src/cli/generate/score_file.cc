@@ -22,7 +22,7 @@ using checkpoint::ArrayType;
 constexpr const char* kFormat = "octet scores";
 constexpr std::int64_t kVersion = 1;
 
-/// One row's numbers.
+/// The numbers of one row.
 struct ScoreRow {
   std::vector<std::uint32_t> ids, top_ids;
   std::vector<std::uint16_t> logprobs, top_logprobs;
@@ -47,7 +47,8 @@ bool read_numbers(const Json& json, const char* name, std::vector<T>& out) {
   return true;
 }
 
-/// The row of a note's line. Throws Error (usage) for what score_note() did not write for this `best`.
+/// Parses the row in a line of the notes. Throws Error (usage) if score_note() did not write it for this
+/// `best`.
 ScoreRow row_of(const RowResult& result, std::int64_t best, const std::string& where) {
   ScoreRow row;
   bool whole = result.lines.size() == 1;

@@ -16,9 +16,9 @@
 namespace octet::cli {
 namespace {
 
-constexpr std::int64_t kMostRows = 200'000;  ///< of the training data: some seconds of reading
+constexpr std::int64_t kMostRows = 200'000;  ///< training rows to compare; reading them takes a few seconds
 
-/// Names a question: all that comes before the answer.
+/// Returns a hash of all that precedes the answer.
 std::string question_hash(const std::vector<data::Turn>& turns, const std::string& system) {
   std::string words = system;
   for (const data::Turn& turn : turns) words += '\n' + turn.role + '\n' + turn.content;
@@ -30,7 +30,7 @@ std::string question_hash(const data::Sample& sample) {
   return question_hash({sample.turns.begin(), sample.turns.end() - 1}, sample.system);
 }
 
-/// The configuration of the run that made the model.
+/// Returns the configuration of the run that trained the model, if it is known.
 std::optional<config::Config> run_of(const ModelSource& source) {
   if (source.checkpoint) return source.run;
   std::vector<std::string> folders = source.adapters;
@@ -51,7 +51,7 @@ void compare(const GenerateOptions& options, const config::Config& run) {
       const Question question = file.read(i);
       if (question.prompt_ids.empty()) questions.push_back(question_hash(question.turns, question.system));
     } catch (const Error& e) {
-      if (e.code() == ExitCode::storage) throw;  // such a row is reported when it is answered
+      if (e.code() == ExitCode::storage) throw;  // other errors are reported when the row is answered
     }
   }
   std::unordered_set<std::string> asked(questions.begin(), questions.end()), trained;

@@ -1,4 +1,4 @@
-// Whether prompts are rows that the answering model was trained on.
+// Checks whether prompts are training rows of the model that answers.
 #pragma once
 
 #include "generate/generate_options.h"
@@ -6,8 +6,8 @@
 
 namespace octet::cli {
 
-/// Warns if prompts of the file that is judged are rows of the training data of the model's run. A model
-/// without its run's configuration is not checked. Throws no Error for training data that are gone.
+/// Warns if prompts of an evaluated file are rows in the training data of the model's run. A model without
+/// the configuration of its run is not checked. Missing training data gives a warning, not an Error.
 void warn_of_trained_prompts(const GenerateOptions& options, const ModelSource& source);
 
 }  // namespace octet::cli

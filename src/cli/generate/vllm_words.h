@@ -1,13 +1,14 @@
-// Arguments of `trainer generate` as scripts around vLLM write them.
+// Accepts arguments of `trainer generate` in the form of vLLM scripts.
 #pragma once
 
 #include "command.h"
 
 namespace octet::cli {
 
-/// The arguments in the way of this program's options: the value of `--model` becomes the first argument,
-/// MODEL; the value of a flag, as in `--enforce_eager False`, is joined to the flag; PyTorch's names of formats
-/// become ours.
+/// Returns the arguments in the form of this program:
+/// - the value of `--model` becomes the first argument, MODEL;
+/// - the value of a flag, as in `--enforce_eager False`, is joined to the flag;
+/// - PyTorch's dtype names become Octet's.
 Arguments without_vllm_words(const Arguments& arguments);
 
 }  // namespace octet::cli

@@ -10,7 +10,7 @@ namespace {
 
 using config::Field;
 
-// In single quotes for a shell of the Bourne kind.
+// Quotes a text with single quotes for Bourne shells.
 std::string quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -50,7 +50,7 @@ std::vector<std::string> values_of(const Field& field) {
   return values;
 }
 
-// Cases of a `case` in bash and zsh: patterns, and the words that they give.
+// Returns the branches of a `case` in bash and zsh, which map options to their values.
 std::string value_cases(const std::vector<CommandText>& commands) {
   std::string cases;
   for (const CommandText& command : commands) {
@@ -74,7 +74,7 @@ std::string key_cases() {
   return cases;
 }
 
-// Functions that bash and zsh share: what each word of a command line may be.
+// Returns shell functions for both bash and zsh: the possible words of each command.
 std::string tables(const std::vector<CommandText>& commands) {
   std::vector<std::string> names, keys;
   std::string options, takers;

@@ -15,7 +15,7 @@ std::string value_name(const std::string& type) {
   return "TEXT";
 }
 
-// CLI11 writes a type and what is asked of its values: "INT:INT in [1 - 4096]", "TEXT:{fp32,bf16}".
+// Parses CLI11's text of a type and its constraints: "INT:INT in [1 - 4096]", "TEXT:{fp32,bf16}".
 void take_type(OptionText& option, const std::string& type) {
   option.value = value_name(type);
   const std::size_t colon = type.find(':');

@@ -11,9 +11,9 @@
 namespace octet::cli {
 namespace {
 
-constexpr std::size_t kDescriptionColumn = 26;  ///< column at which what options do begins
-constexpr std::size_t kBelow = 6;               ///< the same where it stands below the option
-constexpr std::size_t kNarrow = 34;             ///< fewer columns than these are too few to stand beside it
+constexpr std::size_t kDescriptionColumn = 26;  ///< column of descriptions
+constexpr std::size_t kBelow = 6;               ///< indent of a description below its option
+constexpr std::size_t kNarrow = 34;             ///< narrower descriptions go below their options
 
 std::string usage(const CommandText& command) {
   std::string line = "trainer " + command.name;
@@ -42,18 +42,19 @@ std::string details(const OptionText& option) {
   return text.empty() ? "" : " (" + text + ")";
 }
 
-// Letters, not bytes: a byte of UTF-8 that goes on with one is none.
+// Returns the number of code points of a UTF-8 text.
 std::size_t letters(const std::string& word) {
   return static_cast<std::size_t>(
       std::ranges::count_if(word, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// A line whose continuations are indented.
+// Wraps a line and indents its continuations by two more columns.
 std::string hanging(const std::string& line, std::size_t indent, std::size_t width) {
   return std::string(indent, ' ') + wrapped(line, indent + 2, width, indent + 2);
 }
 
-// A term at the left, what it means at the right, or below it where the term is long or the terminal narrow.
+// Formats a term at the left and its meaning at the right. The meaning goes below a long term, and in a
+// narrow terminal.
 std::string entry(const std::string& term, const std::string& words, std::size_t width,
                   std::size_t indent = 2, std::size_t column = kDescriptionColumn) {
   const bool narrow = width < column + kNarrow;
@@ -64,7 +65,7 @@ std::string entry(const std::string& term, const std::string& words, std::size_t
   return text + wrapped(words, column, width, column);
 }
 
-// A command line, which a shell reads as one where it is cut.
+// Formats a command line. Long lines are split with backslashes, so that a shell still reads one command.
 std::string example_text(const std::string& line, std::size_t width) {
   if (letters(line) + 2 <= width) return "  " + line + "\n";
   std::string text, row = "  ";
@@ -95,7 +96,7 @@ std::string key_entry(const config::Field& field, std::size_t width) {
          wrapped("(" + values + ")", kBelow, width);
 }
 
-// A key of another trainer's configurations, and what it becomes, whole.
+// Describes a key of another trainer's configuration and the keys that it is converted to.
 std::string foreign_entry(const config::ForeignKey& key, std::size_t width) {
   const std::string head = "In configurations of " + key.trainer + ":\n  " + key.path + "\n";
   if (key.becomes.empty())

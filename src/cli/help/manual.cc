@@ -6,8 +6,7 @@
 namespace octet::cli {
 namespace {
 
-// Text of a page: backslashes and minus signs have meanings, and so has a line that begins with a dot or an
-// apostrophe.
+// Escapes text for roff: backslashes, minus signs, and a dot or an apostrophe at the start of a line.
 std::string roff(const std::string& text) {
   std::string out;
   for (const char c : text) {
