@@ -22,7 +22,7 @@ struct DecodeBench {
 std::string precision_words(const config::Config& config);
 
 /// Times decoding steps of a model with random weights and prints the results. If layers are split among
-/// ranks, the results are those of all ranks together. FP8 without fp8_recipe uses RecipeKind::rows.
+/// ranks, the results cover all ranks together. FP8 without fp8_recipe uses RecipeKind::rows.
 ///
 /// Throws Error (usage) if there are more ranks than one replica has: each replica would decode
 /// independently. Throws Error (usage) for delayed scaling, which needs the amax history of training.

@@ -165,7 +165,7 @@ int export_trained(const ExportWish& wish) {
                        .part = setup::trains_parts(run)};
   require_model(e.model, "the model that the run started from");
   runtime::require_model_of(checkpoint, e.model);
-  // The template and its options are those of the run; the model folder may have moved.
+  // The run decides the template and its options; the model folder may have moved.
   run.model_name_or_path = e.model;
   if (setup::trains_adapters(run)) return export_trained_adapters(wish, run, e);
   if (wish.merge) {

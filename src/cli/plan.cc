@@ -1,4 +1,4 @@
-// Memory and time of a run before it starts.
+// `trainer plan`: predicts memory and time of a run before it starts.
 #include <algorithm>
 
 #include "generate_plan.h"
@@ -19,10 +19,10 @@ namespace {
 struct Settings {
   std::int64_t world = 1;
   std::int64_t ranks_per_node = 0;  ///< 0: up to eight
-  std::string card;                 ///< "" : that of this machine, or else an H200
+  std::string card;                 ///< "": the card of this machine, or else an H200
   std::string memory;
-  double tokens = 0;  ///< of the whole run; 0: not said
-  int replica = 1;    ///< ranks of one model whose layers are split, which share a node
+  double tokens = 0;  ///< of the whole run; 0: not given
+  int replica = 1;    ///< ranks of one replica with split layers, all on one node
 };
 
 comm::Place place_of(const Settings& s) {
@@ -43,7 +43,7 @@ void take_card(PlanTarget& t, const plan::Card& card) {
   t.rates = plan::rates_of(card);
 }
 
-/// The card that is named; else that of this machine; else an H200.
+/// Takes the named card, else the card of this machine, else an H200.
 void take_gpu(PlanTarget& t, const std::string& card) {
   t.kind = DeviceKind::cuda;
   take_card(t, plan::find_card(card.empty() ? "h200" : card));
@@ -76,7 +76,7 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
     take_gpu(t, s.card);
   } else {
     t.name = "CPU";
-    // What ops take of scratch depends on a rank's threads.
+    // The scratch memory of ops depends on the threads of a rank.
     const int mates = std::max(t.place.local_size, s.replica);
     cpu::set_op_threads(cpu::claim_cores(0, mates));
     t.memory =
@@ -88,13 +88,13 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   return t;
 }
 
-/// A configuration, and not a model.
+/// Whether a word names a configuration, not a model.
 bool is_configuration(const std::string& word) {
   return word.ends_with(".yaml") || word.ends_with(".yml") ||
          (word.ends_with(".json") && !word.ends_with("config.json"));
 }
 
-/// Options of `--generate`, which this returns but for the flag itself.
+/// Adds the options of `--generate`. Returns all of them except the flag itself.
 std::vector<Option> add_generation(Options& options, bool& generates, GeneratePlan& plan) {
   options.add_flag("--generate", generates,
                    "plan `trainer generate` of the model instead: its memory, the batches that fit, and the "
@@ -213,7 +213,7 @@ int plan_command(const Arguments& arguments) {
       generation.json = json;
       return plan_generation(resolved, generation, target);
     }
-    // How many steps an epoch has only the data tell.
+    // The number of steps per epoch is unknown without the data, so only max_steps is used.
     if (setup::leaves_saves_open(config) && config.max_steps > 0 &&
         !setup::saves_before_the_end(resolved, config.max_steps, 0))
       config.save_async = "false";

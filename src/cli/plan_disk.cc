@@ -18,8 +18,8 @@ namespace {
 
 struct DiskPlan {
   train::RunFiles files;
-  std::int64_t step = 0;  ///< of the checkpoint; 0: steps are not known, and its number has one digit
-  std::optional<train::CheckpointCount> checkpoints;  ///< nothing: they hang on the number of steps
+  std::int64_t step = 0;  ///< of the checkpoint; 0: unknown, its number is planned with one digit
+  std::optional<train::CheckpointCount> checkpoints;  ///< nullopt: depends on the unknown number of steps
   std::int64_t fullest() const {
     const std::int64_t one = files.checkpoint.all();
     return std::max(checkpoints->most * one, checkpoints->at_end * one + files.model());
@@ -33,7 +33,7 @@ std::optional<train::CheckpointCount> count_of(const config::Config& config) {
     const std::int64_t saves = train::saves_of_run(config, {.done = 0, .total = config.max_steps});
     return train::checkpoints_of_run(config, saves);
   }
-  // As many as are kept, of a run that saves often enough.
+  // Assumes that the run saves often enough to reach save_total_limit.
   if (config.save_total_limit) return train::checkpoints_of_run(config, INT64_MAX / 2);
   return std::nullopt;
 }

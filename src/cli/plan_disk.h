@@ -5,10 +5,10 @@
 
 namespace octet::cli {
 
-/// What a planned run leaves on the disk, to the byte where that follows from its configuration: prints a
-/// section of the plan.
+/// Prints the section about files that the planned run leaves on disk. Sizes are exact if they follow from
+/// the configuration.
 void print_disk(const PlanReport& report, const PlanTarget& target);
-/// The same as an object.
+/// Returns the figures of print_disk() as JSON.
 Json disk_json(const PlanReport& report, const PlanTarget& target);
 
 }  // namespace octet::cli

@@ -13,7 +13,7 @@ const char* transposed_name(const plan::Level& level) {
   return level.transposes_at_use ? "at_use" : "keep";
 }
 
-/// What the step's computation cannot hide; of CPUs nobody knows how long they compute.
+/// Returns the exposed message time per link. Empty for CPUs, because their compute time is not modelled.
 Json exposed_of(const PlanReport& r, const PlanTarget& target) {
   Json links = Json::object();
   if (target.kind != DeviceKind::cuda) return links;
@@ -21,7 +21,7 @@ Json exposed_of(const PlanReport& r, const PlanTarget& target) {
   return links;
 }
 
-/// Which stage and level would be chosen, and why.
+/// Adds the stage and the level that plan would choose, and why.
 void add_choice(Json& all, const PlanReport& r, const PlanTarget& target) {
   Json stages = Json::array(), levels = Json::array();
   const auto row_of = [&](const plan::Level& level, std::size_t bytes, double seconds) {
@@ -45,7 +45,7 @@ void add_choice(Json& all, const PlanReport& r, const PlanTarget& target) {
   all["why_recompute"] = why_level(r.levels, r.choice.level, target);
 }
 
-/// Floors of what a step and the run cost; null where price or steps are not known.
+/// Adds lower bounds of the cost of a step and of the run; null if the price or the steps are not known.
 void add_cost(Json& all, const PlanReport& r, const PlanTarget& target) {
   const bool gpus = target.kind == DeviceKind::cuda, priced = gpus && r.config.gpu_hour_price.has_value();
   all["gpus"] = gpus ? r.batch.world : 0;

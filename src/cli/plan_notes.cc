@@ -16,7 +16,8 @@
 namespace octet::cli {
 namespace {
 
-/// But for what the variables of this process mean for it, since the run is another one.
+/// Returns the notes of a configuration without notes about environment variables: the planned run has
+/// another environment.
 config::Strings notes_of(const config::Resolved& resolved) {
   config::Strings notes;
   for (const std::string& note : resolved.notes) {
@@ -36,7 +37,7 @@ config::Strings doubts_of(const config::Resolved& resolved, bool configured,
   return doubts;
 }
 
-/// Adds the message of `what`, if it throws one that is new, and the exit code of the first.
+/// Runs `what`. If it throws a new message, adds the message; the exit code is that of the first.
 void check(PlanNotes& notes, const std::function<void()>& what) {
   try {
     what();

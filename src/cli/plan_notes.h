@@ -1,4 +1,4 @@
-// What a run of the configuration that is planned would say before its first step, and what would end it.
+// Notes, warnings and errors that the planned run would report before its first step.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@
 namespace octet::cli {
 
 struct PlanNotes {
-  config::Strings notes;         ///< of the configuration, as a run prints them
-  config::Strings doubts;        ///< settings that one would rarely mean
-  config::Strings cannot_run;    ///< messages with which a run would end: what this version does not read
-  ExitCode code = ExitCode::ok;  ///< of the first of them
+  config::Strings notes;         ///< notes of the configuration, as in a run
+  config::Strings doubts;        ///< warnings about unusual settings
+  config::Strings cannot_run;    ///< errors that would end the run, like unsupported features
+  ExitCode code = ExitCode::ok;  ///< exit code of the first error
 };
 
-/// `kind`: the device that is planned for. `configured`: there is a configuration; else the shape of a model
-/// alone, which is not doubted for keys that nobody set. Data sets are not looked at, and neither are missing
-/// weights and tokenizers: a plan may be made where they are not.
+/// `kind` is the planned device. If `configured` is false there is no configuration, only the shape of a
+/// model; then no warnings about keys are given. Data sets are not read. Weights and tokenizers may be
+/// missing on the planning machine.
 PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const std::string& model,
                      const model::Architecture& architecture, DeviceKind kind);
 

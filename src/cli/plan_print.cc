@@ -1,4 +1,4 @@
-// The report of `trainer plan` for people.
+// Prints the report of `trainer plan` for people.
 #include "plan_print.h"
 
 #include <cmath>
@@ -39,7 +39,7 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
               human_bytes(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
 }
 
-/// Memory of the host for a GPU; where the host computes all memory is of one kind.
+/// Prints host memory for a run on GPUs. On CPUs there is only one kind of memory.
 void print_host_memory(const PlanReport& r, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda) return;
   std::printf("\nmemory of the host per rank\n");
@@ -66,7 +66,7 @@ void print_stages(const char* name, const std::array<double, 4>& values, double 
   std::printf("\n");
 }
 
-/// Rows of a table whose columns are the stages.
+/// Prints rows of a table with one column per stage.
 void print_links(const PlanReport& r, const PlanTarget& target) {
   constexpr double millisecond = 1e-3;
   const bool gpus = target.kind == DeviceKind::cuda;
@@ -75,7 +75,7 @@ void print_links(const PlanReport& r, const PlanTarget& target) {
     if (!used) continue;
     print_stages(("ms over " + std::string(link.name) + (link.between_hosts ? " per host" : "")).c_str(),
                  r.seconds_over(link), millisecond);
-    // Of CPUs nobody knows how long they compute.
+    // The compute time of CPUs is not modelled.
     if (gpus) print_stages("  exposed", r.exposed_over(link), millisecond);
   }
 }
@@ -145,7 +145,7 @@ std::string money(double amount) {
   return text;
 }
 
-/// Time and price of the whole run, as far as they are known.
+/// Prints time and price of the whole run, as far as they are known.
 void print_run(const PlanReport& r, const PlanTarget& target) {
   const bool priced = r.config.gpu_hour_price.value_or(0) > 0;
   if (target.kind != DeviceKind::cuda || (!priced && !r.steps)) return;
@@ -165,7 +165,7 @@ void print_run(const PlanReport& r, const PlanTarget& target) {
   if (priced) std::printf("  %-32s %12s\n", "cost of these", money(steps * r.cost_per_step()).c_str());
 }
 
-/// Without changing what is planned.
+/// Prints the recommended stage and level. They do not change the plan.
 void print_choice(const PlanReport& r, const PlanTarget& target) {
   const std::string stage = why_stage(r.stages, target), level = why_level(r.levels, r.choice.level, target);
   if (stage.empty() && level.empty()) return;
@@ -213,7 +213,7 @@ void print_advice(const PlanReport& r, const PlanTarget& target) {
   }
 }
 
-/// Of all parameters, where not all are trained.
+/// Returns the trained share of all parameters; "" if all are trained.
 std::string trained_share(const model::ParameterLayout& layout) {
   const std::int64_t trained = model::trained_parameters(layout), all = layout.parameter_count();
   if (trained == all) return "";

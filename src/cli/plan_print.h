@@ -4,7 +4,7 @@
 
 namespace octet::cli {
 
-/// What `trainer plan` prints: for people, and with --json as one line.
+/// Print the report of `trainer plan`: for people, and with --json as one line.
 void print_report(const PlanReport& report, const PlanTarget& target);
 void print_json(const PlanReport& report, const PlanTarget& target);
 

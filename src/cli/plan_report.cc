@@ -1,4 +1,4 @@
-// The figures of `trainer plan`.
+// Computes the figures of `trainer plan`.
 #include "plan_report.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace octet::cli {
 namespace {
 
-/// Returns the first of the memory choices of a run that fits, or else the storage that holds least.
+/// Returns the first memory choice of a run that fits, or else the storage with the fewest bytes.
 config::Config with_memory_that_fits(const config::Config& config, const model::Architecture& architecture,
                                      const PlanTarget& target) {
   for (const config::Config& choice : config::memory_choices(config)) {
@@ -27,12 +27,12 @@ config::Config with_memory_that_fits(const config::Config& config, const model::
   return config::storages(config).back();
 }
 
-/// As the run would save, once it has chosen its sizes.
+/// Sets save_async like the run does after it has chosen its sizes.
 config::Config with_saves_that_fit(config::Config config, const model::Architecture& architecture,
                                    const PlanTarget& target) {
   if (!setup::leaves_saves_open(config)) return config;
   const Planner planner(config, architecture, target);
-  // What memory the GPUs' host has is not asked.
+  // The host memory of GPU nodes is unknown here and taken as unlimited.
   constexpr std::size_t host = std::numeric_limits<std::size_t>::max();
   const bool room = train::has_room_for_copy(planner.build(planner.choice()), target.place, target.kind,
                                              planner.limit(), host);
@@ -42,7 +42,7 @@ config::Config with_saves_that_fit(config::Config config, const model::Architect
 
 using Consider = std::function<void(const std::string& keys, const config::Config& with)>;
 
-/// Narrower formats of what is trained.
+/// Considers narrower formats of the training states.
 void storage_alternatives(const config::Config& config, const Consider& consider) {
   const store::Storage stored = setup::storage_of(config);
   config::Config with = config;
@@ -55,7 +55,7 @@ void storage_alternatives(const config::Config& config, const Consider& consider
   consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=bf16", with);
 }
 
-/// Ways to hold less, from the one that changes least.
+/// Returns ways to save memory; the least intrusive comes first.
 std::vector<Alternative> alternatives(const config::Config& asked, const config::Config& config,
                                       const model::Architecture& architecture, const PlanTarget& target) {
   std::vector<Alternative> all;
@@ -123,7 +123,7 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   const Planner planner(config, architecture, target);
   PlanReport r{.config = config, .model = model};
   for (const plan::Choice& choice : planner.fitting()) {
-    // A level that takes no larger micro-batch than a cheaper one is no use.
+    // A level is useless if a cheaper level fits a micro-batch at least as large.
     if (r.fitting.empty() || choice.micro > r.fitting.back().micro) r.fitting.push_back(choice);
   }
   r.choice = planner.choice();

@@ -9,7 +9,7 @@
 namespace octet::cli {
 namespace {
 
-/// Estimates of steps are no better than this: a higher stage has to gain more.
+/// Step estimates are not more accurate than this, so a higher stage must gain more.
 constexpr double kAsGood = 1.02;
 
 std::string duration(double seconds) {
@@ -23,14 +23,14 @@ std::string gibibytes(std::size_t bytes) {
   return human_bytes(static_cast<double>(bytes));
 }
 
-/// Seconds of a step with a choice, at least.
+/// Returns a lower bound of the seconds of a step with a choice; 0 on a CPU.
 double seconds_of(const Planner& planner, const PlanTarget& target, const plan::Choice& choice,
                   const plan::Memory& memory) {
   if (target.kind != DeviceKind::cuda) return 0;
   return plan::time_of(planner.work(choice, memory), target.rates).seconds;
 }
 
-/// The stage at its best level.
+/// Returns the row of a stage at its fastest level that fits.
 StageRow stage_row(const Planner& planner, const PlanTarget& target, int stage, std::int64_t micro) {
   StageRow row{.stage = stage};
   std::size_t least = SIZE_MAX;
@@ -44,7 +44,7 @@ StageRow stage_row(const Planner& planner, const PlanTarget& target, int stage, 
   return row;
 }
 
-/// What messages leave of a step, over links that carry at the same time.
+/// Returns the exposed message time of a step. The links work at the same time, so the slowest counts.
 double exposed_of(const store::StepMessages& messages, const plan::Time& time, std::int64_t micro_batches,
                   const PlanTarget& target) {
   double most = 0;
@@ -55,7 +55,7 @@ double exposed_of(const store::StepMessages& messages, const plan::Time& time, s
   return most;
 }
 
-/// "401.2 ms per step, 12.0 of them exposed messages"; on a CPU what is sent.
+/// Returns "401.2 ms per step, 12.0 ms of them exposed messages"; on a CPU the bytes that are sent.
 std::string cost_of(const StageRow& row, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda)
     return gibibytes(static_cast<std::size_t>(row.sent)) + " sent per step";
@@ -94,7 +94,7 @@ std::vector<LevelRow> compare_levels(const Planner& planner, const PlanTarget& t
     const plan::Memory memory = planner.memory(choice);
     rows.push_back({level, memory.bytes + planner.outside(), seconds_of(planner, target, choice, memory)});
   }
-  // On a CPU they stay as they are: from the cheapest to the one that keeps least.
+  // On a CPU all seconds are 0 and the order stays: from the cheapest level to the level that keeps least.
   std::ranges::stable_sort(rows, {}, &LevelRow::seconds);
   return rows;
 }

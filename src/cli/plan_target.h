@@ -9,13 +9,13 @@
 
 namespace octet::cli {
 
-/// What a plan is for.
+/// The hardware of a plan.
 struct PlanTarget {
   DeviceKind kind = DeviceKind::cpu;
   std::string name;
-  std::string card;        ///< its key, where plans know its figures; "" : an H200's are taken for a GPU
-  plan::Rates rates;       ///< of a GPU
-  std::size_t memory = 0;  ///< of the device; of a rank's share of the node's memory on CPUs
+  std::string card;   ///< key of the card, if its figures are known; "": a GPU gets the figures of an H200
+  plan::Rates rates;  ///< of a GPU
+  std::size_t memory = 0;  ///< of the device; on CPUs a rank's share of the node's memory
   comm::Place place;
 };
 

@@ -1,4 +1,4 @@
-// One configuration on one device.
+// Plans one configuration on one device.
 #include "planner.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 namespace octet::cli {
 namespace {
 
-/// Micro-batches worth a look: those that the step divides into; else all up to 16, and powers of two.
+/// Returns the micro-batches to try: divisors of the step if it is fixed, else all up to 16 and powers of
+/// two.
 std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t world) {
   const bool follows = config.global_batch_size && !config.gradient_accumulation_steps;
   if (follows || config.gradient_accumulation_steps == config::kAutomatic) {

@@ -1,4 +1,4 @@
-// One configuration on one device, as `trainer plan` looks at it.
+// Plans one configuration on one device, for `trainer plan`.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@
 
 namespace octet::cli {
 
-/// What NCCL takes: inside a host it carries (gathers and reductions, each on a communicator of its own) and
-/// sums only where it is asked to, between hosts it carries where it can.
+/// Returns the device memory of NCCL. It has two communicators, for gathers and for reductions, if it is the
+/// transport; it is the default transport between hosts. It has one communicator if it only reduces.
 std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target);
 
 class Planner {
@@ -24,7 +24,7 @@ class Planner {
       : config_(config), architecture_(architecture), target_(target) {}
 
   std::size_t outside() const { return outside_of(target_.place); }
-  /// What is taken beside the engine's memory where the ranks are others.
+  /// Returns the bytes outside of the engine's memory for other ranks: staging buffers, NCCL and libraries.
   std::size_t outside_of(const comm::Place& place) const;
   std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
 
@@ -32,20 +32,21 @@ class Planner {
   runtime::InstanceOptions build(const plan::Choice& choice) const;
   plan::Memory memory(const plan::Choice& choice) const;
   std::array<store::StepMessages, 4> messages(const plan::Choice& choice) const;
-  /// Of a step with what is held so; evaluations may have more tokens.
+  /// Returns the work of a training step with this memory. Evaluations may have more tokens.
   plan::Work work(const plan::Choice& choice, const plan::Memory& memory) const;
 
-  /// What the run itself would take.
+  /// Returns the choice that the run itself would make.
   plan::Choice choice() const;
-  /// What to change where a rank has so many bytes: for all that it takes, or for what is reserved alone.
+  /// Returns changes that save memory if a rank has `limit` bytes: for its whole use if `whole`, else for
+  /// reserved memory only.
   std::vector<train::Rung> ladder(std::size_t limit, bool whole) const;
-  /// Whether what the run itself would take fits.
+  /// Whether any choice that the run may make fits.
   bool fits() const;
-  /// The largest micro-batch at each level.
+  /// Returns the largest micro-batch of each level.
   std::vector<plan::Choice> fitting() const;
-  /// The fastest of all that fit, or nothing.
+  /// Returns the fastest choice that fits, or nullopt.
   std::optional<plan::Choice> best() const;
-  /// Levels that the device has, whatever the configuration asks for.
+  /// Returns all levels of the device, whatever the configuration says.
   std::vector<plan::Level> all_levels() const;
 
  private:

@@ -1,4 +1,4 @@
-// `trainer quickstart`: everything that a first run needs, made on the spot.
+// `trainer quickstart`: creates a model, data and a configuration for a first run.
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -25,7 +25,7 @@ std::string as_rows(const std::vector<TaskRow>& questions) {
   return rows;
 }
 
-constexpr std::int64_t kPositions = 512;  ///< of the model: the longest text
+constexpr std::int64_t kPositions = 512;  ///< of the model; limits the length of texts
 
 Json model_config(int vocabulary) {
   return Json{{"architectures", {"LlamaForCausalLM"}},
@@ -43,8 +43,9 @@ Json model_config(int vocabulary) {
               {"rope_theta", 10000.0},
               {"attention_bias", false},
               {"mlp_bias", false},
-              // Large embeddings let such a small model learn faster. A head tied to them would be as large:
-              // the first loss would be 26 in place of ln(512) = 6.2, that of an even guess.
+              // Large embeddings let such a small model learn faster. The head is not tied to them: with a
+              // head as large, the first loss would be 26 instead of ln(512) = 6.2, the loss of a uniform
+              // guess.
               {"tie_word_embeddings", false},
               {"initializer_range", 0.02},
               {"embedding_initializer_range", 0.4},
@@ -86,7 +87,7 @@ std::string config_text(const std::string& folder) {
          "report_to: tensorboard\n";
 }
 
-/// What lies in a folder may be somebody's, trained for hours or written by hand: nothing of it is replaced.
+/// Throws Error if the folder is not empty: existing files are never replaced.
 void require_new(const std::string& folder) {
   std::error_code none;
   if (!std::filesystem::is_directory(folder, none)) return;
@@ -158,8 +159,8 @@ TaskRow prompted(const TaskRow& row, ListRule rule) {
   return {question, row.answer};
 }
 
-// A teacher is trained on lists under three rules that stand in its prompt; its student is to follow one of
-// them without the prompt.
+// The teacher is trained on lists under three rules, which its prompt gives. The student learns one of the
+// rules without the prompt.
 void make_distillation(const std::string& folder, std::int64_t rows, std::int64_t held_out,
                        std::uint64_t seed) {
   constexpr ListRule kTaught = ListRule::last_to_first;

@@ -59,7 +59,7 @@ const std::vector<Command>& commands() {
   return all;
 }
 
-// Commands are asked, so that nothing is written twice.
+// Collects the descriptions from the commands themselves.
 std::vector<CommandText> command_texts() {
   std::vector<CommandText> texts;
   for (const Command& command : commands()) {
@@ -91,7 +91,8 @@ std::string help(const Arguments& topic) {
 int printed(const Error& e) {
   note_ending(static_cast<int>(e.code()));
   if (e.problem().what.empty()) {
-    // Another rank prints it. mpirun ends all ranks when the first has failed: that one should be it.
+    // Another rank prints the error. mpirun ends all ranks when the first fails, so this rank waits for the
+    // printing rank to fail first.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   } else {
     log::error(e.what());
@@ -99,20 +100,21 @@ int printed(const Error& e) {
   return static_cast<int>(e.code());
 }
 
-// Ends all ranks with one message when this one failed before it knew the others. Whatever a rank does next,
-// it opens a session, and there they meet.
+// Ends all ranks with one message if this rank fails before it joins the others. Every rank opens a session
+// sooner or later, and the session exchanges the error.
 int refuse(const Error& e) {
   if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
   try {
     const runtime::Session session(DeviceWish::cpu, std::current_exception());
   } catch (const Error& met) {
-    // Where they did not meet, since this one failed while it opened its session, it has its own to say.
+    // If the ranks did not meet, because this rank failed in opening its session, it prints its own error.
     return printed(met.problem().agreed ? met : e);
   }
   return static_cast<int>(e.code());
 }
 
-// Before anything is touched: processes that a launcher without MPI started would each be a run of their own.
+// Checked before any other work. Processes that a launcher started without MPI would each start a separate
+// run.
 void require_mpi_launcher(const Arguments& arguments) {
   if (std::ranges::find(arguments, "--help") != arguments.end()) return;
   const comm::Launched launched =
@@ -121,7 +123,7 @@ void require_mpi_launcher(const Arguments& arguments) {
     throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
 }
 
-// Hosts that a platform has started without MPI would each train alone.
+// Hosts that a platform started without MPI would each train alone.
 void require_mpi_between_hosts(const Arguments& arguments) {
   if (std::ranges::find(arguments, "--help") != arguments.end()) return;
   const comm::Launched launched = comm::hosts_without_mpi(environment_variable);
@@ -129,7 +131,7 @@ void require_mpi_between_hosts(const Arguments& arguments) {
     throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
 }
 
-// A command of one process does its work once, however many a launcher started.
+// Runs a single-process command on rank 0 only, however many ranks a launcher started.
 int run_once(const Command& command, const Arguments& arguments) {
   try {
     if (comm::launched_by_mpi()) {
@@ -147,8 +149,8 @@ bool names_configuration(const std::string& word) {
   return word.find_first_of("./=") != std::string::npos || word.starts_with('-');
 }
 
-// From the start of the program until a run has handlers of its own. launch/mpirun asks ranks to stop when it
-// sees that they have such a handler.
+// Handles stop signals from the start of the program until the run installs its own handlers. launch/mpirun
+// asks ranks to stop if it sees that they handle the signal.
 void answer_stops(const Arguments& arguments) {
   if (arguments.empty() || arguments[0].starts_with("--")) return;
   const bool handed_on = comm::stops_are_handed_on(environment_variable);
@@ -162,13 +164,13 @@ void answer_stops(const Arguments& arguments) {
   }
 }
 
-/// Words that are commands of other programs, and what does the same here.
+/// Commands of other programs, and their equivalent here.
 struct Instead {
   std::vector<std::string_view> words;
   const char* fix;
 };
 
-/// What to do in place of a command of another program; null for other words.
+/// Returns advice for a command of another program; null for other words.
 const char* instead_of(std::string_view word) {
   static const std::vector<Instead> all{
       {{"chat"}, "trainer generate MODEL answers questions in the terminal"},
@@ -199,7 +201,7 @@ const char* instead_of(std::string_view word) {
 }
 
 int dispatch(const Arguments& arguments) {
-  // The program itself starts this process, which no user does.
+  // Internal: only the program itself starts this process.
   if (arguments.size() == 2 && arguments[0] == "--keep-memory") return checkpoint::keep_memory(arguments[1]);
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     const Arguments topic(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
@@ -248,13 +250,13 @@ int run(int argc, const char* const* argv) {
   tell_of_faults(!comm::stops_are_handed_on(environment_variable));
   answer_stops(arguments);
   cpu::spare_limited_memory();
-  // As the user set it, before the program changes it for the driver.
+  // Read before the program changes it for the driver.
   const config::Environment environment = config::process_environment();
-  // Processes that it starts are told of the user's own value, too.
+  // `supervise` passes the user's own values to the processes that it starts.
   const bool starts_others = argc > 1 && argv[1] == std::string_view("supervise");
   if (!starts_others) prepare_gpu_environment();
   if (comm::output_reaches_terminal(environment_variable)) protect_terminal();
-  // A file that meets a size limit is a failed write, with a message.
+  // A file size limit then gives a failed write with a message.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     require_known_variables(environment);
@@ -262,7 +264,7 @@ int run(int argc, const char* const* argv) {
   } catch (const Error& e) {
     return refuse(e);
   } catch (const std::exception& e) {
-    // It may have had a session, and has no memory for another one.
+    // A session may exist already, and memory for another may be missing, so the error is printed directly.
     if (const auto problem = problem_of(e)) return printed(Error(*problem));
     log::error(std::string("internal error: ") + e.what());
     return static_cast<int>(ExitCode::failure);

@@ -1,4 +1,4 @@
-// `trainer schema`: the keys of a configuration, for editors.
+// `trainer schema`: prints the keys of a configuration for editors.
 #include <cstdio>
 
 #include "octet/config/schema.h"

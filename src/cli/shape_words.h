@@ -6,8 +6,8 @@
 
 namespace octet::cli {
 
-/// Overrides for a model that comes without a configuration: bf16 unless they say otherwise. Before they are
-/// loaded, since other keys are allowed with bf16 alone.
+/// Returns overrides for a model without a configuration: adds bf16=true unless bf16 or pure_bf16 is set.
+/// This precedes loading, because other keys require bf16.
 inline Arguments with_bf16(Arguments words) {
   const auto decides = [](const std::string& word) {
     const std::size_t begin = std::min(word.find_first_not_of('-'), word.size());

@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 64> kWords{
     "wind",  "bird",  "city",  "dog",   "fish",    "garden", "hill",  "island", "lake",  "market", "north",
     "road",  "ship",  "stone", "train", "village", "wall",   "bell",  "candle", "desk"};
 
-// Each phrasing is what stands before and after the list of words.
+// Each phrasing has the text before and after the list of words.
 constexpr std::array<std::array<std::string_view, 2>, 6> kPhrasings{
     {{"Sort these words: ", "."},
      {"Put in alphabetical order: ", ""},
@@ -36,15 +36,15 @@ std::string join(const std::vector<std::string_view>& words) {
   return text;
 }
 
-// One set of words in thirty is held out.
+// Whether a set of words is held out: one in thirty is.
 bool is_held_out(const std::string& sorted) {
   return hash64(sorted) % 30 == 0;
 }
 
-/// Three to five words.
+/// A list of three to five words.
 struct List {
   std::vector<std::string_view> words, sorted;
-  std::uint32_t choice = 0;  ///< for what else differs from list to list
+  std::uint32_t choice = 0;  ///< random number for further choices, like the phrasing
 };
 
 List draw(std::uint64_t seed, std::uint64_t attempt, bool held_out) {

@@ -1,5 +1,5 @@
-// A task that Octet makes itself, to train on without downloading anything: sort three to five common words.
-// Its success can be counted on questions that training never saw.
+// A generated task for training without downloads: sort three to five common words. Its success rate is
+// measured on held-out questions.
 #pragma once
 
 #include <cstdint>
@@ -8,25 +8,27 @@
 
 namespace octet::cli {
 
-/// A question and its right answer.
+/// A question and its correct answer.
 struct TaskRow {
   std::string question;
   std::string answer;
 };
 
-/// `count` questions with their answers, the same for the same seed. A set of words belongs either to
-/// training or to the held-out questions, whatever the seed: `held_out` chooses the side.
+/// Returns `count` questions with their answers. The same seed gives the same questions. A set of words is
+/// either in the training set or held out, for every seed; `held_out` chooses the set.
 std::vector<TaskRow> sorting_questions(std::int64_t count, std::uint64_t seed, bool held_out);
 
-/// What is to be done with a list of words.
+/// The operation on a list of words.
 enum class ListRule { first_to_last, last_to_first, first_alone };
 inline constexpr ListRule kListRules[]{ListRule::first_to_last, ListRule::last_to_first,
                                        ListRule::first_alone};
 
-/// The prompt of a rule, with {text} where the list belongs: what a teacher is told and its student is not.
+/// Returns the prompt of a rule, with {text} in place of the list. The teacher gets the prompt, the student
+/// does not.
 std::string rule_prompt(ListRule rule);
 
-/// Bare lists of words with what a rule makes of them. Lists are kept apart as those of sorting_questions().
+/// Returns lists of words without a prompt, and the answers under a rule. Held-out lists are as in
+/// sorting_questions().
 std::vector<TaskRow> list_questions(std::int64_t count, std::uint64_t seed, bool held_out, ListRule rule);
 
 }  // namespace octet::cli

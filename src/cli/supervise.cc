@@ -1,4 +1,4 @@
-// `trainer supervise`: what launch/supervise runs.
+// `trainer supervise`, which launch/supervise runs.
 #include <algorithm>
 #include <array>
 #include <cstdio>
@@ -16,7 +16,8 @@ constexpr std::array kOwn{"--launcher",   "--min-ranks",    "--most-starts",
                           "--first-wait", "--longest-wait", "--end-within"};
 constexpr const char* kSurvive = "--survive";
 
-// Where the command's own options end: each but --survive has a value, behind it or behind an equals sign.
+// Returns the number of leading words that are options of supervise. All except --survive have a value, as
+// the next word or after "=".
 std::size_t own_options(const Arguments& arguments) {
   std::size_t at = 0;
   while (at < arguments.size()) {
@@ -32,14 +33,15 @@ std::size_t own_options(const Arguments& arguments) {
   return std::min(at, arguments.size());
 }
 
-// --launcher is also an option of MPICH's mpirun.
+// Whether a word is an option of supervise. --launcher is excepted: MPICH's mpirun has it, too.
 bool is_misplaced(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
   if (name == kSurvive) return true;
   return name != "--launcher" && std::ranges::find(kOwn, name) != kOwn.end();
 }
 
-// mpirun would be started with an option that it does not know, again and again.
+// Throws Error for options in the wrong place: mpirun would be restarted with an unknown option again and
+// again.
 void require_own_options_first(const supervise::Options& job) {
   const std::vector<std::string> words = supervise::parse_command(job.launcher, job.words).launcher;
   const auto found = std::ranges::find_if(words, is_misplaced);

@@ -13,14 +13,14 @@
 namespace octet::cli {
 namespace {
 
-// "rank 3", "ranks 1, 3".
+// Returns "rank 3" or "ranks 1, 3".
 std::string ranks_text(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
   return text;
 }
 
-// Ranks may end while others begin to go on.
+// More ranks may end while the survivors agree, so this is retried.
 comm::Survivors survivors() {
   for (;;) {
     try {
@@ -44,7 +44,7 @@ int run_with_survivors(const Arguments& words, const std::function<int(const Arg
     try {
       return train(now);
     } catch (const comm::RanksLost&) {
-      // Nothing of the run is left behind this, and the job can be made anew.
+      // All objects of the run are destroyed here, so the job can be created again.
     }
     const comm::Survivors left = survivors();
     log::set_rank(left.place.rank, left.place.rank == 0);

@@ -1,4 +1,4 @@
-// A training whose ranks go on where others of them end.
+// Continues a training run on the surviving ranks.
 #pragma once
 
 #include <functional>
@@ -7,10 +7,10 @@
 
 namespace octet::cli {
 
-/// Runs `train` with its words. Where ranks of the job end and the others may go on (OCTETRUN_SURVIVORS, an
-/// MPI with ULFM), runs it once more on those that are left, in the same processes, from what the run has
-/// saved; and so on. Where fewer are left than may go on, or the samples of a step cannot be dealt to them,
-/// prints so and returns 75.
+/// Runs `train` with its words. If ranks end and the others may continue (OCTETRUN_SURVIVORS, an MPI with
+/// ULFM), runs it again on the survivors. They stay in the same processes and resume from the newest
+/// checkpoint. This repeats until `train` returns. If too few ranks are left, or they cannot divide the
+/// samples of a step, prints an error and returns 75.
 int run_with_survivors(const Arguments& words, const std::function<int(const Arguments&)>& train);
 
 }  // namespace octet::cli

@@ -1,4 +1,4 @@
-// The template of a checkpoint's run, where it stands in a file.
+// Checks the template file of a checkpoint's run.
 #pragma once
 
 #include "octet/checkpoint/checkpoint.h"
@@ -7,8 +7,8 @@
 
 namespace octet::cli {
 
-/// Throws Error (usage) where the file that the run named holds another template than when the checkpoint was
-/// written. `encoder` has the one that it holds now.
+/// Throws Error (usage) if the template file of the run has changed after the checkpoint was written.
+/// `encoder` has the current template of the file.
 void require_template_of(const checkpoint::Checkpoint& checkpoint, const config::Config& run,
                          const data::TemplateEncoder& encoder, const std::string& fix);
 

@@ -37,7 +37,7 @@ int train_command(const Arguments& arguments) {
   options.take_overrides();
   options.example("trainer config.yaml learning_rate=2e-5");
   options.example("launch/mpirun -np 8 build/bin/trainer config.yaml zero_stage=2");
-  // Of one key, as with `trainer --help KEY`.
+  // Prints the help of one key, like `trainer --help KEY`.
   if (arguments.size() == 2 && arguments[0] == "--help" &&
       arguments[1].find_first_of("-/=") == std::string::npos && !arguments[1].ends_with(".yaml") &&
       !arguments[1].ends_with(".yml") && !arguments[1].ends_with(".json")) {
@@ -48,7 +48,7 @@ int train_command(const Arguments& arguments) {
     if (!arguments.empty()) std::printf("\nKeys:\n%s", keys_text(terminal_width()).c_str());
     return 0;
   }
-  // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
+  // The reader of the output may end (a closed terminal, a dead `tee`); the run continues.
   std::signal(SIGPIPE, SIG_IGN);
   return run_with_survivors(arguments, train_once);
 }

@@ -4,10 +4,11 @@
 
 namespace octet::cli {
 
-/// `trainer --version`: version, commit, and what was built in.
+/// Returns the text of `trainer --version`: version, commit and built-in features.
 std::string version_text();
 
-/// "commit a47908d4b219", with " and changes" where sources were not committed. The build writes its body.
+/// Returns "commit a47908d4b219", followed by " and changes" for uncommitted sources. The build generates its
+/// body.
 const char* commit_text();
 
 }  // namespace octet::cli

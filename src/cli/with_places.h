@@ -1,4 +1,4 @@
-// Errors of a command that reads a configuration say where in it their keys stand.
+// Adds the places of configuration keys to the errors of a command.
 #pragma once
 
 #include <typeinfo>
@@ -8,8 +8,8 @@
 
 namespace octet::cli {
 
-/// Runs `body`, whose Errors come with the places of their keys (config::located); errors of other types
-/// stay.
+/// Runs `body` and adds the places of keys to its Errors (config::located). Errors of derived types are not
+/// changed.
 template <typename Body>
 auto with_places(const config::Resolved& resolved, const Body& body) {
   try {

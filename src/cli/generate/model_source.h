@@ -31,9 +31,9 @@ struct ModelSource {
   /// `adapters`.
   std::vector<runtime::AddedAdapter> added;
 
-  /// Whether template and tokenizer are those of the checkpoint's run.
+  /// Whether the checkpoint's run gives the template and the tokenizer.
   bool words_of_run() const { return checkpoint != nullptr && tokenizer == folder; }
-  /// Returns a hash of the weights, including what a checkpoint replaces or adds.
+  /// Returns a hash of the weights, including tensors that a checkpoint replaces or adds.
   std::string fingerprint() const;
   /// Names the checkpoint and its step for people; "" if there is none.
   std::string told() const;

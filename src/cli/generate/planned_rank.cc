@@ -33,7 +33,7 @@ std::size_t PlannedRank::staging_bytes() const {
   if (!team_) return 0;
   const DeviceKind kind = device_->stands_for();
   const model::Share& share = team_->share();
-  // The staging buffers of the session, which always exist, and those of the team.
+  // The staging buffers of the session, which always exist, and the buffers of the team.
   return comm::staging_bytes(job_->size(), kind) +
          generate::team_staging_bytes(share.tensor_size, share.stages, kind);
 }

@@ -1,5 +1,5 @@
-// The checks of `trainer verify`: each is called by all ranks, says what it found, and throws an Error that
-// all ranks know of when that will not do. What only one rank can meet ends the job.
+// The checks of `trainer verify`. All ranks call each check. It returns its findings. If they are not
+// acceptable it throws an Error that all ranks agreed on. An error of a single rank ends the job.
 #pragma once
 
 #include <cstdint>
@@ -14,44 +14,44 @@
 
 namespace octet::cli {
 
-/// How many there are, and whether their MPI allows the threads that they need.
+/// Number of ranks, and whether their MPI supports the required thread level.
 std::string check_ranks(runtime::Session& session);
-/// The same build, configuration and variables on every rank.
+/// Whether build, configuration and variables are the same on every rank.
 std::string check_sameness(runtime::Session& session, const config::Config& config);
 std::string check_cores(runtime::Session& session);
-/// Room in the memory of the host, for the ranks on it.
+/// Whether the host has enough memory for its ranks.
 std::string check_memory(runtime::Session& session);
-/// What the system allows a process: shared memory, open files, stack.
+/// Limits of the system for a process: shared memory, open files, stack.
 std::string check_limits(runtime::Session& session);
-/// `notes`: what the configuration says of variables that are set.
+/// `notes` are notes of the configuration about set variables.
 std::string check_environment(runtime::Session& session, const config::Strings& notes);
-/// A sum of all ranks.
+/// A sum over all ranks.
 std::string check_messages(runtime::Session& session);
 std::string check_carrier(runtime::Session& session);
-/// The rate between every two ranks, by every carrier that there can be.
+/// Measures the rate between every two ranks with every possible transport.
 std::string check_links(runtime::Session& session);
-/// A file of each rank in `folder`, and room there.
+/// Writes a file of each rank in `folder`, and checks free space there.
 std::string check_disk(runtime::Session& session, const std::string& folder, Leftovers& leftovers);
-/// A checkpoint that all ranks write to `folder`, read and verify.
+/// Writes a checkpoint of all ranks to `folder`, reads it and verifies it.
 std::string check_checkpoint(runtime::Session& session, const std::string& folder, Leftovers& leftovers);
-/// `unopened`: why the session has not the device, or the carrier, that was asked for.
+/// `unopened` says why the session has not the requested device or transport.
 std::string check_device(runtime::Session& session, const std::optional<Problem>& unopened);
-/// NCCL and its version, of ranks on GPUs.
+/// NCCL and its version, for ranks on GPUs.
 std::string check_nccl(runtime::Session& session);
-/// One step of a small model in FP8, against the CPU's and against bf16.
+/// Compares one FP8 step of a small model with the CPU's step and with bf16.
 std::string check_step(runtime::Session& session);
 
-/// How one carrier did between every two ranks.
+/// Result of one transport between all pairs of ranks.
 struct LinkTrial {
   std::string carrier;
-  bool expected = true;  ///< it works on such a machine
-  std::string rates;     ///< a table; empty where it does not work
-  std::string trouble;   ///< why not
+  bool expected = true;  ///< it should work on such a machine
+  std::string rates;     ///< a table; "" if it does not work
+  std::string trouble;   ///< the reason
 };
-/// What is said of them. Throws Error where one that is expected to work does not.
+/// Returns a report of the trials. Throws Error if a transport that is expected to work does not.
 std::string links_text(const std::string& head, const std::vector<LinkTrial>& trials);
 
-/// "1.5 GiB per second".
+/// Returns "1.5 GiB per second".
 std::string per_second(double bytes, double seconds);
 Error failed(const std::string& what, const std::string& expected, const std::string& found,
              const std::string& fix);

@@ -1,4 +1,4 @@
-// `trainer verify`: whether this machine, and the ranks on it, can train.
+// `trainer verify`: checks whether this machine and its ranks can train.
 #include <cstdio>
 #include <functional>
 #include <optional>
@@ -15,7 +15,7 @@
 namespace octet::cli {
 namespace {
 
-/// A check by its name, and what came of it.
+/// A named check.
 struct Check {
   std::string name;
   std::function<std::string()> run;
@@ -23,7 +23,7 @@ struct Check {
 
 struct Result {
   std::string name;
-  std::string found;  ///< where it passed
+  std::string found;  ///< findings of a check that passed
   std::optional<Problem> problem;
 };
 
@@ -39,7 +39,7 @@ Json json_of(const Result& result) {
   return json;
 }
 
-// An Error that all ranks know of has its text on one of them: here all get it.
+// Copies the text of an agreed Error, which one rank has, to all ranks.
 Problem shared(comm::Job& job, const Problem& problem) {
   const std::string mine = problem.what.empty() ? ""
                                                 : Json{{"what", problem.what},
@@ -66,7 +66,7 @@ Result result_of(comm::Job& job, const Check& check) {
   try {
     result.found = check.run();
   } catch (const Error& e) {
-    // What only this rank met ends the job: the others would wait.
+    // An error of this rank alone ends the job, because the others would wait.
     if (!e.problem().agreed) throw;
     result.problem = shared(job, e.problem());
   }
@@ -88,7 +88,7 @@ void print(const Result& result) {
   }
 }
 
-/// What the command was asked for, and what came of opening its session.
+/// Options of the command, and the error of opening its session, if any.
 struct Wish {
   config::Resolved resolved;
   std::string folder;
@@ -131,13 +131,13 @@ int verify(runtime::Session& session, const Wish& wish, Leftovers& leftovers) {
   ExitCode code = ExitCode::ok;
   for (const Check& check : checks) {
     const Result result = result_of(session.job(), check);
-    session.job().barrier();  // no rank measures beside another that is a check behind
+    session.job().barrier();  // no rank measures while another still runs the check before
     if (result.problem && wrong++ == 0) code = result.problem->code;
     if (!session.prints()) continue;
     all.push_back(json_of(result));
     if (wish.json) continue;
     print(result);
-    std::fflush(stdout);  // the next one may wait for what does not come
+    std::fflush(stdout);  // the next check may hang
   }
   if (!session.prints()) return static_cast<int>(code);
   if (wish.json) {
@@ -167,13 +167,13 @@ int verify_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   wish.resolved = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wanted = setup::session_wish(wish.resolved.config);
-  Leftovers leftovers;  // before the session, whose threads take its signals' mask over
+  Leftovers leftovers;  // before the session: its threads inherit the signal mask
   comm::let_few_threads_pass();
   runtime::Session session(wanted.device, nullptr, wanted.carrying, &wish.unopened);
   return session.run([&] {
     try {
       return verify(session, wish, leftovers);
-    } catch (...) {  // this rank alone: the process ends without its destructors
+    } catch (...) {  // only on this rank; the process ends without running destructors
       leftovers.remove_all();
       throw;
     }

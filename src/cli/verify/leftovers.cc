@@ -14,10 +14,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How long the thread waits for a signal before it looks whether its work is over.
+// The thread checks for the end of its work at this interval.
 constexpr timespec kTurn{.tv_sec = 0, .tv_nsec = 50'000'000};
 
-// nohup, and shells for what they start in the background, have signals ignored: they stay so.
+// Ignored signals stay ignored: nohup and shells with background jobs set them so.
 bool is_ignored(int signal) {
   struct sigaction now {};
   return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
@@ -62,7 +62,7 @@ void Leftovers::remove(const std::string& path) {
   std::erase(paths_, path);
 }
 
-// Nothing is forgotten: what a rank has removed another one may be about to make.
+// The paths stay listed: another rank may create a path again after this rank has removed it.
 void Leftovers::remove_all() {
   std::error_code gone;
   const std::scoped_lock lock(mutex_);
@@ -75,7 +75,7 @@ void Leftovers::wait_for_signals() {
     const int signal = ::sigtimedwait(&stops_, nullptr, &kTurn);
     if (signal < 0) continue;
     remove_all();
-    // Other threads, and other ranks, may have been in the middle of making something.
+    // Other threads and ranks may have been creating files meanwhile.
     ::nanosleep(&kTurn, nullptr);
     remove_all();
     log::warn("stopped by signal " + std::to_string(signal) + ": what the checks had made is removed");

@@ -1,4 +1,4 @@
-// What `trainer verify` puts on the disk, and takes away again however it ends.
+// Removes the files of `trainer verify`, however it ends.
 #pragma once
 
 #include <signal.h>
@@ -11,10 +11,10 @@
 
 namespace octet::cli {
 
-/// Removes what it is told of: when its time is over, when its owner fails, and when the process is asked to
-/// stop (TERM, INT, HUP, and USR2, which launch/mpirun hands on in place of these). Requests to stop are
-/// blocked in the thread that makes it, and in those that this one starts from then on: they go to a thread
-/// of its own, which removes all and ends the process with 128 + the signal, whatever the others wait for.
+/// Removes the added paths in its destructor, or if the process is asked to stop by TERM, INT, HUP or USR2.
+/// (launch/mpirun sends USR2 instead of the others.) The signals are blocked in the constructing thread and
+/// in threads that it starts later. A separate thread receives them, removes all paths and exits with 128 +
+/// signal, even if other threads are blocked.
 class Leftovers {
  public:
   Leftovers();
@@ -22,16 +22,16 @@ class Leftovers {
   Leftovers(const Leftovers&) = delete;
   Leftovers& operator=(const Leftovers&) = delete;
 
-  /// A file, or a folder with all that it holds, there or yet to come.
+  /// Adds a file or a folder with its content. It need not exist yet.
   void add(const std::string& path);
-  /// Folders that are not there yet on the way to `folder`, itself included: each goes where it is empty.
+  /// Adds `folder` and its parents if they do not exist yet. Each is removed only if it is empty.
   void add_missing_folders(const std::string& folder);
-  /// One of them goes now.
+  /// Removes one path now.
   void remove(const std::string& path);
-  /// All go now.
+  /// Removes all paths now.
   void remove_all();
 
-  /// One that goes with its scope.
+  /// A path that is removed at the end of its scope.
   class Own {
    public:
     Own(Leftovers& leftovers, std::string path) : leftovers_(leftovers), path_(std::move(path)) {
@@ -52,7 +52,7 @@ class Leftovers {
 
   std::mutex mutex_;
   std::vector<std::string> paths_;
-  std::vector<std::string> folders_;  ///< the innermost first
+  std::vector<std::string> folders_;  ///< innermost first
   sigset_t stops_{};
   sigset_t before_{};
   std::atomic<bool> over_ = false;

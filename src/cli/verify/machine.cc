@@ -1,4 +1,4 @@
-// Processes and what their machines give them.
+// Checks of processes and of the resources of their machines.
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -24,11 +24,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a rank of the smallest models takes, and a folder for a few checkpoints of them.
+// Least memory for a rank of the smallest models, and least disk space for a few of their checkpoints.
 constexpr std::int64_t kLeastMemory = std::int64_t{512} << 20;
 constexpr std::int64_t kLeastRoom = std::int64_t{1} << 30;
 
-// Free bytes of the file system of a folder; -1 where there is none, or where it does not say.
+// Returns the free bytes of the file system of a folder; -1 if unknown.
 std::int64_t free_at(const std::string& folder) {
   struct statvfs disk {};
   if (::statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0) return -1;
@@ -210,7 +210,7 @@ std::string check_checkpoint(runtime::Session& session, const std::string& folde
     problem = std::current_exception();
   }
   job.barrier();
-  leftovers.remove(path);  // by every rank: what one does not see another does
+  leftovers.remove(path);  // by every rank, because a rank may not see the files of others yet
   if (problem) std::rethrow_exception(problem);
   return "HDF5 from all ranks, read again and verified: " +
          human_bytes(static_cast<double>(size * kCount) * sizeof(float)) + ", written at " +

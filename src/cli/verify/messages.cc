@@ -1,4 +1,4 @@
-// What ranks send each other.
+// Checks of the messages between ranks.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -51,7 +51,8 @@ std::string check_messages(runtime::Session& session) {
          " from each rank";
 }
 
-// Choosing a carrier sent a pattern through every link of a host and took the time of a larger message.
+// Reports the transport that the session chose. Its choice has tested every link of a host with a pattern and
+// timed a larger message.
 std::string check_carrier(runtime::Session& session) {
   const std::vector<std::string> all = session.job().all_gather_bytes(session.data().carrier());
   std::string text;
@@ -70,7 +71,7 @@ std::string check_carrier(runtime::Session& session) {
 
 namespace {
 
-/// A row for each rank, of what it sends every other one.
+/// Returns a table of rates in GB/s: a row per sender, a column per receiver.
 std::string table_of(const std::vector<double>& rates, int size) {
   std::string text = "\n              rank";
   const auto cell = [&](const std::string& word) {
@@ -114,7 +115,7 @@ std::string links_text(const std::string& head, const std::vector<LinkTrial>& tr
 
 namespace {
 
-// GPUs of one host that the driver lets reach each other's memory; those of several hosts do not.
+// Whether peer access should work: all GPUs are in one host and the driver allows access between them.
 bool peers_are_expected(runtime::Session& session) {
   const std::vector<GpuPair> pairs = gpu_pairs();
   const bool here = std::ranges::all_of(pairs, &GpuPair::peer_access);
@@ -123,7 +124,7 @@ bool peers_are_expected(runtime::Session& session) {
 
 }  // namespace
 
-// Every carrier that there can be is tried, whichever one a run would take.
+// Tries every possible transport, not only the transport that a run would choose.
 std::string check_links(runtime::Session& session) {
   comm::Job& job = session.job();
   Device& device = session.device();
@@ -148,7 +149,7 @@ std::string check_links(runtime::Session& session) {
       collectives = job.collectives(mesh.group("data", job.rank()), device, setup::carrier_of(transport));
     } catch (const comm::RanksLost&) {
       throw;
-    } catch (const Error& error) {  // agreed upon: all ranks have it
+    } catch (const Error& error) {  // agreed: all ranks have it
       const Problem& problem = error.problem();
       trial.trouble = problem.found.empty() ? problem.what : problem.found;
       continue;

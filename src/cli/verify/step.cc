@@ -1,4 +1,4 @@
-// A step of a small model.
+// Checks a training step of a small model.
 #include <cmath>
 #include <memory>
 
@@ -18,7 +18,7 @@ constexpr const char* kReport =
 struct SmallStep {
   double loss = 0, norm = 0;
   std::int64_t fp8_products = 0;
-  std::string products;  ///< what ran in FP8
+  std::string products;  ///< the GEMMs that ran in FP8
 };
 
 SmallStep small_step(Device& device, bool fp8) {
@@ -46,7 +46,8 @@ SmallStep small_step(Device& device, bool fp8) {
           .products = engine.audit().summary()};
 }
 
-// The CPU multiplies the values of FP8 exactly, so it is the yardstick for any device, and bf16 for it.
+// The CPU multiplies FP8 values exactly, so it is the reference for any device. The CPU itself is compared
+// with bf16.
 std::string compare_steps(runtime::Session& session) {
   const std::unique_ptr<Device> host = make_cpu_device({.threads = cpu::op_threads()});
   const SmallStep expected = small_step(*host, true), plain = small_step(*host, false);
