@@ -1,11 +1,13 @@
-// config: what the user asked for, as one flat struct of typed values.
+// config: the user's settings as one flat struct of typed values.
 //
-// Everything about a key (name, type, default, range, choices, documentation, other names, whether it is
-// used, only accepted, or refused) stands in one table (schema.h); parsing, --help, docs/config.md and the
-// resolved dump are read from it. Every dialect (SFT-Play, verl, axolotl), of which a configuration has
-// one at most, and DeepSpeed's JSON is a table of its own that translates into these keys. Nothing here knows
-// the world size: what needs it takes it as an argument (derive.h). Nothing is ignored in silence: a key is
-// used, or noted once, or refused with a reason.
+// One table (schema.h) defines each key: name, type, default, range, choices, documentation and aliases. It
+// also says whether the key is used, accepted without effect, or refused. Parsing, --help, docs/config.md and
+// the resolved dump are generated from the table.
+//
+// Each dialect (SFT-Play, verl, axolotl) has its own table that translates its keys, and so has DeepSpeed's
+// JSON. A configuration has at most one dialect. This module does not depend on the world size; functions
+// that need it have it as an argument (derive.h). No key is ignored silently: it is used, noted once, or
+// refused with a reason.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +23,7 @@ using Strings = std::vector<std::string>;
 /// Named arguments of a schedule: numbers, or words such as "cosine".
 using Arguments = std::map<std::string, std::variant<double, std::string>>;
 
-/// Of a key that takes a number of steps and the word auto: the program chooses.
+/// Value of an integer key that is `auto`: the program chooses the number.
 inline constexpr std::int64_t kAutomatic = -1;
 
 /// The resolved configuration. The initialisers are the defaults. Fields have the names of their keys
@@ -122,7 +124,8 @@ struct Config {
   std::string fp8_fast_accumulation = "forward";
   std::string fp8_fallback = "warn";
   std::string fp8_statistics = "layers";
-  std::string param_dtype = "auto";  ///< "auto" in these three until storages() has been tried on the device
+  std::string param_dtype =
+      "auto";  ///< these three are "auto" until a storage is chosen for the device (storages())
   std::string grad_dtype = "auto";
   std::string optim_dtype = "auto";
 
@@ -140,7 +143,7 @@ struct Config {
   std::string deterministic = "auto";
   bool full_determinism = false;
   std::string fp8_transposed_weights = "auto";
-  std::optional<std::string> recompute_requested;  ///< what `recompute` said; see recompute()
+  std::optional<std::string> recompute_requested;  ///< value of the key `recompute`; see recompute()
   std::optional<bool> gradient_checkpointing;
   bool disable_gradient_checkpointing = false;
   bool optim_state_cpu_offload = false;
@@ -181,46 +184,46 @@ struct Config {
   bool do_train = true;
   std::optional<double> gpu_hour_price;
 
-  /// Which activations are recomputed in backward: "none", "full", … from `recompute`, or else from
-  /// gradient_checkpointing / disable_gradient_checkpointing.
+  /// Returns which activations the backward pass recomputes: "none", "full", … It follows from `recompute`,
+  /// or else from gradient_checkpointing / disable_gradient_checkpointing.
   std::string recompute() const;
-  /// True when report_to asks for TensorBoard files ("tensorboard" or "all").
+  /// Whether report_to selects TensorBoard files ("tensorboard" or "all").
   bool tensorboard() const;
-  /// seed of the order of samples: data_seed, or else seed.
+  /// Returns the seed for the order of samples: data_seed, or else seed.
   std::uint64_t order_seed() const;
 };
 
-/// Where a value came from, weakest first.
+/// The source of a value, weakest first.
 enum class Source : std::uint8_t { fallback, environment, deepspeed, yaml, override_ };
-/// "default", "environment", "DeepSpeed JSON", "YAML", "override".
+/// Returns "default", "environment", "DeepSpeed JSON", "YAML" or "override".
 const char* name_of(Source source);
 
 /// Source and place ("config.yaml:12", "command line", "DS_JSON: zero_optimization.stage").
 struct Origin {
   Source source = Source::fallback;
   std::string where;
-  std::string key = {};  ///< as the user wrote it; empty: the native name
+  std::string key = {};  ///< the key as the user wrote it; empty: the native name
 };
 
-/// A resolved configuration with the story of its values.
+/// A resolved configuration with the origins of its values.
 struct Resolved {
   Config config;
-  std::string path;  ///< the YAML or JSON file; empty when everything was on the command line
+  std::string path;  ///< the YAML or JSON file; empty if everything is on the command line
   std::map<std::string, Origin> origins;  ///< by key; keys not listed have their default
-  Strings notes;                          ///< sentences for the log, each said once
-  Strings warnings;     ///< settings that harm in silence elsewhere: place, harm and what to do
-  std::string dialect;  ///< the trainer whose keys the configuration has beside ours; empty: ours alone
+  Strings notes;                          ///< sentences for the log, each logged once
+  Strings warnings;     ///< settings that are silently harmful in other trainers: place, harm and fix
+  std::string dialect;  ///< trainer of the foreign keys in the configuration; empty: only keys of Octet
   std::map<std::string, std::string> extra;  ///< accepted keys that change nothing, as written
 
   bool is_set(const std::string& key) const { return origins.contains(key); }
-  /// One line a key: name, value, where it came from; keys at their default only with `all`.
+  /// Returns one line per key: name, value and origin. Keys with their default are included only if `all`.
   std::string explain(bool all = true) const;
-  /// The whole resolved configuration as YAML that loads to the same configuration.
+  /// Returns the whole resolved configuration as YAML, which loads to the same configuration.
   std::string to_yaml() const;
 };
 
 using Environment = std::map<std::string, std::string>;
-/// The variables of this process.
+/// Returns the variables of this process at its first call.
 Environment process_environment();
 
 struct LoadOptions {
@@ -229,21 +232,22 @@ struct LoadOptions {
   Environment environment = process_environment();
 };
 
-/// Reads the arguments of a command: at most one path ending in .yaml, .yml or .json, and overrides as
-/// key=value, --key=value, --key value, or --flag for a bool, in any order ("a.b=c" reaches into maps).
-/// Throws Error (ExitCode::usage) for anything unknown, mistyped, out of range, contradictory or unsupported.
+/// Reads the arguments of a command: at most one path that ends in .yaml, .yml or .json, and overrides, in
+/// any order. Overrides are key=value, --key=value, --key value, or --flag for a bool ("a.b=c" changes an
+/// entry of a map). Throws Error (ExitCode::usage) for anything unknown, mistyped, out of range,
+/// contradictory or unsupported.
 Resolved load(const Strings& arguments, const LoadOptions& options = {});
 
-/// The same from YAML text already in memory; `name` stands for the file in messages.
+/// Like load(), but reads YAML text from memory. `name` names the file in messages.
 Resolved load_text(const std::string& yaml, const std::string& name, const Strings& overrides = {},
                    const LoadOptions& options = {});
 
-/// 32 hexadecimal digits that change exactly when a key changes that decides the numbers of a run (model,
-/// data, order, batch, schedule, precision), and not with folders, logging, saving, stage or overlap.
+/// Returns a hash (32 hexadecimal digits) of all keys that decide the numbers of a run: model, data, order,
+/// batch, schedule, precision. Folders, logging, saving, stage and overlap do not change it.
 std::string resume_hash(const Config& config);
 
-/// Keys of that kind that differ between a saved run and this one, each as "key: saved -> now". A resume that
-/// finds any says so.
+/// Returns the keys in resume_hash() that differ between a saved run and this run, each as "key: saved ->
+/// now". A resumed run reports them.
 Strings resume_differences(const Config& saved, const Config& now);
 
 }  // namespace octet::config

@@ -1,4 +1,4 @@
-// Values that follow from the configuration and from what only the run knows.
+// Values that follow from the configuration and from facts of the run, like the world size.
 #pragma once
 
 #include <cstdint>
@@ -9,73 +9,75 @@
 
 namespace octet::config {
 
-/// How an optimizer step is made up.
+/// The composition of an optimizer step.
 struct Batch {
   std::int64_t micro = 1;         ///< samples of one micro-batch on one rank
-  std::int64_t accumulation = 1;  ///< micro-batches of a step on one rank
+  std::int64_t accumulation = 1;  ///< micro-batches per step on one rank
   std::int64_t world = 1;
-  std::int64_t global = 1;  ///< samples of an optimizer step: the product of the three
-  /// Micro-batches that a rank runs in a step: accumulation, or fewer if an epoch fills no more.
+  std::int64_t global = 1;  ///< samples per optimizer step: the product of the three
+  /// Micro-batches that a rank runs per step: accumulation, or fewer if an epoch has fewer samples.
   std::int64_t passes = 1;
 };
 
-/// Works out the accumulation from per_device_train_batch_size, gradient_accumulation_steps,
-/// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do. With
-/// gradient_accumulation_steps: auto and no global_batch_size a step has the number of samples nearest to 32
-/// that whole micro-batches of all ranks come to.
+/// Computes the accumulation from per_device_train_batch_size, gradient_accumulation_steps, global_batch_size
+/// and the world size. Throws Error if they do not agree, with numbers that do. With
+/// gradient_accumulation_steps: auto and no global_batch_size, a step has as near to 32 samples as whole
+/// micro-batches of all ranks allow.
 Batch resolve_batch(const Config& config, std::int64_t world);
 
-/// Returns `batch` with no more passes than the samples of an epoch fill, because a step ends with its epoch.
+/// Returns `batch` with at most as many passes as the samples of an epoch fill, because a step ends with its
+/// epoch.
 Batch within_epoch(Batch batch, std::int64_t samples);
 
-/// What gradient_accumulation_steps: auto came to, or a micro-batch that was found beside a number of them,
-/// in a sentence; empty where the configuration says the step.
+/// Returns a sentence about the chosen step for gradient_accumulation_steps: auto or an automatic
+/// micro-batch. Returns "" if the configuration sets the step.
 std::string automatic_step_text(const Config& config, const Batch& batch);
 
-/// Samples of an evaluation batch on a rank whose micro-batches of training have `micro`.
+/// Returns the samples of an evaluation batch on a rank with training micro-batches of `micro` samples.
 std::int64_t evaluation_batch(const Config& config, std::int64_t micro);
 
-/// Whether param_dtype, grad_dtype or optim_dtype is left to the device's memory.
+/// Whether param_dtype, grad_dtype or optim_dtype is auto, so that device memory decides.
 bool leaves_storage_open(const Config& config);
 
-/// The configuration with every way to store states that `auto` in these three keys allows, from the one that
-/// holds most: fp32; all in bf16, rounded stochastically; moments in 8 bits. Keys that are set stay.
+/// Returns the configuration with each way to store states that `auto` in these three keys allows, largest
+/// first: all in fp32; all in bf16 with stochastic rounding; moments in 8 bits. Keys that are set are kept.
 std::vector<Config> storages(const Config& config);
 
-/// Whether a key says what is recomputed.
+/// Whether a key sets recomputation.
 bool says_recompute(const Config& config);
 
-/// Returns what a run tries in turn until its memory suffices: each of storages(). If no key says what is
-/// recomputed, each is followed by itself with `recompute: auto`, since recomputation changes no numbers and
-/// a lower precision does.
+/// Returns the configurations that a run tries until one fits in memory: each of storages(). If no key sets
+/// recomputation, each is followed by itself with `recompute: auto`, because recomputation changes no numbers
+/// and a lower precision does.
 std::vector<Config> memory_choices(const Config& config);
 
-/// `config` with what the run that wrote `saved` stored its states in, where it is left open.
+/// Returns `config` with the storage of the run that wrote `saved` for the keys that are auto.
 Config with_storage_of(const Config& saved, Config config);
 
-/// Micro-batches that a step of global_batch_size divides into among `world` ranks, ascending: of the
-/// multiple of the ranks nearest to 32 where gradient_accumulation_steps is auto instead. Where that is a
-/// number, the step follows from what is found: 1 to 16, 32 and 64. Throws Error when global_batch_size does
-/// not divide among the ranks.
+/// Returns the possible micro-batches in ascending order: the divisors of a rank's share of
+/// global_batch_size. With gradient_accumulation_steps: auto and no global_batch_size, the step is the
+/// multiple of `world` nearest to 32. If neither is set, returns 1 to 16, 32 and 64. Throws Error if `world`
+/// does not divide global_batch_size.
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
 
-/// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else
-/// ceil(total x ratio) with warmup_steps below 1, or warmup_ratio, as ratio (as transformers does).
+/// Returns the warm-up steps of a run with `total` optimizer steps, like transformers. It is warmup_steps if
+/// that is at least 1. Otherwise it is ceil(total x ratio), with ratio = warmup_steps if that is above 0,
+/// else warmup_ratio.
 std::int64_t warmup_steps(const Config& config, std::int64_t total);
 
-/// An interval such as logging_steps, save_steps, eval_steps: a count, or below 1 a share of `total`, rounded
-/// up; at least 1.
+/// Returns an interval in steps, for keys like logging_steps, save_steps and eval_steps. Values below 1 are a
+/// share of `total`, rounded up. The result is at least 1.
 std::int64_t interval_steps(double value, std::int64_t total);
 
-/// Optimizer steps of an epoch of `micro_batches` micro-batches a rank: the last, partial group of an epoch
-/// steps too, and there is at least one.
+/// Returns the optimizer steps of an epoch with `micro_batches` micro-batches per rank, at least 1. A partial
+/// group at the end of an epoch is a step, too.
 std::int64_t steps_per_epoch(std::int64_t micro_batches, std::int64_t accumulation);
 
-/// Optimizer steps of the run: max_steps, or ceil(num_train_epochs x steps per epoch).
+/// Returns the optimizer steps of the run: max_steps, or ceil(num_train_epochs x steps_in_epoch), at least 1.
 std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch);
 
-/// What is to be said of a resolved configuration where the numbers of ranks and of hosts are known: its
-/// notes, with these numbers in place of where they come from.
+/// Returns the notes of a resolved configuration with the numbers of ranks and hosts filled in for their
+/// placeholders.
 Strings notes_of(const Resolved& resolved, std::int64_t ranks, std::int64_t hosts);
 
 }  // namespace octet::config

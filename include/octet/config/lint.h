@@ -4,9 +4,9 @@
 
 namespace octet::config {
 
-/// The warnings of a configuration (Resolved::warnings), then settings that are allowed and rarely meant,
-/// each as a sentence with what to do instead. load() throws for settings that are wrong. Looks at the
-/// configuration alone.
+/// Returns the warnings of a configuration (Resolved::warnings), followed by settings that are valid but
+/// rarely intended. Each is a sentence with advice. load() throws for invalid settings. Only the
+/// configuration is read.
 Strings doubts(const Resolved& resolved);
 
 }  // namespace octet::config

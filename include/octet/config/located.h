@@ -1,5 +1,5 @@
-// What is wrong with a value that only the model, the data or the number of ranks show: such errors name
-// keys, and where these were said is known to the resolved configuration.
+// Adds file and line to errors about keys that depend on the model, the data or the world size. Such errors
+// name keys; the resolved configuration has their places.
 #pragma once
 
 #include "octet/config/config.h"
@@ -10,8 +10,8 @@ struct Problem;
 
 namespace octet::config {
 
-/// `problem` with the keys that its place names ("configuration key 'template'"), or without a place its
-/// first sentence, as the user wrote them, and with the file and line of each.
+/// Returns `problem` with keys as the user wrote them, and with the file and line of each. Keys are taken
+/// from its place ("configuration key 'template'") or, without a place, from its first sentence.
 Problem located(Problem problem, const Resolved& resolved);
 
 }  // namespace octet::config

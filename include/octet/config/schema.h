@@ -15,8 +15,8 @@
 namespace octet::config {
 
 enum class Kind : std::uint8_t { boolean, integer, number, text, list, arguments };
-/// used: read by the program. noted: accepted, checked, changes nothing, said once. refused: only its
-/// harmless values are accepted; others end with the reason.
+/// used: read by the program. noted: accepted and checked, without effect, logged once. refused: only
+/// harmless values are accepted; others are an error with the reason.
 enum class Status : std::uint8_t { used, noted, refused };
 
 using Member = std::variant<std::monostate, bool Config::*, std::int64_t Config::*, double Config::*,
@@ -24,7 +24,7 @@ using Member = std::variant<std::monostate, bool Config::*, std::int64_t Config:
                             std::optional<bool> Config::*, std::optional<std::int64_t> Config::*,
                             std::optional<double> Config::*, std::optional<std::string> Config::*>;
 
-/// One key. Built by the functions below and the chainable setters.
+/// A key. Built by the functions of Table and the chainable setters.
 struct Field {
   std::string name;
   std::string group;
@@ -33,18 +33,18 @@ struct Field {
   bool optional = false;  ///< null and "none" mean "not given"
   Status status = Status::used;
   std::string doc;
-  std::string more;      ///< details, which a page shows below its table
-  std::string fallback;  ///< default as text; for noted and refused keys the value that asks for nothing
+  std::string more;      ///< details, shown below the table of a page
+  std::string fallback;  ///< default as text; for noted and refused keys the value without effect
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;
-  bool automatic = false;  ///< an integer that may be "auto", kAutomatic in a Config
+  bool automatic = false;  ///< an integer that may be "auto", stored as kAutomatic
   Strings choices;
   Strings aliases;
   std::vector<std::pair<std::string, std::string>> refused_values;  ///< value, reason
-  Strings harmless;                                                 ///< of a refused key
-  std::string reason;                                               ///< why refused, or what the note says
-  bool resume = false;                                              ///< enters resume_hash
+  Strings harmless;                                                 ///< accepted values of a refused key
+  std::string reason;   ///< why the key is refused, or the text of its note
+  bool resume = false;  ///< part of resume_hash
 
   Field& range(double at_least, double at_most) & { return low = at_least, high = at_most, *this; }
   Field& at_least(double bound) & { return low = bound, *this; }
@@ -54,38 +54,38 @@ struct Field {
   Field& or_auto() & { return automatic = true, *this; }
   Field& one_of(Strings values) & { return choices = std::move(values), *this; }
   Field& alias(std::string other) & { return aliases.push_back(std::move(other)), *this; }
-  /// A value of `one_of` that is known and not supported.
+  /// Adds a known value that is not supported.
   Field& refuse(std::string value, std::string why) & {
     return refused_values.emplace_back(std::move(value), std::move(why)), *this;
   }
   Field& decides_numbers() & { return resume = true, *this; }
 };
 
-/// All keys, grouped, in the order of the documentation.
+/// Returns all keys by group, in the order of the documentation.
 const std::vector<Field>& schema();
-/// The key with this name or alias, or nullptr.
+/// Returns the key with this name or alias, or nullptr.
 const Field* find_field(const std::string& name);
-/// Every name and alias.
+/// Returns every name and alias.
 const Strings& field_names();
 
 /// A key of another program's configuration, by its dotted path.
 struct ForeignKey {
   std::string path;
-  std::string becomes;  ///< our key (several: blanks between them); empty: it changes nothing, or is refused
-  std::string reason;   ///< why it changes nothing or is refused
-  std::string trainer;  ///< whose key it is: "verl"
+  std::string becomes;  ///< our key (several: separated by blanks); empty: no effect, or refused
+  std::string reason;   ///< why it has no effect or is refused
+  std::string trainer;  ///< trainer that has the key: "verl"
 };
-/// Those of DeepSpeed's JSON outside its sections `optimizer` and `scheduler`.
+/// Returns the keys of DeepSpeed's JSON outside its sections `optimizer` and `scheduler`.
 std::vector<ForeignKey> deepspeed_keys();
-/// Those of the trainers whose configurations are read, or of one of them ("SFT-Play", "verl", "axolotl"). A
-/// configuration has keys of one, and our own.
+/// Returns the keys of all dialects, or of one trainer ("SFT-Play", "verl", "axolotl"). A configuration has
+/// keys of one trainer, and our own.
 std::vector<ForeignKey> dialect_keys(std::string_view trainer = {});
 
-/// Value of a used field as YAML text ("null" for an optional that is not given).
+/// Returns the value of a used field as YAML text ("null" for an optional that is not given).
 std::string value_text(const Field& field, const Config& config);
-/// Default as text.
+/// Returns the default as text.
 std::string default_text(const Field& field);
-/// "integer in [1, 64]", "fp32, bf16", "number above 0".
+/// Returns the accepted values: "integer in [1, 64]", "fp32, bf16", "number above 0".
 std::string expected_text(const Field& field);
 /// Returns the meaning of the key in whole sentences, with details and refused values.
 std::string meaning_text(const Field& field);

@@ -1,5 +1,5 @@
-// The command line of a job: the launcher's arguments, the program, its configuration; and the places (hosts,
-// ranks) that the former name.
+// The command line of a job: the launcher's arguments, the program and its configuration. Also the hosts and
+// ranks that the launcher's arguments name.
 #pragma once
 
 #include <functional>
@@ -14,14 +14,14 @@ using Strings = std::vector<std::string>;
 /// `launch/mpirun's arguments` `trainer` `config.yaml key=value ...`.
 struct Command {
   Strings launcher;   ///< the launcher and its arguments
-  Strings program;    ///< its name, and `train` if it is given
+  Strings program;    ///< its name, and `train` if given
   Strings arguments;  ///< of the program: a configuration and overrides
 
-  /// All words, followed by more overrides.
+  /// Returns all words, followed by more overrides.
   Strings words(const Strings& overrides = {}) const;
 };
 
-/// Whether a word names a file that can be executed: looked for on PATH where it has no slash.
+/// Whether a word names an executable file. A word without a slash is searched on PATH.
 bool is_program(const std::string& word);
 
 /// Finds the program among `words`, which follow the launcher: the first executable that a configuration (or
@@ -30,19 +30,18 @@ bool is_program(const std::string& word);
 Command parse_command(const std::string& launcher, const Strings& words,
                       const std::function<bool(const std::string&)>& executable = is_program);
 
-/// The number of ranks that the launcher's arguments ask for (-np, -n, --np, -c); nothing where they leave it
-/// to the hosts.
+/// Returns the number of ranks in the launcher's arguments (-np, -n, --np, -c); nullopt if the hosts decide.
 std::optional<int> ranks_of(const Command& command);
-/// Another number of ranks; ranks_of() is something.
+/// Changes the number of ranks. Requires that ranks_of() has a value.
 void set_ranks(Command& command, int ranks);
 
 struct Host {
   std::string name;
-  int slots = 1;  ///< ranks that may be there
+  int slots = 1;  ///< number of ranks that the host may run
 };
 
-/// The hosts that the launcher's arguments name by --host or a hostfile, in their order; empty where they
-/// name none. Throws Error (usage) when a hostfile cannot be read.
+/// Returns the hosts in the launcher's arguments (--host or a hostfile), in their order; empty if they name
+/// none. Throws Error (usage) if a hostfile cannot be read.
 std::vector<Host> hosts_of(const Command& command);
 /// Throws Error (usage) for a hostfile among the launcher's arguments that cannot be read.
 void require_hostfiles(const Command& command);

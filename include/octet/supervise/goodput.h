@@ -1,4 +1,4 @@
-// How much of the time that went by trained steps which are still there.
+// Goodput: the share of time that trained steps which were not lost.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ class Goodput {
   void begin(std::int64_t step);
   /// The current start has done its steps up to `step` in `seconds`.
   void reach(std::int64_t step, double seconds);
-  /// Seconds of the steps that count.
+  /// Returns the seconds of the steps that were not lost.
   double seconds() const;
-  /// The same over `wall` seconds; 0 where none have gone by.
+  /// Returns seconds() / wall; 0 if `wall` is 0.
   double share(double wall) const { return wall > 0 ? seconds() / wall : 0; }
 
  private:
   struct Part {
-    std::int64_t first = 0;  ///< the step before its first
-    std::int64_t last = 0;   ///< its last step that counts
-    double seconds = 0;      ///< of the steps that count
+    std::int64_t first = 0;  ///< the step before its first step
+    std::int64_t last = 0;   ///< its last step that was not lost
+    double seconds = 0;      ///< of the steps that were not lost
   };
   std::vector<Part> parts_;
 };

@@ -9,11 +9,11 @@
 
 namespace octet::supervise {
 
-/// Who is at fault, and with what, in the words of the job.
+/// The fault of a job, quoted from its output.
 struct Fault {
-  std::string what;                     ///< the first line of its first error; empty: it said none
-  std::string who;                      ///< a rank, ranks, a host, mpirun; empty: not named
-  std::vector<std::string> lost_hosts;  ///< hosts that mpirun says it lost
+  std::string what;  ///< first line of its first error; empty: no error
+  std::string who;   ///< the rank, ranks, host or mpirun that reported it; empty: not named
+  std::vector<std::string> lost_hosts;  ///< hosts that mpirun reports as lost
 };
 
 /// Ranks of a job that ended while the other ranks continued.
@@ -24,7 +24,7 @@ struct Lost {
 /// The message of the remaining ranks, for people and for the supervisor.
 std::string text_of(const Lost& lost);
 
-/// Listens to the lines of a job. A line is bytes of a program: what does not print is left out.
+/// Parses the output of a job. Its lines are arbitrary bytes; unprintable bytes are dropped.
 class Messages {
  public:
   /// Takes bytes of the output; lines may be split at any byte.

@@ -12,38 +12,38 @@
 namespace octet::supervise {
 
 struct PolicyOptions {
-  int most_starts = 10;   ///< that end in a row without progress, after which it gives up
-  double first_wait = 1;  ///< seconds before the start that follows the first of them; doubled for each more
+  int most_starts = 10;   ///< starts in a row without progress, after which the supervisor gives up
+  double first_wait = 1;  ///< seconds before the first restart without progress; doubled for each further one
   double longest_wait = 300;  ///< seconds
 };
 
 /// How a start ended.
 struct Ended {
   int code = 0;             ///< of the launcher; 128 + N after signal N
-  bool asked = false;       ///< the supervisor had passed on a request to stop
-  bool finished = false;    ///< the run says in its folder that it is complete
-  bool unfinished = false;  ///< it says that it is not
-  bool progressed = false;  ///< there is a checkpoint of a later step than any before this start
-  std::int64_t step = -1;   ///< the last step that was finished; -1: none that is known
+  bool asked = false;       ///< the supervisor has passed on a request to stop
+  bool finished = false;    ///< the folder of the run says that the run is complete
+  bool unfinished = false;  ///< the folder says that it is not complete
+  bool progressed = false;  ///< there is a checkpoint of a later step than before this start
+  std::int64_t step = -1;   ///< the last finished step; -1: unknown
 };
 
 enum class Next { end, start };
 
 struct Decision {
   Next next = Next::end;
-  int code = 0;     ///< of the supervisor, where it ends
+  int code = 0;     ///< exit code of the supervisor, if it ends
   double wait = 0;  ///< seconds before the next start
-  std::string why;  ///< where it ends without the run being complete: one sentence
+  std::string why;  ///< reason, if it ends and the run is not complete: one sentence
 };
 
-/// What follows a start that ended: the table of exit codes in docs/checkpoints.md.
+/// Decides what follows an ended start: the table of exit codes in docs/checkpoints.md.
 class Policy {
  public:
   explicit Policy(PolicyOptions options) : options_(options) {}
   Decision decide(const Ended& ended);
-  /// Starts in a row that ended without progress.
+  /// Returns the number of starts in a row without progress.
   int without_progress() const { return without_progress_; }
-  /// The job has changed (fewer ranks): counts of starts begin at 0.
+  /// Resets the counts, because the job has changed (fewer ranks).
   void begin_anew() { without_progress_ = same_end_ = 0; }
 
  private:
@@ -53,7 +53,8 @@ class Policy {
   Ended last_;
 };
 
-/// The meaning of an exit code in a few words: "stopped as asked", "signal 9 ended a rank".
+/// Returns the meaning of an exit code in a few words: "stopped as asked", "signal 9 ended a process of the
+/// job".
 std::string meaning_of(int code);
 
 }  // namespace octet::supervise

@@ -7,12 +7,13 @@
 
 namespace octet::supervise {
 
-/// Overrides for a restart. A restarted run resumes from the newest checkpoint of its folder, except if the
-/// configuration names another start (a checkpoint, none, or an empty folder by overwrite_output_dir), which
-/// was meant for the first start. `saved` is the progress since then: its checkpoint is named if it is valid.
+/// Returns overrides for a restart. A restarted run resumes from the newest checkpoint in its folder. If the
+/// configuration names another start (a checkpoint, none, or an empty folder by overwrite_output_dir), it was
+/// meant for the first start and is overridden. `saved` is the progress of this run; its checkpoint is named
+/// if it is valid.
 Strings resume_overrides(const config::Config& config, const report::Progress& saved);
 
-/// Whether the samples of a step can be dealt to so many ranks.
+/// Whether `ranks` ranks can divide the samples of a step.
 bool runs_on(const config::Config& config, int ranks);
 
 }  // namespace octet::supervise
