@@ -1,5 +1,5 @@
-// DeepSpeed JSON: what maps to our keys, what changes nothing here, what is not built, and what DeepSpeed
-// itself would ignore in silence or refuse.
+// Translates DeepSpeed JSON. Its keys map to ours, have no effect here, or are not supported. Keys that
+// DeepSpeed itself ignores silently or refuses are reported.
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -11,19 +11,19 @@ namespace octet::config {
 namespace {
 
 enum class DeepSpeedAction : std::uint8_t {
-  map,      ///< the value of `key`; "auto" means that the YAML decides
-  when_on,  ///< true sets `key` to true; false asks for nothing
-  bf16_on,  ///< true sets the keys in `key`, with blanks between them, to bf16; false asks for nothing
+  map,      ///< sets `key` to the value; "auto" leaves it to the YAML
+  when_on,  ///< true sets `key` to true; false has no effect
+  bf16_on,  ///< true sets the keys in `key`, separated by blanks, to bf16; false has no effect
   note,     ///< accepted without effect; `key` says why
   refuse,   ///< refused unless null, false, 0, "none" or "auto"; `key` says why
-  section   ///< holds more keys
+  section   ///< contains more keys
 };
 
 struct DeepSpeedEntry {
   std::string_view path;
   DeepSpeedAction action;
   const char* key;
-  /// refuse: the key of ours that says what is meant otherwise, where a stronger source gives it.
+  /// refuse: our key that replaces the value, if a stronger source sets it.
   const char* instead = "";
 };
 
@@ -197,7 +197,7 @@ class Translator {
     }
   }
 
-  // Keys for which the same happens here share a line.
+  // Keys with the same reason share a line.
   void finish() {
     for (const auto& [reason, keys] : noted_) {
       std::string list;
@@ -219,7 +219,7 @@ class Translator {
                                   : "did you mean '" + near + "'?"});
   }
 
-  // DeepSpeed reads no such section: what it asks for never happened.
+  // DeepSpeed does not read this section, so it never had an effect.
   void fp8_section(const Node& value, const Location& at) {
     const Setting* own = own_setting("fp8");
     const bool on = own != nullptr && own->value.given && own->value.boolean;
@@ -236,7 +236,7 @@ class Translator {
               .fix = "remove the section and set 'fp8: true' in the YAML"});
   }
 
-  // What the configuration itself says of one of our keys.
+  // Returns our key's value in the configuration itself, not in DeepSpeed's JSON.
   const Setting* own_setting(const char* key) const {
     for (const Settings* settings : {&sources_.overrides, &sources_.yaml, &sources_.environment}) {
       if (const Setting* found = settings->find(key)) return found;
@@ -244,7 +244,7 @@ class Translator {
     return nullptr;
   }
 
-  // A guide's mend of communication_data_type: fp32, which does nothing by itself.
+  // Notes that "auto", a guide's fix for communication_data_type: fp32, has no effect by itself.
   void open_wire(const Location& at) {
     const Setting* bits = own_setting("deterministic");
     if (own_setting("reduce_dtype") != nullptr || (bits != nullptr && bits->value.text == "strict")) return;
@@ -290,7 +290,7 @@ class Translator {
     }
   }
 
-  // Where a key of ours says it otherwise, it waits for what stronger sources say of that key.
+  // Refuses a value. If our key `instead` exists, a stronger source may still replace the value.
   void refuse(const DeepSpeedEntry& entry, const Node& value, const Location& at) {
     Problem why{.what = "'" + at.key + "' is not supported",
                 .found = shown(value),
@@ -363,7 +363,8 @@ void translate_deepspeed(const Node& tree, const std::string& name, Sources& sou
   });
   translator.walk(rest, "");
   translator.finish();
-  // The schedule's peak stands above the optimizer's rate.
+  // The scheduler is translated after the optimizer, because its peak overrides the optimizer's learning
+  // rate.
   if (const Node* optimizer = tree.find("optimizer"))
     translate_deepspeed_optimizer(*optimizer, name, sources);
   if (const Node* scheduler = tree.find("scheduler"))

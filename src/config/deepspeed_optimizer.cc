@@ -1,5 +1,5 @@
-// The sections `optimizer` and `scheduler` of a DeepSpeed JSON, as deepspeed/runtime/engine.py and
-// deepspeed/runtime/lr_schedules.py read them.
+// Translates the sections `optimizer` and `scheduler` of DeepSpeed JSON, like deepspeed/runtime/engine.py and
+// deepspeed/runtime/lr_schedules.py.
 #include <algorithm>
 #include <array>
 #include <span>
@@ -18,12 +18,12 @@ Node scalar(const std::string& text) {
   return node;
 }
 
-// Null and "auto" leave a value to the YAML.
+// Whether the YAML decides a value: it is null or "auto".
 bool is_open(const Node* node) {
   return node == nullptr || node->is_null() || (node->kind == Node::Kind::scalar && node->text == "auto");
 }
 
-/// One of the two sections: its type and its parameters, of which only known ones may be there.
+/// One of the two sections: its type and its parameters. Unknown parameters are errors.
 class Section {
  public:
   Section(const Node& node, std::string path, std::string name)
@@ -48,13 +48,13 @@ class Section {
     const std::string key = path_ + "." + (param == "type" ? "" : "params.") + param;
     return {place(name_, node != nullptr ? node->line : 0) + ": " + key, key};
   }
-  /// Null where the value is left open.
+  /// Returns null if the YAML decides the value.
   const Node* find(const std::string& param) const {
     const Node* node = params_ != nullptr ? params_->find(param) : nullptr;
     return is_open(node) ? nullptr : node;
   }
   bool has(const std::string& param) const { return params_ != nullptr && params_->find(param) != nullptr; }
-  /// Throws Error for a parameter that is none of `known`.
+  /// Throws Error for a parameter that is not in `known`.
   void allow(std::span<const std::string_view> known) const {
     if (params_ == nullptr) return;
     Strings paths;
@@ -63,7 +63,7 @@ class Section {
       if (std::ranges::find(known, key) == known.end()) unknown(path_ + ".params." + key, paths, value);
     }
   }
-  // Until a stronger source says it by our key.
+  // Refuses the type, unless a stronger source sets our key.
   void refuse_type(const char* key, const char* expected, const char* fix, Settings& settings) const {
     settings.refuse(key, *type_, at("type"),
                     {.what = "'" + path_ + ".type' is not supported",
@@ -107,7 +107,7 @@ bool flag_of(const Section& section, const std::string& param, bool fallback) {
   return *flag;
 }
 
-// The weight decay that the sources come to.
+// Returns the weight decay of the strongest source.
 double weight_decay_of(const Sources& sources) {
   for (const Settings* settings :
        {&sources.overrides, &sources.yaml, &sources.deepspeed, &sources.environment}) {
@@ -117,7 +117,7 @@ double weight_decay_of(const Sources& sources) {
   return Config{}.weight_decay;
 }
 
-// Type Adam means AdamW unless adam_w_mode says otherwise; type AdamW always does.
+// Type Adam is AdamW unless adam_w_mode is false; type AdamW always is.
 void check_decay(const Section& section, Sources& sources) {
   const bool decoupled = flag_of(section, "adam_w_mode", true);
   if (decoupled) return;
@@ -129,7 +129,7 @@ void check_decay(const Section& section, Sources& sources) {
     return;
   }
   const double decay = weight_decay_of(sources);
-  if (decay == 0) return;  // without decay both are the same
+  if (decay == 0) return;  // without weight decay both are the same
   complain({.what = "'optimizer.params.adam_w_mode: false' with a weight decay is not supported",
             .expected = "decoupled weight decay (AdamW), or none",
             .found = "type Adam with weight_decay " + number_text(decay) + ", which is added to the gradient",
@@ -159,7 +159,7 @@ void add_betas(const Section& section, Settings& settings) {
   settings.add("adam_beta2", betas->items[1], at);
 }
 
-/// A schedule of DeepSpeed.
+/// A scheduler of DeepSpeed.
 struct Scheduler {
   std::string_view type;
   const char* ours;
@@ -178,8 +178,7 @@ constexpr Scheduler kSchedulers[] = {
      {"warmup_min_ratio", "cos_min_ratio", "warmup_num_steps", "warmup_type", "total_num_steps"}},
 };
 
-// `key` as the parameter says; where it is not there, DeepSpeed's own default, and where it is "auto", the
-// YAML's.
+// Sets `key` from the parameter. A missing parameter gives DeepSpeed's default; "auto" leaves it to the YAML.
 void add_or_default(const Section& section, const std::string& param, const char* key, const char* fallback,
                     Settings& settings) {
   Location at = section.at(param);
@@ -191,9 +190,9 @@ void add_or_default(const Section& section, const std::string& param, const char
   }
 }
 
-// The schedule sets the peak, whatever the optimizer's own rate.
+// Sets the peak of the schedule, which overrides the optimizer's learning rate.
 void add_peak(const Section& section, std::string_view type, Sources& sources) {
-  if (type == "WarmupCosineLR") return;  // the optimizer's rate is its peak
+  if (type == "WarmupCosineLR") return;  // its peak is the optimizer's learning rate
   Settings& settings = sources.deepspeed;
   const Setting* before = settings.find("learning_rate");
   const double rate = before != nullptr ? before->value.number : -1;

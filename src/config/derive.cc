@@ -9,7 +9,7 @@
 namespace octet::config {
 namespace {
 
-// The divisors of n nearest to `wanted`, below and above.
+// Returns the divisors of n nearest to `wanted`, below and above, as text.
 std::string near_divisors(std::int64_t n, std::int64_t wanted) {
   std::int64_t below = 1, above = n;
   for (std::int64_t d = 1; d * d <= n; ++d) {
@@ -22,19 +22,19 @@ std::string near_divisors(std::int64_t n, std::int64_t wanted) {
   return below == above ? std::to_string(below) : std::to_string(below) + " or " + std::to_string(above);
 }
 
-/// The range of gradient_accumulation_steps.
+/// Upper limit of gradient_accumulation_steps.
 constexpr std::int64_t kMostPasses = 1048576;
 
-/// What gradient_accumulation_steps: auto makes steps of, about: four samples a GPU, four times, on two GPUs.
+/// Samples per step that gradient_accumulation_steps: auto aims at: 4 samples x 4 micro-batches x 2 GPUs.
 constexpr double kAutomaticStep = 32;
 
-/// Passes over `samples` that come nearest to such a step; at least one.
+/// Returns the passes over `samples` that are nearest to kAutomaticStep samples; at least one.
 std::int64_t automatic_passes(std::int64_t samples) {
   const auto passes = std::llround(kAutomaticStep / static_cast<double>(samples));
   return std::max<std::int64_t>(1, passes);
 }
 
-/// Larger ones would make larger steps, which are hardly faster.
+/// Micro-batches to try if nothing fixes the step. Larger ones enlarge the step and are hardly faster.
 std::vector<std::int64_t> any_micro_batches() {
   std::vector<std::int64_t> all;
   for (std::int64_t m = 1; m <= 64; m = m < 16 ? m + 1 : m * 2) all.push_back(m);
@@ -181,7 +181,7 @@ std::vector<Config> storages(const Config& config) {
     return stored;
   };
   std::vector<Config> all{with("fp32", "fp32", "fp32")};
-  // Adapters are small, and a gradient in bf16 is summed in another order on other ranks.
+  // Adapters are small. Gradients in bf16 would also be summed in another order on other numbers of ranks.
   if (config.finetuning_type == "lora" || config.finetuning_type == "qlora") return all;
   const char* gradients = config.deterministic == "strict" ? "fp32" : "bf16";
   const bool in_bf16 = config.bf16 || config.pure_bf16;

@@ -1,4 +1,4 @@
-// What several of axolotl's keys mean together, and what axolotl does where nothing is said.
+// Resolves axolotl keys that depend on each other, and applies axolotl's defaults.
 #include <algorithm>
 #include <array>
 
@@ -52,7 +52,8 @@ class Settled {
   void set(const char* key, const std::string& text, const Fact& fact) {
     set(key, scalar_node(text), fact.at, fact.override);
   }
-  // A key that is listed without a value says nothing; the command line's null asks for our own default.
+  // Sets axolotl's default of a key. A key without a value counts as not given. Null on the command line
+  // selects our default instead.
   void fall_back(const char* key, const std::string& text) {
     if (strongest(key) != nullptr || sources_.overrides.has(key)) return;
     sources_.yaml.add(key, scalar_node(text), base_, true);
@@ -86,8 +87,8 @@ class Settled {
     }
   }
 
-  // All linear layers, and beside them those that are named: which are among them, or lie outside of the
-  // blocks.
+  // lora_target_linear selects all linear layers. Modules that are named in addition are either among them or
+  // outside of the blocks.
   void targets() {
     const Fact* linear = find("lora_target_linear");
     const Fact* named = find("lora_target_modules");
@@ -108,7 +109,7 @@ class Settled {
     }
   }
 
-  // Files keep the keys of adapters beside training of all parameters.
+  // Notes adapter keys in a configuration that trains all parameters.
   void without_adapters() {
     Strings keys{"lora_target_modules"};
     for (const auto& [theirs, ours] : kAdapterKeys) keys.emplace_back(theirs);
@@ -118,14 +119,14 @@ class Settled {
     }
   }
 
-  // A key of fsdp_config, whose names had a prefix once.
+  // Returns a key of fsdp_config. Older versions have the prefix fsdp_ in its name.
   static const Node* member(const Fact* config, const std::string& name) {
     if (config == nullptr) return nullptr;
     const Node* found = config->node.find(name);
     return found != nullptr ? found : config->node.find("fsdp_" + name);
   }
 
-  // Both versions of FSDP: the first lists words in fsdp, the second needs nothing but fsdp_config.
+  // Translates both versions of FSDP. The first lists words in fsdp; the second only needs fsdp_config.
   void sharding() {
     const Fact* words = find("fsdp");
     const Fact* config = find("fsdp_config");
@@ -176,13 +177,13 @@ class Settled {
     }
   }
 
-  /// Steps of the whole run, where the configuration says them.
+  /// Returns the steps of the whole run if max_steps is set, else 0.
   std::int64_t known_steps() const {
     const Setting* steps = strongest("max_steps");
     return steps == nullptr ? 0 : std::max<std::int64_t>(steps->value.integer, 0);
   }
 
-  // 3 % of the steps, rounded down, at most 100 of them, and two where it would be one.
+  // axolotl's warm-up: 3 % of the steps, rounded down, at most 100, and 2 instead of 1.
   void warm_up() {
     if (strongest("warmup_steps") != nullptr || strongest("warmup_ratio") != nullptr) return;
     if (const std::int64_t steps = known_steps()) {
@@ -195,14 +196,14 @@ class Settled {
         "axolotl's own warm-up ends after 100 steps: in a run of more than 3,333 write warmup_steps: 100");
   }
 
-  // Two hundred times a run, and at least every ten steps.
+  // axolotl logs 200 times per run, and at least every ten steps.
   void logging() {
     const std::int64_t steps = known_steps();
     if (steps == 0) return fall_back("logging_steps", "0.005");
     fall_back("logging_steps", std::to_string(std::clamp<std::int64_t>(steps / 200, 1, 10)));
   }
 
-  /// How often an epoch; 0 where nothing or nought is said, which is the same there.
+  /// Returns how often per epoch; 0 if the key is missing or 0, which axolotl treats alike.
   double times_an_epoch(const Fact* fact) const {
     if (fact == nullptr) return 0;
     const auto times = read_number(word_of(fact->node));
@@ -216,12 +217,12 @@ class Settled {
     return *times;
   }
 
-  // N times an epoch, as a share of all steps.
+  // Converts N times per epoch to a share of all steps.
   void interval(const char* fact_name, const char* strategy, const char* steps) {
     const Fact* fact = find(fact_name);
     const double times = times_an_epoch(fact);
     if (times == 0) {
-      // The number alone asks for steps, whatever the strategy would be without it.
+      // A number of steps selects the strategy `steps`, whatever the default strategy is.
       if (strongest(steps) != nullptr && strongest(strategy) == nullptr)
         sources_.yaml.add(strategy, scalar_node("steps"), base_, true);
       return;
@@ -289,7 +290,7 @@ class Settled {
 
   Sources& sources_;
   Location base_;
-  std::string said_;  ///< defaults that were taken
+  std::string said_;  ///< defaults that were applied
 };
 
 }  // namespace

@@ -1,37 +1,40 @@
-// axolotl's dialect, in four files: the table of its keys (dialect_axolotl_keys.cc), what single values
-// become (dialect_axolotl_values.cc), its list of data sets (dialect_axolotl_data.cc), and what several keys
-// mean together, with the defaults that hold where nothing is said (dialect_axolotl.cc). Names and defaults
-// are those of axolotl 0.18.
+// axolotl's dialect, in these files:
+// - dialect_axolotl_keys.cc: the table of its keys;
+// - dialect_axolotl_values.cc: conversions of single values;
+// - dialect_axolotl_data.cc: its lists of data sets;
+// - dialect_axolotl_tokens.cc: its special tokens;
+// - dialect_axolotl.cc: keys that depend on each other, and defaults.
+// Names and defaults are from axolotl 0.18.
 #pragma once
 
 #include "dialects.h"
 
 namespace octet::config {
 
-/// Throws the Error for special_tokens that the tokenizer of `model`, a folder or a name of the hub, does not
-/// have in these roles. Nothing is padded, so that pad_token may be any.
+/// Throws Error for special_tokens that differ from the tokenizer of `model`, a folder or a name on the hub.
+/// pad_token may be any token, because nothing is padded.
 void require_own_tokens(const Fact& special_tokens, const std::string& model);
 
-/// What axolotl's facts mean, and its defaults.
+/// Resolves axolotl's facts, and applies its defaults.
 void settle_axolotl(Sources& sources);
 
 }  // namespace octet::config
 
 namespace octet::config::axolotl {
 
-/// Throws the Error for a value that cannot be used.
+/// Throws Error for an invalid value.
 [[noreturn]] void wrong(const Node& node, const Location& at, const std::string& expected,
                         const std::string& fix = "give such a value, or remove the key");
-/// The text of a scalar; empty for a list, a map or null.
+/// Returns the text of a scalar; "" for a list, a map or null.
 std::string word_of(const Node& node);
-/// Whether it is a scalar that means true.
+/// Whether the node is a scalar that means true.
 bool is_on(const Node& node);
-/// Whether the key says true; throws the Error where it says neither true nor false.
+/// Whether the key is true. Throws Error if it is neither true nor false.
 bool is_on(const Fact& fact);
-/// A list as it is, anything else as a list of one.
+/// Returns a list unchanged, and anything else as a list of one.
 Node list_of(const Node& node);
 
-/// For the table: each takes the value of the key that it is named after.
+/// Handlers for the table. Each converts the value of the key in its name.
 void take_bf16(const Node& node, const Location& at, const Target& target);
 void take_fp16(const Node& node, const Location& at, const Target& target);
 void take_tf32(const Node& node, const Location& at, const Target& target);

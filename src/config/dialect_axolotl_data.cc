@@ -1,4 +1,4 @@
-// axolotl's lists of data sets.
+// Translates axolotl's lists of data sets.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -8,7 +8,7 @@
 namespace octet::config::axolotl {
 namespace {
 
-/// The list of sets, whose items are maps.
+/// The list of data sets; its items are maps.
 class Sets {
  public:
   Sets(const Location& at, const Target& target, bool trains) : at_(at), target_(target), trains_(trains) {
@@ -32,7 +32,7 @@ class Sets {
       "name the split alone; max_samples takes the first rows of each set, val_set_size holds rows out";
   static constexpr const char* kThoughts = "write thoughts into the content, between <think> and </think>";
   static constexpr const char* kByRole = "answers are trained, whole; train_on_inputs adds the rest";
-  /// What a set says that is read here, or is the same whatever it says.
+  /// Keys of a set that are read here, or that have no effect here.
   static constexpr std::array kItem{"path",
                                     "type",
                                     "ds_type",
@@ -55,7 +55,7 @@ class Sets {
                                     "conversation",
                                     "preprocess_shards",
                                     "trust_remote_code"};
-  /// What is refused unless it asks for nothing, and what to do.
+  /// Keys that are refused unless their value has no effect, and the advice.
   static constexpr std::array<std::pair<const char*, const char*>, 15> kRefused{
       {{"shards", "cut the file beforehand, or set max_samples"},
        {"shards_idx", "cut the file beforehand, or set max_samples"},
@@ -80,7 +80,7 @@ class Sets {
   static bool asks(const Node& node) {
     return !node.is_null() && !(node.kind == Node::Kind::scalar && read_bool(node.text) == false);
   }
-  // Null, or one of these words.
+  // Requires that a key is null or one of these words.
   void only(const Node& item, const std::string& key, std::initializer_list<const char*> words,
             const std::string& fix) const {
     const Node* found = item.find(key);
@@ -131,7 +131,7 @@ class Sets {
                            target_.replace);
   }
 
-  // One key holds the split of all sets: all must name the same one.
+  // Our key has one split for all sets, so all sets must name the same split.
   void take_split(const Node& item) {
     const Node* split = item.find("split");
     Node found = scalar_node("train");
@@ -143,7 +143,7 @@ class Sets {
     if (!split_) split_ = found;
     names_split_ |= split != nullptr && !split->is_null();
   }
-  // If no set names a split the default of the key holds.
+  // If no set names a split, our key keeps its default.
   void add_split() const {
     if (!names_split_ || (trains_ && word_of(*split_) == "train")) return;
     const char* key = trains_ ? "dataset_train_split" : "dataset_test_split";
@@ -186,7 +186,7 @@ class Sets {
     }
   }
 
-  // A path may be the name of a format, whose files stand beside it.
+  // A path may be the name of a format; its files are then in data_files.
   void take_path(const Node& item) {
     const Node* path = item.find("path");
     const Node* files = item.find("data_files");

@@ -1,4 +1,4 @@
-// The table of axolotl's keys, by what they are about.
+// The table of axolotl's keys, by topic.
 #include "dialect_axolotl.h"
 
 namespace octet::config {

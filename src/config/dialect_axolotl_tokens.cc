@@ -1,4 +1,4 @@
-// axolotl's special_tokens: the tokenizer is taken as it is, so that they must be those that it has.
+// Checks axolotl's special_tokens. The tokenizer is not changed, so they must be the tokens that it has.
 #include "dialect_axolotl.h"
 #include "octet/base/files.h"
 #include "octet/base/hub_cache.h"
@@ -18,7 +18,7 @@ void require_own_tokens(const Fact& special_tokens, const std::string& model) {
   for (const auto& [role, token] : special_tokens.node.members) {
     if (role == "pad_token" || token.is_null()) continue;
     if (token.kind == Node::Kind::list && token.items.empty()) continue;
-    // The map counts where added_tokens_decoder is absent, as in transformers 5.
+    // Without added_tokens_decoder the map decides, like in transformers 5.
     std::string own = token_text(config, role);
     const std::string in_map = token_text(map, role);
     if (own.empty() || (!config.contains("added_tokens_decoder") && !in_map.empty())) own = in_map;

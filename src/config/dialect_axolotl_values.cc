@@ -1,4 +1,4 @@
-// What single values of axolotl's keys become.
+// Converts single values of axolotl's keys.
 #include <algorithm>
 #include <array>
 
@@ -36,7 +36,7 @@ Node list_of(const Node& node) {
   return list;
 }
 
-// auto is true where the processor has bf16, which is everywhere here; full keeps weights in it too.
+// auto means true if the hardware has bf16, which is always the case here. full also stores weights in bf16.
 void take_bf16(const Node& node, const Location& at, const Target& target) {
   const std::string word = word_of(node);
   if (word == "full") return target.settings.add("pure_bf16", scalar_node("true"), at, target.replace);
@@ -51,7 +51,7 @@ void take_tf32(const Node& node, const Location& at, const Target& target) {
   if (word_of(node) != "auto") target.settings.add("tf32", node, at, target.replace);
 }
 
-// Whatever keeps less of the activations; where they would be offloaded they are computed again.
+// Any form of checkpointing enables ours. Activations that axolotl would offload are recomputed.
 void take_checkpointing(const Node& node, const Location& at, const Target& target) {
   const std::string word = word_of(node);
   const bool offloads = word == "unsloth" || word == "offload" || word == "offload_disk";
@@ -59,7 +59,7 @@ void take_checkpointing(const Node& node, const Location& at, const Target& targ
   if (offloads) target.sources.note("'" + at.key + ": " + word + "' computes activations again here");
 }
 
-// The templates that are named otherwise here. Some have a name of ours and write another text.
+// Translates template names. Some names also exist here with another text; they are refused.
 void take_template(const Node& node, const Location& at, const Target& target) {
   static constexpr std::array<std::pair<const char*, const char*>, 5> kNames{
       {{"qwen_25", "qwen"},
@@ -69,7 +69,7 @@ void take_template(const Node& node, const Location& at, const Target& target) {
        {"deepseek_v3", "deepseek3"}}};
   static constexpr std::array kOthers{"alpaca", "mistral_v1", "phi_3"};
   const std::string word = word_of(node);
-  // The model's own is what nothing means here.
+  // The model's own template is the default here.
   if (word.starts_with("tokenizer_default") || word == "jinja") return;
   if (std::ranges::find(kOthers, word) != kOthers.end())
     wrong(node, at, "a template whose text is written here, such as chatml, llama3, qwen_25 or mistral_v2v3",
@@ -98,7 +98,7 @@ void take_special_tokens(const Node& node, const Location& at, const Target& tar
   target.sources.facts["special_tokens"] = {.node = node, .at = at, .override = target.replace};
 }
 
-// Liger and cut cross entropy are faster kernels of what is computed anyway.
+// Liger and cut cross entropy are faster kernels for the same computation.
 void take_plugins(const Node& node, const Location& at, const Target& target) {
   for (const Node& plugin : list_of(node).items) {
     const std::string name = word_of(plugin);

@@ -1,4 +1,4 @@
-// Whose configuration it is: decided once, by all keys of the file and of the command line together.
+// Chooses the dialect of a configuration, once, by all keys of the file and of the command line.
 #include <algorithm>
 #include <functional>
 #include <iterator>
@@ -9,20 +9,21 @@
 namespace octet::config {
 namespace {
 
-/// A key that dialects have, or that stands in a section of theirs.
+/// A key of one or more dialects, or a key in one of their sections.
 struct Sign {
   std::string key, where;
   std::vector<const Dialect*> owners;
 };
 
-/// What speaks for a dialect: its first key that no other has, and how many of them there are.
+/// The evidence for a dialect: its first key that no other dialect has, and the number of such keys.
 struct Claim {
   const Dialect* dialect;
   const Sign* first;
   int keys = 0;
 };
 
-// torchtune's files name Python objects, the tokenizer and the model among them.
+// Finds a `_component_`, which marks torchtune's files: they name Python objects for the tokenizer and the
+// model.
 const Node* component_in(const Node& tree) {
   for (const auto& [key, value] : tree.members) {
     if (key == "_component_") return &value;
@@ -43,14 +44,14 @@ std::string with_commas_between(const std::string& keys) {
   return text;
 }
 
-// The names that a configuration of `dialect` has for what the key of another trainer says.
+// Returns the names in `dialect` and in Octet for the meaning of another trainer's key.
 std::string names_for(const Entry& entry, const Dialect* dialect) {
   const Entry* own = dialect == nullptr ? nullptr : dialect->find_for(entry.key);
   const std::string ours = with_commas_between(entry.key);
   return own == nullptr ? ours : std::string(own->path) + ", as " + dialect->name + " has it, or " + ours;
 }
 
-// What to do about the key `word` in a configuration of another dialect, or of none.
+// Returns the advice for the key `word` in a configuration of another dialect, or of none.
 std::string put_right(const Entry* entry, const std::string& word, const Dialect* dialect) {
   if (entry == nullptr) return "remove " + word + "; 'trainer train --help' lists the keys of our own";
   if (!becomes_ours(*entry)) return "remove " + word + " (" + entry->key + ")";
@@ -96,7 +97,7 @@ class Choice {
     return owners([&](const Dialect* dialect) { return dialect->is_section(path); });
   }
 
-  // `around` has the section in which the keys stand.
+  // `around` are the dialects that have the section around the keys.
   void read(const Node& node, const std::string& above, const std::vector<const Dialect*>& around) {
     for (const auto& [key, value] : node.members) {
       const std::string full = above.empty() ? key : above + "." + key;
@@ -125,12 +126,12 @@ class Choice {
     for (std::size_t dot = path.rfind('.'); around.empty() && dot != std::string::npos && dot > 0;
          dot = path.rfind('.', dot - 1))
       around = owners_of_section(path.substr(0, dot));
-    // "lr_scheduler_kwargs.min_lr" is an entry of ours.
+    // "lr_scheduler_kwargs.min_lr" is an entry of our map.
     if (around.empty() && find_field(path.substr(0, path.find('.'))) != nullptr) return;
     read_unknown(path, "command line", around);
   }
 
-  // In a section that one trainer has a mistyped key is that trainer's.
+  // A mistyped key in a section of a single trainer belongs to that trainer.
   void read_unknown(const std::string& path, const std::string& where,
                     const std::vector<const Dialect*>& around) {
     if (around.size() == 1) {
@@ -151,7 +152,7 @@ class Choice {
     return all;
   }
 
-  // The dialect with the fewest keys is to give way; of two with as many the one that came later.
+  // Advises to replace the keys of the dialect with the fewest keys; of two equal dialects, of the later one.
   [[noreturn]] static void refuse_mixture(std::vector<Claim> all) {
     std::ranges::stable_sort(all, std::greater{}, &Claim::keys);
     const Claim &most = all.front(), &fewest = all.back();
@@ -169,7 +170,7 @@ class Choice {
               .fix = put_right(entry, key, most.dialect)});
   }
 
-  // Nothing but mistyped keys: whose name the first is near to.
+  // If all keys are mistyped, chooses the dialect with a key near to the first of them.
   const Dialect* meant_by_unknown() const {
     Strings names = field_names();
     for (const Dialect* dialect : candidates_) {
@@ -185,7 +186,7 @@ class Choice {
     return nullptr;
   }
 
-  // Keys that several trainers have mean the same to them.
+  // A key that several trainers have means the same in each of them, so any of these dialects fits.
   const Dialect* shared(Sources& sources) const {
     for (const Dialect* dialect : candidates_) {
       const bool fits = !signs_.empty() && std::ranges::all_of(signs_, [&](const Sign& sign) {
@@ -210,8 +211,8 @@ class Choice {
   Strings unknown_;
 };
 
-// The key that a word without a section is, or is near to if the dialect has such words; empty if no key is,
-// or a key of ours is nearer.
+// Returns the dialect's full key for a word without its section. If the dialect allows such words, the
+// nearest key counts. Returns "" if there is none or one of our keys is nearer.
 std::string near_bare_key(const Dialect& dialect, const std::string& word) {
   if (std::string full = dialect.in_section(word); !full.empty()) return full;
   if (!dialect.bare_keys || !guessed_key(word).empty()) return "";
@@ -240,7 +241,7 @@ void choose_dialect(const Node& tree, const std::string& name, const Strings& ov
 }
 
 void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where) {
-  // Short words are keys of several trainers. On the command line of our own keys, such a word is a guess.
+  // Short words are keys of several trainers. If the command line has only our keys, such a word is a guess.
   if (where == "command line" && dialect == nullptr && !guessed_key(path).empty())
     unknown_key(path, where, field_names());
   // Keys of the configuration's own trainer come before keys of others.

@@ -1,5 +1,4 @@
-// What several keys of a dialect mean together, whichever source each of them comes from: what deciders
-// share.
+// Shared code for dialect keys that depend on each other, whichever source each key is from.
 #include "dialect_facts.h"
 
 #include <algorithm>

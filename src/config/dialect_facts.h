@@ -1,5 +1,5 @@
-// What the deciders of facts share: SFT-Play's (dialect_sft_play_facts.cc) and verl's
-// (dialect_verl_facts.cc).
+// Shared code for resolving facts: SFT-Play's (dialect_sft_play_facts.cc), verl's (dialect_verl_facts.cc) and
+// axolotl's (dialect_axolotl.cc).
 #pragma once
 
 #include <initializer_list>
@@ -13,26 +13,26 @@ class FactsOf {
   explicit FactsOf(Sources& sources) : sources_(sources) {}
 
  protected:
-  /// The fact, unless nothing or null was given.
+  /// Returns the fact, or null if it is missing or null.
   const Fact* find(const std::string& path) const;
-  /// Of several keys that say the same the one that counts: the command line's, then that of the
-  /// configuration before those of a file that it includes, then the first. The others are noted.
+  /// Returns the strongest of several keys with the same meaning: first the command line, then the
+  /// configuration, then its included files, then the first in `paths`. The others are noted.
   const Fact* strongest(std::initializer_list<const char*> paths);
-  /// Whether `a` stands before `b` by where they are said.
+  /// Whether `a` is stronger than `b` by source.
   static bool before(const Fact& a, const Fact& b);
   static std::string word(const Fact* fact);
 
-  /// Whether one of our keys has a value from anywhere, which the command line has not taken back.
+  /// Whether any of our keys has a value from any source that the command line does not set to null.
   bool given(std::initializer_list<const char*> keys) const;
-  /// The value of one of our keys from anywhere, as text; empty without one.
+  /// Returns the value of one of our keys from the strongest source as text; "" without one.
   std::string value_of(const char* key) const;
-  /// Whether the command line names a key of ours, and this fact is none of the command line's.
+  /// Whether the command line sets our key and the fact is not from the command line.
   bool overridden(const char* key, const Fact& fact) const;
 
-  /// What the strongest source says of a key of ours; nullptr where none names it.
+  /// Returns our key's setting from the strongest source; nullptr if there is none.
   const Setting* setting(const char* key) const;
 
-  /// Sets a key of ours in the source of the fact; whether it does. One that names the key itself counts.
+  /// Sets our key in the source of the fact. Returns false without effect if that source has the key itself.
   bool set(const char* key, const Node& node, const Location& at, bool override);
   bool set(const char* key, const Node& node, const Fact& fact);
   bool set(const char* key, const std::string& text, const Fact& fact);
@@ -43,7 +43,7 @@ class FactsOf {
   Sources& sources_;
 };
 
-/// What facts of SFT-Play and of verl mean.
+/// Resolve the facts of SFT-Play and of verl.
 void settle_sft_play(Sources& sources);
 void settle_verl(Sources& sources);
 

@@ -1,4 +1,4 @@
-// SFT-Play's keys.
+// The table of SFT-Play's keys.
 #include "dialect_facts.h"
 
 namespace octet::config {
@@ -6,7 +6,7 @@ namespace {
 
 constexpr const char* kNames = "rows are recognised by their fields";
 
-// transformers' dtype of the saved model; "auto" is the one that it has.
+// The dtype of the saved model in transformers. "auto" keeps the dtype of the model.
 void take_dtype(const Node& node, const Location& at, const Target& target) {
   if (node.kind == Node::Kind::scalar && node.text == "auto") return;
   Node word = node;

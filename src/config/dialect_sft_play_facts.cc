@@ -1,4 +1,4 @@
-// What several of SFT-Play's keys mean together.
+// Resolves SFT-Play keys that depend on each other.
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -9,7 +9,7 @@
 namespace octet::config {
 namespace {
 
-/// datasets: [{path, name, type, weight}], read and checked.
+/// datasets: [{path, name, type, weight}], parsed and checked.
 struct Mix {
   Node paths, weights;
   bool weighted = false;
@@ -30,7 +30,8 @@ class SftPlayFacts : FactsOf {
   }
 
  private:
-  // Texts are trained whole and conversations by their answers, in packed sequences of both.
+  // Translates task_mode. cpt_mixed trains texts whole and conversations by their answers, in packed
+  // sequences of both.
   void mode() {
     const Fact* mode = strongest({"task_mode", "mode"});
     if (mode == nullptr) return;
@@ -42,7 +43,7 @@ class SftPlayFacts : FactsOf {
     if (counts && mode_ == "cpt_mixed") set("packing", "true", *mode);
   }
 
-  /// Whether texts are trained on, in blocks.
+  /// Whether texts are trained in blocks.
   bool texts() const { return mode_ == "cpt" || mode_ == "cpt_mixed" || value_of("stage") == "pt"; }
 
   void data() {
@@ -66,10 +67,10 @@ class SftPlayFacts : FactsOf {
     if (sets != nullptr) datasets(*sets);
   }
 
-  // Interleaved by weight until the first has run out, as Hugging Face's interleave_datasets does.
+  // Interleaves sets by weight until the first set is exhausted, like Hugging Face's interleave_datasets.
   void datasets(const Fact& sets) {
     const Mix mix = read_mix(sets);
-    // Whoever names the sets otherwise has no use for the weights of these.
+    // If a stronger source names other sets, these weights do not apply.
     if (!set("dataset", mix.paths, sets) || overridden("dataset", sets) || !mix.weighted) return;
     set("interleave_probs", mix.weights, sets);
     set("mix_strategy", "interleave_under", sets);
@@ -126,7 +127,7 @@ class SftPlayFacts : FactsOf {
     }
   }
 
-  // Texts are cut into blocks, conversations at the model's length.
+  // block_size is the length of texts, max_seq_len that of conversations.
   void length() {
     const Fact* block = find("block_size");
     const Fact* longest = find("model.max_seq_len");
@@ -141,7 +142,7 @@ class SftPlayFacts : FactsOf {
 
   static bool is_auto(const Fact* fact) { return word(fact) == "auto"; }
 
-  /// Of two names for a number the one that counts; a number counts before auto where nothing else decides.
+  /// Returns the stronger of two names for a number. If both are equally strong, a number wins over auto.
   const Fact* count(const char* usual, const char* other) {
     const Fact* a = find(usual);
     const Fact* b = find(other);
@@ -152,7 +153,7 @@ class SftPlayFacts : FactsOf {
     return strongest({usual, other});
   }
 
-  // auto finds a micro-batch by the device's memory, and makes steps of about 32 samples.
+  // auto chooses the micro-batch by device memory, and steps of about 32 samples.
   void batch() {
     const Fact* batch = count("train.batch_size", "train.per_device_train_batch_size");
     const Fact* accumulation = count("train.grad_accum", "train.gradient_accumulation_steps");
@@ -185,7 +186,7 @@ class SftPlayFacts : FactsOf {
     const Fact* fact = nullptr;
   };
 
-  /// Under one of its two names.
+  /// Reads a share under one of its names.
   Share share(std::initializer_list<const char*> names, bool trains) {
     const Fact* fact = strongest(names);
     if (fact == nullptr) return {};
@@ -195,12 +196,12 @@ class SftPlayFacts : FactsOf {
     return {.value = *value, .fact = fact};
   }
 
-  // SFT-Play divides one file in three; here what is not trained is held out.
+  // SFT-Play splits one file in three parts; here all rows that are not trained are held out.
   void held_out() {
     const Share trained = share({"data.split.train_ratio", "data.split.train"}, true);
     Share evaluated = share({"data.split.val_ratio", "data.split.val"}, false);
     Share tested = share({"data.split.test_ratio", "data.split.test"}, false);
-    // What the command line trains leaves the rest, whatever shares the file gave it.
+    // A training share on the command line overrides all shares in the file.
     if (trained.fact != nullptr && trained.fact->override) {
       for (Share* other : {&evaluated, &tested}) {
         if (other->fact != nullptr && !other->fact->override) *other = {};
@@ -229,7 +230,7 @@ class SftPlayFacts : FactsOf {
     set("val_size", number_text(held), *said);
   }
 
-  // The loss is what evaluation computes; SFT-Play's other measure is an answer's ROUGE.
+  // Evaluation only computes the loss. SFT-Play's other metric is the ROUGE score of answers.
   void best_model() {
     const Fact* metric = find("train.metric_for_best_model");
     const Fact* greater = find("train.greater_is_better");
@@ -246,7 +247,7 @@ class SftPlayFacts : FactsOf {
     if (greater != nullptr) set("greater_is_better", greater->node, *greater);
   }
 
-  // There it empties no folder, and a checkpoint that is found is gone on with all the same.
+  // In SFT-Play this key does not empty the folder, and an existing checkpoint is still resumed.
   void overwriting() {
     const Fact* overwrite = find("train.overwrite_output_dir");
     if (overwrite == nullptr) return;
@@ -260,7 +261,7 @@ class SftPlayFacts : FactsOf {
     set("overwrite_output_dir", overwrite->node, *overwrite);
   }
 
-  std::string mode_;  ///< SFT-Play's word
+  std::string mode_;  ///< SFT-Play's task mode
 };
 
 }  // namespace

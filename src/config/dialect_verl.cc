@@ -1,4 +1,4 @@
-// The keys of verl's supervised fine-tuning.
+// The table of keys of verl's supervised fine-tuning.
 #include "dialect_facts.h"
 
 namespace octet::config {
@@ -36,7 +36,7 @@ void take_model_dtype(const Node& node, const Location& at, const Target& target
   target.settings.add("pure_bf16", scalar_node(wide ? "false" : "true"), at, target.replace);
 }
 
-// verl cuts a long row at one end; here questions and answers are shortened in proportion.
+// verl truncates a long row at one end. Here questions and answers are shortened in proportion.
 void take_truncation(const Node& node, const Location& at, const Target& target) {
   const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
   if (word != "error" && word != "left" && word != "right") {
@@ -55,7 +55,7 @@ void take_truncation(const Node& node, const Location& at, const Target& target)
   }
 }
 
-// An interval of evaluation means nothing without the strategy.
+// An evaluation interval has no effect without the strategy, so both are set.
 void take_test_interval(const Node& node, const Location& at, const Target& target) {
   target.settings.add("eval_strategy", scalar_node("steps"), at, target.replace);
   Location known = at;

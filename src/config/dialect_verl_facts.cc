@@ -1,4 +1,4 @@
-// What several of verl's keys mean together, and what verl does where nothing is said.
+// Resolves verl keys that depend on each other, and applies verl's defaults.
 #include "dialect_facts.h"
 
 namespace octet::config {
@@ -16,7 +16,7 @@ class VerlFacts : FactsOf {
   }
 
  private:
-  // verl shards everything by FSDP and computes in bf16, also where nobody says so.
+  // By default verl shards all states with FSDP and computes in bf16.
   void sharding() {
     const Fact* strategy = find("model.strategy");
     if (strategy != nullptr) {
@@ -28,7 +28,7 @@ class VerlFacts : FactsOf {
         set("zero_stage", "3", *strategy);
       }
     }
-    // It stays verl's configuration where the command line names another model.
+    // verl's defaults also apply if the command line names another model.
     for (const bool override : {true, false}) {
       const Setting* model = (override ? sources_.overrides : sources_.yaml).find("model_name_or_path");
       if (model != nullptr && model->at.key == "model.partial_pretrain")
@@ -47,7 +47,8 @@ class VerlFacts : FactsOf {
     }
   }
 
-  // verl: auto takes resume_from_path, or else the newest checkpoint; resume_path needs the path.
+  // verl: mode auto takes resume_from_path, or else the newest checkpoint. Mode resume_path requires the
+  // path.
   void resuming() {
     const Fact* mode = find("trainer.resume_mode");
     const Fact* path = strongest({"trainer.resume_from_path", "trainer.resume_path"});
@@ -72,7 +73,7 @@ class VerlFacts : FactsOf {
     }
   }
 
-  // verl: with multiturn.enable the messages of a column, without it a question and an answer.
+  // verl: reads the messages of one column with multiturn.enable, and a question and an answer without it.
   void columns() {
     const Fact* multiturn = find("data.multiturn.enable");
     const Fact* messages = strongest({"data.multiturn.messages_key", "data.messages_key"});
@@ -93,7 +94,7 @@ class VerlFacts : FactsOf {
     if (response != nullptr) set("response_column", response->node, *response);
   }
 
-  // verl: adapters where the rank is not 0.
+  // verl: trains adapters if the rank is not 0.
   void adapters() {
     const Fact* rank = find("model.lora_rank");
     const Fact* alpha = find("model.lora_alpha");

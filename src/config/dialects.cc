@@ -1,4 +1,4 @@
-// The walk through a tree of native and foreign keys, and what becomes of each.
+// Traverses a tree of native and foreign keys, and translates each.
 #include "dialects.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ bool asks_for_nothing(const Node& node, const char* harmless) {
   return (flag && !*flag) || (number && *number == 0) || (*harmless != '\0' && node.text == harmless);
 }
 
-// "off" in the way of the key: a strategy, or null.
+// Switches a key off, by its strategy or by null.
 void switch_off(const std::string& key, const Location& at, const Target& target) {
   if (key == "save_steps") {
     target.settings.add("save_strategy", scalar_node("no"), at, target.replace);
@@ -57,7 +57,7 @@ void refuse(const Entry& entry, const Node& node, const Location& at) {
             .fix = entry.key});
 }
 
-// Whether the key's own place is to be written, rather than a way round it.
+// Whether a weak key yields, because the source also sets `entry.key` itself.
 bool gives_way(const Entry& entry, const Location& at, const Target& target) {
   const Setting* own = target.replace ? nullptr : target.settings.find(entry.key);
   if (own == nullptr || (own->at.included && !at.included)) return false;
@@ -68,7 +68,7 @@ bool gives_way(const Entry& entry, const Location& at, const Target& target) {
 void apply(const Entry& entry, const Node& node, const Location& at, const Target& target) {
   if (entry.action == Action::checked && !node.is_null()) return entry.handle(node, at, target);
   if (entry.action == Action::note || entry.action == Action::checked) {
-    // A file that lists a key and says nothing means nothing.
+    // A key without a value has no effect.
     if (node.is_null()) return;
     target.sources.note("'" + at.key + "' changes nothing here: " + entry.key);
     return;
@@ -79,7 +79,7 @@ void apply(const Entry& entry, const Node& node, const Location& at, const Targe
   if (entry.action == Action::weak && gives_way(entry, at, target)) return;
   if (entry.action == Action::minus_off) {
     const auto number = node.kind == Node::Kind::scalar ? read_number(node.text) : std::nullopt;
-    // Whoever names the interval itself on the command line wants it.
+    // An interval on the command line wins over "never" in the file.
     if (number && *number < 0 && !target.replace && target.sources.overrides.has(entry.key)) return;
     if (number && *number < 0) return switch_off(entry.key, at, target);
   }
@@ -97,13 +97,13 @@ bool is_section(const std::string& path, const Sources& sources) {
   return sources.dialect != nullptr && sources.dialect->is_section(path);
 }
 
-// Whether a key that has the name of one of ours is ours.
+// Whether a key is ours although the dialect may have a key with the same name.
 bool is_ours(const std::string& name, const Sources& sources) {
   if (find_field(name) == nullptr) return false;
   return find_entry(name, sources) == nullptr || !sources.dialect->before_ours;
 }
 
-// Of every configuration, whatever its dialect; in a file its keys are in place of it already.
+// For the command line, in every dialect. In files, included keys have already replaced this key.
 constexpr Entry kInclude{"include", Action::refuse,
                          "write it into the configuration file, which then takes the other's keys"};
 
@@ -113,7 +113,7 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
     const std::string full = path.empty() ? key : path + "." + key;
     const bool included = !value.file.empty();
     const Location at{place(included ? value.file : name, value.line), full, "", included};
-    // verl has a section `optim`, where Hugging Face has a word.
+    // verl has a section `optim`; in Hugging Face it is a word.
     const bool foreign_section = value.kind == Node::Kind::map && is_section(full, target.sources);
     const Entry* entry = find_entry(full, target.sources);
     if (path.empty() && !foreign_section && is_ours(key, target.sources)) {
@@ -128,7 +128,7 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
   }
 }
 
-// Removes the key `path`, in sections or written with dots; whether it was there.
+// Removes the key `path`, nested in sections or written with dots. Returns whether it was present.
 bool drop_key(Node& node, const std::string& above, const std::string& path) {
   bool found = false;
   for (auto& [key, value] : node.members) {
@@ -153,7 +153,7 @@ Node scalar_node(const std::string& text) {
 
 namespace {
 
-/// Words for keys in other programs, or of people who guess.
+/// Words for keys in other programs, or that users guess, and the advice.
 struct Guess {
   std::vector<std::string_view> words;
   const char* fix;
@@ -215,7 +215,7 @@ std::string guessed_key(std::string_view word) {
 
 void unknown_key(const std::string& key, const std::string& where, const Strings& known) {
   if (std::string fix = guessed_key(key); !fix.empty()) {
-    // As a file has it.
+    // Converts the advice to YAML form.
     for (std::size_t at = 0; where != "command line" && (at = fix.find('=', at)) != std::string::npos;)
       fix.replace(at, 1, ": ");
     complain({.what = "unknown key '" + key + "'", .where = where, .fix = fix});
@@ -327,8 +327,8 @@ void translate_argument(const std::string& path, const Node& node, Sources& sour
   apply(*entry, node, at, target);
 }
 
-// A key that the file has is gone from it; where the file says the same by another key, that goes. Other keys
-// that say it beside the one that was taken back stay.
+// Removes the values of dialect keys that the command line sets to null. If the file has that very key, it is
+// already removed. Otherwise the file's other key with the same meaning is removed. Weak keys stay.
 void take_back_keys(Sources& sources) {
   for (const TakenBack& taken : sources.taken_back) {
     const Entry* entry = find_entry(taken.path, sources);

@@ -1,5 +1,5 @@
-// Environment variables: OCTET_<KEY> sets a key below every file. rules_environment.cc explains those of
-// other trainers.
+// Reads environment variables: OCTET_<KEY> sets a key with lower priority than every file. Variables of other
+// trainers are explained by rules_environment.cc.
 #include <algorithm>
 #include <cctype>
 
@@ -29,7 +29,7 @@ Environment variables() {
 
 }  // namespace
 
-// As the user set them: the program itself sets some for libraries, later.
+// Captured at the first call, because the program itself sets some variables for libraries later.
 Environment process_environment() {
   static const Environment first = variables();
   return first;

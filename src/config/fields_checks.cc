@@ -1,4 +1,4 @@
-// Keys of what a run does about bits and steps that go wrong without an error.
+// Keys of checks for silent data corruption and for spikes of loss and gradient norm.
 #include "table.h"
 
 namespace octet::config {

@@ -1,4 +1,4 @@
-// Keys that other trainers have: accepted where they change nothing here, refused where they would.
+// Keys of other trainers: accepted if they have no effect here, refused if they would have one.
 #include "table.h"
 
 namespace octet::config {
@@ -23,7 +23,7 @@ constexpr const char* kBestModel = "the best model is that of the smallest evalu
 constexpr const char* kCompiled = "nothing is compiled at run time";
 constexpr const char* kUpload = "nothing is uploaded";
 
-// A reason is that of its key: it says what happens here in place of what the key asks for.
+// Each reason says what the program does instead of the key's request.
 const NotedKey kNoted[] = {
     {"cache_dir", kText, "null", "models are read from local folders; nothing is downloaded into a cache"},
     {"model_revision", kText, "main",
@@ -95,7 +95,7 @@ const NotedKey kNoted[] = {
 struct RefusedKey {
   const char* name;
   Kind kind;
-  const char* harmless;  // separated by blanks; the first is the default
+  const char* harmless;  // harmless: separated by blanks; the first is the default
   const char* reason;
 };
 

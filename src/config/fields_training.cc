@@ -1,4 +1,4 @@
-// Keys of the batch, the optimizer, the schedule and of what a run writes.
+// Keys of the batch, the optimizer, the schedule and the output of a run.
 #include "settings.h"
 #include "table.h"
 
@@ -35,7 +35,7 @@ void add_batch(Table& t) {
       .decides_numbers();
 }
 
-// Hugging Face's names of AdamW, of its 8-bit forms, and of what is something else.
+// Hugging Face's names of AdamW and its 8-bit variants; other optimizers are refused.
 void add_optimizer_name(Table& t) {
   Field& optim = t.used("optim", &Config::optim,
                         "Hugging Face's name of the optimizer. Only AdamW is built. The 8-bit names mean "

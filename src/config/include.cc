@@ -1,4 +1,4 @@
-// `include`: a configuration that builds on another one.
+// Expands `include`: a configuration that is based on other files.
 #include <algorithm>
 #include <filesystem>
 
@@ -16,7 +16,7 @@ void name_file(Node& node, const std::string& file) {
   for (auto& [key, value] : node.members) name_file(value, file);
 }
 
-/// Adds what `base` has and `over` does not say; maps on both sides are merged.
+/// Adds the keys of `base` that `over` does not have. Maps on both sides are merged.
 void merge_below(Node& over, const Node& base) {
   for (const auto& [key, value] : base.members) {
     Node* own = nullptr;
@@ -43,7 +43,7 @@ void expand(Node& tree, const std::string& name, Strings& open) {
   std::erase_if(tree.members, [](const auto& member) { return member.first == "include"; });
   std::vector<Node> files = include.kind == Node::Kind::list ? include.items : std::vector{include};
   const std::string where = place(name, include.line);
-  // Of several files the last one counts.
+  // The last of several files wins.
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
     if (file->is_null()) continue;
     if (file->kind != Node::Kind::scalar) {

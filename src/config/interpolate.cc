@@ -1,4 +1,4 @@
-// ${key} and ${oc.env:NAME,default} inside values, as OmegaConf expands them.
+// Expands ${key} and ${oc.env:NAME,default} in values, like OmegaConf.
 #include <set>
 
 #include "octet/base/strings.h"
@@ -39,7 +39,7 @@ class Expander {
     }
   }
 
-  /// The list that all of a text refers to, as it stands; null: it refers to none.
+  /// Returns the list that a text consists of a reference to, unexpanded; null if it is no such reference.
   const Node* list_of(const std::string& text) const {
     if (!text.starts_with("${") || text.find('}') != text.size() - 1) return nullptr;
     const Node* node = find(text.substr(2, text.size() - 3));
@@ -103,7 +103,7 @@ void expand_all(Node& node, Expander& expander) {
       node.kind = Node::Kind::list;
       node.items = list->items;
       node.text.clear();
-      // What an item refers to is a text: lists do not nest by reference, and no circle of them begins.
+      // References in items must be texts. So lists are not nested by reference, and cycles are impossible.
       for (Node& item : node.items) {
         if (item.kind == Node::Kind::scalar) item.text = expander.expand(item.text, item.line);
       }

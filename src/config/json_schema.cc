@@ -1,4 +1,4 @@
-// The table of keys as a JSON Schema, for editors.
+// Converts the table of keys to a JSON Schema for editors.
 #include <algorithm>
 #include <cmath>
 
@@ -15,7 +15,7 @@ Json reference(const std::string& definition) {
   return {{"$ref", "#/definitions/" + definition}};
 }
 
-/// Returns spellings that the program reads and that YAML 1.2 takes for text.
+/// Returns patterns of values that the program accepts and that YAML 1.2 reads as text.
 Json definitions() {
   const auto spelled = [](const char* pattern) { return Json{{"type", "string"}, {"pattern", pattern}}; };
   return {
@@ -25,7 +25,7 @@ Json definitions() {
       {"scalar", {{"type", {"string", "number", "boolean"}}}}};
 }
 
-/// Returns the number as JSON, whole if it is whole: 1 and not 1.0.
+/// Returns the number as JSON, as an integer if it is whole: 1 instead of 1.0.
 Json number(double value) {
   if (std::floor(value) == value && std::abs(value) < 1e15) return static_cast<std::int64_t>(value);
   return value;
@@ -58,7 +58,7 @@ Json choices_of(const Field& field) {
     for (const auto& [refused, reason] : field.refused_values) supported = supported && refused != choice;
     if (!supported) continue;
     all.push_back(scalar(field.kind, choice));
-    // "false" is a word here, and YAML reads it as a boolean.
+    // "false" is a word for this key, but YAML reads it as a boolean.
     if (field.kind == Kind::text && read_bool(choice)) all.push_back(*read_bool(choice));
   }
   return {{"enum", all}};
@@ -77,13 +77,13 @@ Json harmless_values(const Field& field) {
   return {{"enum", all}};
 }
 
-/// Returns the accepted forms of a value, the one to complete first.
+/// Returns the accepted forms of a value; the preferred completion is first.
 std::vector<Json> forms(const Field& field) {
   if (field.status == Status::refused) return {harmless_values(field)};
   const Json item = field.choices.empty() ? reference("scalar") : choices_of(field);
   switch (field.kind) {
     case Kind::boolean:
-      // One of the two may be refused.
+      // If `true` is refused, only `false` is accepted.
       if (!field.refused_values.empty()) return {Json{{"enum", {false}}}};
       return {Json{{"type", "boolean"}}, reference("boolean word")};
     case Kind::integer:
@@ -101,7 +101,7 @@ std::vector<Json> forms(const Field& field) {
     case Kind::text:
       break;
   }
-  // A DeepSpeed configuration may be written in place of its path.
+  // The DeepSpeed configuration may be inline instead of a path.
   if (field.name == "deepspeed") return {item, Json{{"type", "object"}}};
   return {item};
 }
@@ -133,7 +133,7 @@ std::string meaning_of(const ForeignKey& key) {
   return text + "It sets " + ours + ".";
 }
 
-/// Whether the trainer gives a key of ours other values, too: "bf16: auto".
+/// Whether the trainer's key accepts values that ours does not: "bf16: auto".
 bool has_other_values(const ForeignKey& key) {
   const auto trainer = std::ranges::find(kDialects, key.trainer, &Dialect::name);
   const Action action = (*trainer)->find(key.path)->action;

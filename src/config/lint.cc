@@ -59,7 +59,7 @@ class Doubts {
         "num_train_epochs is more than 20: fine-tuning mostly overfits before");
   }
 
-  // Of reduce_lr_on_plateau.
+  // Checks reduce_lr_on_plateau.
   void follows_evaluations() {
     const Arguments& arguments = c_.lr_scheduler_kwargs;
     const auto number = [&](const char* name, double fallback) {
@@ -74,7 +74,7 @@ class Doubts {
     if (c_.max_steps <= 0 || c_.eval_strategy != "steps") return;
     const std::int64_t each = interval_steps(c_.eval_steps.value_or(c_.logging_steps), c_.max_steps);
     const double patience = number("patience", 10);
-    // The first evaluation is the best so far; a fall behind the last step changes nothing.
+    // The first evaluation sets the best loss. A reduction after the last step has no effect.
     const std::int64_t used = (c_.max_steps - 1) / each;
     add(static_cast<double>(used) < patience + 2,
         "reduce_lr_on_plateau puts up with " + number_text(patience) +
@@ -123,8 +123,8 @@ class Doubts {
   void memory() {
     add(c_.zero_stage == 3 && !c_.overlap_comm,
         "zero_stage 3 without overlap_comm waits for every block's parameters");
-    add(c_.device != "cpu" && c_.per_device_train_batch_size == 1 && !c_.packing && !c_.auto_find_batch_size &&
-            c_.cutoff_len < 1024,
+    add(c_.device != "cpu" && c_.per_device_train_batch_size == 1 && !c_.packing &&
+            !c_.auto_find_batch_size && c_.cutoff_len < 1024,
         "micro-batches of one short sample leave a GPU idle; raise per_device_train_batch_size, or set "
         "packing");
   }
@@ -142,7 +142,7 @@ class Doubts {
     });
   }
 
-  /// On one rank, where the configuration says no number for all.
+  /// Returns global_batch_size, or the samples per step on one rank if it is not set.
   std::int64_t samples_of_a_step() const {
     return c_.global_batch_size ? *c_.global_batch_size : resolve_batch(c_, 1).global;
   }

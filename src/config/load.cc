@@ -1,4 +1,4 @@
-// Sources are read from the strongest to the weakest and merged.
+// Loads a configuration: reads the sources from the strongest to the weakest, and merges them.
 #include <algorithm>
 #include <array>
 #include <filesystem>
@@ -32,7 +32,7 @@ std::string with_underscores(std::string key) {
 }
 
 void add_override(CommandLine& line, std::string path, const std::string& text) {
-  // Hydra's "+key=value" adds a key and "++key=value" adds or changes one; here both are the same.
+  // Hydra's "+key=value" adds a key and "++key=value" adds or changes it; here both set the key.
   path.erase(0, path.find_first_not_of('+'));
   if (path.empty()) {
     complain({.what = "an override has no key",
@@ -56,8 +56,8 @@ void name_file(CommandLine& line, const std::string& file) {
   line.file = file;
 }
 
-// SFT-Play's ways to name the configuration: --config FILE of its scripts, and CONFIG=FILE of its Makefile,
-// which has DEEPSPEED_CONFIG=FILE beside it.
+// Accepts SFT-Play's ways to name the configuration: --config FILE of its scripts, and CONFIG=FILE of its
+// Makefile. The Makefile also has DEEPSPEED_CONFIG=FILE.
 std::optional<std::string> config_argument(const Strings& arguments, std::size_t& i) {
   const std::string& word = arguments[i];
   std::optional<std::string> file;
@@ -143,7 +143,7 @@ CommandLine read_arguments(const Strings& arguments) {
   return line;
 }
 
-// "lr_scheduler_kwargs.min_lr=1e-6": the map of the strongest source so far, with one entry changed.
+// "lr_scheduler_kwargs.min_lr=1e-6": sets the map of the strongest source so far, with one entry changed.
 bool merge_into_map(const Override& change, const Node& tree, Sources& sources) {
   const std::size_t dot = change.path.find('.');
   if (dot == std::string::npos) return false;
@@ -168,7 +168,7 @@ bool merge_into_map(const Override& change, const Node& tree, Sources& sources) 
   return true;
 }
 
-// Of several arguments for a key the last one counts, at its place.
+// Keeps the last of several arguments for a key, at its position.
 std::vector<Override> last_of_each(const std::vector<Override>& overrides) {
   std::vector<Override> last;
   for (auto change = overrides.rbegin(); change != overrides.rend(); ++change) {
@@ -179,8 +179,8 @@ std::vector<Override> last_of_each(const std::vector<Override>& overrides) {
   return last;
 }
 
-/// Returns the file that `path` names beside the configuration `file`, in the working folder, or in a parent
-/// folder of the configuration; "" if there is none.
+/// Returns the file that `path` names in the folder of the configuration `file`, in the working folder, or in
+/// a parent folder of the configuration; "" if there is none.
 std::string find_beside(const std::string& path, const std::string& file, Resolved& resolved) {
   namespace fs = std::filesystem;
   const fs::path folder = file.empty() ? fs::path() : fs::weakly_canonical(file).parent_path();
@@ -202,7 +202,7 @@ std::string find_beside(const std::string& path, const std::string& file, Resolv
   return "";
 }
 
-/// What to do about a missing DeepSpeed JSON. The stage is part of the usual names: ds_z3_config.json.
+/// Returns the advice for a missing DeepSpeed JSON. Usual file names contain the stage: ds_z3_config.json.
 std::string mend_of_missing(const std::string& path) {
   const std::size_t name = path.rfind('/') + 1, at = path.find("_z", name);
   const std::size_t digit = at == std::string::npos ? at : at + 2;
@@ -220,7 +220,7 @@ void read_deepspeed(const Node& tree, const std::string& file, Sources& sources,
     const std::string text = chosen->value.text;
     if (is_inline_deepspeed("deepspeed", text)) {
       const std::string name = chosen->at.where + ": deepspeed";
-      // JSON has quotes, and YAML's maps may have none.
+      // JSON has quotes; flow maps of YAML may have none.
       const bool json = text.find('"') != std::string::npos;
       translate_deepspeed(json ? parse_json_node(text, name) : parse_argument(text, name), name, sources);
       return;
@@ -242,7 +242,7 @@ void read_deepspeed(const Node& tree, const std::string& file, Sources& sources,
   }
 }
 
-// A DeepSpeed file and a YAML that say different things: nobody can know which one is meant.
+// Throws Error if a DeepSpeed file and the YAML contradict each other, because the intended value is unknown.
 void check_agreement(const Sources& sources) {
   for (const auto& [key, foreign] : sources.deepspeed.all()) {
     const Setting* own = sources.yaml.find(key);
@@ -251,7 +251,8 @@ void check_agreement(const Sources& sources) {
     const std::string mine = own->value.given ? canonical(*own->field, own->value) : "null";
     const std::string theirs = canonical(*foreign.field, foreign.value);
     if (!own->value.given || mine == theirs) continue;
-    // A file that leaves offloading or bf16 on cannot be told apart from one that means it.
+    // Offloading or bf16 in the file may be intended or left over from a template, so this is always an
+    // error.
     complain({.what = "the YAML and the DeepSpeed JSON disagree on '" + key + "'",
               .found = mine + " (" + own->at.where + ") and " + theirs + " (" + foreign.at.where + ")",
               .where = own->at.where,
@@ -259,7 +260,7 @@ void check_agreement(const Sources& sources) {
   }
 }
 
-/// From the weakest to the strongest.
+/// Returns the sources from the weakest to the strongest.
 std::array<std::pair<Source, const Settings*>, 4> in_order(const Sources& sources) {
   return {{{Source::environment, &sources.environment},
            {Source::deepspeed, &sources.deepspeed},
@@ -267,7 +268,7 @@ std::array<std::pair<Source, const Settings*>, 4> in_order(const Sources& source
            {Source::override_, &sources.overrides}}};
 }
 
-/// What is not supported is an Error where nothing stronger replaces it.
+/// Throws Error for unsupported values that no stronger source replaces.
 void require_supported(const Sources& sources) {
   std::map<std::string, const Setting*> strongest;
   for (const auto& [source, settings] : in_order(sources)) {
@@ -314,7 +315,7 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   choose_dialect(tree, file.empty() ? "command line" : file, paths, sources);
   complete_bare_keys(tree, file, sources);
   Node plain = tree;
-  // An inline DeepSpeed map is not a text value.
+  // An inline DeepSpeed map is not a text value of the key.
   std::erase_if(plain.members, [](const auto& member) {
     return member.first == "deepspeed" && member.second.kind == Node::Kind::map;
   });

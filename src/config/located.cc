@@ -28,7 +28,8 @@ class Located : RulesOf {
   }
 
  private:
-  /// Names of keys among the words of a text; `unmistakable`: only those that are no words of English.
+  /// Returns the names of keys among the words of a text. `unmistakable`: only names that are no English
+  /// words.
   static Strings keys_in(const std::string& text, bool unmistakable) {
     Strings keys;
     for (std::size_t at = 0; (at = text.find_first_of(kLetters, at)) != std::string::npos;) {

@@ -16,7 +16,7 @@
 namespace octet::config {
 namespace {
 
-// Builds the tree from the parser's events, because yaml-cpp's own tree lets duplicate keys pass.
+// Builds the tree from the parser's events, because yaml-cpp's own tree accepts duplicate keys.
 class Builder : public YAML::EventHandler {
  public:
   explicit Builder(std::string name) : name_(std::move(name)) {}
@@ -30,7 +30,7 @@ class Builder : public YAML::EventHandler {
   }
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
-    // yaml-cpp says "?" for plain scalars, "!" for quoted ones.
+    // yaml-cpp's tag is "?" for plain scalars and "!" for quoted ones.
     if (tag != "?" && tag != "!" && !tag.empty()) refuse_tag(tag, mark);
     Node node;
     node.kind = Node::Kind::scalar;
@@ -285,7 +285,8 @@ Node parse_argument(const std::string& text, const std::string& where) {
 
 namespace {
 
-/// Finds the lines of the values of a text that is known to be JSON with comments; its parser tells none.
+/// Finds the line of each value in a text that is valid JSON with comments. The JSON parser does not report
+/// lines.
 class JsonLines {
  public:
   explicit JsonLines(std::string_view text) : text_(text) {}
@@ -322,7 +323,7 @@ class JsonLines {
     while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
     return text_.substr(begin, at_++ - begin);
   }
-  /// Behind a bracket or a comma: whether another entry comes. Ends behind the closing bracket.
+  /// Called after a bracket or a comma: returns whether another entry follows. Skips a closing bracket.
   bool more() {
     skip();
     const char c = peek();
@@ -338,7 +339,7 @@ class JsonLines {
       ++at_;  // the colon
       const auto found =
           std::ranges::find_if(node.members, [&](const auto& member) { return member.first == key; });
-      Node escaped;  // a name that is written with escapes
+      Node escaped;  // for a name that is written with escapes
       mark(found == node.members.end() ? escaped : found->second);
     }
   }

@@ -1,4 +1,4 @@
-// The configuration, written out: with sources, as YAML, as documentation, as a hash.
+// Formats the configuration: with origins, as YAML, as documentation, and as a hash.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -41,7 +41,7 @@ bool decides(const Field& field, const Config& config) {
   return field.resume || (evaluates && config.lr_scheduler_type == kPlateau);
 }
 
-// The values that decide the numbers of a run, a line each.
+// Returns the values that decide the numbers of a run, one per line.
 std::string identity(const Config& config) {
   std::string text;
   for (const Field& field : schema()) {
@@ -105,7 +105,7 @@ std::string Resolved::to_yaml() const {
   for (const Field& field : schema()) {
     if (field.status != Status::used) continue;
     if (field.group != group) text += "\n# " + (group = field.group) + "\n";
-    // What a DeepSpeed JSON said stands in the keys; naming it again would read it again.
+    // The keys already have the values of the DeepSpeed JSON; naming the file would read it again.
     const bool comment = field.name == "deepspeed";
     if (comment && config.deepspeed.empty()) continue;
     text += (comment ? "# " : "") + field.name + ": " + value_text(field, config) + "\n";
@@ -115,7 +115,7 @@ std::string Resolved::to_yaml() const {
 
 namespace {
 
-/// Returns the meaning of a key without details: a cell of a table.
+/// Returns the meaning of a key without details, for a cell of a table.
 std::string summary_text(const Field& field) {
   if (field.status == Status::noted) return "Changes nothing: " + field.reason + ".";
   if (field.status == Status::refused) return "Anything else is refused: " + field.reason + ".";
@@ -148,7 +148,7 @@ bool on_other_page(const Field& field) {
   return field.status != Status::used;
 }
 
-/// Returns the address of a key's table, from config.md, as GitHub makes it.
+/// Returns the link from config.md to the table of a key, with GitHub's anchors.
 std::string address(const Field& field) {
   std::string text = on_other_page(field) ? kOtherKeysPage : "";
   text += '#';
@@ -161,7 +161,7 @@ std::string address(const Field& field) {
   return text;
 }
 
-/// Returns a line for each first letter: names and aliases of keys, with links to their tables.
+/// Returns a line per first letter: names and aliases of keys, with links to their tables.
 std::string index_of_keys() {
   std::map<std::string, std::string> addresses;  // by name
   for (const Field& field : schema()) {
@@ -260,7 +260,7 @@ std::string resume_hash(const Config& config) {
 }
 
 Strings resume_differences(const Config& was, const Config& wanted) {
-  // Storage that is left open becomes what it was.
+  // Storage keys that are auto take the values of the saved run.
   const Config saved = with_storage_of(was, was), now = with_storage_of(was, wanted);
   Strings differences;
   for (const Field& field : schema()) {

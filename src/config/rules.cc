@@ -1,4 +1,4 @@
-// What several keys mean together.
+// Rules across keys.
 #include <cmath>
 
 #include "octet/base/strings.h"
@@ -47,7 +47,7 @@ class Rules : RulesOf {
     }
   }
 
-  // `key` asks for `own` to be `value`, which it becomes; where it was given it must be that already.
+  // `key` implies that `own` is `value`. If `own` is given with another value, throws Error.
   void ask(const char* key, const char* own, std::string Config::*member, const std::string& value,
            const std::string& open = "") {
     if (c_.*member == value) return;
@@ -62,7 +62,7 @@ class Rules : RulesOf {
     derive(own, key);
   }
 
-  // `per_device_train_batch_size: auto`, as LLaMA-Factory's DeepSpeed files and SFT-Play write it.
+  // Handles `per_device_train_batch_size: auto`, which LLaMA-Factory's DeepSpeed files and SFT-Play use.
   void automatic_batch() {
     if (c_.per_device_eval_batch_size == kAutomatic) {
       c_.per_device_eval_batch_size.reset();
@@ -83,7 +83,7 @@ class Rules : RulesOf {
     r_.origins.erase("per_device_train_batch_size");
   }
 
-  // Keys of Hugging Face that stand for keys of ours.
+  // Translates keys of Hugging Face that are other names of our keys.
   void other_names() {
     automatic_batch();
     if (c_.use_cpu) ask("use_cpu", "device", &Config::device, "cpu", "auto");
@@ -106,7 +106,7 @@ class Rules : RulesOf {
     }
   }
 
-  // pure_bf16 stands for three keys; those that are given win.
+  // pure_bf16 sets three keys, unless they are given.
   void stored_formats() {
     if (c_.pure_bf16) {
       for (const auto& [key, member] : {std::pair{"param_dtype", &Config::param_dtype},
@@ -162,7 +162,7 @@ class Rules : RulesOf {
     backend();
   }
 
-  // A guide's error is a backend that LLaMA-Factory does not use for FP8 although it is named.
+  // LLaMA-Factory silently does not use these backends for FP8, although guides name them.
   void backend() {
     const std::string& name = c_.fp8_backend;
     if (name == "te" && c_.fp8) {
@@ -174,7 +174,8 @@ class Rules : RulesOf {
     }
   }
 
-  // DeepSpeed's word for what gradients travel as; without it they travel in the model's format there.
+  // Warns about DeepSpeed's key for the dtype of gradient messages. Without it DeepSpeed uses the model's
+  // dtype.
   void wire() {
     const auto found = r_.origins.find("reduce_dtype");
     if (found == r_.origins.end() || found->second.key != "communication_data_type") return;
@@ -187,7 +188,7 @@ class Rules : RulesOf {
 
   void storage() {
     wire();
-    // On CPUs, and where it is told to, every run has the same bits.
+    // Runs are reproducible on CPUs, and if `deterministic` is set.
     const bool same_bits = c_.deterministic == "true" || c_.deterministic == "strict" ||
                            (c_.deterministic == "auto" && c_.device == "cpu");
     if (c_.gpu_sums == "nccl" && same_bits) {
@@ -242,7 +243,7 @@ class Rules : RulesOf {
     }
   }
 
-  // What makes bits depend on the number of ranks.
+  // Refuses settings that make results depend on the number of ranks.
   void strictness() {
     if (c_.deterministic != "strict") return;
     const auto refuse = [&](bool off, const std::string& key, const std::string& value, const char* why,

@@ -1,4 +1,4 @@
-// What keys of adapters, of a part that is trained and of a quantised base mean together.
+// Rules for adapters, freezing and quantised bases.
 #include "rules.h"
 
 namespace octet::config {
@@ -16,7 +16,7 @@ class AdapterRules : RulesOf {
   }
 
  private:
-  // Adapters are asked for by finetuning_type alone; in LLaMA-Factory it is lora where nobody says.
+  // Adapters are only selected by finetuning_type. In LLaMA-Factory lora is its default.
   void adapters() {
     const bool lora = c_.finetuning_type == "lora";
     for (const char* key :
@@ -70,7 +70,7 @@ class AdapterRules : RulesOf {
     }
   }
 
-  // SFT-Play's word for adapters over a base in 4 bits.
+  // Translates SFT-Play's word for adapters over a 4-bit base.
   void qlora() {
     if (c_.finetuning_type != "qlora") return;
     c_.finetuning_type = "lora";

@@ -1,4 +1,4 @@
-// Rules of the checks for what goes wrong without an error.
+// Rules for the checks for silent errors.
 #include "rules.h"
 
 namespace octet::config {

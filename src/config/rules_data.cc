@@ -1,4 +1,4 @@
-// What keys of paths and of data mean together.
+// Rules for paths and data.
 #include <algorithm>
 #include <cmath>
 
@@ -35,7 +35,7 @@ class PathRules : RulesOf {
     const auto found = options_.environment.find(name);
     return found == options_.environment.end() ? "" : found->second;
   }
-  // A shell expands ~ only where a word begins with it.
+  // A shell expands ~ only at the start of a word, so it is expanded here.
   void from_home(std::string& path) const {
     const std::string home = variable("HOME");
     if (path.starts_with("~/") && !home.empty()) path.replace(0, 1, home);
@@ -55,7 +55,7 @@ class DataRules : RulesOf {
   }
 
  private:
-  // Another trainer's word for `other`, where `given` is that trainer's: data.response_key beside
+  // Returns another trainer's key for `other` if `given` is that trainer's: data.response_key for
   // data.prompt_key.
   std::string beside(const char* given, const char* other) const {
     const std::string word = said(given);
@@ -69,7 +69,7 @@ class DataRules : RulesOf {
     return other;
   }
 
-  // Without evaluation its interval means nothing.
+  // Returns the advice for switching evaluation off. Its interval then has no effect.
   std::string without_evaluation() const {
     const std::string word = said("eval_strategy");
     return word == said("eval_steps") ? "remove " + word : set_to("eval_strategy", "no");
@@ -97,7 +97,7 @@ class DataRules : RulesOf {
     return found == r_.extra.end() ? std::string() : found->second;
   }
 
-  // What asks for another metric than the loss, and how to do without.
+  // Throws Error for another metric than the loss, with advice how to do without.
   void loss_alone(const std::string& what, const std::string& without) {
     const std::string metric = noted("metric_for_best_model");
     if (metric.empty() || metric == "loss" || metric == "eval_loss") return;
@@ -111,8 +111,8 @@ class DataRules : RulesOf {
                                        "checkpoint")});
   }
 
-  // The rate follows evaluations, by their loss. Its mode is an argument of the schedule, and
-  // greater_is_better is none of its matter.
+  // Checks reduce_lr_on_plateau, which follows the evaluation loss. Its mode is a scheduler argument;
+  // greater_is_better does not apply.
   void plateau() {
     if (c_.lr_scheduler_type != kPlateau) return;
     const std::string without = set_to("lr_scheduler_type", "cosine");
@@ -126,7 +126,7 @@ class DataRules : RulesOf {
                      (evaluates ? "" : " with eval_dataset or val_size") + ", or " + without});
   }
 
-  // The best model is the one with the smallest evaluation loss of those that are kept.
+  // Checks load_best_model_at_end. The best model is the kept checkpoint with the smallest evaluation loss.
   void best_model() {
     if (!c_.load_best_model_at_end) return;
     loss_alone("the best model cannot be found by", set_to("load_best_model_at_end", "false"));
@@ -152,7 +152,8 @@ class DataRules : RulesOf {
     evaluates_what_it_saves();
   }
 
-  // As Hugging Face's TrainingArguments do. Otherwise the best of the logged losses may be of no checkpoint.
+  // Requires an evaluation at each save, like Hugging Face's TrainingArguments. Otherwise the best logged
+  // loss may belong to no checkpoint.
   void evaluates_what_it_saves() {
     const std::string without = set_to("load_best_model_at_end", "false");
     if (c_.eval_strategy != c_.save_strategy) {
@@ -183,7 +184,7 @@ class DataRules : RulesOf {
               .fix = set_to("eval_steps", number_text(save)) + ", or " + without});
   }
 
-  // Of two intervals in steps, or in shares of the run.
+  // Whether one interval is a multiple of another; both are in steps or in shares of the run.
   bool is_multiple(double save, double evaluate) const {
     if (c_.max_steps > 0)
       return interval_steps(save, c_.max_steps) % interval_steps(evaluate, c_.max_steps) == 0;

@@ -1,6 +1,5 @@
-// Variables of the environment that guides for other trainers set, and those of habit: each is explained
-// once, by what it resolves to here, that it does nothing, or that it harms. None is obeyed: what decides the
-// numbers of a run is a key.
+// Environment variables that guides of other trainers set. Each is explained once: its equivalent here, that
+// it has no effect, or that it is harmful. None is applied, because only keys decide the numbers of a run.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,16 +11,16 @@
 namespace octet::config {
 namespace {
 
-// What stands for the numbers of ranks and hosts as long as nobody knows them (notes_of).
+// Placeholders for the numbers of ranks and hosts, which notes_of() replaces.
 constexpr std::string_view kRanks = "as many ranks as mpirun -np says";
 constexpr std::string_view kHosts = "the hosts that mpirun's hostfile names";
-constexpr const char* kUnset = "unset";  ///< the mend that names the variables
+constexpr const char* kUnset = "unset";  ///< advice that names the variables
 
 struct Foreign {
-  const char* name;   ///< of a variable; ending in '*' of a family, which is answered once
-  const char* value;  ///< the row is for this value; "" for any other
-  const char* means;  ///< behind "environment NAME=VALUE: "
-  const char* mend;   ///< "" where nothing is to be done
+  const char* name;   ///< of a variable; a name with '*' at its end is a family with one answer
+  const char* value;  ///< the row applies to this value; "": to any other
+  const char* means;  ///< text after "environment NAME=VALUE: "
+  const char* mend;   ///< advice; "": none
 };
 
 constexpr const char* kScores =
@@ -31,7 +30,7 @@ constexpr const char* kScoresAsEver =
 constexpr const char* kMemory =
     "does nothing: memory is reserved once, before the first step, and never cut up";
 
-// Rows of one name stand before those of its family, and those of one value before those of any.
+// Rows of single names precede their family, and rows of a value precede rows of any value.
 constexpr Foreign kForeign[] = {
     {"NVTE_FP8_DPA_BWD", "0",
      "is what always happens here: attention computes in bf16 or fp32, in the backward pass too", ""},
@@ -76,7 +75,7 @@ constexpr Foreign kForeign[] = {
      ""},
 };
 
-// The first row that speaks of a variable.
+// Returns the first row for a variable.
 const Foreign* find_foreign(const std::string& name, const std::string& value) {
   const auto* found = std::ranges::find_if(kForeign, [&](const Foreign& foreign) {
     std::string_view pattern = foreign.name;
@@ -109,9 +108,9 @@ class EnvironmentRules : RulesOf {
   }
 
  private:
-  using Set = std::map<std::string, std::string>;  ///< names of variables with their values
+  using Set = std::map<std::string, std::string>;  ///< variables by name
 
-  /// The variables of these names that are set; table() says no more of them.
+  /// Returns the set variables with these names. table() then skips them.
   Set take(std::initializer_list<const char*> names) {
     Set set;
     for (const char* name : names) {
@@ -138,7 +137,7 @@ class EnvironmentRules : RulesOf {
     note("environment " + all + ": " + means + (to_do.empty() ? "" : "; to do: " + to_do));
   }
 
-  // Transformer Engine knows no such variable, though a guide sets it for faster reductions.
+  // Transformer Engine has no such variable, but a guide sets it for faster reductions.
   void fp8_reductions() {
     const Set set = take({"NVTE_FP8_ALLREDUCE"});
     if (set.empty()) return;
@@ -159,7 +158,7 @@ class EnvironmentRules : RulesOf {
     }
   }
 
-  // What Transformer Engine's switch for debugging prints of FP8 stands in this program's log.
+  // Transformer Engine's debug switch prints FP8 statistics, which the log of this program has.
   void statistics() {
     const Set set = take({"NVTE_DEBUG", "NVTE_DEBUG_LEVEL"});
     if (set.empty()) return;

@@ -1,4 +1,4 @@
-// Which schedules there are, which arguments each takes, and what they may be.
+// The schedules, their arguments, and the allowed values.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ struct Known {
   Strings names;
 };
 
-// All schedules, in the order in which they are listed, with their arguments.
+// All schedules in documentation order, with their arguments.
 const Known kKnown[] = {
     {"linear", {}},
     {"cosine", {"num_cycles"}},
@@ -52,7 +52,7 @@ void check_name(const std::string& name, const std::string& type, const std::str
                                 : "did you mean '" + near + "'?"});
 }
 
-// The words that an argument may be; none where it is a number.
+// Returns the words that an argument accepts; empty for numbers.
 Strings words_of(const std::string& name, const std::string& type) {
   if (name == "mode") return {"min", "max"};
   if (name == "threshold_mode") return {"rel", "abs"};

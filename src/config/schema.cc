@@ -44,7 +44,7 @@ const Index& index() {
   return built;
 }
 
-// How one value looks: the value in a Config becomes a Value, so that only canonical() spells it.
+// Converts a value of a Config to a Value, so that only canonical() formats it.
 struct Reader {
   const Config& config;
   Value value{};

@@ -37,7 +37,7 @@ void Settings::refuse(const std::string& key, const Node& node, const Location& 
   why.code = ExitCode::usage;
   Value value;
   value.given = true;
-  // What it would be if it were supported: a switch that asks for it, a word as it stands.
+  // The value as if it were supported: true for a switch, the text for a word.
   value.boolean = true;
   value.text = shown(node);
   value.refusal = std::move(why);

@@ -1,4 +1,4 @@
-// What each source asks for, before the sources are merged.
+// The settings of each source, before the sources are merged.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace octet::config {
 
-/// One key as one source gives it.
+/// One key in one source.
 struct Setting {
   const Field* field = nullptr;
   Value value;
@@ -20,12 +20,12 @@ struct Setting {
 /// The settings of one source, by native key.
 class Settings {
  public:
-  /// Checks and adds. A key that the source already gave is an Error, unless it says the same or `replace`;
-  /// a configuration says it in place of a file that it includes.
+  /// Checks and adds a value. Throws Error for a key that the source already has with another value, unless
+  /// `replace`. A value of the configuration replaces a value of an included file.
   void add(const std::string& key, const Node& node, const Location& at, bool replace = false);
-  /// A value that is known and not supported: an Error where no stronger source replaces it.
+  /// Adds a known but unsupported value. It is an Error unless a stronger source replaces it.
   void refuse(const std::string& key, const Node& node, const Location& at, Problem why);
-  /// As if the source had never named the key.
+  /// Removes a key from the source.
   void drop(const std::string& key) { by_key_.erase(key); }
   bool has(const std::string& key) const { return by_key_.contains(key); }
   const Setting* find(const std::string& key) const;
@@ -35,85 +35,86 @@ class Settings {
   std::map<std::string, Setting> by_key_;
 };
 
-/// A key of a dialect that is decided with others, when all sources are read.
+/// A dialect key that is resolved with others after all sources are read.
 struct Fact {
   Node node;
   Location at;
   bool override = false;  ///< from the command line
 };
 
-/// A key of a dialect that the command line sets to null.
+/// A dialect key that the command line sets to null.
 struct TakenBack {
   std::string path;
-  bool in_file = false;  ///< the file has that very key
+  bool in_file = false;  ///< the file has the same key
 };
 
 struct Dialect;
 
-/// Everything that the translators need from each other.
+/// The state that the translators share.
 struct Sources {
   Settings environment, deepspeed, yaml, overrides;
   Strings notes, warnings;
-  std::map<std::string, Fact> facts;  ///< by their dotted keys
-  const Dialect* dialect = nullptr;   ///< whose keys they are, beside ours; nullptr: ours alone
+  std::map<std::string, Fact> facts;  ///< by dotted key
+  const Dialect* dialect = nullptr;   ///< dialect of the foreign keys; nullptr: only our keys
   std::vector<TakenBack> taken_back;
   void note(const std::string& sentence);
 };
 
-/// Decides by the keys of the file and of the command line (`overrides`, dotted) whose they are, and notes
-/// it. Throws a usage Error for keys of two dialects, and for the configuration of a trainer whose keys are
-/// not translated.
+/// Chooses the dialect by the keys of the file and of the command line (`overrides`, dotted), with a note.
+/// Throws Error (usage) for keys of two dialects, and for a configuration of a trainer without a dialect.
 void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources);
 
-/// Translates a tree of our keys and of the dialect's into `settings`; `name` is the file.
+/// Translates a tree of our keys and the dialect's keys into `settings`. `name` is the file.
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources);
-/// The same for one dotted key of the command line, where the last of several wins. A key of a dialect stands
-/// in place of the one in `file`, which loses it, so that nothing that followed from its value is left.
+/// Like translate_tree() for one dotted key of the command line; the last of several wins. A dialect key is
+/// removed from `file`, so that nothing that follows from its old value is left.
 void translate_argument(const std::string& path, const Node& node, Sources& sources, Node& file);
-/// Takes back what keys of dialects stand for that the command line sets to null. After all sources are read.
+/// Removes the settings of dialect keys that the command line sets to null. Call it after all sources are
+/// read.
 void take_back_keys(Sources& sources);
 
-/// Decides what the facts of dialects mean, after the command line, the file, the environment and DeepSpeed's
-/// JSON were read.
+/// Resolves the facts of the dialect. Call it after the command line, the file, the environment and
+/// DeepSpeed's JSON are read.
 void settle_facts(Sources& sources);
 
-/// Replaces `include: FILE` (or a list) at the top of `tree` by the keys of these files, looked for beside
-/// `name` and then in the working folder; maps are merged, and what the including file says counts. Throws a
-/// usage Error for a file that is not there or includes itself.
+/// Replaces `include: FILE` (or a list) at the top of `tree` by the keys of these files. They are searched in
+/// the folder of `name` and then in the working folder. Maps are merged; the including file wins. Throws
+/// Error (usage) for a missing file and for a file that includes itself.
 void expand_includes(Node& tree, const std::string& name);
 
-/// DeepSpeed JSON: `tree` as parsed, `name` the file, or the YAML's place for an inline map.
+/// Translates DeepSpeed JSON. `tree` is the parsed JSON; `name` is its file, or the place of an inline map in
+/// the YAML.
 void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources);
 
-/// Whether `text`, the value of `key`, is DeepSpeed's configuration itself and not the name of its file.
+/// Whether `text`, the value of `key`, is a DeepSpeed configuration itself, not the name of a file.
 bool is_inline_deepspeed(const std::string& key, std::string_view text);
 
-/// Its sections `optimizer` and `scheduler`, each an object found under that name in the file `name`. The
-/// other settings of DeepSpeed's file and of stronger sources are in `sources` already.
+/// Translate the sections `optimizer` and `scheduler` of the DeepSpeed file `name`. `sources` already has the
+/// other settings of that file and of stronger sources.
 void translate_deepspeed_optimizer(const Node& section, const std::string& name, Sources& sources);
 void translate_deepspeed_scheduler(const Node& section, const std::string& name, Sources& sources);
 
-/// Variables that name keys: OCTET_<KEY>, and those of other trainers that have a meaning here.
+/// Translates variables that name keys: OCTET_<KEY>, and variables of other trainers with an equivalent here.
 void translate_environment(const Environment& environment, Sources& sources);
 
-/// Rules across keys; also resolves what follows from several keys (packing, dtypes).
+/// Applies the rules across keys. Also resolves values that follow from several keys (packing, dtypes).
 void apply_rules(Resolved& resolved, const LoadOptions& options);
 
-/// All schedules that lr_scheduler_type may name, in the order in which they are listed; the rate of kPlateau
-/// follows evaluations.
+/// Returns all values of lr_scheduler_type in documentation order. The learning rate of kPlateau follows
+/// evaluations.
 Strings schedule_types();
 inline constexpr const char* kPlateau = "reduce_lr_on_plateau";
 
-/// Throws the Error for arguments of the schedule that it does not take, that cannot be used, or that are
-/// missing. `type_at` and `arguments_at` say where lr_scheduler_type and lr_scheduler_kwargs were given.
+/// Throws Error for arguments that the schedule does not take, for invalid arguments, and for missing ones.
+/// `type_at` and `arguments_at` are the places of lr_scheduler_type and lr_scheduler_kwargs.
 void check_schedule_arguments(const Config& config, const std::string& type_at,
                               const std::string& arguments_at);
 
-/// What to write in place of a word that other programs, or people who guess, use for a key: "write
-/// learning_rate=NUMBER". Empty for other words.
+/// Returns the advice for a word that other programs or users use for a key: "write learning_rate=NUMBER".
+/// Returns "" for other words.
 std::string guessed_key(std::string_view word);
 
-/// Throws the Error for a key that nobody knows. `known` are the candidates for the nearest name.
+/// Throws Error for an unknown key. `known` are the candidates for the nearest name.
 [[noreturn]] void unknown_key(const std::string& key, const std::string& where, const Strings& known);
 
 /// Expands ${key} and ${oc.env:NAME,default} in the scalars of `tree`. `overrides` are looked up first.

@@ -1,4 +1,4 @@
-// How the table of keys is written down: each fields_*.cc adds one group.
+// Builder of the table of keys. Each fields_*.cc adds one or more groups.
 #pragma once
 
 #include <type_traits>
@@ -38,7 +38,7 @@ class Table {
  public:
   void group(std::string name) { group_ = std::move(name); }
 
-  /// A key that the program reads.
+  /// Adds a key that the program reads.
   template <class T>
   Field& used(const char* name, T Config::*member, const char* doc) {
     Field& field = add(name, KindOf<T>::kind, doc);
@@ -52,7 +52,7 @@ class Table {
     field.optional = true;
     return field;
   }
-  /// A key that is accepted, checked and changes nothing; `note` says so in the log.
+  /// Adds a key that is accepted and checked, without effect. The log has `note`.
   Field& noted(const char* name, Kind kind, const char* fallback, const char* note) {
     Field& field = add(name, kind, "");
     field.status = Status::noted;
@@ -61,7 +61,7 @@ class Table {
     field.reason = note;
     return field;
   }
-  /// A key of which only harmless values (and null) are accepted.
+  /// Adds a key with only harmless accepted values (and null).
   Field& refused(const char* name, Kind kind, Strings harmless, const char* reason) {
     Field& field = add(name, kind, "");
     field.status = Status::refused;

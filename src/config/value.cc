@@ -21,7 +21,7 @@ namespace {
                                                        : "give such a value"});
 }
 
-// "1_000" -> "1000"; nothing when an underscore does not stand between two digits.
+// "1_000" -> "1000"; nullopt if an underscore is not between two digits.
 std::optional<std::string> without_underscores(const std::string& text) {
   std::string plain;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -79,7 +79,7 @@ void read_list(const Field& field, const Node& node, const Location& at, Value& 
 void read_arguments(const Field& field, const Node& node, const Location& at, Value& value) {
   if (node.kind != Node::Kind::map) wrong(field, shown(node), at, "write it as {min_lr: 1.0e-6}");
   for (const auto& [name, item] : node.members) {
-    // YAML reads "patience:3" as a name.
+    // YAML reads "patience:3" as a name without a value.
     if (item.is_null() && name.find(':') != std::string::npos) {
       wrong(field, "'" + name + "' without a value", at, "write a blank behind the colon: {min_lr: 1.0e-6}");
     }
@@ -94,12 +94,12 @@ void read_arguments(const Field& field, const Node& node, const Location& at, Va
   }
 }
 
-/// What the user wrote, where that is known to be another word than `text`.
+/// Returns the word that the user wrote, if it differs from `text`.
 std::string written(const Location& at, const std::string& text) {
   return at.written.empty() ? text : at.written;
 }
 
-// Choices and refusals, on the canonical text.
+// Checks choices and refusals of the canonical text.
 void check_choice(const Field& field, const std::string& text, const Location& at, Value& value) {
   for (const auto& [refused, reason] : field.refused_values) {
     if (text != refused) continue;
@@ -149,7 +149,7 @@ std::optional<double> read_number(const std::string& text) {
   std::string_view magnitude = digits;
   if (!magnitude.empty() && magnitude.front() == '-' && digits.size() == plain->size())
     magnitude.remove_prefix(1);
-  // from_chars knows "inf", "nan" and a second sign, which must not pass.
+  // from_chars accepts "inf", "nan" and a second sign, which are invalid here.
   if (magnitude.empty() || (!std::isdigit(static_cast<unsigned char>(magnitude[0])) && magnitude[0] != '.')) {
     return std::nullopt;
   }
@@ -167,7 +167,7 @@ std::string number_text(double value) {
   char text[64];
   const auto end = std::to_chars(text, text + sizeof text, value).ptr;
   std::string result(text, end);
-  // PyYAML takes "1e-05" for a string: a dot makes it a number everywhere.
+  // PyYAML reads "1e-05" as a string; with a dot it is a number everywhere.
   const std::size_t exponent = result.find('e');
   if (exponent != std::string::npos && result.find('.') == std::string::npos) result.insert(exponent, ".0");
   return result;
@@ -239,7 +239,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       value.text = scalar_text(field, node, at);
       if (!field.choices.empty()) {
         value.text = lower_case(value.text);
-        // YAML 1.1 writes one bool in many ways, and `no` is a word here.
+        // YAML 1.1 has many words for false; `no` is a choice of this key.
         const auto flag = read_bool(value.text);
         const auto has = [&](const char* word) {
           return std::find(field.choices.begin(), field.choices.end(), word) != field.choices.end();

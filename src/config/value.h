@@ -1,4 +1,4 @@
-// From a node of unknown type to a checked value, and back to text.
+// Converts a node of unknown type to a checked value, and back to text.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace octet::config {
 
-/// A value as its key's type; `given` is false for null.
+/// A value with the type of its key; `given` is false for null.
 struct Value {
   bool given = false;
   bool boolean = false;
@@ -19,39 +19,39 @@ struct Value {
   std::string text;
   Strings list;
   Arguments arguments;
-  /// Why the value is not supported. It stands against nothing as long as a stronger source replaces it.
+  /// Why the value is not supported. It has no effect if a stronger source replaces the value.
   std::optional<Problem> refusal;
 };
 
-/// Where a value stands, for messages.
+/// The place of a value, for messages.
 struct Location {
   std::string where;         ///< "config.yaml:12"
   std::string key;           ///< as the user wrote it: "train.learning_rate"
-  std::string written = {};  ///< the value as the user wrote it, where it is spelt otherwise here
-  bool included = false;     ///< stands in a file that the configuration includes
+  std::string written = {};  ///< the value as the user wrote it, if it is spelt differently here
+  bool included = false;     ///< the value is in an included file
 };
 
-/// Checks type, range and choices; throws a usage Error. What is known and not supported has a `refusal`.
+/// Checks type, range and choices. Throws Error (usage). Known but unsupported values have a `refusal`.
 Value check_value(const Field& field, const Node& node, const Location& location);
 
-/// Stores a checked value; for null the default.
+/// Stores a checked value; null stores the default.
 void store(const Field& field, const Value& value, Config& config);
 
-/// Canonical text of a checked value; equal values have equal texts.
+/// Returns the canonical text of a checked value; equal values have equal texts.
 std::string canonical(const Field& field, const Value& value);
 
-/// What to do about a value of a key of ours that cannot be used.
+/// Returns the advice for an invalid value of one of our keys.
 std::string such_a_value(const std::string& key);
 
-/// Strict readers of scalars. They take what YAML 1.1 and Python call a number ("2e-4", "1_000") and nothing
-/// that changes its meaning between readers ("010", "1:30", ".inf").
+/// Strict readers of scalars. They accept numbers of YAML 1.1 and Python ("2e-4", "1_000"), but no forms that
+/// mean different things to different parsers ("010", "1:30", ".inf").
 std::optional<bool> read_bool(const std::string& text);
 std::optional<double> read_number(const std::string& text);
 
-/// Shortest decimal that reads back as the same double.
+/// Returns the shortest decimal that parses to the same double.
 std::string number_text(double value);
 
-/// A string as a YAML scalar, in quotes where it needs them.
+/// Returns a string as a YAML scalar, quoted if needed.
 std::string yaml_text(const std::string& text);
 
 }  // namespace octet::config
