@@ -1,6 +1,7 @@
-# Parquet and Arrow files are read by Apache Arrow's C++ library: the system's, else that of the Python package
-# pyarrow, which python3 may have, or which pip fetches into .deps of the source folder, once. Afterwards the target
-# octet_arrow exists, or files of columns are refused with the way to convert them.
+# Finds Apache Arrow's C++ library, which reads Parquet and Arrow files. It is the system's library, else the
+# library in python3's package pyarrow, else a pyarrow wheel that pip fetches once into .deps of the source
+# folder. Afterwards the target octet_arrow exists. Without it, column files are refused with advice how to
+# convert them.
 set(OCTET_ARROW AUTO CACHE STRING "Read Parquet and Arrow files: AUTO (where Apache Arrow can be had), ON or OFF")
 set_property(CACHE OCTET_ARROW PROPERTY STRINGS AUTO ON OFF)
 set(OCTET_ARROW_ROOT "" CACHE PATH "Folder of Apache Arrow, with include/ and libarrow.so.*; empty: found or fetched")
@@ -9,10 +10,10 @@ if(NOT OCTET_ARROW)
   return()
 endif()
 
-# The first version with all functions that the program calls.
+# The oldest version with all functions that the program calls.
 set(_octet_arrow_least 24)
 
-# octet_arrow_in(FOLDER): makes the target octet_arrow where FOLDER holds headers and libraries that serve.
+# octet_arrow_in(FOLDER): creates the target octet_arrow if FOLDER has suitable headers and libraries.
 function(octet_arrow_in folder)
   file(GLOB arrow ${folder}/libarrow.so* ${folder}/lib/libarrow.so*)
   file(GLOB parquet ${folder}/libparquet.so* ${folder}/lib/libparquet.so*)
@@ -30,12 +31,12 @@ function(octet_arrow_in folder)
   add_library(octet_arrow INTERFACE IMPORTED GLOBAL)
   target_include_directories(octet_arrow SYSTEM INTERFACE ${folder}/include)
   target_link_libraries(octet_arrow INTERFACE ${parquet} ${arrow})
-  # An installed program finds them beside it: nobody else's are as new.
+  # They are installed with the program: system libraries are older.
   set(OCTET_ARROW_FILES ${parquet} ${arrow} PARENT_SCOPE)
   message(STATUS "Parquet and Arrow files: read by Apache Arrow in ${folder}")
 endfunction()
 
-# The wheel for CPython 3.12: headers and libraries are those of every other wheel of this version.
+# The wheel for CPython 3.12. All wheels of this version have the same headers and libraries.
 set(_octet_arrow_version 26.0.1)
 set(_octet_arrow_platform manylinux_2_28_${CMAKE_SYSTEM_PROCESSOR})
 set(_octet_arrow_sha256_x86_64 c718bf97a92a6dea97fd1062c3b9f9e2e83cb9cc926e752289fa4ffff41738f9)
@@ -59,7 +60,7 @@ else()
     target_link_libraries(octet_arrow INTERFACE Parquet::parquet_shared Arrow::arrow_shared)
     message(STATUS "Parquet and Arrow files: read by Apache Arrow ${Parquet_VERSION}")
   endif()
-  # This machine's Python has libraries for this machine.
+  # In a cross build, this machine's Python has libraries for the wrong architecture.
   if(NOT TARGET octet_arrow AND NOT CMAKE_CROSSCOMPILING)
     execute_process(COMMAND python3 -c "import pyarrow; print(pyarrow.__path__[0], end='')"
                     OUTPUT_VARIABLE _octet_arrow_python ERROR_QUIET)

@@ -1,6 +1,6 @@
-# Decides whether device, ops and comm get their CUDA side, and sets up nvcc. Afterwards OCTET_HAVE_CUDA tells.
-# AUTO takes CUDA where a toolkit that serves is found, with a driver or without (the program starts without one, and
-# then runs on the CPU), ON insists on the toolkit, OFF leaves it out.
+# Decides whether device, ops and comm are built with CUDA, and sets up nvcc. Sets OCTET_HAVE_CUDA. AUTO uses
+# CUDA if a suitable toolkit is found, with or without a driver. (Without a driver the program runs on the
+# CPU.) ON requires the toolkit, OFF leaves CUDA out.
 set(OCTET_CUDA AUTO CACHE STRING "CUDA side of device, ops and comm: AUTO, ON or OFF")
 set_property(CACHE OCTET_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -25,7 +25,7 @@ function(octet_driver_works result)
   endif()
 endfunction()
 
-# octet_toolkit_serves(NVCC RESULT REASON): whether this toolkit can build the CUDA side, else why not.
+# octet_toolkit_serves(NVCC RESULT REASON): whether this toolkit can build the CUDA sources, and if not, why.
 function(octet_toolkit_serves nvcc result reason)
   set(${result} FALSE PARENT_SCOPE)
   if(NOT nvcc)
@@ -50,7 +50,7 @@ endfunction()
 
 set(OCTET_HAVE_CUDA FALSE)
 set(_octet_why "OCTET_CUDA is OFF")
-# Whether what the CUDA side lacks (headers of cuDNN, of NCCL) ends the configuration, or is left out and said.
+# Whether missing headers of cuDNN or NCCL are an error. Otherwise that part is left out with a message.
 set(OCTET_CUDA_WANTED FALSE)
 if(OCTET_CUDA)
   octet_find_nvcc(_octet_nvcc)
@@ -66,7 +66,7 @@ if(OCTET_CUDA)
   endif()
 endif()
 
-# octet_leave_out(NAME TEXT): ends this file without the part NAME, or the configuration where it is wanted.
+# octet_leave_out(NAME TEXT): returns from the file without the part NAME. Fails if CUDA is wanted.
 macro(octet_leave_out name text)
   if(OCTET_CUDA_WANTED)
     message(FATAL_ERROR "${text}")
@@ -86,8 +86,8 @@ endif()
 if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
-# Machine code for Hopper with its own instructions, and PTX of Ampere, which the drivers of all other GPUs from there
-# on compile when the program first runs on them. `all` spares them that, for a longer build. Flags are
+# Machine code for Hopper with its own instructions, and PTX for Ampere. Drivers of all other GPUs from Ampere
+# on compile the PTX at the first start. `all` avoids that compilation and takes longer to build. Flags are
 # written out because CMake 3.25 does not know architectures that end in a letter.
 set(OCTET_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
     "GPUs that the program is built for: `all`, or a list of N-real (machine code) and N-virtual (PTX), as CMake writes them")
@@ -130,7 +130,7 @@ if(OCTET_WARNINGS_AS_ERRORS)
   target_compile_options(octet_cuda_options INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings -Xcompiler=-Werror>)
 endif()
-# The runtime is linked in and looks for the driver when it is first called, so that programs start without.
+# The runtime is linked statically and loads the driver at its first call, so programs start without a driver.
 target_link_libraries(octet_cuda_options INTERFACE CUDA::cudart_static)
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} from ${CUDAToolkit_BIN_DIR}, for ${OCTET_CUDA_BUILT_FOR}")
 include(CudnnFrontend)

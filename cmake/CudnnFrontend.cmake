@@ -1,6 +1,6 @@
-# The headers of cudnn-frontend, through which attention on the GPU reaches cuDNN. They come with a PyPI wheel
-# that pip fetches into .deps of the source folder, once; cuDNN itself is loaded when it is first used.
-# Afterwards the target octet_cudnn exists, or attention is left to our own kernels.
+# Finds the headers of cudnn-frontend, the interface to cuDNN's attention on the GPU. They are in a PyPI wheel
+# that pip fetches once into .deps of the source folder. cuDNN itself is loaded at its first use. Afterwards
+# the target octet_cudnn exists; without it, attention uses our own kernels.
 option(OCTET_CUDNN "Use cuDNN for attention on the GPU (else our own, slower kernels)" ON)
 set(OCTET_CUDNN_FRONTEND_DIR "" CACHE PATH "Folder that holds cudnn_frontend.h; empty: fetched by pip")
 if(NOT OCTET_CUDNN)
@@ -9,7 +9,7 @@ if(NOT OCTET_CUDNN)
 endif()
 
 set(_octet_frontend_version 1.32.0)
-# The wheel for CPython 3.12: its headers are those of every other wheel of this version.
+# The wheel for CPython 3.12. All wheels of this version have the same headers.
 set(_octet_frontend_sha256 8b354a8e550c083eb247f1eb39a7d69a4a269075f5a01e4fcbd2531680b17239)
 set(_octet_frontend_headers ${OCTET_CUDNN_FRONTEND_DIR})
 if(NOT _octet_frontend_headers)

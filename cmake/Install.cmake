@@ -1,6 +1,9 @@
-# cmake --install: the program, mpirun, all, check-hosts and supervise of launch/ with octet- before their names, manual pages,
-# completion, a module file, headers, libraries, and the package that find_package(octet) finds. The room cli is the
-# program and no library.
+# cmake --install installs:
+# - the program;
+# - mpirun, all, check-hosts and supervise of launch/, with the prefix octet-;
+# - manual pages, completion and a module file;
+# - headers, libraries, and the package that find_package(octet) finds.
+# The room cli is the program, not a library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -23,7 +26,7 @@ install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME oct
 install(FILES launch/words.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/octet/launch)
 install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
 
-# The program writes its pages itself, where what was built runs here.
+# The program writes its own pages, if it can run on the build machine.
 if(NOT CMAKE_CROSSCOMPILING)
   set(pages ${PROJECT_BINARY_DIR}/pages)
   file(MAKE_DIRECTORY ${pages})
@@ -48,7 +51,7 @@ install(FILES docs/man/octet-mpirun.1 docs/man/octet-check-hosts.1 docs/man/octe
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES cmake/octet.modulefile DESTINATION ${CMAKE_INSTALL_DATADIR}/modulefiles RENAME octet)
 
-# Apache Arrow: what the build fetched goes along, what the system has is found there again.
+# Apache Arrow: libraries that the build fetched are installed; libraries of the system are not.
 set(arrow_names)
 foreach(file ${OCTET_ARROW_FILES})
   get_filename_component(name ${file} NAME)

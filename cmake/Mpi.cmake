@@ -1,8 +1,10 @@
-# MPI, as the target octet_mpi: the one that MPI_CXX_COMPILER, MPI_C_COMPILER or a wrapper as the compiler itself names, else the
-# Open MPI that pkg-config knows, else the one whose mpicc is on PATH. Boost.MPI is built for one MPI, which must be this
-# one: a program that is linked with two ends with errors that name neither. octet_require_boost_of_mpi() sees to it.
+# Finds MPI, as the target octet_mpi. MPI_CXX_COMPILER, MPI_C_COMPILER or a wrapper as the compiler itself
+# decide. The next choices are the Open MPI of pkg-config, and the mpicc on PATH. Boost.MPI is built for one
+# MPI, which must be the same: a program with two MPIs fails with errors that name neither.
+# octet_require_boost_of_mpi() checks this.
 
-# octet_mpi_of_compiler(COMPILER OWNER VERSION): whose wrapper of a compiler this is, "Open MPI", MPICH or ""; which version.
+# octet_mpi_of_compiler(COMPILER OWNER VERSION): the MPI of a compiler wrapper, "Open MPI", MPICH or "", and
+# its version.
 function(octet_mpi_of_compiler compiler owner version)
   set(${owner} "" PARENT_SCOPE)
   set(${version} "" PARENT_SCOPE)
@@ -14,7 +16,7 @@ function(octet_mpi_of_compiler compiler owner version)
   endif()
   execute_process(COMMAND ${compiler} -v OUTPUT_VARIABLE said ERROR_VARIABLE said)
   execute_process(COMMAND ${compiler} -show OUTPUT_VARIABLE shown ERROR_QUIET)
-  # Intel MPI and others are made from MPICH, and have its interface.
+  # Intel MPI and others are derived from MPICH and have its interface.
   if("${said} ${shown}" MATCHES "MPICH|mpich|Intel\\(R\\) MPI|-lmpi")
     set(${owner} MPICH PARENT_SCOPE)
     if(said MATCHES "MPICH version ([0-9][.0-9]*)")
@@ -23,7 +25,7 @@ function(octet_mpi_of_compiler compiler owner version)
   endif()
 endfunction()
 
-# octet_mpi_of_library(FILE RESULT): for which MPI a library was compiled, by the names that it takes from it.
+# octet_mpi_of_library(FILE RESULT): the MPI for which a library was compiled, by the symbols that it imports.
 function(octet_mpi_of_library file result)
   set(${result} "" PARENT_SCOPE)
   set(dynamic -D)
@@ -38,7 +40,8 @@ function(octet_mpi_of_library file result)
   endif()
 endfunction()
 
-# A compiler of MPI that is named, not one that FindMPI has found and noted: what stands on a command line has no type there.
+# An MPI compiler that the user named; FindMPI caches others. Variables of the command line have no
+# type in the cache.
 get_property(_octet_type CACHE MPI_CXX_COMPILER PROPERTY TYPE)
 get_property(_octet_type_c CACHE MPI_C_COMPILER PROPERTY TYPE)
 if(NOT DEFINED OCTET_MPI_NAMED OR _octet_type STREQUAL "UNINITIALIZED" OR _octet_type_c STREQUAL "UNINITIALIZED")
@@ -53,7 +56,7 @@ if(NOT DEFINED OCTET_MPI_NAMED OR _octet_type STREQUAL "UNINITIALIZED" OR _octet
   set(OCTET_MPI_NAMED "${_octet_named}" CACHE INTERNAL "A compiler of MPI that was asked for")
 endif()
 
-# For the file of Boost.MPI, which asks for MPI in C++, whose bindings nobody needs.
+# Boost.MPI's CMake file requires MPI for C++; its C++ bindings are not needed.
 set(MPI_CXX_SKIP_MPICXX ON)
 set(_octet_mpi "")
 pkg_check_modules(OMPI QUIET IMPORTED_TARGET GLOBAL ompi-c)
@@ -67,7 +70,7 @@ if(OCTET_MPI_NAMED)
       "  where:    MPI_CXX_COMPILER, MPI_C_COMPILER or CMAKE_CXX_COMPILER\n"
       "  to do:    name such a compiler, or none in a new build folder: the Open MPI of libopenmpi-dev is found by itself")
   endif()
-  # FindMPI looks for a compiler of each language by itself, which might be of another MPI.
+  # FindMPI searches a compiler for each language separately, which may belong to another MPI.
   if(NOT MPI_C_COMPILER AND OCTET_MPI_NAMED MATCHES "mpi(cxx|c\\+\\+|CC)")
     string(REGEX REPLACE "mpi(cxx|c\\+\\+|CC)" "mpicc" _octet_compiler "${OCTET_MPI_NAMED}")
     find_program(MPI_C_COMPILER ${_octet_compiler})
@@ -93,7 +96,7 @@ set(_octet_mpi_words "${_octet_mpi} ${_octet_mpi_version}")
 string(STRIP "${_octet_mpi_words}" _octet_mpi_words)
 message(STATUS "MPI: ${_octet_mpi_words} (${_octet_mpi_from})")
 
-# octet_require_boost_of_mpi(): Boost.MPI, which find_package has found, belongs to that MPI.
+# octet_require_boost_of_mpi(): checks that Boost.MPI, which find_package has found, belongs to this MPI.
 function(octet_require_boost_of_mpi)
   set(file "")
   foreach(property IN ITEMS IMPORTED_LOCATION_RELEASE IMPORTED_LOCATION_NONE IMPORTED_LOCATION_DEBUG IMPORTED_LOCATION)
@@ -114,7 +117,8 @@ function(octet_require_boost_of_mpi)
   endif()
 endfunction()
 
-# Only libmpi: the MPI C++ bindings are gone from newer Open MPI. pkg-config's where it is the same, else FindMPI's.
+# Only libmpi: newer Open MPI has no C++ bindings. Uses pkg-config's target if it is the same MPI, else
+# FindMPI's.
 set(_octet_mpi_target PkgConfig::OMPI)
 if(NOT OMPI_FOUND OR NOT _octet_mpi STREQUAL "Open MPI" OR NOT _octet_mpi_version VERSION_EQUAL OMPI_VERSION)
   set(_octet_mpi_target MPI::MPI_C)

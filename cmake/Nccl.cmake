@@ -1,6 +1,6 @@
-# The header of NCCL, through which GPUs send each other bytes. The toolkit or the system has it; else it comes
-# with a PyPI wheel that pip fetches into .deps of the source folder, once. NCCL itself is never linked: it is
-# loaded when it is first used. Afterwards the target octet_nccl exists, or GPUs reach each other without NCCL.
+# Finds the header of NCCL. The toolkit or the system has it; otherwise pip fetches a PyPI wheel with it once
+# into .deps of the source folder. NCCL itself is never linked: it is loaded at its first use. Afterwards the
+# target octet_nccl exists; without it, GPUs communicate without NCCL.
 option(OCTET_NCCL "Let GPUs reach each other through NCCL" ON)
 set(OCTET_NCCL_INCLUDE_DIR "" CACHE PATH "Folder that holds nccl.h; empty: found, else fetched by pip")
 if(NOT OCTET_NCCL)
@@ -8,7 +8,7 @@ if(NOT OCTET_NCCL)
   return()
 endif()
 
-# Newer headers serve older libraries and the other way round, from the least version that the program loads on.
+# Headers and libraries may differ in version, from the oldest version that the program loads on.
 set(_octet_nccl_least 22200)
 function(octet_nccl_header_serves folder result)
   set(${result} FALSE PARENT_SCOPE)
@@ -25,7 +25,7 @@ set(_octet_nccl_version 2.28.9)
 set(_octet_nccl_sha256 e4553a30f34195f3fa1da02a6da3d6337d28f2003943aa0a3d247bbc25fefc42)
 set(_octet_nccl_headers ${OCTET_NCCL_INCLUDE_DIR})
 if(NOT _octet_nccl_headers)
-  # Looked for in every configuration: a found path that is kept outlives the toolkit that it was found in.
+  # Searched in every configuration, because a cached path may outlive its toolkit.
   find_path(_octet_nccl_found nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} NO_CACHE)
   octet_nccl_header_serves("${_octet_nccl_found}" _octet_nccl_serves)
   if(_octet_nccl_serves)
@@ -34,7 +34,7 @@ if(NOT _octet_nccl_headers)
     set(_octet_nccl_deps ${PROJECT_SOURCE_DIR}/.deps/nccl-${_octet_nccl_version})
     set(_octet_nccl_headers ${_octet_nccl_deps}/nvidia/nccl/include)
     if(NOT EXISTS ${_octet_nccl_headers}/nccl.h)
-      # The wheel has 196 MB, nearly all of them the library.
+      # The wheel has 196 MB, nearly all of it the library.
       message(STATUS "NCCL: fetching the header of NCCL ${_octet_nccl_version}")
       octet_fetch_wheel(nvidia-nccl-cu13 ${_octet_nccl_version} ${_octet_nccl_sha256} manylinux_2_18_x86_64
                         ${_octet_nccl_deps} PATTERNS "*/include/nccl.h" "*/licenses/*")

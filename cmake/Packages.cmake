@@ -1,11 +1,11 @@
-# The packages that Octet's libraries stand on: for the build, and, beside octetConfig.cmake, for whoever links them
-# installed. A missing one stops the configuration with its name.
+# The packages that Octet's libraries need. The build includes this file, and so does the installed
+# octetConfig.cmake. A missing package stops the configuration with its name.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 find_package(spdlog REQUIRED)
-# Debian's CMake file for oneDNN asks for OpenCL, which the CPU engine does not need.
+# Debian's CMake file for oneDNN requires OpenCL, which the CPU engine does not need.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 if(NOT TARGET DNNL::dnnl)
@@ -15,8 +15,8 @@ if(NOT TARGET DNNL::dnnl)
 endif()
 pkg_check_modules(YAMLCPP REQUIRED IMPORTED_TARGET GLOBAL yaml-cpp)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
-# pkg-config takes half a minute over all the libraries of Abseil on which newer releases of RE2 stand (Debian 13), and
-# whoever links a shared RE2 needs none of them.
+# Newer releases of RE2 (Debian 13) depend on Abseil, and pkg-config takes half a minute over its libraries.
+# Linking a shared RE2 needs none of them.
 find_path(RE2_INCLUDE_DIR re2/re2.h REQUIRED)
 find_library(RE2_LIBRARY re2 REQUIRED)
 if(NOT TARGET octet_re2)
@@ -41,8 +41,8 @@ endif()
 pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET GLOBAL zlib)
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET GLOBAL hdf5-serial)
 include(${CMAKE_CURRENT_LIST_DIR}/Mpi.cmake)
-# What ranks tell each other beside the data.
-# By the name that Boost's users know, too, which CMake itself knows from 3.27 on.
+# Boost.MPI carries the host-side messages of the ranks. BOOST_ROOT is the usual name of its folder; CMake itself
+# reads it from version 3.27 on.
 if(NOT Boost_ROOT AND BOOST_ROOT)
   set(Boost_ROOT ${BOOST_ROOT})
 elseif(NOT Boost_ROOT AND NOT "$ENV{BOOST_ROOT}" STREQUAL "")
@@ -58,5 +58,5 @@ if(NOT TARGET octet_mpi)
   set_target_properties(octet_mpi PROPERTIES INTERFACE_LINK_LIBRARIES ${_octet_mpi_target}
                         INTERFACE_COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
 endif()
-# Its CMake file asks for MPI's C++ bindings, which it does not use.
+# Its CMake file requires MPI's C++ bindings, which it does not use.
 set_property(TARGET Boost::mpi PROPERTY INTERFACE_LINK_LIBRARIES Boost::serialization octet_mpi)

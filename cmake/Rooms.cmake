@@ -1,5 +1,5 @@
-# A room is one folder under src/ with its headers under include/octet/<room>/. It is one library and
-# links only to the rooms it names. tests/rooms/walls holds what it names against what it includes.
+# A room is a module: a folder under src/ with its headers under include/octet/<room>/. It is one library and
+# links only the rooms that it names. tests/rooms/walls compares the named rooms with the included headers.
 
 add_library(octet_options INTERFACE)
 target_compile_options(octet_options INTERFACE
@@ -10,8 +10,9 @@ target_compile_options(octet_options INTERFACE
   # No contraction of a*b+c: a product and a sum round as written, so that the same expression gives
   # the same bits in every kernel that shares it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)
-# What newer compilers' analysis of flow finds changes from version to version, and is often wrong about the standard library
-# once it is inlined (GCC 13 sees a vector that grows write behind its end): it is shown, and stops nobody's build.
+# Flow analysis warnings of newer compilers vary between versions. They are often wrong about inlined code of
+# the standard library. (GCC 13 sees a growing vector write out of bounds.) They are shown, but are not
+# errors.
 if(OCTET_WARNINGS_AS_ERRORS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   foreach(warning array-bounds dangling-pointer dangling-reference free-nonheap-object maybe-uninitialized nonnull null-dereference
                   stringop-overflow stringop-overread use-after-free)
@@ -21,31 +22,32 @@ if(OCTET_WARNINGS_AS_ERRORS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_C
 endif()
 if(OCTET_SANITIZE)
   list(JOIN OCTET_SANITIZE "," _octet_sanitize)
-  # What sanitizers add makes the compiler see uses of uninitialized memory that are none (in Boost's optional).
+  # With sanitizers the compiler wrongly warns of uninitialized memory (in Boost's optional).
   target_compile_options(octet_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_compile_options(octet_options INTERFACE -fsanitize=${_octet_sanitize} -fno-omit-frame-pointer)
   target_link_options(octet_options INTERFACE -fsanitize=${_octet_sanitize})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 17)
-    # It cannot mark coroutines with the types of their functions.
+    # These versions cannot mark coroutines with the types of their functions.
     target_compile_options(octet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=function>)
   endif()
   target_compile_definitions(octet_options INTERFACE OCTET_SANITIZED=1)
 endif()
 
-# The rooms that have a CUDA side; no other room knows whether there is one.
+# The rooms with CUDA sources. Other rooms do not depend on CUDA.
 set(OCTET_ROOMS_WITH_CUDA device ops comm)
 
-# The rooms with loops over values, bytes or text. The others call them, and -O1 compiles a third faster.
+# The rooms with loops over values, bytes or text. Other rooms are compiled with -O1, which takes a third less
+# time.
 set(OCTET_HOT_ROOMS base device ops comm optim text data checkpoint)
 
 # octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
-# EXPORTS: rooms that its public headers include, which whoever links it then sees too.
+# EXPORTS: rooms that its public headers include; rooms that link it see their headers, too.
 # USES: rooms that only its own sources include.
 function(octet_room name)
   cmake_parse_arguments(ROOM "" "" "EXPORTS;USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
-  # What lies in a folder named cuda is the CUDA side of its room, in C++ and CUDA C++.
+  # A folder named cuda has the CUDA sources of its room, in C++ and CUDA C++.
   if(OCTET_HAVE_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cu)
     list(APPEND sources ${kernels})
@@ -54,8 +56,7 @@ function(octet_room name)
   endif()
   list(TRANSFORM ROOM_EXPORTS PREPEND octet_)
   list(TRANSFORM ROOM_USES PREPEND octet_)
-  # Headers of a room are found only by those that link it: each room exports a folder of its own that
-  # holds one link to its headers.
+  # Only rooms that link a room find its headers: each room exports its own folder with one link to them.
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(MAKE_DIRECTORY ${view}/octet)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/octet/${name} ${view}/octet/${name} SYMBOLIC)
@@ -66,7 +67,7 @@ function(octet_room name)
     endif()
     if(OCTET_UNITY)
       set_target_properties(octet_${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 16)
-      # GCC treats an included source as a header and warns of types without linkage in it.
+      # In unity builds GCC treats included sources as headers and warns of types without linkage in them.
       target_compile_options(octet_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     endif()
     target_include_directories(octet_${name} PUBLIC $<BUILD_INTERFACE:${view}> PRIVATE ${PROJECT_SOURCE_DIR}/src/${name})
@@ -81,15 +82,15 @@ function(octet_room name)
     target_include_directories(octet_${name} INTERFACE $<BUILD_INTERFACE:${view}>)
     target_link_libraries(octet_${name} INTERFACE ${ROOM_EXPORTS} ${ROOM_USES})
   endif()
-  # The name that other projects link, whether Octet is installed or a part of them.
+  # The name that other projects link, whether Octet is installed or included.
   set_target_properties(octet_${name} PROPERTIES EXPORT_NAME ${name})
   add_library(octet::${name} ALIAS octet_${name})
-  # Tests of a room see what the room itself sees.
+  # Tests of a room see the same headers as the room itself.
   set_property(GLOBAL APPEND PROPERTY OCTET_ROOMS ${name})
   set_property(GLOBAL PROPERTY OCTET_SEEN_BY_${name} octet_${name} ${ROOM_USES})
 endfunction()
 
-# octet_seen_by(ROOM RESULT): the libraries whose headers the sources of a room may include, its own among them.
+# octet_seen_by(ROOM RESULT): the libraries with headers that the sources of a room may include, its own among them.
 function(octet_seen_by room result)
   get_property(seen GLOBAL PROPERTY OCTET_SEEN_BY_${room})
   set(${result} ${seen} PARENT_SCOPE)

@@ -1,7 +1,8 @@
-# octet_discover_suites(TARGET PREFIX [LABEL label] [PROPERTIES property value...]): makes each suite of a GoogleTest program
-# one test of ctest, named PREFIX and the suite. A suite of its own process makes its fixtures once; a process for each TEST
-# would make them again for each. The program lists its suites after each link. A suite that walks a whole matrix begins with
-# Whole and gets the label `release`. A smaller part of the matrix belongs in another suite.
+# octet_discover_suites(TARGET PREFIX [LABEL label] [PROPERTIES property value...]): makes each suite of a
+# GoogleTest program one ctest test, named PREFIX and the suite. A suite creates its fixtures once in its
+# process; a process per TEST would create them again each time. The program lists its suites after each link.
+# The names of suites that cover a whole matrix begin with Whole. They get the label `release`. A smaller part
+# of a matrix belongs in another suite.
 #
 # As a script (cmake -P): writes the tests of PROGRAM into the file TO.
 if(CMAKE_SCRIPT_MODE_FILE)
@@ -38,7 +39,7 @@ function(octet_discover_suites target prefix)
                      COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${target}> -D PREFIX=${prefix} -D "PROPERTIES=${properties}"
                              -D TO=${tests} -P ${_octet_suites_script}
                      VERBATIM)
-  # A program that is not built has one test, which says so.
+  # A program that is not built has one test, NOT_BUILT.
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
   file(WRITE ${include} "if(EXISTS \"${tests}\")\n  include(\"${tests}\")\nelse()\n  add_test(${prefix}NOT_BUILT NOT_BUILT)\nendif()\n")
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include})

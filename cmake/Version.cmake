@@ -1,4 +1,4 @@
-# What `trainer --version` says: of the commit, asked of git at every build, and of what was built in.
+# Data of `trainer --version`: the commit, read from git in every build, and the built-in features.
 set(OCTET_COMMIT "" CACHE STRING "The commit that --version says, where the sources come without git (letters, digits, . - _)")
 if(NOT OCTET_COMMIT MATCHES "^[A-Za-z0-9._-]*$")
   message(FATAL_ERROR "OCTET_COMMIT: expected the name of a commit (letters, digits, . - _), found '${OCTET_COMMIT}'")

@@ -1,7 +1,7 @@
 # octet_fetch_wheel(PACKAGE VERSION SHA256 PLATFORM FOLDER PATTERNS pattern...)
-# Headers that come with a PyPI wheel: pip fetches it once, its hash is checked, and what matches the patterns is
-# kept in FOLDER of the build's source tree. FOLDER is complete or not there. Afterwards octet_wheel_error is
-# empty, or pip's words.
+# Fetches headers from a PyPI wheel: pip downloads the wheel, its hash is checked, and files that match the
+# patterns are kept in FOLDER of the source tree. FOLDER is either complete or missing. Afterwards
+# octet_wheel_error is empty, or has pip's message.
 function(octet_fetch_wheel package version sha256 platform folder)
   cmake_parse_arguments(WHEEL "" "" "PATTERNS" ${ARGN})
   find_program(OCTET_PYTHON python3)
@@ -14,7 +14,7 @@ function(octet_fetch_wheel package version sha256 platform folder)
   file(REMOVE_RECURSE ${fresh})
   file(MAKE_DIRECTORY ${fresh})
   file(WRITE ${fresh}/requirements.txt "${package}==${version} --hash=sha256:${sha256}\n")
-  # Any CPython would do: headers are the same in every wheel of a version.
+  # Any CPython version works: all wheels of a version have the same headers.
   execute_process(
     COMMAND ${OCTET_PYTHON} -m pip download --quiet --disable-pip-version-check --no-deps
             --only-binary=:all: --implementation cp --python-version 3.12 --platform ${platform}

@@ -1,5 +1,5 @@
-# Writes the commit of SOURCE into the source TO of the room cli, if it says another one. Git says which it is; of sources
-# that came without git, which are no error, NAMED, where whoever builds has named it.
+# Writes the commit of SOURCE to the source TO of the room cli if it has changed. The commit is read from git.
+# Sources without git use NAMED, if the user of the build has set it.
 set(commit "no commit known")
 if(NOT "${NAMED}" STREQUAL "")
   set(commit "commit ${NAMED}")

@@ -1,4 +1,4 @@
-# Writes what PROGRAM prints about TOPIC (words with blanks between) to the file TO.
+# Writes the output of PROGRAM --help TOPIC to the file TO. TOPIC has words separated by blanks.
 separate_arguments(TOPIC UNIX_COMMAND "${TOPIC}")
 execute_process(COMMAND ${PROGRAM} --help ${TOPIC} OUTPUT_FILE ${TO} RESULT_VARIABLE failed)
 if(failed)
