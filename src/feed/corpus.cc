@@ -42,7 +42,7 @@ void report_columns(const data::RowMix& mix) {
         use.message_fields.empty() ? "" : " (fields of messages: " + listed(use.message_fields) + ")";
     const std::string line = "data set " + source.name + ": columns read: " + listed(use.read) + fields +
                              "; columns with texts that are not read: " + listed(use.unread_texts);
-    // On the screen when texts are left out, or when fields decide how texts are trained.
+    // Printed if texts are left out, or if fields decide how texts are trained. Otherwise only logged.
     if (use.decides || !use.unread_texts.empty()) {
       log::info(line);
     } else {
@@ -69,7 +69,7 @@ Mixes open_mixes(const config::Config& config) {
   return mixes;
 }
 
-// With streaming only what is evaluated is tokenised now.
+// Prepares a stream: with streaming only evaluation data are tokenised now.
 void prepare_stream(runtime::Session& session, const config::Config& config, const data::Encoder& encoder,
                     Mixes mixes, Corpus& corpus) {
   comm::Job& job = session.job();
@@ -101,7 +101,7 @@ void prepare_stream(runtime::Session& session, const config::Config& config, con
   corpus.rows = std::move(rows);
 }
 
-// All rows as tokens in memory.
+// Tokenises all rows into memory.
 void prepare_indexed(runtime::Session& session, const config::Config& config, const data::Encoder& encoder,
                      const Mixes& mixes, Corpus& corpus) {
   comm::Job& job = session.job();

@@ -16,8 +16,8 @@
 namespace octet::feed {
 namespace {
 
-// Samples of which an epoch has a whole number, for SampleOrder and StreamOptions. With strict bits no rank
-// counts, so only micro-batches are whole.
+// Returns the group size of samples of which an epoch has a whole number, for SampleOrder and StreamOptions.
+// Strict results do not depend on the number of ranks, so only micro-batches are whole then.
 std::int64_t whole_groups_of(const config::Config& config, const config::Batch& batch) {
   if (!config.dataloader_drop_last) return 1;
   return setup::is_strict(config) ? batch.micro : batch.micro * batch.world;
@@ -48,8 +48,8 @@ std::int64_t place_number(const Json& place, const char* key, const std::string&
   return json_int(place, key, 0, 0, INT64_C(1) << 40, where + ", the place in the data");
 }
 
-// The place that the state of a checkpoint tells; null where it tells none. Throws Error for one of a run
-// that took its data another way.
+// Returns the place in the state of a checkpoint; null if it has none. Throws Error for the place of a run
+// with another way to read data.
 Json place_of(const Json& state, const std::string& kind, const std::string& where) {
   Json place = state.value("place", Json());
   if (place.is_null()) return place;
@@ -64,8 +64,8 @@ Json place_of(const Json& state, const std::string& kind, const std::string& whe
                .code = ExitCode::usage});
 }
 
-// In the midst of an epoch the place is one in the order of its samples. Other data have an order of their
-// own, which the run is told of.
+// Within an epoch the place depends on the order of samples. Throws Error if the same data now have another
+// order. For other data the run reports the change.
 void require_same_order(const Json& state, const Json& place, const std::string& order,
                         const std::string& fingerprint, const std::string& where) {
   if (json_string(place, "order", "", where) == order) return;
@@ -102,8 +102,8 @@ class IndexedFeed final : public Feed {
   }
   std::int64_t examples() const override { return corpus_.training_items.size(); }
   std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
-  // Counted in micro-batches of all ranks, as Hugging Face's Trainer counts: an epoch's last step may have
-  // fewer of them.
+  // Counts micro-batches of all ranks, like Hugging Face's Trainer: the last step of an epoch may have fewer
+  // of them.
   double epochs(std::int64_t steps) const override {
     const std::int64_t each = batch_.micro * batch_.world;
     const std::int64_t micro_batches = (order_.items_per_epoch() + each - 1) / each;
@@ -120,7 +120,7 @@ class IndexedFeed final : public Feed {
   void go_on(std::int64_t steps, const Json& state, const std::string& where) override {
     const Json place = place_of(state, "samples", where);
     if (place.is_null()) {
-      // Of a run that wrote no place: all of its steps had the size that it tells.
+      // An older run wrote no place: all of its steps had the recorded size.
       SampleOrder before = order_;
       before.global_batch = json_int(state, "global_batch", order_.global_batch, 1, INT64_C(1) << 40, where);
       order_.go_on(steps, before.place(steps));
@@ -139,7 +139,7 @@ class IndexedFeed final : public Feed {
     loader_ =
         std::make_unique<Loader>(corpus_.training, corpus_.training_items, order_, deal, order_.first_step);
   }
-  // Ranks do not wait for each other here: failures are found between steps, by failed().
+  // Ranks do not synchronise here: failed() finds failures between steps.
   runtime::HostBatch next(bool first_of_step, double* waited) override {
     if (first_of_step && batch_.world == 1 && failed()) require_data();
     runtime::HostBatch batch = loader_->next(waited);
@@ -152,7 +152,7 @@ class IndexedFeed final : public Feed {
       if (const auto failure = loader_->failure()) std::rethrow_exception(failure);
     });
   }
-  // The order is known, so nobody has to be asked.
+  // The order is known on every rank, so no communication is needed.
   Step step() const override {
     Step out;
     const std::int64_t done = done_steps();
@@ -173,7 +173,7 @@ class IndexedFeed final : public Feed {
 
  private:
   std::int64_t done_steps() const { return (given_ + batch_.passes - 1) / batch_.passes; }
-  // Names what decides which sample is the n-th of an epoch.
+  // Returns a hash of all that decides the order of samples in an epoch.
   std::string order_hash() const {
     if (order_hash_.empty()) {
       const data::Items& items = corpus_.training_items;
@@ -184,11 +184,11 @@ class IndexedFeed final : public Feed {
   }
 
   runtime::Session& session_;
-  mutable std::string order_hash_;  ///< made when it is wanted
+  mutable std::string order_hash_;  ///< computed on demand
   const Corpus& corpus_;
   config::Batch batch_;
   SampleOrder order_;
-  std::int64_t given_ = 0;  ///< micro-batches, those before start() included
+  std::int64_t given_ = 0;  ///< number of micro-batches, including those before start()
   std::unique_ptr<Loader> loader_;
 };
 
@@ -198,7 +198,7 @@ StreamOptions stream_options(const config::Config& config, const config::Batch& 
   options.window_rows = config.buffer_size;
   if (const setup::Packing packing = setup::packing_of(config);
       packing == setup::Packing::knapsack || packing == setup::Packing::blocks) {
-    // Its batches of rows are packed by themselves, so a window holds whole ones.
+    // Each batch of rows is packed separately, so a window has whole batches.
     const std::int64_t batch_rows = config.preprocessing_batch_size;
     options.window_rows = std::max<std::int64_t>(1, config.buffer_size / batch_rows) * batch_rows;
   }
@@ -233,12 +233,12 @@ class StreamFeed final : public Feed {
     report_packing(first_.set, first_.items, config);
   }
 
-  // At the worst: what will come is not known.
+  // Returns the worst case, because the data are not known in advance.
   Shape shape() const override {
     Shape out{.tokens = batch_.micro * config_.cutoff_len,
               .longest = config_.cutoff_len,
               .documents = batch_.micro};
-    // A document that trains anything has two tokens.
+    // A document with a trained token has at least two tokens.
     if (config_.packing && !first_.items.shared_context)
       out.documents *= std::max<std::int64_t>(1, config_.cutoff_len / 2);
     return out;
@@ -281,13 +281,13 @@ class StreamFeed final : public Feed {
     if (place_.window > 0 || place_.item > 0)
       require_same_order(state, place, order_hash(), fingerprint(), where);
   }
-  // A stream is trained for max_steps.
+  // The length of a stream is always given by max_steps.
   std::int64_t steps_until_end_of(std::int64_t steps) const override { return steps; }
   void start(const Deal& deal) override { loader_ = std::make_unique<StreamLoader>(stream_, deal, place_); }
   runtime::HostBatch next(bool first_of_step, double* waited) override {
     runtime::HostBatch batch;
     const auto take = [&] { batch = loader_->next(waited); };
-    // Rows that cannot be read show between two steps.
+    // Unreadable rows are reported between two steps.
     if (first_of_step) {
       together_with_data(session_.job(), take);
     } else {
@@ -329,7 +329,7 @@ class StreamFeed final : public Feed {
     return options;
   }
 
-  // Names what decides which sample is the n-th of a window, and which windows there are.
+  // Returns a hash of all that decides the order of samples in a window, and the windows.
   std::string order_hash() const {
     const StreamOptions& options = stream_.options();
     std::string words = std::to_string(options.seed) + (options.shuffle ? " shuffled" : " in order");

@@ -10,8 +10,8 @@
 namespace octet::feed {
 namespace {
 
-// A list of which every rank has a part becomes the whole, in rank order, on every rank. Where it is long,
-// the lowest rank of a node keeps it in a file and the others of the node read it there.
+// Gathers a distributed list to all ranks, in rank order. If the list is long, the lowest rank of a node
+// stores it in a file, and the other ranks of the node map that file.
 template <typename T>
 class Gathering {
  public:
@@ -36,7 +36,7 @@ class Gathering {
     });
     send(own, shares);
     own = {};
-    // Everything is written by now: the pieces are collectives, and this is another.
+    // All data are written: the pieces are collectives, and this is a later collective.
     channel_.together([&] {
       if (shares) whole_ = view_shared_file<T>(file, static_cast<std::size_t>(begins_.back()));
     });
@@ -83,7 +83,7 @@ data::Encoded gather_parts(comm::Channel& channel, data::Encoded own, const Gath
   whole.ids = gather(channel, own.ids, limits);
   whole.labels = gather(channel, own.labels, limits);
   whole.rows = gather(channel, own.rows, limits);
-  // Ends of documents, counted from the first token of all ranks; the first rank brings the 0 before them.
+  // Ends of documents, as offsets from the first token of all ranks. The first rank adds the leading 0.
   const std::int64_t shift = std::accumulate(tokens.begin(), tokens.begin() + channel.rank(), INT64_C(0));
   LongArray<std::int64_t> ends;
   for (std::size_t d = channel.rank() == 0 ? 0 : 1; d < own.begins.size(); ++d) {

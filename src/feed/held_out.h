@@ -1,4 +1,4 @@
-// How many rows are held out for evaluation.
+// Number of rows that are held out for evaluation.
 #pragma once
 
 #include <cstdint>

@@ -8,7 +8,7 @@
 namespace octet::feed {
 namespace {
 
-// An empty micro-batch takes memory, too.
+// An empty micro-batch also takes memory.
 std::int64_t counted_tokens(const runtime::HostBatch& batch) {
   return std::max<std::int64_t>(64, batch.tokens());
 }
@@ -24,7 +24,8 @@ void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::I
     const auto d = static_cast<std::size_t>(items.documents[static_cast<std::size_t>(j)]);
     const auto begin = static_cast<std::size_t>(set.begins[d]);
     const auto count = static_cast<std::size_t>(set.begins[d + 1]) - begin;
-    // The last token of the document before predicts the first of this one when they share their context.
+    // If documents share their context, the last token of the previous document predicts the first of this
+    // one.
     if (items.shared_context && j > items.begins[i] && set.labels[begin] >= 0) {
       batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
       batch.targets.push_back(set.labels[begin]);
@@ -80,10 +81,10 @@ void Loader::run() {
         for (std::int64_t i = 0; i < deal_.micro; ++i) {
           which[static_cast<std::size_t>(i)] = order_.item(step_, deal_.first_place(a) + i);
         }
-        // Places in a file that was overwritten may lie outside of it.
+        // Offsets into an overwritten file may be out of its bounds.
         require_mapped_files(FileSizes::always);
         runtime::HostBatch batch = make_batch(set_, items_, which);
-        // A file that lost less than a page reads as zeros without a signal.
+        // Truncating a file by less than a page gives zeros without a signal.
         require_mapped_files(FileSizes::always);
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || !is_full(); });

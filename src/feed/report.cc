@@ -10,7 +10,7 @@ struct Event {
   std::int64_t data::EncodingCounts::*count;
   const char* words;
   bool unusable = false;
-  bool of_all = false;  ///< the number of all rows is logged too
+  bool of_all = false;  ///< also logs the number of all rows
 };
 
 constexpr Event kEvents[] = {
@@ -26,7 +26,7 @@ constexpr Event kEvents[] = {
      false, true},
 };
 
-// Logs complaints. The rows that they name come after the complaints about rows that cannot be used.
+// Logs complaints. The names of unusable rows follow the complaints about unusable rows.
 void log_all(const std::vector<Complaint>& all, const std::vector<std::string>& rows,
              const std::string& what) {
   std::size_t next = 0;

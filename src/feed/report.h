@@ -1,4 +1,4 @@
-// Lines of the log about rows that were left out, cut, or not read whole.
+// Log lines about rows that were left out, truncated, or not read completely.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace octet::feed {
 
-/// One thing that happened to some rows.
+/// An event of some rows.
 struct Complaint {
   std::string rows;       ///< "1,200 rows"
   std::string event;      ///< "were cut to cutoff_len"; the same for any number of rows
   bool unusable = false;  ///< the rows cannot be read or used
 };
 
-/// Returns what happened to rows, in the order of the log.
+/// Returns the events of rows in the order of the log.
 std::vector<Complaint> complaints(const data::EncodingCounts& counts);
 
 /// Reports the windows of a stream: an event at the first window that has it, and the counts of all windows
 /// at the end. Thread-safe.
 class WindowReport {
  public:
-  /// Adds a window, of which each counts once. Logs its new events.
+  /// Adds a window; each window counts once. Logs its new events.
   void add(std::int64_t window, const data::EncodingCounts& counts);
   /// Logs the counts of all windows if there was more than one.
   void end() const;
@@ -37,7 +37,7 @@ class WindowReport {
   data::EncodingCounts all_;
 };
 
-/// Logs counts, `what` being the name of the rows.
+/// Logs counts; `what` is the name of the rows.
 void report(const data::EncodingCounts& counts, const std::string& what);
 
 }  // namespace octet::feed

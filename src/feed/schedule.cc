@@ -15,8 +15,8 @@ std::int64_t SampleOrder::steps_per_epoch() const {
   return std::max<std::int64_t>(1, (items_per_epoch() + global_batch - 1) / global_batch);
 }
 
-// Behind the last item that an epoch trains. In the first one it is groups of what is left that are whole:
-// those before may have been larger or smaller.
+// Returns the end of the trained items of an epoch. In the first epoch after a resume, the remaining items
+// are rounded down to whole groups, because earlier groups may have had another size.
 std::int64_t SampleOrder::last_item(std::int64_t epoch) const {
   if (epoch != first.epoch) return items_per_epoch();
   return items - std::max<std::int64_t>(0, items - first.item) % whole_groups_of;

@@ -10,7 +10,7 @@
 namespace octet::feed {
 namespace {
 
-// Keeps the orders of windows and of their items apart.
+// Separates the random orders of windows from the orders of items.
 constexpr std::uint32_t kWindows = 0x57EA0000u;
 
 }  // namespace
@@ -78,19 +78,19 @@ void StreamLoader::begin_reading(std::int64_t epoch, std::int64_t window) {
   reading_ = std::async(std::launch::async, [this, epoch, window] { return stream_.read(epoch, window); });
 }
 
-// Where the window behind the present one begins.
+// Returns the start of the next window.
 StreamPosition StreamLoader::behind_window() const {
   const bool last = position_.window + 1 == stream_.windows();
   return {.epoch = position_.epoch + (last ? 1 : 0), .window = last ? 0 : position_.window + 1};
 }
 
-// Whether what is left of the epoch, as far as the present window tells, fills no group.
+// Whether the rest of the epoch is smaller than a group and is left out. Only the current window is known.
 bool StreamLoader::leaves_rest_out() const {
   return behind_window().epoch != position_.epoch &&
          window_->items.size() - position_.item < stream_.options().whole_groups_of;
 }
 
-// Takes the window of a position, which is read already or not, and begins to read the one behind it.
+// Enters the window of a position, reading it if needed, and starts reading the next window.
 void StreamLoader::enter(const StreamPosition& position) {
   if (position.window == 0) {
     epoch_counts_ = {};
@@ -118,7 +118,7 @@ void StreamLoader::enter(const StreamPosition& position) {
   begin_reading(behind.epoch, behind.window);
 }
 
-// The items of the next step, over all ranks; fewer than a full step at the end of an epoch.
+// Returns the items of the next step over all ranks. The last step of an epoch may have fewer.
 StreamStep StreamLoader::take_step(std::vector<Reference>& items) {
   StreamStep step;
   items.clear();
@@ -130,7 +130,7 @@ StreamStep StreamLoader::take_step(std::vector<Reference>& items) {
       ++position_.item;
       ++epoch_items_;
     }
-    // The end of an epoch shows when its last window is behind us, be it empty.
+    // The epoch ends only after its last window, which may be empty.
     if (!at_end()) {
       if (leaves_rest_out()) {
         enter(behind_window());

@@ -23,14 +23,14 @@ void require_usable(runtime::Session& session, const config::Config& config, con
   });
 }
 
-// The tokens that tokenized_path holds for all ranks, if it does; says why not.
+// Returns the tokens in tokenized_path if all ranks find them; logs the reason otherwise.
 std::optional<data::Encoded> load_tokens(runtime::Session& session, const config::Config& config,
                                          const data::Recipe& recipe, const std::string& what) {
   const data::TokenCache cache(*config.tokenized_path);
   bool damaged = false;
   std::optional<data::Encoded> found;
   if (!config.overwrite_cache) found = cache.load(recipe, &damaged);
-  // Ranks that see another folder than the others follow them.
+  // If one rank does not find the tokens, no rank uses them.
   if (session.job().all_max(found ? 0 : 1) == 0) {
     if (session.prints()) log::debug(what + ": tokens taken from " + cache.path(recipe));
     return found;
@@ -50,7 +50,8 @@ std::optional<data::Encoded> load_tokens(runtime::Session& session, const config
   return std::nullopt;
 }
 
-// Once for every file system: where ranks of another node see no file, one of them writes it too.
+// Writes the tokens once per file system: if ranks of another node do not see the file, one of them writes
+// it, too.
 void store_tokens(runtime::Session& session, const config::Config& config, const data::Recipe& recipe,
                   const data::Encoded& set, const std::string& what) {
   const data::TokenCache cache(*config.tokenized_path);

@@ -1,4 +1,4 @@
-// Rows become tokens: made by all ranks together, or found in tokenized_path.
+// Converts rows to tokens: on all ranks together, or from tokenized_path.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@
 
 namespace octet::feed {
 
-/// Rows of a mix: all of them, or these places.
+/// Rows of a mix: all rows, or the rows at `places`.
 struct Rows {
   const data::RowMix& mix;
   const std::vector<std::int64_t>* places = nullptr;
   std::int64_t size() const { return places ? static_cast<std::int64_t>(places->size()) : mix.size(); }
 };
 
-/// Tokenises each rank's contiguous share of the rows and gives all ranks the whole. Throws Error when more
-/// rows than allowed cannot be read.
+/// Tokenises a contiguous share of the rows on each rank and returns all tokens on every rank. Throws Error
+/// if more rows than allowed cannot be read.
 data::Encoded encode_together(runtime::Session& session, const config::Config& config, const Rows& rows,
                               const data::Encoder& encoder);
 
-/// All rows of a mix as tokens: those that tokenized_path holds for them, or made and kept there. Logs what
-/// happened to the rows, `what` being their name.
+/// Returns all rows of a mix as tokens, from tokenized_path if it has them; otherwise tokenises and stores
+/// them there. Logs events of the rows; `what` is their name.
 data::Encoded tokens_of(runtime::Session& session, const config::Config& config, const data::RowMix& mix,
                         const data::Encoder& encoder, const std::string& what);
 

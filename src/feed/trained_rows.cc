@@ -15,7 +15,8 @@
 namespace octet::feed {
 namespace {
 
-// Rows that val_size holds out: of a stream as prepare_stream() chooses them, otherwise as data::hold_out().
+// Returns the rows that val_size holds out: for a stream like prepare_stream(), otherwise like
+// data::hold_out().
 std::set<data::RowKey> held_out_rows(const data::RowMix& mix, const config::Config& config) {
   std::set<data::RowKey> keys;
   if (config.val_size <= 0) return keys;
@@ -52,7 +53,7 @@ bool visit_trained_rows(const config::Config& config, std::int64_t most,
       const auto sample = data::convert_row(place.file->row(place.row), place.source->format, &why);
       if (sample) visit(*sample);
     } catch (const Error& e) {
-      if (e.code() == ExitCode::storage) throw;  // the run left the row out as well
+      if (e.code() == ExitCode::storage) throw;  // the run has left this row out, too
     }
   }
   return most >= mix.size();

@@ -28,7 +28,7 @@ constexpr std::array kRanksPerHost{"-N", "-npernode", "--npernode", "-ppn"};
 constexpr std::array kWithEquals{"--host", "--hostfile", "--np", "--machinefile"};
 
 void require_hostfile(const std::string& path) {
-  // A pipe can be read only once, and mpirun reads it.
+  // A pipe can be read only once, by mpirun.
   std::error_code none;
   if (!fs::is_fifo(path, none) && !path.starts_with("/dev/fd/")) read_hostfile(path);
 }
@@ -106,7 +106,7 @@ int require_usable_call(const Words& words, const Environment& environment) {
       require_ranks(word, value);
       if (counts_ranks(word)) ranks = *count_of(value);
     } else {
-      // The first word that is a program ends mpirun's options. Values of other options are no programs.
+      // The first word that names a program ends mpirun's options. Values of other options are not programs.
       std::error_code none;
       if (!word.starts_with('-') && !fs::is_directory(word, none) &&
           !files_of_program(word, value_in(environment, "PATH")).empty())
@@ -133,7 +133,7 @@ bool runs_trainer(const Words& words) {
 }
 
 void require_limits(int ranks, const Words& words) {
-  const bool trains = runs_trainer(words);  // else mpirun's own needs
+  const bool trains = runs_trainer(words);  // otherwise only the needs of mpirun itself count
   struct Row {
     __rlimit_resource resource;
     rlim_t least;
@@ -151,7 +151,7 @@ void require_limits(int ranks, const Words& words) {
   for (const Row& row : rows) {
     rlimit limit{};
     if (::getrlimit(row.resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) continue;
-    // The limit of processes does not bind root.
+    // The limit on processes does not apply to root.
     if (limit.rlim_cur >= row.least || (row.resource == RLIMIT_NPROC && ::geteuid() == 0)) continue;
     throw Error(
         {.what = "a limit of the system is too low for mpirun and its ranks",

@@ -1,4 +1,4 @@
-// The arguments of launch/mpirun: what mpirun could not use is refused before it is called.
+// Checks the arguments of launch/mpirun before mpirun is called.
 #pragma once
 
 #include <map>
@@ -10,7 +10,7 @@ namespace octet::launch {
 using Words = std::vector<std::string>;
 using Environment = std::map<std::string, std::string>;
 
-/// The value of a variable; empty when it is not set.
+/// Returns the value of a variable; "" if it is not set.
 const std::string& value_in(const Environment& environment, const std::string& name);
 /// Whether a variable is a whole number above `least`.
 bool is_above(const Environment& environment, const std::string& name, int least);
@@ -19,21 +19,21 @@ bool is_above(const Environment& environment, const std::string& name, int least
 /// of ranks after -np, or 1.
 int require_usable_call(const Words& words, const Environment& environment);
 
-/// Whether hosts are named: by mpirun's options, by an allocation of Slurm's, or by a file of Open MPI's.
+/// Whether hosts are named: by mpirun's options, by a Slurm allocation, or by a host file of Open MPI.
 bool has_hosts(const Words& words, const Environment& environment);
 
 /// Whether the words start `trainer`. False for `trainer verify`, which removes its files and then ends by
-/// the signal that it got.
+/// the signal.
 bool runs_trainer(const Words& words);
 
-/// Throws Error (usage) when limits of the system are too low for mpirun and so many ranks of this host.
+/// Throws Error (usage) if system limits are too low for mpirun and `ranks` ranks on this host.
 void require_limits(int ranks, const Words& words);
 
-/// Each task of a step of Slurm would start a separate run. Throws Error (usage) in one of them; returns
-/// false in the others, which have nothing to say.
+/// Checks for a Slurm step with several tasks, which would each start a separate run. Throws Error (usage) in
+/// one task and returns false in the others, which print nothing.
 bool is_only_launcher(const Words& words, const std::string& called, const Environment& environment);
 
-/// The words as one line.
+/// Returns the words as one line.
 std::string line_of(const Words& words);
 
 }  // namespace octet::launch

@@ -18,17 +18,18 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::seconds;
 
-// How long ranks have to take a stop. Other programs than the trainer may have no handler, and ranks that are
-// not there yet on this host alone will not start any more.
+// Time that ranks have to take a stop. Other programs than the trainer may have no handler. The short time
+// applies if ranks only run on this host and have not started yet: they will not start any more.
 constexpr seconds kPatience(60), kShortPatience(2);
-// For so long ranks of other hosts, which cannot be seen, may still start.
+// Ranks of other hosts, which are not visible here, may still start within this time.
 constexpr seconds kStarts(60), kToldAgain(4);
 
-// The ranks of this host: the first processes below mpirun that have a number of a rank and a handler for the
-// signal. A shell around a rank, or a rank that is still loading, has no handler and would die of it.
+// Finds the ranks of this host: the topmost processes below mpirun that have a rank number and a handler for
+// the signal. A shell around a rank, or a rank that is still loading, has no handler and would die of the
+// signal.
 void find_ranks(const ProcessTree& tree, pid_t parent, int signal, std::vector<pid_t>& found) {
   for (const pid_t child : tree.children(parent)) {
-    // In this order: a child that has not become the rank yet has mpirun's handlers and environment.
+    // The order matters: a child before exec has mpirun's handlers and environment.
     if (is_rank(child) && catches(child, signal)) {
       found.push_back(child);
     } else {
@@ -37,7 +38,7 @@ void find_ranks(const ProcessTree& tree, pid_t parent, int signal, std::vector<p
   }
 }
 
-// The sockets of a process, by the numbers of their inodes.
+// Returns the sockets of a process by their inode numbers.
 std::set<std::string> sockets_of(pid_t process) {
   std::set<std::string> found;
   std::error_code none;
@@ -50,8 +51,8 @@ std::set<std::string> sockets_of(pid_t process) {
   return found;
 }
 
-// Whether the kernel has sent the same bytes so often on a connection; on one of these sockets when they are
-// given.
+// Whether the kernel has retransmitted the same bytes `times` times on a TCP connection. Checks only the
+// given sockets, if any.
 bool has_sent_again(pid_t process, int times, const std::set<std::string>* sockets) {
   constexpr std::size_t kTimes = 6, kInode = 9;  // columns of /proc/net/tcp
   for (const char* name : {"net/tcp", "net/tcp6"}) {
@@ -102,8 +103,8 @@ void Delivery::deliver() {
   if (is_overdue()) force_stop();
 }
 
-// Ranks of this host get the signal directly: a rank that gets a stop stops all. When hosts are named, Open
-// MPI forwards the signal to all ranks.
+// Ranks of this host get the signal directly; one rank with a stop stops all. If hosts are named, Open MPI
+// forwards the signal to all ranks.
 void Delivery::send(int signal, Request& request) {
   const ProcessTree tree;
   std::vector<pid_t> ranks;
@@ -118,8 +119,8 @@ void Delivery::send(int signal, Request& request) {
     return;
   }
   if (request.told[mpirun_] >= request.asked || !catches(mpirun_, signal)) return;
-  // Ranks of other hosts cannot be seen. When there are none here, an mpirun that has just begun may not have
-  // started them: they get the signal a second time.
+  // Ranks of other hosts are not visible. Without ranks here, an mpirun that has just started may not have
+  // started them, so they get the signal a second time.
   const bool is_early = Clock::now() - started_ <= kStarts;
   if (!ranks.empty() || !is_early || told_early_) {
     if (ranks.empty() && is_early && Clock::now() - *since_ < kToldAgain) return;
@@ -146,7 +147,7 @@ bool Delivery::is_overdue() const {
   return runs_another_program() || (!hosts_ && (requests_.at(SIGUSR2).asked > 1 || !has_ranks()));
 }
 
-// The ranks have no handler, or mpirun has not started them.
+// Called if the ranks have no handler, or if mpirun has not started them.
 void Delivery::force_stop() {
   requests_[SIGUSR2].answered = true;
   if (!has_ranks()) {
@@ -160,12 +161,12 @@ void Delivery::force_stop() {
   }
 }
 
-// Bytes that are sent for the seventh time are 25 seconds old, as old as connections get on which nothing is
-// said (oob_tcp_keepalive_*). Ranks of this host end together with all others: when they have ended, the
-// third time is enough, after one and a half seconds.
+// The seventh transmission is 25 seconds after the first, which equals the keepalive limit of idle
+// connections (oob_tcp_keepalive_*). Ranks of this host end together with all others. After their end the
+// third transmission is enough, after 1.5 seconds.
 bool SilentHost::is_waited_for() {
   constexpr int kTimes = 7, kTimesAfterRanks = 3;
-  constexpr int kLooksBetween = 10;  // to look for ranks reads a file of every process
+  constexpr int kLooksBetween = 10;  // looking for ranks reads a file of every process
   if (!had_ranks_ && looks_++ % kLooksBetween == 0) had_ranks_ = has_ranks_below(mpirun_);
   if (!has_sent_again(mpirun_, kTimesAfterRanks, nullptr)) return false;
   const bool has_ranks = has_ranks_below(mpirun_);

@@ -1,4 +1,4 @@
-// Hands requests to stop and to save on to the ranks.
+// Passes requests to stop and to save to the ranks.
 #pragma once
 
 #include <sys/types.h>
@@ -19,7 +19,7 @@ class Delivery {
   /// `hosts`: whether ranks may run on other hosts.
   Delivery(Mpi mpi, pid_t mpirun, bool hosts);
 
-  /// Keeps a request for the ranks: SIGUSR2 for a stop, SIGUSR1 for a save.
+  /// Stores a request for the ranks: SIGUSR2 for a stop, SIGUSR1 for a save.
   void ask(int signal);
   /// Sends requests to the ranks that can take them. Called several times a second: ranks that are still
   /// loading get them later. Ends a job if its ranks do not take a stop.
@@ -28,9 +28,9 @@ class Delivery {
  private:
   using Clock = std::chrono::steady_clock;
   struct Request {
-    int asked = 0;              ///< how often
-    bool answered = false;      ///< whether a process has got it
-    std::map<pid_t, int> told;  ///< how many of the requests each process has got
+    int asked = 0;              ///< number of requests
+    bool answered = false;      ///< a process has received it
+    std::map<pid_t, int> told;  ///< number of requests that each process has received
   };
 
   void send(int signal, Request& request);
@@ -41,10 +41,10 @@ class Delivery {
 
   Mpi mpi_;
   pid_t mpirun_;
-  bool forwards_;  ///< mpirun hands signals on to ranks of other hosts
+  bool forwards_;  ///< mpirun forwards signals to ranks of other hosts
   bool hosts_;
   Clock::time_point started_ = Clock::now();
-  std::optional<Clock::time_point> since_;  ///< of the first stop, or the first save before it
+  std::optional<Clock::time_point> since_;  ///< time of the first stop, or of the first save before it
   bool told_early_ = false;
   std::map<int, Request> requests_;
 };
@@ -52,13 +52,13 @@ class Delivery {
 /// Whether ranks of this host run below mpirun.
 bool has_ranks_below(pid_t mpirun);
 
-/// Ends mpirun by a signal that no other program sends, and kills all processes below it. The signal tells
-/// why.
+/// Ends mpirun by a signal that no other program sends, and kills all processes below it. The signal encodes
+/// the reason.
 void end_job(pid_t mpirun, int signal);
-/// Why: MPI could not start in a rank; a host does not answer; a stop came before there were ranks.
+/// Reasons: MPI could not start in a rank; a host does not answer; a stop came before there were ranks.
 inline constexpr int kMpiFailed = SIGPROF, kHostSilent = SIGSTKFLT, kStoppedBeforeRanks = SIGPWR;
 
-/// Whether mpirun waits for a host that is gone: the kernel has sent the same bytes again and again.
+/// Detects that mpirun waits for a host that is gone: the kernel retransmits the same bytes again and again.
 class SilentHost {
  public:
   explicit SilentHost(pid_t mpirun) : mpirun_(mpirun) {}

@@ -20,7 +20,7 @@ namespace octet::launch {
 namespace {
 
 constexpr int kLargestOfSignals = kCodeOfSignal + 64;
-constexpr int kNotFound = 127;  // of a shell that does not find mpirun's daemon
+constexpr int kNotFound = 127;  // exit code of a shell that does not find mpirun's daemon
 constexpr const char* kAgain = "start the run again: it resumes from its newest checkpoint";
 
 int code_of(ExitCode code) {
@@ -33,7 +33,7 @@ std::string limit_of(__rlimit_resource resource, rlim_t unit = 1) {
   return std::to_string(limit.rlim_cur / unit);
 }
 
-/// Works out the message and the code.
+/// Determines the message and the exit code.
 class Conclusion {
  public:
   Conclusion(const Ending& ending, const Leftovers& leftovers,
@@ -56,7 +56,7 @@ class Conclusion {
   const std::function<void(const std::string&)>& write_;
   int code_;
   std::string where_ = "mpirun " + line_of(ending_.words);
-  bool is_told_ = false;  ///< words of ssh have become a message
+  bool is_told_ = false;  ///< a message replaces ssh's output
 };
 
 std::string Conclusion::signal_name() const {
@@ -67,12 +67,12 @@ std::string Conclusion::signal_name() const {
 // Whether a stop came before the first step. After it, the program itself reports the stop.
 bool Conclusion::was_stopped() const {
   if (code_ == kCodeOfSignal + kStoppedBeforeRanks) return true;
-  // Asked through mpirun, before it or a rank had a handler.
+  // The stop reached mpirun before it or a rank had a handler.
   if (code_ == kCodeOfSignal + SIGUSR2 && runs_trainer(ending_.words)) return true;
   return ending_.stop && code_ == code_of(ExitCode::preempted) && ending_.cause != Cause::answered;
 }
 
-// In place of MPI's own words, which were left out.
+// Writes a message instead of MPI's own output, which was left out.
 void Conclusion::explain_failed_start() {
   const char* variable = environment_variable("TMPDIR");
   const std::string tmp = variable == nullptr || *variable == '\0' ? "/tmp" : variable;
@@ -122,7 +122,7 @@ void Conclusion::explain_failed_start() {
 }
 
 void Conclusion::explain_end() {
-  // Open MPI 4 does not say which signal ended a rank when all ranks end at once.
+  // Open MPI 4 does not report the signal of a rank if all ranks end at once.
   constexpr std::array kFatal{SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV};
   const int signal = code_ - kCodeOfSignal;
   const bool left_its_folder = leftovers_.clear_up();
@@ -131,7 +131,7 @@ void Conclusion::explain_end() {
           .fix = std::string("look at the hosts and their network; ") + kAgain});
     code_ = code_of(ExitCode::hang);
   } else if ((left_its_folder || ending_.was_killed) && is_signal()) {
-    // Some packages of Open MPI 5.0 (5.0.7 in Debian 13) do so before they start two programs.
+    // Some packages of Open MPI 5.0 (5.0.7 in Debian 13) crash before they start two programs.
     const bool several = std::ranges::find(ending_.words, ":") != ending_.words.end();
     tell(
         {.what = "mpirun was ended by signal " + std::to_string(signal) + ", and its ranks with it",
@@ -153,7 +153,7 @@ void Conclusion::explain_end() {
   }
 }
 
-// Codes above the range of signals come from mpirun itself: it lost a host.
+// Codes above the range of signals are from mpirun itself: it lost a host.
 void Conclusion::explain_hosts() {
   const bool refused = ending_.cause == Cause::not_started || ending_.cause == Cause::unknown_host;
   const bool is_own = code_ > kLargestOfSignals;
@@ -192,8 +192,8 @@ void Conclusion::explain_hosts() {
 }
 
 int Conclusion::reach() {
-  // In Open MPI 5, MPI may end a rank that has lost its neighbour, with a number of MPI's, before the program
-  // can say anything.
+  // Open MPI 5 may end a rank that has lost its neighbour, with an MPI error number, before the program can
+  // print an error.
   if (ending_.cause == Cause::aborted && code_ > code_of(ExitCode::failure) &&
       code_ < code_of(ExitCode::usage)) {
     tell({.what =
@@ -204,7 +204,7 @@ int Conclusion::reach() {
               kAgain});
     code_ = code_of(ExitCode::hang);
   }
-  // Open MPI 5 ends its ranks then, and itself with 0, as if the run were complete.
+  // In this case Open MPI 5 ends its ranks and exits with 0, as if the run were complete.
   if (code_ == 0 && ending_.cause == Cause::lost_a_host) {
     tell({.what = "mpirun has lost a host, and ended the ranks of all others",
           .where = where_,
@@ -220,11 +220,11 @@ int Conclusion::reach() {
     explain_failed_start();
   } else if (ending_.cause == Cause::wrong_call) {
     leftovers_.clear_up();
-    code_ = code_of(ExitCode::usage);  // codes of mpirun are of signals, or say nothing
+    code_ = code_of(ExitCode::usage);  // mpirun's codes are signals or have no meaning here
   } else {
     explain_end();
   }
-  // The ranks got USR2 in place of the signal that was sent.
+  // The ranks received USR2 instead of the original signal.
   if (ending_.stop && code_ == kCodeOfSignal + SIGUSR2) code_ = kCodeOfSignal + *ending_.stop;
   explain_hosts();
   if (!is_told_) {

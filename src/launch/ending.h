@@ -1,4 +1,4 @@
-// The end of a job: its message and its exit code.
+// Reports the end of a job: its message and its exit code.
 #pragma once
 
 #include <sys/types.h>
@@ -15,18 +15,18 @@
 
 namespace octet::launch {
 
-/// A program that signal N ended has the code 128 + N.
+/// The exit code of a program that signal N ended is 128 + N.
 inline constexpr int kCodeOfSignal = 128;
 
 /// How a job ended.
 struct Ending {
-  int code = 0;             ///< mpirun's exit code, or 128 + N when signal N ended it
+  int code = 0;             ///< mpirun's exit code, or 128 + N if signal N ended it
   bool was_killed = false;  ///< a signal ended mpirun
   pid_t mpirun = 0;
   Mpi mpi = Mpi::open;
   std::optional<int> stop;    ///< the signal that asked to stop
-  Cause cause = Cause::none;  ///< what mpirun's words said
-  Words words_of_ssh;         ///< in the order in which they came
+  Cause cause = Cause::none;  ///< the cause that mpirun reported
+  Words words_of_ssh;         ///< output of ssh, in order
   Words words;                ///< arguments of launch/mpirun
   std::string called;         ///< the name of launch/mpirun
 };

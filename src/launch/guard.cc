@@ -20,7 +20,7 @@ namespace {
 
 constexpr pid_t kDismissed = -1;
 
-// Reads a number from the pipe. False when launch/mpirun is gone.
+// Reads a number from the pipe. Returns false if launch/mpirun is gone.
 bool read_number(int file, pid_t& number) {
   ssize_t n = 0;
   do {
@@ -29,7 +29,7 @@ bool read_number(int file, pid_t& number) {
   return n == static_cast<ssize_t>(sizeof number);
 }
 
-// mpirun clears up when its ranks are gone. It may be about to start them: they are looked for again.
+// Ends the ranks; mpirun then clears up. The search repeats, because mpirun may be about to start ranks.
 void end_orphans(const Process& mpirun) {
   constexpr int kLooks = 30;
   constexpr std::chrono::milliseconds kBetween(100);
@@ -65,10 +65,10 @@ Guard::Guard(const std::string& sessions, std::chrono::system_clock::time_point 
   ::setsid();
   ::prctl(PR_SET_NAME, "octet-guard");
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
-  // A reader that waits for the end of launch/mpirun's output must not wait for the guard.
+  // A reader of launch/mpirun's output must not wait for the guard to close it.
   const int nothing = ::open("/dev/null", O_RDWR);
   for (const int file : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, file);
-  // The guard holds neither its own pipe open nor files of the caller of launch/mpirun.
+  // The guard closes its end of the pipe and the files of launch/mpirun's caller.
   ::close(ends[1]);
   constexpr int kKept = STDERR_FILENO + 1, kUsualFiles = 1024;
   if (ends[0] != kKept) ::dup2(ends[0], kKept);

@@ -40,7 +40,7 @@ void require_host_name(std::string_view name, const std::string& where) {
                  "write the file as plain text (UTF-8 without a byte order mark), and correct the name");
 }
 
-// Splits `NAME:N` into its parts. An address of IPv6 has several colons and no number.
+// Splits `NAME:N` into its parts. An IPv6 address has several colons and no number.
 std::optional<std::string_view> take_number(std::string_view& name) {
   const std::size_t colon = name.find(':');
   if (colon == std::string_view::npos || name.find(':', colon + 1) != std::string_view::npos)
@@ -61,7 +61,7 @@ std::string read_text(const std::string& path) {
   }
 }
 
-// `slots = 2` is `slots=2` to Open MPI.
+// Open MPI reads `slots = 2` like `slots=2`.
 std::string without_blanks_at_equals(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -77,7 +77,7 @@ std::string without_blanks_at_equals(std::string_view text) {
   return out;
 }
 
-// A line without its comment. Nothing when it names no host.
+// Parses a line without its comment. Returns nullopt if it names no host.
 std::optional<HostSlots> parse_line(std::string_view line, const std::string& where) {
   line = trim(line);
   if (line.empty()) return std::nullopt;
@@ -146,7 +146,7 @@ std::vector<HostSlots> parse_host_list(std::string_view list, const std::string&
     std::string_view name = entry;
     const std::optional<std::string_view> number = take_number(name);
     std::optional<int> slots = 1;
-    if (number && *number != "*") slots = count_of(*number);  // * means all that the host has
+    if (number && *number != "*") slots = count_of(*number);  // * means all slots of the host
     if (!slots)
       refuse_hosts("a host has no number of ranks", "NAME:N with N of at least 1", "'" + entry + "'", where,
                    "write the number of ranks after the colon, or leave both out");

@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// Returns false when the file takes nothing, such as a pipe without a reader.
+// Writes all bytes. Returns false if the file accepts none, like a pipe without a reader.
 bool write_all(int file, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(file, text.data(), text.size());
@@ -50,7 +50,7 @@ bool write_all(int file, std::string_view text) {
   return true;
 }
 
-// A reader that has gone takes nothing from the run.
+// Failures are ignored: a missing reader must not affect the run.
 void write_error(std::string_view text) {
   write_all(STDERR_FILENO, text);
 }
@@ -61,8 +61,8 @@ int tell_exception(const std::exception& e) {
   return static_cast<int>(problem ? problem->code : ExitCode::failure);
 }
 
-/// Listens to mpirun in a thread: a reader of standard error may be slow, and requests must not wait for it.
-/// The thread shares its state with this object, since it may live longer.
+/// Reads mpirun's standard error in a thread: a reader of our standard error may be slow, and requests must
+/// not wait for it. The thread shares its state with this object, because it may live longer.
 class Listening {
  public:
   Listening(int file, std::string arguments, bool bar)
@@ -71,8 +71,8 @@ class Listening {
   }
 
   bool mpi_has_failed() const { return state_->mpi_has_failed; }
-  /// Waits for the last lines, at most three seconds: processes that ranks have started may hold the pipe.
-  /// Returns null when standard error takes nothing.
+  /// Waits for the last lines, at most three seconds: processes that ranks have started may hold the pipe
+  /// open. Returns null if standard error accepts nothing.
   const Listener* finish() {
     constexpr milliseconds kLines(2000), kReader(1000);
     if (is_done_within(kLines)) return &state_->listener;
@@ -117,16 +117,16 @@ void Listening::State::run() {
   is_done = true;
 }
 
-/// Passes mpirun's standard output on in a thread, without mpirun's own line (OutputFilter). mpirun would end
-/// the run, and fail itself, if its output had no reader: bytes are then discarded.
+/// Copies mpirun's standard output in a thread, without mpirun's own line (OutputFilter). Without a reader
+/// the bytes are discarded: a closed pipe would make mpirun fail and end the run.
 class Output {
  public:
   explicit Output(int file) : state_(std::make_shared<State>(file)) {
     std::thread([state = state_] { state->run(); }).detach();
   }
 
-  /// Waits until all bytes are written, but after a signal only a second, since nothing may read them. mpirun
-  /// has ended.
+  /// Waits until all bytes are written. After a signal it waits only a second, because there may be no
+  /// reader. mpirun has already ended.
   void finish(Requests& requests) {
     constexpr milliseconds kMoment(2), kAfterSignal(1000);
     state_->is_ended = true;
@@ -155,7 +155,7 @@ void Output::State::run() {
   bool is_read = true;
   while (true) {
     constexpr int kLook = 100;
-    // Processes that ranks have started may hold the pipe after mpirun's end.
+    // Processes that ranks have started may hold the pipe open after mpirun's end.
     const bool is_last = is_ended;
     pollfd readable{.fd = file, .events = POLLIN, .revents = 0};
     if (::poll(&readable, 1, is_last ? 0 : kLook) <= 0) {
@@ -172,7 +172,7 @@ void Output::State::run() {
   is_done = true;
 }
 
-// Pointers to the texts, then a null pointer, as exec takes them.
+// Returns pointers to the words and a final null pointer, for exec.
 std::vector<char*> pointers_to(Words& words) {
   std::vector<char*> pointers;
   pointers.reserve(words.size() + 1);
@@ -181,18 +181,18 @@ std::vector<char*> pointers_to(Words& words) {
   return pointers;
 }
 
-/// mpirun's process, in a new session: a terminal's Ctrl-C would make it kill the ranks.
+/// mpirun's process. It runs in a new session, because a terminal's Ctrl-C would make it kill the ranks.
 class Job {
  public:
   Job(const Mpirun& mpirun, const Settings& settings, const Words& words, const Requests& requests,
       const Guard& guard);
 
-  /// A pipe from its standard error.
+  /// Returns the pipe of its standard error.
   int errors() const { return errors_; }
-  /// A pipe from its standard output.
+  /// Returns the pipe of its standard output.
   int output() const { return output_; }
   pid_t pid() const { return pid_; }
-  /// Whether it has ended; then code() and was_killed() are known.
+  /// Whether it has ended. If so, code() and was_killed() are valid.
   bool has_ended();
   int code() const { return code_; }
   bool was_killed() const { return was_killed_; }
@@ -213,7 +213,7 @@ Job::Job(const Mpirun& mpirun, const Settings& settings, const Words& words, con
   for (const auto& [name, value] : settings.variables) variables.push_back(name + "=" + value);
   const std::vector<char*> argument_pointers = pointers_to(arguments),
                            variable_pointers = pointers_to(variables);
-  std::array<int, 2> errors{}, output{}, started{};  // the last tells why exec failed
+  std::array<int, 2> errors{}, output{}, started{};  // `started` reports why exec failed
   const bool piped = ::pipe2(errors.data(), O_CLOEXEC) == 0 && ::pipe2(output.data(), O_CLOEXEC) == 0 &&
                      ::pipe2(started.data(), O_CLOEXEC) == 0;
   if (piped) pid_ = ::fork();
@@ -254,7 +254,7 @@ bool Job::has_ended() {
   return ended_ = true;
 }
 
-// Whether mpirun was sent a signal that asks it to end. It has them blocked, so that its ranks can save.
+// Whether mpirun itself received a signal to end. It has these signals blocked, so that its ranks can save.
 bool was_asked_directly(pid_t mpirun) {
   const std::uint64_t pending = signals_of(mpirun, "ShdPnd");
   for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
@@ -263,7 +263,7 @@ bool was_asked_directly(pid_t mpirun) {
   return false;
 }
 
-// Hands requests on, and ends a job that hangs, until mpirun has ended.
+// Passes requests to the ranks, and ends a job that hangs, until mpirun has ended.
 void watch_over(Job& job, const Listening& listening, Requests& requests, Mpi mpi, bool hosts) {
   constexpr milliseconds kLook(100), kFailed(5000), kBetweenHosts(300);
   Delivery delivery(mpi, job.pid(), hosts);

@@ -41,8 +41,8 @@ void remove_unmapped(const std::vector<fs::path>& files) {
   }
 }
 
-// Ranks of a killed mpirun have the name of its folder: those of Open MPI 4 for a moment, others until they
-// end by themselves.
+// Returns the ranks of a killed mpirun, which have the name of its folder in their environment. Ranks of Open
+// MPI 4 remain for a moment, others until they end by themselves.
 std::vector<pid_t> ranks_of_folder(const std::string& folder) {
   std::vector<pid_t> found;
   for (const pid_t process : all_processes()) {
@@ -107,7 +107,7 @@ bool Leftovers::clear_up() const {
     found = true;
     remove_folder(folder);
   }
-  // A rank that is killed while it makes shared memory leaves memory that mpirun does not know of.
+  // A rank that is killed while it creates shared memory leaves memory that mpirun does not remove.
   std::vector<fs::path> segments;
   const std::time_t began = std::chrono::system_clock::to_time_t(began_);
   std::error_code none;

@@ -1,4 +1,4 @@
-// What Open MPI leaves on this host when mpirun or ranks are killed.
+// Files and processes that Open MPI leaves on this host if mpirun or ranks are killed.
 #pragma once
 
 #include <sys/types.h>
@@ -8,19 +8,19 @@
 
 namespace octet::launch {
 
-/// The name of this host up to the first dot, as Open MPI uses it in names of files.
+/// Returns the name of this host up to the first dot, as in Open MPI's file names.
 std::string short_host_name();
 
 class Leftovers {
  public:
-  /// `sessions`: what the name of mpirun's folder begins with (Settings::sessions). `began`: nothing that is
-  /// older belongs to the job.
+  /// `sessions` is the prefix of mpirun's folder (Settings::sessions). `began` is the start of the job; older
+  /// files belong to other jobs.
   Leftovers(std::string sessions, pid_t mpirun, std::chrono::system_clock::time_point began);
 
-  /// Once mpirun has ended: kills its ranks that are left, and removes its folder and the memory that ranks
-  /// shared. Takes up to 3 seconds while ranks die. Returns whether mpirun had left its folder.
+  /// Kills remaining ranks, and removes mpirun's folder and the ranks' shared memory. Call it after mpirun
+  /// has ended. Takes up to 3 seconds while ranks die. Returns whether mpirun had left its folder.
   bool clear_up() const;
-  /// Removes the files that PMIx 5 (Ubuntu 24.04) leaves of a job when ranks were killed.
+  /// Removes the files that PMIx 5 (Ubuntu 24.04) leaves if ranks were killed.
   void remove_pmix_files() const;
 
  private:

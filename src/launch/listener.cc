@@ -17,14 +17,14 @@
 namespace octet::launch {
 namespace {
 
-// A longer line is written before it ends.
+// Longer lines are written before they are complete.
 constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
-// mpirun's words after the number of ranks that could not be started.
+// mpirun's text after the number of ranks that could not be started.
 constexpr std::array<std::string_view, 2> kCounted{" total process failed to start",
                                                    " total processes failed to start"};
 
-/// An extended POSIX expression. std::regex fails on lines of 100 KB.
+/// An extended POSIX regular expression. std::regex fails on lines of 100 KB.
 class Pattern {
  public:
   explicit Pattern(const char* text) {
@@ -41,7 +41,7 @@ class Pattern {
   regex_t compiled_{};
 };
 
-// Open MPI's own code says this while it starts.
+// Whether a line is an error of Open MPI's own code during its start.
 bool is_fault(const std::string& line) {
   static const Pattern pattern(
       R"re(^(\[[^][ ]+:[0-9]+\] .*((PMIX|OPAL|ORTE|PRTE) ERROR|_ERROR_LOG|Unable to start listen thread|)re"
@@ -50,7 +50,7 @@ bool is_fault(const std::string& line) {
   return pattern.matches(line);
 }
 
-// ssh, or the remote shell, writes this if mpirun's daemon cannot start on a host.
+// Whether a line is from ssh or the remote shell, after mpirun's daemon could not start on a host.
 bool is_refusal(const std::string& line) {
   static const Pattern pattern(
       R"re(^(ssh: |Connection (closed|reset) by |Connection timed out during banner exchange|)re"
@@ -61,7 +61,7 @@ bool is_refusal(const std::string& line) {
   return pattern.matches(line);
 }
 
-// "3 total processes failed to start": mpirun's last words about such a job.
+// Whether a line is "3 total processes failed to start", mpirun's last line about such a job.
 bool is_count_of_ranks(std::string_view line) {
   const std::size_t digits = line.find_first_not_of("0123456789");
   if (digits == 0 || digits == std::string_view::npos) return false;
@@ -69,7 +69,7 @@ bool is_count_of_ranks(std::string_view line) {
   return std::ranges::any_of(kCounted, [&](std::string_view words) { return rest == words; });
 }
 
-// Whether the line may become such a line.
+// Whether a partial line may become such a line.
 bool begins_count_of_ranks(std::string_view line) {
   const std::size_t digits = std::min(line.find_first_not_of("0123456789"), line.size());
   const std::string_view rest = line.substr(digits);
@@ -103,7 +103,7 @@ bool has_any(std::string_view text, std::initializer_list<std::string_view> part
   return std::ranges::any_of(parts, [&](std::string_view part) { return has(text, {part}); });
 }
 
-// One line, blanks and line ends squeezed into one blank.
+// Returns the text as one line: each run of blanks and line ends becomes one blank.
 std::string squeezed(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -200,7 +200,7 @@ void Listener::take(std::string_view bytes) {
 void Listener::finish() {
   if (!line_.empty()) take_line(std::exchange(line_, ""));
   if (!block_.empty()) write_(lines_of(std::exchange(block_, "")));
-  // Words that no cause is known for may help. The program may have continued after them.
+  // Output without a known cause may help. The program may have continued after it.
   const bool is_known = start_ != Cause::none && start_ != Cause::mpi_failed;
   if (is_known) return;
   for (const std::string& words : raw_) write_(lines_of(words));
@@ -290,7 +290,7 @@ void Listener::note_fault(std::string_view line) {
   }
 }
 
-// What mpirun says of an option that it does not know. Returns whether it did.
+// Explains mpirun's error about an unknown option. Returns whether the line is one.
 bool Listener::explains_option(const std::string& line) {
   const std::size_t name = line.find("run: Error: unknown option \"");
   const std::string_view words = std::string_view(line).substr(0, line.find(' '));
@@ -304,7 +304,7 @@ bool Listener::explains_option(const std::string& line) {
   return end_ == Cause::wrong_call && line.starts_with("Type '") && line.ends_with("--help' for usage.");
 }
 
-// What mpirun says of how it was called. Returns whether it did.
+// Explains mpirun's errors about its command line. Returns whether the text is one.
 bool Listener::explains_call(const std::string& words) {
   const std::string no_program = "mpirun cannot start a program: it is not there, or may not be executed";
   const std::string look = "look at its name, and for it on every host";
@@ -366,7 +366,7 @@ bool Listener::explains_call(const std::string& words) {
   return true;
 }
 
-// What MPI says of its start. Returns whether it did.
+// Explains MPI's errors during its start. Returns whether the text is one.
 bool Listener::explains_start(const std::string& words, const std::string& block) {
   if (has(words, {"does not know how to route a message to the specified daemon"})) {
     set_not_started();
@@ -409,7 +409,7 @@ void Listener::take_block(const std::string& block) {
   } else if (explains_call(words) || explains_start(words, block)) {
     return;
   } else if (has(words, {"An internal error has occurred in ORTE"}) && end_ == Cause::wrong_call) {
-    return;  // mpirun's end after these
+    return;  // a consequence of a wrong command line
   } else if (has(words, {"noticed that process rank ", " exited on signal "})) {
     tell_rank_ended(words);
   } else {
@@ -421,13 +421,13 @@ void Listener::tell_rank_ended(const std::string& words) {
   constexpr int kLargestSignal = 64, kCode = 128;
   const std::string_view signal = before(behind(words, " exited on signal "), ".");
   const int number = std::atoi(std::string(signal).c_str());
-  // A higher number is 128 less than a code of mpirun or of what it ran.
+  // A higher number is an exit code of mpirun or of its program, minus 128.
   if (number > kLargestSignal) {
     tell("warning: rank " + printable_line(rank_in(words)) + " ended with code " +
          std::to_string(kCode + number) + "\n");
     return;
   }
-  if (number == SIGUSR2) return;  // asked to stop before it could answer
+  if (number == SIGUSR2) return;  // a stop arrived before the rank had a handler
   end_ = Cause::told_of_end;
   tell(message({.what = "a rank was ended by signal " + std::string(signal) + ", and the others with it",
                 .where = "rank " + rank_in(words),

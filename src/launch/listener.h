@@ -1,5 +1,5 @@
-// What mpirun writes to standard error: lines of the ranks come through, mpirun's own become one message for
-// each cause.
+// Filters mpirun's standard error: lines of the ranks pass through, and mpirun's own lines become one message
+// for each cause.
 #pragma once
 
 #include <functional>
@@ -13,17 +13,17 @@
 
 namespace octet::launch {
 
-/// What mpirun's words say of the end of a job.
+/// The cause of the end of a job, according to mpirun's output.
 enum class Cause {
   none,
-  lost_a_rank,   ///< a signal ended a rank, and mpirun has no text that says which (Ubuntu 26.04)
+  lost_a_rank,   ///< a signal ended a rank, but mpirun does not report which (Ubuntu 26.04)
   not_started,   ///< a host did not let mpirun start
-  unknown_host,  ///< a name of a host does not resolve
-  lost_a_host,   ///< a host's daemon is gone
+  unknown_host,  ///< a host name does not resolve
+  lost_a_host,   ///< the daemon of a host is gone
   wrong_call,    ///< mpirun was called wrongly; its message is written
   aborted,       ///< MPI itself ended a rank
-  told_of_end,   ///< mpirun said how a rank ended
-  answered,      ///< the program said that it stops as asked
+  told_of_end,   ///< mpirun reported how a rank ended
+  answered,      ///< the program reported that it stops as asked
   no_room,       ///< MPI could not start: no room for shared files
   no_processes,  ///< ... no more processes or threads
   no_files,      ///< ... no more open files
@@ -36,19 +36,19 @@ bool is_failed_start(Cause cause);
 
 class Listener {
  public:
-  /// `write` gets what the user is to read. `arguments` are those of mpirun, for messages. `bar`: a progress
-  /// bar is drawn in place, by lines that begin with a carriage return.
+  /// `write` receives the text for the user. `arguments` are mpirun's, for messages. `bar`: a progress bar is
+  /// drawn in place, by lines that begin with a carriage return.
   Listener(std::string arguments, bool bar, std::function<void(std::string_view)> write);
 
   /// Takes bytes as they arrive.
   void take(std::string_view bytes);
-  /// Takes the last line, which may have no end. Writes words of MPI that no cause is known for.
+  /// Processes the last line, which may be incomplete. Writes output of MPI without a known cause.
   void finish();
 
   Cause cause() const;
   /// Whether MPI has reported a failure in a rank. mpirun may then wait forever for the other ranks.
   bool mpi_has_failed() const { return mpi_has_failed_; }
-  /// Words of ssh, each once.
+  /// Returns the output of ssh, each line once.
   const std::vector<std::string>& words_of_ssh() const { return words_of_ssh_; }
 
  private:
@@ -67,23 +67,23 @@ class Listener {
   std::string arguments_;
   bool bar_;
   std::function<void(std::string_view)> write_;
-  std::string line_;           ///< the part of a line that has come
-  std::string block_;          ///< a banner of mpirun between two rules
-  bool skips_banner_ = false;  ///< of ssh, about a key of a host that changed
+  std::string line_;           ///< an incomplete line
+  std::string block_;          ///< text of a banner of mpirun, between two rules
+  bool skips_banner_ = false;  ///< ssh's banner about a changed host key
   Cause end_ = Cause::none, start_ = Cause::none;
   bool mpi_has_failed_ = false;
-  bool problem_of_file_ = false;  ///< a message has said why a program cannot be executed
-  std::vector<std::string> raw_;  ///< words of MPI at its start, which a message replaces
+  bool problem_of_file_ = false;  ///< a message has explained why a program cannot be executed
+  std::vector<std::string> raw_;  ///< MPI's output during its start, which a message replaces
   std::vector<std::string> words_of_ssh_;
 };
 
-/// Leaves the line out that mpirun writes to standard output when a job fails to start. All other bytes pass
+/// Removes the line that mpirun writes to standard output if a job fails to start. All other bytes pass
 /// through at once.
 class OutputFilter {
  public:
-  /// Returns the bytes to write. Holds a line back as long as it may become that line of mpirun.
+  /// Returns the bytes to write. Holds a line back while it may become that line of mpirun.
   std::string take(std::string_view bytes);
-  /// Returns the bytes that are held.
+  /// Returns the bytes that are held back.
   std::string finish() { return std::exchange(held_, ""); }
 
  private:
@@ -91,10 +91,10 @@ class OutputFilter {
   bool starts_line_ = true;
 };
 
-/// What to do after a signal ended a rank or mpirun.
+/// Returns the advice after a signal ended a rank or mpirun.
 std::string fix_after(int signal);
 
-/// The text of an error, ready for a terminal.
+/// Returns the text of an error for a terminal.
 std::string message(const Problem& problem);
 
 }  // namespace octet::launch

@@ -1,5 +1,6 @@
-// octet-mpirun: what launch/mpirun runs. `--called NAME` as the first words names the script.
-// `--read-hostfile FILE` prints the hosts of a file, each with its number of ranks, for launch/check-hosts.
+// octet-mpirun, the program that launch/mpirun runs. `--called NAME` as the first words gives the name of the
+// script. `--read-hostfile FILE` prints the hosts of a file with their numbers of ranks, for
+// launch/check-hosts.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,7 +12,7 @@
 
 namespace {
 
-// A pipe that took the number of a closed stream would be taken for that stream.
+// A pipe with the number of a closed standard stream would be used as that stream.
 void open_standard_streams() {
   int file = 0;
   while (file >= 0 && file <= STDERR_FILENO) file = ::open("/dev/null", O_RDWR);
@@ -35,6 +36,6 @@ int main(int argc, char** argv) {
     return read;
   }
   const int code = octet::launch::launch(words, called, octet::launch::environment_of(environ));
-  // Without destructors: a thread may still wait for a reader of standard error.
+  // Exits without destructors: a thread may still wait for a reader of standard error.
   ::_exit(code);
 }

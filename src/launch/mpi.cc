@@ -88,8 +88,8 @@ std::string version_of(const std::string& mpirun, Requests& requests) {
   return ask_program(mpirun, {"--version"}, true, requests).text;
 }
 
-// "Open MPI", "MPICH", or empty. Ubuntu 26.04 has an mpirun without its texts: all that it says is the file
-// that is missing. mpiexec of Open MPI 4 says OpenRTE.
+// Returns "Open MPI", "MPICH" or "". Ubuntu 26.04's mpirun lacks its help texts and only prints the name of
+// the missing file. mpiexec of Open MPI 4 prints OpenRTE.
 std::string owner_of(std::string_view version) {
   if (contains_any(version, {"Open MPI", "OpenRTE", "PRRTE", "prterun", "help-schizo-ompi"}))
     return "Open MPI";
@@ -97,7 +97,7 @@ std::string owner_of(std::string_view version) {
   return "";
 }
 
-// The MPI that the trainer among the words was built with: "Open MPI 4.1.4". Empty when it is not known.
+// Returns the MPI of the trainer among the words: "Open MPI 4.1.4"; "" if unknown.
 std::string mpi_of_program(const Words& words, const Environment& environment, Requests& requests) {
   for (const std::string& word : words) {
     if (fs::path(word).filename() != "trainer") continue;
@@ -115,7 +115,7 @@ std::string mpi_of_program(const Words& words, const Environment& environment, R
   return "";
 }
 
-// This program under another name, or a script that calls it.
+// Whether a file is this program under another name, or a script that calls it.
 bool is_launcher(const std::string& file) {
   std::error_code none;
   if (fs::equivalent(file, "/proc/self/exe", none)) return true;
@@ -138,21 +138,21 @@ Mpirun named_mpirun(const std::string& file) {
        .code = ExitCode::usage});
 }
 
-// Slurm sends what it sends to a job (scancel) to the daemons of Open MPI on other nodes, too. It would end
-// them before their ranks have saved.
-// `env` can block signals since coreutils 8.31.
+// Whether the daemons of Open MPI must block signals. Slurm sends signals of a job (scancel) to the daemons
+// on other nodes, too, which would end them before their ranks have saved. `env` can block signals since
+// coreutils 8.31.
 bool slurm_signals_daemons(const Environment& environment, Requests& requests) {
   return is_above(environment, "SLURM_NNODES", 1) &&
          ask_program("env", {"--block-signal=TERM", "true"}, true, requests).succeeded;
 }
 
-// Sets a variable that the user has not set.
+// Sets a variable unless the user has set it.
 void set_default(Environment& variables, const std::string& name, const std::string& value) {
   std::string& current = variables[name];
   if (current.empty()) current = value;
 }
 
-// A host that is gone shows after 10 + 3 x 5 seconds; by themselves mpirun and its daemons wait for minutes.
+// A lost host is detected after 10 + 3 x 5 seconds. By default mpirun and its daemons wait for minutes.
 void set_keepalive(Environment& variables, const std::string& prefix) {
   set_default(variables, prefix + "oob_tcp_keepalive_time", "10");
   set_default(variables, prefix + "oob_tcp_keepalive_intvl", "5");
@@ -175,16 +175,16 @@ void set_open_mpi_4(Settings& settings, bool hosts, Requests& requests) {
   set_default(variables, "OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   if (slurm_signals_daemons(variables, requests))
     set_default(variables, "OMPI_MCA_orte_launch_agent", "env --block-signal=HUP,INT,TERM orted");
-  // With this store of PMIx, which images of containers set, a rank of another host counts as a neighbour
-  // when its host has several ranks, and the start does not end.
+  // With this PMIx store, which container images set, PMIx takes a rank of another host for a local rank if
+  // its host has several ranks. The start then hangs.
   const std::string gds = value_in(variables, "PMIX_MCA_gds");
   if (contains(gds, "hash") && hosts) {
     settings.warnings.push_back("PMIX_MCA_gds=" + gds +
                                 " is left out, with which a start on several hosts does not end");
     variables.erase("PMIX_MCA_gds");
   }
-  // Open MPI makes a folder for all jobs of a user with the first job and removes it with the last. A job
-  // that begins in that moment fails. A folder inside it keeps it.
+  // Open MPI creates a folder for all jobs of a user with the first job and removes it with the last. A job
+  // that starts at that moment fails. A folder inside it keeps it.
   const std::string folder = folder_for_temporary_files(variables, "OMPI_MCA_orte_tmpdir_base") + "/ompi." +
                              short_host_name() + "." + std::to_string(::geteuid());
   constexpr mode_t kOwnOnly = 0700;
@@ -195,28 +195,29 @@ void set_open_mpi_4(Settings& settings, bool hosts, Requests& requests) {
 
 void set_open_mpi_5(Settings& settings, Requests& requests) {
   Environment& variables = settings.variables;
-  // By slot, as Open MPI 4 does by itself. With the qualifier alone all ranks start on the first of several
+  // Maps by slot, the default of Open MPI 4. With the qualifier alone all ranks start on the first of several
   // hosts.
   variables["PRTE_MCA_rmaps_default_mapping_policy"] = "slot:oversubscribe";
   variables["PRTE_MCA_hwloc_default_binding_policy"] = "none";
   variables["OMPI_MCA_mpi_yield_when_idle"] = "1";
   set_default(variables, "OMPI_MCA_btl_sm_single_copy_mechanism", "none");
-  // Open MPI 5 does not read Open MPI 4's name for the program that reaches hosts.
+  // Open MPI 5 does not read Open MPI 4's variable for the remote shell.
   const std::string agent = value_in(variables, "OMPI_MCA_plm_rsh_agent");
   if (!agent.empty()) set_default(variables, "PRTE_MCA_plm_ssh_agent", agent);
   set_keepalive(variables, "PRTE_MCA_");
-  // By itself 5.0 asks the kernel for routes. It finds none to a host's own addresses when there are
-  // addresses of IPv6, and each rank says so (open-mpi/ompi#14079).
+  // By default 5.0 asks the kernel for routes. It finds none to a host's own addresses if there are IPv6
+  // addresses, and each rank prints a message (open-mpi/ompi#14079).
   set_default(variables, "OMPI_MCA_reachable", "weighted");
   if (slurm_signals_daemons(variables, requests))
     set_default(variables, "PRTE_MCA_prte_launch_agent", "env --block-signal=HUP,INT,TERM,USR1,USR2 prted");
   settings.sessions = folder_for_temporary_files(variables, "PRTE_MCA_prte_tmpdir_base") + "/ompi.";
-  // By itself a rank that ends takes the others with it. The program says how few of them can continue.
+  // By default a rank that ends also ends the others. The program decides with how few of them it can
+  // continue.
   if (!value_in(variables, "OCTETRUN_SURVIVORS").empty())
     settings.options.insert(settings.options.end(), {"--with-ft", "ulfm"});
 }
 
-// Open MPI hands only its own variables on to other hosts, MPICH all of them.
+// Open MPI only passes its own variables to other hosts, MPICH passes all.
 void hand_on_variables(Settings& settings, const Words& words) {
   for (const auto& [name, value] : settings.variables) {
     if (!name.starts_with("OCTET")) continue;
@@ -228,7 +229,7 @@ void hand_on_variables(Settings& settings, const Words& words) {
   }
 }
 
-// The program then knows that requests reach it, whether its output reaches a terminal, and how wide that is.
+// Tells the program that requests reach it, whether its output is a terminal, and the terminal's width.
 void tell_program(Environment& variables) {
   variables["OCTETRUN_LAUNCHER"] = ::isatty(STDOUT_FILENO) == 1 ? "terminal" : "1";
   variables.erase("OCTETRUN_BAR_COLUMNS");
@@ -250,7 +251,7 @@ Mpirun find_mpirun(const Words& words, const Environment& environment, Requests&
   }
   const std::string needed = mpi_of_program(words, environment, requests);
   std::string others;
-  // Packages of several MPIs on one machine have these names.
+  // Packages of several MPIs on one machine use these names.
   for (const char* name : {"mpirun", "mpiexec", "mpirun.openmpi", "mpirun.mpich", "mpiexec.hydra"}) {
     for (const std::string& file : files_of_program(name, value_in(environment, "PATH"))) {
       if (is_launcher(file)) continue;

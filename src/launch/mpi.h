@@ -1,4 +1,4 @@
-// The mpirun of this machine that starts the ranks, and what Octet wants of it.
+// Finds the mpirun of this machine, and its settings for Octet.
 #pragma once
 
 #include <string>
@@ -14,31 +14,31 @@ enum class Mpi {
   hydra  ///< MPICH and others
 };
 
-/// An mpirun and its description of itself.
+/// An mpirun and the output of its --version.
 struct Mpirun {
   std::string file;
   std::string version;
 };
 
-/// What this run wants of mpirun.
+/// Options and environment of mpirun.
 struct Settings {
   Mpi mpi = Mpi::open;
-  Words options;          ///< before the user's own
+  Words options;          ///< precede the user's options
   Environment variables;  ///< all of them
-  /// The folder that mpirun makes for its job is named so, and then by its process number. Empty for an MPI
-  /// that makes none.
+  /// The prefix of the folder that mpirun creates for its job; its process id follows. Empty for an MPI that
+  /// creates none.
   std::string sessions;
   std::vector<std::string> warnings;
 };
 
-/// The first mpirun on PATH of the MPI that the program among `words` was built with, or the file that
-/// OCTETRUN_MPIRUN_FILE names. Of any MPI when the program's is not known. Throws Error (usage) when there is
-/// none; returns early, with any result, when `requests` has a stop.
+/// Returns the first mpirun on PATH of the MPI that the program among `words` was built with, or the file in
+/// OCTETRUN_MPIRUN_FILE. If the program's MPI is unknown, any MPI counts. Throws Error (usage) if there is
+/// none. Returns early, with any result, if `requests` has a stop.
 Mpirun find_mpirun(const Words& words, const Environment& environment, Requests& requests);
 
-/// How this mpirun is told: more ranks than cores are allowed, ranks are not bound to single cores (the
-/// program divides the cores itself), root is allowed, and Octet's variables reach all hosts. Makes the
-/// folder that Open MPI 4 keeps for all jobs of a user.
+/// Returns the settings of this mpirun. More ranks than cores are allowed. Ranks are not bound to single
+/// cores, because the program divides the cores itself. Root is allowed. Octet's variables reach all hosts.
+/// Creates the folder that Open MPI 4 keeps for all jobs of a user.
 Settings settings_for(const Mpirun& mpirun, const Words& words, Environment environment, bool hosts,
                       Requests& requests);
 

@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The fields of /proc/PID/stat after the name, which may hold any character: state, parent, ... Empty for a
-// process that is gone.
+// Returns the fields of /proc/PID/stat after the name, which may have any character: state, parent, ... Empty
+// for a process that is gone.
 std::vector<std::string> stat_of(pid_t process) {
   const std::string stat = file_of(process, "stat");
   const std::size_t name_end = stat.rfind(')');

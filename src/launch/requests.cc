@@ -15,7 +15,7 @@ namespace octet::launch {
 namespace {
 
 constexpr std::array kStops{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
-// Of these an mpirun would end its ranks at once.
+// These signals would make mpirun end its ranks at once.
 constexpr std::array kEndMpirun{SIGHUP, SIGINT, SIGTERM};
 
 sigset_t waited_for() {

@@ -1,4 +1,4 @@
-// Signals that ask launch/mpirun for something.
+// Signals that are requests to launch/mpirun.
 #pragma once
 
 #include <optional>
@@ -6,25 +6,25 @@
 
 namespace octet::launch {
 
-/// From its construction on, signals wait for this process, for good. Signals that this process ignored when
-/// it was started (nohup, a job in the background) stay ignored.
+/// Blocks the signals for the rest of the process and queues them. Signals that were ignored at the start of
+/// the process (nohup, a job in the background) stay ignored.
 class Requests {
  public:
   Requests();
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
 
-  /// Takes the signals that came since the last call. Returns those that ask to stop or to save; SIGCHLD only
-  /// wakes.
+  /// Returns the requests to stop or to save since the last call. SIGCHLD is not returned; it only makes
+  /// file() readable.
   std::vector<int> take();
-  /// Readable when a signal has come.
+  /// Returns a file that is readable if a signal has arrived.
   int file() const { return file_; }
-  /// The first signal that asked to stop.
+  /// Returns the first signal that requested a stop.
   const std::optional<int>& stop() const { return stop_; }
-  /// Whether a stop was asked for. Requests stay for the next take().
+  /// Whether a stop was requested. Requests stay for the next take().
   bool stop_is_asked();
-  /// Called between fork and exec: all signals get their default action. Signals that would end mpirun are
-  /// blocked: they stay pending, and launch/mpirun finds them.
+  /// Called between fork and exec: resets all signals to their default action. Blocks the signals that would
+  /// end mpirun: they stay pending, and launch/mpirun finds them.
   void hand_over_to_mpirun() const;
 
  private:
