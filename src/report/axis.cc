@@ -26,7 +26,7 @@ std::string tick_text(double value, double step) {
   return result;
 }
 
-// Values at both ends that are equal, or nearly so, get room around them.
+// Adds room around an axis with equal, or nearly equal, ends.
 void widen(Axis& axis) {
   if (axis.high - axis.low > 1e-12 * std::max(1.0, std::abs(axis.high))) return;
   const double more = axis.high == 0 ? 0.5 : std::abs(axis.high) * 0.1;
@@ -39,7 +39,7 @@ void add_ticks(Axis& axis, int wanted) {
     axis.ticks.emplace_back(value, tick_text(value, all.size() > 1 ? all[1] - all[0] : 1));
 }
 
-// 1, 2 and 5 times powers of ten, or powers of ten alone if there are many.
+// Adds ticks at 1, 2 and 5 times powers of ten, or at powers of ten only if there are many.
 void add_logarithmic_ticks(Axis& axis, int wanted) {
   const int first = static_cast<int>(std::floor(std::log10(axis.low)));
   const int last = static_cast<int>(std::ceil(std::log10(axis.high)));
@@ -56,7 +56,7 @@ void add_logarithmic_ticks(Axis& axis, int wanted) {
   }
 }
 
-// The range of the finite points; {0, 1} without any.
+// Returns the range of the finite points; {0, 1} if there are none.
 Axis range_of(const std::vector<Series>& series, bool of_x) {
   Axis axis{.low = INFINITY, .high = -INFINITY};
   for (const Series& one : series) {
@@ -102,7 +102,7 @@ Axis x_axis(const std::vector<Series>& series, int wanted) {
 
 std::vector<double> smoothed(const std::vector<double>& values) {
   const std::size_t most = std::max<std::size_t>(1, values.size() / 40);
-  // Sums of the finite values before each place.
+  // Prefix sums of the finite values.
   std::vector<double> sums{0};
   std::vector<std::size_t> counts{0};
   for (const double value : values) {

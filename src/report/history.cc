@@ -9,7 +9,7 @@
 namespace octet::report {
 namespace {
 
-// The rows' names in trainer_log.jsonl and in Hugging Face's log_history.
+// Names of values in trainer_log.jsonl and in Hugging Face's log_history.
 constexpr std::pair<const char*, const char*> kNames[] = {
     {"epoch", "epoch"},
     {"loss", "loss"},
@@ -67,7 +67,7 @@ Json trainer_state(const RunFacts& facts, const Totals& totals, const std::vecto
 
 namespace {
 
-// The last two parts of a path: "quickstart/model", as of "Qwen/Qwen3-4B".
+// Returns the last two parts of a path: "quickstart/model", which looks like "Qwen/Qwen3-4B".
 std::string short_path(const std::string& path) {
   std::size_t end = path.find_last_not_of('/');
   if (end == std::string::npos) return path;
@@ -104,8 +104,8 @@ Figure loss_figure(const RunFacts& facts, const std::vector<Json>& rows, bool wi
     const double step = number_of(row, "current_steps");
     if (row.contains("eval_loss")) eval.points.emplace_back(step, number_of(row, "eval_loss"));
     if (!row.contains("loss")) continue;
-    // A row has the mean loss of its steps: it belongs to their middle. At its last step the curve would lie
-    // above the evaluations.
+    // A row has the mean loss of its steps, so it is drawn at their middle. At its last step the curve would
+    // be above the evaluations.
     train.points.emplace_back((before + 1 + step) / 2, number_of(row, "loss"));
     before = step;
     for (std::size_t i = 0; i < figure.panels.size(); ++i) {
@@ -146,7 +146,7 @@ std::string model_card(const RunFacts& facts, const std::vector<Json>& rows, con
   for (const auto& [key, value] : facts.hyperparameters)
     text += "| " + cell(key) + " | " + cell(value) + " |\n";
   text += "\n## Training\n\n| step | epoch | training loss | evaluation loss |\n|---:|---:|---:|---:|\n";
-  // At most about forty rows, evaluations and the last one always.
+  // Keeps at most about forty rows, plus all evaluations and the last row.
   const std::size_t stride = rows.size() / 40 + 1;
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Json& row = rows[i];

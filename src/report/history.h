@@ -1,4 +1,4 @@
-// What the files of a run say, made from the rows of trainer_log.jsonl.
+// Contents of the files of a run, computed from the rows of trainer_log.jsonl.
 #pragma once
 
 #include <string>
@@ -16,20 +16,20 @@ struct Totals {
   double epoch = 0;
   std::int64_t tokens = 0;
   double elapsed = 0;         ///< seconds of steps, evaluations and checkpoints
-  double device_seconds = 0;  ///< these and setting up, each times the ranks of its session
-  std::int64_t skipped = 0;   ///< steps whose gradient was not finite
+  double device_seconds = 0;  ///< `elapsed` and set-up, each times the ranks of its session
+  std::int64_t skipped = 0;   ///< steps with a gradient that was not finite
   double loss_sum = 0;        ///< over the steps counted in loss_steps
   std::int64_t loss_steps = 0;
   double mean_loss() const;
 };
 
-/// Hugging Face's trainer_state.json.
+/// Returns Hugging Face's trainer_state.json.
 Json trainer_state(const RunFacts& facts, const Totals& totals, const std::vector<Json>& rows);
 
-/// Loss over steps, and the losses of evaluations where there are any.
+/// Returns a plot of the loss over steps, and of evaluation losses if there are any.
 Figure loss_figure(const RunFacts& facts, const std::vector<Json>& rows, bool with_evaluation);
 
-/// README.md of the output folder.
+/// Returns README.md of the output folder.
 std::string model_card(const RunFacts& facts, const std::vector<Json>& rows, const Json& results);
 
 }  // namespace octet::report

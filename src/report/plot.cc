@@ -67,20 +67,20 @@ void write(cairo_t* to, double x, double y, const std::string& text, double size
   cairo_show_text(to, text.c_str());
 }
 
-// Leaves out what does not fit: "a long na…".
+// Truncates a text to the available room: "a long na…".
 std::string fitting(cairo_t* to, std::string text, double size, double room) {
   cairo_set_font_size(to, size);
   if (text_width(to, text) <= room) return text;
   while (!text.empty() && text_width(to, text + "…") > room) {
     do text.pop_back();
     while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80);
-    // The first byte of a letter that was cut goes with it.
+    // The first byte of a truncated character is removed, too.
     if (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80) != 0) text.pop_back();
   }
   return text + "…";
 }
 
-/// A chart's place and its axes.
+/// The position of a chart, and its axes.
 struct Frame {
   Box box;
   Axis x, y;
@@ -103,7 +103,7 @@ void draw_axes(cairo_t* to, const Frame& frame, double size) {
   line(to, box.left, box.bottom, box.right, box.bottom, kAxis, 1.2);
 }
 
-// Two points per bucket, its extremes, keep the picture of a long curve and a small file.
+// Keeps two points per bucket, its extremes. This keeps the shape of a long curve in a small file.
 Points thinned(const Points& points) {
   constexpr std::size_t kMost = 3000;
   if (points.size() <= kMost) return points;
@@ -139,7 +139,7 @@ void draw_curve(cairo_t* to, const Frame& frame, const Points& points, const Col
   flush();
 }
 
-// Smoothing few points shows nothing.
+// Whether to draw a smoothed curve; smoothing few points shows nothing.
 bool draws_smoothed(const Series& series) {
   return series.smooth && series.points.size() >= 20;
 }
@@ -148,7 +148,8 @@ void draw_series(cairo_t* to, const Frame& frame, const Series& series, const Co
   draw_curve(to, frame, series.points, colour, width);
   if (draws_smoothed(series)) {
     std::vector<double> values;
-    // As the axis shows them: means of losses would lie above a falling curve on a logarithmic axis.
+    // Smooths in the scale of the axis: on a logarithmic axis, means of losses would be above a falling
+    // curve.
     const bool logs = frame.y.logarithmic;
     for (const auto& [x, y] : series.points) values.push_back(logs ? std::log(y) : y);
     values = smoothed(values);

@@ -12,7 +12,7 @@
 namespace octet::report {
 namespace {
 
-constexpr std::size_t kRecordBytes = 8192;  // the longest path, and what stands around it
+constexpr std::size_t kRecordBytes = 8192;  // fits the longest path and the other fields
 
 std::string record_of(const Progress& progress) {
   std::string text = Json{{"job", progress.job},
@@ -72,7 +72,7 @@ std::optional<Progress> read_progress(const std::string& output_dir) {
 }
 
 ProgressFile::ProgressFile(const std::string& output_dir) {
-  // What it says stays until something else is said: a supervisor may look for it in this moment.
+  // The file is not truncated: a supervisor may read the old record at this moment.
   file_ = ::open(progress_path(output_dir).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 }
 

@@ -15,8 +15,8 @@
 namespace octet::report {
 namespace {
 
-// log calls the hooks from any thread, under its own lock; the bar is drawn from one. This lock keeps the two
-// apart. It is never held while something is logged.
+// log calls the hooks from any thread, under its own lock, and another thread draws the bar. This lock
+// separates the two. It is never held while something is logged.
 std::mutex bar_mutex;
 ProgressBar* active = nullptr;
 
@@ -98,7 +98,7 @@ void ProgressBar::start() {
   life_ = std::thread([this] { show_life(); });
 }
 
-// Within a long step, too.
+// Redraws the bar within a long step.
 void ProgressBar::show_life() {
   std::unique_lock lock(bar_mutex);
   while (!ends_.wait_for(lock, std::chrono::duration<double>(pace_.life), [this] { return !running_; })) {
@@ -163,7 +163,7 @@ void ProgressBar::after_line() {
   if (active != nullptr && active->terminal_) active->draw();
 }
 
-// launch/mpirun reads lines: it prints one that begins with a carriage return without its end.
+// launch/mpirun reads lines. It prints a line that begins with a carriage return without its line end.
 void ProgressBar::put(const std::string& text) {
   std::fputs(text.c_str(), stderr);
   if (launcher_columns_ > 0) std::fputc('\n', stderr);
@@ -173,7 +173,7 @@ void ProgressBar::put(const std::string& text) {
 void ProgressBar::draw() {
   const double elapsed = seconds_between(begin_, Clock::now());
   const int columns = launcher_columns_ > 0 ? launcher_columns_ : terminal_columns();
-  // Everything but the bar is at most 60 wide; the bar takes what is left.
+  // The text around the bar has at most 60 columns; the bar gets the rest.
   const int cells = std::clamp(columns - 60, 10, 40);
   put("\r" + bar_text(done_, total_, elapsed, seconds_per_step_, left_, cells) + "\033[K");
   visible_ = true;

@@ -29,12 +29,12 @@ std::string newest_folder(const std::string& parent) {
   return newest;
 }
 
-/// Whether a model card may be written to `path`: there is none, or one of an earlier run.
+/// Whether a model card may be written to `path`: there is none, or an earlier run wrote it.
 bool is_own_card(const std::string& path) {
   return !path_exists(path) || read_file(path).find("\ntags:\n- octet\n") != std::string::npos;
 }
 
-// Files for people do not end a run: what a disk does not take is told of.
+// Runs `write`. A failure to write files for people does not end a run; it gives a warning.
 void unless_refused(const std::function<void()>& write) {
   try {
     write();
@@ -72,7 +72,7 @@ Reporter::Impl::Impl(RunFacts f)
   if (!progress.job.empty()) {
     progress_file = std::make_unique<ProgressFile>(facts.output_dir);
   } else {
-    std::error_code none;  // one that an earlier run left would speak for this one
+    std::error_code none;  // a file of an earlier run would be taken for this run's
     std::filesystem::remove(progress_path(facts.output_dir), none);
   }
   progress.ranks = static_cast<int>(facts.world);
@@ -219,7 +219,7 @@ Json Reporter::state() const {
 
 void Reporter::start() {
   const RunFacts& f = impl_->facts;
-  // Names of Hugging Face. Tools look for the three of them that are on the screen.
+  // Hugging Face's names. Tools search the output for three of them.
   const auto text = [](const std::string& name, const std::string& value) {
     return "  " + name + " = " + value;
   };
@@ -263,7 +263,7 @@ void Reporter::step(const StepFacts& facts) {
   r.progress.step = facts.step;
   r.progress.step_seconds += facts.seconds;
   r.tell_progress();
-  // The bar first: it is redrawn below the log line and should show this step.
+  // The bar is updated first: it is redrawn below the log line and should show this step.
   r.bar.advance(facts.step, r.session.per_step(r.session.seconds), r.remaining_seconds());
   if (r.logs_at(facts.step)) r.log_step(facts);
 }
@@ -339,7 +339,7 @@ void Reporter::save_failed(double seconds) {
 void Reporter::finish(const FinishFacts& facts) {
   Impl& r = *impl_;
   r.bar.finish();
-  // A finished run that was started again has no times to tell: those of the session that trained stay.
+  // A finished run that is started again has no times; the files of the session that trained are kept.
   const bool retold = r.session.steps == 0 && path_exists(r.facts.output_dir + "/train_results.json") &&
                       path_exists(r.facts.output_dir + "/all_results.json");
   const Json train = r.train_results();
@@ -349,7 +349,7 @@ void Reporter::finish(const FinishFacts& facts) {
                           json.dump(4, ' ', false, Json::error_handler_t::replace) + "\n");
   };
   if (!r.eval_results.is_null()) {
-    // The epoch is that of the run's end, whenever the last evaluation was.
+    // The epoch is that of the end of the run, not of the last evaluation.
     for (const auto& [key, value] : r.eval_results.items()) {
       if (key != "epoch") all[key] = value;
     }

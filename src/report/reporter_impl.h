@@ -1,4 +1,4 @@
-// What a reporter keeps, and how its parts are put into words.
+// State of a reporter, and the formatting of its output.
 #pragma once
 
 #include <cmath>
@@ -28,7 +28,7 @@ struct Reporter::Impl {
   RunLog log;
   ProgressBar bar;
   std::unique_ptr<EventFile> events;
-  std::unique_ptr<ProgressFile> progress_file;  ///< for a supervisor, where there is one
+  std::unique_ptr<ProgressFile> progress_file;  ///< for a supervisor; null without one
   Progress progress;
   Totals totals;
   Window window, session;
@@ -37,12 +37,12 @@ struct Reporter::Impl {
   double first_loss = NAN, last_loss = NAN, eval_loss = NAN;
   Json eval_results;
   std::string last_checkpoint;
-  std::int64_t failed_saves = 0;  ///< of this session
+  std::int64_t failed_saves = 0;  ///< in this session
 
   explicit Impl(RunFacts f);
 
-  // Brings the sums to where they stood after first_step: exactly when the state of that step is known, else
-  // as far as the rows tell.
+  // Restores the sums at first_step: exactly if the state of that step is known, else as far as the rows give
+  // them.
   void take_over() {
     for (const Json& row : log.rows()) {
       if (row.contains("eval_loss")) eval_loss = number_of(row, "eval_loss");
@@ -71,7 +71,7 @@ struct Reporter::Impl {
     }
   }
 
-  /// The session goes on by so much, on all ranks.
+  /// Adds seconds of all ranks to the session.
   void pass(double seconds) {
     session_elapsed += seconds;
     totals.elapsed += seconds;
@@ -87,17 +87,17 @@ struct Reporter::Impl {
   double utilisation(double tokens_per_second) const {
     return flop_utilisation(facts.flops_per_token, tokens_per_second, facts.world, facts.peak_flops);
   }
-  /// TFLOP/s of a device.
+  /// Returns TFLOP/s per device.
   double teraflops(double tokens_per_second) const {
     return 1e-12 * facts.flops_per_token * tokens_per_second / static_cast<double>(facts.world);
   }
-  /// "MFU 41.2 %", or what a CPU does.
+  /// Returns "MFU 41.2 %", or TFLOP/s if the peak of the device is unknown.
   std::string work_text(double tokens_per_second) const {
     if (knows_peak()) return "MFU " + python_number(100 * utilisation(tokens_per_second), 3) + " %";
     return python_number(teraflops(tokens_per_second), 3) + " TFLOP/s";
   }
 
-  // As the steps of this session went, with the evaluations and checkpoints between them.
+  // Estimates the remaining time from this session's time per step, including evaluations and checkpoints.
   double remaining_seconds() const {
     return session.per_step(session_elapsed) *
            static_cast<double>(std::max<std::int64_t>(0, facts.total_steps - totals.step));

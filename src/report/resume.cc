@@ -20,7 +20,7 @@ void take_count(const Json& from, const char* key, std::int64_t& to) {
   if (const double x = number_of(from, key); x >= 0 && x < 9e18) to = static_cast<std::int64_t>(x);
 }
 
-/// So that sums over all rows of a log stay numbers.
+/// Bounds step counts, so that sums over all rows of a log do not overflow.
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 48;
 
 Json part_of(const Json& state, const char* name) {
@@ -34,7 +34,7 @@ void add_rows(const std::vector<Json>& rows, Totals& totals) {
   std::int64_t counted = 0;
   for (const Json& row : rows) {
     if (!row.contains("loss")) continue;
-    std::int64_t step = counted;  // of a row that does not say it, which then counts for nothing
+    std::int64_t step = counted;  // a row without a step adds no steps
     take_count(row, "current_steps", step);
     step = std::min(step, kMostSteps);
     if (const double loss = number_of(row, "loss"); std::isfinite(loss)) {
@@ -65,7 +65,7 @@ void take_over_state(const Json& state, Totals& totals, Window& window) {
   std::int64_t steps = -1;
   take_count(since, "steps", steps);
   if (steps >= 0 && steps <= totals.step) {
-    window.loss = number_of(since, "loss_sum");  // null where one of them was not finite
+    window.loss = number_of(since, "loss_sum");  // null if one of them was not finite
     window.steps = window.steps_before = steps;
     if (std::isfinite(window.loss)) totals.loss_sum += window.loss, totals.loss_steps += steps;
   }

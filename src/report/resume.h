@@ -1,4 +1,4 @@
-// What a run had summed up when its checkpoint was made, so that a resumed run counts on.
+// Sums of a run in its checkpoints, so that a resumed run continues them.
 #pragma once
 
 #include <vector>
@@ -9,15 +9,15 @@
 
 namespace octet::report {
 
-/// Raises `totals` by what the rows of trainer_log.jsonl tell of the steps behind them. Rows are hostile:
-/// what is no number in range is left out.
+/// Adds the steps in the rows of trainer_log.jsonl to `totals`. Rows are untrusted: invalid or out-of-range
+/// values are ignored.
 void add_rows(const std::vector<Json>& rows, Totals& totals);
 
-/// Adds to Hugging Face's fields of trainer_state.json what they do not hold: `since_last_log`, the losses of
+/// Adds to trainer_state.json what Hugging Face's fields do not have: `since_last_log`, the losses of
 /// `window`, and `so_far`, the sums of the run.
 void add_sums(Json& state, const Totals& totals, const Window& window);
 
-/// The sums of a state that add_sums() wrote, over what the rows told. Hostile, as they are.
+/// Replaces the sums from add_rows() by the sums in a state from add_sums(). The state is untrusted, too.
 void take_over_state(const Json& state, Totals& totals, Window& window);
 
 }  // namespace octet::report

@@ -17,7 +17,7 @@
 namespace octet::report {
 namespace {
 
-// A row that can be kept: an object whose current_steps is a whole number in range.
+// Whether a row is valid: an object with a whole number in range as current_steps.
 bool is_row(const Json& row) {
   if (!row.is_object()) return false;
   const double step = number_of(row, "current_steps");
@@ -91,7 +91,7 @@ std::int64_t RunLog::flush() {
   return rows_waiting_;
 }
 
-// Where it fails the checkpoint is worth more than the rows: no save is given up for them.
+// Failures are ignored: a checkpoint is worth more than the rows, so no save is given up for them.
 void RunLog::sync() const {
   (void)::fdatasync(file_);
 }

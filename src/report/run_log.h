@@ -1,4 +1,4 @@
-// trainer_log.jsonl: one JSON object a line, flushed by the row.
+// trainer_log.jsonl: one JSON object per line, flushed after each row.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@ namespace octet::report {
 
 class RunLog {
  public:
-  /// Keeps the rows of an earlier run up to `first_step` (none with 0), drops the others and a last line that
-  /// a kill cut short, and opens the file for appending. Throws Error.
+  /// Keeps the rows of an earlier run up to `first_step` (none for 0). Drops later rows and a partial last
+  /// line of a killed run. Opens the file for appending. Throws Error.
   RunLog(const std::string& path, std::int64_t first_step);
   ~RunLog();
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// Writes a row whole. A disk that takes nothing does not end the run: rows wait in memory, which is said
-  /// when it begins and when they are written, with a later row or by flush().
+  /// Appends a row. A full or failing disk does not end the run: rows then wait in memory until a later
+  /// append() or flush() writes them. Both events are logged.
   void append(Json row);
-  /// Tries to write what waits. Returns how many rows still do.
+  /// Tries to write the waiting rows. Returns how many rows still wait.
   std::int64_t flush();
-  /// Returns when rows that were written would outlive a loss of power, as far as the disk takes them. May be
-  /// called on another thread beside append().
+  /// Blocks until the written rows would survive a power failure, if the disk allows it. Thread-safe with
+  /// append().
   void sync() const;
   const std::vector<Json>& rows() const { return rows_; }
-  /// Lines that could not be read and were dropped.
+  /// Returns the number of dropped unreadable lines.
   int broken() const { return broken_; }
 
  private:
@@ -35,11 +35,11 @@ class RunLog {
   int file_ = -1;
   int broken_ = 0;
   std::vector<Json> rows_;
-  std::string waiting_;  ///< bytes of rows that the disk has not taken; may begin within a row
+  std::string waiting_;  ///< bytes not yet written; may begin within a row
   std::int64_t rows_waiting_ = 0;
 };
 
-/// Value of `key` in `row` as a number; NaN when it is absent, null or no number.
+/// Returns the value of `key` in `row` as a number; NaN if it is absent, null or not a number.
 double number_of(const Json& row, const char* key);
 
 }  // namespace octet::report

@@ -1,4 +1,4 @@
-// What a run leaves behind when it ends: plots, results, a summary.
+// Output at the end of a run: plots, results and a summary.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -25,7 +25,7 @@ constexpr std::array<std::uint32_t, 256> crc_table() {
   return table;
 }
 
-// TFRecord masks checksums so that a checksum of data that hold checksums stays useful.
+// TFRecord masks checksums, because a CRC of data with embedded CRCs is weak.
 std::uint32_t masked_crc(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   return std::rotr(crc, 15) + 0xA282EAD8u;

@@ -1,4 +1,4 @@
-// Steps summed up.
+// Sums over steps.
 #pragma once
 
 #include <algorithm>
@@ -10,11 +10,11 @@
 
 namespace octet::report {
 
-/// What has been summed up since the last log line, or since the start of this session.
+/// Sums since the last log line, or since the start of this session.
 struct Window {
   double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
   std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0;
-  /// Of steps: those of an earlier session, of which only the losses are known.
+  /// Steps of an earlier session among `steps`; only their losses are known.
   std::int64_t steps_before = 0;
   std::map<std::string, KindOfMessages> kinds;
 
@@ -32,10 +32,10 @@ struct Window {
     for (const auto& [name, kind] : kinds) sum += static_cast<double>(kind.bytes);
     return sum;
   }
-  /// The share of communication that computing did not wait for.
+  /// Returns the share of communication that overlapped with computation.
   double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - exposed_seconds / comm_seconds) : 1; }
   double mean_loss() const { return steps > 0 ? loss / static_cast<double>(steps) : 0; }
-  /// Of what is summed up over the steps of this session.
+  /// Returns a sum divided by the steps of this session.
   double per_step(double x) const {
     const std::int64_t own = steps - steps_before;
     return own > 0 ? x / static_cast<double>(own) : 0;

@@ -24,7 +24,7 @@ bool is_override(const std::string& word) {
   return equals != std::string::npos && equals > 0 && !word.starts_with('-');
 }
 
-// The place of the program among the words; their number where there is none.
+// Returns the index of the program among the words; their number if there is none.
 std::size_t find_program(const Strings& words, const std::function<bool(const std::string&)>& executable,
                          const std::function<bool(const std::string&)>& follows) {
   for (std::size_t i = 0; i + 1 < words.size(); ++i) {
@@ -36,7 +36,7 @@ std::size_t find_program(const Strings& words, const std::function<bool(const st
 using launch::counts_ranks;
 using launch::names_hosts;
 
-// -f is MPICH's.
+// -f is an option of MPICH.
 bool names_hostfile(const std::string& word) {
   return launch::names_hostfile(word) || word == "-f";
 }
@@ -52,7 +52,7 @@ int sum_of_slots(int a, int b) {
   return std::min(a + b, launch::kMostSlots);
 }
 
-/// Hosts in the order in which they are named first.
+/// Collects hosts in the order in which they are first named.
 class Hosts {
  public:
   void add(const launch::HostSlots& host) {
@@ -134,7 +134,7 @@ std::vector<Host> hosts_of(const Command& command) {
     } else if (names_hostfile(command.launcher[i])) {
       named = launch::read_hostfile(value);
     }
-    // A host that is named again has so many places more.
+    // A host that is named again gets additional slots.
     for (const launch::HostSlots& host : named) hosts.add(host);
   }
   return hosts.take();
@@ -150,7 +150,7 @@ void require_hostfiles(const Command& command) {
 
 std::optional<int> leave_out(Command& command, const std::string& host) {
   std::vector<Host> hosts = hosts_of(command);
-  // mpirun names a host with or without its domain.
+  // mpirun may name a host with or without its domain.
   const auto same = [&](const Host& named) {
     return named.name == host || named.name.starts_with(host + ".") || host.starts_with(named.name + ".");
   };
@@ -169,7 +169,7 @@ std::optional<int> leave_out(Command& command, const std::string& host) {
     }
     kept.push_back(command.launcher[i]);
   }
-  // Behind the launcher itself; a wrapper may stand between its arguments and the program.
+  // Inserted directly after the launcher, because a wrapper may be between its arguments and the program.
   kept.insert(kept.begin() + 1, {"--host", list});
   command.launcher = kept;
   return slots;

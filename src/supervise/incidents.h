@@ -1,4 +1,4 @@
-// incidents.jsonl: what befell a job, a line each.
+// incidents.jsonl: the incidents of a job, one per line.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace octet::supervise {
 
-/// The file of an output folder. Lines that are there stay as they are. It appears whole or not at all, as
-/// soon as the folder does; what a disk does not take is kept and written with what follows.
+/// The file in an output folder. Existing lines are kept. It is written atomically, once the folder exists.
+/// If a write fails, its rows are written with the next row.
 class Incidents {
  public:
   explicit Incidents(const std::string& output_dir);
   void add(Json row);
-  /// Rows that were added, to be changed; write() then.
+  /// Returns an added row for changes; call write() afterwards.
   Json& row(std::size_t number) { return rows_.at(number); }
   std::size_t size() const { return rows_.size(); }
   void write();

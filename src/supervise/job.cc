@@ -25,10 +25,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// SIGCHLD is among them only to wake a poll.
+// SIGCHLD is included only to wake poll().
 constexpr std::array kRequests{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
-constexpr std::chrono::seconds kDies(10);  // what is killed and still there waits for a disk or a GPU
+constexpr std::chrono::seconds kDies(10);  // a killed process that remains waits for a disk or a GPU
 constexpr std::chrono::milliseconds kMoment(20);
 constexpr std::chrono::seconds kBetweenLooks(1);
 constexpr std::chrono::seconds kStarts(2);  // a launcher has handlers by then
@@ -40,8 +40,8 @@ sigset_t requests() {
   return set;
 }
 
-// Whether a process has handlers for a signal and for SIGTERM, ignores them, or reads them from a file. One
-// is not enough: a shell catches SIGINT before a script sets its traps.
+// Whether a process handles, ignores, or blocks and reads both a signal and SIGTERM. One of them is not
+// enough: a shell catches SIGINT before a script sets its traps.
 bool takes(pid_t process, int signal) {
   const std::uint64_t taken = launch::signals_of(process, "SigCgt") | launch::signals_of(process, "SigIgn") |
                               launch::signals_of(process, "SigBlk");
@@ -49,7 +49,7 @@ bool takes(pid_t process, int signal) {
   return has(signal) && has(SIGTERM);
 }
 
-// In the new process, between fork and exec: nothing that takes memory or locks.
+// Runs in the new process between fork and exec: must not allocate or lock.
 [[noreturn]] void become(char* const* words, int output, pid_t supervisor) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != supervisor) ::_exit(128 + SIGKILL);
@@ -143,7 +143,7 @@ void Job::take_output() {
 
 void Job::reap() {
   int status = 0;
-  // Orphans that were adopted, too.
+  // Also reaps adopted orphans.
   for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
     if (pid != launcher_) continue;
     ended_ = true;
@@ -157,7 +157,7 @@ bool Job::wait(int wake, int milliseconds) {
                               pollfd{.fd = output_, .events = POLLIN, .revents = 0}};
   ::poll(files.data(), files.size(), milliseconds);
   take_output();
-  // Nobody holds the other end any more: poll would return at once from now on.
+  // The other end is closed, so poll() would return at once from now on.
   if ((files[1].revents & POLLHUP) != 0 && (files[1].revents & POLLIN) == 0)
     std::this_thread::sleep_for(kMoment);
   look_for_traces();
@@ -186,7 +186,8 @@ void Job::end_rest(std::chrono::milliseconds clears_up) {
     take_output();
     const std::vector<pid_t> left = processes_below();
     if (left.empty()) break;
-    // At every look: whoever was to clear up may be killed as well, and ranks end with their mpirun.
+    // Noted in every iteration: the process that would clear up may be killed as well, and ranks end with
+    // their mpirun.
     if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces_.note(pid); });
     const auto passed = Clock::now() - ended;
     if (passed > patience + kDies) return;

@@ -1,4 +1,4 @@
-// The processes of one start: a launcher and whatever it starts.
+// The processes of one start: a launcher and its descendants.
 #pragma once
 
 #include <sys/types.h>
@@ -13,22 +13,23 @@
 
 namespace octet::supervise {
 
-/// Makes this process the parent of orphans below it, so that whatever a launcher leaves behind is found.
+/// Makes this process the parent of its orphaned descendants, so that processes that a launcher leaves are
+/// found.
 void adopt_orphans();
-/// Numbers of all processes below this one, on this machine.
+/// Returns the ids of all descendants of this process on this machine.
 std::vector<pid_t> processes_below();
 
-/// Signals that wait for this process as long as an object lives, instead of being handled; those that were
-/// ignored before (nohup) still are.
+/// Queues signals for this process during its lifetime, instead of handling them. Signals that were ignored
+/// before (nohup) stay ignored.
 class Requests {
  public:
   Requests();
   ~Requests();
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
-  /// Those that came since the last call.
+  /// Returns the signals since the last call.
   std::vector<int> take();
-  /// Readable when take() has some. SIGCHLD wakes, too.
+  /// Returns a file that is readable if take() has signals. SIGCHLD makes it readable, too.
   int file() const { return file_; }
 
  private:
@@ -37,37 +38,35 @@ class Requests {
 
 inline constexpr std::chrono::seconds kClearsUp(6);  ///< launch/mpirun's guard needs up to four
 
-/// Called with what a job writes to standard error, bytes as they come.
+/// Receives the bytes that a job writes to standard error.
 using Hear = std::function<void(std::string_view)>;
 
 class Job {
  public:
-  /// Starts a program with its arguments, in a session of its own, so that signals of a terminal come to it
-  /// from this process alone. It ends (SIGKILL) when this process does. Throws Error when it cannot be
-  /// started.
+  /// Starts a program with its arguments in a new session, so that it gets signals of a terminal only from
+  /// this process. It gets SIGKILL when this process ends. Throws Error if it cannot be started.
   Job(const std::vector<std::string>& words, Hear hear);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// Takes what the job writes, until there is some, `wake` is readable, the launcher ends, or so many
-  /// milliseconds are over. Returns false when the launcher has ended.
+  /// Waits until the job writes output, `wake` is readable, the launcher ends, or the timeout expires; passes
+  /// output to `hear`. Returns false if the launcher has ended.
   bool wait(int wake, int milliseconds);
-  /// Sends a signal to the launcher. A launcher that has just started would die of a request: until two
-  /// seconds after the start this waits for its handlers.
+  /// Sends a signal to the launcher. A launcher that has just started would die of it: in the first two
+  /// seconds this waits for its handlers.
   void send(int signal) const;
-  /// Once the launcher has ended: ends what it left, and takes the last of what the job wrote. A launcher
-  /// that was killed has a guard that clears up: it is given `clears_up`. When all are gone, files of Open
-  /// MPI that nobody has removed go as well.
+  /// Ends remaining processes after the launcher has ended, and reads the last output of the job. The guard
+  /// of a killed launcher gets `clears_up` to clear up. Afterwards removes remaining files of Open MPI.
   void end_rest(std::chrono::milliseconds clears_up = kClearsUp);
-  /// Of the launcher: its exit code, or 128 + N when signal N ended it.
+  /// Returns the launcher's exit code, or 128 + N if signal N ended it.
   int code() const { return code_; }
   bool was_killed() const { return killed_; }
 
  private:
   void reap();
   void take_output();
-  /// Once a second, until there are ranks: what the job has made, for when nobody is left who knows.
+  /// Notes the traces of the job once a second until there are ranks, in case no process remains to clear up.
   void look_for_traces();
 
   Hear hear_;

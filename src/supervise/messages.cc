@@ -8,30 +8,31 @@
 namespace octet::supervise {
 namespace {
 
-constexpr std::size_t kLongestLine = 4096;  // what goes beyond belongs to no message of this program
+constexpr std::size_t kLongestLine = 4096;  // longer lines are no messages of this program
 
-// Of ranks that go on without others: "warning: rank 3 has ended, and the other 3 ranks go on ...".
+// Message of ranks that continue without others: "warning: rank 3 has ended, and the other 3 ranks go on
+// ...".
 constexpr std::string_view kWarning = "warning: ", kEnded = " ended, and the other ";
 constexpr std::string_view kError = "error: ", kFound = "  found:    ", kWhere = "  where:    ";
-// Open MPI's words for a host that does not answer any more.
+// Open MPI's text about a host that no longer answers.
 constexpr std::string_view kLostDaemon = "Remote daemon:", kOnNode = " on node ";
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-// "rank 2 on node7", "ranks 1, 3" or whatever of that kind begins at `at`.
+// Returns the description of ranks that begins at `at`, like "rank 2 on node7" or "ranks 1, 3".
 std::string ranks_at(std::string_view text, std::size_t at) {
   const std::size_t end = std::min(text.find('(', at), text.find(';', at));
   return std::string(trim(text.substr(at, end == std::string_view::npos ? end : end - at)));
 }
 
-// What text_of() made.
+// Parses a message of text_of().
 std::optional<Lost> lost_in(std::string_view line) {
   const std::string_view text = line.substr(kWarning.size());
   const std::size_t ended = text.find(kEnded);
   if (!text.starts_with("rank") || ended == std::string_view::npos) return std::nullopt;
-  const std::string_view subject = text.substr(0, ended);  // with "has" or "have" behind it
+  const std::string_view subject = text.substr(0, ended);  // ends with "has" or "have"
   Lost lost{.who = std::string(subject.substr(0, subject.rfind(' ')))};
   for (const char c : text.substr(ended + kEnded.size())) {
     if (!is_digit(c) || lost.left > (1 << 24)) break;
@@ -41,7 +42,7 @@ std::optional<Lost> lost_in(std::string_view line) {
   return lost;
 }
 
-// The ranks that a text names; empty where it names none.
+// Returns the ranks that a text names; "" if it names none.
 std::string ranks_in(std::string_view text) {
   for (std::size_t at = text.find("rank"); at != std::string_view::npos; at = text.find("rank", at + 1)) {
     std::size_t digits = at + 4;
@@ -74,7 +75,7 @@ void Messages::hear(std::string_view bytes) {
 void Messages::hear_line(std::string line) {
   line = printable(line);
   if (line.starts_with(kError)) {
-    // The first one is the cause; others follow from it.
+    // The first error is the cause; others follow from it.
     in_error_ = fault_.what.empty();
     if (in_error_) fault_.what = line.substr(kError.size());
     return;
@@ -94,7 +95,7 @@ void Messages::hear_line(std::string line) {
   }
   in_error_ = in_error_ && line.starts_with("  ");
   if (!in_error_ || !fault_.lost_hosts.empty()) return;
-  // Whose messages are missing is found; where it was noticed is another rank.
+  // `found` names the rank without messages; `where` names the rank that noticed it.
   if (line.starts_with(kFound) || (line.starts_with(kWhere) && fault_.who.empty())) {
     std::string who = ranks_in(line);
     if (who.empty() && line.starts_with(kWhere)) who = trim(line.substr(kWhere.size()));

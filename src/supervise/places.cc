@@ -11,7 +11,7 @@
 namespace octet::supervise {
 namespace {
 
-// As many starts as one would not call bad luck.
+// Starts in a row that hang before the number of ranks is reduced.
 constexpr int kHangs = 3;
 
 }  // namespace
@@ -46,7 +46,7 @@ Places::Places(Command command, const config::Config& config, int min_ranks)
          .code = ExitCode::usage});
   }
   if (config_.global_batch_size) return;
-  // What follows from the number of ranks must not change with it.
+  // Values that depend on the number of ranks must not change with it.
   const bool automatic = config_.gradient_accumulation_steps == config::kAutomatic;
   if (config_.auto_find_batch_size && !automatic) {
     throw Error({.what = "--min-ranks needs a step size that does not depend on the device's memory",

@@ -1,4 +1,4 @@
-// Where the ranks of a job are, and how it goes on with fewer of them.
+// The hosts of a job, and how it continues with fewer ranks.
 #pragma once
 
 #include <string>
@@ -10,36 +10,36 @@
 
 namespace octet::supervise {
 
-/// The configuration that a command names. Throws Error (usage) for one that cannot be used, and where its
-/// output folder is another one to the ranks, which have a working folder of their own, than to this process.
+/// Returns the configuration that a command names. Throws Error (usage) if it is invalid. Also throws if the
+/// ranks have another working folder than this process and the output folder is relative to it.
 config::Config config_of(const Command& command);
 
-/// Changes a command so that it goes on without places that are gone. A step keeps its samples: its size is
-/// taken from the first start where the configuration leaves it to the ranks.
+/// Changes a command so that it continues without lost hosts or ranks. The samples per step are kept: if the
+/// number of ranks decides them, the first start's number is fixed.
 class Places {
  public:
-  /// Throws Error (usage) when `min_ranks` (0: fewer ranks are not wanted) does not fit the command.
+  /// Throws Error (usage) if `min_ranks` (0: never fewer ranks) does not fit the command.
   Places(Command command, const config::Config& config, int min_ranks);
 
   const Command& command() const { return command_; }
-  /// Of the command; 0 where it leaves that to the hosts.
+  /// Returns the ranks of the command; 0 if the hosts decide.
   int ranks() const { return ranks_of(command_).value_or(0); }
-  /// Overrides that keep the size of a step.
+  /// Returns overrides that fix the samples per step.
   const Strings& overrides() const { return overrides_; }
 
-  /// Takes in how a start ended: its exit code, whether it finished a step, and what it said. Returns in
-  /// words what changed; empty where the next start is like this one.
+  /// Handles the end of a start: its exit code, whether it finished a step, and its fault. Returns a
+  /// description of the change; "" if the next start is unchanged.
   std::string after(int code, bool stepped, const Fault& fault);
 
  private:
-  /// The most ranks, at most `most`, among which a step divides; 0 where that are too few.
+  /// Returns the largest number of ranks, at most `most`, that divides a step; 0 if it is too small.
   int fitting(int most) const;
 
   Command command_;
   config::Config config_;
   int min_ranks_;
   int wanted_ = 0;  ///< ranks of the first start
-  int hangs_ = 0;   ///< starts in a row, of so many ranks, that did not answer before their first step
+  int hangs_ = 0;   ///< starts in a row with these ranks that hung before their first step
   Strings overrides_;
 };
 

@@ -8,11 +8,11 @@
 namespace octet::supervise {
 namespace {
 
-// What the same signal ends after the same step so often is no accident.
+// The same signal after the same step this many times in a row is no accident.
 constexpr int kSameEnds = 3;
-constexpr int kUnknownFailures = 3;  // in a row without progress: what code 1 stands for mostly comes back
+constexpr int kUnknownFailures = 3;  // in a row without progress; failures with code 1 mostly recur
 
-// A shell's codes for a program that cannot be started.
+// Exit codes of a shell for a program that cannot be started.
 constexpr int kNotExecutable = 126, kNotFound = 127;
 
 bool is_final(int code) {
@@ -21,7 +21,7 @@ bool is_final(int code) {
          code == kNotFound;
 }
 
-// Codes that say what is wrong, and that it may pass.
+// Whether an exit code has a known cause that may be temporary.
 bool may_pass(int code) {
   if (code > 128) return true;
   return code >= static_cast<int>(ExitCode::busy) && code <= static_cast<int>(ExitCode::unsaved);
@@ -59,7 +59,7 @@ std::string meaning_of(int code) {
 
 Decision Policy::decide(const Ended& ended) {
   if (ended.finished) return {.next = Next::end, .code = 0};
-  // A launcher that says "done" of a run that says otherwise is not believed.
+  // The record of the run counts more than exit code 0 of the launcher.
   const int code = ended.code == 0 && ended.unfinished ? static_cast<int>(ExitCode::failure) : ended.code;
   if (code == 0 || ended.asked) return {.next = Next::end, .code = code};
   if (is_final(code))

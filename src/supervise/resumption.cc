@@ -24,7 +24,8 @@ Strings resume_overrides(const config::Config& config, const report::Progress& s
   if (saved.saved_step < 0) return {};
   const std::string wish = config.resume_from_checkpoint.value_or("");
   const bool newest = wish == "true" || wish == "auto" || (wish.empty() && !config.overwrite_output_dir);
-  // A run that overwrites finds itself again until its last step is saved; then it would begin afresh.
+  // A run with overwrite_output_dir resumes from its own checkpoints until its last step is saved. After that
+  // it would start anew.
   const bool finds_itself =
       wish.empty() && config.overwrite_output_dir && saved.saved_step < saved.total_steps;
   if (newest || finds_itself || !holds(saved.saved)) return {};

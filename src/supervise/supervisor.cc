@@ -37,7 +37,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// In which somebody who starts a supervisor again has not seen that the run was complete.
+/// A restarted supervisor within this time takes the run as still complete.
 constexpr std::chrono::minutes kJustNow(15);
 
 std::string random_word() {
@@ -45,7 +45,7 @@ std::string random_word() {
   return std::to_string(source());
 }
 
-/// Checkpoints in the memory of this host: they go when nobody supervises the run any more.
+/// Checkpoints in host memory. They are removed when the supervision of the run ends.
 class HostMemory {
  public:
   explicit HostMemory(const std::string& run) : folder_(checkpoint::memory_folder(run)), hold_(folder_) {
@@ -54,7 +54,7 @@ class HostMemory {
   }
   ~HostMemory() {
     checkpoint::remove_memory(folder_);
-    checkpoint::remove_earlier_memory(folder_);  // of a job that was still dying when this one began
+    checkpoint::remove_earlier_memory(folder_);  // of a job that was still ending when this one began
   }
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -73,7 +73,7 @@ class Supervisor {
         places_(command, config, options.min_ranks),
         incidents_(config.output_dir),
         end_within_(options.end_within) {
-    // The same words in another folder are another job.
+    // The same command with another output folder is another job.
     std::string words = std::filesystem::absolute(config.output_dir).string() + '\n';
     for (const std::string& word : options.words) words += word + '\n';
     job_ = hash128_hex(words);
@@ -82,58 +82,59 @@ class Supervisor {
     if (left) run_ = report::run_of(left->job);
     if (options.survive) {
       ::setenv("OCTETRUN_SURVIVORS", std::to_string(options.min_ranks).c_str(), 1);
-      // mpirun ends nobody then: ranks that wait for one which ended in MPI's start have to find out by
+      // mpirun then ends no ranks. Ranks that wait in MPI's start for an ended rank must detect it
       // themselves.
       ::setenv("OCTETRUN_START_TIMEOUT", "60", 0);
     }
   }
 
   int run();
-  /// The name that all starts of the run have, also those of a supervisor before this one that was killed.
+  /// Returns the name of the run, which all its starts share, including starts of an earlier, killed
+  /// supervisor.
   const std::string& name() const { return run_; }
 
  private:
-  /// Whether a record of progress is that of a job that was started with the same words.
+  /// Whether a record of progress is of a job with the same command.
   bool is_of_this_job(const report::Progress& progress) const { return progress.job.starts_with(job_ + "-"); }
-  /// What such a supervisor has left of the run.
+  /// Returns the progress that an earlier, killed supervisor has left.
   std::optional<report::Progress> left_behind() const;
-  /// How a start went.
+  /// The course of a start.
   struct Start {
     int code = 0;
     Fault fault;
     report::Progress progress;
-    bool told = false;         ///< the run wrote how far it came
-    std::int64_t began = 0;    ///< behind this step; a run may go further back by itself
+    bool told = false;         ///< the run has written its progress
+    std::int64_t began = 0;    ///< step after which it began; a run may go further back by itself
     std::int64_t newest = -1;  ///< step of the newest checkpoint that it saved
-    bool stepped = false;      ///< and finished a step, since ranks were lost where some were
-    int left = 0;              ///< ranks that went on without others; 0: all do
-    bool anew = false;         ///< these have not told yet where they begin
+    bool stepped = false;      ///< it finished a step, after the last loss of ranks
+    int left = 0;              ///< ranks that continued after a loss; 0: no loss
+    bool anew = false;         ///< the remaining ranks have not yet written their progress
   };
   Start start();
   void record(const Start& start, const Decision& decision);
-  /// Hands requests on; `job` is null between two starts.
+  /// Passes requests to the job; `job` is null between two starts.
   void pass_on(Job* job);
   void look_at(Start& start);
-  /// Ranks of the start ended, and others go on in their processes.
+  /// Records that ranks of the start ended and the others continue in their processes.
   void go_on_without(Start& start, const Lost& lost);
-  /// Completes the rows of incidents that no step has followed yet.
+  /// Completes the incident rows that waited for the next step.
   void complete_rows(std::int64_t first_step, const std::string& from);
-  /// A supervisor before this one that was killed has left the progress of its job.
+  /// Takes over the progress of an earlier, killed supervisor of the same job.
   void take_over();
-  /// Such a supervisor was killed just now, behind the end of a run that would begin afresh when it is
-  /// started again.
+  /// Whether an earlier supervisor was killed just now, after the end of a run that would start anew if it
+  /// were restarted.
   bool has_just_ended() const;
-  /// Removes what only a run under way needs.
+  /// Removes the files that only a running job needs.
   void clear_up() const;
-  /// What incidents.jsonl says of ranks that ended, with their start or alone; the rest follows from the
-  /// start.
+  /// Fields of a row of incidents.jsonl about a loss of ranks or the end of a start. The other fields follow
+  /// from the start.
   struct Row {
     Json ranks, code, meaning, who, what, wait;
   };
-  /// Writes it; the next finished step completes it. Returns the last step that was finished.
+  /// Adds a row, which the next finished step completes. Returns the last finished step.
   std::int64_t add_row(const Start& start, const Row& row, Clock::time_point ended);
   Ended ended(const Start& start);
-  /// What is not trained again when a start ends now.
+  /// Returns the step from which a restart would resume.
   std::int64_t safe_step(const Start& start) const;
   void wait(double seconds);
   std::string goodput_text() const;
@@ -145,20 +146,20 @@ class Supervisor {
   Incidents incidents_;
   double end_within_;
   Goodput goodput_;
-  /// A row that lacks what the next step tells.
+  /// A row that the next finished step completes.
   struct OpenRow {
     std::size_t row = 0;
     Clock::time_point since;
   };
   std::vector<OpenRow> open_;
   Clock::time_point began_ = Clock::now(), failed_ = began_;
-  std::string job_;         ///< a hash of the words that it was started with
-  std::string run_;         ///< begins with it
-  std::string start_name_;  ///< of the start under way
+  std::string job_;         ///< hash of the output folder and the command
+  std::string run_;         ///< name of the run; begins with job_
+  std::string start_name_;  ///< of the current start
   int starts_ = 0;
   bool asked_ = false;
-  std::int64_t newest_ = -1;  ///< the highest step of a checkpoint that was gone on from or saved
-  report::Progress saved_;    ///< the latest that was saved, of any start
+  std::int64_t newest_ = -1;  ///< the highest step of a checkpoint that was resumed from or saved
+  report::Progress saved_;    ///< the latest saved progress of any start
 };
 
 std::string Supervisor::goodput_text() const {
@@ -201,7 +202,7 @@ void Supervisor::take_over() {
   if (left->saved_step >= 0) {
     saved_ = *left;
   } else if (config_.overwrite_output_dir && left->first_step > 0) {
-    // It had gone on from its own checkpoint.
+    // The run had resumed from its own checkpoint.
     saved_ = *left;
     saved_.saved_step = left->first_step;
     saved_.saved = config_.output_dir + "/" + checkpoint::folder_name(left->first_step);
@@ -212,7 +213,7 @@ void Supervisor::take_over() {
 void Supervisor::look_at(Start& start) {
   const auto progress = report::read_progress(config_.output_dir);
   if (!progress || progress->job != start_name_) return;        // of an earlier start
-  if (start.left > 0 && progress->ranks != start.left) return;  // of before some of its ranks ended
+  if (start.left > 0 && progress->ranks != start.left) return;  // written before some of its ranks ended
   if (!start.told) start.began = progress->first_step;
   if (!start.told || start.anew || progress->first_step != start.progress.first_step)
     goodput_.begin(progress->first_step);
@@ -230,7 +231,7 @@ void Supervisor::look_at(Start& start) {
 std::int64_t Supervisor::add_row(const Start& start, const Row& row, Clock::time_point ended) {
   const std::int64_t safe = safe_step(start);
   const std::int64_t step = start.told ? start.progress.step : safe;
-  // What was trained behind that counts no more.
+  // Later steps are lost and no longer count.
   if (start.told) goodput_.begin(safe);
   incidents_.add({{"time", time_text()},
                   {"start", starts_},
@@ -265,7 +266,7 @@ void Supervisor::go_on_without(Start& start, const Lost& lost) {
 Supervisor::Start Supervisor::start() {
   constexpr int kOften = 100, kSeldom = 1000;  // milliseconds
   ++starts_;
-  // Another one than of any start before, whoever supervised it.
+  // Differs from the names of all other starts, of other supervisors, too.
   start_name_ = run_ + "-" + std::to_string(::getpid()) + "." + std::to_string(starts_);
   ::setenv("OCTETRUN_SUPERVISED", start_name_.c_str(), 1);
   Strings overrides = places_.overrides();
@@ -276,7 +277,7 @@ Supervisor::Start Supervisor::start() {
     show(bytes);
     messages.hear(bytes);
   });
-  std::optional<Clock::time_point> failing;  // since it said so
+  std::optional<Clock::time_point> failing;  // time of the first reported fault
   bool hung = false;
   while (job.wait(requests_.file(), start.stepped ? kSeldom : kOften)) {
     pass_on(&job);
@@ -300,7 +301,7 @@ Supervisor::Start Supervisor::start() {
   if (hung) {
     start.code = static_cast<int>(ExitCode::hang);
   } else if (job.was_killed()) {
-    // What ended with it is no cause.
+    // Errors of processes that ended with the launcher are not the cause.
     start.fault.what =
         "the launcher was ended by signal " + std::to_string(start.code - 128) + ", and the job with it";
     start.fault.who = "launcher";
@@ -310,7 +311,7 @@ Supervisor::Start Supervisor::start() {
 
 Ended Supervisor::ended(const Start& start) {
   Ended how{.code = start.code, .asked = asked_};
-  // A stop that came before the run could listen to it has ended nothing but a start.
+  // A stop before the run had its handlers only ended the start.
   if (asked_ && !start.told && start.code > 128) how.code = static_cast<int>(ExitCode::preempted);
   if (start.told) {
     how.step = start.progress.step;
@@ -324,7 +325,7 @@ Ended Supervisor::ended(const Start& start) {
 }
 
 std::int64_t Supervisor::safe_step(const Start& start) const {
-  // Of a start that did not get so far nothing is known but where it would have begun.
+  // Without progress, only the step where the start would have begun is known.
   if (!start.told) return std::max<std::int64_t>(0, newest_);
   return std::max({start.progress.first_step, start.progress.saved_step, start.progress.memory_step});
 }
@@ -359,13 +360,13 @@ void Supervisor::wait(double seconds) {
   }
 }
 
-// A run that was killed behind its last word has left its lock.
+// Removes the lock of a run that was killed after its last record.
 void remove_stale_lock(const std::string& folder) {
   if (!path_exists(folder + "/octet.lock")) return;
   try {
     const checkpoint::FolderLock lock(folder);
   } catch (const Error&) {
-    // Another run has it.
+    // Another run holds it.
   }
 }
 
@@ -428,16 +429,16 @@ int Supervisor::run() {
 }  // namespace
 
 int supervise(const Options& options) {
-  Requests requests;  // before the work that takes time: a request that comes earlier ends the process
+  Requests requests;  // first, because a request before it ends the process
   const Command command = parse_command(options.launcher, options.words);
   require_hostfiles(command);
-  // What is wrong with the configuration is said before anything is started.
+  // Errors of the configuration are reported before anything is started.
   const config::Config config = config_of(command);
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGCHLD, SIG_DFL);  // ignored, children end without a code
+  std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, exit codes of children are lost
   Supervisor supervisor(options, command, config, requests);
   std::optional<HostMemory> memory;
-  // Before orphans are adopted: whoever keeps the memory is none of the job's processes.
+  // Before orphans are adopted: the process that keeps the memory does not belong to the job.
   if (config.memory_checkpoint_steps != 0) memory.emplace(supervisor.name());
   adopt_orphans();
   return supervisor.run();

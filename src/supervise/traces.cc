@@ -19,13 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of Open MPI 4, and of 5.
+// Variables of Open MPI 4 and 5.
 constexpr std::string_view kFolders[] = {"OMPI_MCA_orte_jobfam_session_dir=", "PMIX_SERVER_TMPDIR="};
 constexpr std::string_view kJob = "PMIX_NAMESPACE=";
 // Open MPI 4 and 5: vader_segment.HOST.USER.JOB.RANK.
 constexpr std::string_view kSegments[] = {"vader_segment.", "sm_segment."};
 constexpr const char* kSharedMemory = "/dev/shm";
-// Of PMIx 5, in the folder for temporary files: pmix-gds-shmem.HOST-NUMBER.KIND.N after mpirun's process N.
+// Files of PMIx 5 in the folder for temporary files: pmix-gds-shmem.HOST-NUMBER.KIND.N, with mpirun's process
+// id N.
 constexpr std::string_view kOfPmix = "/pmix-gds-shmem.";
 
 bool is_mine(const fs::path& path) {
@@ -38,7 +39,7 @@ void remove_mine(const fs::path& path) {
   if (is_mine(path)) fs::remove_all(path, none);
 }
 
-// A job's number as it stands in a name of shared memory; empty for other names.
+// Returns the job number in the name of a shared memory file; "" for other names.
 std::string job_in(const std::string& name) {
   if (std::ranges::none_of(kSegments, [&](std::string_view begin) { return name.starts_with(begin); }))
     return "";
@@ -47,7 +48,7 @@ std::string job_in(const std::string& name) {
   return job == std::string::npos ? "" : name.substr(job + 1, rank - job - 1);
 }
 
-// Whether a folder is named after an mpirun: other names are of folders that jobs share.
+// Whether the name of a folder is of a single mpirun. Folders with other names are shared by several jobs.
 bool is_of_one_job(std::string_view name) {
   if (name.starts_with("prterun.")) return true;
   for (const std::string_view begin : {"pid.", "ompi."}) {
@@ -86,15 +87,15 @@ void Traces::note(pid_t process) {
   if (rank) note_memory(process);
 }
 
-// Open MPI 5 makes the number of a hash, so it is read off the memory that a rank has mapped, as are PMIx's
-// files.
+// Open MPI 5 uses a hash as the job number, so it is read from the shared memory that a rank has mapped.
+// PMIx's files are found there, too.
 void Traces::note_memory(pid_t process) {
   std::istringstream maps(launch::file_of(process, "maps"));
   const std::string begin = std::string(kSharedMemory) + "/";
   for (std::string line; std::getline(maps, line);) {
     const std::size_t path = line.find('/');
     if (path == std::string::npos) continue;
-    // A file that was removed meanwhile has a word behind its name.
+    // A removed file has a word after its name.
     const std::string file = line.substr(path, line.find(' ', path) - path);
     if (file.rfind(kOfPmix) == file.rfind('/')) files_.insert(file);
     if (!file.starts_with(begin)) continue;

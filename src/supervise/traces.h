@@ -1,6 +1,6 @@
-// What Open MPI leaves on a machine when mpirun and its ranks are killed: the folder of its job, and memory
-// that the ranks shared, with mpirun's PMIx too. launch/mpirun removes it, and where that was killed, what
-// watches over it does. This is for when both are gone.
+// Removes files that Open MPI leaves on a machine if mpirun and its ranks are killed: the folder of its job,
+// memory that the ranks shared, and memory shared with mpirun's PMIx. launch/mpirun or its guard removes
+// them; this is for the case that both were killed.
 #pragma once
 
 #include <sys/types.h>
@@ -12,13 +12,13 @@ namespace octet::supervise {
 
 class Traces {
  public:
-  /// Reads from the environment and the mappings of a process, which must still be there, what its job has
-  /// made. A process that is no rank of Open MPI 4 or 5 adds nothing.
+  /// Notes the files of a process's job from its environment and its mappings; the process must still exist.
+  /// Other processes than ranks of Open MPI 4 or 5 add nothing.
   void note(pid_t process);
-  /// Whether something is still to be found: ranks have their folder from their start, their memory some time
-  /// later.
+  /// Whether traces are missing: ranks have their folder from their start, and their memory some time later.
   bool incomplete() const { return folders_.empty() || jobs_.empty(); }
-  /// Removes it, once all processes are gone. What is not there, or is not this user's, is left alone.
+  /// Removes the files. Call it after all processes have ended. Missing files and files of other users are
+  /// skipped.
   void remove() const;
 
  private:
@@ -27,7 +27,7 @@ class Traces {
   std::set<std::string>
       folders_;  ///< of the jobs: pid.N after mpirun; of Open MPI 5 prterun.HOST.N.USER or ompi.N
   std::set<std::string> files_;  ///< memory that PMIx 5 shares with the ranks
-  std::set<std::string> jobs_;   ///< their numbers as they stand in the names of shared memory
+  std::set<std::string> jobs_;   ///< job numbers, as in the names of shared memory
 };
 
 }  // namespace octet::supervise

@@ -1,4 +1,4 @@
-// What a supervisor writes to the screen and to files.
+// Formats a supervisor's output.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace octet::supervise {
 
-/// "3.2 s".
+/// Returns "3.2 s".
 std::string seconds_text(double seconds);
-/// The time now: "2026-11-23T13:05:00Z".
+/// Returns the current time: "2026-11-23T13:05:00Z".
 std::string time_text();
-/// Writes bytes to standard error. Whoever reads it may leave.
+/// Writes bytes to standard error. A missing reader is not an error.
 void show(std::string_view bytes);
 
 }  // namespace octet::supervise
