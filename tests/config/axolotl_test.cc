@@ -1,4 +1,4 @@
-// Files of axolotl as they stand.
+// Original configuration files of axolotl.
 #include <array>
 
 #include "config/support.h"
@@ -40,20 +40,20 @@ TEST(Axolotl, ItsDefaultsHoldWhereNothingIsSaid) {
   EXPECT_EQ(axolotl("", {"per_device_train_batch_size=4"}).config.per_device_train_batch_size, 4);
   EXPECT_FALSE(axolotl("bf16: false").config.bf16);
   EXPECT_EQ(axolotl("max_steps: 9").config.num_train_epochs, Config().num_train_epochs);
-  // A key without a value says nothing; null on the command line asks for what holds elsewhere.
+  // A key without a value has no effect; null on the command line selects our default.
   EXPECT_EQ(axolotl("save_total_limit:\noutput_dir: o").config.save_total_limit, 4);
   EXPECT_EQ(axolotl("output_dir: o").config.output_dir, "o");
   const Resolved all = axolotl("", {"save_total_limit=null"});
   EXPECT_FALSE(all.config.save_total_limit);
   EXPECT_FALSE(notes(all, "save_total_limit"));
-  // Without its base_model a file is none of axolotl's.
+  // Without base_model a file is not axolotl's.
   EXPECT_SAYS(refusal("sequence_len: 9"), "unknown key 'sequence_len'");
   EXPECT_EQ(test::read("").config.per_device_train_batch_size, 8);
   EXPECT_EQ(load_text("", "", {"base_model=m", "sequence_len=77"}, quiet(false)).config.cutoff_len, 77);
 }
 
-// 3 % of the steps, at most 100 and never a single one; a line of the log for each 0.5 %, at least every ten
-// steps.
+// The warm-up has 3 % of the steps, at most 100 and never one step. There is a log line for each 0.5 %, at
+// least every ten steps.
 TEST(Axolotl, ItsWarmUpAndItsLogFollowTheSteps) {
   for (const auto& [steps, warm, log] : std::vector<std::array<int, 3>>{{9, 0, 1},
                                                                         {33, 0, 1},
@@ -81,7 +81,7 @@ TEST(Axolotl, ItsWarmUpAndItsLogFollowTheSteps) {
   EXPECT_EQ(axolotl("logging_steps: 7").config.logging_steps, 7);
 }
 
-// Rows may be held out and never be evaluated.
+// Rows may be held out without being evaluated.
 TEST(Axolotl, ItEvaluatesOnlyWhereItIsTold) {
   const Resolved untold = axolotl("val_set_size: 0.1");
   EXPECT_EQ(untold.config.eval_strategy, "no");
@@ -189,7 +189,7 @@ TEST(Axolotl, EachKeyHasItsMeaning) {
   }
 }
 
-// Many examples of axolotl name the tokens that the tokenizer has anyway.
+// Many examples of axolotl name tokens that the tokenizer already has.
 TEST(Axolotl, SpecialTokensMayBeTheTokenizersOwn) {
   const ::octet::test::TemporaryFolder folder("special_tokens");
   const auto loads = [&](const std::string& tokens) {
@@ -210,7 +210,7 @@ TEST(Axolotl, SpecialTokensMayBeTheTokenizersOwn) {
   EXPECT_FALSE(loads("{unk_token: <unk>}")) << "the tokenizer has none";
   EXPECT_TRUE(loads("{additional_special_tokens: []}"));
   EXPECT_FALSE(loads("{additional_special_tokens: [</s>]}"));
-  // Without added_tokens_decoder the words of the map count.
+  // Without added_tokens_decoder the map decides.
   ::octet::test::spill(folder / "special_tokens_map.json", R"({"eos_token": "<end>", "unk_token": "<unk>"})");
   EXPECT_TRUE(loads("{eos_token: <end>, unk_token: <unk>}"));
   EXPECT_FALSE(loads("{eos_token: \"</s>\"}"));
@@ -290,7 +290,7 @@ TEST(Axolotl, WhatAsksForNothingIsAccepted) {
   EXPECT_EQ(axolotl("fsdp: false").config.zero_stage, 0);
 }
 
-// What has no meaning says so, in words of its own, and a key that is listed without a value says nothing.
+// Each key without effect has a note with its reason. A key without a value has no note.
 TEST(Axolotl, WhatChangesNothingIsSaid) {
   for (const ForeignKey& key : dialect_keys("axolotl")) {
     EXPECT_NE(key.becomes.empty(), key.reason.empty()) << key.path;

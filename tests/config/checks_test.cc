@@ -1,4 +1,4 @@
-// Keys of the checks for what goes wrong without an error: what is refused, and what it says.
+// Keys of the checks for silent errors: refused values and their messages.
 #include "config/support.h"
 
 namespace octet::config::test::checks_test {

@@ -143,7 +143,7 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
   EXPECT_SAYS(message(R"({"optimizer": {"params": {"betas": [0.9]}}})"), "two numbers");
 }
 
-// What is not built is refused where nobody says it otherwise: the command line does.
+// Unsupported values are refused unless the command line replaces them.
 TEST_F(DeepSpeed, WhatTheCommandLineReplacesIsNotRefused) {
   EXPECT_EQ(with(R"({"communication_data_type": "fp16"})", "", {"reduce_dtype=bf16"}).config.reduce_dtype,
             "bf16");
@@ -171,7 +171,7 @@ TEST_F(DeepSpeed, WhatTheCommandLineReplacesIsNotRefused) {
             Config().learning_rate);
 }
 
-// deepspeed/runtime/engine.py: type Adam is AdamW unless adam_w_mode says otherwise, type AdamW always is.
+// deepspeed/runtime/engine.py: type Adam is AdamW unless adam_w_mode is false; type AdamW always is.
 TEST_F(DeepSpeed, AdamIsAdamWUnlessItsDecayGoesIntoTheGradient) {
   const auto optimizer = [](const std::string& type, const std::string& params) {
     return R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + params + "}}}";
@@ -227,7 +227,7 @@ TEST_F(DeepSpeed, ItsSchedulesComeWithAllTheirParameters) {
   EXPECT_EQ(argument(cosine, "cos_min_ratio"), 0.3);
   EXPECT_FALSE(cosine.lr_scheduler_kwargs.contains("total_num_steps"));
   EXPECT_EQ(cosine.warmup_steps, 5);
-  // Left out, a parameter has DeepSpeed's default, not ours.
+  // A missing parameter has DeepSpeed's default, not ours.
   for (const std::string type : {"WarmupLR", "WarmupDecayLR"}) {
     const std::string bare = R"({"scheduler": {"type": ")" + type + R"("}})";
     EXPECT_EQ(with(bare).config.warmup_steps, 1000) << type;
@@ -278,8 +278,8 @@ TEST_F(DeepSpeed, AnInlineMapIsReadTheSame) {
   EXPECT_SAYS(refusal("deepspeed: {zero_optimization: {stag: 1}}"), "zero_optimization.stag");
 }
 
-// Beside the configuration, in the working folder, or in a folder above the configuration; or the JSON
-// itself.
+// The file is found in the configuration's folder, in the working folder, or in a parent folder of the
+// configuration. The value may also be the JSON itself.
 TEST(DeepspeedPath, IsFoundFromAnyWorkingFolder) {
   namespace fs = std::filesystem;
   const octet::test::TemporaryFolder folder("deepspeed_path");

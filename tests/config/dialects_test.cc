@@ -1,4 +1,4 @@
-// Whose configuration it is, and what becomes of keys of another trainer.
+// The choice of the dialect, and the translation of another trainer's keys.
 #include <map>
 
 #include "config/support.h"
@@ -36,7 +36,8 @@ TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
                     "the keys are axolotl's, by 'base_model' (a.yaml:1)"));
 }
 
-// Several trainers' sections have one name: the table of one is not searched for another.
+// Sections of several trainers have the same name. A key in one trainer's section is not searched in the
+// other's table.
 TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
   const std::string both = refusal("train: {epochs: 2, seed: 3}\ndata: {train_files: t}");
   EXPECT_SAYS(both, "keys of SFT-Play and of verl are in one configuration");
@@ -99,14 +100,15 @@ TEST(Dialects, NamesAreOfferedFromTheirOwnTableAndOurs) {
   EXPECT_SAYS(refusal("optim: {lr: 1e-4}\nmodel: {nmae: m}"), "to do:    remove it");
   EXPECT_SAYS(refusal("train: {epochs: 2}\ndata: {tran_files: m}"), "to do:    remove it");
   EXPECT_SAYS(refusal("optim: {lr: 1e-4}\ntaks_mode: sft"), "to do:    remove it");
-  // Where nothing else says whose it is, the nearest name does.
+  // Without other evidence, the nearest name chooses the dialect.
   EXPECT_SAYS(refusal("model: {nmae: m}"), "did you mean 'model.name'?");
   EXPECT_SAYS(refusal("model: {partial_pretrian: m}"), "did you mean 'model.partial_pretrain'?");
   EXPECT_SAYS(refusal("", {"modle.partial_pretrain=m"}), "did you mean 'model.partial_pretrain'?");
   EXPECT_SAYS(refusal("taks_mode: sft"), "did you mean 'task_mode'?");
 }
 
-// Such keys decide nothing. Where a configuration has no others it does not matter whose they are.
+// Keys that several trainers have do not choose a dialect. If a configuration has only such keys, any of
+// these dialects fits.
 TEST(Dialects, AKeyThatSeveralHaveMeansTheSame) {
   std::map<std::string, ForeignKey> first;
   int shared = 0;

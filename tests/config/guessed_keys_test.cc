@@ -1,4 +1,4 @@
-// Words that people guess name the key that they mean, and data files say how they are trained on.
+// Guessed words lead to the intended keys, and the fields of data files decide how they are trained.
 #include <gtest/gtest.h>
 
 #include <regex>
@@ -48,7 +48,7 @@ TEST(GuessedKeys, NameTheKeyThatIsMeant) {
                                                         {"warmup=5", "warmup_ratio=SHARE"}}) {
     const std::string fix = fix_of({word});
     EXPECT_NE(fix.find(part), std::string::npos) << word << ": " << fix;
-    // Whatever is named is a key.
+    // Every name in the advice is a key.
     const std::regex key("([a-z_]+)=");
     for (auto at = std::sregex_iterator(fix.begin(), fix.end(), key); at != std::sregex_iterator(); ++at)
       EXPECT_NE(find_field((*at)[1].str()), nullptr) << word << ": " << (*at)[1];
@@ -56,7 +56,7 @@ TEST(GuessedKeys, NameTheKeyThatIsMeant) {
   EXPECT_EQ(fix_of({"learning_rat=1"}), "did you mean 'learning_rate'?");
 }
 
-// `model` alone makes a configuration one of SFT-Play, in which short names are near many words.
+// `model` alone selects SFT-Play, which has short names near to many words.
 TEST(GuessedKeys, NameTheSameKeyBesideOtherWords) {
   for (const char* word : {"lr=1", "bs=4", "steps=5", "rank=8", "wd=1", "out=x", "iters=3"}) {
     for (const char* other : {"model=x", "data=x", "train=x"}) {

@@ -1,5 +1,5 @@
-// The errors of configuration that a guide lists, which other trainers pass over in silence: each is told
-// with its place, its harm and its mend; and the mend, done, ends it and has its effect.
+// Configuration errors of a guide that other trainers ignore silently. Each is reported with its place, its
+// harm and its fix. Applying the fix removes the report and has its effect.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -11,8 +11,7 @@
 namespace octet::config::test::guide_errors_test {
 namespace {
 
-/// A configuration: keys in YAML behind the three that a training needs, a DeepSpeed JSON ("": none),
-/// variables.
+/// A configuration: YAML keys after the three required keys, a DeepSpeed JSON ("": none), and variables.
 struct Given {
   std::string yaml, json = {};
   Environment environment = {};
@@ -21,7 +20,7 @@ struct Given {
 struct GuideError {
   const char* name;
   Given wrong;
-  std::string where;  ///< DS stands for the DeepSpeed file
+  std::string where;  ///< "DS" is replaced by the path of the DeepSpeed file
   std::string harm, mend;
   std::vector<Given> mended;
   std::function<bool(const Config&)> effect;
@@ -171,7 +170,7 @@ class GuideErrors : public testing::TestWithParam<std::size_t> {
                      given.json.empty() ? Strings{} : Strings{"deepspeed=" + json_},
                      {.for_training = true, .environment = given.environment});
   }
-  /// Everything that is said of a configuration.
+  /// Returns all notes, warnings and errors of a configuration.
   Strings answers(const Given& given) {
     try {
       const Resolved r = resolved(given);
@@ -214,8 +213,8 @@ TEST_P(GuideErrors, AreToldWithPlaceHarmAndAMendThatWorks) {
 
 INSTANTIATE_TEST_SUITE_P(All, GuideErrors, testing::Range<std::size_t>(0, guide_errors().size()));
 
-// What trains otherwise than the file says is a warning, which lint counts; a variable of the environment is
-// explained, and one that is not set is no warning.
+// A setting that has another effect than the file says gives a warning, which lint counts. An environment
+// variable gives a note; an unset variable gives no warning.
 TEST(GuideErrors, OfTheFileAreWarningsAndOthersAreNotes) {
   const octet::test::TemporaryFolder folder("guide_warnings");
   write_file_atomically(folder / "ds.json",
@@ -225,7 +224,7 @@ TEST(GuideErrors, OfTheFileAreWarningsAndOthersAreNotes) {
     const char* name;
     std::string yaml;
     Environment environment;
-    Strings warnings, notes;  ///< parts, one for each
+    Strings warnings, notes;  ///< one part of each
   };
   const std::vector<Told> all{
       {"the broken configuration of a guide",
@@ -276,7 +275,7 @@ TEST(GuideErrors, AFormatThatStrictBitsNeedIsNoError) {
   EXPECT_FALSE(notes(stronger, "to do: ")) << "the command line has replaced it";
 }
 
-/// Variables of guides and of habit, each with a part of what is said of it.
+/// Variables of guides and common habits, each with a part of its explanation.
 TEST(GuideVariables, AreExplainedOnceEach) {
   const std::vector<std::array<std::string, 3>> variables{
       {"NVTE_FP8_DPA_BWD", "0", "what always happens"},

@@ -1,4 +1,4 @@
-// The guides' configurations as they stand (tests/guides), and what each of their keys means here.
+// The original configurations of guides (tests/guides), and the translation of each of their keys.
 #include <filesystem>
 #include <map>
 
@@ -9,12 +9,12 @@ namespace {
 
 using Meanings = std::map<std::string, std::string>;
 
-/// A guide's file, or none, what its command line adds, and our keys with their values: all that are set.
+/// A guide's file (or none), the arguments of its command line, and all of our keys that they set.
 struct Guide {
   const char* name;
   Strings arguments;
   Meanings means;
-  Strings notes;  ///< parts of what is said of keys that do nothing
+  Strings notes;  ///< parts of the notes about keys without effect
 };
 
 const std::string kGuides = std::string(OCTET_SOURCE_DIR) + "/tests/guides/";

@@ -1,4 +1,4 @@
-// docs/config.schema.json: is it the table, and does it accept what the program accepts?
+// Tests that docs/config.schema.json equals the table and accepts all input that the program accepts.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -16,7 +16,7 @@ namespace {
 
 const std::string kSource = OCTET_SOURCE_DIR;
 
-/// Returns the tree as an editor sees it: scalars have the types of YAML 1.2.
+/// Returns the tree as an editor reads it: scalars have YAML 1.2 types.
 Json as_json(const Node& node) {
   static const std::regex kNumber(R"([-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?)");
   static const std::regex kTrue("true|True|TRUE"), kFalse("false|False|FALSE");
@@ -51,7 +51,7 @@ bool has_type(const Json& value, const std::string& type) {
   return type == "array" ? value.is_array() : type == "boolean" ? value.is_boolean() : value.is_string();
 }
 
-/// A validator of the keywords that the schema has. Returns where the value differs from it, or "".
+/// A validator for the keywords of the schema. fault() returns where a value violates it, or "".
 struct Validator {
   const Json& root;
 

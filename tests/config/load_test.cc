@@ -287,7 +287,7 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
   EXPECT_EQ(r.config.lora_target, (Strings{"q_proj", "v_proj"}));
   EXPECT_TRUE(r.config.use_rslora);
   EXPECT_EQ(read("").config.lora_target, Strings{"all"});
-  // What LLaMA-Factory would train adapters for is not trained whole without a word.
+  // LLaMA-Factory would train adapters for these keys, so full training needs an explicit finetuning_type.
   for (const std::string key :
        {"lora_rank: 8", "lora_alpha: 16", "lora_target: all", "additional_target: lm_head",
         "adapter_name_or_path: runs/a", "use_rslora: true"}) {
@@ -309,7 +309,7 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
   EXPECT_SAYS(refusal("adapter_name_or_path: a"), "'adapter_name_or_path' is for adapters");
 }
 
-// What the command line replaces asks for nothing.
+// A value that the command line replaces is not refused.
 TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
   const std::pair<std::string, std::string> cases[] = {
       {"finetuning_type: oft", "finetuning_type=full"},
@@ -327,7 +327,7 @@ TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
     EXPECT_NO_THROW(load_text(yaml, "test.yaml", {argument}, quiet(false))) << yaml << " " << argument;
     EXPECT_SAYS(refusal(yaml), "is not supported");
   }
-  // The one word for adapters and their base falls whole.
+  // The single word for adapters and a quantised base is replaced as a whole.
   const Config full =
       load_text("tuning: {mode: qlora}", "test.yaml", {"finetuning_type=full"}, quiet(false)).config;
   EXPECT_EQ(full.finetuning_type, "full");
@@ -483,7 +483,7 @@ TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
         << said;
   }
   EXPECT_EQ(r.notes.size(), 9u);
-  // A row of its own comes before that of the family, and one for a value is for that value.
+  // A row of a single name precedes the row of its family, and a row of a value applies only to that value.
   options.environment = {{"NVTE_FLASH_ATTN", "0"}, {"CUDA_LAUNCH_BLOCKING", "0"}};
   const Resolved own = load_text(kBase, "t.yaml", {}, options);
   EXPECT_EQ(own.notes.size(), 2u);
@@ -508,7 +508,7 @@ TEST(Load, WhoCarriesBytesBetweenGpusIsOneOfFour) {
   }
   EXPECT_SAYS(refusal("gpu_sums: nccl\ndevice: cpu"), "deterministic: false");
   EXPECT_SAYS(refusal("gpu_sums: mpi"), "auto, ordered, nccl");
-  // The same bits come from every carrier: a run goes on with another one.
+  // All transports give the same bits, so a run may resume with another transport.
   EXPECT_EQ(resume_hash(read("gpu_transport: host").config), resume_hash(read("").config));
 }
 

@@ -1,5 +1,5 @@
-// Keys of other trainers that stand for several of ours: the command line's value is read in place of the
-// file's, so that nothing is left of what followed from the file's; null is as if the file did not have it.
+// Keys of other trainers that set several of our keys. The command line's value replaces the file's value,
+// with all that followed from it. null is as if the file did not have the key.
 #include "config/support.h"
 #include "octet/base/strings.h"
 
@@ -9,7 +9,7 @@ namespace {
 struct Row {
   const char* yaml;
   Strings arguments;
-  std::string sets;  ///< of the keys that are asked for those that are set, as "key value", in their order
+  std::string sets;  ///< the set keys among the tested keys, as "key value", in order
 };
 
 std::string what_is_set(const Row& row, const std::string& keys) {
@@ -244,7 +244,7 @@ TEST(OverrideTable, OtherKeys) {
        {axolotl, {"plugins=null", "datasets=[{path: b}]"}, "pure_bf16 true; dataset [b]"}});
 }
 
-// A variable or DeepSpeed's file that says what is taken back says it no more.
+// null also removes the value of a variable and of a DeepSpeed file.
 TEST(OverrideTable, NullReachesWeakerSourcesToo) {
   const LoadOptions options{.for_training = false, .environment = {{"OCTET_MAX_STEPS", "7"}}};
   EXPECT_EQ(load_text("", "f.yaml", {}, options).config.max_steps, 7);

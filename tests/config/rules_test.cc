@@ -115,7 +115,7 @@ TEST(Rules, OffloadingChangesNothingOnACpu) {
   const Resolved gpu = read("optim_state_cpu_offload: true\ndevice: cuda");
   EXPECT_TRUE(gpu.config.optim_state_cpu_offload);
   EXPECT_FALSE(notes(gpu, "optim_state_cpu_offload"));
-  // A run goes on with the key changed.
+  // A run may resume with another value of this key.
   EXPECT_EQ(resume_hash(gpu.config), resume_hash(read("device: cuda").config));
 }
 

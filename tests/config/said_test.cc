@@ -1,4 +1,4 @@
-// Every sentence that a configuration is answered with: what its keys become, notes, doubts and refusals.
+// All texts about a configuration: translated keys, notes, warnings and errors.
 #include <algorithm>
 #include <functional>
 #include <utility>
@@ -11,9 +11,8 @@
 namespace octet::config::test::said_test {
 namespace {
 
-/// A file of a page: keys in YAML, `> key=value` for the command line, `$ NAME=value` for the environment,
-/// and
-/// `! alone` where the three keys that a training needs do not stand before them.
+/// A question of a page: keys in YAML, `> key=value` for the command line, `$ NAME=value` for the
+/// environment, and `! alone` to leave out the three required keys.
 struct Question {
   std::string yaml;
   Strings arguments;
@@ -40,7 +39,7 @@ Question read_question(const std::string& text) {
   return q;
 }
 
-/// Lines of explain() with single blanks; unless `alone`, without those of kBase.
+/// Returns the lines of explain() with single blanks; without the lines of kBase unless `alone`.
 std::string keys_of(const Resolved& resolved, bool alone) {
   std::string text;
   for (const std::string& line : split(resolved.explain(false), '\n')) {
@@ -89,7 +88,7 @@ TEST(Said, OfSftPlayAndVerl) {
   octet::test::expect_page("config/said/dialects.txt", said_to);
 }
 
-// Its defaults, which are the first answer, are left out of the others.
+// axolotl's defaults are the first answer and are left out of the others.
 TEST(Said, OfAxolotl) {
   const Strings defaults = split(said_to("! alone\n! no training\nbase_model: m\n"), '\n');
   bool first = true;
@@ -117,7 +116,7 @@ TEST(Said, OfDoubts) {
   });
 }
 
-/// What follows from numbers: the size of a step on so many ranks, and counts of steps.
+/// Returns values that follow from numbers: the samples per step on so many ranks, and counts of steps.
 std::string derived_from(const std::string& text) {
   std::int64_t world = 1, total = 100, epoch = 7;
   std::string rest, said;
@@ -164,7 +163,7 @@ TEST(Said, OfStepsAndStorage) {
   octet::test::expect_page("config/said/derived.txt", derived_from);
 }
 
-// Of the keys that decide the numbers of a run one that is missing would let a resumed run compute others.
+// A missing key here would let a resumed run compute other numbers.
 TEST(Said, OfTheKeysThatDecideNumbers) {
   octet::test::expect_page("config/said/numbers.txt", [](const std::string& question) {
     std::string text;
@@ -179,7 +178,7 @@ TEST(Said, OfTheKeysThatDecideNumbers) {
   });
 }
 
-// The file that a run leaves, which reads as it was written.
+// The configuration file of a run, which loads to the same configuration.
 TEST(Said, OfAWholeConfiguration) {
   octet::test::expect_page("config/said/whole.txt", [](const std::string& question) {
     const Resolved r = read(question);
@@ -189,7 +188,7 @@ TEST(Said, OfAWholeConfiguration) {
   });
 }
 
-/// Rows of the tables of other trainers' keys: what each becomes, or why it does nothing.
+/// Rows of the tables of other trainers' keys: our key, or why the key has no effect.
 TEST(Said, OfEveryKeyOfOtherTrainers) {
   octet::test::expect_page("config/said/foreign_keys.txt", [](const std::string& table) {
     std::string text;

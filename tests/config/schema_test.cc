@@ -12,7 +12,7 @@ TEST(Schema, EveryKeyIsDocumentedAndItsDefaultIsAcceptable) {
     EXPECT_TRUE(seen.insert(field.name).second) << field.name;
     EXPECT_FALSE(field.status == Status::used ? field.doc.empty() : field.reason.empty()) << field.name;
     if (default_text(field).empty() || default_text(field) == "\"\"" || default_text(field) == "[]") continue;
-    // Keys of adapters mean something to those alone who say whether they want some.
+    // Keys of adapters require finetuning_type.
     const std::string beside = field.group == "Adapters" ? "\nfinetuning_type: full" : "";
     EXPECT_NO_THROW(load_text(field.name + ": " + default_text(field) + beside, "t.yaml", {}, quiet(false)))
         << field.name;

@@ -1,4 +1,4 @@
-// SFT-Play's files, and those that they include.
+// SFT-Play's files, and the files that they include.
 
 #include <filesystem>
 
@@ -49,7 +49,7 @@ seed: 7
   EXPECT_TRUE(notes(r, "pages nothing"));
 }
 
-// Its guide names keys without their sections.
+// SFT-Play's guide names keys without their sections.
 TEST(SftPlay, KeysMayStandWithoutTheirSection) {
   const std::string file = "model: {name: m}\ntrain: {epochs: 1, output_dir: o}\ndata: {train_path: d}\n";
   struct Edit {
@@ -146,7 +146,7 @@ TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("datasets: [a]\ndata: {train_path: b}"), "both name the training data");
 }
 
-// On each number of ranks: the micro-batch x the accumulation, or the micro-batches that may be found.
+// For each number of ranks: the micro-batch x the accumulation, or the possible micro-batches.
 TEST(SftPlay, AutoMakesStepsOfAboutThirtyTwo) {
   const auto batch = [](const std::string& train, std::int64_t world, const Strings& overrides = {}) {
     const Config c = load_text("train: {" + train + "}", "play.yaml", overrides, quiet(false)).config;
@@ -182,7 +182,7 @@ TEST(SftPlay, AutoMakesStepsOfAboutThirtyTwo) {
   EXPECT_EQ(batch("grad_accum: auto", 1), "8 x 4 = 32");
   EXPECT_EQ(batch("batch_size: 4, grad_accum: 2", 1), "4 x 2 = 8");
   EXPECT_EQ(batch(automatic, 3, {"global_batch_size=48"}), "1 2 4 8 16 = 48");
-  // A number of micro-batches stays what it is, and the step follows from what fits.
+  // A given accumulation is kept, and the step follows from the micro-batch that fits.
   const std::string eight = batch("batch_size: auto, grad_accum: 8", 3);
   EXPECT_TRUE(eight.starts_with("1 2 3 4 5 ")) << eight;
   EXPECT_SAYS(eight, " 64 = 24,48,72,");
@@ -264,7 +264,7 @@ TEST(SftPlay, AnOldFolderIsOverwrittenWhereNothingIsGoneOnWith) {
               "exclude each other");
 }
 
-// The Makefile and the scripts of SFT-Play name a configuration so.
+// SFT-Play's Makefile and scripts name a configuration in these ways.
 TEST(SftPlay, AConfigurationIsNamedInItsWays) {
   const octet::test::TemporaryFolder folder("named");
   write_file_atomically(folder / "run.yaml", "seed: 7\n");
@@ -333,7 +333,7 @@ TEST_F(Included, FilesGiveWhatTheIncludingOneDoesNotSay) {
   EXPECT_EQ(again.learning_rate, Config().learning_rate) << "null takes a value back";
 }
 
-// Names for one thing do not stand against each other across an include: the including file's counts.
+// Two names for the same value do not conflict across an include: the including file wins.
 TEST_F(Included, AnotherNameInTheIncludingFileCounts) {
   file("base.yaml",
        "mode: sft\nlearning_rate: 2e-4\ntrain: {steps: 5, batch_size: auto, evaluation_strategy: steps}\n"

@@ -1,4 +1,4 @@
-// What several sources say of one key, paths, and trainers that are known by name alone.
+// Keys with several sources, paths, and trainers that are only recognised by name.
 
 #include <filesystem>
 
@@ -22,7 +22,7 @@ TEST(OtherTrainers, AreRecognisedByName) {
   }
 }
 
-// A value that is not supported is one only if it is what counts.
+// An unsupported value is only an error if no stronger source replaces it.
 TEST(Sources, ARefusedValueOfAFileCanBeReplaced) {
   EXPECT_EQ(read("finetuning_type: oft", {"finetuning_type=full"}).config.finetuning_type, "full");
   EXPECT_EQ(read("save_strategy: best", {"save_strategy=null"}).config.save_strategy, "steps");

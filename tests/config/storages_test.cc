@@ -1,4 +1,4 @@
-// How states may be stored where the keys leave it open.
+// Storage of states if the keys are auto.
 #include <gtest/gtest.h>
 
 #include "config/support.h"
@@ -33,7 +33,7 @@ TEST(Storages, GoFromWideToNarrowAndKeepWhatIsSet) {
   EXPECT_TRUE(leaves_storage_open(with("bf16: true\ngrad_dtype: fp32")));
 }
 
-// Recomputation changes no numbers: it comes before a lower precision, if no key says what is recomputed.
+// Recomputation changes no numbers, so it comes before a lower precision if no key sets it.
 TEST(Storages, ComeWithRecomputationBeforeALowerPrecision) {
   const auto choices = [](const std::string& yaml) {
     std::string all;

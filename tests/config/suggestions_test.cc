@@ -1,5 +1,4 @@
-// Names that are offered in place of a word: the nearest, where it is as near as docs/config.md says, and
-// none where nothing is.
+// Suggested names for an unknown word: the nearest name, if it is as near as docs/config.md says, else none.
 #include <array>
 #include <random>
 
@@ -13,7 +12,7 @@ namespace {
 using octet::test::edits;
 using octet::test::most_edits;
 
-/// The name that a refusal offers; "" where it offers none.
+/// Returns the name that an error suggests; "" if there is none.
 std::string offered(const std::string& message) {
   constexpr std::string_view question = "did you mean '";
   const std::size_t at = message.find(question);
@@ -62,7 +61,7 @@ TEST(Suggestions, AreAsNearAsIsDocumentedAndTheNearest) {
       std::string message;
       try {
         load_text(kBase, "test.yaml", {word + "=1"}, quiet());
-        continue;  // a key below one whose map is taken as a whole
+        continue;  // a key in a map that is read as a whole
       } catch (const Error& e) {
         if (!e.problem().what.starts_with("unknown key")) continue;
         message = e.what();
@@ -71,7 +70,7 @@ TEST(Suggestions, AreAsNearAsIsDocumentedAndTheNearest) {
       const std::string offer = offered(message);
       if (offer.empty()) {
         ++none;
-        // Whoever makes one mistake is understood.
+        // A word with one mistake always has a suggestion.
         EXPECT_TRUE(mistakes > 1 || word.size() < 3) << name;
         EXPECT_SAYS(message, "remove it");
         continue;

@@ -1,4 +1,4 @@
-// What the tests of config share.
+// Shared code of the tests of config.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ inline Resolved read(const std::string& yaml, const Strings& overrides = {}) {
   return load_text(kBase + yaml, "test.yaml", overrides, quiet());
 }
 
-/// The message of the Error that `yaml` causes; fails when there is none.
+/// Returns the message of the Error that `yaml` causes. The test fails if there is none.
 inline std::string refusal(const std::string& yaml, const Strings& overrides = {}) {
   try {
     read(yaml, overrides);

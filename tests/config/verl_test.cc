@@ -57,7 +57,7 @@ TEST(Verl, ItsModelIsShardedAndComputedInBf16) {
   EXPECT_EQ(narrow.zero_stage, 3);
   EXPECT_EQ(narrow.param_dtype + narrow.grad_dtype + narrow.optim_dtype, "bf16bf16bf16");
   EXPECT_EQ(verl("model: {strategy: fsdp2}").zero_stage, 3);
-  // Whoever says it in our words is believed.
+  // Our own keys win over verl's.
   EXPECT_EQ(verl("model: {partial_pretrain: m, strategy: fsdp2}", {"zero_stage=1"}).zero_stage, 1);
   EXPECT_EQ(verl("model: {partial_pretrain: m}\nzero_stage: 0").zero_stage, 0);
   EXPECT_EQ(verl("model: {partial_pretrain: m}\ndeepspeed: {zero_optimization: {stage: 2}}").zero_stage, 2);

@@ -202,7 +202,7 @@ TEST(EventFile, ChecksumsAreThoseOfRfc3720) {
   EXPECT_EQ(crc32c(""), 0u);
 }
 
-// Reads the frames back by the format's own description.
+// Parses the frames by the specification of the format.
 TEST(EventFile, EveryFrameIsWholeAndHoldsItsScalars) {
   const octet::test::TemporaryFolder scratch("events");
   const std::string& folder = scratch.path();

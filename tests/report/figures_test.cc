@@ -1,4 +1,4 @@
-// Each figure in the files of a run, against arithmetic on its events.
+// Compares each figure in the files of a run with arithmetic on its events.
 #include <fstream>
 #include <functional>
 
@@ -10,7 +10,7 @@
 namespace octet::report::test::figures_test {
 namespace {
 
-/// Seven steps that are all different, on three ranks, a row every three: rows at 3, 6 and 7.
+/// Seven different steps on three ranks, with a row every three steps: rows at 3, 6 and 7.
 class Figures : public Run {
  protected:
   static constexpr std::int64_t total = 7;
@@ -241,7 +241,7 @@ TEST_F(Figures, OfTheFilesAreThoseOfTheWholeRun) {
   EXPECT_EQ(state.at("log_history")[0].at("learning_rate").get<double>(), 3e-7);
 }
 
-/// A text with one blank where there are several.
+/// Returns a text with each run of blanks reduced to one.
 std::string squeezed(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -252,7 +252,7 @@ std::string squeezed(const std::string& text) {
 
 TEST_F(Figures, OnTheScreenAreReadable) {
   const std::string text = squeezed(run());
-  // Of the first three steps: 5 - (1 + 2 + 3) / 9, and 3,042 tokens in 60 s, each of 6e9 FLOPs, on 3 devices.
+  // The first three steps: 5 - (1 + 2 + 3) / 9, and 3,042 tokens in 60 s, each of 6e9 FLOPs, on 3 devices.
   for (const char* part :
        {"{'loss': 4.3333, 'grad_norm': 0.75, 'learning_rate': 3e-07, 'epoch': 0.75} step 3/7, 20.0 s/it, "
         "0:01:20 left, 50.7 tokens/s, MFU 0.0102 %, memory 4.00 GiB\n",
@@ -260,7 +260,7 @@ TEST_F(Figures, OnTheScreenAreReadable) {
         " evaluation loss 2.0\n", " time 0:05:15, 40.0 s/it\n", " tokens 7,196, 25.7 per second\n",
         " MFU 0.0052 %\n", " model TFLOP/s 0.0514 per device\n",
         " skipped 2 steps, which were not finite or ", " waited for data 5.0 % of the time\n",
-        // 56 of 280 s, of which 35 were waited for; 2,800 and 1,400 bytes, 400 and 200 per step.
+        // 56 of 280 s, 35 of them exposed; 2,800 and 1,400 bytes, 400 and 200 per step.
         " communication 20.0 % of the time, 37.5 % of it hidden; rank 0 sent 4.1 KiB\n",
         " all_gather 2.0 s and 400 B per step\n", " reduce_scatter 6.0 s and 200 B per step\n",
         " peak memory 9.00 GiB on the rank that holds most\n",
@@ -325,7 +325,7 @@ TEST_F(Figures, GoOnWhereACheckpointWasMade) {
     EXPECT_DOUBLE_EQ(after[0].at(key).get<double>(), expected[2].at(key).get<double>()) << key;
     EXPECT_DOUBLE_EQ(after[1].at(key).get<double>(), expected[3].at(key).get<double>()) << key;
   }
-  // Of the row's three steps this session took the last.
+  // This session ran the last of the row's three steps.
   EXPECT_DOUBLE_EQ(after[0].at("seconds_per_step").get<double>(), 60);
   EXPECT_DOUBLE_EQ(after[0].at("comm_seconds").get<double>(), 12);
   EXPECT_DOUBLE_EQ(after[0].at("comm_bytes").get<double>(), 600 + 360);

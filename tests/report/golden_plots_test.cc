@@ -20,7 +20,7 @@ struct Line {
   std::vector<double> numbers;
 };
 
-/// The lines of a picture, in the order in which they are drawn.
+/// Returns the lines of an SVG in drawing order.
 std::vector<Line> lines_of(const std::string& svg) {
   const std::string drawn = svg.substr(std::min(svg.size(), svg.find("</defs>")));
   static const std::regex kPath("<path ([^>]*stroke:rgb[^>]*)/>"), kStyle("stroke(-width)?:[^;]*;"),

@@ -1,5 +1,4 @@
-// The progress bar in a file, which is no terminal: lines at a limited rate, and a sign of life in a long
-// step.
+// The progress bar in a file instead of a terminal: lines at a limited rate, and a line within a long step.
 #include "../src/report/progress_bar.h"
 
 #include <gtest/gtest.h>

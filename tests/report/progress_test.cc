@@ -45,7 +45,7 @@ TEST(Progress, WhatIsNoneIsNotRead) {
   std::filesystem::remove(progress_path(folder.path()));
   ASSERT_EQ(::mkfifo(progress_path(folder.path()).c_str(), 0600), 0);
   EXPECT_FALSE(read_progress(folder.path()));
-  ProgressFile("/nowhere/at/all").write({});  // no disk, no harm
+  ProgressFile("/nowhere/at/all").write({});  // an impossible path has no effect
 }
 
 /// A run of two steps and a checkpoint, in a folder.
@@ -78,7 +78,7 @@ TEST(Progress, OfARunUnderASupervisorIsTold) {
   EXPECT_EQ(read->saved_step, 5);
   EXPECT_EQ(read->saved, "there/checkpoint-5");
   EXPECT_TRUE(read->finished);
-  // A run without a checkpoint leaves none, and no file that claims one.
+  // A run without a checkpoint has none in its record, and no file is left that claims one.
   run_in(folder.path(), "completed");
   EXPECT_FALSE(std::filesystem::exists(progress_path(folder.path())));
 }

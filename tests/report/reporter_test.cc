@@ -77,7 +77,7 @@ TEST_F(Run, TheFilesHaveTheFieldsOfHuggingFace) {
   double mean = 0;
   for (int n = 1; n <= 20; ++n) mean += step(n).loss / 20;
   EXPECT_NEAR(results.at("train_loss").get<double>(), mean, 1e-12);
-  // Hugging Face's times are of all that train() does: 20 steps of half a second, and the evaluation.
+  // Hugging Face's times cover all of train(): 20 steps of half a second, and the evaluation.
   EXPECT_EQ(results.at("train_runtime").get<double>(), 11);
   EXPECT_DOUBLE_EQ(results.at("train_steps_per_second").get<double>(), 20.0 / 11);
   EXPECT_DOUBLE_EQ(results.at("train_samples_per_second").get<double>(), 320.0 / 11);
@@ -176,7 +176,7 @@ TEST_F(Run, RowsAndSummaryTellOfCommunicationWhereRanksTalk) {
   EXPECT_DOUBLE_EQ(row.at("comm_all_gather_seconds").get<double>(), 0.05);
   EXPECT_DOUBLE_EQ(row.at("comm_all_gather_bytes").get<double>(), 1000);
   EXPECT_DOUBLE_EQ(row.at("comm_reduce_scatter_bytes").get<double>(), 3002);
-  // The keys that other programs read are unchanged: further numbers break nothing.
+  // Keys that other programs read are unchanged; additional numbers are harmless.
   for (const char* key : {"current_steps", "total_steps", "loss", "lr", "epoch", "percentage", "elapsed_time",
                           "remaining_time"}) {
     EXPECT_TRUE(row.contains(key)) << key;
@@ -184,7 +184,7 @@ TEST_F(Run, RowsAndSummaryTellOfCommunicationWhereRanksTalk) {
   for (const auto& [key, value] : row.items()) {
     EXPECT_TRUE(value.is_number() || key == "elapsed_time" || key == "remaining_time") << key;
   }
-  // 15 of 20 steps of 0.5 s with 0.2 s each, of which 0.02 s were waited for.
+  // 15 of 20 steps of 0.5 s have 0.2 s of messages each, 0.02 s of it exposed.
   for (const char* part : {"communication", "30.0 % of the time, 90.0 % of it hidden; rank 0 sent ",
                            "  reduce_scatter", "  all_gather"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
@@ -315,7 +315,7 @@ TEST_F(Run, TheStateForACheckpointIsTheStateOnDisk) {
 }
 
 TEST(Throughput, UtilisationFollowsTheFormula) {
-  const double flops = 48.25e9;  // Llama-3.1-8B at 4,096, a token
+  const double flops = 48.25e9;  // Llama-3.1-8B at 4,096, per token
   EXPECT_NEAR(flop_utilisation(flops, 24576 / 1.95, 1), 0.614, 0.001);
   EXPECT_DOUBLE_EQ(flop_utilisation(flops, 8000, 4), flop_utilisation(flops, 2000, 1));
   EXPECT_EQ(flop_utilisation(0, 1, 1), 0);

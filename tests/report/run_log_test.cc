@@ -1,4 +1,4 @@
-// A disk that takes nothing under trainer_log.jsonl: rows wait, and none is lost or cut in two.
+// trainer_log.jsonl on a full disk: rows wait, and none is lost or truncated.
 #include "../src/report/run_log.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 namespace octet::report::run_log_test {
 namespace {
 
-// Files of this process may not grow beyond a size while an object of this class lives.
+// Limits the size of files of this process during the lifetime of the object.
 class LargestFile {
  public:
   explicit LargestFile(rlim_t bytes) {
@@ -44,7 +44,7 @@ TEST(RunLog, RowsWaitWhileTheDiskTakesNothingAndAreWrittenWhole) {
     RunLog log(path, 0);
     log.append(row(1));
     {
-      const LargestFile limit(100);  // in the midst of the second row or the third
+      const LargestFile limit(100);  // within the second or third row
       for (int step = 2; step < 6; ++step) log.append(row(step));
       EXPECT_GE(log.flush(), 3);
       EXPECT_EQ(read_file(path).size(), 100u);

@@ -1,4 +1,4 @@
-// All that a run says and leaves in text, word by word, for runs that are made of numbers.
+// All text that a run prints and writes to files, for synthetic runs.
 #include <functional>
 #include <map>
 #include <regex>
@@ -22,7 +22,7 @@ class Said : public Run {
     f.hyperparameters = {{"learning_rate", "0.001"}, {"prompt", "a | b\nc"}};
     return f;
   }
-  /// Nothing that can be left out.
+  /// Returns only the required facts.
   RunFacts little() const {
     RunFacts f;
     f.output_dir = folder_;
@@ -92,8 +92,8 @@ class Said : public Run {
     reporter.finish({});
   }
 
-  /// The printed text and the files of the folder (or only the two with all figures). Names that differ from
-  /// run to run are replaced.
+  /// Returns the printed text and the files of the folder (or only the two files with all figures). Names
+  /// that differ between runs are replaced.
   std::string all_of(const std::function<void()>& run, bool whole) const {
     std::filesystem::remove_all(folder_);
     testing::internal::CaptureStderr();

@@ -1,4 +1,4 @@
-// The values that a session inherits from the previous session, and each fact in a row, a file or on the
+// Values that a session takes over from the previous session, and each fact in a row, a file or on the
 // screen.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -24,7 +24,7 @@ namespace {
 
 // ---- progress ----
 
-// A new field belongs here, and in the record.
+// Add new fields here and in the record.
 TEST(Progress, KeepsEveryField) {
   const octet::test::TemporaryFolder folder("fields");
   const Progress made{.job = "j",
@@ -54,7 +54,7 @@ TEST(Progress, KeepsEveryField) {
   EXPECT_EQ(memory_step, 6);
   EXPECT_EQ(from, "memory");
   EXPECT_TRUE(finished);
-  // Keys that a record lacks have their start values.
+  // Missing keys of a record have their initial values.
   octet::test::spill(progress_path(folder.path()), "{}");
   const auto none = read_progress(folder.path());
   ASSERT_TRUE(none);
@@ -107,7 +107,7 @@ Totals totals_of(std::int64_t step) {
   return totals;
 }
 
-// As above: a new sum is one more here.
+// Add new sums here, too.
 TEST(Sums, AreTakenOverEachByItself) {
   Totals before = totals_of(100);
   before.epoch = 1.25, before.tokens = 7001, before.skipped = 3, before.elapsed = 55.5;
@@ -147,7 +147,7 @@ TEST(Sums, AreTakenOverEachByItself) {
   // A window cannot be longer than the run.
   EXPECT_EQ(took(state, 4).second.steps, 4);
   EXPECT_EQ(took(state, 3).second.steps, 0);
-  // Numbers that are none are as if they were not there.
+  // Invalid numbers are ignored.
   for (const Json& wrong : {Json(-1), Json("x"), Json(nullptr), Json(1e19)}) {
     Json spoilt = state;
     for (const char* key : {"elapsed_seconds", "device_seconds", "skipped_steps", "loss_steps"})
@@ -233,7 +233,7 @@ TEST_F(Sessions, RowsUpToTheCheckpointStay) {
   EXPECT_EQ(rows()[1].at("current_steps"), 10);
 }
 
-// Without a state the rows tell; with the state of another step they tell as well.
+// The rows decide without a state, and with the state of another step.
 TEST_F(Sessions, WithoutItsStateTheRowsTell) {
   for (const bool other : {false, true}) {
     std::filesystem::remove_all(folder_);
@@ -273,12 +273,12 @@ TEST_F(Sessions, TheFirstLossAndTheEvaluationOfTheRunAreKnownLater) {
   EXPECT_TRUE(holds(text, python_number(first, 4) + " -> " + python_number(last, 4))) << text;
   EXPECT_TRUE(holds(text, "evaluation loss  1.75\n")) << text;
   EXPECT_TRUE(path_exists(folder_ + "/training_eval_loss.svg"));
-  // A session that had nothing to do tells the same.
+  // A session without steps reports the same.
   const std::string idle = session(facts(20), 20);
   EXPECT_TRUE(holds(idle, python_number(first, 4) + " -> " + python_number(last, 4))) << idle;
 }
 
-// Results of a run that is complete are not written over by a start that trains nothing.
+// A start that trains nothing does not overwrite the results of a complete run.
 TEST_F(Sessions, AStartBehindTheEndLeavesTheResults) {
   session(facts(), 20);
   const Json train = json("train_results.json"), all = json("all_results.json");
@@ -404,7 +404,7 @@ TEST_F(Sessions, TheScreenNamesWhatTheRunIsAndWhatItLeft) {
   EXPECT_FALSE(holds(text, "Continuing from"));
   EXPECT_FALSE(octet::test::read_events(folder_ + "/elsewhere").scalars.empty());
   EXPECT_FALSE(path_exists(folder_ + "/runs"));
-  // Nor is a checkpoint named that is not there any more.
+  // A checkpoint that no longer exists is not named.
   testing::internal::CaptureStderr();
   {
     Reporter reporter(f);
@@ -446,7 +446,7 @@ TEST_F(Sessions, ARunThatGoesOnWritesIntoTheNewestFolderOfEvents) {
   EXPECT_NE(folders().begin()->first, "an older one");
 }
 
-// Files for people do not end a run, and the last values of TensorBoard are such.
+// Failures to write files for people, like the last TensorBoard values, do not end a run.
 TEST_F(Sessions, AFullDiskAtTheEndEndsNothing) {
   testing::internal::CaptureStderr();
   Reporter reporter(facts());

@@ -1,4 +1,4 @@
-// A run made of numbers, for the tests of report.
+// A synthetic run for the tests of report.
 #pragma once
 
 #include <gtest/gtest.h>

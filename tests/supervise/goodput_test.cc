@@ -25,7 +25,7 @@ TEST(Goodput, GoesBackBehindSeveralStarts) {
     goodput.reach(10 * start + 10, 10);
   }
   EXPECT_DOUBLE_EQ(goodput.seconds(), 30);
-  goodput.begin(5);  // the newer checkpoints did not hold
+  goodput.begin(5);  // the newer checkpoints were not valid
   EXPECT_DOUBLE_EQ(goodput.seconds(), 5);
   goodput.begin(0);
   EXPECT_DOUBLE_EQ(goodput.seconds(), 0);
@@ -49,7 +49,7 @@ TEST(Goodput, ARunThatWasGoneOnFromElsewhereCountsItsOwnSteps) {
   EXPECT_DOUBLE_EQ(goodput.seconds(), 5);
   goodput.begin(1004);  // four of its ten steps stay
   EXPECT_DOUBLE_EQ(goodput.seconds(), 2);
-  goodput.begin(1008);  // further than it came: nothing is cut, nothing is added
+  goodput.begin(1008);  // later than its last step: nothing changes
   EXPECT_DOUBLE_EQ(goodput.seconds(), 2);
 }
 

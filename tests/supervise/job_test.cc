@@ -20,8 +20,8 @@ using namespace std::chrono_literals;
 using test::spill;
 using test::TemporaryFolder;
 
-/// A launcher that starts a rank and is killed, with the files that Open MPI 4 makes for a job, or, by
-/// the name of its folder, 5.
+/// A launcher that starts a rank and is killed, with the files of Open MPI 4 or 5. The name of its folder
+/// selects the version.
 class KilledLauncher {
  public:
   explicit KilledLauncher(const std::string& name, const std::string& session = "ompi.host.0/pid.77")
@@ -68,12 +68,13 @@ class KilledLauncher {
 
   bool session() const { return fs::exists(session_); }
   bool memory() const { return fs::exists(memory_); }
-  /// What PMIx 5 shares with the ranks.
+  /// Whether the file exists that PMIx 5 shares with the ranks.
   bool pmix() const { return fs::exists(pmix_); }
   bool of_others() const {
     return fs::exists(others_) && fs::exists(other_session_ + "/contact") && fs::exists(other_pmix_);
   }
-  /// A rank that has mapped the memory for so long, as ranks do some time after their start.
+  /// Returns the command of a rank that maps the memory for so many seconds, like ranks some time after their
+  /// start.
   std::string maps_for(const std::string& seconds) const {
     return "python3 -c 'import mmap, time; files = [open(name, \"r+b\") for name in (\"" + memory_ +
            "\", \"" + pmix_ + "\")]; memory = [mmap.mmap(file.fileno(), 0) for file in files]; time.sleep(" +
@@ -139,7 +140,7 @@ TEST(Job, ARequestWaitsForTheHandlersOfALauncherThatStarts) {
   const std::map<std::string, int> numbers{
       {"HUP", SIGHUP}, {"INT", SIGINT}, {"TERM", SIGTERM}, {"USR1", SIGUSR1}, {"USR2", SIGUSR2}};
   for (const auto& [name, signal] : numbers) {
-    std::signal(signal, SIG_DFL);  // a shell in the background has some of them ignored, and bash keeps that
+    std::signal(signal, SIG_DFL);  // background shells have some signals ignored, and bash keeps that
     Job job({"bash", "-c",
              "sleep 0.2; trap 'exit 9' HUP INT TERM USR1 USR2; for i in {1..100}; do sleep 0.05; done"},
             [](std::string_view) {});

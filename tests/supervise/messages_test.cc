@@ -68,7 +68,7 @@ TEST(Messages, LinesMayComeInPiecesAndHoldAnything) {
   EXPECT_EQ(heard("").what, "");
   EXPECT_EQ(heard("error: " + std::string(100000, 'x') + "\n").what.size(), 4096u - 7);
   EXPECT_EQ(heard("error: a\x1b[31m\n").what, "a\\x1B[31m");
-  // What only looks like a rank.
+  // A text that only resembles a rank.
   EXPECT_EQ(heard("error: a\n  where:    ranking of rank\n").who, "ranking of rank");
   EXPECT_EQ(heard("error: a\nan ordinary line\n  where:    rank 2 on b\n").who, "");
 }

@@ -52,7 +52,7 @@ TEST(Places, AHostIsNotLeftOutWhereTooFewRanksRemain) {
 }
 
 TEST(Places, AStepDividesAmongTheRanksThatAreLeft) {
-  // 24 samples of micro-batches of 2: among 6, 4, 3, 2 or 1 ranks, and not among 5.
+  // 24 samples in micro-batches of 2 divide among 6, 4, 3, 2 or 1 ranks, but not among 5.
   Places places(command("-np 6 trainer c.yaml"), batches_of(24), 2);
   for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
   EXPECT_EQ(places.after(kHang, false, {}),

@@ -86,7 +86,7 @@ TEST(Policy, GivesUpWhenTheSameSignalEndsThreeStartsAfterTheSameStep) {
       EXPECT_NE(last.why.find("3 times in a row after the same step"), std::string::npos) << last.why;
     }
   }
-  // Another step, another signal, and a checkpoint begin the count anew.
+  // Another step, another signal, or a checkpoint restarts the count.
   for (const Ended& other :
        {Ended{.code = 132, .step = 6}, Ended{.code = 139, .step = 5},
         Ended{.code = 132, .progressed = true, .step = 5}, Ended{.code = 75, .step = 5}}) {

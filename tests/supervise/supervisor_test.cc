@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A checkpoint that holds, of a tensor of four numbers; its folder.
+/// Writes a valid checkpoint of a tensor with four numbers. Returns its folder.
 std::string saved_in(const std::string& output, std::int64_t step) {
   std::string path;
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, Device&) {
@@ -45,7 +45,7 @@ std::string saved_in(const std::string& output, std::int64_t step) {
   return path;
 }
 
-/// The words of a record of a job's progress.
+/// The fields of a record of a job's progress.
 struct Told {
   std::int64_t first = 0, step = 0, saved = -1, memory = -1;
   bool finished = false;
@@ -67,7 +67,7 @@ class Supervised : public testing::Test {
   std::string output() const { return folder_ / "run"; }
   std::string file(const std::string& name) const { return folder_ / name; }
 
-  /// Shell that leaves such a record.
+  /// Returns shell code that writes such a record.
   std::string told(const Told& t) const {
     const Json record{{"first_step", t.first},
                       {"step", t.step},
@@ -84,10 +84,10 @@ class Supervised : public testing::Test {
            ",\"job\":\"'$OCTETRUN_SUPERVISED'\"}' >" + output() + "/octet.progress; ";
   }
   std::string done() const { return told({.first = 0, .step = 12, .saved = 12, .finished = true}); }
-  /// Long enough for a look between two records.
+  /// Long enough for the supervisor to read each of two records.
   static constexpr const char* kLook = "sleep 0.25; ";
 
-  /// The supervisor's code, of starts that do what these say, the last one again and again.
+  /// Runs a supervisor and returns its exit code. Start n runs the n-th script; the last script repeats.
   int run(const std::vector<std::string>& starts, const Options& how = {},
           const std::vector<std::string>& keys = {},
           const std::vector<std::string>& launcher_words = {"-np", "4"}) {
@@ -149,7 +149,7 @@ class Supervised : public testing::Test {
   test::TemporaryFolder folder_;
   Options quick_{.policy = {.most_starts = 4, .first_wait = 0}};
   std::string said_;
-  std::string output_word_, working_folder_;  ///< "": as above, and where this process is
+  std::string output_word_, working_folder_;  ///< "": output(), and the working folder of this process
 };
 
 TEST_F(Supervised, ARowHasEveryFactOfItsStartAndOfTheStepThatFollowed) {
@@ -199,7 +199,7 @@ TEST_F(Supervised, StartsOfOneRunHaveNamesOfTheirOwnAndOneInCommon) {
   ASSERT_EQ(first.size(), 3u);
   EXPECT_EQ(std::set<std::string>(first.begin(), first.end()).size(), 3u);
   for (const auto& name : first) EXPECT_EQ(report::run_of(name), report::run_of(first[0]));
-  // The same words once more are another run of one job; other words, or another folder, are another job.
+  // The same command again is another run of the same job. Another command or folder is another job.
   const auto job_of = [](const std::string& name) { return name.substr(0, name.find('-')); };
   EXPECT_EQ(run({done()}, quick_), 0);
   const std::string again = lines("names")[0];
@@ -261,7 +261,7 @@ TEST_F(Supervised, ARunThatOverwritesIsToldOfItsOwnCheckpoint) {
   EXPECT_EQ(run({told({.first = 0, .step = 12, .saved = 12}) + "exit 137", done()}, quick_, keys), 0);
   EXPECT_FALSE(lines("arguments")[0].ends_with(named));
   EXPECT_TRUE(lines("arguments")[1].ends_with(named)) << lines("arguments")[1];
-  // So it is where a supervisor before this one had told it.
+  // The same holds if an earlier supervisor had named the checkpoint.
   const std::string job = lines("names")[0].substr(0, lines("names")[0].find('-'));
   const auto left = [&](std::int64_t first, std::int64_t saved, const std::vector<std::string>& with) {
     test::spill(output() + "/octet.progress", Json{{"first_step", first},
@@ -310,7 +310,7 @@ TEST_F(Supervised, ARunThatOverwritesAndHasJustEndedIsNotBegunAfresh) {
 }
 
 TEST_F(Supervised, OnlyItsOwnProgressCounts) {
-  // A record of another start, which says that all is done.
+  // A record of another start, which claims that the run is finished.
   const std::string other = "mkdir -p " + output() +
                             "; echo '{\"finished\":true,\"step\":12,\"job\":\"other\"}' >" + output() +
                             "/octet.progress; ";
@@ -346,7 +346,7 @@ TEST_F(Supervised, ProgressIsACheckpointNewerThanAny) {
                  done()},
                 {.policy = {.most_starts = 1, .first_wait = 0}}),
             0);
-  // The newest of a start counts, also where the run goes back by itself and saves anew.
+  // The newest checkpoint of a start counts, even if the run goes back by itself and saves again.
   EXPECT_EQ(run({told({.first = 0, .step = 8, .saved = 6}) + kLook + told({.first = 4, .step = 5}) + kLook +
                      "exit 137",
                  told({.first = 6, .step = 7, .memory = 6}) + "exit 137",
@@ -391,7 +391,7 @@ TEST_F(Supervised, FewerRanksBeginToCountAnew) {
   ASSERT_EQ(incidents().size(), 4u);
   EXPECT_EQ(incidents()[2]["ranks"], 4) << "of the start that ended";
   EXPECT_EQ(incidents()[3]["ranks"], 3);
-  // A start that came to a step is no hang of that kind.
+  // A start that finished a step does not count as a hang at the start.
   EXPECT_EQ(run({told({.first = 0, .step = 1}) + "exit 75"}, options), 75);
   EXPECT_EQ(lines("arguments").size(), 3u);
   ASSERT_EQ(incidents().size(), 7u) << "rows of an earlier job stay";
