@@ -7,8 +7,8 @@ target_compile_options(octet_options INTERFACE
                             -Wimplicit-fallthrough -Wno-missing-field-initializers
                             $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
                             $<$<BOOL:${OCTET_WARNINGS_AS_ERRORS}>:-Werror>>
-  # No contraction of a*b+c: a product and a sum round as written, so that the same expression gives
-  # the same bits in every kernel that shares it.
+  # No contraction of a*b+c: a product and a sum are rounded separately. The same expression then gives the
+  # same bits in every kernel that shares it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)
 # Flow analysis warnings of newer compilers vary between versions. They are often wrong about inlined code of
 # the standard library. (GCC 13 sees a growing vector write out of bounds.) They are shown, but are not

@@ -43,9 +43,8 @@ Json model_config(int vocabulary) {
               {"rope_theta", 10000.0},
               {"attention_bias", false},
               {"mlp_bias", false},
-              // Large embeddings let such a small model learn faster. The head is not tied to them: with a
-              // head as large, the first loss would be 26 instead of ln(512) = 6.2, the loss of a uniform
-              // guess.
+              // Large embeddings let such a small model learn faster. The head is not tied to them. With a
+              // tied head the first loss would be 26 instead of ln(512) = 6.2, the loss of a uniform guess.
               {"tie_word_embeddings", false},
               {"initializer_range", 0.02},
               {"embedding_initializer_range", 0.4},

@@ -15,8 +15,8 @@ class FactsOf {
  protected:
   /// Returns the fact, or null if it is missing or null.
   const Fact* find(const std::string& path) const;
-  /// Returns the strongest of several keys with the same meaning: first the command line, then the
-  /// configuration, then its included files, then the first in `paths`. The others are noted.
+  /// Returns the strongest of several keys with the same meaning. The order is: the command line, the
+  /// configuration, its included files, the position in `paths`. The others are noted.
   const Fact* strongest(std::initializer_list<const char*> paths);
   /// Whether `a` is stronger than `b` by source.
   static bool before(const Fact& a, const Fact& b);

@@ -23,7 +23,7 @@ constexpr const char* kBestModel = "the best model is that of the smallest evalu
 constexpr const char* kCompiled = "nothing is compiled at run time";
 constexpr const char* kUpload = "nothing is uploaded";
 
-// Each reason says what the program does instead of the key's request.
+// Each reason describes the behaviour of the program that replaces the key's effect.
 const NotedKey kNoted[] = {
     {"cache_dir", kText, "null", "models are read from local folders; nothing is downloaded into a cache"},
     {"model_revision", kText, "main",

@@ -39,7 +39,7 @@ class Expander {
     }
   }
 
-  /// Returns the list that a text consists of a reference to, unexpanded; null if it is no such reference.
+  /// Returns the list, unexpanded, if the whole text is one reference to a list; otherwise null.
   const Node* list_of(const std::string& text) const {
     if (!text.starts_with("${") || text.find('}') != text.size() - 1) return nullptr;
     const Node* node = find(text.substr(2, text.size() - 3));

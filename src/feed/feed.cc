@@ -16,8 +16,9 @@
 namespace octet::feed {
 namespace {
 
-// Returns the group size of samples of which an epoch has a whole number, for SampleOrder and StreamOptions.
-// Strict results do not depend on the number of ranks, so only micro-batches are whole then.
+// Returns the group size for SampleOrder and StreamOptions: an epoch trains whole groups of samples. Strict
+// results do not depend on the number of ranks, so groups are micro-batches then. 1 without
+// dataloader_drop_last.
 std::int64_t whole_groups_of(const config::Config& config, const config::Batch& batch) {
   if (!config.dataloader_drop_last) return 1;
   return setup::is_strict(config) ? batch.micro : batch.micro * batch.world;

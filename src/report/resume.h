@@ -13,8 +13,8 @@ namespace octet::report {
 /// values are ignored.
 void add_rows(const std::vector<Json>& rows, Totals& totals);
 
-/// Adds to trainer_state.json what Hugging Face's fields do not have: `since_last_log`, the losses of
-/// `window`, and `so_far`, the sums of the run.
+/// Adds two fields to Hugging Face's trainer_state.json: `since_last_log`, the losses of `window`, and
+/// `so_far`, the sums of the run.
 void add_sums(Json& state, const Totals& totals, const Window& window);
 
 /// Replaces the sums from add_rows() by the sums in a state from add_sums(). The state is untrusted, too.

@@ -1,6 +1,6 @@
-// Removes files that Open MPI leaves on a machine if mpirun and its ranks are killed: the folder of its job,
-// memory that the ranks shared, and memory shared with mpirun's PMIx. launch/mpirun or its guard removes
-// them; this is for the case that both were killed.
+// Removes files that Open MPI leaves on a machine if mpirun and its ranks are killed. These are the folder of
+// its job, memory that the ranks shared, and memory shared with mpirun's PMIx. launch/mpirun or its guard
+// removes them; this is for the case that both were killed.
 #pragma once
 
 #include <sys/types.h>

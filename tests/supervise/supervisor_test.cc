@@ -1,5 +1,5 @@
-// A whole job under a supervisor, with a script in place of the launcher: the arguments of each start, the
-// record of each ended start, and the checkpoint from which the next start resumes.
+// A whole job under a supervisor, with a script in place of the launcher. Checks the arguments of each start,
+// the record of each ended start, and the checkpoint from which the next start resumes.
 #include "octet/supervise/supervisor.h"
 
 #include <gtest/gtest.h>
