@@ -37,7 +37,7 @@ void add_message_fields(const Json& row, const RowFormat& format, std::set<std::
 ColumnUse column_use(const DataSource& source) {
   const RowFormat& format = source.format;
   const std::set<std::string> named = named_columns(format);
-  std::map<std::string, bool> texts;  // whether a column holds some
+  std::map<std::string, bool> texts;  // by column: whether one of its rows holds text
   std::set<std::string> fields;
   for (const auto& file : source.files) {
     for (std::int64_t i = 0; i < std::min(file->size(), kMostRows); ++i) {
@@ -45,7 +45,7 @@ ColumnUse column_use(const DataSource& source) {
       try {
         row = file->row(i);
       } catch (const Error&) {
-        continue;  // counted and named when the rows are encoded
+        continue;  // counted and reported when the rows are encoded
       }
       if (!row.is_object()) continue;
       for (const auto& [name, value] : row.items()) texts[name] |= holds_text(value);

@@ -1,4 +1,4 @@
-// From a row to a sample, as LLaMA-Factory's converters do it.
+// Conversion of a row to a sample, as in LLaMA-Factory's converters.
 #include <utility>
 
 #include "fields.h"
@@ -23,7 +23,7 @@ void add_history(const Json& row, const RowFormat& f, Sample& sample) {
   }
 }
 
-// A question and its answer in columns.
+// Converts a row with a question column and an answer column.
 Sample convert_pair(const Json& row, const RowFormat& f, Noted& noted) {
   const Json* question = value_at(row, f.prompt);
   const Json* query = value_at(row, f.query);
@@ -73,7 +73,7 @@ void add_thought(const Json& row, const RowFormat& f, Sample& sample) {
   answer.thought_field = column;
 }
 
-// Whether the row thinks, as verl and TRL say it.
+// Returns the row's thinking flag, from the fields that verl and TRL use.
 std::optional<bool> thinking_of(const Json& row, const RowFormat& f) {
   const std::string column = "enable_thinking", kwargs = "chat_template_kwargs";
   if (named_columns(f).contains(column)) return std::nullopt;

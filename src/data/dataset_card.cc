@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{16} << 20;
 
-// The YAML between two lines "---" at the beginning of a card; "" if there is none.
+// Returns the YAML between two lines "---" at the beginning of a card; "" if there is none.
 std::string front_matter(const std::string& text) {
   const std::vector<std::string> lines = split(text, '\n');
   std::string yaml;
@@ -86,7 +86,7 @@ class Card {
   }
 
   CardConfig config_of(const YAML::Node& node) const {
-    // Keys that do not change which rows are read, or how.
+    // Keys that change neither the set of rows nor how they are read.
     static constexpr std::array kHarmless{"drop_labels", "version", "description", "features"};
     if (!node.IsMap()) refuse("a map for each configuration", "something else");
     CardConfig config;

@@ -1,4 +1,4 @@
-// What the card of a data set (README.md) says about its files: the YAML key `configs` before its text.
+// The files that the card of a data set (README.md) lists under the YAML key `configs`.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ struct CardSplit {
 /// One entry of `configs`.
 struct CardConfig {
   std::string name = "default";
-  std::string folder;             ///< data_dir; "": the folder of the card
-  bool chosen = false;            ///< `default: true`
-  std::vector<CardSplit> splits;  ///< data_files; empty: found by names of folders and files
+  std::string folder;               ///< data_dir; "": the folder of the card
+  bool chosen = false;              ///< `default: true`
+  std::vector<CardSplit> splits;    ///< data_files; empty: found by names of folders and files
   std::vector<std::string> others;  ///< keys that are not followed here, such as `sep`
 };
 

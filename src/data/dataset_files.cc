@@ -16,8 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// No for what cannot be looked at: names come from a file.
-// Whether a file beside the rows describes them, as Hugging Face's save_to_disk writes it.
+// Whether a file describes rows, as Hugging Face's save_to_disk writes it.
 bool describes_rows(const fs::path& path) {
   static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
   return std::ranges::find(kDescriptions, path.filename().string()) != kDescriptions.end();

@@ -1,4 +1,4 @@
-// What a data set is: its files and how their rows are read.
+// Finds the files and the row format of each data set.
 #include <algorithm>
 #include <optional>
 #include <set>
@@ -16,7 +16,7 @@
 namespace octet::data {
 namespace {
 
-// dataset_info.json of a folder, or an empty object.
+// Returns the contents of a folder's dataset_info.json, or an empty object if there is none.
 Json read_info(const std::string& folder, std::string* path) {
   *path = folder + "/dataset_info.json";
   return path_exists(*path) ? read_json(*path) : Json::object();
@@ -57,7 +57,7 @@ DataSource from_paths(const std::string& name, const std::vector<std::string>& p
   return from_files(name, files);
 }
 
-// The first rows that can be read: what columns a set has.
+// Returns the first readable rows. They show which columns a set has.
 std::vector<Json> first_rows(const DataSource& source) {
   std::vector<Json> rows;
   std::int64_t tries = 0;
@@ -66,20 +66,20 @@ std::vector<Json> first_rows(const DataSource& source) {
       try {
         rows.push_back(file->row(i));
       } catch (const Error&) {
-        // Counted and named when the rows are encoded.
+        // Counted and reported when the rows are encoded.
       }
     }
   }
   return rows;
 }
 
-// The format of a set whose columns the configuration names.
+// Returns the format of a set if the configuration names its columns.
 RowFormat named_format(const DataSource& source, const Columns& columns) {
   const std::vector<Json> rows = first_rows(source);
   return format_of_columns(columns, rows.empty() ? Json() : rows.front());
 }
 
-// The format of a set that nothing describes, by the first row of each file.
+// Returns the format of an undescribed set. It is detected from the first readable row of each file.
 RowFormat recognised_format(const std::string& name, const DataSource& source) {
   std::optional<RowFormat> format;
   std::string first;
@@ -89,7 +89,7 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
       try {
         row = file->row(i);
       } catch (const Error&) {
-        continue;  // counted and named when the rows are encoded
+        continue;  // counted and reported when the rows are encoded
       }
       const RowFormat found = detect_format(row, file->where(i));
       if (!format) {
@@ -107,7 +107,7 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
     }
   }
   if (format) return *format;
-  // With nothing but broken rows the first one's own message says most.
+  // All rows are broken: the first row's own error is the most useful message.
   const auto any = std::ranges::find_if(source.files, [](const auto& f) { return f->size() > 0; });
   return detect_format((*any)->row(0), (*any)->where(0));
 }
@@ -116,7 +116,7 @@ bool holds_messages(const RowFormat& format) {
   return format.kind == RowFormat::Kind::sharegpt || format.kind == RowFormat::Kind::openai;
 }
 
-// Columns beside those of the answers that an entry of dataset_info.json may name.
+// Columns other than the answer columns that an entry of dataset_info.json may name.
 std::vector<std::string> other_columns(const RowFormat& f) {
   const bool asks = !holds_messages(f) && f.kind != RowFormat::Kind::text;
   return {f.system, f.tools, asks ? f.query : "", asks ? f.history : ""};
@@ -126,8 +126,8 @@ constexpr const char* kNamedByKeys =
     "name the column by messages_column, or prompt_column and response_column";
 constexpr const char* kNamedByEntry = "name the column in \"columns\"";
 
-// A set needs the columns that hold its answers, for which `mend` says how they are named; of `others` that
-// no row has, the nearest name is told.
+// Throws Error if the set lacks a column that holds its answers; `mend` is the fix of this message. Warns
+// about each of `others` that no row has, and suggests the nearest name.
 void check_columns(const DataSource& source, const std::string& where, const char* mend,
                    const std::vector<std::string>& others) {
   const RowFormat& f = source.format;
@@ -140,7 +140,7 @@ void check_columns(const DataSource& source, const std::string& where, const cha
     if (!row.is_object()) continue;
     for (const auto& [key, value] : row.items()) there.insert(key);
   }
-  if (there.empty()) return;  // nothing but broken rows, which are told of elsewhere
+  if (there.empty()) return;  // all rows are broken; the encoder reports them
   std::string names;
   for (const auto& name : there) names += (names.empty() ? "'" : ", '") + name + "'";
   for (const std::string& column : needed) {
@@ -162,12 +162,12 @@ void check_columns(const DataSource& source, const std::string& where, const cha
   }
 }
 
-// The folder of a data set of the hub that Hugging Face's libraries have fetched; "" if it is not there.
+// Returns the folder of a data set in Hugging Face's cache; "" if it is not there.
 std::string hub_files(const std::string& name) {
   return hub_snapshot(hub_folder(), HubKind::dataset, name);
 }
 
-// An entry of dataset_info.json: where its rows are and how they are read.
+// Opens the data set of an entry of dataset_info.json.
 DataSource from_entry(const std::string& name, const Json& entry, const std::string& info_path,
                       const DataOptions& options) {
   const std::string where = info_path + ": " + name;
@@ -239,7 +239,7 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();
       if (source.rows > 0 && named) {
         source.format = named_format(source, options.columns);
-        // A system message or tools may be there, and need not.
+        // The columns of system messages and tools are optional.
         check_columns(source, name, kNamedByKeys, {});
       } else if (source.rows > 0) {
         source.format = recognised_format(name, source);

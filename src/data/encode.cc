@@ -24,7 +24,7 @@ void remember(EncodingCounts& counts, const std::string& reason) {
   if (counts.reasons.size() < 5) counts.reasons.push_back(reason);
 }
 
-// The row, or nothing for one that cannot be read.
+// Returns the row, or nothing if it cannot be read.
 std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts) {
   try {
     Json row = place.file->row(place.row);
@@ -33,7 +33,7 @@ std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts)
   } catch (const ShortenedFile&) {
     throw;
   } catch (const Error& e) {
-    // The row may be broken because its file has lost its end.
+    // If the file was truncated since it was mapped, the file is the error and not the row.
     require_mapped_files(FileSizes::always);
     ++counts.broken;
     const Problem& p = e.problem();
@@ -42,7 +42,7 @@ std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts)
   }
 }
 
-// Whether an answer that is trained, or a plain text, holds nothing but blanks.
+// Whether a trained answer or a plain text consists of blanks only.
 bool has_empty_answer(const Sample& sample) {
   if (sample.plain) return trim(sample.text).empty();
   return std::ranges::any_of(sample.turns, [](const Turn& turn) {
@@ -50,7 +50,7 @@ bool has_empty_answer(const Sample& sample) {
   });
 }
 
-// An Error without a place gets that of the row.
+// Encodes a sample. An Error without a location gets the location of the row.
 EncodedSample encode_at(const RowMix::Place& place, const Encoder& encoder, const Sample& sample) {
   try {
     return encoder.encode(sample);
@@ -103,13 +103,13 @@ void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& sh
   }
 }
 
-// Puts the parts that threads make one behind the other. Few of them wait for those before them, so that a
-// data set that does not fit in memory is never there twice.
+// Concatenates the parts of all threads in order. At most `most_waiting` parts wait for earlier ones: a data
+// set larger than memory is never held twice.
 class InOrder {
  public:
   explicit InOrder(std::int64_t most_waiting) : most_waiting_(most_waiting) {}
 
-  // Takes a part; waits while its turn is far off. False when another thread has failed.
+  // Adds part `number`; blocks while it is too far ahead. Returns false if another thread has failed.
   bool put(std::int64_t number, Encoded part) {
     std::unique_lock lock(mutex_);
     moved_.wait(lock, [&] { return failure_ || number < next_ + most_waiting_; });
@@ -127,7 +127,7 @@ class InOrder {
     if (!failure_) failure_ = std::move(failure);
     moved_.notify_all();
   }
-  // When all threads have ended: the whole, or their failure.
+  // Returns the concatenation after all threads have ended, or rethrows the first failure.
   Encoded take() {
     if (failure_) std::rethrow_exception(failure_);
     return std::move(all_);
@@ -171,7 +171,7 @@ Error truncated_rows(const EncodingCounts& counts, std::int64_t cutoff_len) {
 }
 
 Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare& share) {
-  constexpr std::int64_t kRun = 256;  // rows that a thread takes at a time
+  constexpr std::int64_t kRun = 256;  // rows per work item
   const std::int64_t runs = (share.last_row - share.first_row + kRun - 1) / kRun;
   int threads = share.threads > 0 ? share.threads : static_cast<int>(std::thread::hardware_concurrency());
   threads = static_cast<int>(std::clamp<std::int64_t>(runs, 1, std::max(1, threads)));

@@ -14,7 +14,7 @@
 namespace octet::data {
 namespace {
 
-// The eight bytes of a number.
+// Returns the eight bytes of a number.
 std::string eight(std::uint64_t value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
@@ -164,7 +164,7 @@ std::set<std::int64_t> held_out_numbers(std::int64_t rows, std::int64_t count, s
 std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options) {
   const std::set<std::int64_t> chosen = held_out_numbers(options.rows, options.count, options.seed);
   std::pair<Encoded, Encoded> parts;
-  std::map<std::int64_t, std::int64_t> place_of;  // held-out row -> the first place it came from
+  std::map<std::int64_t, std::int64_t> place_of;  // held-out row -> the first place that it came from
   for (std::int64_t d = 0; d < all.documents(); ++d) {
     const auto begin = static_cast<std::size_t>(all.begins[static_cast<std::size_t>(d)]),
                end = static_cast<std::size_t>(all.begins[static_cast<std::size_t>(d) + 1]);
@@ -212,11 +212,11 @@ Items one_each(const Encoded& set) {
 }
 
 Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
-  // Documents by falling length, of equal lengths in their order.
+  // Sort documents by decreasing length; equal lengths keep their order (counting sort).
   const std::int64_t documents = set.documents();
   check(set.longest() <= capacity, "no document is longer than a packed sequence");
   std::vector<std::int64_t> place(static_cast<std::size_t>(capacity) +
-                                  2);  // of the next document of a length
+                                  2);  // the position of the next document of a length
   for (std::int64_t d = 0; d < documents; ++d)
     ++place[static_cast<std::size_t>(capacity - set.length(d)) + 1];
   std::partial_sum(place.begin(), place.end(), place.begin());
@@ -226,13 +226,13 @@ Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
     std::int64_t& next = place[static_cast<std::size_t>(capacity - set.length(d))];
     order.writable()[static_cast<std::size_t>(next++)] = d;
   }
-  // Packs with so much room free wait in a queue each, linked by `behind`; -1 ends it.
+  // Packs with equal free room form a queue, linked by `behind`; -1 ends it.
   struct Queue {
     std::int64_t first = -1, last = -1;
   };
   std::map<std::int64_t, Queue> waiting;
-  LongArray<std::int64_t> behind, filled;  // by pack: the next of its queue; its documents
-  LongArray<std::int64_t> pack_of;         // by place in `order`
+  LongArray<std::int64_t> behind, filled;  // by pack: next pack in its queue; number of its documents
+  LongArray<std::int64_t> pack_of;         // by position in `order`
   const auto wait = [&](std::int64_t room, std::int64_t pack) {
     if (room == 0) return;
     Queue& queue = waiting[room];
@@ -257,13 +257,13 @@ Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
     pack_of.push_back(pack);
     wait(room - length, pack);
   }
-  // Pack by pack, each with its documents in the order in which they came.
+  // List the documents pack by pack. Within a pack they keep the order of insertion.
   Items items;
   items.documents.resize(static_cast<std::size_t>(documents));
   std::int64_t end = 0;
   for (std::int64_t& count : filled.writable()) {
     end += count;
-    count = end - count;  // from here on: the place of the pack's next document
+    count = end - count;  // from here on: position of the pack's next document
     items.begins.push_back(end);
   }
   for (std::size_t i = 0; i < order.size(); ++i) {

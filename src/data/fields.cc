@@ -14,15 +14,15 @@ namespace {
 
 enum class Rule {
   read,       ///< the converter reads it
-  describes,  ///< it says something about the row, and changes nothing
-  noted,      ///< it is not read, and counted
+  describes,  ///< describes the row and changes nothing
+  noted,      ///< not read, but counted
   trains,     ///< true trains the message, false masks it
   masks,      ///< true masks the message, false trains it
   refused,    ///< usable only if null, false, 0 or empty
   must_hold,  ///< usable only if null, true or 1
-  tokens,     ///< a list of numbers belongs to rows of token ids; other values are not read
-  share,      ///< a weight of the row: 0 would leave it out, other values than 1 are not read
-  preferred,  ///< false marks an answer that must not be learnt
+  tokens,     ///< refused if it is a list of numbers (token ids); other values are not read
+  share,      ///< a weight of the row: 0 is refused, values other than 1 are not read
+  preferred,  ///< refused if false: the answer must not be learnt
   asker,      ///< NeMo's mask: usable if it names the questions
   values,     ///< NeMo's type: usable if it does not put labels into the text
 };
@@ -32,7 +32,7 @@ struct Field {
   Rule rule;
 };
 
-// Columns beside those that a format names.
+// Columns that a format does not name.
 constexpr Field kRowFields[] = {
     // Read with every format.
     {"enable_thinking", Rule::read},
@@ -88,7 +88,7 @@ constexpr Field kRowFields[] = {
     {"continue_final_message", Rule::noted},
 };
 
-// Fields of a message beside its role and its content.
+// Fields of a message other than its role and its content.
 constexpr Field kMessageFields[] = {
     {"tool_calls", Rule::read},
     {"function_call", Rule::read},
@@ -109,7 +109,7 @@ constexpr Field kMessageFields[] = {
     {"train_on_turn", Rule::trains},
     {"masked", Rule::masks},
     {"ignore", Rule::masks},
-    // Parts of a message that are trained, or replace its content.
+    // Fields that select the trained parts of a message, or replace its content.
     {"mask", Rule::refused},
     {"train_detail", Rule::refused},
     {"training_detail", Rule::refused},

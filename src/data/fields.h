@@ -1,4 +1,4 @@
-// The fields of rows and of messages that other programs write. One table says what each of them does.
+// The fields of rows and messages that other programs write. One table defines how each is handled.
 #pragma once
 
 #include <set>
@@ -10,7 +10,7 @@
 
 namespace octet::data {
 
-/// Notes of one row: each counts once.
+/// Notes of one row. A set, because each note counts once per row.
 using Noted = std::set<std::string>;
 
 /// Checks the columns of a row that its format does not name. Throws Unusable for a column that masks or
@@ -24,7 +24,7 @@ bool check_message_fields(const Json& message, const RowFormat& format, std::str
 /// Whether every format reads a column of this name.
 bool is_read_column(const std::string& name);
 
-/// Whether a field of this name decides what is written or trained of a message.
+/// Whether a field of this name changes the text of a message or whether it is trained.
 bool is_read_message_field(const std::string& name, const RowFormat& format);
 
 /// Columns that the format names.

@@ -1,4 +1,4 @@
-// How rows are to be read: recognised by the names of columns, or described by dataset_info.json.
+// The format of rows: detected from column names, or described by dataset_info.json.
 #include <array>
 
 #include "octet/base/error.h"
@@ -9,7 +9,7 @@
 namespace octet::data {
 namespace {
 
-// What holds of every row that nothing describes.
+// Returns the defaults for rows that dataset_info.json does not describe.
 RowFormat recognised() {
   RowFormat f;
   f.media = {"images", "videos", "audios", "image", "video", "audio"};
@@ -18,7 +18,8 @@ RowFormat recognised() {
   return f;
 }
 
-// Reads messages from a column: OpenAI's, or ShareGPT's if the row's first message has their tag.
+// Sets the format to messages in `column`: ShareGPT if the first message of `row` has its tag, otherwise
+// OpenAI.
 void read_messages(RowFormat& f, const Json& row, const std::string& column) {
   f.messages = column;
   Json list;
@@ -26,7 +27,7 @@ void read_messages(RowFormat& f, const Json& row, const std::string& column) {
     try {
       list = structure_of(*value, column);
     } catch (const Unusable&) {
-      // Said when the row is converted.
+      // Reported when the row is converted.
     }
   }
   const bool listed = list.is_array() && !list.empty() && list.front().is_object();
@@ -143,7 +144,7 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
     if (f.kind == RowFormat::Kind::alpaca && f.response.empty()) f.kind = RowFormat::Kind::text;
   }
   if (const Json* tags = object_of("tags")) {
-    // As in LLaMA-Factory, roles that are not listed do not exist once tags are given.
+    // As in LLaMA-Factory: if "tags" is given, roles that it does not list do not exist.
     f.role_tag = text(*tags, "role_tag", f.role_tag),
     f.content_tag = text(*tags, "content_tag", f.content_tag);
     f.user_tag = text(*tags, "user_tag", ""), f.assistant_tag = text(*tags, "assistant_tag", "");

@@ -12,7 +12,7 @@
 namespace octet::data {
 namespace {
 
-// Of a conversation: longer ones fit no context, and cutting them to one would take for ever.
+// Longer conversations fit no context, and truncating them would take too long.
 constexpr std::size_t kMostMessages = 20000;
 
 struct Role {
@@ -53,7 +53,7 @@ constexpr Role kRoles[] = {
                              : "; dataset_info.json says " + known)};
 }
 
-// One call as a name with arguments.
+// Returns one call as an object with "name" and "arguments".
 Json call_of(const Json& call, const std::string& field) {
   const Json* inner = value_at(call, "function");
   const Json& function = inner ? *inner : call;
@@ -72,8 +72,8 @@ Json call_of(const Json& call, const std::string& field) {
   return Json{{"name", *name}, {"arguments", std::move(arguments)}};
 }
 
-// The calls of a message as the content of a function turn: a list of names with arguments. nullopt if it has
-// none.
+// Returns the calls of a message as the content of a function turn: a JSON list of names with arguments.
+// Returns nullopt if there are none.
 std::optional<std::string> calls_of(const Json& message) {
   Json list = Json::array();
   const Json* several = value_at(message, "tool_calls");
@@ -95,7 +95,7 @@ class Conversation {
   Conversation(const RowFormat& format, Sample& sample, Noted& noted)
       : format_(format), sample_(sample), noted_(noted) {}
 
-  // `trains` is false for messages that are shown only.
+  // `trains` is false for messages that are context only.
   void add(const Json& message, bool trains) {
     if (!message.is_object()) throw Unusable{"a message is " + kind_of(message) + ", not an object"};
     const auto tag = text_at(message, format_.role_tag);
@@ -128,7 +128,7 @@ class Conversation {
   }
 
  private:
-  // Rows of one file may have another shape than its first row.
+  // The rows of a file may differ in shape from its first row.
   std::string other_shape(const Json& message) const {
     const char* other = format_.role_tag == "from" ? "role" : "from";
     return message.contains(other) ? std::string(", but '") + other + "', unlike the first row" : "";
@@ -170,7 +170,7 @@ class Conversation {
   void add_turn(const std::string& tag, Turn turn) {
     const bool asks = sample_.turns.size() % 2 == 0;
     const bool is_question = turn.role == "user" || turn.role == "observation";
-    // Answers of several tools to one message.
+    // The answers of several tools to one message become one turn.
     const bool joins = format_.kind == RowFormat::Kind::openai || format_.any_role;
     if (joins && turn.role == "observation" && !asks && sample_.turns.back().role == turn.role) {
       sample_.turns.back().content += "\n</tool_response>\n<tool_response>\n" + turn.content;
@@ -215,7 +215,7 @@ void read_columns_beside(const Json& row, const RowFormat& format, Sample& sampl
       noted.insert("a column '" + column + "'");
     }
   }
-  // Tools come as a JSON text or as a list. OpenAI's older rows name them functions.
+  // Tools are a JSON text or a list. OpenAI's older rows call them functions.
   const std::string older = "functions";
   for (const std::string& column : {format.tools, older}) {
     const Json* tools = value_at(row, column);
@@ -235,7 +235,7 @@ Sample convert_messages(const Json& row, const RowFormat& f, Noted& noted) {
   if (!column)
     throw Unusable{"no list of messages: column '" + f.messages + "' " + absence_of(row, f.messages)};
   Json parsed;
-  // Files of cells hold lists as JSON texts.
+  // CSV files hold lists as JSON texts.
   if (column->is_string()) parsed = structure_of(*column, f.messages);
   const Json& list = column->is_string() ? parsed : *column;
   if (!list.is_array())

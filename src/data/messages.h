@@ -10,7 +10,7 @@ namespace octet::data {
 Sample convert_messages(const Json& row, const RowFormat& format, Noted& noted);
 
 /// Converts a question and an answer of which at least one is a list of messages (TRL, verl). Answers in the
-/// question are shown and not trained. Throws Unusable.
+/// question are context and are not trained. Throws Unusable.
 Sample convert_message_pair(const Json& question, const Json& answer, const RowFormat& format, Noted& noted);
 
 /// Reads the system text and the tools of a row from its columns. Throws Unusable.

@@ -29,7 +29,8 @@ void check_weights(const std::vector<double>& weights, std::size_t sets) {
                .code = ExitCode::usage});
 }
 
-// Draws sets by weight, by a counter: draw i depends on (seed, i) and on who takes part.
+// Draws data sets by weight, with a counter-based generator: draw i depends only on (seed, i) and on the sets
+// that are not dropped. Without weights, sets take turns.
 class Draw {
  public:
   Draw(const MixOptions& options, std::size_t sets) : options_(options), alive_(sets, true) {}

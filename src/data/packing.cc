@@ -8,7 +8,7 @@
 namespace octet::data {
 namespace {
 
-// First document behind `begin` whose row is of another batch.
+// Returns the first document after `begin` that comes from a row of another batch.
 std::int64_t end_of_batch(const Encoded& set, std::int64_t begin, std::int64_t batch_rows) {
   const std::int64_t batch = set.rows[static_cast<std::size_t>(begin)] / batch_rows;
   std::int64_t end = begin;
@@ -24,7 +24,8 @@ Items pack_knapsack(const Encoded& set, const KnapsackOptions& options) {
   items.shared_context = options.shared_context;
   for (std::int64_t begin = 0; begin < set.documents();) {
     const std::int64_t end = end_of_batch(set, begin, options.batch_rows);
-    std::map<std::int64_t, std::vector<std::int64_t>> waiting;  // length -> documents, the last goes first
+    std::map<std::int64_t, std::vector<std::int64_t>>
+        waiting;  // length -> documents; the last document is taken first
     for (std::int64_t d = begin; d < end; ++d) {
       if (set.length(d) <= options.capacity) waiting[set.length(d)].push_back(d);
     }

@@ -12,9 +12,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostFolders = 32;  // below each other
+constexpr int kMostFolders = 32;  // depth of nested folders
 
-// A set of characters in brackets: [abc], [0-9], [!a]. `end` is the position after the bracket.
+// Whether `c` is in a set of characters: [abc], [0-9], [!a]. `end` is the position after the bracket.
 bool in_brackets(std::string_view pattern, std::size_t begin, std::size_t end, char c) {
   std::string_view set = pattern.substr(begin + 1, end - begin - 2);
   const bool others = set.starts_with('!') || set.starts_with('^');
@@ -31,7 +31,7 @@ bool in_brackets(std::string_view pattern, std::size_t begin, std::size_t end, c
   return found != others && c != '/';
 }
 
-// The position after the bracket that begins at `begin`; `begin` itself if the bracket has no end.
+// Returns the position after the bracket that begins at `begin`; `begin` itself if the bracket has no end.
 std::size_t end_of_brackets(std::string_view pattern, std::size_t begin) {
   std::size_t at = begin + 1;
   if (at < pattern.size() && (pattern[at] == '!' || pattern[at] == '^')) ++at;
@@ -65,7 +65,7 @@ void add_files(const fs::path& folder, const std::string& below, int depth, std:
 }  // namespace
 
 bool matches_path(std::string_view pattern, std::string_view path) {
-  // matched[i]: the pattern up to here matches the first i characters of the path.
+  // matched[i]: the pattern read so far matches the first i characters of the path.
   std::vector<char> matched(path.size() + 1, 0), next(path.size() + 1, 0);
   matched[0] = 1;
   for (std::size_t p = 0; p < pattern.size();) {

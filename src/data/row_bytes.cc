@@ -19,7 +19,7 @@
 namespace octet::data {
 namespace {
 
-// A file that vanishes with this object; a mapping made before stays valid.
+// A temporary file that the destructor unlinks. A mapping of the file stays valid after that.
 struct TemporaryFile {
   TemporaryFile() {
     std::error_code none;
@@ -59,7 +59,7 @@ struct TemporaryFile {
   int descriptor = -1;
 };
 
-// Rows compress to a tenth, repetitive ones to a hundredth. What holds more is there to fill a disk.
+// Limits against decompression bombs: text compresses to about a tenth, repetitive text to a hundredth.
 constexpr std::size_t kMostPacked = std::size_t{256} << 20;
 constexpr std::size_t kMostTimes = 400;
 
@@ -78,7 +78,7 @@ bool has_lines(const std::string& path) {
 }
 
 MappedFile inflate_file(const std::string& path) {
-  // Says that it is missing, or no file with contents.
+  // MappedFile reports a missing file, a folder or a device.
   if (std::error_code none; !std::filesystem::is_regular_file(path, none)) return MappedFile(path);
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(::gzopen(path.c_str(), "rb"), &::gzclose);
   const auto damaged = [&path](const std::string& found) {
@@ -93,7 +93,7 @@ MappedFile inflate_file(const std::string& path) {
   ::gzbuffer(in.get(), 1u << 18);
   TemporaryFile out;
   const bool lines = has_lines(path);
-  std::size_t line = 0, all = 0;  // bytes of the line that is under way, and of all
+  std::size_t line = 0, all = 0;  // bytes of the current line, and of all lines
   std::vector<char> buffer(std::size_t{1} << 20);
   for (;;) {
     const int count = ::gzread(in.get(), buffer.data(), static_cast<unsigned>(buffer.size()));

@@ -1,4 +1,4 @@
-// Files of rows, by their endings; JSON lines and text lines.
+// Chooses the reader of a file by its ending. Readers of JSON lines and text lines.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,8 +15,8 @@
 namespace octet::data {
 namespace {
 
-// Lines of a mapped file that are not blank. Only every so many lines are remembered and those between found
-// again, so that the index of a file larger than memory is small: a quarter of a byte a line.
+// The lines of a mapped file that are not blank. Only every 64th line is indexed, and the lines between are
+// searched again. The index takes a quarter of a byte per line, also for files larger than memory.
 class LineReader : public RowReader {
  public:
   explicit LineReader(const std::string& path) : bytes_(path) {
@@ -33,7 +33,7 @@ class LineReader : public RowReader {
   }
 
  protected:
-  // [begin, end) without the line end.
+  // [begin, end) excludes the line end.
   struct Line {
     std::size_t begin, end;
     std::int64_t number;
@@ -70,14 +70,14 @@ class LineReader : public RowReader {
  private:
   static constexpr std::int64_t kStride = 64;
   static constexpr std::int64_t kMostBlank = 1 << 20;
-  // Where the search for a line begins.
+  // A position from which next() finds a line.
   struct Mark {
     std::size_t begin;
     std::int64_t number;
   };
-  // The place behind a line, from where next() goes on.
+  // Returns the position after a line, from which next() continues.
   static Line after(const Line& line) { return {line.end, line.end + 1, line.number + 1}; }
-  // The first line that is not blank at or behind `line.end`; false at the end of the file.
+  // Finds the first line that is not blank, from `line.end` on. Returns false at the end of the file.
   bool next(Line& line) const {
     const std::string_view text = bytes_.text();
     const std::int64_t first = line.number;
@@ -110,7 +110,7 @@ class JsonLines : public LineReader {
  public:
   using LineReader::LineReader;
   Json row(std::int64_t i) const override { return parse_json_digits(text(i), where(i)); }
-  // Files of other shapes come under the names of lines, too.
+  // Files of other JSON shapes are also named .jsonl.
   bool fits() const { return is_json_lines(bytes()); }
 };
 
@@ -132,7 +132,7 @@ std::unique_ptr<RowReader> reader_of(const std::string& path) {
   if (ending == "tsv") return open_csv(path, '\t');
   if (ending == "parquet" || ending == "arrow" || ending == "feather") return open_columns(path, ending);
   if (ending == "json") {
-    // Some tools write one object a line under the name .json.
+    // Some tools write one object per line to a file named .json.
     const RowBytes bytes(path);
     const std::string_view text = bytes.text();
     const std::size_t first = text.find_first_of("{[");

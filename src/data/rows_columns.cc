@@ -1,4 +1,4 @@
-// Parquet and Arrow files, where the program was built with Apache Arrow.
+// Parquet and Arrow files, if the program was built with Apache Arrow.
 #include "octet/base/error.h"
 #include "row_readers.h"
 
@@ -65,20 +65,20 @@ Json text_cell(const arrow::Array& array, std::int64_t i, const std::string& whe
   return text;
 }
 
-// A value of a type that cannot be read as JSON: rows that need it are refused, and others do not mind.
+// Stands for a value of a type without a JSON form. Only rows that read this value are refused.
 Json unreadable() {
   return Json::binary({});
 }
 
-// Writers of old leave out that their bytes are text. Other bytes (images, say) cannot be read.
+// Old writers do not mark byte columns as text. Bytes that are not UTF-8, such as images, are unreadable().
 template <typename Bytes>
 Json bytes_cell(const arrow::Array& array, std::int64_t i) {
   std::string bytes(static_cast<const Bytes&>(array).GetView(i));
   return is_utf8(bytes) ? Json(std::move(bytes)) : unreadable();
 }
 
-// Returns one value as JSON. Times and decimals become text. Values of types that no data set of texts holds
-// are unreadable().
+// Returns one value as JSON. Times and decimals become text. Types that no text data set uses become
+// unreadable().
 Json cell(const arrow::Array& array, std::int64_t i, const std::string& where, int depth) {
   if (depth > 64) refuse(where, "values nested too deeply");
   if (array.IsNull(i)) return nullptr;
@@ -149,7 +149,7 @@ Json row_of(const arrow::RecordBatch& batch, std::int64_t i, const std::string& 
   return out;
 }
 
-// Rows dealt over parts: batches of an Arrow file, row groups of a Parquet file.
+// Maps a row to its part: a batch of an Arrow file, or a row group of a Parquet file.
 class ColumnReader : public RowReader {
  public:
   explicit ColumnReader(std::string path) : path_(std::move(path)) {}
@@ -173,7 +173,7 @@ class ColumnReader : public RowReader {
   std::vector<std::int64_t> ends_;
 };
 
-// The file as Arrow reads it, without a copy of its bytes.
+// Wraps the mapped bytes for Arrow, without a copy.
 std::shared_ptr<arrow::io::RandomAccessFile> file_of(const MappedFile& map) {
   const std::string_view text = map.text();
   return std::make_shared<arrow::io::BufferReader>(std::make_shared<arrow::Buffer>(
@@ -206,7 +206,7 @@ class ArrowReader : public ColumnReader {
   }
 
  private:
-  // The batch's buffers are the mapped file's pages, checked before anything is read through them.
+  // The buffers of the batch point into the mapped file, so they are validated before the first read.
   void keep(std::shared_ptr<arrow::RecordBatch> batch) {
     require(batch->ValidateFull(), path());
     add_part(batch->num_rows());
@@ -232,7 +232,7 @@ class ParquetReader : public ColumnReader {
   }
 
  private:
-  // Row groups are decoded when a row of theirs is asked for; the last few stay.
+  // Decodes the row group `part` on demand. The four most recently used groups are cached.
   std::shared_ptr<arrow::RecordBatch> group(std::size_t part) const {
     constexpr std::size_t kKept = 4;
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// Files of cells.
+// CSV and TSV files.
 #include <cstring>
 #include <vector>
 
@@ -72,7 +72,8 @@ class CsvReader : public RowReader {
          .code = ExitCode::usage});
   }
 
-  // Spreadsheets of many countries write semicolons or tabs. They show in a header that is one cell.
+  // Spreadsheets of many countries write semicolons or tabs. With the wrong separator, the header is a single
+  // cell.
   bool take_other_separator() {
     if (cells(0).size() != 1) return false;
     const char given = separator_;
@@ -84,8 +85,8 @@ class CsvReader : public RowReader {
     return false;
   }
 
-  // Line ends inside of quotes belong to a cell; quotes open only where a cell begins. Blank lines are no
-  // records.
+  // Line ends inside quotes belong to a cell. Quotes open only at the beginning of a cell. Blank lines are
+  // skipped.
   void find_records() {
     const std::string_view text = bytes_.text();
     std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;

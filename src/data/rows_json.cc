@@ -27,8 +27,8 @@ std::size_t begin_of(std::string_view text) {
   return skip_blanks(text, text.starts_with("\xEF\xBB\xBF") ? 3 : 0);
 }
 
-// Returns the place behind the value that begins at `at`, found by brackets and quotes alone; npos if it has
-// no end or a text in it spans lines.
+// Returns the position after the value that begins at `at`, found by brackets and quotes alone. Returns npos
+// if the value has no end or one of its strings spans lines.
 std::size_t end_of_value(std::string_view text, std::size_t at) {
   std::int64_t depth = 0;
   bool quoted = false;
@@ -59,11 +59,11 @@ std::size_t end_of_value(std::string_view text, std::size_t at) {
 constexpr std::array<std::string_view, 13> kColumns{
     "messages", "conversations", "instruction", "prompt",     "question", "input", "user",
     "text",     "output",        "response",    "completion", "answer",   "target"};
-// The names of lists that hold rows of other columns, too.
+// Names of lists that hold rows, also rows with other columns.
 constexpr std::array<std::string_view, 9> kLists{"data",  "rows",    "examples", "instances", "items",
                                                  "train", "records", "samples",  "dataset"};
 
-// The names of lists that are parts of one row.
+// Names of lists that are parts of one row.
 constexpr std::array<std::string_view, 6> kParts{"segments", "turns",    "conversation",
                                                  "dialog",   "dialogue", "history"};
 
@@ -72,7 +72,7 @@ bool contains(const Names& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Whether a list of this name, whose first object is this text, holds rows rather than messages.
+// Whether a list named `name` with the first object `first` holds rows, and not messages.
 bool holds_rows(std::string_view name, std::string_view first) {
   if (contains(kParts, name)) return false;
   try {
@@ -85,13 +85,14 @@ bool holds_rows(std::string_view name, std::string_view first) {
   }
 }
 
-// A member of an object whose value is a list of rows.
+// A member of an object that is a list of rows.
 struct ListOfRows {
   std::string key;
   std::size_t begin;
 };
 
-// Returns the lists of rows in the object that begins at `at`; nothing if a key of it is a column of rows.
+// Returns the lists of rows in the object that begins at `at`. Returns none if a key of the object is a
+// column.
 std::vector<ListOfRows> lists_in(std::string_view text, std::size_t at) {
   std::vector<ListOfRows> lists;
   for (at = skip_blanks(text, at + 1); at < text.size() && text[at] == '"';) {
@@ -190,7 +191,7 @@ class JsonRows : public RowReader {
     rows_.push_back({begin, end, line});
   }
 
-  // Objects one behind the other. Behind one that has no end there are no rows.
+  // Finds consecutive objects. After an object without an end there are no further rows.
   void find_values(std::size_t at) {
     const std::string_view text = bytes_.text();
     std::int64_t line = line_of(at);
@@ -204,8 +205,8 @@ class JsonRows : public RowReader {
     }
   }
 
-  // Finds where the rows of a list begin and end; a row's own mistakes show when it is parsed. Returns the
-  // place behind the list.
+  // Finds the begin and end of each row of a list. Errors inside a row are reported when it is parsed.
+  // Returns the position after the list.
   std::size_t find_list(std::size_t i) {
     const std::string_view text = bytes_.text();
     std::int64_t line = line_of(i);

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The words that name a split in a folder's or a file's name.
+/// The words that mark a split in the name of a folder or a file.
 struct Keywords {
   const char* split;
   std::vector<std::string_view> words;
@@ -35,7 +35,7 @@ const std::array<Keywords, 3>& keywords() {
 
 constexpr std::string_view kShard = "-[0-9][0-9][0-9][0-9][0-9]-of-[0-9][0-9][0-9][0-9][0-9]*.*";
 
-// Files that describe rows, and results that `datasets` caches beside them.
+// Files that describe rows, and the results that `datasets` caches in the same folder.
 bool describes_rows(const std::string& file) {
   static constexpr std::array kDescriptions{"dataset_info.json", "dataset_infos.json", "dataset_dict.json",
                                             "state.json", "config.json"};
@@ -47,7 +47,8 @@ bool is_row_file(const std::string& file) {
   return is_data_file(file) && !describes_rows(file);
 }
 
-// Whether a word is in a name, between its ends, digits and the characters "-._ ".
+// Whether `name` contains `word`, delimited by digits or the characters "-._ ". The beginning of the name
+// delimits too, and its end if `may_end`.
 bool has_word(std::string_view name, std::string_view word, bool may_end) {
   const auto parts = [](char c) {
     return std::string_view("-._ 0123456789").find(c) != std::string_view::npos;
@@ -74,7 +75,7 @@ bool in_folder_of(const std::string& file, const Keywords& split) {
                      [&](const std::string& part) { return has_any_word(part, split, true); });
 }
 
-// The name of the split of a file such as "data/train_sft-00000-of-00002.parquet"; "" for other names.
+// Returns the split of a file such as "data/train_sft-00000-of-00002.parquet"; "" for other names.
 std::string split_of_shard(const std::string& file) {
   const std::string name = name_of(file);
   for (std::size_t at = name.find('-'); at != std::string::npos; at = name.find('-', at + 1)) {
@@ -93,8 +94,8 @@ void add(std::vector<Split>& splits, const std::string& name, const std::string&
   if (std::ranges::find(found->files, file) == found->files.end()) found->files.push_back(file);
 }
 
-// Splits by the names of shards in the folder data. Shards beside each other in the folder itself count too
-// if each of them names a split: the folder data may be the one that a user names.
+// Groups shards in the folder data by the split in their names. If the user named the folder data itself, the
+// shards are in the folder itself. These count only if every file names a split.
 std::vector<Split> by_shards(const std::vector<std::string>& files) {
   std::vector<Split> in_data, here;
   bool all_named = true;
@@ -122,7 +123,7 @@ std::vector<Split> by_words(const std::vector<std::string>& files) {
   return {};
 }
 
-// Splits by names alone. `files` are relative to a folder.
+// Groups files by names alone, without a card. `all` are paths relative to a folder.
 std::vector<Split> by_names(const std::vector<std::string>& all) {
   std::vector<std::string> files;
   std::ranges::copy_if(all, std::back_inserter(files), is_row_file);
@@ -132,8 +133,8 @@ std::vector<Split> by_names(const std::vector<std::string>& all) {
   return {{"train", files}};
 }
 
-// The files that patterns of a card match. If some of them hold rows the others are left out, such as texts
-// beside the rows.
+// Returns the files that match the patterns of a card. If some of them hold rows, other files, such as texts
+// in the same folder, are left out.
 std::vector<std::string> matched(const std::vector<std::string>& all, const CardSplit& split) {
   std::vector<std::string> found, rows;
   for (const std::string& pattern : split.patterns) {
@@ -153,7 +154,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// The configuration of the card that is read; nothing if the card has none.
+// Returns the chosen configuration of the card; nothing if the card has none.
 std::optional<CardConfig> chosen_config(const std::vector<CardConfig>& configs, const SplitChoice& choice) {
   if (configs.empty()) return std::nullopt;
   std::vector<std::string> names;
@@ -180,7 +181,7 @@ std::optional<CardConfig> chosen_config(const std::vector<CardConfig>& configs, 
        .code = ExitCode::usage});
 }
 
-// The folder of a subset that no card names.
+// Returns the folder of a subset that no card names.
 std::string folder_of_subset(const SplitChoice& choice) {
   if (choice.subset.empty()) return choice.folder;
   for (const char* below : {"/", "/data/"}) {
@@ -210,7 +211,7 @@ std::string counted(const Split& split) {
 const Split* find(const std::vector<Split>& splits, const std::string& name) {
   const auto found = std::ranges::find(splits, name, &Split::name);
   if (found != splits.end()) return &*found;
-  // Another word for one of them: dev, valid.
+  // A synonym of a split's name: dev, valid.
   for (const Keywords& split : keywords()) {
     if (std::ranges::find(split.words, name) == split.words.end()) continue;
     const auto same = std::ranges::find(splits, split.split, &Split::name);
@@ -219,7 +220,7 @@ const Split* find(const std::vector<Split>& splits, const std::string& name) {
   return nullptr;
 }
 
-// The files that have the name of a split in their own names, if no rule finds that split.
+// Returns the files with the name of a split in their own names. Used if no rule finds that split.
 Split named_in_files(const std::vector<Split>& splits, const std::string& name) {
   Split found{name, {}};
   for (const Split& split : splits) {

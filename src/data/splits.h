@@ -25,7 +25,8 @@ struct SplitChoice {
 
 /// Returns the splits of a folder. The first of these rules that finds a file decides: the configuration
 /// `subset` of its card; names such as data/NAME-00000-of-00002.parquet; folders named after a split; files
-/// named after a split; else all files are the split train. Throws Error (usage) if there is no such subset.
+/// named after a split; otherwise all files are the split train. Throws Error (usage) if there is no such
+/// subset.
 std::vector<Split> splits_of(const SplitChoice& choice);
 
 /// Returns the files of the chosen split and logs the splits that are not read. Throws Error (usage) that

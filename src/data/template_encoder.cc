@@ -15,21 +15,21 @@
 namespace octet::data {
 namespace {
 
-// Cuts off what is behind so many pieces (0: any number); whether something was.
+// Truncates to `pieces` * `length` ids (0: no limit). Returns whether ids were removed.
 bool shorten(std::vector<text::TokenId>& ids, std::int64_t pieces, std::int64_t length) {
   if (pieces == 0 || static_cast<std::int64_t>(ids.size()) <= pieces * length) return false;
   ids.resize(static_cast<std::size_t>(pieces * length));
   return true;
 }
 
-/// The first bytes of a text, cut between characters.
+/// Returns at most the first `most` bytes of a text, cut at a character boundary.
 std::string head(const std::string& text, std::size_t most) {
   std::size_t end = std::min(most, text.size());
   while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end);
 }
 
-/// Warns once if most of one of the first texts of a process is unknown to the tokenizer.
+/// Warns once per process if more than half of one of the first 64 texts is unknown to the tokenizer.
 void watch_unknown(const text::Tokenizer& tokenizer, const Sample& sample) {
   static std::atomic<int> left{64};
   static std::atomic<bool> said{false};
@@ -37,7 +37,7 @@ void watch_unknown(const text::Tokenizer& tokenizer, const Sample& sample) {
   constexpr std::size_t read = 4096;
   std::string all = sample.plain ? head(sample.text, read) : "";
   for (const Turn& turn : sample.turns) all += head(turn.content, read) + "\n";
-  if (!is_utf8(all)) return;  // refused where the row is written
+  if (!is_utf8(all)) return;  // refused when the row is written
   const double share = text::unknown_share(tokenizer, all);
   if (share <= 0.5 || said.exchange(true)) return;
   log::warn(
@@ -201,7 +201,7 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
                  .code = ExitCode::usage});
   }
   text::Example example = template_->encode_example(tokenizer_, conversation_of(sample), options_);
-  // A file of the user's own that cannot write a row is not what was meant for it.
+  // The user wrote this template for this data, so a row that it cannot write is an error.
   if (example.outcome == text::Example::Outcome::refused && text::is_template_file(template_->name())) {
     throw Error({.what = "a row cannot be written with the template " + template_->name(),
                  .expected = "a text for the messages before an answer, and this text followed by the answer",

@@ -18,11 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file is this line, a hash of what follows it (32 digits), the recipe's length (eight bytes, little end
-// first), the recipe as JSON with blanks behind it up to a multiple of eight bytes, the tokens. The number
-// changes with the layout and with what the same recipe gives.
+// Layout of a file: this line; a hash of the rest (32 digits); the recipe's length (eight bytes,
+// little-endian); the recipe as JSON, padded with blanks to a multiple of eight bytes; the tokens. The number
+// changes with the layout, and when the same recipe yields other tokens.
 constexpr std::string_view kMagic = "octet tokens 03\n";
-static_assert(kMagic.size() % 8 == 0);  // the tokens are read where they lie
+static_assert(kMagic.size() % 8 == 0);  // the tokens are read in place, so they must be aligned
 constexpr std::size_t kHash = 32, kLength = 8, kMostRecipe = std::size_t{16} << 20;
 
 std::string text_of(const Recipe& recipe) {
@@ -33,7 +33,7 @@ std::string text_of(const Recipe& recipe) {
   return text;
 }
 
-// Where the parts of a file lie; nothing when it is none of ours.
+// The parts of a file.
 struct Layout {
   std::string_view hash, body, recipe, tokens;
 };
@@ -114,7 +114,7 @@ std::optional<Encoded> TokenCache::load(const Recipe& recipe, bool* damaged) con
       return Encoded::from_file(file, layout->tokens);
     }
   } catch (const Error&) {
-    // Damaged like one with a wrong hash: its tokens are made anew.
+    // Treated like a wrong hash: the rows are tokenised again.
   }
   if (damaged) *damaged = true;
   return std::nullopt;
@@ -150,7 +150,7 @@ std::vector<std::string> TokenCache::nearest_differences(const Recipe& recipe) c
       auto found = differences(read_recipe(layout->recipe, at->path().string()), recipe);
       if (!found.empty() && (nearest.empty() || found.size() < nearest.size())) nearest = std::move(found);
     } catch (const Error&) {
-      // Not readable: it tells nothing.
+      // Unreadable files are skipped.
     }
   }
   return nearest;

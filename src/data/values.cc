@@ -66,7 +66,7 @@ Json structure_of(const Json& value, const std::string& name) {
       Json parsed = parse_json_digits(value.get<std::string>(), name);
       if (parsed.is_structured()) return parsed;
     } catch (const Error&) {
-      // Said below.
+      // Reported below.
     }
     throw Unusable{"'" + name + "' is a text that is no JSON list or object"};
   }

@@ -30,17 +30,18 @@ std::string short_text(const Json& value);
 /// parts. Throws Unusable for a value of another type; `name` is the field.
 std::string text_of(const Json& value, const std::string& name, bool parts = false);
 
-/// The same for the value of a key; nullopt if there is none.
+/// Like text_of(), for the value of a key; nullopt if there is none.
 std::optional<std::string> text_at(const Json& object, const std::string& key, bool parts = false);
 
 /// Returns a list or an object, or the value that a JSON text holds. Throws Unusable if that is neither;
 /// `name` is the field.
 Json structure_of(const Json& value, const std::string& name);
 
-/// Returns true or false for a boolean, 1 or 0, and these as texts. Throws Unusable for other values.
+/// Returns the flag of a boolean, of 1 or 0, or of a text with one of these. Throws Unusable for other
+/// values.
 bool flag_of(const Json& value, const std::string& name);
 
-/// Whether a value is null, false, 0, an empty text, list or object.
+/// Whether a value is null, false, 0, or an empty text, list or object.
 bool is_nothing(const Json& value);
 
 /// Whether a value is a list of objects with a role.
