@@ -8,8 +8,8 @@
 
 namespace octet::data {
 
-/// Returns a file itself, or the files of the chosen split of a folder (splits.h). `name` is what the
-/// configuration calls it.
+/// Returns a file itself, or the files of the chosen split of a folder (splits.h). `name` is its name in the
+/// configuration.
 std::vector<std::string> files_of_path(const std::string& path, const std::string& name,
                                        const DataOptions& options);
 

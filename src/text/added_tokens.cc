@@ -5,7 +5,7 @@
 namespace octet::text {
 namespace {
 
-/// What Rust's regex calls \w: word characters and the two joiners.
+/// Returns the code points of \w in Rust's regex: word characters and the two joiners.
 Ranges words_and_joiners() {
   Ranges out = word_characters();
   out.emplace_back(0x200C, 0x200D);

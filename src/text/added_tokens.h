@@ -22,11 +22,11 @@ struct Found {
   TokenId id = -1;  ///< -1 for text
 };
 
-/// Finds strings in a text: the leftmost match, and of several the longest.
+/// Finds strings in a text: the leftmost match, and the longest one if several begin there.
 class StringSet {
  public:
   StringSet() { nodes_.emplace_back(); }
-  /// Adds a string. Of equal strings, only the first is used.
+  /// Adds a string. If equal strings are added, only the first is used.
   void add(std::string_view text, std::size_t value);
   /// Finds the first match at or after `from`. Returns false if there is none.
   bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end,
@@ -53,7 +53,7 @@ class AddedTokens {
   void index(const Normalizer* normalizer);
 
   /// Cuts `view` at the tokens with the given `normalized` flag, and appends texts and tokens to `out`. Does
-  /// not match special tokens where `options` makes them text.
+  /// not match special tokens in the ranges that `options` makes text.
   void cut(const TextView& view, bool normalized, const EncodeOptions& options,
            std::vector<Found>& out) const;
 

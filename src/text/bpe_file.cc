@@ -21,7 +21,7 @@ Bpe::Bpe(const TokenizerJson& file, bool byte_level, const std::string& where) :
   const Json& model = component_field(file.root, "model", where);
   if (!model.is_object())
     broken_tokenizer("the tokenizer's model is not an object", model.type_name(), where);
-  // Files of old versions have no type; those with a list as vocab are Unigram.
+  // Files of old versions have no type. A Unigram file of that age has a list as vocab.
   const std::string type = json_string(model, "type", "BPE", where);
   if (type != "BPE") unknown_component(type, "BPE", where + ".model");
   if (json_number(model, "dropout", 0.0, where) != 0.0) {
@@ -42,7 +42,8 @@ Bpe::Bpe(const TokenizerJson& file, bool byte_level, const std::string& where) :
     unk_ = find(unknown);
     if (unk_ < 0) broken_tokenizer("the vocabulary lacks the unknown token", unknown, where);
     if (byte_level) {
-      // Every byte has a piece, so nothing is unknown; without one the reference puts unk in its place.
+      // Every byte needs a piece, so that nothing is unknown. The reference writes unk for a byte without a
+      // piece.
       for (const TokenId id : byte_ids_) {
         if (id < 0)
           broken_tokenizer("a byte-level vocabulary with an unknown token lacks single bytes", unknown,
@@ -72,7 +73,7 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
     ids_.emplace(piece, id);
     max_id_ = std::max(max_id_, id);
   }
-  // Ids decide how much is allocated; a file of a few lines must not ask for gigabytes.
+  // Tables by id are allocated up to the largest id, so a file of a few lines must not require gigabytes.
   if (static_cast<std::size_t>(max_id_) + 1 > 16 * ids_.size() + (1 << 20)) {
     broken_tokenizer("the ids of the vocabulary have huge gaps", "highest id " + std::to_string(max_id_),
                      where);
@@ -86,7 +87,7 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
     words_.reserve(ids_.size());
     for (const auto& [piece, id] : ids_) {
       const auto bytes = bytes_of_piece(piece);
-      if (!bytes) continue;  // no text leads there
+      if (!bytes) continue;  // no text yields this piece
       byte_lengths_[static_cast<std::size_t>(id)] = static_cast<std::uint32_t>(bytes->size());
       if (bytes->size() == 1) byte_ids_[static_cast<unsigned char>((*bytes)[0])] = id;
       words_.emplace(*bytes, id);

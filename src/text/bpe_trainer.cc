@@ -38,7 +38,8 @@ class Counts {
     for (const auto& [pair, entry] : pairs_) queue_.push({entry.count, pair});
   }
 
-  /// The most frequent pair; of equally frequent ones that of the lowest ids. False below `least`.
+  /// Sets `pair` to the most frequent pair. Ties go to the pair with the lowest ids. Returns false if its
+  /// count is below `least`.
   bool best(std::int64_t least, Pair& pair) {
     while (!queue_.empty()) {
       const Queued top = queue_.top();
@@ -48,7 +49,7 @@ class Counts {
         pair = top.pair;
         return now >= least;
       }
-      if (now > 0 && now < top.count) queue_.push({now, top.pair});  // it fell since it was queued
+      if (now > 0 && now < top.count) queue_.push({now, top.pair});  // its count fell after it was queued
     }
     return false;
   }
@@ -69,7 +70,8 @@ class Counts {
  private:
   struct Entry {
     std::int64_t count = 0;
-    std::unordered_set<std::size_t> words;  ///< where it stands or stood
+    std::unordered_set<std::size_t>
+        words;  ///< indices of words that contain the pair, or contained it earlier
   };
   struct Queued {
     std::int64_t count;
@@ -85,7 +87,7 @@ class Counts {
     if (sign > 0) entry.words.insert(word);
   }
 
-  // All pairs of the word are counted anew: words are short.
+  // Merges a pair in one word. All pairs of the word are counted again, because words are short.
   void merge_word(std::size_t w, std::int32_t left, std::int32_t right, std::int32_t joined) {
     auto& symbols = words_[w].symbols;
     for (std::size_t i = 0; i + 1 < symbols.size(); ++i) change(pair_of(symbols[i], symbols[i + 1]), w, -1);
@@ -152,7 +154,7 @@ Json pre_tokenizer_json(const std::string& pattern) {
   return {{"type", "Sequence"}, {"pretokenizers", Json::array({split, byte_level(false)})}};
 }
 
-/// The words of all texts and how often each stands there, in the order of their bytes.
+/// Returns the words of all texts with their counts, sorted by their bytes.
 std::vector<Word> count_words(std::span<const std::string> texts, const Json& pre_tokenizer) {
   const PreTokenizer cutter = make_pre_tokenizer(pre_tokenizer, "the training of a tokenizer");
   std::unordered_map<std::string, std::int64_t> counts;
@@ -205,7 +207,7 @@ int train_byte_bpe(std::span<const std::string> texts, const BpeTraining& option
     const auto left = static_cast<std::size_t>(pair >> 32),
                right = static_cast<std::size_t>(pair & 0xFFFFFFFFu);
     std::string joined = bytes[left] + bytes[right];
-    // A special token must not also be a piece: it would then have two ids.
+    // A special token must not also be a piece, because it would then have two ids.
     const auto& specials = options.special_tokens;
     if (std::find(specials.begin(), specials.end(), piece_of_bytes(joined)) != specials.end()) continue;
     merges.push_back(Json::array({piece_of_bytes(bytes[left]), piece_of_bytes(bytes[right])}));
@@ -213,7 +215,7 @@ int train_byte_bpe(std::span<const std::string> texts, const BpeTraining& option
     if (known.insert(joined).second) {
       symbol = static_cast<std::int32_t>(bytes.size());
       bytes.push_back(std::move(joined));
-    } else {  // another way to a piece that is there
+    } else {  // this merge yields an existing piece
       symbol = static_cast<std::int32_t>(std::find(bytes.begin(), bytes.end(), joined) - bytes.begin());
     }
     counts.merge(pair, symbol);

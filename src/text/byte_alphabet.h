@@ -9,11 +9,11 @@
 
 namespace octet::text {
 
-/// The character of each byte: printable Latin-1 stands for itself, the rest is U+0100 and on.
+/// Returns the character of each byte. Printable Latin-1 maps to itself; other bytes map to U+0100 and above.
 const std::array<std::uint32_t, 256>& byte_alphabet();
-/// `piece` as bytes, or nothing when a character of it is not in the alphabet.
+/// Returns `piece` as bytes, or nothing if one of its characters is not in the alphabet.
 std::optional<std::string> bytes_of_piece(std::string_view piece);
-/// `bytes` in the alphabet.
+/// Returns `bytes` written in the alphabet.
 std::string piece_of_bytes(std::string_view bytes);
 
 }  // namespace octet::text

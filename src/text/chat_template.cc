@@ -12,7 +12,7 @@
 namespace octet::text {
 namespace {
 
-/// How many tokens of a question and its answer fit into `left`.
+/// The numbers of tokens of a question and its answer that fit.
 struct Lengths {
   std::size_t question, answer;
 };
@@ -31,7 +31,7 @@ Lengths fit(std::size_t question, std::size_t answer, std::size_t left) {
   return {std::min(left - kept, question), kept};
 }
 
-/// A question and its answer, cut to what fits, with their labels.
+/// A question and its answer with their labels, truncated to the tokens that fit.
 struct EncodedPair {
   std::vector<TokenId> ids, labels;
 };
@@ -48,8 +48,8 @@ void append(std::vector<TokenId>& out, const std::vector<TokenId>& more) {
   out.insert(out.end(), more.begin(), more.end());
 }
 
-/// Puts the thoughts of answers into their texts, as templates of the table write them. Throws Refusal if the
-/// template writes none.
+/// Inserts the thoughts of answers into their texts, as the templates of the table write them. Throws Refusal
+/// if the template writes no thoughts.
 Conversation with_thoughts(const ChatTemplate::Row& row, Conversation conversation) {
   for (Message& message : conversation.messages) {
     if (message.thought.empty()) continue;
@@ -66,7 +66,7 @@ Conversation with_thoughts(const ChatTemplate::Row& row, Conversation conversati
   return conversation;
 }
 
-/// The last answer, empty where a question waits for it, against all before it.
+/// Splits the last answer from all turns before it. The answer is empty if the last turn is a question.
 Prompt last_turn(const EncodedTurns& turns) {
   Prompt out;
   for (std::size_t i = 0; i < turns.size(); ++i) {
@@ -227,7 +227,8 @@ Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversat
       pair.labels = question;
     } else {
       pair.labels.assign(question.size(), kIgnore);
-      // The one eos of the end is learnt at the place of each earlier one, too.
+      // The template writes a single eos at the end. The model learns to write it after each earlier answer,
+      // too.
       const bool learnt = i == 0 || conversation.messages[2 * i - 1].trained;
       if (row_->efficient_eos && k != 0 && learnt && !question.empty()) pair.labels[0] = tokenizer.eos_id();
     }

@@ -12,7 +12,7 @@ namespace {
 
 enum class Flow { on, break_loop, next_turn };
 
-// Names and their values; a scope sees those around it.
+// The names of a scope and their values. Look-up continues in the enclosing scopes.
 struct Scope {
   Dict names;
   Scope* around = nullptr;
@@ -55,7 +55,7 @@ class Renderer {
     return Flow::on;
   }
 
-  // Gives an Error without a place the line of the template.
+  // Runs `work`. An Error without a location gets the line of the template.
   template <class Work>
   static auto at_line(int line, const Work& work) {
     try {
@@ -87,7 +87,7 @@ class Renderer {
         at_line(s.line, [&] { set(s, scope); });
         return Flow::on;
       case Kind::macro:
-        // So that the names it sees outlive it.
+        // The names that a macro reads must outlive it.
         if (scope.around) fail(s.line, "macros inside loops and macros are not known here");
         scope.set(s.names[0], macro(s, scope));
         return Flow::on;
@@ -190,7 +190,7 @@ class Renderer {
     }
   }
 
-  // Defaults know the parameters before them.
+  // The defaults of parameters may use the parameters before them.
   Value macro(const Statement& s, Scope& scope) {
     return Value(std::make_shared<Function>([this, &s, &scope](const Call& call) {
       constexpr int kMostCalls = 32;
@@ -286,7 +286,7 @@ class Renderer {
     return method_of(of, name, budget_);
   }
 
-  /// Whether a value has items by number: a dict and its views have none.
+  /// Whether a value has items by number. A dict and its views have none.
   static bool has_places(const Value& of) {
     const auto* sequence = of.get<Sequence>();
     return !of.as_dict() && (!sequence || sequence->kind != Sequence::Kind::view);
@@ -303,7 +303,7 @@ class Renderer {
     return i >= 0 && i < count ? items[static_cast<std::size_t>(i)] : Value();
   }
 
-  // As Python cuts lists and texts.
+  // Slices a list or a text like Python.
   Value slice(const Expression& e, Scope& scope) {
     const Value of = value(*e.items[0], scope);
     if (!has_places(of)) throw Error(std::string("an ") + of.type() + " cannot be cut");

@@ -1,4 +1,4 @@
-// Arguments of filters and methods, checked against the parameters that Python gives them.
+// Arguments of filters and methods, checked against the parameters of the Python function.
 #pragma once
 
 #include <optional>
@@ -9,12 +9,12 @@
 
 namespace octet::text::jinja {
 
-/// Parameters of a filter or method, separated by commas. "..." at the end: any more.
+/// Parameters of a filter or method, separated by commas. "..." at the end allows any further arguments.
 struct Signature {
   std::string_view name, parameters;
 };
 
-/// Null for a name that `signatures` lack.
+/// Returns null if `signatures` lack the name.
 template <class Signatures>
 const Signature* find_signature(const Signatures& signatures, std::string_view name) {
   for (const Signature& one : signatures) {
@@ -23,27 +23,27 @@ const Signature* find_signature(const Signatures& signatures, std::string_view n
   return nullptr;
 }
 
-/// Throws Error for more values than there are parameters, and for a name that is none of them.
+/// Throws Error for too many positional arguments, and for an unknown argument name.
 void require_parameters(const Signature& signature, const Call& call);
 
-/// The argument at this place or of this name, else `fallback`.
+/// Returns the argument at this position or with this name, otherwise `fallback`.
 Value argument(const Call& call, std::size_t place, const std::string& name, Value fallback = {});
-/// The same for a str; nothing if it is absent or None. Throws Error for another type.
+/// Like argument(), for a str; nothing if it is absent or None. Throws Error for another type.
 std::optional<std::string> text_argument(const Call& call, std::size_t place, const std::string& name);
-/// The same for an int; `fallback` if it is absent or None.
+/// Like argument(), for an int; `fallback` if it is absent or None.
 std::int64_t int_argument(const Call& call, std::size_t place, const std::string& name,
                           std::int64_t fallback);
 
-/// The str of a value. Throws Error for another type.
+/// Returns the str of a value. Throws Error for another type.
 const std::string& text_of(const Value& value);
 
-/// A method of a str as a function, or undefined for a name that is none. Throws Error for a method of Python
-/// that is not built.
+/// Returns a method of a str as a function, or undefined for an unknown name. Throws Error for a method of
+/// Python that is not supported.
 Value text_method(const std::string& text, const std::string& name, Budget& budget);
-/// A filter that writes text; nothing for a name that is none.
+/// Applies a filter that returns text; nothing for an unknown name.
 std::optional<Value> text_filter(const std::string& name, const Value& value, const Call& call,
                                  Budget& budget);
-/// str.replace with at most `most` replacements; all if `most` is below 0.
+/// Returns the result of str.replace with at most `most` replacements. No limit if `most` is negative.
 std::string replaced(const std::string& text, const std::string& from, const std::string& to,
                      std::int64_t most, Budget& budget);
 

@@ -105,7 +105,7 @@ ExpressionPointer ExpressionParser::chain(std::size_t level) {
   }
 }
 
-// As in jinja2, from left to right, and a sign goes before it: -2 ** 2 is 4, 2 ** 3 ** 2 is 64.
+// As in jinja2: ** is left-associative, and a sign binds tighter. -2 ** 2 is 4, and 2 ** 3 ** 2 is 64.
 ExpressionPointer ExpressionParser::power() {
   const Depth depth(*this);
   ExpressionPointer out = filtered(unary());
@@ -113,7 +113,7 @@ ExpressionPointer ExpressionParser::power() {
   return out;
 }
 
-// A sign goes before filters.
+// A sign binds tighter than filters.
 ExpressionPointer ExpressionParser::unary() {
   const Depth depth(*this);
   if (sign("-")) {
@@ -139,7 +139,7 @@ ExpressionPointer ExpressionParser::filtered(ExpressionPointer out) {
     }
     out = std::move(step);
     if (negated) out = make(Kind::negation, std::move(out));
-    // What follows a filter's brackets belongs to its result.
+    // Members, indices and calls after a filter's brackets apply to its result.
     out = behind(std::move(out));
   }
 }

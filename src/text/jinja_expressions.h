@@ -1,4 +1,4 @@
-// Parsing what stands inside the tags of a Jinja template.
+// Parser of the expressions inside the tags of a Jinja template.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace octet::text::jinja {
 
-/// Goes through the words of a template; its heir reads the statements. Every function takes what it reads
-/// and throws Error, with the line, for what it cannot read.
+/// Parses expressions from the tokens of a template. The derived class parses statements. Each function
+/// consumes the tokens of its construct, and throws Error with the line if it cannot parse them.
 class ExpressionParser {
  protected:
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
   static constexpr int kMostDepth = 100;
 
-  // Counts how deep the parser is in its own calls.
+  // Bounds the recursion depth of the parser.
   struct Depth {
     explicit Depth(ExpressionParser& parser) : parser_(parser) {
       if (++parser_.depth_ > kMostDepth) fail(parser_.now().line, "nested too deeply");
@@ -62,22 +62,22 @@ class ExpressionParser {
   ExpressionPointer tuple(bool conditions = true);
   bool ends_tuple() const;
   ExpressionPointer expression();
-  // a if b else c; without `conditions` the `if` belongs to the loop around.
+  // a if b else c. Without `conditions`, the `if` belongs to the enclosing loop.
   ExpressionPointer either(bool conditions);
   ExpressionPointer any_of();
   ExpressionPointer all_of();
   ExpressionPointer negation();
   std::string comparison_sign();
   ExpressionPointer comparison();
-  // +, - and ~ bind less than *, /, // and %.
+  // The operators of one level; +, - and ~ bind less tightly than *, /, // and %.
   ExpressionPointer chain(std::size_t level);
   ExpressionPointer power();
   ExpressionPointer unary();
   ExpressionPointer filtered(ExpressionPointer out);
-  // `is divisibleby 3`: an argument without brackets.
+  // Whether an argument without brackets follows, as in `is divisibleby 3`.
   bool is_operand() const;
   Arguments arguments();
-  // .name, [index], [slice], (arguments).
+  // Parses .name, [index], [slice] and (arguments) after `out`.
   ExpressionPointer behind(ExpressionPointer out);
   ExpressionPointer index(ExpressionPointer of);
   ExpressionPointer literal(Value value) const;

@@ -16,7 +16,7 @@ bool is_word(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
 }
 
-/// Every line end as "\n", as jinja2 reads a template.
+/// Replaces every line end by "\n", like jinja2.
 std::string with_plain_lines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -66,7 +66,7 @@ class Lexer {
     return source_.size();
   }
 
-  // Adds the text before the tag at `tag`, without the white space that this tag and the one before remove.
+  // Adds the text before the tag at `tag`, without the white space that this tag and the previous one remove.
   void text(std::size_t tag) {
     std::string_view out = source_.substr(at_, tag - at_);
     if (strips_) {
@@ -87,7 +87,7 @@ class Lexer {
     advance(tag);
   }
 
-  // A tag's end: which white space goes behind it.
+  // Ends a tag at `behind`, and records which white space is removed after it.
   void close(bool dash, bool plus, bool prints, std::size_t behind) {
     strips_ = dash;
     trims_ = !plus && !prints;
@@ -123,7 +123,7 @@ class Lexer {
     close(mark == '-', mark == '+', false, end + 2);
   }
 
-  // {% raw %} … {% endraw %}: text as it stands.
+  // Adds the text between {% raw %} and {% endraw %} unchanged.
   bool raw(std::size_t from) {
     const auto tag_from = [&](std::size_t i, std::string_view word, std::size_t& behind, bool& dash) {
       i = behind_blanks(i);
@@ -152,7 +152,7 @@ class Lexer {
     fail(line_, "'raw' does not end");
   }
 
-  // One token inside a tag; by how much it opens or closes brackets.
+  // Reads one token inside a tag. Returns the change of the bracket depth.
   int word() {
     const char c = source_[at_];
     std::size_t i = at_;
@@ -193,7 +193,8 @@ class Lexer {
     return i + 1;
   }
 
-  // Writes what the escape at `i`, behind its backslash, stands for; the place of its last character.
+  // Appends the character of the escape at `i`, the position after the backslash, to `out`. Returns the
+  // position of its last character.
   std::size_t escape(std::size_t i, std::string& out) {
     static constexpr std::string_view kNames = "nrtabfv\\'\"", kMeanings = "\n\r\t\a\b\f\v\\'\"";
     const char next = at(i);

@@ -1,4 +1,4 @@
-// The pieces of a Jinja template: text between tags, and the words inside them.
+// Tokens of a Jinja template: text between tags, and words inside tags.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace octet::text::jinja {
 
 struct Token {
   enum class Kind {
-    text,         ///< what stands between tags, white space as the tags ask for it
+    text,         ///< text between tags, with white space removed as the tags require
     print_begin,  ///< {{
     print_end,
     tag_begin,  ///< {%
@@ -26,7 +26,8 @@ struct Token {
   int line = 1;
 };
 
-/// Ends with a token of kind end. Throws Error with the line for tags and texts that do not end.
+/// Splits a template into tokens; the last has kind end. Throws Error with the line for unterminated tags and
+/// strings.
 std::vector<Token> cut(std::string_view source);
 
 }  // namespace octet::text::jinja

@@ -49,7 +49,7 @@ List pairs_of(const Value& value) {
   return out;
 }
 
-/// The member that a path names, as jinja2 reads it: parts between dots, numbers for items of lists.
+/// Returns the member at a path, like jinja2: parts between dots; numbers are items of lists.
 Value attribute_of(const Value& item, const std::string& path) {
   Value at = item;
   for (const std::string& part : octet::split(path, '.')) {
@@ -66,14 +66,15 @@ Value attribute_of(const Value& item, const std::string& path) {
   return at;
 }
 
-/// A path as attribute_of() reads it. An int names an item.
+/// Returns the path for attribute_of(). An int selects an item.
 std::optional<std::string> path_argument(const Call& call, std::size_t place) {
   const Value given = argument(call, place, "attribute");
   if (const auto* number = given.get<std::int64_t>()) return std::to_string(*number);
   return given.undefined() ? std::nullopt : text_argument(call, place, "attribute");
 }
 
-// selectattr, rejectattr, select, reject: by the truth of an item or of its member, or by a test.
+// Implements select and reject, and with `by_member` selectattr and rejectattr. Selects by a test, or by the
+// truth of the item or its member.
 Value selected(const Value& value, const Call& call, bool by_member, bool keep) {
   List out;
   const std::size_t test = by_member ? 1 : 0;
@@ -120,7 +121,8 @@ std::string joined(const Value& value, const Call& call, Budget& budget) {
   return out;
 }
 
-/// What sort, unique, min and max compare of an item: texts without case unless they are told otherwise.
+/// Returns the key by which sort, unique, min and max compare an item. Texts are compared without case,
+/// unless case_sensitive is set.
 Value compared(const Value& item, const Call& call, std::size_t attribute_place) {
   const auto attribute = path_argument(call, attribute_place);
   const Value value = attribute ? attribute_of(item, *attribute) : item;
@@ -176,7 +178,7 @@ Value summed(const Value& value, const Call& call, Budget& budget) {
   return total;
 }
 
-// Halves go to the even neighbour; an int stays one.
+// Rounds halves to the even neighbour. An int stays an int.
 Value rounded(const Value& value, const Call& call) {
   const std::int64_t precision = int_argument(call, 0, "precision", 0);
   if (text_argument(call, 1, "method").value_or("common") != "common")

@@ -1,4 +1,4 @@
-// Which variables a template asks for.
+// Finds the variables that a template reads and does not set.
 #include "jinja_tree.h"
 
 namespace octet::text::jinja {
@@ -8,7 +8,7 @@ using Names = std::set<std::string>;
 
 class Reader {
  public:
-  // In the order of the text: a name that is read before it is set is asked for.
+  // Reads statements in order. A name that is read before it is set is recorded in `asked`.
   void read(const Block& block, Names& set) {
     for (const auto& statement : block.statements) read(*statement, set);
   }

@@ -19,7 +19,7 @@ class Parser : public ExpressionParser {
   }
 
  private:
-  // Statements up to a tag that begins with one of `ends`, which is left standing.
+  // Parses statements up to a tag that begins with one of `ends`. Does not consume this tag.
   Block block(const Words& ends) {
     const Depth depth(*this);
     Block out;
@@ -53,7 +53,7 @@ class Parser : public ExpressionParser {
     }
   }
 
-  // Takes the tag that ended a block; its name.
+  // Consumes the start of the tag that ended a block, and returns its name.
   std::string ending() {
     take();
     return take().text;
@@ -76,7 +76,7 @@ class Parser : public ExpressionParser {
       if (loops_ == 0) fail(out->line, "'" + name + "' stands in no loop");
       out->kind = name == "break" ? Statement::Kind::break_ : Statement::Kind::continue_;
     } else if (name == "generation") {
-      // Marks what the model writes; the text is the same.
+      // The tag marks the text that the model writes; it does not change the text.
       inside(*out, Statement::Kind::scope, "endgeneration");
     } else if (name == "filter") {
       out->text = need_name();
@@ -173,7 +173,7 @@ class Parser : public ExpressionParser {
     loops_ = around;
   }
 
-  int loops_ = 0;  ///< around the statement that is read
+  int loops_ = 0;  ///< number of loops around the current statement
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ namespace octet::text::jinja {
 namespace {
 
 constexpr std::int64_t kMostInt = std::numeric_limits<std::int64_t>::max();
-/// Widths beyond this one are refused: a template pads no line with more.
+/// The largest accepted width. No real template pads lines to more.
 constexpr std::int64_t kMostWidth = 1 << 20;
 
 constexpr auto kMethods = std::to_array<Signature>({
@@ -92,7 +92,7 @@ std::string needed_text(const Call& call, std::size_t place, const std::string& 
   return *text;
 }
 
-/// [start, end) of a text as str.find and its kin take it; nothing if start lies behind the text.
+/// The part [start, end) of a text, as in str.find and similar methods.
 struct Part {
   std::string_view text;
   std::int64_t begin = 0;  ///< in code points
@@ -230,7 +230,7 @@ Value call_method(const std::string& text, const std::string& name, const Call& 
   return Value(*answer);
 }
 
-// jinja2 raises the first letter of what stands between blanks, dashes and opening brackets.
+// jinja2 capitalises the first letter of each part between blanks, dashes and opening brackets.
 std::string title_filter(const std::string& text) {
   std::string out, word;
   const auto flush = [&] {
@@ -251,7 +251,7 @@ std::string title_filter(const std::string& text) {
 
 std::int64_t word_count(const std::string& text) {
   static const CharSet words = [] {
-    // \w of Python: str.isalnum and the underscore.
+    // Python's \w: str.isalnum and the underscore.
     Ranges all = category_ranges(category_mask("L") | category_mask("N"));
     all.emplace_back('_', '_');
     return CharSet(std::move(all));
@@ -286,7 +286,8 @@ std::string indented(const std::string& text, const Call& call, Budget& budget) 
   return out;
 }
 
-/// A number as int() and float() of Python read it, blanks around it and underscores between digits included.
+/// Returns a number in the syntax of Python's int() and float(): with blanks around it and underscores
+/// between digits.
 std::optional<std::string> number_text(const std::string& text) {
   std::string out;
   const std::string all = python::ascii_digits(python::strip(text));
@@ -331,7 +332,7 @@ Value int_filter(const Value& value, const Call& call) {
     }
     real = read_float(*text);
   }
-  // int() of a number that is not finite is an error, which jinja2 answers with the default.
+  // int() raises for a number that is not finite. jinja2 then returns the default.
   if (!real || !std::isfinite(*real)) return fallback;
   if (std::abs(*real) > 9e18) throw Error("an integer is too large");
   return Value(static_cast<std::int64_t>(*real));
@@ -397,7 +398,7 @@ std::string replaced(const std::string& text, const std::string& from, const std
   std::int64_t count = 0;
   const auto may = [&] { return most < 0 || count++ < most; };
   if (from.empty()) {
-    // Between all characters, as Python has it.
+    // Like Python: an empty `from` inserts `to` between all characters.
     const List items = items_of(Value(text));
     for (std::size_t i = 0; i <= items.size(); ++i) {
       if (may()) out += to;

@@ -1,4 +1,4 @@
-// What a Jinja template is parsed into.
+// Syntax tree of a Jinja template.
 #pragma once
 
 #include <memory>
@@ -31,7 +31,7 @@ struct Expression {
     dict,       ///< items: key, value, key, value
     member,     ///< items[0].word
     index,      ///< items[0][items[1]]
-    slice,      ///< items[0][items[1]:items[2]:items[3]]; null where nothing stands
+    slice,      ///< items[0][items[1]:items[2]:items[3]]; null for absent parts
     call,       ///< items[0](arguments)
     filter,     ///< items[0] | word(arguments)
     test,       ///< items[0] is word(arguments)
@@ -73,29 +73,28 @@ struct Statement {
     loop,         ///< for target in expressions[0] if expressions[1] (may be null): blocks[0], else blocks[1]
     set,          ///< target = expressions[0]; names[0].member for namespaces; blocks[0] without expression
     macro,        ///< names[0](parameters): blocks[0]
-    break_,       ///< out of the loop
-    continue_,    ///< to the loop's next turn
+    break_,       ///< ends the loop
+    continue_,    ///< continues with the loop's next iteration
     scope,        ///< blocks[0]
     filter_block  ///< blocks[0] | text
   };
   Kind kind = Kind::text;
   int line = 0;
   std::string text, member;
-  std::vector<std::string> names;  ///< all that the target gives values
+  std::vector<std::string> names;  ///< all names that the target sets
   Target target;
   std::vector<ExpressionPointer> expressions;
   std::vector<Block> blocks;
   std::vector<Parameter> parameters;
 };
 
-/// Throws Error with the line.
+/// Parses a template. Throws Error with the line.
 Block parse(std::string_view source);
 
-/// The names that a template reads and does not give values itself; functions that every template has are
-/// none of them.
+/// Returns the names that a template reads and does not set itself, without the global functions.
 std::set<std::string> asked_names(const Block& body);
 
-/// A failure in a line of a template.
+/// Throws Error with the line of a template.
 [[noreturn]] void fail(int line, const std::string& what);
 
 }  // namespace octet::text::jinja

@@ -31,7 +31,7 @@ PythonJson python_of(const Value& value) {
   return out;
 }
 
-// As Python prints what lists and dicts hold.
+// Prints a value as Python prints it inside lists and dicts.
 std::string inner_print(const Value& value) {
   const std::string* text = value.as_text();
   if (value.undefined()) return "Undefined";
@@ -279,7 +279,7 @@ Value arithmetic(const std::string& word, const Value& a, const Value& b) {
 
 namespace {
 
-/// A list or a tuple times an int.
+/// Multiplies a list or a tuple by an int.
 Value repeated(const Value& a, const Value& b, Budget& budget) {
   const Value &of = a.same_sequence(a) ? a : b, &times = a.same_sequence(a) ? b : a;
   const auto* flag = times.get<bool>();

@@ -16,7 +16,7 @@ namespace octet::text::jinja {
 struct Value;
 using List = std::vector<Value>;
 using Dict = std::vector<std::pair<std::string, Value>>;
-/// Arguments of a call that are evaluated.
+/// Evaluated arguments of a call.
 struct Call {
   List places;
   Dict names;
@@ -26,7 +26,7 @@ using Function = std::function<Value(const Call&)>;
 struct Undefined {};
 struct None {};
 
-/// Items in an order that are no list: Python prints and compares them in another way.
+/// An ordered collection other than a list. Python prints and compares it differently.
 struct Sequence {
   enum class Kind {
     tuple,
@@ -34,7 +34,7 @@ struct Sequence {
     range
   };
   Kind kind = Kind::tuple;
-  std::string name;  ///< of a view; a range as Python prints it
+  std::string name;  ///< name of a view; printed form of a range
   std::shared_ptr<const List> items;
 };
 
@@ -61,7 +61,7 @@ struct Value {
     return std::get_if<T>(&data);
   }
   const std::string* as_text() const { return get<std::string>(); }
-  /// Items of a list or of a Sequence.
+  /// Returns the items of a list or of a Sequence.
   const List* as_list() const;
   bool is_tuple() const;
   Dict* as_dict() const;
@@ -70,16 +70,16 @@ struct Value {
   bool number() const;
   double as_double() const;
 
-  /// Both are lists, or both are tuples.
+  /// Whether both are lists, or both are tuples.
   bool same_sequence(const Value& other) const;
-  /// Python's truth.
+  /// Returns the truth value in Python.
   bool truth() const;
-  /// Member of a dict; undefined when there is none.
+  /// Returns a member of a dict; undefined if there is none.
   Value member(const std::string& name) const;
   bool operator==(const Value& other) const;
-  /// As Python prints it.
+  /// Returns the text that Python's str() gives.
   std::string print() const;
-  /// As json.dumps writes it, with transformers' settings; indent below 0: on one line.
+  /// Returns the text of json.dumps with transformers' settings. A negative indent means one line.
   std::string to_json(int indent) const;
   const char* type() const;
 };
@@ -94,20 +94,21 @@ class Budget {
   std::int64_t steps_ = 0, bytes_ = 0;
 };
 
-/// A copy that shares nothing: what is put into lists and dicts, so that none ever holds itself. Throws Error
-/// for values nested too deeply.
+/// Returns a deep copy. Items of lists and dicts are copies, so no value can contain itself. Throws Error for
+/// values nested too deeply.
 Value snapshot(const Value& value, Budget& budget, int depth = 0);
 
 /// Filters, tests, methods of values and global functions. Throw Error for names that are not known.
 Value apply_filter(const std::string& name, const Value& value, const Call& call, Budget& budget);
 bool apply_test(const std::string& name, const Value& value, const Call& call);
-/// A method of a value as a function, or undefined.
+/// Returns a method of a value as a function, or undefined.
 Value method_of(const Value& value, const std::string& name, Budget& budget);
-/// range, namespace, dict, raise_exception, strftime_now; undefined for other names.
+/// Returns the global function of this name: range, namespace, dict, raise_exception or strftime_now.
+/// Undefined for other names.
 Value global(const std::string& name, Budget& budget);
-/// a word b for the arithmetic operators, comparisons, in and ~.
+/// Evaluates "a word b" for the arithmetic operators, comparisons, `in` and ~.
 Value operate(const std::string& word, const Value& a, const Value& b, Budget& budget);
-/// Items that a loop goes through: of lists and sequences, keys of dicts, characters of texts.
+/// Returns the items that a loop visits: items of lists and sequences, keys of dicts, characters of texts.
 List items_of(const Value& value);
 
 }  // namespace octet::text::jinja

@@ -9,7 +9,7 @@ import sys
 
 import unicodedata2 as ucd
 
-# Characters of Unicode 16 with a combining class or a canonical decomposition which 9.0 did not have.
+# Characters of Unicode 16 with a combining class or a canonical decomposition that 9.0 lacks.
 AFTER_9 = [
     (0x7FD, 0x7FD), (0x897, 0x89F), (0x8CA, 0x8D3), (0x9FE, 0x9FE), (0xC3C, 0xC3C), (0xD3B, 0xD3C),
     (0xEBA, 0xEBA), (0x1715, 0x1715), (0x1ABF, 0x1ACE), (0x1DF6, 0x1DFA), (0xA82C, 0xA82C),

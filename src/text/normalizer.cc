@@ -9,8 +9,8 @@
 namespace octet::text {
 namespace {
 
-// A text may become so much longer, and a short one so long: what is found by chance in a damaged or hostile
-// file would otherwise multiply it by any number, again and again.
+// Limits on the length of a normalised text. Without them, a damaged or hostile file could multiply the
+// length with every replacement.
 constexpr std::size_t kMostTimes = 16;
 constexpr std::size_t kMostAlways = 1 << 16;
 
@@ -38,7 +38,7 @@ class ReplaceNormalizer : public Normalizer {
     pattern_.each_match(text, [&](std::size_t, std::size_t) { none = false; });
     return none;
   }
-  // What is put in stands for the last character of what was found.
+  // The source of a replacement is the last character of its match.
   AlignedText apply(const TextView& view) const override {
     AlignedText out;
     std::size_t done = 0;

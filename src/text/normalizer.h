@@ -12,12 +12,12 @@ namespace octet::text {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  /// True when `text` surely stays as it is.
+  /// Returns true if the normalizer certainly does not change `text`.
   virtual bool keeps(std::string_view text) const = 0;
   virtual AlignedText apply(const TextView& view) const = 0;
 };
 
-/// Null for a null `json` and for an empty Sequence. Throws Error naming an unknown component.
+/// Returns null for a null `json` and for an empty Sequence. Throws Error that names an unknown component.
 std::unique_ptr<const Normalizer> make_normalizer(const Json& json, const std::string& where);
 
 }  // namespace octet::text

@@ -1,4 +1,4 @@
-// {"String": ...} or {"Regex": ...} of a tokenizer file: what Split and Replace look for.
+// A {"String": ...} or {"Regex": ...} of a tokenizer file: the pattern of Split and Replace.
 #pragma once
 
 #include <memory>

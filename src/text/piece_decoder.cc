@@ -45,7 +45,7 @@ class ReplaceDecoder : public DecoderStep {
   std::string content_;
 };
 
-/// Runs of <0xNN> become characters; a run that is not UTF-8 as a whole becomes U+FFFD byte by byte.
+/// Decodes runs of <0xNN> to characters. If a run as a whole is not UTF-8, each of its bytes becomes U+FFFD.
 class ByteFallback : public DecoderStep {
  public:
   void apply(std::vector<std::string>& pieces) const override {

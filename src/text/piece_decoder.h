@@ -24,7 +24,7 @@ struct PieceDecoder {
   bool none = false;
 };
 
-/// Throws Error naming an unknown component.
+/// Reads a decoder. Throws Error that names an unknown component.
 PieceDecoder make_decoder(const Json& json, const std::string& where);
 
 }  // namespace octet::text

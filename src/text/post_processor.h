@@ -11,7 +11,7 @@
 namespace octet::text {
 
 struct PostProcessor {
-  /// One ByteLevel step: blanks at the ends of a token are taken off its range.
+  /// One ByteLevel step. It removes blanks at the ends of a token from the token's range.
   struct Trim {
     bool enabled = false;
     bool add_prefix_space = false;
@@ -20,10 +20,10 @@ struct PostProcessor {
   Trim trim;
 };
 
-/// An empty one for null. Throws Error naming an unknown component.
+/// Reads a post-processor; returns an empty one for null. Throws Error that names an unknown component.
 PostProcessor make_post_processor(const Json& json, const std::string& where);
 
-/// Trims `offsets` of the pieces `pieces` over `text` as the reference does: counted in characters.
+/// Trims the `offsets` of `pieces` in `text`. Like the reference, it counts characters.
 void trim_offsets(const PostProcessor::Trim& trim, std::string_view text,
                   const std::vector<std::string_view>& pieces, std::vector<Span>& offsets);
 

@@ -31,7 +31,7 @@ struct Part {
   bool is_match;
 };
 
-/// All of `text` as matches and what lies between.
+/// Splits all of `text` into matches and the parts between them. `invert` swaps the two kinds.
 void find_parts(const Pattern& pattern, std::string_view text, bool invert, std::vector<Part>& out) {
   out.clear();
   std::size_t done = 0;
@@ -43,7 +43,7 @@ void find_parts(const Pattern& pattern, std::string_view text, bool invert, std:
   if (done < text.size()) out.push_back({done, text.size(), invert});
 }
 
-// Joins parts as the behaviour says; what is to be removed becomes empty.
+// Joins parts as `behavior` requires. Removed parts become empty.
 void join_parts(Behavior behavior, std::vector<Part>& parts) {
   std::vector<Part> out;
   switch (behavior) {
@@ -117,7 +117,7 @@ class Split : public PreTokenizerStep {
   bool invert_;
 };
 
-/// ByteLevel's add_prefix_space: a blank before each piece that does not start with one.
+/// ByteLevel's add_prefix_space: adds a blank before each piece that does not start with one.
 class PrefixSpace : public PreTokenizerStep {
  public:
   void apply(std::vector<TextView>& pieces, std::deque<AlignedText>& made) const override {
@@ -161,7 +161,7 @@ class MetaspaceSplit : public PreTokenizerStep {
 
 void add_metaspace(const Json& json, const std::string& where, PreTokenizer& out) {
   const std::string mark = json_string(json, "replacement", "\xE2\x96\x81", where);
-  // Files before prepend_scheme have a bool.
+  // Older files have a bool instead of prepend_scheme.
   const std::string old = json_bool(json, "add_prefix_space", true, where) ? "always" : "never";
   const std::string scheme = json_string(json, "prepend_scheme", old, where);
   MetaspaceSplit::Scheme kind = MetaspaceSplit::Scheme::never;

@@ -11,7 +11,7 @@
 
 namespace octet::text {
 
-/// Cuts each of `pieces` further; text that it must change goes to `made`, to which views then point.
+/// Splits each of `pieces` further. Changed text is stored in `made`, and the views point there.
 class PreTokenizerStep {
  public:
   virtual ~PreTokenizerStep() = default;
@@ -20,11 +20,12 @@ class PreTokenizerStep {
 
 struct PreTokenizer {
   std::vector<std::unique_ptr<const PreTokenizerStep>> steps;
-  /// The last step is ByteLevel: words are merged from bytes instead of characters.
+  /// The last step is ByteLevel: merges work on bytes, not on characters.
   bool byte_level = false;
 };
 
-/// An empty one for null. Throws Error naming an unknown component, or when something follows ByteLevel.
+/// Reads a pre-tokenizer; returns an empty one for null. Throws Error that names an unknown component, or if
+/// a step follows ByteLevel.
 PreTokenizer make_pre_tokenizer(const Json& json, const std::string& where);
 
 }  // namespace octet::text

@@ -20,7 +20,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t v) override { return number(std::to_string(v)); }
   bool number_unsigned(number_unsigned_t v) override { return number(std::to_string(v)); }
   bool number_float(number_float_t v, const string_t& written) override {
-    // Whole numbers that no 64 bits hold arrive here too; Python's are as long as they like.
+    // Whole numbers beyond 64 bits arrive here, too. Python's integers have any length.
     const bool whole = written.find_first_of(".eE") == std::string::npos;
     return number(whole ? written : python_float(v));
   }
@@ -54,7 +54,7 @@ class Builder : public nlohmann::json_sax<Json> {
       level.value->items.push_back(std::move(value));
       return &level.value->items.back();
     }
-    // A key given twice keeps its first place and takes its last value.
+    // A repeated key keeps its first position and takes its last value, like in Python.
     auto& members = level.value->members;
     const auto [it, fresh] = level.places.try_emplace(level.key, members.size());
     if (fresh) {
@@ -208,7 +208,7 @@ std::string python_float(double value) {
     return out + (exponent < 0 ? "e-" : "e+") + (size.size() < 2 ? "0" : "") + size;
   }
   if (exponent < 0) return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
-  const std::size_t whole = static_cast<std::size_t>(exponent) + 1;  // digits in front of the point
+  const std::size_t whole = static_cast<std::size_t>(exponent) + 1;  // digits before the point
   if (digits.size() <= whole) return out + digits + std::string(whole - digits.size(), '0') + ".0";
   return out + digits.substr(0, whole) + "." + digits.substr(whole);
 }

@@ -1,4 +1,4 @@
-// JSON as Python's json module reads and writes it: reprinting a value gives what json.dumps gives.
+// JSON with the results of Python's json module: writing a parsed value gives the text of json.dumps.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@ namespace octet::text {
 struct PythonJson {
   enum class Kind { null, boolean, number, string, list, object };
   Kind kind = Kind::null;
-  std::string text;  ///< a string's characters; a number or boolean as JSON writes it
+  std::string text;  ///< a string's characters; the JSON text of a number or boolean
   std::vector<PythonJson> items;
   struct Member;
   std::vector<Member> members;  ///< in the order of first appearance
 
-  /// Null when this is not an object or lacks the key.
+  /// Returns null if this is not an object or lacks the key.
   const PythonJson* find(std::string_view key) const;
   bool is(Kind k) const { return kind == k; }
   static PythonJson string(std::string text);
@@ -33,14 +33,14 @@ inline PythonJson PythonJson::string(std::string text) {
   return {Kind::string, std::move(text), {}, {}};
 }
 
-/// Nothing when `text` is not JSON. Unlike Python, NaN, Infinity, numbers beyond a double and lone surrogates
-/// are not accepted, nor nesting beyond 500.
+/// Returns nothing if `text` is not JSON. Unlike Python, refuses NaN, Infinity, numbers beyond a double, lone
+/// surrogates and nesting deeper than 500.
 std::optional<PythonJson> parse_python_json(std::string_view text);
 
-/// json.dumps(value, ensure_ascii=False, indent=indent); indent 0 means one line.
+/// Returns json.dumps(value, ensure_ascii=False, indent=indent). An indent of 0 means one line.
 std::string dump_python_json(const PythonJson& value, int indent = 0);
 
-/// repr(value) of a float.
+/// Returns Python's repr() of a float.
 std::string python_float(double value);
 
 }  // namespace octet::text

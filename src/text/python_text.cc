@@ -391,7 +391,7 @@ std::string ascii_digits(std::string_view text) {
     const Ranges& ranges = decimals().ranges();
     const auto behind = std::ranges::upper_bound(ranges, code, {}, &Ranges::value_type::first);
     if (is_decimal(code)) {
-      // Digits of a script are ten consecutive code points from zero on.
+      // The digits of a script are ten consecutive code points that begin with zero.
       out += static_cast<char>('0' + (code - std::prev(behind)->first) % 10);
     } else {
       append(out, code);

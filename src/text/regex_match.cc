@@ -196,7 +196,7 @@ bool RegexFinder::run(const Regex::Instruction& in, std::uint32_t pc, const char
   const char* least = in.min == 0 ? at : nullptr;
   const bool lazy = in.greed == RegexGreed::lazy;
   const int want = lazy ? in.min : in.max;
-  // An unbounded run from inside one that failed would end at the same place and fail again.
+  // An unbounded run that starts inside a failed one ends at the same position, and so fails as well.
   const bool known = outer && remembering_ && in.max < 0 && !lazy;
   if (known && at > tried_runs_[pc].begin && at <= tried_runs_[pc].end && tried_runs_[pc].begin) return false;
   int n = 0;

@@ -19,14 +19,16 @@ constexpr const char* kKey = "configuration key 'template'";
 constexpr const char* kNameOne =
     "name a template that is built in: llama3, qwen, chatml, ...; or set template=null, for the model's own";
 
-// What SFT-Play's rows name a question, in the order in which a file that asks for several gets one.
+// Names of the question in SFT-Play's rows. If a file reads several of them, the first in this order gets the
+// question.
 constexpr std::array kQuestions{"user", "instruction", "prompt", "question", "input"};
-// All else that a file which fills in one question may ask for.
+// Other variables that a file for one question may read.
 constexpr std::array kOthers{"system", "bos_token", "eos_token", "pad_token", "add_generation_prompt"};
 
-// Each turn is written with all before it: longer conversations would take for ever.
+// Limit on the messages of a conversation. Each turn is rendered with all earlier turns, so the time is
+// quadratic.
 constexpr std::size_t kMostMessages = 1000;
-// Of a text that is tokenised once more for each piece that is added.
+// Limit on the bytes of a text that is tokenised again for each added piece.
 constexpr std::size_t kMostAtOnce = std::size_t{64} << 10;
 
 Conversation sample() {
@@ -44,14 +46,14 @@ std::string quoted(const std::string& text, std::size_t at) {
   return Json(part).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Where `whole` does not go on from `begin`; "" where it does.
+/// Describes the first difference if `whole` does not begin with `begin`; "" if it does.
 std::string difference(const std::string& begin, const std::string& whole) {
   if (whole.starts_with(begin)) return "";
   const auto at = static_cast<std::size_t>(std::ranges::mismatch(begin, whole).in1 - begin.begin());
   return quoted(whole, at) + " in place of " + quoted(begin, at);
 }
 
-/// "file:3" for a problem in a line of the template.
+/// Returns "file:3" for a problem in line 3 of the template, and otherwise the path.
 std::string place(const std::string& path, const Problem& problem) {
   constexpr std::string_view line = "line ";
   if (!problem.where.starts_with(line)) return path;
@@ -75,7 +77,7 @@ Json parse_for_jinja(const std::string& text, const std::string& what) {
   return parsed;
 }
 
-/// A message as templates in Jinja know it.
+/// Returns a message in the form that Jinja templates read, without its thought.
 Json plain_message_of(const Message& message) {
   if (message.role == "user" || message.role == "assistant")
     return {{"role", message.role}, {"content", message.content}};
@@ -88,7 +90,7 @@ Json plain_message_of(const Message& message) {
   return {{"role", "assistant"}, {"content", message.text}, {"tool_calls", calls}};
 }
 
-/// The same with its thought, under the names that the file reads.
+/// Like plain_message_of(), with the thought under the names that the file reads.
 Json message_of(const Message& message, const std::string& source) {
   Json out = plain_message_of(message);
   if (message.thought.empty()) return out;
@@ -229,7 +231,7 @@ void TemplateFile::require_usable(const Tokenizer& tokenizer) const {
          "print messages of the role assistant, too");
   }
   if (kind_ != Kind::question) return;
-  // What is exported says of itself what was trained.
+  // Checks that the exported template writes the question and the answer as in training.
   const Json messages{{{"role", "user"}, {"content", question}},
                       {{"role", "assistant"}, {"content", answer}}};
   try {
@@ -273,7 +275,7 @@ std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenize
   Json variables{{"messages", Json::array()}, {"tools", nullptr}, {"documents", nullptr}};
   if (!conversation.tools.empty())
     variables["tools"] = parse_for_jinja(conversation.tools, "the tools of a row");
-  // Without a choice of the row and of the configuration, the file decides.
+  // If neither the row nor the configuration sets it, the file decides.
   if (options.enable_thinking == false) variables["enable_thinking"] = false;
   if (conversation.enable_thinking) variables["enable_thinking"] = *conversation.enable_thinking;
   const std::string system = system_of(conversation, options);
@@ -281,7 +283,7 @@ std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenize
   const std::size_t count = conversation.messages.size();
   std::vector<std::string> out;
   std::string done;
-  bool again = false;  // what stands up to the next question is one piece
+  bool again = false;  // the text up to the next question is one piece
   for (std::size_t i = 0; i < count; ++i) {
     variables["messages"].push_back(message_of(conversation.messages[i], source_));
     const bool asks = i % 2 == 0, last = i + 1 == count;

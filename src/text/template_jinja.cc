@@ -57,7 +57,7 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
   to.literal(std::string_view(slot).substr(at + kContent.size()));
 }
 
-/// Ends lines that strip all blanks. The text after it keeps its blanks.
+/// Ends the lines that strip all blanks. The text after this keeps its blanks.
 const std::string kAsItStands = "{%- if true %}{% endif %}\n";
 
 /// The lines of a template.
@@ -105,7 +105,7 @@ struct Blanks {
     const bool token = ids.empty() || text.starts_with(tokenizer->id_to_token(ids.front()));
     return token ? "" : gap;
   }
-  /// Like before(), but for a part that is the value of the expression `value`.
+  /// Like before(), for a part that is the value of the expression `value`.
   std::string before_value(const std::string& gap, const std::string& value) const {
     if (tokenizer == nullptr || gap == "''") return "";
     return before_blanks ? gap : "('' if " + value + ".startswith(' ') else " + gap + ")";

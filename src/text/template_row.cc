@@ -8,12 +8,12 @@
 namespace octet::text {
 namespace {
 
-// What thoughts and calls inside an answer stand between.
+// Delimiters of thoughts and calls inside an answer.
 constexpr std::string_view kThought[] = {"<think>\n", "\n</think>\n\n"};
 constexpr std::string_view kThoughtBare[] = {"<think>", "</think>"};
 constexpr std::string_view kCall[] = {"<tool_call>", "</tool_call>"};
 
-/// The first stretch from `open` to `close`, both included; false when there is none.
+/// Finds the first range from words[0] to words[1], both included. Returns false if there is none.
 bool find_between(const std::string& text, std::size_t from, const std::string_view (&words)[2],
                   std::size_t& begin, std::size_t& end) {
   begin = text.find(words[0], from);
@@ -49,8 +49,8 @@ bool has_thought_word(const Message& message) {
   return text.find(kThoughtBare[0]) != std::string::npos || text.find(kThoughtBare[1]) != std::string::npos;
 }
 
-/// An answer that calls functions: the calls reprinted, and before them the text around a call in tags or,
-/// when no call stands in tags, a thought.
+/// Returns an answer that calls functions: the reprinted calls. With `with_text`, the text around a tagged
+/// call, or else a thought, is written before the calls.
 std::string write_function(const ToolFormat& format, const std::string& content, bool with_text) {
   std::size_t begin = 0, end = 0;
   if (with_text && find_between(content, 0, kCall, begin, end)) {
@@ -65,7 +65,7 @@ std::string write_function(const ToolFormat& format, const std::string& content,
   return format.write_calls(content);
 }
 
-/// A text that grows, and where in it stands what users wrote.
+/// A text under construction, with the ranges that users wrote.
 struct Written {
   std::string text;
   std::vector<Span> users;
@@ -83,7 +83,7 @@ struct Written {
   }
 };
 
-/// `slot` with `content` in the place of its {{content}}, if it has one.
+/// Returns `slot` with its {{content}}, if there is one, replaced by `content`.
 Written fill_content(const std::string& slot, const Written& content) {
   static constexpr std::string_view kPlace = "{{content}}";
   const std::size_t at = slot.find(kPlace);
@@ -101,7 +101,7 @@ Written users(const std::string& words) {
   return out;
 }
 
-/// Where a turn goes: its ids, or its text, with this eos.
+/// The destination of a turn: ids, or text with this eos.
 struct Sink {
   std::vector<TokenId>* ids = nullptr;
   std::string* text = nullptr;
@@ -140,8 +140,8 @@ class Writer {
   void turn(const Conversation& conversation, std::size_t index, const Sink& out) const {
     const Message& message = conversation.messages[index];
     Written content = users(message.content);
-    // An accident of the reference that is kept: the first {{idx}} that a user types becomes the turn's
-    // number.
+    // The reference replaces the first {{idx}} in a user's text by the number of the turn, by accident. This
+    // keeps its results equal.
     if (message.role == "user" && !row_.fuse_system) {
       content = users(fill(message.content, "idx", std::to_string(index / 2)));
     }
@@ -303,7 +303,7 @@ std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
                        const Conversation& conversation) {
   const TemplateOptions options;
   const Writer writer(row, tokenizer, options);
-  // The eos of a tokenizer that was prepared for the row.
+  // The eos of a tokenizer that is prepared for the row.
   const std::string eos = row.replace_eos           ? row.stop_words.at(0)
                           : tokenizer.eos_id() >= 0 ? tokenizer.eos_token()
                                                     : "<|endoftext|>";

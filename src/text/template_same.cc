@@ -1,5 +1,5 @@
-// Whether a model's own chat template may stay: it must write what the row of the table writes, in all that
-// the row can write, tools and thoughts included.
+// Decides whether a model's own chat template is kept. It must write the same text as the row of the table
+// for everything that the row supports, including tools and thoughts.
 #include <vector>
 
 #include "octet/base/error.h"
@@ -14,11 +14,11 @@
 namespace octet::text {
 namespace {
 
-/// What apply_chat_template is asked for.
+/// Arguments of a test call of apply_chat_template.
 struct Call {
   Json messages;
-  bool asks = false;             ///< for a text that ends where an answer begins
-  std::optional<bool> thinking;  ///< enable_thinking, where it is passed
+  bool asks = false;             ///< the text ends where an answer begins
+  std::optional<bool> thinking;  ///< enable_thinking, if it is passed
   bool tools = false;
 };
 
@@ -62,7 +62,7 @@ std::vector<Call> plain_calls() {
           {.messages = {question, answer, next}, .asks = true}};
 }
 
-/// Blanks around contents, which many templates trim.
+/// Test calls with blanks around contents. Many templates trim them.
 std::vector<Call> blank_calls() {
   const auto padded = [](const char* role, const std::string& content) {
     return says(role, " \u3000\n" + content + "\n\u3000 ");
@@ -85,7 +85,7 @@ std::vector<Call> tool_calls() {
           {.messages = {question, one, found}, .asks = true, .tools = true},
           {.messages = {system, question, one, found, answer}, .tools = true},
           {.messages = {question, one, found, answer, next}, .asks = true, .tools = true},
-          // Calls may stand in a conversation whose tools are not listed any more.
+          // A conversation may contain calls although its tools are no longer listed.
           {.messages = {question, one, found, answer}}};
 }
 
@@ -101,7 +101,7 @@ std::vector<Call> thinking_calls() {
           {.messages = {question, calls(thought, {"Oslo"})}, .tools = true}};
 }
 
-/// Nothing where the template raises an error.
+/// Returns nothing if the template raises an error.
 std::optional<std::string> written(const JinjaTemplate& jinja, const Tokenizer& tokenizer, const Call& call) {
   Json variables{{"messages", call.messages},
                  {"add_generation_prompt", call.asks},
@@ -118,7 +118,7 @@ std::optional<std::string> written(const JinjaTemplate& jinja, const Tokenizer& 
   }
 }
 
-/// Nothing without a source, and for one that is no template.
+/// Returns nothing without a source, and if the source is not a template.
 std::optional<JinjaTemplate> parsed(const std::optional<std::string>& source) {
   if (!source) return std::nullopt;
   try {
@@ -128,7 +128,7 @@ std::optional<JinjaTemplate> parsed(const std::optional<std::string>& source) {
   }
 }
 
-/// The template of this name in tokenizer_config.json. transformers takes a list, or an object by name.
+/// Returns the template of this name in tokenizer_config.json: from a list or an object, like transformers.
 std::optional<std::string> named_template(const Json& templates, const std::string& name) {
   if (templates.is_object() && templates.contains(name)) return templates.at(name).get<std::string>();
   for (const Json& one : templates.is_array() ? templates : Json::array()) {
@@ -154,7 +154,7 @@ std::optional<std::string> folder_template(const std::string& folder, bool with_
 
 bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const TemplateOptions& options,
                       const Tokenizer& tokenizer) {
-  // Nobody knows what a file's own words are for: they are taken as they are.
+  // The variables of a template file are unknown, so no test calls are possible: its text must be equal.
   if (ChatTemplate::Row::of(chat).file) {
     const std::string wanted = jinja_of(chat, options, &tokenizer);
     return folder_template(folder) == wanted && folder_template(folder, true) == wanted;

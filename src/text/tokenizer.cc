@@ -11,7 +11,7 @@ namespace octet::text {
 
 namespace {
 
-// Numbers the threads that encode, in the order in which they first do.
+// Returns the number of the calling thread. Threads are numbered in the order of their first encode().
 std::size_t thread_number() {
   static std::atomic<std::size_t> next{0};
   thread_local const std::size_t number = next++;

@@ -19,7 +19,7 @@ constexpr const char* kFiles[] = {
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr std::int64_t kMaxAddedId = (std::int64_t{1} << 26) - 1;
 
-/// Ids and contents must not contradict the vocabulary or each other.
+/// Reads the added tokens. Throws Error if ids or contents contradict the vocabulary or each other.
 void read_added_tokens(const Json& root, const std::string& where, const Bpe& bpe, AddedTokens& out) {
   const auto list = root.find("added_tokens");
   if (list == root.end() || list->is_null()) return;
@@ -32,7 +32,7 @@ void read_added_tokens(const Json& root, const std::string& where, const Bpe& bp
     const AddedToken token = read_added_token(json, place);
     if (!json.contains("id")) broken_tokenizer("an added token has no id", token.content, place);
     const auto id = static_cast<TokenId>(json_int(json, "id", -1, 0, most, place));
-    if (token.content.empty()) continue;  // the reference leaves them out
+    if (token.content.empty()) continue;  // the reference skips them
     const TokenId known = bpe.find(token.content);
     const std::string* other = bpe.piece(id);
     if ((known >= 0 && known != id) || (other && *other != token.content)) {
@@ -45,7 +45,7 @@ void read_added_tokens(const Json& root, const std::string& where, const Bpe& bp
   }
 }
 
-/// `role`: "eos_token" and so on.
+/// Sets the token of a `role` such as "eos_token".
 void set_role(Json& config, const char* role, const std::string& token) {
   const auto it = config.find(role);
   if (it != config.end() && it->is_object()) {

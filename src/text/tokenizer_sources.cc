@@ -24,7 +24,7 @@ constexpr std::array kRoles{"bos_token", "eos_token", "unk_token", "sep_token",
 constexpr std::array kLists{"extra_special_tokens", "additional_special_tokens"};
 constexpr std::size_t kMaxAddedBytes = 1 << 16;
 
-/// Each line once in a process: a folder is opened several times.
+/// Logs each line once per process, because a folder is opened several times.
 void warn_once(const std::string& line) {
   static std::mutex mutex;
   static std::set<std::string> said;
@@ -36,7 +36,7 @@ std::string quoted(const std::string& token) {
   return "'" + token.substr(0, 40) + "'";
 }
 
-/// "3 tokens, as '<|x|>'".
+/// Returns a text such as "3 tokens, as '<|x|>'".
 std::string counted(const std::vector<std::string>& tokens) {
   return tokens.size() == 1 ? "the token " + quoted(tokens[0])
                             : std::to_string(tokens.size()) + " tokens, as " + quoted(tokens[0]);
@@ -46,7 +46,7 @@ bool has_decoder(const Json& config) {
   return config.contains("added_tokens_decoder") && !config["added_tokens_decoder"].is_null();
 }
 
-/// What the files list, in the order in which transformers adds it.
+/// The tokens that a file lists, in the order in which transformers adds them.
 struct Listed {
   std::string file;
   std::map<std::int64_t, AddedToken> tokens;
@@ -88,7 +88,7 @@ Listed listed_tokens(const Json& config, const Json& roles, const std::string& f
   return out;
 }
 
-/// The id that a new token gets in the library of tokenizers.
+/// Returns the id that the tokenizers library gives a new token.
 TokenId next_id(const Bpe& bpe, const AddedTokens& added) {
   TokenId most = -1;
   for (const auto& [id, token] : added.all()) most = std::max(most, id);
@@ -98,7 +98,7 @@ TokenId next_id(const Bpe& bpe, const AddedTokens& added) {
   return next;
 }
 
-/// The rows of the model beside the tokenizer; no limit if there is none.
+/// Returns the vocab_size of the model in the folder; no limit if there is none.
 std::int64_t rows_of_model(const std::string& folder) {
   constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
   if (!path_exists(folder + "/config.json")) return none;
@@ -112,7 +112,7 @@ std::int64_t rows_of_model(const std::string& folder) {
   return none;
 }
 
-/// Special tokens that have a role or stand in a list of more.
+/// Returns the special tokens that have a role or are in a list of extra special tokens.
 std::vector<AddedToken> special_tokens(const Json& config, const Json& roles, const std::string& folder) {
   std::vector<AddedToken> out;
   const auto add = [&](const Json& json, const std::string& name) {

@@ -10,7 +10,8 @@ namespace {
 
 using Kind = PythonJson::Kind;
 
-/// str(value) where it is plain; the reference's text for lists and objects is Python's own and not a format.
+/// Returns Python's str(value) of a plain value. Throws Refusal for lists and objects: the reference prints
+/// these with Python's repr, which is no format of tools.
 std::string python_str(const PythonJson& value, const std::string& what) {
   switch (value.kind) {
     case Kind::string:

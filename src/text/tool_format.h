@@ -1,4 +1,4 @@
-// How a template writes tools and calls of them.
+// The format of tools and tool calls in a template.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace octet::text {
 
-/// Thrown inside the room for a conversation that cannot be written; ends as Outcome::refused.
+/// Thrown for a conversation that cannot be written. It becomes Outcome::refused.
 struct Refusal {
   std::string reason;
 };
@@ -25,18 +25,18 @@ struct ToolFormat {
   List call_list = List::never;
 
   explicit ToolFormat(const Json& row);
-  /// The text that describes `tools`, a JSON list; "" for an empty one. `date` as "09 Mar 2026". Throws
-  /// Refusal.
+  /// Returns the text that describes `tools`, a JSON list; "" for an empty list. `date` is like "09 Mar
+  /// 2026". Throws Refusal.
   std::string write_tools(const std::string& tools, const std::string& date) const;
-  /// `content`, one call or a list of calls as JSON, reprinted. Throws Refusal.
+  /// Reprints `content`, one call or a list of calls as JSON. Throws Refusal.
   std::string write_calls(const std::string& content) const;
 };
 
-/// Null when there is no such format.
+/// Returns null if there is no such format.
 const ToolFormat* find_tool_format(const std::string& name);
 std::vector<std::string> tool_format_names();
 
-/// `text` with the first `{{name}}` replaced.
+/// Returns `text` with the first `{{name}}` replaced.
 std::string fill(std::string text, const std::string& name, const std::string& value);
 
 }  // namespace octet::text

@@ -8,12 +8,12 @@
 
 namespace octet::text {
 
-/// Length of the character that starts with `lead`.
+/// Returns the length of the character that starts with `lead`.
 inline std::size_t utf8_length(unsigned char lead) {
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-/// The character at `p`.
+/// Returns the character at `p`.
 inline std::uint32_t utf8_at(const char* p) {
   const auto* u = reinterpret_cast<const unsigned char*>(p);
   if (u[0] < 0x80) return u[0];
@@ -26,7 +26,7 @@ inline bool utf8_continues(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-/// Start of the character before `end`; `end` must not be `begin`.
+/// Returns the start of the character before `end`. `end` must not be `begin`.
 inline const char* utf8_before(const char* begin, const char* end) {
   do {
     --end;
@@ -52,9 +52,9 @@ inline void utf8_append(std::string& out, std::uint32_t code) {
   }
 }
 
-/// Length of the longest well-formed prefix of a character at `bytes`: `size` in 1..4 with `valid`, or the
-/// length of the part that one U+FFFD replaces (Unicode's "maximal subpart"), `truncated` when more bytes
-/// could complete it.
+/// The longest well-formed prefix of a character. With `valid`, `size` is the length of the character, 1 to
+/// 4. Otherwise `size` is the length of the part that one U+FFFD replaces (Unicode's "maximal subpart").
+/// `truncated`: more bytes could complete the character.
 struct Utf8Step {
   std::size_t size;
   bool valid;
@@ -62,7 +62,7 @@ struct Utf8Step {
 };
 Utf8Step utf8_step(std::string_view bytes);
 
-/// `bytes` with each maximal subpart that is not UTF-8 replaced by U+FFFD.
+/// Returns `bytes` with each maximal subpart that is not UTF-8 replaced by U+FFFD.
 std::string utf8_lossy(std::string_view bytes);
 
 }  // namespace octet::text
