@@ -1,4 +1,5 @@
-// What collectives share that cut a slice into chunks, several of which are under way while one is summed.
+// Pipelined collectives: a slice is split into chunks, and messages of later chunks are in flight while one
+// is summed.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +12,11 @@
 
 namespace octet::comm {
 
-/// Chunks under way at a time. A long message waits for a word from its receiver before it travels, and over
-/// a slow link that word waits behind other messages: with two there are gaps, with four the link is never
-/// idle.
+/// Number of chunks in flight. A long message waits for a handshake from its receiver, which queues after
+/// other messages on a slow link. With two chunks the link is sometimes idle, with four it is not.
 inline constexpr int staging_sets = 4;
 
-/// Messages of the chunks under way: of chunk i, [i].
+/// Messages of the chunks in flight; [i] belongs to chunk i.
 class MessageSets {
  public:
   explicit MessageSets(Call& call) : sets_{Messages(call), Messages(call), Messages(call), Messages(call)} {}
@@ -33,8 +33,9 @@ struct Chunk {
   int set = 0;
 };
 
-/// Walks over `count` elements in chunks of `length`: post(messages, chunk) begins a chunk's messages, and
-/// sum(chunk) is called in order, when they are through. What both hold lives as long as the coroutine.
+/// Processes `count` elements in chunks of `length`. post(messages, chunk) starts a chunk's messages.
+/// sum(chunk) is called in order, when the messages are complete. Objects that both functions refer to must
+/// outlive the coroutine.
 template <typename Post, typename Sum>
 Steps in_chunks(Call& call, std::int64_t length, std::int64_t count, Post post, Sum sum) {
   const auto chunk_at = [&](std::int64_t index) {

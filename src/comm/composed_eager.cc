@@ -1,5 +1,5 @@
-// Collectives of a few bytes over carriers that send eagerly: what each rank sends has a place at the others'
-// of its own, so that nobody is asked before.
+// Collectives of few bytes over carriers that send eagerly. Each sender has its own place in every receiver's
+// memory, so no handshake is needed.
 #include <array>
 #include <span>
 #include <utility>

@@ -14,7 +14,7 @@ void Composed::all_to_all(const AllToAllArgs& args) {
   };
   const auto arrives = [&](int member) { return static_cast<std::byte*>(args.to) + member * args.bytes; };
   device_.copy(stream_, arrives(me), leaves(me), index(args.bytes));
-  // Part `start` of every slice goes to, and comes to, the place that `place` names for who sent it.
+  // Exchanges the part [start, start + count) of every slice. place(sender) is the address of incoming bytes.
   const auto messages = [&](std::int64_t start, std::int64_t count, const auto& place) {
     Messages all;
     for (int d = 1; d < size; ++d) {

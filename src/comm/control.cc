@@ -6,16 +6,16 @@
 namespace octet::comm {
 namespace {
 
-// Long strings travel in pieces of this size, each waited for: a transport that is given gigabytes at once
-// shares itself out among all of them, and none is through before the last.
+// Long strings are sent in pieces of this size, one at a time. A transport with gigabytes in flight divides
+// its bandwidth among all messages, and none completes before the last.
 constexpr std::uint64_t control_piece_bytes = std::uint64_t{1} << 24;
 
-/// Bytes of the piece that begins at `start`, of `length` in all.
+/// Returns the bytes of the piece at `start` of a string of `length` bytes.
 std::size_t piece_at(std::uint64_t start, std::uint64_t length) {
   return std::min(control_piece_bytes, length - start);
 }
 
-// A length, then as many bytes: the receiver does not know how much comes.
+// Receives a length and then the bytes, because the receiver does not know the length.
 Steps receive_string(Call& call, int peer, std::string* bytes) {
   std::uint64_t length = 0;
   Messages messages(call);

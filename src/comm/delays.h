@@ -1,6 +1,6 @@
-// Delays at random, for tests of what must not depend on who comes first: with OCTETRUN_DELAYS=MILLISECONDS,
-// one collective of 32 is enqueued up to that much later, and one of 32 begins so much later on its stream.
-// Every rank draws its own.
+// Random delays, for tests of independence from the order of arrival. With OCTETRUN_DELAYS=MILLISECONDS, one
+// collective of 32 is enqueued up to this much later, and one of 32 starts up to this much later on its
+// stream. Each rank draws its own delays.
 #pragma once
 
 #include <chrono>
@@ -13,9 +13,9 @@ namespace octet::comm {
 
 class Delays {
  public:
-  /// Reads the variable; without it nothing is ever late.
+  /// Reads the variable. Without it there are no delays.
   explicit Delays(int rank);
-  /// Before a collective is enqueued.
+  /// Called before a collective is enqueued.
   void before(Stream& stream, PeerAccess& access);
 
  private:

@@ -1,5 +1,5 @@
-// The collectives of ranks on GPUs: exchanges and kernels on streams. Ranks that are threads
-// use it too, on devices of the CPU, so that all of it but the GPU's own calls is tested everywhere.
+// Collectives of ranks on GPUs: exchanges and kernels on streams. Ranks that are threads use it too, on CPU
+// devices, so that everything except the GPU calls is tested everywhere.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ namespace octet::comm {
 
 class DeviceCollectives final : public Collectives {
  public:
-  /// All ranks of the job make theirs at once. `device` is of the CPU for ranks that are threads, else a GPU.
+  /// Collective over the job. `device` is a CPU device for ranks that are threads, otherwise a GPU.
   DeviceCollectives(Device& device, RankJob& job, const Group& group, const Carrying& carrying);
   ~DeviceCollectives() override;
 
@@ -48,8 +48,9 @@ class DeviceCollectives final : public Collectives {
 
  private:
   void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
-  /// In pinned memory: the last collective of a queue that has begun on its stream, and that is done: of
-  /// small ones, all bytes from others have come, though what this rank makes of them may still be under way.
+  /// In pinned memory: the last collective of a queue that has begun on its stream, and the last that is
+  /// done. A small collective counts as done when all bytes have arrived, although its results may not be
+  /// complete.
   struct Progress {
     std::uint32_t begun;
     std::uint32_t done;
@@ -58,7 +59,7 @@ class DeviceCollectives final : public Collectives {
   struct Lane {
     Queue queue{};
     std::unique_ptr<Stream> stream;
-    std::unique_ptr<Stream> watched;  ///< of the host: what the communication thread follows
+    std::unique_ptr<Stream> watched;  ///< host stream that the communication thread follows
     Way carrier;
     std::unique_ptr<Composed> collectives;
     Progress* progress = nullptr;
@@ -72,11 +73,11 @@ class DeviceCollectives final : public Collectives {
 
   Device& device_;
   RankGroup group_;
-  std::unique_ptr<Device> host_;  ///< of the streams that the communication thread follows
+  std::unique_ptr<Device> host_;  ///< owns the streams that the communication thread follows
   Arena arena_;
   Hierarchy flat_;
   Hierarchy hierarchy_;
-  std::byte* memory_ = nullptr;  ///< as staging_budget.h lays it out
+  std::byte* memory_ = nullptr;  ///< layout: staging_budget.h
   std::unique_ptr<Carriers> carriers_;
   Progress* progress_ = nullptr;
   Stopwatch stopwatch_;

@@ -18,8 +18,8 @@ bool reached_round(std::uint32_t& counter, std::uint32_t round) {
   return static_cast<std::int32_t>(value_of(counter) - round) >= 0;
 }
 
-/// Bytes of the largest piece of messages to or from one peer, so that a round has room for one of each: both
-/// sides of a pair know how many pieces they exchange, and cut them alike.
+/// Returns the largest number of bytes of a piece per round, so that a round has room for every piece of a
+/// peer. Both sides of a pair know the number of their pieces, so they split them alike.
 template <typename Piece>
 std::size_t limit_of(std::span<const Piece> pieces, int peer, std::size_t budget) {
   const auto count = std::ranges::count_if(pieces, [&](const Piece& p) { return p.peer == peer; });
@@ -83,8 +83,8 @@ void HostExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::
   };
   limits(out, out_limit);
   limits(in, in_limit);
-  // Round r moves the r-th part of every piece. What a round brings is taken to the device when the next one
-  // has been sent off.
+  // Round r moves the r-th part of every piece. Received parts are copied to the device after the next round
+  // is enqueued.
   std::vector<Copy> before;
   for (std::size_t r = 0; r < rounds; ++r) {
     HostRound round{.number = ++round_, .out = {}, .in = {}};
@@ -127,7 +127,8 @@ Steps HostExchange::serve(Call& call, std::shared_ptr<HostScript> script) {
       co_await pause;
       continue;
     }
-    while (!reached_round(counters_->taken, round->number - sets)) co_await pause;  // true of the first ones
+    while (!reached_round(counters_->taken, round->number - sets))
+      co_await pause;  // true for the first rounds
     Messages messages(call);
     for (const auto& piece : round->in) messages.receive(piece.peer, piece.data, piece.bytes);
     while (!reached_round(counters_->left, round->number)) co_await pause;

@@ -48,8 +48,8 @@ Steps open_lanes_steps(Call& call, LaneRequest mine, std::vector<int>* ids, std:
   for (const std::string& bytes : all) requests.push_back(from_bytes<LaneRequest>(bytes));
   *trouble = disagreement(requests);
   if (!trouble->empty()) co_return;
-  // All threads of communication have come here, or need nothing more of this one to do so: opening waits for
-  // them, but not for what their programs do.
+  // All communication threads have arrived here, or need no more messages of this one to arrive. Opening
+  // waits for these threads, but not for their programs.
   for (const int queue : mine.queues) {
     ids->push_back(call.transport->open_lane(static_cast<Queue>(queue), mine.ranks));
   }

@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 namespace mpi = boost::mpi;
 
-// How long a rank lets its announcement travel.
+// Time that an announcement gets to arrive.
 constexpr auto announcement = std::chrono::milliseconds(50);
 
 bool is_first_to_speak(const mpi::communicator& channel, const Place& place) {
@@ -27,8 +27,8 @@ bool is_first_to_speak(const mpi::communicator& channel, const Place& place) {
   for (int peer = 0; peer < place.size; ++peer) {
     if (peer != place.rank) announcements.push_back(channel.isend(peer, 0));
   }
-  // What is sent here may still lie in MPI's queues, which move only inside its calls. Where two announced
-  // at the same moment, the lower one speaks.
+  // Announcements may still be in MPI's queues, which advance only inside MPI calls. If two ranks announce at
+  // the same moment, the lower one prints.
   for (const auto end = Clock::now() + announcement; Clock::now() < end;) {
     for (mpi::request& one : announcements) {
       if (one.active() && one.test()) one = {};
@@ -45,7 +45,7 @@ bool may_speak(const mpi::communicator& channel, const Place& place) {
   try {
     return is_first_to_speak(channel, place);
   } catch (const mpi::exception&) {
-    return true;  // ranks that have ended say nothing
+    return true;  // the other ranks have ended and print nothing
   }
 }
 

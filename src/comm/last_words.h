@@ -1,4 +1,4 @@
-// Which rank says why a job ends.
+// Selects the rank that prints why a job ends.
 #pragma once
 
 #include <boost/mpi/communicator.hpp>
@@ -8,13 +8,12 @@
 
 namespace octet::comm {
 
-/// How much longer than the rank below it a rank waits before it says why the job ends.
+/// Each rank waits this much longer than the rank below it before it prints why the job ends.
 constexpr auto turn_to_speak = std::chrono::milliseconds(300);
 
-/// Whether this rank is the one that speaks. Often several ranks notice the same thing, and an abort takes
-/// its time: one of them should be heard, the lowest if it is quick. So each waits longer than those below
-/// it, is silent once another has announced its words over `channel`, and announces its own before it says
-/// them.
+/// Whether this rank prints why the job ends. Often several ranks detect the same failure, and an abort takes
+/// time. One rank should print, preferably the lowest. Each rank therefore waits longer than the ranks below
+/// it, and announces over `channel` that it prints. Returns false once another rank has announced it.
 bool may_speak(const boost::mpi::communicator& channel, const Place& place);
 
 }  // namespace octet::comm

@@ -14,7 +14,7 @@
 namespace octet::comm {
 namespace {
 
-// A rank that shares its core with others gives it away at once; one that waits for long sleeps in between.
+// A waiting rank first yields its core to other ranks. In a long wait it sleeps between the checks.
 constexpr int yields_before_sleep = 200;
 
 class MemoryPeerAccess final : public PeerAccess {
@@ -23,15 +23,15 @@ class MemoryPeerAccess final : public PeerAccess {
 
   void write(Stream& stream, std::uint32_t* counter, std::uint32_t value) override {
     cpu::enqueue(stream, [counter, value, this] {
-      alive_();  // where it is not, the counter's owner may be gone
+      alive_();  // throws if the job has failed: the counter's owner may be gone
       std::atomic_ref<std::uint32_t>(*counter).store(value, std::memory_order_release);
     });
   }
 
   void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) override {
-    auto* at = const_cast<std::uint32_t*>(counter);  // atomic_ref of C++20 knows no const
+    auto* at = const_cast<std::uint32_t*>(counter);  // atomic_ref of C++20 does not support const
     cpu::enqueue(stream, [at, value, this] {
-      alive_();  // what follows may write to memory of a peer that is gone
+      alive_();  // throws if the job has failed: later work may write to memory of an ended peer
       const std::atomic_ref<std::uint32_t> reached(*at);
       for (int looks = 0; static_cast<std::int32_t>(reached.load(std::memory_order_acquire) - value) < 0;
            ++looks) {
@@ -56,7 +56,7 @@ class MemoryPeerAccess final : public PeerAccess {
     check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
     if (first) write(stream, first->counter, first->value);
     cpu::enqueue(stream, [all = std::vector<Piece>(pieces.begin(), pieces.end()), this] {
-      alive_();  // where it is not, the memory's owner may be gone
+      alive_();  // throws if the job has failed: the memory's owner may be gone
       for (const Piece& piece : all) {
         if (piece.bytes > 0) std::memcpy(piece.to, piece.from, piece.bytes);
       }

@@ -1,5 +1,5 @@
-// Ranks as threads of one process: the same messages as over MPI, by memcpy. A send is through only when its
-// receiver has it, which is the strictest order that MPI allows; so what would deadlock there deadlocks here.
+// Transport between ranks that are threads of one process, by memcpy. A send completes only when its receiver
+// has the bytes. This is the strictest order that MPI allows, so a deadlock over MPI also occurs here.
 #pragma once
 
 #include <cstddef>
@@ -20,9 +20,9 @@ class MemoryJob {
   int size() const { return size_; }
   const std::vector<int>& node_of() const { return node_of_; }
   std::unique_ptr<Transport> make_transport(int rank);
-  /// All ranks' later test() throw this. The first message stays.
+  /// Makes all later calls of test() throw this on all ranks. Later calls do not replace the first message.
   void fail(const std::string& message, int code);
-  /// Throws what fail() was told, once it was.
+  /// Throws the error of fail(), if it was called.
   void require_not_failed() const;
 
  private:

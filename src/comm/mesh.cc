@@ -25,7 +25,7 @@ Mesh::Mesh(int ranks, std::vector<Axis> axes) : ranks_(ranks), axes_(std::move(a
     if (std::ranges::count(axes_, axis.name, &Axis::name) > 1) {
       throw refusal("two axes of a mesh have one name", "a name for each axis", found);
     }
-    // Below 2^62, since the product before was at most the number of ranks.
+    // Below 2^62, because the previous product is at most the number of ranks.
     product *= axis.size;
     if (product > ranks_) break;
   }

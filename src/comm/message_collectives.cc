@@ -187,7 +187,7 @@ void MessageCollectives::all_to_all(Stream& stream, const AllToAllArgs& args) {
   const Queue queue = queue_of(stream);
   check_all_to_all(args, place());
   if (device_.kind() == DeviceKind::dry || removing_) return;
-  if (device_.kind() == DeviceKind::cuda) {  // one rank
+  if (device_.kind() == DeviceKind::cuda) {  // there is only one rank
     device_.copy(stream, args.to, args.from, static_cast<std::size_t>(args.bytes));
     return;
   }

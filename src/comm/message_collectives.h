@@ -1,5 +1,5 @@
-// The collectives of ranks that talk by messages, served by the engine's thread: ranks on CPUs. A
-// rank that is alone sends nothing, and its collectives run where they are enqueued.
+// Collectives over messages, served by the engine's thread, for ranks on CPUs. A single rank sends nothing,
+// and its collectives run when they are enqueued.
 #pragma once
 
 #include <memory>

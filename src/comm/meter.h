@@ -1,4 +1,4 @@
-// Bytes and times of collectives, as they are counted.
+// Counters of the bytes and times of collectives.
 #pragma once
 
 #include <chrono>
@@ -11,12 +11,12 @@
 
 namespace octet::comm {
 
-/// Of any thread.
+/// Thread-safe.
 class Meter {
  public:
   /// Adds to the counters of a kind.
   void count(Kind kind, const Traffic& traffic);
-  /// Collectives of streams that are under way become more, or fewer.
+  /// Changes the number of unfinished collectives of streams.
   void under_way(int change);
   /// Returns the counts since the last call.
   std::vector<Traffic> take();

@@ -1,4 +1,4 @@
-// How ranks begin over MPI: its start, who they are, where they are, and how long that may take.
+// Start of ranks over MPI: initialisation with a time limit, introductions, and places.
 #pragma once
 
 #include <string>
@@ -10,18 +10,19 @@
 
 namespace octet::comm {
 
-/// Makes World::of_process. Throws Error where MPI is initialised already, or does not start.
+/// Initialises MPI and World::of_process. Throws Error if MPI is initialised already or does not start.
 void start_mpi();
 
-/// What every rank says of itself (introduction() in same_build.h), before anything that another version may
-/// say otherwise.
+/// Gathers the introduction of every rank (introduction() in same_build.h). Must precede any message that may
+/// differ between versions.
 std::vector<std::string> introductions(const World& world);
 
-/// The rank's place among all. Ends the job where a rank's MPI allows no thread beside the one that calls it.
+/// Returns the place of this rank in the job. Ends the job if a rank's MPI supports no threads
+/// (MPI_THREAD_SINGLE).
 Place find_place(const World& world);
 
-/// Ends this process, and so the job, when `what`, in which all ranks take part, lasts too long; the lowest
-/// `rank` that waits speaks first.
+/// Returns a deadline that ends this process, and so the job, if the collective step `what` takes too long.
+/// The deadline grows with `rank`, so the lowest waiting rank prints first.
 Deadline until_over(const char* what, int rank);
 
 }  // namespace octet::comm

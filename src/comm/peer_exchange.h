@@ -34,9 +34,11 @@ class SharedRegions {
   std::vector<Region> regions_;
 };
 
-/// Counters of one queue in the memory of every member: [3 * size + 1]. counters[p] counts the exchanges for
-/// which member p has its memory ready for this one's bytes, counters[size + p] those whose bytes from p have
-/// arrived, counters[2 * size + p] the eager messages of p; the last one is the ticket of PeerAccess::move().
+/// Counters of one queue in the memory of every member: [3 * size + 1].
+/// counters[p]: exchanges for which member p is ready to receive from this member.
+/// counters[size + p]: exchanges for which the bytes of member p have arrived.
+/// counters[2 * size + p]: eager messages of member p.
+/// The last counter is the ticket of PeerAccess::move().
 struct PeerCounters {
   std::uint32_t* own = nullptr;
   std::vector<std::uint32_t*> of_member;  ///< addresses in this rank

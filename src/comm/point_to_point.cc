@@ -1,4 +1,4 @@
-// Messages between single ranks, and a slice from every rank to every other one.
+// Messages between two ranks, and all-to-all.
 #include <algorithm>
 #include <cstring>
 
@@ -8,8 +8,8 @@
 namespace octet::comm {
 namespace {
 
-// Long messages travel in pieces, of which some are under way at a time: a transport that is given gigabytes
-// at once shares itself out among all of them, and none is through before the last.
+// Long messages are split into pieces, and only some pieces are in flight. A transport with gigabytes in
+// flight divides its bandwidth among all messages, and none completes before the last.
 constexpr std::int64_t piece_bytes = std::int64_t{1} << 22;
 
 std::int64_t pieces_of(std::int64_t bytes) {
@@ -19,7 +19,7 @@ std::size_t length_of(std::int64_t piece, std::int64_t bytes) {
   return static_cast<std::size_t>(std::clamp<std::int64_t>(bytes - piece * piece_bytes, 0, piece_bytes));
 }
 
-// post(messages, piece) begins the messages of a piece.
+// post(messages, piece) starts the messages of a piece.
 template <typename Post>
 Steps in_pieces(Call& call, std::int64_t pieces, Post post) {
   MessageSets messages(call);
@@ -38,7 +38,7 @@ Steps all_to_all_steps(Call& call, AllToAllArgs args) {
     const auto at = [&](auto* memory, int rank) { return memory + rank * args.bytes + piece * piece_bytes; };
     auto* to = static_cast<std::byte*>(args.to);
     const auto* from = static_cast<const std::byte*>(args.from);
-    // Each begins with its right neighbour, so that at no time all ranks send to the same one.
+    // Each rank starts with its right neighbour, so the ranks never all send to the same rank at once.
     for (int d = 1; d < place.size; ++d) {
       const int peer = (place.rank - d + place.size) % place.size;
       messages.receive(peer, at(to, peer), bytes);

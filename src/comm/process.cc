@@ -1,4 +1,4 @@
-// The one rank that a process is: MPI when a launcher started it, else alone.
+// The rank of this process: over MPI if a launcher started it, otherwise alone.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -17,8 +17,8 @@
 namespace octet::comm {
 namespace {
 
-// MPI exists once, from the first question about it to the end of the job, or of the program when
-// there was none. Made and asked for by the program's main thread.
+// MPI of the process. It exists from the first use to the end of the job, or to the end of the program if
+// there is no job. Used by the main thread only.
 class MpiRank {
  public:
   static MpiRank& of_process() {
@@ -37,7 +37,7 @@ class MpiRank {
       throw Error(
           Problem{.what = "a second job in one MPI process", .fix = "create only one job in a process"});
     taken_ = true;
-    // What a step costs without its communication is what a run with it is compared with.
+    // For measurements: a run without communication shows the cost of communication by comparison.
     const bool removed = environment_variable("OCTETRUN_REMOVE_COMMUNICATION") != nullptr;
     if (removed && place().rank == 0)
       log::warn("OCTETRUN_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
@@ -57,8 +57,8 @@ class MpiRank {
 
  private:
   MpiRank() = default;
-  // Ends MPI where there was no job, or where an exception went through it. A rank that ends alone
-  // does so without MPI_Finalize and with the program's own exit code: the launcher then ends the others.
+  // Ends MPI if there was no job, or after an exception. A rank that ends alone exits without MPI_Finalize
+  // and with the program's own exit code. The launcher then ends the other ranks.
   ~MpiRank() {
     if (engine_) engine_->shutdown(std::chrono::seconds(5));
   }

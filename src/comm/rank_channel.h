@@ -1,5 +1,5 @@
-// A channel of ranks that exist: every call is a request to the communication thread, on a lane of the
-// channel's own.
+// Control channel between the ranks of a job. Every call is a request to the communication thread, on the
+// channel's own lane.
 #pragma once
 
 #include <mutex>
@@ -15,7 +15,7 @@ class RankJob;
 
 class RankChannel final : public Channel {
  public:
-  /// `job` outlives it. `title` is what traces call it.
+  /// `job` must outlive the object. `title` is the channel's name in traces.
   RankChannel(RankJob& job, Lane lane, std::string title = {});
 
   const Place& place() const override { return lane_.place; }
@@ -23,10 +23,11 @@ class RankChannel final : public Channel {
   std::string broadcast(const std::string& bytes, int root) override;
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override;
 
-  /// A barrier of ranks that have done their work: those who miss one in another collective are told so.
+  /// Barrier at the end of the work. If other ranks are in another collective, the error tells them that this
+  /// rank has ended.
   void barrier_at_end();
-  /// Opens lanes of these kinds for a group of ranks of the job. The channel is of all ranks, each of which
-  /// names its own group. Throws Error, on all ranks, where they do not agree.
+  /// Opens lanes of these kinds for a group of ranks of the job. The channel must span all ranks, and each
+  /// rank names its own group. Throws Error on all ranks if they disagree.
   std::vector<Lane> open_lanes(const std::string& group, const std::vector<int>& ranks,
                                const std::vector<Queue>& queues);
 

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long a rank that ends because of an error waits for collectives under way.
+// Time that a rank with an error waits for unfinished collectives.
 constexpr auto patience_for_collectives = std::chrono::seconds(2);
 
 bool disjoint(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
@@ -67,7 +67,7 @@ Passing check_pass(const SendArgs* out, const ReceiveArgs* in, const Place& plac
 RankGroup::RankGroup(RankJob& job, const std::string& name, const std::vector<int>& ranks) : job_(job) {
   std::vector<Lane> lanes =
       job.control().open_lanes(name, ranks, {Queue::gather, Queue::reduce, Queue::control});
-  // Where all ranks are one group, messages need not name it.
+  // If all ranks are one group, messages need not name it.
   const bool whole = static_cast<int>(ranks.size()) == job.place().size;
   for (Lane& lane : lanes) lane.name += whole ? "" : " of " + name;
   gather_.lane = std::move(lanes[0]);
@@ -75,10 +75,9 @@ RankGroup::RankGroup(RankJob& job, const std::string& name, const std::vector<in
   control_ = std::make_unique<RankChannel>(job, std::move(lanes[2]), name);
 }
 
-// An exception is on its way through the program, which still has to print it. When all ranks ended together,
-// what is queued completes and the owner of the engine ends it in order. Otherwise the peers may be gone: the
-// thread stops at once, as buffers go away, and a process that ends without MPI_Finalize takes the job with
-// it.
+// An exception is unwinding the program and is not printed yet. If all ranks end together, queued work
+// completes and the owner of the engine ends it in order. Otherwise the peers may be gone, and the buffers
+// are freed next: the thread stops at once. A process that exits without MPI_Finalize ends the job.
 void RankGroup::end_with_error(Stream& gather, Stream& reduce) {
   if (engine() == nullptr) return;
   const auto deadline = Clock::now() + patience_for_collectives;
@@ -101,7 +100,7 @@ std::shared_ptr<Timed> RankGroup::begin(Kind kind, Queue queue, const char* name
   return job_.begin(kind, numbered.lane, numbered.next++, name, bytes);
 }
 
-// Not numbered: ranks that send to each other need not have sent the same to others.
+// Messages are not numbered: two members may have exchanged other numbers of messages with other members.
 std::shared_ptr<Timed> RankGroup::begin_between(Kind kind, Queue queue, const char* name, std::int64_t bytes,
                                                 const std::vector<int>& partners) {
   const Lane& lane = of(queue).lane;

@@ -1,5 +1,5 @@
-// A group of ranks as its data plane sees it: the lanes of its queues, how collectives begin, advance and are
-// counted, and what its members tell each other.
+// A group of ranks as its data plane uses it: the lanes of its queues, the start, progress and counts of
+// collectives, and the control channel of the members.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace octet::comm {
 
 class RankGroup {
  public:
-  /// Collective over the job, whose ranks each name their own group. `job` outlives it. Throws Error where
-  /// they do not agree.
+  /// Collective over the job. Each rank names its own group. `job` must outlive the object. Throws Error if
+  /// the ranks disagree.
   RankGroup(RankJob& job, const std::string& name, const std::vector<int>& ranks);
 
   const Place& place() const { return gather_.lane.place; }
@@ -24,7 +24,7 @@ class RankGroup {
   MessageEngine* engine() const { return job_.engine(); }
   const RankOptions& options() const { return job_.options(); }
 
-  // What its members tell each other, all of them at once.
+  // Control messages. All members call each function together.
   Channel& channel() { return *control_; }
   void barrier() { control_->barrier(); }
   void barrier_at_end() { control_->barrier_at_end(); }
@@ -35,21 +35,21 @@ class RankGroup {
   std::vector<std::int64_t> gather_int(std::int64_t value) { return control_->all_gather_int(value); }
   std::string agreed(const std::function<void()>& attempt) { return control_->agreed(attempt); }
 
-  /// A collective of one of the queues, numbered and traced.
+  /// Begins a collective of a queue, with number and trace.
   std::shared_ptr<Timed> begin(Kind kind, Queue queue, const char* name, std::int64_t bytes);
-  /// A message to or from some members, which those alone take part in.
+  /// Begins a message in which only this rank and `partners` take part.
   std::shared_ptr<Timed> begin_between(Kind kind, Queue queue, const char* name, std::int64_t bytes,
                                        const std::vector<int>& partners);
-  /// Counts a collective that a stream of `served` ones will poll with advance(), and tells the engine.
+  /// Counts a collective that a stream of the CPU will poll with advance(), and notifies the engine.
   void expect(Timed& timed);
-  /// Lets a collective make progress: true when it is through. `counts` says whether its time and bytes are
-  /// counted here.
+  /// Advances a collective. Returns true when it is complete. With `counts`, its time and bytes are counted
+  /// here.
   bool advance(Timed& timed, bool counts);
   Meter& meter() { return meter_; }
 
-  /// Ends the engine's work for the streams of a data plane that goes away in order.
+  /// Ends the engine's work for these streams when the data plane is destroyed normally.
   void end(Stream& gather, Stream& reduce);
-  /// The same while an exception is on its way through the program.
+  /// Like end(), while an exception unwinds the program.
   void end_with_error(Stream& gather, Stream& reduce);
 
  private:
@@ -67,19 +67,18 @@ class RankGroup {
 
 /// Throws std::logic_error unless [count] elements for each of `size` ranks fit an address space.
 void check_sizes(std::int64_t size, std::int64_t count, std::size_t element);
-/// Throws std::logic_error for arguments that no carrier takes: dtypes, missing buffers, buffers that
-/// overlap.
+/// Throw std::logic_error for invalid dtypes, missing buffers and overlapping buffers.
 void check_reduce_scatter(const ReduceScatterArgs& args, const Place& place);
 void check_all_to_all(const AllToAllArgs& args, const Place& place);
 
-/// A message to another rank, one from another, or both, in short.
+/// Summary of a send, of a receive, or of both at once.
 struct Passing {
   Kind kind = Kind::send;
   const char* name = "";
-  std::int64_t bytes = 0;     ///< of the longer one
-  std::vector<int> partners;  ///< in the group
+  std::int64_t bytes = 0;     ///< bytes of the longer message
+  std::vector<int> partners;  ///< ranks in the group
 };
-/// Throws std::logic_error for arguments that no carrier takes.
+/// Throws std::logic_error for invalid peers or buffers.
 Passing check_pass(const SendArgs* out, const ReceiveArgs* in, const Place& place);
 
 }  // namespace octet::comm

@@ -33,7 +33,7 @@ RankJob::RankJob(const RankOptions& options)
       control_(std::make_unique<RankChannel>(*this, main_lane(options_, place_))),
       exceptions_at_start_(std::uncaught_exceptions()) {}
 
-// With an error on its way the others may be gone: the owner of the engine ends it, once that has been
+// While an exception unwinds, the other ranks may be gone. The owner of the engine ends it after the error is
 // printed.
 RankJob::~RankJob() {
   const bool orderly = std::uncaught_exceptions() <= exceptions_at_start_;
@@ -82,7 +82,7 @@ std::shared_ptr<Timed> RankJob::begin(Kind kind, const Lane& lane, unsigned sequ
 void RankJob::run(const std::shared_ptr<Timed>& timed) {
   timed->start = Clock::now();
   if (options_.engine != nullptr) {
-    // Shares ownership of the whole, points to the part.
+    // Shares ownership of `timed` and points to its operation.
     options_.engine->run(std::shared_ptr<Operation>(timed, &timed->operation));
   } else {
     check(timed->operation.steps.resume(), "a lone rank waits for nobody");

@@ -33,7 +33,7 @@ std::string words_of(const Introduction& one, std::size_t rank) {
 }  // namespace
 
 std::string introduction(const std::string& version, const std::string& build, const std::string& host) {
-  // A long name of a host is cut: what decides stands before it.
+  // A long host name is cut. The version and build, which decide, come before it.
   std::string bytes = std::string(kMark) + "\n" + version + "\n" + build + "\n" + host;
   bytes.resize(kIntroductionBytes - 1, '\0');
   bytes.push_back('\0');

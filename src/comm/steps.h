@@ -1,5 +1,5 @@
-// A collective as a resumable state machine: a coroutine that pauses wherever it would have to wait for a
-// message, so that one thread serves several collectives and none blocks another.
+// A collective as a resumable state machine. The coroutine pauses instead of waiting for a message, so one
+// thread can serve several collectives and none blocks another.
 #pragma once
 
 #include <coroutine>
@@ -8,7 +8,8 @@
 
 namespace octet::comm {
 
-/// Starts paused; resume() runs it to its next pause. Parameters of such coroutines are values or outlive it.
+/// A coroutine. It starts paused, and resume() runs it to its next pause. Reference parameters must outlive
+/// it.
 class Steps {
  public:
   struct promise_type {
@@ -31,7 +32,7 @@ class Steps {
     if (handle_) handle_.destroy();
   }
 
-  /// True when finished; rethrows what it threw.
+  /// Runs to the next pause. Returns true when the coroutine is finished. Rethrows its exception.
   bool resume() {
     if (!handle_.done()) handle_.resume();
     if (handle_.promise().error) std::rethrow_exception(std::exchange(handle_.promise().error, nullptr));
@@ -42,7 +43,7 @@ class Steps {
   std::coroutine_handle<promise_type> handle_;
 };
 
-/// `co_await pause;`: come back later.
+/// `co_await pause;` returns to the caller of resume().
 inline constexpr std::suspend_always pause{};
 
 }  // namespace octet::comm

@@ -9,7 +9,7 @@
 
 namespace octet::comm {
 
-/// What PeerAccess::move() copies and writes.
+/// Arguments of PeerAccess::move(): copies and counter writes.
 struct MoveArgs {
   Piece pieces[PeerAccess::most_moved];
   CounterStep then[PeerAccess::most_moved];
@@ -18,7 +18,7 @@ struct MoveArgs {
   std::uint32_t* ticket = nullptr;
 };
 
-/// Loads the kernel, which else happens at its first launch.
+/// Loads the kernel, which would otherwise happen at its first launch.
 cudaError_t load_move();
 void enqueue_move(cudaStream_t stream, const MoveArgs& args);
 

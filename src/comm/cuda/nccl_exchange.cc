@@ -77,7 +77,7 @@ NcclExchange::NcclExchange(const NcclLibrary& library, Device& device, const Ncc
   std::memcpy(id.internal, group.id.data(), sizeof id.internal);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
-  // NCCL takes the calling thread's current GPU, which asking for a stream of the device makes it.
+  // NCCL takes the calling thread's current GPU, and native() makes the device current.
   const auto stream = device.make_stream({.name = "nccl"});
   cuda::native(*stream);
   require(nccl_->init(&communicator_, group.size, id, group.member, &config), "ncclCommInitRankConfig");
@@ -119,8 +119,8 @@ void NcclExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::
 
   CUstream_st* const native = cuda::native(stream);
   require(nccl_->group_start(), "ncclGroupStart");
-  // A group that was begun must be ended on this thread, whatever happened in it, and tells then that
-  // something had. So the first failure is kept for that long.
+  // A started NCCL group must be ended on this thread, even after a failure, and the end then reports only
+  // that something failed. The first failure is therefore kept.
   struct {
     ncclResult_t code = ncclSuccess;
     const char* call = "ncclGroupEnd";

@@ -27,25 +27,26 @@ std::string make_nccl_id(const NcclLibrary& library);
 
 /// Identifies a group and one of its members.
 struct NcclGroup {
-  std::string id;  ///< make_nccl_id's, the same on all members
+  std::string id;  ///< result of make_nccl_id(), equal on all members
   int size = 1;
   int member = 0;
 };
 
-/// One communicator of NCCL, so one for each queue. On every rank the same thread makes, connects and
-/// destroys those of several queues in the same order: each of these waits for the other members.
+/// A communicator of NCCL; each queue has its own. On every rank, one thread must create, connect and destroy
+/// the communicators of several queues in the same order, because each of these steps waits for the other
+/// members.
 ///
-/// Enqueueing blocks the host the first time that two members meet, until both have come and a connection is
-/// made, with memory taken on both sides. connect() does that beforehand.
+/// The first exchange between two members blocks the host until both have arrived and have opened a
+/// connection, which takes memory on both sides. connect() opens the connections earlier.
 class NcclExchange final : public Exchange {
  public:
-  /// All members construct together, each on a different GPU. Returns when all have arrived. Ranks that may
-  /// fail before should first agree that none did. Throws Error. `library` and `device` must outlive the
-  /// object.
+  /// Collective: all members construct it together, each on a different GPU, and it returns when all have
+  /// arrived. Ranks that may fail earlier should first agree that none did. Throws Error. `library` and
+  /// `device` must outlive the object.
   NcclExchange(const NcclLibrary& library, Device& device, const NcclGroup& group);
-  /// Nothing that was enqueued may still be under way. While an exception passes through, and after a call
-  /// that failed, it may be (with members that are gone), and then the communicator is left as it is: the
-  /// process is about to end, and NCCL would wait.
+  /// All enqueued work must be complete, except while an exception unwinds or after a failed call. In these
+  /// two cases the communicator is not destroyed, because NCCL would wait for members that may be gone. The
+  /// process is about to end.
   ~NcclExchange() override;
   NcclExchange(const NcclExchange&) = delete;
   NcclExchange& operator=(const NcclExchange&) = delete;
@@ -60,18 +61,17 @@ class NcclExchange final : public Exchange {
   /// members call it together. If a member names another, the other must name it too.
   void connect(std::span<const int> peers);
 
-  // NCCL's own collectives. They sum in NCCL's own order, which depends on the member that owns a slice, the
-  // size of the group and of the slice, and the version: for deterministic: false only. Sums of bf16 are
-  // rounded to bf16 again at every member that they pass. The first of a kind connects members too, which
-  // connect() does not do for them.
-  /// to[count] = the sum of all members' slices of this member; from [size * count]. `to` is the own slice of
-  /// `from`, or apart from it. dtype: f32 or bf16.
+  // NCCL's own collectives, only for deterministic: false. The summation order depends on the owner of the
+  // slice, the sizes of group and slice, and NCCL's version. bf16 sums are rounded to bf16 at every member
+  // that they pass. The first call of a kind opens connections that connect() does not open.
+  /// to[count] = sum of all members' slices of this member; from [size * count]. `to` is the own slice of
+  /// `from`, or disjoint from it. dtype: f32 or bf16.
   void reduce_scatter(Stream& stream, const void* from, void* to, std::int64_t count, DType dtype);
-  /// to [size * bytes] = every member's `from` [bytes]; `from` may be the own slice of `to`.
+  /// to [size * bytes] = every member's `from` [bytes]. `from` may be the own slice of `to`.
   void all_gather(Stream& stream, const void* from, void* to, std::size_t bytes);
 
-  /// Throws Error when the network, or a thread of NCCL, has met a failure since. It asks no GPU and waits
-  /// for nothing, so any thread may call it.
+  /// Throws Error if the network or a thread of NCCL has failed. Neither uses a GPU nor waits, so any thread
+  /// may call it.
   void check_health();
 
   int size() const { return group_.size; }

@@ -37,7 +37,7 @@ struct Driver {
   }
 };
 
-/// What travels: the handle of a whole allocation, and how far inside it the address lies.
+/// The message for a peer: the handle of a whole allocation, and the offset of the address in it.
 struct Handle {
   cudaIpcMemHandle_t allocation;
   std::uint64_t offset;
@@ -70,7 +70,7 @@ class CudaPeerAccess final : public PeerAccess {
 
   void steps(Stream& stream, std::span<const CounterStep> steps) override {
     if (steps.empty()) return;
-    if (steps.size() == 1) {  // which takes the host less than a batch
+    if (steps.size() == 1) {  // cheaper for the host than a batch
       const CounterStep& only = steps.front();
       only.waits ? wait(stream, only.counter, only.value) : write(stream, only.counter, only.value);
       return;
@@ -109,7 +109,7 @@ class CudaPeerAccess final : public PeerAccess {
   }
 
   void delay(Stream& stream, std::chrono::microseconds time) override {
-    // The function gets the time itself in the place of a pointer.
+    // The function receives the time in place of a pointer.
     const auto sleep = [](void* microseconds) {
       std::this_thread::sleep_for(std::chrono::microseconds(reinterpret_cast<std::intptr_t>(microseconds)));
     };
@@ -168,13 +168,13 @@ class CudaPeerAccess final : public PeerAccess {
   std::unique_ptr<Stream> stream_;  ///< makes the device the thread's current one
   Driver driver_;
   std::vector<CUstreamBatchMemOpParams> batch_;
-  /// Of another process, opened once however much of it is asked for.
+  /// An allocation of another process. It is opened once, even if several parts are used.
   struct Allocation {
     void* address = nullptr;
     int uses = 0;
   };
   std::map<std::string, Allocation> opened_;  ///< by handle
-  std::multimap<void*, std::string> given_;   ///< what open() gave, and of which handle
+  std::multimap<void*, std::string> given_;   ///< addresses that open() returned, with their handles
 };
 
 }  // namespace
