@@ -1,4 +1,4 @@
-// The task of task.h with adapters on a base that was trained for a few steps.
+// The task of task.h with adapters, on a base that was trained for a few steps.
 #pragma once
 
 #include <stdexcept>
@@ -10,7 +10,7 @@
 
 namespace octet::test {
 
-/// The task's shape after a few steps, as weights in fp32.
+/// Returns the task's model after four steps, with fp32 weights.
 inline const std::string& adapter_base() {
   static const TemporaryFolder folder("adapter_base");
   static const std::string path = [] {
@@ -22,7 +22,7 @@ inline const std::string& adapter_base() {
   return path;
 }
 
-/// Arguments of a run that trains adapters on it: six steps, a checkpoint every three.
+/// Returns the arguments of a run that trains adapters on the base: six steps, a checkpoint every three.
 inline std::string lora(const std::string& output, const std::string& more = "") {
   return Task::get().train(output,
                            "model_name_or_path=" + adapter_base() +
@@ -31,14 +31,14 @@ inline std::string lora(const std::string& output, const std::string& more = "")
                                more);
 }
 
-/// A command on several ranks.
+/// Runs a command on `np` ranks.
 inline Outcome on_ranks(int np, const std::string& arguments) {
   if (np == 1) return trainer(arguments);
   return shell(OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " OCTET_TRAINER " " +
                arguments);
 }
 
-/// [2, 12] tokens with labels, for probe.
+/// Writes a batch of [2, 12] tokens with labels for probe, and returns its path.
 inline std::string probe_batch(const TemporaryFolder& folder) {
   std::vector<std::int64_t> ids(24), labels(24);
   for (std::size_t i = 0; i < ids.size(); ++i)
@@ -49,7 +49,7 @@ inline std::string probe_batch(const TemporaryFolder& folder) {
   return folder / "batch.safetensors";
 }
 
-/// The tensor of a file as floats.
+/// Returns a tensor of a file as floats.
 inline std::vector<float> floats_of(const std::string& path, const std::string& tensor) {
   const checkpoint::SafetensorsFile file(path);
   std::vector<float> values(static_cast<std::size_t>(file.at(tensor).count));
@@ -57,7 +57,7 @@ inline std::vector<float> floats_of(const std::string& path, const std::string& 
   return values;
 }
 
-/// The logits that probe gives for `model` and `keys`, on `np` ranks.
+/// Returns the logits of probe for `model` and `keys` on `np` ranks.
 inline std::vector<float> probed(const TemporaryFolder& folder, const std::string& model,
                                  const std::string& keys = "", int np = 1) {
   const std::string out = folder / "probed.safetensors";

@@ -1,4 +1,4 @@
-// Adapters from a configuration to a finished folder: trained at every stage, saved, gone on with.
+// Adapters from a configuration to a finished folder: training at every stage, saving and resuming.
 #include <filesystem>
 
 #include "cli/adapter_task.h"
@@ -66,7 +66,7 @@ TEST_F(Adapters, TenStepsAreThoseOfPeft) {
 TEST_F(Adapters, AFinishedRunLeavesWhatPeftReads) {
   const Outcome run = trainer(lora(folder_ / "out", "additional_target=embed_tokens"));
   expect_success(run);
-  // Rank 4 beside q, k, v, o, gate, up and down of two blocks, and the table of 512 rows.
+  // Rank 4 at q, k, v, o, gate, up and down of two blocks, and the table of 512 rows.
   const int block = 4 * ((32 + 32) + 2 * (32 + 16) + (32 + 32) + 3 * (32 + 48));
   EXPECT_NE(run.both().find("Number of trainable parameters = " + with_commas(2 * block + 512 * 32)),
             std::string::npos)
@@ -106,11 +106,11 @@ TEST_F(Adapters, ACheckpointHoldsWhatIsTrainedAndARunGoesOnBitForBit) {
   for (const auto& tensor : cut.tensors()) bytes += checkpoint::byte_count(tensor);
   std::uintmax_t on_disk = 0;
   for (const auto& file : fs::directory_iterator(folder_ / "cut/checkpoint-3")) on_disk += file.file_size();
-  // Beside the tensors there are two texts of 16 KiB each, HDF5's own records and the manifest.
+  // Apart from the tensors there are two texts of 16 KiB each, HDF5's own records and the manifest.
   EXPECT_LE(static_cast<double>(on_disk), 1.05 * static_cast<double>(bytes) + 98304);
   for (const char* left : {"adapter_config.json", "adapter_model.safetensors"})
     fs::remove(folder_ / ("cut/" + std::string(left)));
-  // The schedule of six steps, begun by a run that was stopped after three: the same bits as without the
+  // A run with a schedule of six steps that was stopped after three gives the same bits as a run without the
   // stop.
   expect_success(trainer(lora(folder_ / "stopped", "save_steps=3")));
   fs::remove_all(folder_ / "stopped/checkpoint-6");
@@ -127,14 +127,15 @@ TEST_F(Adapters, ACheckpointHoldsWhatIsTrainedAndARunGoesOnBitForBit) {
   }
 }
 
-// W + factor · B A: of a new adapter the base's bytes, of a trained one a model that computes the same.
+// W + factor · B A. With a new adapter, the result has the base's bytes. With a trained adapter, the merged
+// model computes the same.
 TEST_F(Adapters, AreMergedIntoAWholeModel) {
   expect_success(trainer(lora(folder_ / "new", "learning_rate=0 max_steps=2")));
   expect_success(trainer("export " + (folder_ / "new") + " " + (folder_ / "same") + " --merge --dtype fp32"));
   EXPECT_EQ(slurp(folder_ / "same/model.safetensors"), slurp(adapter_base() + "/model.safetensors"));
 
   expect_success(trainer(lora(folder_ / "out", "additional_target=embed_tokens use_rslora=true")));
-  // What an export of this process's number left when it was killed is in nobody's way.
+  // Left-overs of a killed export with the same process number do no harm.
   const std::string left = (folder_ / "whole") + ".adapter.tmp-$$";
   expect_success(shell("mkdir " + left + " && echo half >" + left + "/adapter_model.safetensors && exec " +
                        OCTET_TRAINER " export " + (folder_ / "out/checkpoint-6") + " " + (folder_ / "whole") +
@@ -167,7 +168,7 @@ TEST_F(Adapters, AreMergedIntoAWholeModel) {
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
-// Magnitudes of queries alone leave keys and values, which one product makes with them, as they are.
+// Magnitudes of queries alone do not change keys and values, although one GEMM computes all three.
 TEST_F(Adapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
   for (const std::string module : {"q_proj", "gate_proj"}) {
     const std::string out = folder_ / module;
@@ -179,8 +180,8 @@ TEST_F(Adapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
   }
 }
 
-// The rows of the merged weight have the magnitudes; a new adapter, whose magnitudes are the base's norms,
-// leaves the base but for roundings.
+// The norms of the merged weight's rows are the magnitudes. A new adapter has the base's norms as magnitudes,
+// so it changes the base only by rounding.
 TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
   expect_success(trainer(lora(folder_ / "out", "use_dora=true loraplus_lr_ratio=4")));
   const Json config = read_json(folder_ / "out/adapter_config.json");
@@ -206,7 +207,8 @@ TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
   EXPECT_GT(std::abs(plain / adapted - 1), 1e-4);
 }
 
-// Noise is named by seed, step, sample and position: not by the rank, the micro-batch or the pass.
+// Dropout noise depends on seed, step, sample and position. It does not depend on the rank, the micro-batch
+// or the pass.
 TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
   const auto trained = [&](const std::string& name, int np, const std::string& keys) {
     const Outcome run =
@@ -222,7 +224,7 @@ TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
   EXPECT_EQ(read_json(folder_ / "one/adapter_config.json")["lora_dropout"], 0.1);
 }
 
-// A folder with weights is whole: what fails before leaves none.
+// Weights are written last: a failure before that leaves a folder without weights.
 TEST_F(Adapters, WeightsComeLast) {
   expect_success(trainer(lora(folder_ / "out", "max_steps=3")));
   const std::string checkpoint = folder_ / "out/checkpoint-3";

@@ -1,4 +1,4 @@
-// Adapters that are added to their base: before training goes on, for answers, and for a whole model.
+// Adapters merged into their base: before further training, for answers, and for a whole model.
 #include <filesystem>
 
 #include "cli/adapter_task.h"
@@ -12,7 +12,7 @@ class AddedAdapters : public testing::Test {
  protected:
   AddedAdapters() : folder_("added_adapters") {}
 
-  /// Two adapters: the second was trained over the base with the first.
+  /// Trains two adapters. The second is trained on the base with the first.
   void train_two() {
     expect_success(
         trainer(lora(folder_ / "a", "learning_rate=0.01 lora_rank=3 lora_alpha=5 save_strategy=no")));
@@ -115,7 +115,7 @@ TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {
   EXPECT_EQ(two.out, answer(folder_ / "a")) << two.err;
 }
 
-// A magnitude is divided by the norms of rows in which the adapters before it stand.
+// The magnitude's norms are those of the base with the earlier adapters.
 TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
   train_two();
   expect_success(trainer(lora(folder_ / "c",
@@ -129,7 +129,7 @@ TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
   const auto in_turn = probed(folder_, folder_ / "in_turn");
   EXPECT_LT(distance(probed(folder_, folder_ / "at_once"), in_turn), 1e-5);
   EXPECT_GT(distance(probed(folder_, folder_ / "base_a"), in_turn), 1e-3) << "it changes the model";
-  // One that has learned nothing yet changes nothing.
+  // An adapter with a learning rate of almost 0 changes nothing.
   expect_success(trainer(lora(folder_ / "d",
                               "learning_rate=1.0e-12 use_dora=true create_new_adapter=true "
                               "save_strategy=no adapter_name_or_path=" +
@@ -139,7 +139,7 @@ TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
   EXPECT_LT(distance(probed(folder_, folder_ / "unlearned"), probed(folder_, folder_ / "base_a")), 1e-5);
 }
 
-// What `llamafactory-cli export` reads.
+// A configuration file of `llamafactory-cli export`.
 TEST_F(AddedAdapters, AFileAsksForAMerge) {
   train_two();
   const std::string file = folder_ / "merge.yaml";

@@ -1,5 +1,5 @@
-// save_async: checkpoints beside the steps are those of a run that stops for each, whatever happens
-// meanwhile.
+// save_async: checkpoints that are written during training have the bits of synchronous checkpoints, even
+// after failures.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,14 +16,14 @@ std::string beside(const std::string& output, const std::string& more) {
   return Task::get().train(output, "save_async=true " + more);
 }
 
-/// On a disk that flips bits in, is slow with, or does not answer to what it writes to files of these names.
+/// Runs the trainer with a faulty disk for files with these names: it flips bits, is slow, or hangs.
 Outcome on_disk(const std::string& fault, const std::string& words, const std::string& arguments) {
   return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_" + fault + "=" + words + " " OCTET_TRAINER " " +
                arguments);
 }
 
-// Whatever the ranks and the stage, the same bits: of the last step, and of checkpoints that were written
-// while later steps changed what they hold.
+// At every number of ranks and stage, the last step has the same bits. So do checkpoints written while later
+// steps changed the state.
 TEST(AsyncSaves, AreBitForBitThoseOfARunThatStopsForThem) {
   const TemporaryFolder folder("async_bits");
   const std::string keys =
@@ -39,7 +39,8 @@ TEST(AsyncSaves, AreBitForBitThoseOfARunThatStopsForThem) {
   }
 }
 
-// A run that goes on does not write the rows up to its checkpoint again: they are durable before it is one.
+// A resumed run does not write the rows up to its checkpoint again. They must be durable before the
+// checkpoint is complete.
 TEST(AsyncSaves, AsOthersTheyComeBehindTheRowsOfTheLog) {
   const TemporaryFolder folder("rows_first");
   for (const std::string keys : {"save_async=true", "save_async=false"}) {
@@ -87,11 +88,11 @@ TEST(AsyncSaves, AThreadThatHangsInTheDiskEndsTheRunAndSavedNothing) {
   EXPECT_FALSE(says(run, "saved to")) << run.err;
 }
 
-// Steps go on while a slow disk writes; what a stop finds in flight is ended and not written twice.
+// Training continues while a slow disk writes. A stop completes the save in flight and does not repeat it.
 TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
   const TemporaryFolder folder("async_stop");
   const std::string output = folder / "run";
-  // The next save is due so many steps later that a busy machine sends its signal before.
+  // The next save is due many steps later, so that a busy machine sends its signal before.
   const Outcome run =
       shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_SLOW=checkpoint-60. " OCTET_TRAINER " " +
             beside(output,
@@ -110,7 +111,7 @@ TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
   }
 }
 
-// To who asked for saves beside the steps.
+// The message appears only if save_async is set.
 TEST(AsyncSaves, ASaveThatIsDueWhileOneIsInFlightWaitsAndSaysSo) {
   for (const std::string asked : {"save_async=true", "", "save_async=auto"}) {
     const TemporaryFolder folder("async_due");
@@ -155,8 +156,7 @@ TEST(AsyncSaves, TheBestOfThemIsTheFinalModel) {
   EXPECT_EQ(checkpoints_of(folder / "goes_on"), checkpoints_of(folder / "stops"));
 }
 
-// Killed in the thread beside the steps, wherever it is: the next start ends in the bits of a run that was
-// not.
+// The saving thread is killed at any point: the next start ends in the bits of a run that was not killed.
 TEST(AsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
   const TemporaryFolder folder("async_killed");
   const std::string keys = "save_steps=2 max_steps=8 save_total_limit=2 ";
@@ -176,7 +176,7 @@ TEST(AsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
   }
 }
 
-// What a run takes grows by one copy of the state, once.
+// The memory of a run grows by one copy of the state, once.
 TEST(AsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
   const TemporaryFolder folder("async_memory");
   fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
@@ -200,8 +200,8 @@ TEST(AsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
       << beside_first << " to " << beside_last << ", and " << stops_first << " to " << stops_last;
 }
 
-// Left to the program, they are where a quarter of the memory is left beside the copy; never in place of what
-// makes steps faster.
+// auto saves asynchronously if a quarter of the memory remains free after the copy. This never takes memory
+// from options that make steps faster.
 TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
   const TemporaryFolder folder("async_auto");
   const auto plan = [](const std::string& more) {
@@ -231,7 +231,7 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
   }
 }
 
-// The one save at a run's end has no steps beside it.
+// A single save at the end of a run overlaps with no steps.
 TEST(AsyncSaves, AreForRunsThatSaveBeforeTheirEnd) {
   const TemporaryFolder folder("async_end");
   int number = 0;

@@ -1,4 +1,4 @@
-// Speed on synthetic data: the very training path, without data sets, weights and output folder.
+// Speed on synthetic data: the training path itself, without data sets, weights and output folder.
 #include <algorithm>
 
 #include "cli/task.h"
@@ -38,7 +38,7 @@ TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
   EXPECT_GT(r["reserved_bytes"].get<double>(), 4.0 * r["parameters"].get<double>());
 }
 
-// On a CPU the values of FP8 are multiplied exactly, and the products say so.
+// On a CPU, GEMMs of FP8 values are exact, and the list of GEMMs says so.
 TEST(Bench, SaysWhatEveryProductWas) {
   const Json r = bench(Task::get().model() + " fp8=true", 2);
   std::int64_t fp8 = 0, others = 0;
@@ -78,7 +78,7 @@ TEST(Bench, TrainsWithTheSameNumbersAtEveryStage) {
   EXPECT_LT(cut["reserved_bytes"].get<double>(), alone["reserved_bytes"].get<double>());
 }
 
-// Of two ranks each sends half of all gradients after both micro-batches, and half of the weights once.
+// Each of two ranks sends half of all gradients after both micro-batches, and half of the weights once.
 TEST(Bench, CountsTheBytesOfAStep) {
   const Json r = bench("tiny bf16=false gradient_accumulation_steps=2", 2);
   const double half = 4 * r["parameters"].get<double>() / 2;
@@ -86,7 +86,7 @@ TEST(Bench, CountsTheBytesOfAStep) {
   EXPECT_LE(r["comm_bytes"].get<double>(), 1.02 * 3 * half + 2000);
   EXPECT_GT(r["comm_seconds"].get<double>(), 0);
   EXPECT_LE(r["comm_exposed_seconds"].get<double>(), r["comm_seconds"].get<double>());
-  // Of two ranks the first waits least or most.
+  // Rank 0 is one of two ranks, so it waits least or most.
   const Json& waited = r["comm_exposed_seconds"];
   EXPECT_LE(r["comm_exposed_seconds_least"].get<double>(), r["comm_exposed_seconds_most"].get<double>());
   EXPECT_TRUE(waited == r["comm_exposed_seconds_least"] || waited == r["comm_exposed_seconds_most"]) << r;
@@ -102,7 +102,7 @@ TEST(Bench, AProfileAccountsForTheWholeStep) {
     calls[row["kind"].get<std::string>()] = row["calls"].get<double>();
     sum += row["seconds"].get<double>();
   }
-  // Two steps were timed: their mean and their median are the same.
+  // With two timed steps, mean and median are equal.
   EXPECT_NEAR(sum / r["seconds_median"].get<double>(), 1, 1e-6);
   const std::map<std::string, double> expected{{"forward, qkv", 4},
                                                {"wgrad, down", 4},
@@ -131,7 +131,7 @@ TEST(Bench, PrintsATableAndRefusesWhatItDoesNotKnow) {
   EXPECT_EQ(trainer("bench tiny stepps=3").code, 64);
 }
 
-// Raw writes and checkpoints of the same bytes take turns, and nothing is left of them.
+// Raw writes and checkpoints of equal size take turns, and all files are removed.
 TEST(Bench, TimesSavesBesideRawWrites) {
   const TemporaryFolder folder("bench_saves");
   for (const int np : {0, 2}) {
@@ -176,12 +176,12 @@ TEST(Bench, MeasuresDecodingSteps) {
   EXPECT_LE(r["seconds_min"].get<double>(), median);
   EXPECT_GE(r["seconds_max"].get<double>(), median);
   EXPECT_NEAR(r["tokens_per_second"].get<double>() * median, 3, 1e-9);
-  // All weights but the embedding table, with what fills segments up.
+  // All weights except the embedding table, with the padding of segments.
   const double weights = 4 * (r["parameters"].get<double>() - 4096 * 256);
   EXPECT_GE(r["weight_bytes"].get<double>(), weights);
   EXPECT_LE(r["weight_bytes"].get<double>(), 1.01 * weights);
-  // Four blocks with four KV heads of 32; the first timed step sees 40 of the prompt, what the warm-up took,
-  // and itself.
+  // Four blocks with four KV heads of dimension 32. The first timed step attends to 40 prompt tokens, to the
+  // tokens of the warm-up, and to itself.
   EXPECT_NEAR(r["cache_bytes"].get<double>(), 3.0 * 2 * 4 * 4 * 32 * 4 * (42 + 43 + 44 + 45) / 4, 1e-6);
   EXPECT_NEAR(r["bytes_per_second"].get<double>() * median,
               r["weight_bytes"].get<double>() + r["cache_bytes"].get<double>(), 1);
@@ -203,7 +203,7 @@ TEST(Bench, DecodesInTheDtypeThatIsAskedForAndShowsWhereTheTimeGoes) {
   }
   EXPECT_EQ(calls["cached_attention"], 4);
   EXPECT_EQ(calls["qkv/product forward"], 4);
-  // Two steps: their mean and their median are the same.
+  // With two steps, mean and median are equal.
   EXPECT_NEAR(sum / r["seconds_median"].get<double>(), 1, 1e-6);
 }
 
@@ -213,11 +213,12 @@ TEST(Bench, DecodesWithWeightsAndCacheInE4m3) {
   const Json both = decode_bench(small + "fp8=true kv_cache_dtype=fp8");
   EXPECT_EQ(weights["precision"], "FP8 rows in bf16");
   EXPECT_EQ(both["precision"], "FP8 rows in bf16, cache in FP8");
-  // Embedding and head, 4,096 x 256 each, stay in bf16; scales of outputs are 4 bytes beside 256 and more.
+  // Embedding and head, 4,096 x 256 each, stay in bf16. The 4-byte scale of an output adds little to 256 or
+  // more bytes.
   const double parameters = wide["parameters"].get<double>(), blocks = parameters - 2 * 4096 * 256;
   EXPECT_NEAR(weights["weight_bytes"].get<double>(), 2 * 4096 * 256 + blocks, 0.03 * blocks);
   EXPECT_EQ(weights["cache_bytes"], wide["cache_bytes"]);
-  // Heads of 32 in bf16, and as 32 codes and a scale.
+  // Heads of dimension 32: in bf16, or as 32 codes and a scale.
   EXPECT_NEAR(both["cache_bytes"].get<double>() / wide["cache_bytes"].get<double>(), 36.0 / 64, 1e-9);
   EXPECT_LT(both["reserved_bytes"].get<double>(), weights["reserved_bytes"].get<double>());
 }

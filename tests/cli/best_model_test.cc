@@ -1,4 +1,5 @@
-// load_best_model_at_end: the final model is that of the smallest evaluation loss, through stops and limits.
+// load_best_model_at_end: the final model has the smallest evaluation loss, also after stops and with save
+// limits.
 #include <algorithm>
 
 #include "cli/task.h"
@@ -8,7 +9,7 @@
 namespace octet::test::best_model_test {
 namespace {
 
-/// Evaluation losses by step.
+/// Returns the evaluation losses by step.
 std::map<std::int64_t, double> evaluations(const std::string& output) {
   std::map<std::int64_t, double> losses;
   for (const auto& line : split(slurp(output + "/trainer_log.jsonl"), '\n')) {
@@ -34,7 +35,7 @@ std::string exported(const std::string& checkpoint, const std::string& folder) {
   return weights_of(folder);
 }
 
-// A rate that rises until the model forgets: the best evaluation lies in the middle.
+// The rate rises until the model forgets, so the best evaluation is in the middle.
 const std::string kForgets =
     "eval_dataset=" + Task::get().held_out() +
     " eval_strategy=steps eval_steps=2 save_steps=2 max_steps=12 learning_rate=1 warmup_steps=12 "
@@ -62,7 +63,7 @@ TEST(BestModel, IsRememberedByARunThatGoesOn) {
   const Outcome ran = trainer(Task::get().train(output, kForgets + "save_total_limit=1"));
   ASSERT_EQ(ran.code, 0) << ran.both();
   const std::int64_t best = best_of(evaluations(output));
-  // Later steps are worse still; the best is one that this start has not seen.
+  // Later steps are worse, so the best checkpoint is from before this start.
   const Outcome more =
       trainer(Task::get().train(output, kForgets + "save_total_limit=1 max_steps=16 learning_rate=5 "
                                                    "resume_from_checkpoint=auto"));
@@ -92,7 +93,7 @@ TEST(BestModel, WhereItIsGoneLaterOnesAreComparedAlone) {
             exported(output + "/checkpoint-" + std::to_string(best_of(losses)), folder / "best"));
 }
 
-// A checkpoint that gives back other bytes is none, however good its model was.
+// A corrupt checkpoint is not used, even if its model was the best.
 TEST(BestModel, IsTheNextBestWhereTheBestDoesNotHold) {
   const TemporaryFolder folder("best");
   const std::string output = folder / "out";

@@ -1,5 +1,4 @@
-// launch/check-hosts, with hosts that are shells of this machine: what differs is what a stand-in of a
-// command says there.
+// launch/check-hosts, with shells of this machine as hosts. Stand-ins of commands make the hosts differ.
 #include <filesystem>
 
 #include "cli/task.h"
@@ -12,8 +11,8 @@ namespace fs = std::filesystem;
 class CheckHosts : public testing::Test {
  protected:
   CheckHosts() : folder_("check_hosts") {
-    // As ssh is called: a host, words for its shell. Commands of the host's folder stand before this
-    // machine's.
+    // Called like ssh, with a host and a shell command. The host's folder comes before this machine's
+    // commands in PATH.
     script("agent", R"(host=$1; shift; [ "$host" != silent ] || exit 255
 PATH=)" + (folder_ / "hosts") +
                         R"(/$host:$PATH HOST=$host exec bash -c "$*")");
@@ -35,7 +34,7 @@ PATH=)" + (folder_ / "hosts") +
                  " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + options + " hostfile " +
                  of_mpirun);
   }
-  /// The lines about a host: the first one begins with its name, the others with blanks.
+  /// Returns the lines about a host. The first begins with its name, the others with blanks.
   static std::string part_of(const std::string& host, const std::string& out) {
     const std::string text = "\n" + out;
     const std::size_t begin = text.find("\n" + host + " (");
@@ -61,7 +60,7 @@ TEST_F(CheckHosts, ThatAreAlikeAreFine) {
 
 TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
   struct Case {
-    std::string command, text;  ///< a stand-in
+    std::string command, text;  ///< a stand-in: name of the command and its script
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
@@ -76,13 +75,15 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
       {"mpirun", "echo 'mpirun (Open MPI) 3.0.0'", {"WRONG  mpi", "3.0.0, here ", "the same version"}},
       {"mpirun", "exit 127", {"WRONG  mpi", "none, here "}},
       {"df", "echo; echo a b c 1024 d", {"WRONG  /dev/shm", "1 MiB free", "--shm-size", "WRONG  TMPDIR"}},
-      {"df", "echo; echo a b c 65535 d", {"WRONG  /dev/shm", "63 MiB free"}},  // two ranks
+      {"df",
+       "echo; echo a b c 65535 d",
+       {"WRONG  /dev/shm", "63 MiB free"}},  // enough for one rank, not for two
       {"df", "echo; echo a b c 65536 d", {"WRONG  TMPDIR", "ok     /dev/shm   64 MiB free"}},
       {"nvidia-smi", "echo GPU 0: H200", {"WRONG  GPUs", "1 for 2 ranks", "slots=1"}},
       {"nvidia-smi", "echo GPU 0: H200; echo GPU 1: H200", {"ok     GPUs       2"}},
       {"nproc", "echo 1", {"doubt  cores", "1 for 2 ranks", "slots=1 or fewer"}},
   };
-  // A host for each row: what is wrong is seen in one check, and what is fine in another one.
+  // Each row has its own host. One check sees all wrong hosts, and another all good hosts.
   for (const bool wrong : {true, false}) {
     std::string lines = "one slots=1\n";
     std::vector<std::pair<std::string, const Case*>> rows;
@@ -108,12 +109,13 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
   }
 }
 
-// A firewall: connections to some ports do not get through.
+// A firewall: connections to some ports fail.
 TEST_F(CheckHosts, PortsThatAreNotReachedAreNamedWithWhomFrom) {
   const std::string lines = "one\ntwo\nthree\n";
-  const auto blocked = [&](const std::string& port) {  // as `timeout 4 bash -c TRY ADDRESS PORT` tries them
-    host("one", "timeout", "case $6 in " + port + ") exit 124 ;; esac; exec /usr/bin/timeout \"$@\"");
-  };
+  const auto blocked =
+      [&](const std::string& port) {  // the arguments are: timeout 4 bash -c TRY ADDRESS PORT
+        host("one", "timeout", "case $6 in " + port + ") exit 124 ;; esac; exec /usr/bin/timeout \"$@\"");
+      };
   host("two");
   host("three");
   blocked("nothing");
@@ -180,7 +182,7 @@ TEST_F(CheckHosts, AHostThatDoesNotAnswerIsNamed) {
 
 TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
   host("one");
-  // The other host looks into another folder.
+  // The other host has another working folder.
   script("agent", R"(host=$1; shift; cd /; exec bash -c "sed 's#^PROGRAM=.*#& FOLDER=/#' | PATH=)" +
                       (folder_ / "hosts") + R"(/$host:\$PATH bash -s")");
   const Outcome run = check("one\n");
@@ -188,7 +190,7 @@ TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
   EXPECT_NE(run.out.find("WRONG  folder"), std::string::npos) << run.out;
 }
 
-// A firewall: no message comes, and none says so.
+// A firewall drops all messages silently.
 TEST_F(CheckHosts, MessagesThatDoNotComeEndInTimeWithThePortsToOpen) {
   const std::string name(trim(shell("uname -n").out));
   host(name);
@@ -219,7 +221,7 @@ TEST_F(CheckHosts, PathsOfAConfigurationAreLookedForOnEachHost) {
   EXPECT_EQ(fine.code, 0) << fine.both();
   EXPECT_NE(fine.out.find("ok     paths      4 of the configuration are there"), std::string::npos)
       << fine.out;
-  // A host whose copy is older, and which has no model.
+  // A host with an older copy of the program and without the model.
   host("two", "wc", "echo 4");
   script("agent", R"(host=$1; shift; PATH=)" + (folder_ / "hosts") +
                       "/$host:$PATH; [ $host = one ] && exec bash -s; "

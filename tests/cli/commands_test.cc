@@ -75,7 +75,7 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
     EXPECT_EQ(prints(run, "✓ links       GB/s between every two ranks"), np > 0) << run.both();
     if (np == 0) continue;
     const std::string table = run.out.substr(run.out.find("MPI\n"));
-    int rates = 0, own = 0;  // of three ranks: nine cells
+    int rates = 0, own = 0;  // three ranks: nine cells
     std::istringstream rows(table.substr(table.find("rank"), table.find("disk") - table.find("rank")));
     for (std::string word; rows >> word;) {
       rates += word.find('.') != std::string::npos ? 1 : 0;
@@ -87,7 +87,7 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   expect_success(trainer("verify device=cpu --folder " + (folder / "not/there/yet")));
   EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing is left";
-  // Ranks on CPUs send messages, whatever GPUs would do.
+  // Ranks on CPUs use the messages carrier, even if gpu_transport is set.
   const Outcome asked = trainer("verify device=cpu gpu_transport=peer --folder " + folder.path(), 2);
   EXPECT_EQ(asked.code, 0) << asked.both();
   EXPECT_TRUE(prints(asked, "✓ carrier     messages on every rank")) << asked.both();
@@ -214,7 +214,7 @@ TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
     EXPECT_LT(pair["first"].get<int>(), pair["second"].get<int>());
     EXPECT_TRUE(pair["peer_access"].is_boolean());
   }
-  // NVML may be missing, and then says so.
+  // NVML may be missing. Then links_why_not has the reason.
   const bool joined = found["links_why_not"].get<std::string>().empty();
   EXPECT_EQ(found["ports"].size(), joined ? count : 0);
   EXPECT_EQ(found["links"].size(), joined ? found["pairs"].size() : 0);

@@ -1,4 +1,4 @@
-// Every key that says what is trained changes what is trained, seen in what a run prints and logs.
+// Every key that selects the trained data changes what is trained, as the output and the log show.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -9,7 +9,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Files of rows, made once.
+// Files of rows, written once.
 class Rows {
  public:
   static const Rows& get() {
@@ -53,9 +53,9 @@ class Rows {
 
 struct Acts {
   std::string name;
-  std::string without, with;  ///< further options of two runs
-  std::string says;           ///< what only the second one prints
-  std::string lacks;          ///< what only the first one prints
+  std::string without, with;  ///< additional options of the two runs
+  std::string says;           ///< printed only by the second run
+  std::string lacks;          ///< printed only by the first run
 };
 
 void PrintTo(const Acts& acts, std::ostream* out) {
@@ -130,7 +130,7 @@ INSTANTIATE_TEST_SUITE_P(
         Acts{"tokenized_path", "", "tokenized_path=" + Rows::get().folder() + "/kept", "tokens kept in", ""}),
     [](const auto& param) { return param.param.name; });
 
-// Keys that only the numbers show.
+// Keys with effects that show only in numbers.
 class DataKeyInNumbers : public DataKey {};
 
 TEST_P(DataKeyInNumbers, ChangesTheLoss) {
@@ -166,11 +166,11 @@ TEST_F(DataKey, LongRowsEndTheRunWhereTheyMayNotBeCut) {
     EXPECT_NE(refused.err.find("at most 24 tokens (cutoff_len) a row"), std::string::npos) << refused.err;
     EXPECT_NE(refused.err.find("40 of 40 rows with more"), std::string::npos) << refused.err;
     EXPECT_NE(refused.err.find("chats.jsonl:1: is longer than cutoff_len"), std::string::npos) << refused.err;
-    // A stream is read by a run that has begun.
+    // A stream is read only after the run has started.
     EXPECT_EQ(fs::exists(folder_ / "refused/trainer_log.jsonl"), more == " streaming=true");
   }
   expect_success(run("fits", "truncation=error"));
-  // Tokens that were kept when rows might be cut tell of them, too.
+  // Cached tokens of a run that cut rows also report the rows that are too long.
   expect_success(run("cut", "cutoff_len=24" + kept));
   const Outcome again = run("again", "cutoff_len=24 truncation=error" + kept);
   EXPECT_EQ(again.code, 64) << again.both();
@@ -189,8 +189,8 @@ TEST_F(DataKey, BrokenRowsAreAllowedUpToALimit) {
   EXPECT_NE(refused.err.find("rows.jsonl:42"), std::string::npos) << refused.err;
 }
 
-// Raw text and chats in one run: all of a text is trained, of chats only the answers, in sequences that hold
-// both.
+// Raw text and chats in one run, packed into common sequences. All of a text is trained, but only the answers
+// of chats.
 TEST_F(DataKey, TextAndChatsTrainTogetherByWeight) {
   const Outcome mixed =
       run("mixed",
@@ -221,7 +221,7 @@ TEST_F(DataKey, TextAndChatsTrainTogetherByWeight) {
   EXPECT_NE(mixed.err.find("packing: 70 documents in"), std::string::npos) << mixed.err;
 }
 
-// Data of which the model learns nothing, or the wrong thing, are reported.
+// Data that train nothing, or nothing useful, are reported.
 TEST(DataKeys, RowsThatTrainNothingOfUseAreReported) {
   const Task& task = Task::get();
   const TemporaryFolder folder("useless_rows");

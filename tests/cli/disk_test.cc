@@ -1,4 +1,4 @@
-// What a run leaves on the disk, as `trainer plan` says it: to the byte what a run left.
+// The disk usage that `trainer plan` predicts equals, to the byte, the files that a run writes.
 #include <algorithm>
 #include <filesystem>
 
@@ -18,7 +18,7 @@ std::int64_t bytes_of(const std::string& folder) {
   return bytes;
 }
 
-/// Of a model's or an adapter's folder: its weights, or what else belongs to a model.
+/// Returns the bytes of a model's or an adapter's folder: either its weights, or its other model files.
 std::int64_t model_bytes(const std::string& folder, bool weights) {
   static const char* const kOthers[] = {
       "config.json", "generation_config.json",  "tokenizer.json",      "tokenizer_config.json",
@@ -45,7 +45,7 @@ struct Planned {
   int ranks = 1;
 };
 
-/// Runs `train ARGUMENTS KEYS`, and compares what it left with what the plan of the same said.
+/// Runs `train ARGUMENTS KEYS`, and compares the written files with the plan for the same arguments.
 void expect_planned(const std::string& train, const std::string& output, const Planned& run,
                     const std::string& last) {
   const std::string arguments = train + " device=cpu " + run.keys;
@@ -84,7 +84,7 @@ TEST(PlannedDisk, IsWhatARunOfAdaptersOrOfAPartLeaves) {
                                                "freeze_trainable_layers=1 freeze_trainable_modules=mlp "
                                                "max_steps=6 save_steps=3 export_dtype=bf16 ");
   expect_planned(freeze, folder / "freeze", {""}, "checkpoint-6");
-  // An adapter of rank 4 beside its base: of the disk it takes what it is.
+  // Adapters need disk space only for themselves, not for their base.
   const Json adapters = disk_of(Task::get().config() +
                                     " output_dir=/tmp/none finetuning_type=lora lora_rank=8 device=cuda "
                                     "model_name_or_path=llama-3.1-8b memory=200GB bf16=true",

@@ -1,4 +1,4 @@
-// dataloader_drop_last: which samples an epoch leaves out, seen in what a run trains.
+// dataloader_drop_last: which samples of an epoch are dropped, seen in the trained tokens.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -25,7 +25,7 @@ class DropLast : public testing::Test {
   TemporaryFolder folder_{"drop_last"};
 };
 
-// As Hugging Face's Trainer: 17 micro-batches, 16 and one of them in a step.
+// Like Hugging Face's Trainer: 17 micro-batches are a step of 16 and a step of one.
 TEST_F(DropLast, APartialStepOfWholeMicroBatchesIsTrained) {
   const std::string batch =
       "per_device_train_batch_size=4 gradient_accumulation_steps=16 disable_shuffling=true ";
@@ -33,7 +33,7 @@ TEST_F(DropLast, APartialStepOfWholeMicroBatchesIsTrained) {
   EXPECT_EQ(steps("dropped"), 2);
   expect_success(run("whole", 0, batch + "max_samples=68"));
   EXPECT_EQ(tokens("dropped"), tokens("whole"));
-  // On two ranks only two micro-batches side by side are whole.
+  // On two ranks, a whole micro-batch needs samples for both ranks.
   expect_success(run("ranks", 2,
                      "per_device_train_batch_size=4 gradient_accumulation_steps=8 disable_shuffling=true "
                      "max_samples=71"));

@@ -1,5 +1,5 @@
-// Every key of the schema and what it does, as tables: which keys stand beside it, other values than the one
-// it has by itself, and what is seen of a run, of its data or of the options that a room is given.
+// Tables with every key of the schema: required other keys, test values other than the default, and the
+// effect. An effect is observed in a run, in its data, or in the options of a module.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,52 +14,52 @@
 
 namespace octet::test {
 
-/// Keys with their values as YAML has them.
+/// Keys with their values as YAML texts.
 using Keys = std::map<std::string, std::string>;
-/// What is seen with a configuration, as text.
+/// Observes the effect of a configuration, as text.
 using See = std::function<std::string(const config::Resolved&)>;
 
 struct Tried {
   std::string value;
-  std::string seen = {};  ///< empty: anything that no other value shows
+  std::string seen = {};  ///< expected text; empty: any text that no other value gives
 };
 
 struct KeyRow {
   std::string key;
-  Keys beside;  ///< without them it would have no effect
+  Keys beside;  ///< other keys that the effect requires
   std::vector<Tried> values;
   See see;
-  std::string without = {};  ///< what is seen without the key; empty: anything else
+  std::string without = {};  ///< expected text without the key; empty: any other text
 };
 
 /// Keys of precision, memory, optimizer and communication.
 std::vector<KeyRow> engine_rows();
 /// Keys of the model's folder, the data and their order.
 std::vector<KeyRow> data_rows();
-/// Keys of the course of a run and of what it writes.
+/// Keys of the schedule of a run and of its output.
 std::vector<KeyRow> run_rows();
-/// Keys that are noted or refused.
+/// Keys that only give a note, or are refused.
 std::vector<KeyRow> idle_rows();
 
-/// The configuration of `keys` and, where they say nothing else, of a small task that trains in moments.
+/// Returns the configuration of `keys`. Other keys come from a small task that trains in seconds.
 config::Resolved resolved(const Keys& keys);
-/// What `see` shows of it, or "refused: " and the Error's message.
+/// Returns the text of `see`, or "refused: " and the Error's message.
 std::string seen(const Keys& keys, const See& see);
-/// Sees each row without its key, twice, and with each of its values: the former agree, the latter differ
-/// from it and from each other, and what is foretold is seen.
+/// Observes each row without its key, twice, and with each of its values. The first two must agree. The
+/// others must differ from them and from each other, and must equal the expected texts.
 void expect_effects(const std::vector<KeyRow>& rows);
 
-/// What is said at the start of a run about its configuration.
+/// Returns the notes that a run prints about its configuration at its start.
 std::string notes_of(const config::Resolved& resolved);
 
-/// Keeps what is printed to standard error off the terminal.
+/// Captures standard error.
 class Quiet {
  public:
   Quiet() { testing::internal::CaptureStderr(); }
   ~Quiet() { printed(); }
   Quiet(const Quiet&) = delete;
   Quiet& operator=(const Quiet&) = delete;
-  /// What was printed until the first call, with which it ends.
+  /// Returns the output up to the first call, which ends the capture.
   const std::string& printed() {
     if (!text_) text_ = testing::internal::GetCapturedStderr();
     return *text_;
@@ -69,7 +69,7 @@ class Quiet {
   std::optional<std::string> text_;
 };
 
-/// True where `text` holds `part`.
+/// Whether `text` contains `part`.
 inline bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }

@@ -1,5 +1,4 @@
-// Keys of the model's folder, the data and their order, seen in what is tokenised and in the batches that
-// are dealt out.
+// Keys of the model's folder, the data and their order, seen in the tokens and the batches.
 #include "cli/effects.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
@@ -12,7 +11,7 @@
 namespace octet::test {
 namespace {
 
-/// Rows of several kinds, made once.
+/// Rows of several kinds, written once.
 class Files {
  public:
   static const Files& get() {
@@ -80,7 +79,7 @@ std::string sizes(const data::Encoded& set, const data::Items& items) {
   return text;
 }
 
-/// What is tokenised, in words and counts.
+/// The tokenised data: decoded texts and counts.
 struct Data {
   std::string texts, sizes, evaluation;
 };

@@ -42,7 +42,7 @@ model::Architecture make_architecture() {
   return model::find_shape(folder / "config.json");
 }
 
-/// Three blocks, whose matrices are large enough to travel in narrow formats.
+/// Three blocks with matrices large enough for narrow formats in messages.
 const model::Architecture& architecture() {
   static const model::Architecture made = make_architecture();
   return made;
@@ -61,11 +61,11 @@ runtime::HostBatch batch_of(int step, int micro_batch, int rank) {
   return batch;
 }
 
-/// What ranks that train together show.
+/// Observations of ranks that train together.
 struct Shown {
-  std::string numbers;  ///< losses and norms of five steps, and the loss after them, to the last bit
-  std::string traffic;  ///< of rank 0, by kind
-  std::string memory;   ///< of rank 0, by part
+  std::string numbers;  ///< exact losses and norms of five steps, and the loss after them
+  std::string traffic;  ///< bytes of rank 0, by kind
+  std::string memory;   ///< memory of rank 0, by part
 };
 
 runtime::InstanceOptions options_of(const config::Config& config) {
@@ -74,7 +74,7 @@ runtime::InstanceOptions options_of(const config::Config& config) {
   return options;
 }
 
-/// Four ranks stand on two nodes.
+/// Trains some steps. Four ranks are placed on two nodes.
 Shown train_steps(const config::Resolved& r, int ranks = 1) {
   Shown shown;
   constexpr int kSteps = 5;
@@ -94,7 +94,7 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
     double loss = 0;
     std::int64_t labels = 0;
     engine.evaluate(batch_of(99, 0, 0), &loss, &labels);
-    engine.store().synchronize(engine.compute());  // messages for others may still be on their way
+    engine.store().synchronize(engine.compute());  // messages to other ranks may still be in flight
     if (job.rank() != 0) return;
     shown.numbers = numbers + exactly(loss);
     for (const comm::Traffic& kind : data.take_traffic()) {
@@ -126,7 +126,7 @@ std::string traffic_of_nodes(const config::Resolved& r) {
   return train_steps(r, 4).traffic;
 }
 
-// What a CPU would hold as the options are, and at each level that a run may choose from.
+// Returns the planned memory on a CPU: with the given options, and at each level that a run may choose.
 std::string planned_on_cpu(const config::Resolved& r) {
   constexpr DeviceKind kind = DeviceKind::cpu;
   std::vector<runtime::InstanceOptions> all{options_of(r.config)};
@@ -141,7 +141,8 @@ std::string planned_on_cpu(const config::Resolved& r) {
   return text;
 }
 
-// How FP8 weights lie transposed on a GPU: as the options say, and at the levels that a run may choose from.
+// Returns how a GPU stores transposed FP8 weights: with the given options, and at each level that a run may
+// choose.
 std::string transposed_on_gpu(const config::Resolved& r) {
   const auto word = [](bool at_use) { return std::string(at_use ? " at use" : " kept"); };
   std::string text =
@@ -152,13 +153,13 @@ std::string transposed_on_gpu(const config::Resolved& r) {
   return text;
 }
 
-// Where the optimizer's state lies beside a GPU.
+// Returns where a GPU run stores the optimizer's state.
 std::string state_beside_gpu(const config::Resolved& r) {
   const plan::Memory memory = train::plan_memory(options_of(r.config), {}, DeviceKind::cuda);
   return memory.state_of_host() > 0 ? "in the host's memory" : "on the device";
 }
 
-// A step in which a product of the second of two ranks was decoded.
+// Runs a step in which the second of two ranks falls back to a decoded GEMM.
 std::string after_a_fallback(const config::Resolved& r) {
   std::string text;
   comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
@@ -204,7 +205,7 @@ std::vector<KeyRow> precision_rows() {
       {"fp8_amax_compute_algo", kFp8, {{"most_recent"}}, numbers},
       {"fp8_margin", kFp8, {{"3"}, {"6"}}, numbers},
       {"fp8_scale_granularity", current, {{"fused"}}, numbers},
-      // A CPU sums in fp32 whatever is asked for, so the option counts that the core was built with.
+      // A CPU always accumulates in fp32, so the test observes the option of the core.
       {"fp8_fast_accumulation",
        kFp8,
        {{"all", "gradients too"}},
@@ -224,7 +225,7 @@ std::vector<KeyRow> sharing_rows() {
   const Keys stage1{{"zero_stage", "1"}}, fp8_wire{{"reduce_dtype", "fp8"}, {"zero_stage", "1"}};
   return {
       {"zero_stage", {}, {{"1"}, {"2"}, {"3"}}, memory_of_two},
-      // The bits do not depend on it, and whether time is saved is measured elsewhere.
+      // It does not change the bits, and other tests measure its time.
       {"overlap_comm",
        {},
        {{"false", "waits"}},

@@ -1,5 +1,5 @@
-// Keys that change nothing here and say why, keys that are refused, and the keys of other programs, each of
-// which becomes one of ours or says why not.
+// Keys without effect, which give a reason; refused keys; and keys of other programs, which are mapped to a
+// key of this program or give a reason.
 #include <set>
 
 #include "cli/effects.h"
@@ -10,7 +10,7 @@
 namespace octet::test {
 namespace {
 
-// A value that asks for something.
+// Returns a value other than the default.
 std::string asking(const config::Field& field) {
   switch (field.kind) {
     case config::Kind::boolean:
@@ -28,12 +28,12 @@ std::string asking(const config::Field& field) {
   }
 }
 
-/// What a key says, which no other configuration says. Some need bf16 beside them.
+/// Observes the note of a key, which must be unique. Some keys also need bf16.
 KeyRow idle_row(const config::Field& field) {
   return {field.name, {{"bf16", "true"}}, {{asking(field)}}, notes_of};
 }
 
-// Reasons that fit several keys, by the beginning of their names.
+// Reasons shared by several keys, with prefixes of the keys' names.
 const std::map<std::string, std::vector<std::string>> kFamilies{
     {"belongs to trainer export", {"export_"}},
     {"tokens are always counted, and logged by the second", {"include_"}},
@@ -81,7 +81,7 @@ TEST(IdleKeys, SayItWhenTheyAskForSomethingAndOnlyThen) {
   }
 }
 
-// What asks for other numbers is refused or becomes a key of ours.
+// A key that would change numbers is refused or mapped to a key of this program.
 TEST(IdleKeys, DoNotAskForOtherNumbers) {
   const auto refused = [](const Keys& keys) { return seen(keys, [](const auto&) { return "accepted"; }); };
   EXPECT_TRUE(holds(refused({{"bf16_full_eval", "true"}}), "'bf16_full_eval: true' needs 'bf16: true'"));
@@ -97,13 +97,13 @@ TEST(IdleKeys, DoNotAskForOtherNumbers) {
             "int8");
 }
 
-/// A key of another program with a value, and the keys of ours with theirs.
+/// A key of another program with a value, and the keys to which it is mapped.
 struct Mapped {
   std::string path, value;
   Keys becomes;
 };
 
-// "a.b.c" and a value as nested flow maps.
+// Returns "a.b.c" and a value as nested YAML flow maps.
 std::string nested(const std::string& path, const std::string& value) {
   std::string text, closing;
   for (const auto& part : split(path, '.')) {
@@ -223,7 +223,7 @@ const std::vector<Mapped> kDialects{
     {"trainer.resume_from_path", "c", {{"resume_from_checkpoint", "c"}}},
     {"trainer.resume_path", "c", {{"resume_from_checkpoint", "c"}}},
 };
-// They need adapters or a set to evaluate, or become keys that are only noted or refused.
+// These need adapters or an evaluation set, or are mapped to keys that only give a note or are refused.
 const std::set<std::string> kElsewhere{"tuning.lora.r",
                                        "tuning.lora.alpha",
                                        "tuning.lora.dropout",
@@ -283,7 +283,7 @@ void expect_all_mapped(const std::vector<config::ForeignKey>& keys, const std::v
 }
 
 TEST(ForeignKeys, OfDeepSpeedBecomeOurs) {
-  // What bf16 storage needs stands beside it.
+  // Adds the keys that bf16 storage requires.
   const auto yaml = [](const Mapped& row) {
     const bool gradients = row.path == "data_types.grad_accum_dtype";
     return "deepspeed: {" + nested(row.path, row.value) + "}\n" +
@@ -301,7 +301,7 @@ TEST(ForeignKeys, OfSftPlayAndVerlBecomeOurs) {
     expect_all_mapped(config::dialect_keys(trainer), kDialects);
 }
 
-// Those of kElsewhere.
+// The keys of kElsewhere.
 TEST(ForeignKeys, BecomeKeysThatAreNotedOrRefusedOrNeedOthers) {
   const auto becomes = [](const std::string& path, const std::string& value, const std::string& key) {
     const config::Resolved r = load_alone(nested(path, value));

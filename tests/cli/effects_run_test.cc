@@ -1,4 +1,4 @@
-// Keys of the course of a run and of what it writes, seen in its log and its folder.
+// Keys of the schedule of a run and of its output, seen in its log and its folder.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,17 +22,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A run of this process that ended well: its folder, and what it printed.
+/// A successful run in this process: its folder and its output.
 class Ran {
  public:
-  /// output_dir and logging_dir lie in a folder of this run unless they are absolute.
+  /// Relative output_dir and logging_dir are placed in a folder of this run.
   explicit Ran(config::Resolved r) : folder_("effect") {
     if (!r.config.output_dir.starts_with("/")) r.config.output_dir = folder_ / r.config.output_dir;
     if (r.config.logging_dir) r.config.logging_dir = folder_ / *r.config.logging_dir;
     output_ = r.config.output_dir;
     Quiet quiet;
     runtime::Session session(DeviceWish::cpu);
-    // Threads that wait for each other on busy cores take longer than the work.
+    // On busy cores, threads that wait for each other take longer than the work.
     cpu::set_op_threads(1);
     train::train(session, r);
     printed_ = quiet.printed();
@@ -41,7 +41,7 @@ class Ran {
   std::string in_output(const std::string& name) const { return output_ + "/" + name; }
   std::string in_folder(const std::string& name) const { return folder_ / name; }
 
-  /// Of every row of a kind, where it stands and what `of` makes of it.
+  /// Returns the step and the text of `of` for every row of a kind.
   std::string rows(const std::string& kind, const std::function<std::string(const Json&)>& of) const {
     std::string text;
     for (const auto& line : split(slurp(in_output("trainer_log.jsonl")), '\n')) {
@@ -68,7 +68,7 @@ std::string losses(const Ran& ran) {
   return ran.rows("loss", [](const Json& row) { return row["loss"].dump(); });
 }
 
-/// What a row tells of casts: with a share that is lost of every operand, and of every layer.
+/// Describes the casts of a row: the operands and layers with a lost share.
 std::string casts(const Json& row) {
   if (!row.contains("fp8")) return "nothing";
   std::size_t operands = 0, layers = 0;
@@ -86,7 +86,7 @@ std::string casts(const Json& row) {
   return layers > 0 ? text + " of " + std::to_string(layers) + " layers" : text;
 }
 
-/// The rest of a line that begins, blanks aside, with `begin`.
+/// Observes the rest of the line that begins with `begin`, after blanks.
 See said(const std::string& begin) {
   return run([begin](const Ran& ran) {
     for (const auto& line : split(ran.printed(), '\n')) {
@@ -125,7 +125,8 @@ std::string files_of_model(const Ran& ran) {
   return std::to_string(count);
 }
 
-/// A finished run of two steps that kept its checkpoint, for others to find; made anew for each.
+/// Observes a run after another finished run of two steps that kept its checkpoint. The first run is repeated
+/// each time.
 See after_another(const std::function<std::string(const Ran&, const std::string&)>& see) {
   return [see](config::Resolved r) {
     const TemporaryFolder folder("before");
@@ -147,7 +148,7 @@ const See kLoggedSteps = after_another([](const Ran& ran, const std::string&) {
   }) + (holds(ran.printed(), "is resumed from") ? " resumed" : " afresh");
 });
 
-/// The losses of a run over a finished one that may begin with an adapter of it.
+/// Returns the losses of a run on a finished model, possibly with an adapter of it.
 std::string losses_with_adapter(config::Resolved r) {
   const TemporaryFolder folder("adapter");
   const Keys two_steps{{"max_steps", "2"}, {"save_strategy", "no"}};
@@ -188,7 +189,7 @@ std::vector<KeyRow> adapter_rows() {
   };
 }
 
-/// What of the model is trained.
+/// Returns the names of the trained parameters.
 std::string trained_names(const config::Resolved& r) {
   const model::Architecture a = setup::tuned(r.config, model::read_architecture(r.config.model_name_or_path));
   std::string names;
@@ -288,8 +289,8 @@ std::vector<KeyRow> course_rows() {
   };
 }
 
-/// How long further requests to stop change nothing, as a run says that is asked to stop after its first
-/// step.
+/// Returns the time during which further stop requests are ignored, as a run reports it when it is asked to
+/// stop after its first step.
 std::string grace(config::Resolved r) {
   const TemporaryFolder folder("grace");
   r.config.output_dir = folder / "out";
@@ -305,7 +306,8 @@ std::string grace(config::Resolved r) {
   return ran.printed().substr(at, ran.printed().find(" s:", at) - at);
 }
 
-/// A run whose output folder takes no checkpoint: whether it is saved, and how many saves failed.
+/// Runs with an output folder that is full. Returns whether a checkpoint was saved, and the number of failed
+/// saves.
 std::string on_full_disk(config::Resolved r) {
   const TemporaryFolder folder("full");
   r.config.output_dir = folder / "out";
@@ -328,14 +330,14 @@ std::string on_full_disk(config::Resolved r) {
   return how + ", " + std::to_string(failed) + " failed";
 }
 
-/// A counter of the rows of steps, "-" where a row has none.
+/// Observes a counter in the rows of steps, "-" if a row has none.
 See counted(const std::string& name) {
   return run([name](const Ran& ran) {
     return ran.rows("loss", [&](const Json& row) { return row.contains(name) ? row[name].dump() : "-"; });
   });
 }
 
-/// A run in which a bit goes wrong behind its first checkpoint.
+/// Runs with a flipped bit after the first checkpoint.
 std::string with_a_flip(const config::Resolved& r) {
   ::setenv("OCTETRUN_FLIPS", "0:2:moments:5", 1);
   std::string how;
@@ -349,7 +351,7 @@ std::string with_a_flip(const config::Resolved& r) {
   return how;
 }
 
-/// What became of steps whose norm is above the median of those before.
+/// Describes the handling of steps with a norm above the median of the earlier steps.
 std::string above_the_median(const config::Resolved& r) {
   try {
     const Ran ran(r);

@@ -20,7 +20,7 @@ std::vector<Json> lines_of(const std::string& text, const std::string& where) {
   return lines;
 }
 
-// What the program answers to these lines, a line for a line.
+// Returns the program's answers to these lines, one line each.
 std::vector<Json> encode(const std::string& arguments, const std::vector<Json>& lines) {
   const TemporaryFolder folder("encode");
   std::string text;
@@ -78,12 +78,12 @@ TEST_P(EncodeText, EveryLineHasTheSameIdsOffsetsAndText) {
       ASSERT_EQ(2 * line["offsets"].size(), want["offsets"].size());
       for (std::size_t t = 0; t < line["offsets"].size(); ++t) {
         const auto begin = want["offsets"][2 * t], end = want["offsets"][2 * t + 1];
-        // Empty ranges stand at odd places in the reference.
+        // The reference puts empty ranges at odd positions.
         if (begin == end) continue;
         EXPECT_EQ(line["offsets"][t], Json::array({begin, end})) << "token " << t;
       }
     }
-    // What equals the text, or the decoding with specials, is left out there.
+    // The reference omits a field that equals the text, or the decoding with special tokens.
     const Json decoded = want.value("decoded", want["text"]);
     EXPECT_EQ(line["decoded"], decoded);
     EXPECT_EQ(line["decoded_skip"], want.value("decoded_skip", decoded));
@@ -148,7 +148,7 @@ TEST_P(EncodeMessages, EveryConversationHasTheSameIdsLabelsAndPrompts) {
 INSTANTIATE_TEST_SUITE_P(Golden, EncodeMessages, testing::Values("llama3", "qwen", "chatml"),
                          [](const auto& param) { return std::string(param.param); });
 
-// A question and an answer with more fields in the answer, and in the row.
+// Returns a question and an answer, with additional fields in the answer and in the row.
 std::string chat(const std::string& answer, const std::string& row = "") {
   return R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a")" +
          (answer.empty() ? "" : "," + answer) + "}]" + (row.empty() ? "" : "," + row) + "}";

@@ -1,5 +1,5 @@
-// Every command that reads a model, data, a checkpoint, a configuration or writes a folder ends with the
-// documented exit code and one message if what it is given cannot be used (docs/checkpoints.md).
+// Every command that reads a model, data, a checkpoint or a configuration, or writes a folder, handles
+// unusable input: it prints one message and exits with the documented code (docs/checkpoints.md).
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/syscall.h>
@@ -19,10 +19,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What an input is. Each command is tried with the inputs of its kind.
+// Kinds of inputs. Each command is tested with the inputs of its kinds.
 enum class Kind { model, data, questions, batch, checkpoint, configuration, output };
 
-// In all words {} is the folder of the test, @ the input, and # a name that no other case has.
+// Placeholders: {} is the folder of the test, @ the input, and # a unique name.
 struct Use {
   Kind kind;
   std::string_view name, words;
@@ -73,8 +73,8 @@ constexpr Use kUses[] = {
     {Kind::output, "verify", "verify --folder @"},
 };
 
-// `code`: of every command of the kind, except those that `fine` names, which do not read what is wrong.
-// `says`: part of the message of every command.
+// `code`: exit code of all commands of the kind, except the commands in `fine`, which do not read the wrong
+// part. `says`: part of the message of every command.
 struct Input {
   Kind kind;
   std::string_view path;
@@ -280,7 +280,7 @@ class WrongInputCodes : public testing::Test {
     fs::rename(renamed, renamed.parent_path() / "checkpoint-7");
   }
 
-  // Without the rights of root to files that are closed.
+  // Drops root's right to read files with closed permissions.
   static void drop_rights() {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
     __user_cap_data_struct sets[2]{};
@@ -290,7 +290,7 @@ class WrongInputCodes : public testing::Test {
     ::syscall(SYS_capset, &header, sets);
   }
 
-  // Runs the program in a child of this process, which starts at once: nothing is linked anew.
+  // Runs the program in a child of this process. Starting is fast because nothing is linked again.
   static pid_t start(const std::vector<std::string>& words, const std::string& output) {
     const pid_t child = ::fork();
     if (child != 0) return child;

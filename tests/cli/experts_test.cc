@@ -36,7 +36,7 @@ TEST(ExpertModels, AnswerIdsOnAnyRanks) {
   }
 }
 
-// As Qwen3-30B-A3B-FP8 lies: the blocks' matrices with scales of squares, the router not.
+// The format of Qwen3-30B-A3B-FP8: the blocks' matrices have block-wise scales, and the router does not.
 TEST(ExpertModels, AnswerFromFoldersInFp8) {
   const TemporaryFolder folder("expert_fp8");
   const auto [fp8, decoded] = write_fp8_folders(kModel, folder.path(), ".mlp.gate.");
@@ -57,7 +57,7 @@ TEST(ExpertModels, AnswerFromFoldersInFp8) {
   }
 }
 
-/// The quickstart's task for a mixture of four experts, of which a token takes two.
+/// The quickstart's task for a mixture of four experts; each token uses two.
 class ExpertTraining : public testing::Test {
  protected:
   ExpertTraining() : folder_("expert_training") {
@@ -76,7 +76,7 @@ class ExpertTraining : public testing::Test {
   std::string train(const std::string& out, const std::string& more = "") const {
     return Task::get().train(folder_ / out, "model_name_or_path=" + model_ + " device=cpu " + more);
   }
-  /// Runs, and returns the last checkpoint.
+  /// Trains and returns the last checkpoint.
   std::string last(const std::string& out, const std::string& more, int np) const {
     const Outcome run = trainer(train(out, more), np);
     EXPECT_EQ(run.code, 0) << run.both();
@@ -142,7 +142,7 @@ TEST_F(ExpertTraining, RunsInFp8WithEachRecipe) {
   }
 }
 
-// What a run leaves is read again under Hugging Face's names: as a model to go on from, and to answer with.
+// The model of a run is readable under Hugging Face's names, for further training and for answers.
 TEST_F(ExpertTraining, AFinishedModelIsReadAgain) {
   last("first", "", 0);
   const checkpoint::SafetensorsFile file(folder_ / "first/model.safetensors");
@@ -220,7 +220,7 @@ TEST_F(ExpertTraining, AdaptersOfAttentionAndOfExpertsTrainAndMerge) {
     EXPECT_EQ(adapter.find("base_model.model.model.layers.0.mlp.gate.weight"), nullptr) << "it is frozen";
     const std::string merged = folder_ / (out + "_merged");
     expect_success(trainer("export " + (folder_ / out) + " " + merged + " --merge"));
-    // The loss of the merged model is that of base and adapter.
+    // The merged model has the loss of base and adapter.
     spill(folder_ / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2, 9, 8, 30]}\n");
     std::vector<double> found;
     for (const std::string& model : {merged, folder_ / out}) {

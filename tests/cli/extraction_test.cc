@@ -1,4 +1,4 @@
-// What is taken out of an answer.
+// Extraction of a part of an answer.
 #include "../src/cli/generate/extraction.h"
 
 #include <gtest/gtest.h>

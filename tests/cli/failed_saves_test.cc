@@ -1,5 +1,5 @@
-// Disks that take no checkpoint, and disks that give back another one than was written: the run goes on,
-// tries again, says so, and loses no checkpoint that holds.
+// Disks that accept no checkpoint, and disks that return other bytes than were written. The run continues,
+// retries, reports it, and keeps every intact checkpoint.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run whose output folder has no room from the start.
+// A run with an output folder that is full from the start.
 class FailedSaves : public testing::Test {
  protected:
   FailedSaves() : folder_("failed_saves") { spill(output() + "/disk-is-full", ""); }
@@ -73,17 +73,17 @@ TEST_F(FailedSaves, ASecondPlaceTakesThemAndTheNextStartGoesOnFromThere) {
   expect_success(second);
   EXPECT_TRUE(says(second, "Continuing from global step 7")) << second.err;
   expect_every_step(output(), 12);
-  // A folder of its own, so that runs may share the place.
+  // Each run has its own subfolder, so that runs may share the fallback folder.
   ASSERT_EQ(std::distance(fs::directory_iterator(folder_ / "second"), {}), 1);
   EXPECT_EQ(checkpoints_of(fs::directory_iterator(folder_ / "second")->path().string()),
             (std::vector<std::int64_t>{5, 7, 10, 12}));
-  // Begun anew, what lies there is not gone on from.
+  // A run that starts again ignores the checkpoints there.
   const Outcome anew = run(keys + "overwrite_output_dir=true seed=7");
   expect_success(anew);
   EXPECT_FALSE(says(anew, "Continuing from")) << anew.err;
 }
 
-// Ranks agree on what failed, whoever met it.
+// All ranks agree on a failure, no matter which rank detected it.
 TEST_F(FailedSaves, OfSeveralRanksAllGoOn) {
   const Outcome ended =
       shell("OCTETRUN_FAILPOINT=full_disk " OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " +
@@ -92,7 +92,7 @@ TEST_F(FailedSaves, OfSeveralRanksAllGoOn) {
   expect_every_step(output(), 12);
 }
 
-// A disk that flips a bit in some writes and reports success.
+// Runs the trainer on a disk that flips a bit in some writes and reports success.
 Outcome on_flipping_disk(const std::string& words, const std::string& arguments) {
   return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_FLIP=" + words + " " OCTET_TRAINER " " +
                arguments);

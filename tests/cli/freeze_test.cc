@@ -1,4 +1,4 @@
-// Training a part of the model: what is saved, how it goes on, and the whole model at the end.
+// Training a part of the model: the saved files, resuming, and the whole model at the end.
 #include <filesystem>
 
 #include "cli/adapter_task.h"

@@ -1,4 +1,4 @@
-// A disk that stays full ends the run with one message, and what was saved before holds.
+// A disk that stays full ends the run with one message. Earlier checkpoints stay intact.
 #include <gtest/gtest.h>
 
 #include "cli/small_disk.h"
@@ -10,7 +10,7 @@ namespace fs = std::filesystem;
 
 TEST(FullDisk, ALimitOnTheSizeOfFilesEndsTheRunWithOneMessage) {
   const TemporaryFolder folder("limit");
-  // 64 blocks of 512 bytes: the log fits, a checkpoint does not. Alone, for MPI itself needs larger files.
+  // 64 blocks of 512 bytes: the log fits, a checkpoint does not. On one rank, because MPI needs larger files.
   const Outcome run = shell("ulimit -f 64; " OCTET_TRAINER " " + Task::get().train(folder / "run"));
   EXPECT_EQ(run.code, 78) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
@@ -28,7 +28,7 @@ TEST(FullDisk, TheCheckpointsBeforeHoldAndTheRunGoesOnWhenThereIsRoom) {
   EXPECT_NE(run.err.find("free some disk space"), std::string::npos) << run.err;
   ASSERT_TRUE(fs::exists(output + "/checkpoint-2")) << run.both();
   EXPECT_EQ(trainer("inspect " + output + "/checkpoint-2 --verify").code, 0);
-  // An older checkpoint goes, the run goes on: one checkpoint and the final model fit.
+  // Without an older checkpoint the run continues: one checkpoint and the final model fit.
   fs::remove_all(output + "/checkpoint-2");
   const Outcome again = trainer(Task::get().train(output, "save_steps=12 save_total_limit=1"), 3);
   expect_success(again);
@@ -54,12 +54,12 @@ TEST(NoRoom, EndsTheRunBeforeItsFirstStepAndLeavesNothing) {
     EXPECT_EQ(run.err.find("Running training"), std::string::npos) << run.err;
     EXPECT_TRUE(fs::is_empty(disk.path())) << shell("ls -laR " + disk.path()).out;
   }
-  // Where there is room for what is asked, the run is not refused, and comes to its end.
+  // If there is enough room for its files, the run is accepted and finishes.
   const std::string less = Task::get().train(disk.path() + "/run", "save_steps=12 save_total_limit=1");
   expect_success(trainer(less, 2));
 }
 
-// One block less than a run takes is refused; so much and room for its logs is enough.
+// A disk one block too small is refused. The size of the run with room for its logs is accepted.
 TEST(NoRoom, IsJudgedByTheBytesThatARunLeaves) {
   const TemporaryFolder elsewhere("elsewhere");
   const std::string keys = "save_steps=12 save_total_limit=1 export_dtype=fp32";

@@ -1,5 +1,4 @@
-// `trainer generate` with a cache of a given size: the same answers, however small it is, and what is told of
-// it.
+// `trainer generate` with a cache of a given size: equal answers with every size, and the reported figures.
 #include <regex>
 
 #include "cli/generate_task.h"
@@ -8,15 +7,15 @@
 namespace octet::test::generate_cache_test {
 namespace {
 
-/// What `trainer plan --generate` says of the model.
+/// Returns the plan of `trainer plan --generate` for the model.
 Json plan_of_cache(const std::string& arguments) {
   const Outcome run = trainer("plan " + trained_model() + " --generate device=cpu --json " + arguments);
   EXPECT_EQ(run.code, 0) << run.both();
   return parse_json(run.out, "plan");
 }
 
-/// The numbers of the last line about the cache: pages held, pages, tokens of a page, put back, computed
-/// again.
+/// Returns the numbers of the line about the cache: pages held, pages, tokens per page, sequences put back,
+/// tokens computed again.
 std::vector<std::int64_t> cache_line(const Outcome& run) {
   const std::regex line(
       "cache: at most ([0-9,]+) of ([0-9,]+) pages of ([0-9]+) tokens held, ([0-9,]+) sequences put back "
@@ -35,14 +34,14 @@ std::vector<std::int64_t> cache_line(const Outcome& run) {
   return numbers;
 }
 
-// A beginning that all have, so that there is something to share.
+// A common prefix, so that pages can be shared.
 constexpr const char* kPrompt = "These are many words that stand before every question, again: {text}";
 
 TEST_F(GenerateFile, ASmallCacheInSmallPagesGivesTheSameAnswersAtAnyNumberOfRanks) {
   spill(folder_ / "prompt.txt", kPrompt);
   const std::string asked =
       "--max-new 40 --ignore-eos --max-length 128 --logprobs 2 --temperature 1.5 --n 2 "
-      "--deterministic strict "  // else processors may sum a row in another order beside others
+      "--deterministic strict "  // otherwise, CPUs may sum a row in another order in a larger batch
       "--prompt-file " +
       (folder_ / "prompt.txt") + " ";
   ASSERT_EQ(
@@ -78,7 +77,7 @@ TEST_F(GenerateFile, ASmallCacheInSmallPagesGivesTheSameAnswersAtAnyNumberOfRank
   }
 }
 
-// What the prompts have in all stands in the same line.
+// The line also has the total number of prompt tokens.
 TEST_F(GenerateFile, APassTakesAsManyTokensAsAreAskedFor) {
   const auto told = [](const std::string& words, const std::string& before) {
     const std::size_t end = words.find(before);

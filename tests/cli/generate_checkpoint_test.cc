@@ -1,4 +1,4 @@
-// `trainer generate CHECKPOINT`: the answers of the folder that an export of the checkpoint makes.
+// `trainer generate CHECKPOINT` gives the answers of the checkpoint's export.
 #include "cli/adapter_task.h"
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
@@ -15,7 +15,7 @@ class GenerateCheckpoint : public testing::Test {
  protected:
   GenerateCheckpoint() : folder_("generate_checkpoint") {}
 
-  /// What `model` answers, with the log-probability of every token; what is printed goes to `said`.
+  /// Returns the answers of `model` with the log-probability of every token. Stores the output in `said`.
   std::string answers(const std::string& model, int np, const std::string& more = "",
                       std::string* said = nullptr) const {
     const std::string out = folder_ / "answers.jsonl";
@@ -26,8 +26,8 @@ class GenerateCheckpoint : public testing::Test {
     return run.code == 0 ? slurp(out) : "";
   }
 
-  /// The checkpoint of step 3 answers as its export does, and not as that of step 6. Strict answers do not
-  /// depend on the number of ranks.
+  /// Expects the checkpoint of step 3 to answer like its export, and unlike the checkpoint of step 6. Strict
+  /// answers do not depend on the number of ranks.
   void expect_answers_of_export(const std::string& run, const std::string& kind) const {
     const std::string early = run + "/checkpoint-3", exported = folder_ / ("exported_" + kind);
     expect_success(trainer("export " + early + " " + exported));
@@ -54,7 +54,7 @@ TEST_F(GenerateCheckpoint, OfAllWeightsAnswersAsItsExport) {
   const std::string with = "--adapter " + (folder_ / "adapter"), checkpoint = folder_ / "one/checkpoint-3";
   EXPECT_TRUE(answers(checkpoint, 0, with) == answers(folder_ / "exported_fp32", 0, with));
   EXPECT_NE(answers(checkpoint, 0, with), answers(checkpoint, 0));
-  // Another number of ranks, shards and formats, in which the export rounds.
+  // Another number of ranks, with shards, and formats that the export rounds.
   expect_success(trainer(
       Task::get().train(folder_ / "three", steps + "bf16=true param_dtype=bf16 grad_dtype=bf16 zero_stage=3"),
       2));
@@ -83,7 +83,7 @@ TEST_F(GenerateCheckpoint, OfAPartAnswersAsItsExport) {
   expect_answers_of_export(folder_ / "part", "part");
 }
 
-// A run that trained on top of other adapters has them under its own.
+// A run on top of other adapters uses both.
 TEST_F(GenerateCheckpoint, OfAnAdapterOnTopOfAnotherHasBoth) {
   expect_success(trainer(lora(folder_ / "first", "learning_rate=2.0e-2 save_strategy=no")));
   const std::string on_top = "learning_rate=2.0e-2 create_new_adapter=true adapter_name_or_path=";
@@ -93,7 +93,7 @@ TEST_F(GenerateCheckpoint, OfAnAdapterOnTopOfAnotherHasBoth) {
   EXPECT_TRUE(answers(folder_ / "second/checkpoint-6", 0) == answers(folder_ / "whole", 0));
 }
 
-// Layers that are split read columns and rows of the checkpoint's tensors.
+// Tensor-parallel layers read columns and rows of the checkpoint's tensors.
 TEST_F(GenerateCheckpoint, AnswersWithSplitLayersAndScoresTexts) {
   expect_success(trainer(Task::get().train(folder_ / "run", "max_steps=6 save_steps=3 bf16=true")));
   const std::string checkpoint = folder_ / "run/checkpoint-3";
@@ -122,7 +122,7 @@ TEST_F(GenerateCheckpoint, IsALinkOrTheNewestOfARunsFolder) {
   std::string said;
   EXPECT_TRUE(answers(folder_ / "run/best", 0, "", &said) == early);
   EXPECT_NE(said.find("saved after step 3"), std::string::npos) << said;
-  // A run that has not ended has no model yet.
+  // An unfinished run has no final model yet.
   fs::create_directory(folder_ / "unfinished");
   for (const char* name : {"checkpoint-3", "checkpoint-6"})
     fs::copy(folder_ / (std::string("run/") + name), folder_ / (std::string("unfinished/") + name),
@@ -133,7 +133,7 @@ TEST_F(GenerateCheckpoint, IsALinkOrTheNewestOfARunsFolder) {
   EXPECT_TRUE(answers(folder_ / "unfinished", 0, "", &said) == early);
 }
 
-// Answers of another checkpoint under the same name are not gone on with.
+// Answers of another checkpoint under the same name are not resumed.
 TEST_F(GenerateCheckpoint, IsPartOfWhatAnswersDependOn) {
   expect_success(trainer(Task::get().train(folder_ / "run", "max_steps=6 save_steps=3")));
   fs::create_directory_symlink("checkpoint-3", folder_ / "run/best");
@@ -149,7 +149,7 @@ TEST_F(GenerateCheckpoint, IsPartOfWhatAnswersDependOn) {
   EXPECT_EQ(other.code, 64) << other.both();
 }
 
-/// The sentences of the one error that a run ends with.
+/// Returns the lines of the single error of a run.
 std::string error_of(const Outcome& run) {
   EXPECT_EQ(errors_in(run), 1) << run.both();
   const std::size_t at = run.err.find("error: ");
@@ -220,7 +220,7 @@ TEST_F(GenerateCheckpoint, NeedsTheModelThatItsRunBeganWith) {
   fs::remove_all(base);
   refused("the model that the run started from is not there");
   refused("trainer export " + checkpoint + " OUT --model FOLDER");
-  // Random weights under adapters are in no folder.
+  // A random base under adapters is in no folder.
   expect_success(trainer(
       Task::get().train(folder_ / "random", "finetuning_type=lora lora_rank=2 max_steps=2 save_steps=2")));
   const Outcome random = trainer("generate " + (folder_ / "random/checkpoint-2") + " --device cpu Sort");
@@ -228,7 +228,7 @@ TEST_F(GenerateCheckpoint, NeedsTheModelThatItsRunBeganWith) {
   EXPECT_NE(random.err.find("no folder has the other weights"), std::string::npos) << random.err;
 }
 
-// Template, system message and end tokens are those of the run, without a word on the command line.
+// Template, system message and end tokens come from the run, without options on the command line.
 TEST_F(GenerateCheckpoint, AsksInTheWordsOfItsRun) {
   const auto ids = [&](const std::string& model, const std::string& more = "") {
     const std::string out = folder_ / "ids.jsonl";
@@ -245,7 +245,7 @@ TEST_F(GenerateCheckpoint, AsksInTheWordsOfItsRun) {
   EXPECT_NE(told, plain);
   EXPECT_EQ(told, ids(folder_ / "run/checkpoint-2", "--default_system Quickly"));
   EXPECT_EQ(told, ids(folder_ / "run/checkpoint-2", "--system Quickly"));
-  // The run's own folder says it in Jinja.
+  // The run's own folder contains the Jinja template.
   EXPECT_EQ(told, ids(folder_ / "run"));
 }
 

@@ -1,5 +1,5 @@
-// What `trainer generate` has written is kept: killed, changed by hand, asked again, with rows and calls that
-// are wrong.
+// Written answers of `trainer generate` are kept: after a kill, after changes by hand, on another call, and
+// with wrong rows and calls.
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 
@@ -13,7 +13,7 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
   answers("whole.jsonl", lively);
   answers("cut.jsonl", lively);
   const std::string whole = slurp(folder_ / "whole.jsonl");
-  // As a killed run leaves them: some rows noted, the last one half; of the answers anything.
+  // The files of a killed run: some notes, the last one cut, and arbitrary answers.
   const std::vector<std::string> notes = split(slurp(folder_ / "cut.jsonl.rows"), '\n');
   ASSERT_EQ(notes.size(), 14u) << "a head, twelve rows, nothing";
   const auto note_of = [&](int row) {
@@ -50,7 +50,7 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
   EXPECT_EQ(slurp(folder_ / "foreign.jsonl"), "my own\n");
 }
 
-// Whatever decides answers is one of their settings; how they are computed is none.
+// Settings that change answers are recorded. Settings that change only the computation are not.
 TEST_F(GenerateFile, AnswersOfOtherSettingsAreNotMixed) {
   answers("kept.jsonl", "--temperature 1.1");
   const std::string before = slurp(folder_ / "kept.jsonl");
@@ -85,12 +85,11 @@ TEST_F(GenerateFile, AnswersOfOtherSettingsAreNotMixed) {
   }
 }
 
-// An answer that somebody mended, a row that somebody took out: nothing writes over them.
-// Which numbers answers are made with is one of their settings.
+// The number format is a recorded setting.
 TEST_F(GenerateFile, AnswersInE4m3AreNotMixedWithOthers) {
   const std::string told = "--logprobs 0 --dtype ";
   std::set<std::string> files;
-  // Passes of two ranks are smaller, for which processors with AMX have other kernels.
+  // Passes of two ranks are smaller. CPUs with AMX use other kernels for them.
   const bool same_kernels = slurp("/proc/cpuinfo").find("amx_bf16") == std::string::npos;
   for (const std::string numbers : {"bf16", "fp8", "bf16 --kv-cache-dtype fp8", "fp8 --kv-cache-dtype fp8"}) {
     const std::string name = "numbers" + std::to_string(files.size()) + ".jsonl";
@@ -112,6 +111,7 @@ TEST_F(GenerateFile, AnswersInE4m3AreNotMixedWithOthers) {
   refused("--kv-cache-dtype int8", "--kv-cache-dtype");
 }
 
+// Answers that the user corrected or removed are not overwritten.
 TEST_F(GenerateFile, WhatWasChangedByHandStays) {
   answers("out.jsonl");
   const std::string whole = slurp(folder_ / "out.jsonl"), notes = slurp(folder_ / "out.jsonl.rows");
@@ -127,7 +127,7 @@ TEST_F(GenerateFile, WhatWasChangedByHandStays) {
       EXPECT_EQ(slurp(folder_ / "out.jsonl.rows"), notes);
     }
   }
-  // As the message says: out of the way, it is written again.
+  // As the message says: after the file is moved away, it is written again.
   fs::remove(folder_ / "out.jsonl");
   const Outcome again = trainer(command("out.jsonl"));
   EXPECT_NE(again.err.find("12 of 12 rows are answered already"), std::string::npos) << again.both();
@@ -156,7 +156,7 @@ TEST_F(GenerateFile, NothingIsWrittenOverTheQuestions) {
 }
 
 TEST_F(GenerateFile, WhatOneRankMeetsEndsAllWithOneMessage) {
-  // Weights that are no numbers, found when a row is answered: the second rank has rows, too.
+  // NaN weights, detected when a row is answered. The second rank has rows, too.
   fs::copy(kGolden + "models/qwen3", folder_ / "model", fs::copy_options::recursive);
   std::string weights = slurp(folder_ / "model/model.safetensors");
   for (std::size_t i = weights.size() - 4096; i < weights.size(); ++i) weights[i] = '\xff';
@@ -221,7 +221,7 @@ TEST_F(GenerateFile, RowsThatCannotBeAnsweredAreNamedAndLeftOut) {
     EXPECT_NE(run.err.find("rows.jsonl:3: "), std::string::npos) << run.both();
     EXPECT_NE(run.err.find("rows.jsonl:5: "), std::string::npos) << run.both();
     EXPECT_EQ(rows_of(folder_ / "out.jsonl").size(), 3u);
-    // Only what failed is asked again.
+    // Only failed rows are asked again.
     EXPECT_EQ(run.err.find("3 of 6 rows are answered already") == std::string::npos, np == 0) << run.both();
   }
 }

@@ -1,5 +1,5 @@
-// What `trainer generate` makes of a file's rows, of a model's own settings and of its command line, word by
-// word. No model is loaded.
+// How `trainer generate` reads the rows of a file, a model's own settings and its command line, as exact
+// texts. No model is loaded.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -32,7 +32,7 @@ std::string answer_of(const std::function<std::string()>& body) {
   }
 }
 
-/// A question is a row, as JSON writes it.
+/// A question is a row in JSON.
 TEST(Said, OfQuestions) {
   const TemporaryFolder folder("questions");
   expect_page("cli/said/questions.txt", [&](const std::string& row) {
@@ -77,7 +77,7 @@ TEST(Shards, AreThePartsOfTheRowsInTheirOrder) {
     EXPECT_THROW(cli::parse_shard(wrong), Error) << wrong;
 }
 
-/// A question is generation_config.json, and in a second line the settings that the command line gives.
+/// A question is generation_config.json, and in a second line the settings of the command line.
 TEST(Said, OfAModelsOwnSettings) {
   expect_page("cli/said/model_settings.txt", [](const std::string& question) {
     const TemporaryFolder folder("settings");
@@ -107,7 +107,7 @@ TEST(Said, OfAModelsOwnSettings) {
   });
 }
 
-/// A question is what follows the model on the command line.
+/// A question is the command line after the model.
 TEST(Said, OfCallsOfGenerate) {
   const TemporaryFolder folder("calls");
   spill(folder / "rows.jsonl", "{\"question\":\"q\"}\n");

@@ -1,5 +1,5 @@
-// `trainer generate --score` as HDF5: the values of the form of lines, at any number of ranks; kept on a
-// restart; what is in the way is named and left alone.
+// `trainer generate --score` with HDF5 output. The values equal those of the JSON lines at any number of
+// ranks, and are kept on a restart. Files that are in the way are named and left unchanged.
 #include <cmath>
 #include <cstring>
 
@@ -45,7 +45,7 @@ class ScoreFiles : public GenerateFile {
   ArraysFile scores(const std::string& name) const {
     return checkpoint::read_arrays_file(slurp(folder_ / name), name);
   }
-  // Refused by one message, with what is there left as it is.
+  // Expects a refusal with one message, and unchanged files.
   void left_alone(const std::string& command, const std::string& out, const std::string& message,
                   const std::string& found = "") const {
     const std::string before = slurp(folder_ / out);
@@ -61,7 +61,7 @@ class ScoreFiles : public GenerateFile {
   }
 };
 
-// No other half is nearer.
+// Expects that no other half-precision value is nearer.
 void expect_nearest(std::uint16_t code, double x) {
   const double off = std::abs(from_f16(code) - x);
   for (const int step : {-1, 1}) {
@@ -155,7 +155,7 @@ TEST_F(ScoreFiles, AreGoneOnWithAfterARunThatEndedEarly) {
   const Outcome done = trainer(scoring("cut.h5"), 2);
   EXPECT_NE(done.err.find("10 of 10 rows are answered already"), std::string::npos) << done.both();
   EXPECT_EQ(fs::last_write_time(folder_ / "cut.h5"), time);
-  // As a killed run leaves it: notes alone, the last one half.
+  // The state after a kill: only notes, the last one cut.
   fs::remove(folder_ / "cut.h5");
   spill(folder_ / "cut.h5.rows", Json{{"settings", parse_json(notes[0], "head")["settings"]}}.dump() + "\n" +
                                      notes[9] + "\n" + notes[2] + "\n" + notes[5].substr(0, 30));
@@ -169,14 +169,14 @@ TEST_F(ScoreFiles, AreGoneOnWithAfterARunThatEndedEarly) {
   const Outcome written = trainer(scoring("cut.h5"));
   EXPECT_NE(written.err.find("10 of 10 rows are answered already"), std::string::npos) << written.both();
   EXPECT_EQ(slurp(folder_ / "cut.h5"), whole);
-  // A row more, in front.
+  // One more row, at the beginning.
   const std::string texts = slurp(folder_ / "texts.jsonl");
   spill(folder_ / "texts.jsonl", "{\"prompt_ids\": [3, 4]}\n" + texts);
   const Outcome more = trainer(scoring("cut.h5"));
   EXPECT_NE(more.err.find("10 of 11 rows are answered already"), std::string::npos) << more.both();
   expect_success(trainer(scoring("eleven.h5")));
   EXPECT_EQ(slurp(folder_ / "cut.h5"), slurp(folder_ / "eleven.h5"));
-  // A note that holds no scores is named, not made up for.
+  // A note without scores is reported, and its scores are not invented.
   std::string broken = slurp(folder_ / "cut.h5.rows");
   const std::size_t at = broken.find("\\\"logprobs\\\":[");
   ASSERT_NE(at, std::string::npos);
@@ -203,7 +203,7 @@ TEST_F(ScoreFiles, OfAnotherModelOrNumberOfTokensAreRefused) {
   fs::copy(kGolden + "models/qwen3", folder_ / "student", fs::copy_options::recursive);
   left_alone(scoring("scores.h5", "--logprobs 8", folder_ / "student"), "scores.h5",
              "the scores that are there are of another model", "'qwen3'");
-  // Neither is it known without its notes.
+  // Without its notes, the file is not recognised either.
   fs::remove(folder_ / "scores.h5.rows");
   left_alone(scoring("scores.h5"), "scores.h5", "its notes on model and settings are missing");
   expect_success(trainer(scoring("scores.h5", "--logprobs 4 --overwrite")));

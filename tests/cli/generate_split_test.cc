@@ -1,5 +1,5 @@
-// `trainer generate` with a model whose layers are split among ranks: the same answers, memory as planned,
-// and one message for what cannot be split so.
+// `trainer generate` with layers split among ranks: equal answers, memory as planned, and one message for an
+// impossible split.
 #include <regex>
 
 #include "cli/generate_task.h"
@@ -18,7 +18,7 @@ struct SplitRun {
 
 class SplitAnswers : public GenerateFile {
  protected:
-  /// Those of the whole model.
+  /// Expects the answers of the whole model.
   void expect_same(const std::vector<SplitRun>& runs) const {
     spill(folder_ / "prompt.txt", "These are words that stand before every question: {text}");
     const std::string asked =
@@ -34,7 +34,7 @@ class SplitAnswers : public GenerateFile {
       const int replicas = run.np / (run.tensor * run.stages);
       EXPECT_NE(split.err.find(std::to_string(replicas) + " replica"), std::string::npos) << split.err;
     }
-    // The other spelling, in a small cache of small pages.
+    // The other spelling of the options, with a small cache of small pages.
     const Outcome dashes =
         trainer(command("split.jsonl", asked + "--tensor-parallel-size 2 --pipeline-parallel-size 1 "
                                                "--kv-page-tokens 4 --kv-cache-bytes 70000"),
@@ -83,7 +83,7 @@ TEST_F(GenerateFile, ASplitModelAnswersFromTheCommandLine) {
   }
 }
 
-/// Log-probabilities of one text by a model of the references, which has no tokenizer.
+/// Returns the log-probabilities of one text under a reference model, which has no tokenizer.
 std::vector<double> scored(const TemporaryFolder& folder, const std::string& model, const std::string& more,
                            int np) {
   Json ids = Json::array();
@@ -98,7 +98,7 @@ std::vector<double> scored(const TemporaryFolder& folder, const std::string& mod
   return rows.size() == 1 ? rows[0]["logprobs"].get<std::vector<double>>() : std::vector<double>();
 }
 
-// What is stored in 4 bits is decoded where it is read, and adapters are added to pieces as to the whole.
+// 4-bit weights are decoded when they are read. Adapters are added to shards as to whole matrices.
 void SplitAnswers::expect_adapters_alike(const std::vector<SplitRun>& runs) const {
   const std::string base = kGolden + "models/llama3", adapters = kGolden + "adapters/";
   for (const std::string& more :
@@ -123,7 +123,7 @@ TEST_F(WholeSplitAnswers, AdaptersAndQuantisedFoldersAreSplitAlikeAmongFour) {
   expect_adapters_alike({{4, 2, 2}, {4, 4, 1}});
 }
 
-/// Bytes that the rank which reserves most of a run's says that it has, beside its messages.
+/// Returns the bytes that the rank with the largest reservation reports, without messages.
 std::int64_t reserved_by(const Outcome& run) {
   std::smatch found;
   if (!std::regex_search(run.err, found, std::regex("of which one reserves ([0-9,]+) bytes at most"))) {
@@ -168,7 +168,7 @@ TEST_F(GenerateFile, WhatCannotBeSplitIsRefusedInASentence) {
   EXPECT_EQ(errors_in(three), 1) << three.both();
 }
 
-// Whoever leads meets what is wrong with the rows; the others end with it.
+// The leading rank detects wrong rows, and all ranks end with its error.
 TEST_F(GenerateFile, WrongRowsEndAllRanksOfASplitModel) {
   for (const SplitRun& run : {SplitRun{2, 2, 1}, {4, 1, 2}}) {
     const Outcome split =
@@ -189,7 +189,7 @@ TEST(SplitTraining, IsRefusedByName) {
     EXPECT_NE(run.err.find("'" + name), std::string::npos) << run.both();
     EXPECT_NE(run.err.find("trainer generate"), std::string::npos) << run.both();
   }
-  // The value of no split changes nothing.
+  // The value 1 (no split) changes nothing.
   const TemporaryFolder folder("split_training");
   const Outcome run = trainer("lint " + Task::get().config() +
                               " tensor_parallel_size=1 bf16=true output_dir=" + (folder / "run"));

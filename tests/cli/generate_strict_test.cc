@@ -1,5 +1,5 @@
-// `trainer generate --deterministic strict`: the same bits in every batch and page, on any number of ranks
-// and after a kill, and those of a score of the whole text; what cannot have them is refused by name.
+// `trainer generate --deterministic strict`: equal bits in every batch and page size, on any number of ranks,
+// after a kill, and in a score of the whole text. Options that cannot be strict are refused by name.
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 
@@ -38,7 +38,7 @@ TEST_F(GenerateFile, StrictAnswersAreTheSameAnywhereAndAfterAKill) {
   }
 }
 
-// A score takes the text whole and in other pieces.
+// A score reads the text as a whole, and also in other pieces.
 TEST_F(GenerateFile, StrictScoresOfAnswersAreWhatWasToldOfThem) {
   for (const std::string way : kWays) {
     const std::string strict = "generate " + kGolden +
@@ -90,7 +90,7 @@ TEST_F(GenerateFile, WhatStrictAnswersCannotHaveIsRefusedByName) {
   refused("--deterministic true", "--deterministic");
 }
 
-// FP8 in blocks and strictness decide answers: they are not mixed with others.
+// Block-wise FP8 and strictness change answers, so they are not mixed with other answers.
 TEST_F(GenerateFile, StrictAnswersAndOthersAreNotMixed) {
   answers("kept.jsonl", "--dtype fp8");
   for (const char* other :

@@ -1,4 +1,4 @@
-// What tests of `trainer generate` with files share.
+// Shared parts of the tests of `trainer generate` with files.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ inline std::string answer_of(const Json& row) {
   return row["messages"].back()["content"];
 }
 
-/// A model that has learnt a little of the task's language.
+/// Returns a model that was trained a little on the task.
 inline const std::string& trained_model() {
   static const TemporaryFolder folder("generate_model");
   static const std::string path = [] {

@@ -1,4 +1,4 @@
-// `trainer generate` with files: a data set comes out, the same at any number of ranks.
+// `trainer generate` with files: the output is a data set, equal at any number of ranks.
 #include "cli/generate_task.h"
 #include "octet/base/json.h"
 #include "octet/text/rouge.h"
@@ -33,7 +33,7 @@ TEST_F(GenerateFile, ADataSetComesOutInItsOrderAtAnyNumberOfRanks) {
   }
   answers("other_seed.jsonl", "--temperature 1.5 --seed 4");
   EXPECT_NE(slurp(folder_ / "other_seed.jsonl"), slurp(folder_ / "one.jsonl"));
-  // Without a file they come in the same order.
+  // Without an output file, answers are printed in the same order.
   const Outcome printed =
       trainer("generate " + trained_model() + " --template chatml --device cpu --max-new 8 --file " +
                   Task::get().held_out() + " " + lively,
@@ -42,14 +42,14 @@ TEST_F(GenerateFile, ADataSetComesOutInItsOrderAtAnyNumberOfRanks) {
   ASSERT_GE(lines.size(), rows.size()) << printed.both();
   for (std::size_t i = 0; i < rows.size(); ++i)
     EXPECT_EQ(parse_json(lines[i], "standard output")["answer"], answer_of(rows[i]));
-  // What came out is a data set.
+  // The output can be used as a data set.
   const Outcome train = trainer(Task::get().train(
       folder_ / "student",
       "dataset=" + (folder_ / "one.jsonl") + " max_steps=1 global_batch_size=4 save_strategy=no"));
   EXPECT_EQ(train.code, 0) << train.both();
 }
 
-// Each row's own figure, and their mean. The file's answers are what the model says, with a word more.
+// The figure of each row, and their mean. The reference answers are the model's answers plus one word.
 TEST_F(GenerateFile, RougeLIsTheMeanOfItsRows) {
   const std::string lively = "--temperature 1.5 --seed 3 --max-new 24 ";
   std::string asked;
@@ -133,7 +133,7 @@ TEST_F(GenerateFile, TextsAreScoredAsTransformersScoresThem) {
                   1e-4);
     }
   }
-  // A conversation is scored as training sees it, whole.
+  // A conversation is scored as a whole, as in training.
   const Outcome whole =
       trainer("generate " + trained_model() + " --template chatml --device cpu --score --file " +
               Task::get().held_out() + " --out " + (folder_ / "conversations"));
@@ -194,7 +194,7 @@ TEST_F(GenerateFile, AnswersAreExtractedAndTriedAgain) {
     EXPECT_EQ(row["messages"][0]["content"].get<std::string>().find("Final Answer"), std::string::npos)
         << "the row's own words, not the prompt's";
   }
-  // Only what is allowed counts.
+  // Only allowed values count.
   const std::string label = answer_of(rows.front());
   const Outcome allowed =
       trainer(command("allowed.jsonl", extract + "--retries 2 --allow " + label + ",nothing"));
@@ -255,7 +255,7 @@ TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
   EXPECT_EQ(taken.out, run(trained_model(), "--temperature 1.5 --top-p 0.999 --min-p 0.001 --top-k 40").out);
   const std::string greedy = run(trained_model(), "").out;
   EXPECT_NE(taken.out, greedy);
-  // Retries are asked for at the temperature that is used.
+  // Retries use the effective temperature.
   run(folder_ / "model", "--extract \"(.)\" --retries 1 --max-broken-rows 12");
   const Outcome without = run(folder_ / "model", "--no-model-defaults");
   EXPECT_EQ(without.out, greedy);
@@ -265,11 +265,11 @@ TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
   EXPECT_EQ(run(folder_ / "model", "--no-model-defaults").out, greedy) << "nor read";
   spill(folder_ / "model/generation_config.json", settings);
   EXPECT_EQ(run(folder_ / "model", "--temperature 0").out, greedy) << "the command line is stronger";
-  // Without do_sample a temperature means nothing.
+  // Without do_sample, the temperature has no effect.
   config["do_sample"] = false;
   spill(folder_ / "model/generation_config.json", config.dump());
   EXPECT_EQ(run(folder_ / "model", "").out, greedy);
-  // An end of its own.
+  // The model's own end token.
   const std::vector<Json> ids = answers("ids.jsonl", "--logprobs 0");
   config["eos_token_id"] = Json::array({ids[0]["output_ids"][0]});
   spill(folder_ / "model/generation_config.json", config.dump());
@@ -294,8 +294,8 @@ TEST_F(GenerateFile, TellsWhatItDid) {
   EXPECT_GT(std::stod(run.err.substr(comma + 2)), 30.0) << run.err;
 }
 
-// What launch/distill and its pages lean on: a teacher's rows have the prompt, a student's do not, and no
-// list that is asked at the end was seen.
+// The requirements of launch/distill and its pages: a teacher's rows have the prompt, a student's rows do
+// not, and no list of the final test was seen in training.
 TEST_F(GenerateFile, TheDistillationTaskKeepsItsPartsApart) {
   const std::string task = folder_ / "task";
   ASSERT_EQ(trainer("quickstart " + task + " --distillation --rows 300 --held-out 20").code, 0);

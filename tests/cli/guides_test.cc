@@ -1,5 +1,5 @@
-// The guides' configurations as they stand (tests/guides) train: ten steps each, with a small model, rows
-// of the kind that the guide has, and a folder of the test in place of theirs.
+// The guides' configurations (tests/guides) train unchanged: ten steps each, with a small model, rows of the
+// guide's kind, and a folder of the test.
 #include "cli/task.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -9,7 +9,7 @@ namespace {
 
 const std::string kGuides = std::string(OCTET_SOURCE_DIR) + "/tests/guides/";
 
-/// Rows of each kind that guides have.
+/// Rows of each kind that the guides use.
 class Rows {
  public:
   static const Rows& get() {
@@ -36,7 +36,7 @@ class Rows {
     spill(folder_ / "both.jsonl", both);
     spill(folder_ / "texts.jsonl", texts);
     spill(folder_ / "home/data/train.jsonl", pairs);
-    // As Hugging Face's libraries leave a data set that they fetched.
+    // The layout of a data set in Hugging Face's cache.
     const std::string set = folder_ / "hub/datasets--HuggingFaceH4--ultrachat_200k";
     spill(set + "/refs/main", "8049631c");
     spill(set + "/snapshots/8049631c/data/train_sft-00000-of-00001.jsonl", messages);
@@ -53,7 +53,7 @@ struct Guide {
   const char* name;
   std::string arguments;  ///< {rows}: the folder of rows
   int ranks = 1;
-  const char* says = "";  ///< in what the run prints
+  const char* says = "";  ///< part of the output
 };
 
 void PrintTo(const Guide& guide, std::ostream* out) {
@@ -69,7 +69,7 @@ std::string filled(std::string text) {
   return text;
 }
 
-/// `trainer train ARGUMENTS` where Hugging Face's cache and the home folder are those of the rows.
+/// Runs `trainer train ARGUMENTS` with Hugging Face's cache and home folder set to those of the rows.
 Outcome trained(const std::string& arguments, int ranks, const std::string& hub = Rows::get() / "hub") {
   const std::string launch =
       std::string(OCTET_SOURCE_DIR) + "/launch/mpirun -np " + std::to_string(ranks) + " ";
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(
               2}),
     [](const auto& param) { return std::string(param.param.name); });
 
-// The column that is asked for is trained, and not another one that rows have, too.
+// The named column is trained, and not another column of the rows.
 TEST(GuidesColumns, ARowIsReadByTheColumnThatIsNamed) {
   const TemporaryFolder folder("guide");
   const auto tokens = [&](const std::string& more) {
@@ -171,8 +171,8 @@ TEST(GuidesColumns, ARowIsReadByTheColumnThatIsNamed) {
   EXPECT_NE(wrong.both().find("did you mean 'dialogue'?"), std::string::npos) << wrong.both();
 }
 
-// SFT-Play and verl name a file in Jinja: the row of the table that writes the same is what is trained, else
-// the file renders.
+// SFT-Play and verl name a Jinja file. If a row of the table writes the same text, it is used. Otherwise the
+// file is rendered.
 TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
   const TemporaryFolder folder("guide");
   spill(folder / "same.jinja",
@@ -193,7 +193,7 @@ TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
       << none.both();
 }
 
-// A set of the hub that nobody has fetched says how to.
+// The message for a data set that is not in the cache says how to fetch it.
 TEST(GuidesHub, ASetThatIsNotThereSaysHowToFetchIt) {
   const TemporaryFolder folder("guide");
   const Outcome ran = trained(Task::get().config() + " output_dir=" + (folder / "out") +
@@ -206,7 +206,8 @@ TEST(GuidesHub, ASetThatIsNotThereSaysHowToFetchIt) {
   EXPECT_FALSE(path_exists(folder / "out/trainer_log.jsonl"));
 }
 
-// A run that is killed and started again by the same command goes on; auto finds nothing the first time.
+// A killed run that is started again with the same command resumes. With auto, the first start finds no
+// checkpoint.
 TEST(GuidesResume, AutoTakesTheNewestCheckpointWhereThereIsOne) {
   const TemporaryFolder folder("guide");
   const std::string output = folder / "out",

@@ -1,4 +1,4 @@
-// What does not answer outside of collectives ends the run, with its name.
+// A component that hangs outside of collectives ends the run, and the message names it.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -26,13 +26,13 @@ TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
               Task::get().train(folder / "run", std::string("ddp_timeout=2 save_async=") + beside));
     EXPECT_EQ(run.code, 75) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;
-    // A step that waits for the checkpoint before it may be first to say so.
+    // A step that waits for the previous checkpoint may report first.
     const bool waits = run.err.find("the wait for a checkpoint does not finish") != std::string::npos;
     EXPECT_TRUE(waits || run.err.find(std::string(what) + " does not finish") != std::string::npos)
         << run.err;
     EXPECT_LT(seconds_since(start), 60);
   }
-  // The lock is free, and the next start goes on.
+  // The lock is free, and the next start resumes.
   expect_success(trainer(Task::get().train(folder / "run", "max_steps=3")));
 }
 
@@ -55,7 +55,8 @@ TEST(Hangs, APipeInPlaceOfAFileIsNotWaitedFor) {
   EXPECT_NE(trainer("compare /dev/zero").code, 0);
 }
 
-// What stands in for mpirun ends as Open MPI's does that lost a host; Open MPI 5 may leave its folder then.
+// The stand-in for mpirun ends like Open MPI's after the loss of a host. Open MPI 5 may leave its folder
+// then.
 TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
   const std::string line(76, '-');
   for (const std::string version : {"4.1.4", "5.0.7"}) {
@@ -78,7 +79,8 @@ TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
   }
 }
 
-// What stands in for mpirun is refused by a host, as Open MPI 4 tells it; nothing has begun that could go on.
+// The stand-in for mpirun is refused by a host, with the message of Open MPI 4. Nothing has started that
+// could be resumed.
 TEST(Launcher, AHostThatRefusesTheStartIsToldToBeLookedFor) {
   const std::string line(76, '-');
   const TemporaryFolder folder("refused");
@@ -104,8 +106,8 @@ TEST(Launcher, AHostThatRefusesTheStartIsToldToBeLookedFor) {
   EXPECT_EQ(run.err.find("required libraries"), std::string::npos) << run.err;
 }
 
-// Killed between the start of mpirun and what comes next, or before it has cleared up. What stands in for
-// mpirun is killed, and leaves its folder and a rank, which Open MPI 5 does not end.
+// Killed between the start of mpirun and the next step, or before its cleanup. The stand-in for mpirun is
+// killed and leaves its folder and a rank, which Open MPI 5 does not end.
 TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
   struct Version {
     std::string told, session, variable;
@@ -147,7 +149,7 @@ TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       EXPECT_TRUE(fs::exists(folder / "began"));
       EXPECT_EQ(left(), std::vector<std::string>());
-      // It may be there as a zombie until its new parent asks for its exit code.
+      // It may be a zombie until its new parent reads its exit code.
       EXPECT_EQ(
           shell("grep -s ^State: /proc/$(cat " + (folder / "rank") + ")/status | grep -v \"[ZX] (\"").out, "")
           << "the rank";
@@ -155,7 +157,7 @@ TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
   }
 }
 
-// What stands in for mpirun tells which store of PMIx it was given.
+// The stand-in for mpirun prints the PMIx store that it was given.
 TEST(Launcher, AStoreThatHangsTheStartOnSeveralHostsIsLeftOut) {
   const TemporaryFolder folder("store");
   spill(folder / "bin/mpirun",

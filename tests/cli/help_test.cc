@@ -1,4 +1,4 @@
-// What the program tells of itself: help, manual pages, completion, version.
+// Information about the program: help, manual pages, completion, version.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -125,7 +125,7 @@ TEST(Help, ThePageOfSuperviseHasEveryOptionOfIt) {
   EXPECT_GE(options, 7);
 }
 
-/// What bash offers at the end of these words.
+/// Returns the completions of bash after these words.
 std::string completed(const TemporaryFolder& folder, const std::string& words) {
   spill(folder / "ask",
         "cd " + (folder / ".") + "\nsource ./trainer.bash\nCOMP_WORDS=(" + words +
@@ -154,7 +154,7 @@ bool is_here(const std::string& program) {
   return shell("command -v " + program).code == 0;
 }
 
-/// What a line of an interactive zsh is after Tab, where the folder holds the completion, _trainer.
+/// Returns a line of an interactive zsh after Tab. The folder holds the completion, _trainer.
 class Zsh {
  public:
   explicit Zsh(const std::string& folder) : folder_(folder) {
@@ -213,7 +213,7 @@ TEST(Help, ZshCompletesCommandsOptionsKeysAndValues) {
   }
 }
 
-/// What fish offers at the end of a line, without descriptions.
+/// Returns the completions of fish for a line, without descriptions.
 std::string offered_by_fish(const TemporaryFolder& folder, const std::string& line) {
   spill(folder / "ask.fish", "cd " + (folder / ".") + "\nsource trainer.fish\nfor offered in (complete -C '" +
                                  line + "')\n  echo -n (string split -m 1 -- \\t $offered)[1]' '\nend\n");

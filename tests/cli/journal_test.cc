@@ -1,4 +1,4 @@
-// The file of answers: what a second call of `trainer generate --out` finds there.
+// The file of answers, as a second call of `trainer generate --out` finds it.
 #include "../src/cli/generate/journal.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class Journal : public testing::Test {
   static RowResult answer(const std::string& question) {
     return {.lines = {"\"answer to " + question + "\""}, .failure = ""};
   }
-  /// Answers the questions that are open; `most`: as many of them as an early end leaves time for.
+  /// Answers the open questions, at most `most` of them, as if the call ended early.
   void run(const Questions& questions, std::size_t most = SIZE_MAX, bool overwrite = false) const {
     AnswerJournal journal(out_, job(questions), overwrite);
     for (std::size_t row = 0; row < questions.size() && most > 0; ++row) {
@@ -54,9 +54,9 @@ class Journal : public testing::Test {
 struct SecondCall {
   const char* name;
   Questions first;
-  std::size_t answered;  ///< of the first call's questions
+  std::size_t answered;  ///< number of the first call's questions that it answers
   Questions second;
-  std::string found;  ///< part of the refusal; "": the call goes on
+  std::string found;  ///< part of the refusal; "": the call resumes
 };
 
 TEST_F(Journal, FinishedAnswersToOtherQuestionsAreRefusedAndStay) {

@@ -1,4 +1,5 @@
-// What to change in a run that does not fit, with what a rank holds then: in plans, and in errors of runs.
+// Suggested changes for a run that does not fit, with the resulting memory per rank, in plans and in errors
+// of runs.
 #include "cli/task.h"
 #include "octet/base/json.h"
 
@@ -15,7 +16,7 @@ const std::string kGpuRun =
     "llama-3.1-8b device=cuda cutoff_len=4096 bf16=true param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32 "
     "per_device_train_batch_size=6 gradient_accumulation_steps=4 ";
 
-// As a guide for one GPU of 96 GB orders it: what moves to the host is what the device is relieved of.
+// The order of a guide for one GPU of 96 GB. Moving state to the host frees device memory.
 TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   const std::string run = kGpuRun + "memory=96GB ";
   const Json ladder = plan_of(run, 1)["ladder"];
@@ -29,7 +30,7 @@ TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   const Json with = plan_of(
       run + ladder[0]["keys"].get<std::string>() + " cutoff_len=2048 optim_state_cpu_offload=true", 0);
   EXPECT_EQ(with["total_bytes"], ladder[2]["total_bytes"]);
-  // All that moves leaves the device, but for the pieces that an update has there.
+  // All moved bytes leave the device, except the pieces that an update stages there.
   EXPECT_EQ(ladder[1]["total_bytes"].get<std::int64_t>() - ladder[2]["total_bytes"].get<std::int64_t>() +
                 with["memory"]["state under way"].get<std::int64_t>(),
             moved);
@@ -51,7 +52,7 @@ TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   }
 }
 
-// Every rung is a plan of its own, with the keys of all rungs before it.
+// Each suggestion equals a plan with the keys of all suggestions up to it.
 TEST(Ladder, ItsFiguresAreThoseOfPlansWithItsKeys) {
   const std::string run = kGpuRun + "optim_state_cpu_offload=true memory=40GB ";
   const Json ladder = plan_of(run, 1)["ladder"];
@@ -104,7 +105,8 @@ TEST(Ladder, LeavesOutWhatIsSaidAlreadyAndStopsWhereItFits) {
   EXPECT_TRUE(plan_of(small + "4 memory=100GB", 0)["ladder"].empty());
 }
 
-// Only what a run may change is on it: no size that is found by itself, an evaluation no wider than a step.
+// The list has only keys that a run may change. It has no size that is found automatically, and no evaluation
+// batch wider than a step.
 TEST(Ladder, FollowsWhatTheConfigurationLeavesOpen) {
   const auto ladder_of = [](const std::string& words) {
     std::vector<std::string> keys;
@@ -130,7 +132,7 @@ TEST(Ladder, FollowsWhatTheConfigurationLeavesOpen) {
       << own_size.err;
 }
 
-// Where sizes are left open, and none of them fits.
+// Sizes are left open, and none fits.
 TEST(Ladder, ARunThatCannotFitTellsIt) {
   const TemporaryFolder folder("ladder");
   const Outcome run =
@@ -148,7 +150,7 @@ TEST(Ladder, ARunThatCannotFitTellsIt) {
   EXPECT_NE(plan.err.find("change in turn, each with those before it:"), std::string::npos) << plan.err;
 }
 
-// Where nothing is left open the device has the last word: it is a limit of the process here.
+// With nothing left open, only the allocation can fail. Here the limit is that of the process.
 TEST(Ladder, ADeviceThatHasNoMemoryLeftTellsItToo) {
   const TemporaryFolder folder("memory");
   for (const int np : {1, 2}) {

@@ -1,4 +1,4 @@
-// Scripts of launch/ in a folder with programs that stand in for mpirun, srun and others.
+// Tests of the scripts in launch/, with stand-ins for mpirun, srun and other programs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace octet::test {
 
-/// A folder with scripts that stand in for programs.
+/// A folder with scripts as stand-ins for programs.
 class Launch : public testing::Test {
  protected:
   Launch() : folder_("launch") {}
@@ -18,7 +18,7 @@ class Launch : public testing::Test {
     spill(folder_ / name, "#!/bin/bash\n" + text + "\n");
     std::filesystem::permissions(folder_ / name, std::filesystem::perms::owner_all);
   }
-  /// Runs a command in the folder, its bin before all others.
+  /// Runs a command in the folder, with the folder's bin first in PATH.
   Outcome run(const std::string& command) const {
     return shell("cd " + folder_.path() +
                      " && unset OCTETRUN_BUILD OCTETRUN_LAUNCHER OCTETRUN_VERBOSE && PATH=" +
@@ -33,7 +33,7 @@ inline void expect_says(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
-/// launch/mpirun with a script in place of mpirun.
+/// launch/mpirun with a stand-in for mpirun.
 class Mpirun : public Launch {
  protected:
   void stands_in(const std::string& version, const std::string& text) const {

@@ -83,14 +83,14 @@ TEST_F(Sbatch, MpirunStartsTheRanksWhereSlurmHasNoPmixOrItIsAskedFor) {
   EXPECT_EQ(without.out, "this Slurm has no PMIx plugin (srun --mpi=list): launch/mpirun starts the ranks\n");
   EXPECT_EQ(said("mpirun"), ranks);
   EXPECT_FALSE(fs::exists(folder_ / "srun"));
-  // As they are installed.
+  // The names after installation.
   script("other/bin/trainer", "");
   script("other/bin/octet-mpirun", "echo installed \"$@\" >" + (folder_ / "mpirun"));
   EXPECT_EQ(batch("c.yaml", "OCTETRUN_BUILD=" + (folder_ / "other") + " SLURM_NTASKS=2").code, 0);
   EXPECT_EQ(said("mpirun"), "installed -np 2 " + (folder_ / "other/bin/trainer") + " c.yaml\n");
 }
 
-// Slurm tells the script before its time is up; the ranks are told by srun, or by launch/mpirun.
+// Slurm signals the script before its time limit. srun or launch/mpirun signals the ranks.
 TEST_F(Sbatch, IsQueuedAgainOnlyWhereTheTimeLimitStoppedIt) {
   const auto stopped = [&](const std::string& signal, const std::string& then,
                            const std::string& environment = "") {
@@ -141,7 +141,7 @@ TEST_F(Launch, SupervisorsAreTheTrainerThatIsNamedOrThatOfTheBuild) {
   expect_says(none.err, "error: there is no trainer to supervise a run with");
 }
 
-// The other scripts echo words of the command line and of the environment, too.
+// The other scripts also print words of the command line and the environment.
 TEST_F(Launch, ScriptsEchoNoControlCharacters) {
   const std::string bad = "\"$(printf 'a\\033]0;b\\007\\r\\302\\233c')\"";
   const std::string scripts = OCTET_SOURCE_DIR "/launch/";

@@ -1,4 +1,4 @@
-// Starting, stopping and starting again: signals, damaged checkpoints, finished runs, folders in use.
+// Starts, stops and restarts: signals, damaged checkpoints, finished runs, folders in use.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -27,8 +27,8 @@ std::int64_t newest_step(const std::string& output) {
   return newest;
 }
 
-// libgomp says how many threads each team has. A rank with threads on its neighbours' cores computes the
-// same, many times slower: its threads spin where others should compute.
+// libgomp reports the number of threads of each team. A rank with threads on the cores of other ranks gives
+// equal results, but many times slower, because its threads spin on these cores.
 TEST(Threads, OfARankAreItsShareOfTheCores) {
   const TemporaryFolder folder("threads");
   for (const auto& [np, more] : {std::pair{2, ""}, {4, "zero_stage=3 global_batch_size=16"}}) {
@@ -66,7 +66,7 @@ TEST(Signals, TermSavesAndStopsAndTheNextStartGoesOn) {
   expect_identical(folder / "whole/checkpoint-80", folder / "run/checkpoint-80");
 }
 
-// Who stops a run may not give it the time of one.
+// A stop may not leave enough time for an evaluation.
 TEST(Signals, AStopWaitsForNoEvaluation) {
   const TemporaryFolder folder("stop_evaluates_not");
   const std::string output = folder / "run";
@@ -148,7 +148,7 @@ TEST_F(Finished, ADamagedNewestCheckpointFallsBackToTheOneBefore) {
   expect_every_step(output_, 12);
 }
 
-// Whoever names a checkpoint wants that one, and not the one before it.
+// A named checkpoint is required; an earlier one is no replacement.
 TEST_F(Finished, ADamagedCheckpointThatIsNamedIsRefused) {
   const std::string data = output_ + "/checkpoint-12/checkpoint.h5";
   std::string bytes = slurp(data);
@@ -162,7 +162,7 @@ TEST_F(Finished, ADamagedCheckpointThatIsNamedIsRefused) {
   EXPECT_EQ(steps_of(output_).rbegin()->first, 12);
 }
 
-// Commands that read a checkpoint take the newest of a run's folder, also under a final model.
+// Commands that read a checkpoint use the newest one of a run's folder, even if the folder has a final model.
 TEST_F(Finished, AFolderOfARunStandsForItsNewestCheckpoint) {
   const Outcome newest = trainer("inspect " + output_ + "/checkpoint-12 --json");
   expect_success(newest);
@@ -179,7 +179,7 @@ TEST_F(Finished, AFolderOfARunStandsForItsNewestCheckpoint) {
   EXPECT_NE(trainer("inspect " + output_ + "/exported").code, 0) << "a folder without checkpoints";
 }
 
-// Several damaged ones, behind each other, by ranks that each read a part.
+// Several damaged checkpoints in a row, read by ranks that each read a part.
 TEST_F(Finished, DamagedDataAreNoticedWhileTheyAreReadAndTheNextOlderIsTaken) {
   for (const char* step : {"10", "12"}) {
     const std::string data = output_ + "/checkpoint-" + step + "/checkpoint.h5";

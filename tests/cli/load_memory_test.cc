@@ -1,4 +1,4 @@
-// What a run holds while it loads a checkpoint: its plan, and little more.
+// Memory while a checkpoint is loaded: the planned memory, and little more.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Bytes of memory that `trainer ARGUMENTS` had at most.
+/// Returns the peak memory of `trainer ARGUMENTS` in bytes.
 std::int64_t peak_of(const std::string& arguments, const std::string& log) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -47,7 +47,7 @@ TEST(LoadMemory, IsThatOfThePlanAndAtMost64MiBMore) {
       " device=cpu per_device_train_batch_size=1 global_batch_size=1 param_dtype=fp32 grad_dtype=fp32 "
       "optim_dtype=fp32 ";
   const std::string with_large = keys + "model_name_or_path=" + large + " ";
-  // What the program takes with hardly any state: code, libraries, threads.
+  // The memory of the program with hardly any state: code, libraries, threads.
   const std::int64_t alone =
       peak_of("train " + keys + "max_steps=1 save_strategy=no output_dir=" + (folder / "small"),
               folder / "log") -

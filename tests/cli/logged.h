@@ -1,5 +1,4 @@
-// What is known from outside of runs whose log is checked: rows of a data set as they are encoded, the
-// schedule, the model's size.
+// Known facts about runs with a checked log: encoded rows of a data set, the schedule, the model's size.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +22,7 @@ struct Sample {
   }
 };
 
-/// What training sees of a file of conversations.
+/// Returns the samples of a file of conversations, as training encodes them.
 inline std::vector<Sample> encoded(const std::string& path) {
   const Outcome run = trainer("encode " + Task::get().model() + " --template chatml --input " + path);
   std::vector<Sample> samples;
@@ -35,7 +34,7 @@ inline std::vector<Sample> encoded(const std::string& path) {
   return samples;
 }
 
-/// Rows, what they are encoded to, and a model with weights, made once.
+/// Rows, their encoded samples, and a model with weights, made once.
 class Setting {
  public:
   static const Setting& get() {
@@ -45,8 +44,8 @@ class Setting {
   std::string base() const { return folder_ / "base"; }
   std::string rows() const { return folder_ / "rows.jsonl"; }
   const std::vector<Sample>& samples() const { return samples_; }
-  /// Eight steps in the order of the rows; the update is the sign of the gradient times the rate. Without
-  /// overlap, which takes messages of one step into the next wherever a core is spare.
+  /// Eight steps in the order of the rows. The update is the sign of the gradient times the rate. Overlap is
+  /// off, because it moves messages of one step into the next if a core is free.
   std::string train(const std::string& output, const std::string& more) const {
     return Task::get().train(
         output,
@@ -71,7 +70,7 @@ class Setting {
   std::vector<Sample> samples_;
 };
 
-/// The samples of step n (from 1).
+/// Returns the samples of step n (from 1).
 inline std::vector<Sample> samples_of(std::int64_t n) {
   const auto& all = Setting::get().samples();
   const std::int64_t first = (n - 1) % kEpoch * kGlobal;
@@ -90,14 +89,14 @@ inline double labels_of(const std::vector<Sample>& samples) {
   return sum;
 }
 
-/// The rate that step n uses: two steps of warm-up from 0, then half a cosine over six.
+/// Returns the learning rate of step n: two steps of warm-up from 0, then half a cosine over six steps.
 inline double rate_of(std::int64_t n) {
   const auto done = static_cast<double>(n - 1);
   return done < 2 ? kRate * done / 2 : kRate * 0.5 * (1 + std::cos(M_PI * (done - 2) / 6));
 }
 
-/// Of the model in task.h: 512 tokens, width 32, two blocks of two heads of 16 over one pair of keys and
-/// values.
+/// Returns the parameters of the model in task.h: 512 tokens, width 32, two blocks with two heads of
+/// dimension 16 and one KV head.
 inline double parameters() {
   constexpr double v = 512, h = 32, inner = 48, blocks = 2, q = 32, kv = 16;
   return v * h + blocks * (2 * h * q + 2 * h * kv + 3 * h * inner + 2 * h) + h;

@@ -11,7 +11,7 @@
 namespace octet::test::logged_test {
 namespace {
 
-/// Memory: what a run prints as reserved before its first step, and what the system saw its ranks use.
+/// Memory: the printed reservation before the first step, and the usage of the ranks that the system reports.
 void expect_memory(const std::map<std::int64_t, Json>& rows, const std::string& printed) {
   const std::string words = "memory per rank: ";
   const std::size_t at = printed.find(words);
@@ -35,8 +35,8 @@ void expect_memory(const std::map<std::int64_t, Json>& rows, const std::string& 
 class Logged : public testing::TestWithParam<int> {
  protected:
   int world() const { return std::max(1, GetParam()); }
-  /// fp32 gradients go to the ranks that own them after every micro-batch, the updated weights back once.
-  /// Tensors are padded a little.
+  /// fp32 gradients are sent to their owners after every micro-batch, and the updated weights are sent back
+  /// once. Tensors have a little padding.
   void expect_bytes(const Json& row) const {
     const double share = 4 * parameters() * (world() - 1) / world();
     const double accumulation = static_cast<double>(kGlobal) / (4 * world());
@@ -52,7 +52,7 @@ class Logged : public testing::TestWithParam<int> {
         sum += value.get<double>();
     }
     EXPECT_EQ(row.at("comm_bytes").get<double>(), sum);
-    // What ranks tell each other about a save falls into the row of this step or of the next one.
+    // Messages about a save count in the row of this step or of the next one.
     const double control = row.value("comm_control_bytes", 0.0);
     EXPECT_LT(control, 20000) << row;
     EXPECT_LT(sum - control, reduced + gathered + 2000) << "sums of norms and losses are small: " << row;
@@ -66,7 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Logged, testing::Values(0, 2, 3), [](const auto&
   return p.param == 0 ? std::string("alone") : "of" + std::to_string(p.param);
 });
 
-// Counts, the schedule and the figures made of them.
+// Counts, the schedule, and figures derived from them.
 TEST_P(Logged, CountsAreThoseOfTheData) {
   const TemporaryFolder folder("counts");
   const auto begin = std::chrono::steady_clock::now();
@@ -114,17 +114,17 @@ TEST_P(Logged, CountsAreThoseOfTheData) {
   double losses = 0;
   for (const auto& [n, row] : rows) losses += row.at("loss").get<double>() / 8;
   expect_near(results, "train_loss", losses);
-  // Every rank's hours: from the start of the program to the end of the steps at the most.
+  // Hours of all ranks: at most from the start of the program to the end of the steps.
   const double hours = results.at("device_hours");
   EXPECT_GE(hours * 3600, world() * runtime);
   EXPECT_LE(hours * 3600, world() * wall);
   expect_near(results, "cost", hours * kPrice);
 }
 
-// A step's seconds are seconds: what the clock of the event file says between the first row and the last.
+// The seconds of steps agree with the times in the event file between the first row and the last.
 TEST(LoggedSeconds, AreThoseOfAClock) {
   const TemporaryFolder folder("clock");
-  // Enough tokens a step that what happens between steps is little.
+  // Steps have enough tokens that the time between steps is negligible.
   expect_success(trainer(Setting::get().train(folder / "run", "global_batch_size=480 save_strategy=no"), 2));
   const auto rows = steps_of(folder / "run");
   const Events events = read_events(folder / "run/runs");
@@ -149,7 +149,7 @@ TEST(LoggedNumerics, AreTheSameOnAnyNumberOfRanks) {
   }
 }
 
-// 1e-7 is not 0.000000, neither on the screen nor in the files.
+// 1e-7 must not become 0.000000 on the screen or in the files.
 TEST(LoggedNumerics, ShowSmallRates) {
   const TemporaryFolder folder("small");
   const Outcome trained =
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, LoggedEpochs,
                          testing::Values("packing=false", "packing=true",
                                          "packing=true packing_strategy=llamafactory"));
 
-// Shuffled and packed or not, two passes over the data are two times its tokens.
+// With or without shuffling and packing, two epochs have twice the tokens of the data.
 TEST_P(LoggedEpochs, CountEveryTokenOnce) {
   const TemporaryFolder folder("epochs");
   expect_success(
@@ -195,14 +195,14 @@ TEST(LoggedStream, CountsAsASetInMemoryDoes) {
     for (const char* key : {"loss", "grad_norm", "lr", "total_tokens"}) {
       EXPECT_EQ(other.at(key), row.at(key)) << key << " at step " << n;
     }
-    // A stream knows how many rows are behind it, not how many steps its epoch has.
+    // A stream knows the number of rows so far, not the number of steps in its epoch.
     const std::int64_t of_epoch = std::min(kRows, ((n - 1) % kEpoch + 1) * kGlobal);
     const auto rows = static_cast<double>((n - 1) / kEpoch * kRows + of_epoch);
     EXPECT_NEAR(other.at("epoch").get<double>(), rows / kRows, 1e-12) << n;
   }
 }
 
-// What a resumed run logs is what the whole run logged, between two rows too, and in another folder.
+// A resumed run logs the rows of an uninterrupted run, also between two rows and in another folder.
 class LoggedResumes : public Logged {};
 INSTANTIATE_TEST_SUITE_P(Ranks, LoggedResumes, testing::Values(0, 3), [](const auto& p) {
   return p.param == 0 ? std::string("alone") : "of" + std::to_string(p.param);
@@ -237,7 +237,7 @@ TEST_P(LoggedResumes, CountOn) {
       if (world() > 1 && n == 4) expect_near(row, "comm_bytes", expected.at(n).at("comm_bytes"), 0.02);
     }
   }
-  // Three steps lie behind the checkpoint.
+  // The checkpoint is after three steps.
   const Json state = parse_json(slurp(folder / "moved/trainer_state.json"), "state");
   EXPECT_GT(moved.at(4).at("elapsed_seconds").get<double>(),
             expected.at(2).at("seconds_per_step").get<double>() * 2);
@@ -248,7 +248,7 @@ TEST_P(LoggedResumes, CountOn) {
     for (const char* key : {"epoch", "total_flos", "train_loss", "num_input_tokens_seen", "skipped_steps"}) {
       expect_near(results, key, whole.at(key), 1e-12);
     }
-    // Five steps of this session: 24 rows, 24, 23, 24 and 24.
+    // This session has five steps of 24, 24, 23, 24 and 24 rows.
     expect_near(results, "train_samples_per_second", 119 / results.at("train_runtime").get<double>());
   }
 }

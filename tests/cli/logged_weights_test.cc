@@ -1,4 +1,4 @@
-// What the log tells of losses, norms, rates and evaluations, against the weights in the checkpoints.
+// Logged losses, norms, rates and evaluations, against the weights in the checkpoints.
 #include <utility>
 
 #include "cli/logged.h"
@@ -13,7 +13,7 @@ struct Probed {
   double loss = 0, norm = 0;
 };
 
-/// Loss and norm of the gradient that a model gives for samples, summed here from the probe's gradients.
+/// Returns the loss and the gradient norm of a model for samples, computed here from the probe's gradients.
 Probed probe(const std::string& model, const std::vector<Sample>& samples) {
   const TemporaryFolder folder("probed");
   std::size_t length = 0;
@@ -44,7 +44,7 @@ Probed probe(const std::string& model, const std::vector<Sample>& samples) {
   return probed;
 }
 
-/// The weights after step n, as a folder that other commands read.
+/// Exports the weights after step n, and returns the folder.
 std::string exported(const std::string& run, std::int64_t n) {
   if (n == 0) return Setting::get().base();
   const std::string folder = run + "/exported-" + std::to_string(n);
@@ -55,7 +55,7 @@ std::string exported(const std::string& run, std::int64_t n) {
   return folder;
 }
 
-/// How far step n moved a weight, in the middle of all that it moved; the most.
+/// Returns the median and the maximum of the changes of weights by step n.
 std::pair<double, double> movement(const std::string& run, std::int64_t n) {
   const Weights before = read_weights(exported(run, n - 1)), after = read_weights(exported(run, n));
   std::vector<double> moved;
@@ -70,7 +70,7 @@ std::pair<double, double> movement(const std::string& run, std::int64_t n) {
   return {moved[moved.size() / 2], moved.back()};
 }
 
-// Losses, norms and rates that the log tells are those of the weights in the checkpoints.
+// Logged losses, norms and rates agree with the weights in the checkpoints.
 TEST(LoggedNumerics, AreThoseOfTheWeights) {
   const TemporaryFolder folder("weights");
   const std::string run = folder / "run";
@@ -85,7 +85,7 @@ TEST(LoggedNumerics, AreThoseOfTheWeights) {
     expect_near(rows.at(n), "loss", whole.loss, 1e-5);
     expect_near(rows.at(n), "grad_norm", whole.norm, 1e-5);
     EXPECT_NEAR(events.at("train/grad_norm", n), whole.norm, 1e-5 * whole.norm);
-    // The first half of the places is rank 0's; a step that is not full leaves the last rank short.
+    // The first half of the samples belongs to rank 0. In a partial step the last rank has fewer.
     const auto half = samples.begin() + kGlobal / 2;
     EXPECT_NEAR(events.at("rank0/loss", n), probe(model, {samples.begin(), half}).loss, 1e-4);
     EXPECT_NEAR(events.at("rank1/loss", n), probe(model, {half, samples.end()}).loss, 1e-4);
@@ -99,7 +99,7 @@ TEST(LoggedNumerics, AreThoseOfTheWeights) {
   }
 }
 
-// Evaluations and checkpoints have their own seconds and bytes, and the loss is that of the weights.
+// Evaluations and checkpoints have separate seconds and bytes, and the loss matches the weights.
 TEST(LoggedEvaluation, IsItsOwn) {
   const TemporaryFolder folder("evaluation");
   const std::string options = "zero_stage=3 save_steps=2 save_async=false report_to=none ";
@@ -118,7 +118,7 @@ TEST(LoggedEvaluation, IsItsOwn) {
     if (row.contains("loss")) {
       const auto n = row.at("current_steps").get<std::int64_t>();
       expect_near(row, "loss", plain.at(n).at("loss"), 1e-9);
-      // The evaluation before a step gathered the new weights, and this small model's stay where they are.
+      // The evaluation before a step has gathered the new weights, and this small model keeps them gathered.
       const double gathered = n > 1 ? plain.at(n).at("comm_all_gather_bytes").get<double>() : 0;
       expect_near(row, "comm_bytes", plain.at(n).at("comm_bytes").get<double>() - gathered);
       seconds += row.at("seconds_per_step").get<double>();
@@ -127,7 +127,7 @@ TEST(LoggedEvaluation, IsItsOwn) {
     }
     const double runtime = row.at("eval_runtime");
     ++evaluations, seconds += runtime;
-    // Twelve samples, four a rank at a time.
+    // Twelve samples, four per rank and batch.
     expect_near(row, "eval_samples_per_second", 12 / runtime);
     expect_near(row, "eval_steps_per_second", 2 / runtime);
     expect_near(row, "epoch", static_cast<double>(row.at("current_steps")) / kEpoch);

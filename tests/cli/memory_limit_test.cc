@@ -28,20 +28,20 @@ TEST(MemoryLimits, OfEveryCommandGiveOneMessageAndADocumentedCode) {
       for (const int mib : {133, 160, 240}) {
         if (ranks == 2 && (&command != &commands[0] || mib == 160)) continue;
         SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::to_string(mib) + " MiB: " + command);
-        // The limit is for the program alone: mpirun has other messages.
+        // The limit applies to the program only: mpirun has other messages.
         const std::string launch = ranks == 1 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np 2 ";
         std::filesystem::remove_all(folder / "exported");
         const Outcome outcome =
             shell(launch + limited + " " + std::to_string(mib * 1024) + " " + command, 60);
         if (outcome.code == 0) continue;
-        if (outcome.code == 127) {  // the loader has no room for the libraries, and says so
+        if (outcome.code == 127) {  // the loader reports that it has no room for the libraries
           EXPECT_NE(outcome.err.find("error while loading shared libraries"), std::string::npos);
           continue;
         }
-        // The same start fails again.
+        // A restart would fail again.
         EXPECT_EQ(outcome.code, 64) << outcome.both();
         EXPECT_NE(outcome.err.find("ulimit -v"), std::string::npos) << outcome.err;
-        // Before MPI's start a rank does not know the others, and each prints its own error.
+        // Before MPI's start the ranks cannot communicate, so each prints its own error.
         EXPECT_GE(errors_in(outcome), 1) << outcome.err;
         EXPECT_LE(errors_in(outcome), ranks) << outcome.err;
         EXPECT_NE(outcome.err.find("to do:"), std::string::npos) << outcome.err;

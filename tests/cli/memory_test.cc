@@ -1,5 +1,5 @@
-// memory_checkpoint_steps: a run that is killed goes on from the memory of its hosts, with the bits of one
-// that nobody disturbed, and leaves nothing there.
+// memory_checkpoint_steps: a killed run resumes from the memory of its hosts, with the bits of an undisturbed
+// run, and removes its files there.
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 const std::string kKeys =
     "deterministic=strict per_device_train_batch_size=2 global_batch_size=24 memory_checkpoint_steps=2 ";
 
-/// A run under launch/supervise whose hosts keep checkpoints in a folder of the test's.
+/// A run under launch/supervise that keeps its memory checkpoints in a folder of the test.
 class MemoryRun {
  public:
   explicit MemoryRun(const std::string& name) : folder_(name) { fs::create_directory(memory()); }
@@ -25,8 +25,8 @@ class MemoryRun {
   std::string memory() const { return folder_ / "memory"; }
   std::string output() const { return folder_ / "run"; }
 
-  /// `environment` goes to all starts; `before_second` runs in a shell between the first and the second, in
-  /// which $more may be set to further words of the command.
+  /// `environment` applies to all starts. `before_second` runs in a shell between the first and the second
+  /// start. It may set $more to further words of the command.
   Outcome run(int np, const std::string& keys, const std::string& environment = "",
               const std::string& before_second = "") const {
     return shell(command(np, Task::get().train(output(), kKeys + keys), environment, before_second));
@@ -57,7 +57,7 @@ class MemoryRun {
   TemporaryFolder folder_;
 };
 
-/// The last checkpoint of the run without kills and without memory, trained once.
+/// Returns the last checkpoint of a run without kills and without memory checkpoints, trained once.
 const std::string& undisturbed() {
   static const TemporaryFolder folder("memory_calm");
   static const std::string path = [] {
@@ -77,8 +77,8 @@ struct Killed {
   const char *async, *point;
 };
 
-/// Killed at every third checkpoint in memory, when two parts of it are written or not yet sealed: from the
-/// one before.
+/// Kills the run at every third memory checkpoint, when two parts of it are written or not yet sealed. The
+/// run must resume from the previous checkpoint.
 void expect_same_bits_after_kills(const std::vector<Killed>& cases) {
   for (const Killed& c : cases) {
     const MemoryRun memory("memory_bits");
@@ -136,7 +136,7 @@ TEST(MemoryCheckpoints, FewerRanksGoOnFromThoseOfMore) {
   expect_undisturbed(memory);
 }
 
-// Both generations of rank 1's part: the disk is left, which has step 3.
+// Both generations of rank 1's part are damaged. The disk checkpoint of step 3 remains.
 TEST(MemoryCheckpoints, FlippedBitsAreNamedAndTheDiskIsGoneOnFrom) {
   const MemoryRun memory("memory_flip");
   const Outcome run = memory.run(
@@ -153,7 +153,7 @@ TEST(MemoryCheckpoints, FlippedBitsAreNamedAndTheDiskIsGoneOnFrom) {
   expect_undisturbed(memory);
 }
 
-// Memory has step 5, the disk step 6, when the save of step 9 is killed.
+// Memory has step 5 and the disk has step 6 when the save of step 9 is killed.
 TEST(MemoryCheckpoints, ANewerCheckpointOnTheDiskGoesBefore) {
   const MemoryRun memory("memory_older");
   const Outcome run = memory.run(2, "save_async=false save_steps=3 memory_checkpoint_steps=5",
@@ -183,7 +183,7 @@ TEST(MemoryCheckpoints, OfAnotherConfigurationAreNotTaken) {
   EXPECT_EQ(memory.incidents().at(0)["from"], "disk");
 }
 
-// overwrite_output_dir and resume_from_checkpoint say how the first start begins; later ones go on.
+// overwrite_output_dir and resume_from_checkpoint apply to the first start. Later starts resume.
 TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
   for (const char* beginning : {"overwrite_output_dir=true", "resume_from_checkpoint=false"}) {
     const MemoryRun memory("memory_beginning");
@@ -197,10 +197,10 @@ TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
   }
 }
 
-// As the disk's (SaveInterval.FollowsFrom...): the first after ten steps, then by what it takes. save_steps
-// goes on deciding about the disk.
+// As with disk checkpoints (SaveInterval.FollowsFrom...): the first is after ten steps, and the interval then
+// follows from the cost. save_steps still applies to the disk.
 TEST(MemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
-  // Steps that take much longer than the copy.
+  // Steps take much longer than the copy.
   const std::string keys = "memory_checkpoint_steps=auto max_steps=14 global_batch_size=240 ";
   for (const auto& [hours, expected] :
        {std::pair{"1e-9", std::vector<int>{10, 11, 12, 13}}, std::pair{"1e6", std::vector<int>{10}}}) {
@@ -234,7 +234,7 @@ TEST(MemoryCheckpoints, WithoutASupervisorNoneAreTakenAndItIsSaid) {
   memory.expect_nothing_left();
 }
 
-// A host would go on from such a state, and the run would be lost.
+// A host would resume from this state, and the run would be lost.
 TEST(MemoryCheckpoints, AreNotTakenOfWeightsThatAreNotFinite) {
   for (const std::string keys : {"zero_stage=0 save_async=false", "zero_stage=3 save_async=true"}) {
     SCOPED_TRACE(keys);
@@ -264,7 +264,7 @@ TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
   memory.expect_nothing_left();
 }
 
-// What lies in memory is newer than what the run goes back to, and none of its past any more.
+// The memory checkpoint is newer than the step to which the run goes back, and no longer part of its past.
 TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
   const MemoryRun memory("memory_back");
   const Outcome run = memory.run(1, "save_steps=3 memory_checkpoint_steps=1 sdc_steps=1 sdc_action=rollback",
@@ -277,7 +277,7 @@ TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
   expect_undisturbed(memory);
 }
 
-// Taken from memory behind the checkpoint on the disk whose evaluation was the best.
+// Resumed from memory after the disk checkpoint with the best evaluation.
 TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
   const MemoryRun memory("memory_best");
   const std::string keys = "eval_dataset=" + Task::get().held_out() +
@@ -291,7 +291,8 @@ TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
   memory.expect_nothing_left();
 }
 
-// The supervisor is killed and started again, which goes on; then it is not, and the keeper clears up.
+// The supervisor is killed and started again, and the run resumes. Then the supervisor is not started again,
+// and the keeper cleans up.
 TEST(MemoryCheckpoints, OutliveTheSupervisorForAWhile) {
   const MemoryRun memory("memory_supervisor");
   const std::string words = Task::get().train(memory.output(), kKeys + "save_steps=100000 max_steps=100000");

@@ -1,4 +1,4 @@
-// What a run leaves: names, formats, shards, and the parts of a model that were not trained.
+// Files of a finished run: names, formats, shards, and the parts of a model that were not trained.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A Gemma 3 text model as a part of a multimodal one, over the task's tokenizer.
+// Writes the configuration of a Gemma 3 text model as part of a multimodal model, with the task's tokenizer.
 void write_multimodal_config(const std::string& model) {
   const Json text{
       {"model_type", "gemma3_text"}, {"vocab_size", 512},        {"hidden_size", 32},
@@ -64,7 +64,7 @@ TEST(ModelExport, ATextModelGoesBackWithThePartsThatWereNotTrainedUnderEitherNam
     const Json config = read_json(run + "/config.json");
     EXPECT_EQ(config["model_type"], "gemma3");
 
-    // The same from the checkpoint, in another format and in shards.
+    // The same model exported from the checkpoint, in another format and in shards.
     const std::string exported = folder / (newer ? "newer_export" : "older_export");
     expect_success(trainer("export " + run + "/checkpoint-2 " + exported +
                            " --export_dtype bf16 --export_size 0.00002"));
@@ -76,7 +76,7 @@ TEST(ModelExport, ATextModelGoesBackWithThePartsThatWereNotTrainedUnderEitherNam
     EXPECT_EQ(as_bf16["torch_dtype"], "bfloat16");
     EXPECT_EQ(as_bf16["text_config"]["torch_dtype"], "bfloat16");
     EXPECT_EQ(as_bf16["vision_config"]["torch_dtype"], "bfloat16");
-    // It answers, and training goes on from it.
+    // The export answers questions, and can be trained further.
     expect_success(trainer("generate " + exported + " --template chatml --max-new 2 --device cpu hello"));
     expect_success(trainer(Task::get().train(
         run + "_again", "model_name_or_path=" + exported + " train_from_scratch=false max_steps=1")));
@@ -103,8 +103,7 @@ TEST(ModelExport, ARunWritesItsFinalModelInTheFormatAndSizeItWasAskedFor) {
   }
 }
 
-// What decides how conversations are written is the run's, whether it writes the folder itself or a
-// checkpoint becomes one later.
+// The settings of conversations come from the run, both in its final model and in the export of a checkpoint.
 TEST(ModelExport, OfACheckpointItHasTheTextFilesOfTheFinalModelByteForByte) {
   const TemporaryFolder folder("same_files");
   const std::string own = folder / "own";
@@ -115,7 +114,7 @@ TEST(ModelExport, OfACheckpointItHasTheTextFilesOfTheFinalModelByteForByte) {
   spill(own + "/chat_template.jinja", chatml);
   const std::string told = " default_system=Xyzzy tool_format=llama3 ";
   struct Case {
-    std::string name, keys, says;  ///< what its chat template holds
+    std::string name, keys, says;  ///< part of its chat template
   };
   for (const auto& [name, keys, says] : std::vector<Case>{
            {"told", "template=chatml" + told, "'Xyzzy'"},
@@ -138,11 +137,11 @@ TEST(ModelExport, OfACheckpointItHasTheTextFilesOfTheFinalModelByteForByte) {
     }
     EXPECT_GE(compared, 5);
   }
-  // Two words end an answer of ChatML, found in the model's own template, too.
+  // ChatML answers have two end tokens, also if the template was found in the model.
   EXPECT_EQ(read_json(folder / "found_export/generation_config.json")["eos_token_id"].size(), 2u);
 }
 
-// The same keys in a file as LLaMA-Factory's export reads it.
+// The same keys in a file for LLaMA-Factory's export.
 TEST(ModelExport, AFileOfLlamaFactorysExportNamesTheTemplatesOptionsToo) {
   const TemporaryFolder folder("same_keys");
   expect_success(trainer(Task::get().train(folder / "run", "max_steps=1")));

@@ -1,5 +1,4 @@
-// The folders in which models come: shards, formats, names of multimodal checkpoints, and what is wrong with
-// them, through the program.
+// Model folders: shards, formats, names of multimodal checkpoints, and errors, tested through the program.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,7 +39,7 @@ class ModelFolder : public testing::Test {
     }
     return std::sqrt(difference / std::max(size, 1e-300));
   }
-  // One message with all these pieces, alone and on two ranks.
+  // Expects one message with all these pieces, on one rank and on two.
   void expect_refusal(const std::vector<std::string>& pieces) const {
     for (const int np : {0, 2}) {
       const Outcome run = probe("zero_stage=" + std::to_string(np), np);
@@ -51,7 +50,7 @@ class ModelFolder : public testing::Test {
         EXPECT_NE(run.err.find(piece), std::string::npos) << piece << "\n" << run.err;
     }
   }
-  // Rounds every weight as a file in that format would.
+  // Rounds every weight like a file in that format.
   static Weights rounded(Weights weights, DType dtype) {
     for (auto& [name, w] : weights) {
       for (float& v : w.values) v = dtype == DType::bf16 ? from_bf16(to_bf16(v)) : from_f16(to_f16(v));
@@ -67,7 +66,7 @@ TEST_F(ModelFolder, ShardsAndFormatsOfWeightsLoadToTheSameBits) {
     fs::remove_all(model());
     copy_golden_model(name, model());
     Weights weights = read_weights(model());
-    // The stored weights are bf16; these are between the values of both formats.
+    // The stored weights are bf16. These values are not representable in either format.
     for (auto& [tensor, w] : weights) {
       for (float& v : w.values) v *= 1.0f + 0x1.8p-12f;
     }
@@ -82,7 +81,7 @@ TEST_F(ModelFolder, ShardsAndFormatsOfWeightsLoadToTheSameBits) {
       const std::vector<float> expected = logits();
       write_weights(model(), weights, dtype, 30000);
       EXPECT_EQ(logits(), expected) << name_of(dtype);
-      // Rounding 2^-9 (2^-12) of every weight moves the logits about as much.
+      // Rounding weights by 2^-9 (2^-12) moves the logits by about as much.
       EXPECT_LT(distance(expected, whole), dtype == DType::bf16 ? 2e-2 : 3e-3);
       EXPECT_GT(distance(expected, whole), 1e-5) << "the weights were rounded";
     }

@@ -47,7 +47,7 @@ TEST_F(Mpirun, ASecondRequestReachesTheRanks) {
   }
 }
 
-// Who asks twice may do so while mpirun, of which the ranks have gone, is ending.
+// A second request may arrive after the ranks have ended, while mpirun is ending.
 TEST_F(Mpirun, ASecondRequestDoesNotKillAnMpirunThatIsEnding) {
   spill(folder_ / "rank", "trap \"exit 76\" USR2; touch ready; for i in $(seq 200); do sleep 0.05; done");
   stands_in("mpirun (Open MPI) 4.1.4",
@@ -63,7 +63,7 @@ TEST_F(Mpirun, ASecondRequestDoesNotKillAnMpirunThatIsEnding) {
       << "the rank said nothing";
 }
 
-// A request that comes before the ranks can take it waits for them; without ranks it ends the start.
+// A request that arrives before the ranks can handle it is kept. If there are no ranks, it ends the start.
 TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   spill(folder_ / "rank",
         "touch loading; sleep 0.7; trap \"echo told; exit 76\" USR2; touch ready; for i in $(seq 200); do "
@@ -81,7 +81,7 @@ TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   };
   stands_in("mpirun (Open MPI) 4.1.4",
             "trap : USR2; touch begun; sleep 0.3; OMPI_COMM_WORLD_RANK=0 bash ../rank");
-  // Most of a row is waiting: four signals at a time.
+  // A row consists mostly of waiting, so four signals are tested at a time.
   script("row",
          "mkdir $1$2$3; cd $1$2$3 || exit; TMPDIR=$PWD setsid env --default-signal=INT,HUP " OCTET_SOURCE_DIR
          "/launch/mpirun -np 1 x >out 2>err & job=$!; until [ -e $2 ]; do sleep 0.01; done; "
@@ -110,7 +110,7 @@ TEST_F(Mpirun, ARequestWhileMpirunStartsIsKept) {
   EXPECT_FALSE(fs::exists(folder_ / "started"));
 }
 
-// The guard ends them, and removes mpirun's folder.
+// The guard ends mpirun and its ranks, and removes mpirun's folder.
 TEST_F(Mpirun, MpirunAndItsRanksEndWhenTheLauncherIsKilled) {
   spill(folder_ / "rank", "echo $$ >rank_number; touch ready; sleep 60");
   stands_in("mpirun (Open MPI) 4.1.4",
@@ -126,7 +126,7 @@ TEST_F(Mpirun, MpirunAndItsRanksEndWhenTheLauncherIsKilled) {
   EXPECT_EQ(outcome.out, "ended\n") << outcome.both();
 }
 
-// A signal to mpirun itself would end its ranks at once. It stays pending, and becomes a request.
+// A signal to mpirun itself would end its ranks at once. It is kept pending and becomes a request.
 TEST_F(Mpirun, ASignalToMpirunItselfIsARequest) {
   spill(folder_ / "rank",
         "trap \"echo told; exit 76\" USR2; touch ready; for i in $(seq 200); do sleep 0.05; done");
@@ -142,7 +142,7 @@ TEST_F(Mpirun, ASignalToMpirunItselfIsARequest) {
   }
 }
 
-// Processes that ranks have started may write after mpirun's end, and may live longer. They hold the pipe.
+// Processes started by ranks hold the pipe. They may write after mpirun's end and may run longer.
 TEST_F(Mpirun, LastLinesComeThroughAndNobodyIsWaitedForLong) {
   stands_in("mpirun (Open MPI) 4.1.4", "(sleep 0.5; echo late >&2) >/dev/null & exit 3");
   const Outcome late = start("-np 1 x", "TMPDIR=" + folder_.path());

@@ -1,4 +1,4 @@
-// launch/mpirun: what it tells mpirun, what it refuses, and its messages.
+// launch/mpirun: the arguments that it passes to mpirun, the calls that it refuses, and its messages.
 #include <filesystem>
 
 #include "cli/launch_scripts.h"
@@ -36,7 +36,7 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
         "OMPI_MCA_reachable=weighted\n", "PRTE_MCA_oob_tcp_keepalive_time=10\n",
         "PRTE_MCA_oob_tcp_keepalive_intvl=5\n", "PRTE_MCA_oob_tcp_keepalive_probes=3\n"})
     expect_says(five.out, set);
-  // As Ubuntu 26.04 has it, without its texts.
+  // The version on Ubuntu 26.04, without its help texts.
   stands_in("Sorry! ... /usr/share/prte/help-schizo-ompi.txt: No such file or directory.", tell);
   EXPECT_EQ(told("-np 3 prog").out, five.out);
   stands_in("HYDRA build details", tell);
@@ -48,7 +48,7 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   expect_says(told("-np 3 prog").err, "is neither Open MPI's nor MPICH's");
 }
 
-// What Slurm sends to the steps of a job reaches the daemons of Open MPI.
+// Signals that Slurm sends to the steps of a job also reach the daemons of Open MPI.
 TEST_F(Mpirun, DaemonsOnOtherNodesOfAJobAreNotEndedByStops) {
   stands_in("mpirun (Open MPI) 4.1.4", "echo \"${OMPI_MCA_orte_launch_agent-as it is}\"");
   const auto agent = [&](const std::string& environment) {
@@ -64,7 +64,7 @@ TEST_F(Mpirun, DaemonsOnOtherNodesOfAJobAreNotEndedByStops) {
   EXPECT_EQ(agent("SLURM_NNODES=1"), "as it is\n");
 }
 
-// As Open MPI 5 does where a rank of another host is killed.
+// The behaviour of Open MPI 5 if a rank of another host is killed.
 TEST_F(Mpirun, ARankThatMpiEndsIsALossToBeStartedAgain) {
   const auto ended = [&](int code) {
     stands_in("mpirun (Open MPI) 5.0.7",
@@ -83,7 +83,7 @@ TEST_F(Mpirun, ARankThatMpiEndsIsALossToBeStartedAgain) {
   EXPECT_EQ(ended(1).code, 1);
 }
 
-// Open MPI 5 has another name for it.
+// Open MPI 5 has another name for this setting.
 TEST_F(Mpirun, WhatReachesTheHostsIsToldToEachOpenMpi) {
   stands_in("mpirun (Open MPI) 5.0.7", "echo \"${PRTE_MCA_plm_ssh_agent-as it is}\"");
   const auto agent = [&](const std::string& environment) {
@@ -94,7 +94,7 @@ TEST_F(Mpirun, WhatReachesTheHostsIsToldToEachOpenMpi) {
   EXPECT_EQ(agent("env -u OMPI_MCA_plm_rsh_agent"), "as it is\n");
 }
 
-// srun launch/mpirun …: each task would start a run.
+// With srun launch/mpirun …, each task would start a run.
 TEST_F(Mpirun, OneForEachTaskOfAStepIsRefused) {
   stands_in("mpirun (Open MPI) 4.1.4", "echo started");
   const auto task = [&](const std::string& environment) {
@@ -114,7 +114,7 @@ TEST_F(Mpirun, OneForEachTaskOfAStepIsRefused) {
   EXPECT_EQ(task("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 OCTETRUN_SINGLE=0").code, 64);
 }
 
-// Ranks that another MPI's mpirun starts would be as many runs.
+// Ranks started by another MPI's mpirun would each be a separate run.
 TEST_F(Mpirun, TheOneOfTheProgramsMpiIsTaken) {
   const auto stand_in = [&](const std::string& name, const std::string& version) {
     script(name, "[ \"$1\" = --version ] && { echo \"" + version + "\"; exit 0; }\necho \"$0\"");
@@ -133,7 +133,7 @@ TEST_F(Mpirun, TheOneOfTheProgramsMpiIsTaken) {
   const Outcome no_file = taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "none"));
   EXPECT_EQ(no_file.code, 64);
   expect_says(no_file.err, "  to do:    name an mpirun (type -a mpirun)");
-  // Where the machine's own are out of sight.
+  // The machine's own mpirun is not in PATH.
   EXPECT_EQ(run("mkdir tools && ln -s $(ls /usr/bin | grep -v ^mpi | sed s#^#/usr/bin/#) tools").code, 0);
   const auto only = [&](const std::string& name) {
     return "export PATH=" + (folder_ / name) + ":" + (folder_ / "tools") + "; ";
@@ -164,7 +164,7 @@ TEST_F(Mpirun, WithoutOneIsSaid) {
   expect_says(none.err, "error: there is no mpirun");
 }
 
-// What mpirun itself refuses is a wrong call, whatever code it ends with: 132 would be signal 4.
+// An mpirun refusal is a wrong call, whatever its exit code: 132 would mean signal 4.
 TEST_F(Mpirun, OfAWrongCallSaysWhatToDoAndEndsWith64) {
   const std::string rule = "echo " + std::string(76, '-') + "\n";
   const auto said = [&](const std::string& text, int code) {
@@ -213,7 +213,8 @@ TEST_F(Mpirun, OfAWrongCallSaysWhatToDoAndEndsWith64) {
       file + " It occured on line number 1" + mend);
 }
 
-// What mpirun says of codes the program has said; what killed a rank only mpirun knows.
+// The program has already explained its exit code, so mpirun's text about it is dropped. Only mpirun knows
+// which signal killed a rank.
 TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   const std::string rule =
       "echo ------------------------------------------------------------------------------\n";
@@ -266,7 +267,7 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
             "error: mpirun cannot start a program: it is not there, or may not be executed\n"
             "  where:    mpirun -np 4 prog\n"
             "  to do:    look at its name, and for it on every host\n");
-  // Open MPI 5's own words.
+  // The texts of Open MPI 5.
   EXPECT_EQ(
       said(rule +
                "echo \"prterun noticed that process rank 1 with PID 17 on node vm exited on\"\n"
@@ -283,7 +284,7 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
       line + "There are not enough slots\n" + line + "-----\n" + line + "open\n");
 }
 
-// Open MPI 5 ends with 0 then.
+// Open MPI 5 exits with 0 in this case.
 TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
   const std::string rule = "printf '%078d\\n' 0 | tr 0 -\n";
   for (const std::string words : {"echo 'PRTE has lost communication with a remote daemon.'\n",
@@ -306,7 +307,7 @@ TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
   EXPECT_EQ(start("-np 2 prog c.yaml", "TMPDIR=" + folder_.path()).code, 0);
 }
 
-// What ssh says of a host is part of one message. Lines of a program that look like it come through.
+// The text of ssh about a host becomes part of one message. Similar lines of a program are passed through.
 TEST_F(Mpirun, AHostThatCannotBeReachedIsOneMessageWithTheWordsOfSsh) {
   const std::string rule = "echo " + std::string(76, '-') + "\n";
   const std::string daemons = rule + "echo 'ORTE was unable to reliably start one or more daemons.'\n" + rule;
@@ -377,7 +378,7 @@ TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
   }
 }
 
-// Of PMIx 5, whose mpirun leaves it when a rank was killed.
+// Shared memory of PMIx 5, which mpirun leaves if a rank is killed.
 TEST_F(Mpirun, MemoryThatPmixLeavesIsRemoved) {
   const std::string name = "\"$TMPDIR/pmix-gds-shmem.$(uname -n | cut -d . -f 1)-12.jobdata.";
   for (const char* code : {"exit 1", "kill -KILL $$"}) {
@@ -386,11 +387,11 @@ TEST_F(Mpirun, MemoryThatPmixLeavesIsRemoved) {
     std::vector<std::string> left;
     for (const auto& entry : fs::directory_iterator(folder_.path()))
       if (entry.path().filename().string().starts_with("pmix")) left.push_back(entry.path().extension());
-    EXPECT_EQ(left, std::vector<std::string>{".1"}) << code;  // of another mpirun
+    EXPECT_EQ(left, std::vector<std::string>{".1"}) << code;  // the file of another mpirun
   }
 }
 
-// What mpirun cannot read, or would start nothing or everything with, is refused before it is called.
+// Hosts and numbers of ranks that mpirun would misread are refused before it is called.
 TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
   stands_in("mpirun (Open MPI) 4.1.4", "echo started");
   const auto refused = [&](const std::string& words, const std::string& what) {
@@ -443,8 +444,7 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
   }
 }
 
-// MPI's own words at its start become one message.
-// A terminal obeys control characters: names that hold them are shown with escapes.
+// A terminal interprets control characters, so names with them are printed with escapes.
 TEST_F(Mpirun, ControlCharactersInNamesReachNoTerminal) {
   const std::string bad = "a\\033]0;b\\007\\r\\302\\233c", shown = "a\\x1B]0;b\\x07\\x0D\\x9Bc";
   const std::string rule = "echo " + std::string(76, '-') + "\n";
@@ -470,6 +470,7 @@ TEST_F(Mpirun, ControlCharactersInNamesReachNoTerminal) {
   }
 }
 
+// MPI's own errors at its start become one message.
 TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
   const std::string rule = "--------------------------------------------------------------------------\n";
   struct Case {
@@ -495,7 +496,7 @@ TEST_F(Mpirun, AFaultAtMpisStartIsOneMessage) {
     EXPECT_EQ(errors_in(outcome), 1) << outcome.err;
     expect_says(outcome.err, one.what);
   }
-  // An mpirun that waits for ever for the other ranks.
+  // An mpirun that waits forever for the other ranks.
   stands_in("mpirun (Open MPI) 4.1.4",
             "echo '[vm:1] Local abort before MPI_INIT completed completed successfully' >&2; sleep 60");
   const Outcome hung = start("-np 2 true", "TMPDIR=" + folder_.path());

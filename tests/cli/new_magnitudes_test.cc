@@ -1,4 +1,4 @@
-// DoRA over bases of every kind: a new adapter changes nothing, and a base in 4 bits trains as any other.
+// DoRA on bases of every kind. A new adapter changes nothing, and a 4-bit base trains like any other.
 #include "cli/adapter_task.h"
 
 namespace octet::test::new_magnitudes_test {
@@ -22,8 +22,8 @@ TEST(NewMagnitudes, AreThoseOfTheWeightsThatAreComputedWith) {
       EXPECT_LT(distance(fresh, base), 1e-6);
     }
   }
-  // Weights that are rounded to bf16: their norms, not those of the file. What is left is the rounding of
-  // outputs.
+  // Weights rounded to bf16 use their rounded norms, not the norms of the file. The remaining difference is
+  // the rounding of outputs.
   const std::string bf16 = "device=cpu bf16=true finetuning_type=lora";
   const std::vector<float> base = probed(folder, kPlain, bf16);
   EXPECT_LT(distance(probed(folder, kPlain, bf16 + " use_dora=true"), base), 6e-3);

@@ -1,5 +1,5 @@
-// Steps whose gradients are not finite: skipped, counted, said; five in a row end the run, however often it
-// is started again.
+// Steps with gradients that are not finite are skipped, counted and reported. Five in a row end the run, also
+// across restarts.
 #include <cmath>
 #include <filesystem>
 #include <set>
@@ -11,10 +11,10 @@
 namespace octet::test::not_finite_test {
 namespace {
 
-constexpr int kSamples = 8;  // of a step
+constexpr int kSamples = 8;  // samples per step
 
-/// A base in which one token's embedding is no number, so that every step of adapters on it with that token
-/// has no finite gradient, and rows of which some steps hold it.
+/// A base with a NaN embedding of one token, and rows of which some contain it. A step with this token has no
+/// finite gradient.
 class Poisoned {
  public:
   Poisoned() : folder_("poisoned") {
@@ -30,14 +30,14 @@ class Poisoned {
     for (std::size_t i = 0; i < width; ++i) embedding.values.at(poison(model) * width + i) = NAN;
     write_weights(model, weights);
   }
-  /// Trains steps in order of which the given ones are poisoned, on two ranks.
+  /// Trains `steps` steps in order on two ranks. The given steps are poisoned.
   Outcome train(const std::string& output, int steps, const std::vector<int>& poisoned,
                 const std::string& more = "") const {
     std::string rows;
     for (int n = 1; n <= steps; ++n) {
       const bool bad = std::find(poisoned.begin(), poisoned.end(), n) != poisoned.end();
       for (int i = 0; i < kSamples; ++i) {
-        // One sample of one rank is enough.
+        // One poisoned sample on one rank is enough.
         const std::string question = bad && i == kSamples - 1 ? "Sort ~ these" : "Sort these";
         rows += Json{{"messages",
                       {{{"role", "user"}, {"content", question + " " + std::to_string(n * i)}},
@@ -59,7 +59,7 @@ class Poisoned {
   std::string operator/(const std::string& name) const { return folder_ / name; }
 
  private:
-  // The token of the sign that no other text has.
+  // Makes the embedding of a character NaN that no other text contains, and returns its token.
   std::size_t poison(const std::string& model) const {
     spill(folder_ / "poison.jsonl", "{\"text\": \"~\"}\n");
     const Outcome run = trainer("encode " + model + " --input " + (folder_ / "poison.jsonl"));
@@ -122,7 +122,7 @@ TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
               std::string::npos)
         << ended.err;
     EXPECT_NE(ended.err.find("fetch the weights again"), std::string::npos) << ended.err;
-    // The second start goes on behind step 6, where four had been counted.
+    // The second start resumes after step 6, with a count of four.
     EXPECT_EQ(count(ended.err, "the step was skipped"), start == 0 ? 5u : 1u) << ended.err;
     EXPECT_TRUE(std::filesystem::exists(run + "/checkpoint-6"));
     EXPECT_FALSE(std::filesystem::exists(run + "/checkpoint-7"));
@@ -131,7 +131,7 @@ TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
   }
 }
 
-// spike_action says what becomes of them as it says it of spikes.
+// spike_action applies to these steps like to spikes.
 TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
   const Poisoned task;
   const Outcome back = task.train(task / "back", 8, {5}, "spike_action=rollback save_steps=2");
@@ -159,7 +159,7 @@ TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
       << stop.err;
 }
 
-/// Names of weights, and of checkpoints with a value that is not finite, in an output folder.
+/// Returns the names of weights and checkpoints with a value that is not finite, in an output folder.
 std::set<std::string> bad_files(const std::string& output) {
   std::set<std::string> bad;
   std::error_code none;
@@ -173,7 +173,7 @@ std::set<std::string> bad_files(const std::string& output) {
   return bad;
 }
 
-// Neither a short run nor a long one is a success, whatever is trained and however it is saved.
+// A run without an update fails, whether it is short or long and however it trains and saves.
 TEST(NotFinite, ARunWithoutAnUpdateFailsAndSavesNoValueThatIsNotFinite) {
   struct Row {
     const char *name, *keys;
@@ -223,7 +223,7 @@ TEST(NotFinite, AnUpdateThatBreaksTheWeightsIsNotSaved) {
   }
 }
 
-// Every command that computes with the base fails, and names the tensor and its file.
+// Every command that computes with this base fails, and names the tensor and its file.
 TEST(NotFinite, CommandsNameTheTensorOfTheBase) {
   const TemporaryFolder folder("not_finite_commands");
   const std::string model = folder / "model", rows = folder / "rows.jsonl";

@@ -1,4 +1,4 @@
-// A checkpoint goes on with the model that wrote it, and with no other that lies under the same path.
+// A checkpoint is resumed with the model that wrote it, and not with another model under the same path.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A copy of the task's model, which a run began with that is to go on.
+// A copy of the task's model, with which a run began that is to be resumed.
 class OtherModel : public testing::Test {
  protected:
   OtherModel() : folder_("other_model") {
@@ -59,7 +59,7 @@ TEST_F(OtherModel, IsRefusedAndWhatDiffersIsNamed) {
   spill(model() + "/config.json", many.dump());
   expect_refused(start("max_steps=4"), "norm_eps 1e-05 -> 0.25 and 4 more\n");
   spill(model() + "/config.json", heads.dump());
-  change("initializer_range", 0.5);  // what only a beginning asks for
+  change("initializer_range", 0.5);  // used only at the start of training
   expect_success(trainer(start("max_steps=4")));
 }
 

@@ -1,4 +1,4 @@
-// Without a template in the configuration, the model's own decides which one is meant.
+// If the configuration has no template, the model's own template selects one.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -63,7 +63,7 @@ TEST_F(OwnTemplate, PlainTextDoesWithoutAny) {
   expect_success(run("pt", "template=null stage=pt dataset=" + (folder_ / "text.jsonl")));
 }
 
-// transformers and servers ask the folder how to write a conversation.
+// transformers and servers read the template from the folder.
 TEST_F(OwnTemplate, TheFinalModelCarriesTheOneItWasTrainedWith) {
   expect_success(run("bare"));
   ASSERT_TRUE(fs::exists(folder_ / "bare/chat_template.jinja"));
@@ -89,7 +89,7 @@ TEST_F(OwnTemplate, OfTheModelStaysInTheFinalOneWhereItWritesTheSame) {
   EXPECT_NE(slurp(folder_ / "told/chat_template.jinja").find("'Xyzzy'"), std::string::npos);
 }
 
-// It writes plain conversations as ChatML does, and would lose the tools of every request.
+// The template writes plain conversations like ChatML, but would drop the tools of every request.
 TEST_F(OwnTemplate, OfTheModelGivesWayInTheFinalOneWhereItDropsTools) {
   spill(folder_ / "model/chat_template.jinja", kChatml);
   expect_success(run("small", "template=null"));
