@@ -1,4 +1,4 @@
-// `trainer plan` for cards that are not here, what a run costs on them, and which stage it would choose.
+// `trainer plan` for GPUs that are not in this machine: fit, cost, and the suggested stage.
 #include <sys/resource.h>
 
 #include "cli/task.h"
@@ -70,7 +70,7 @@ TEST(PlanCards, ThatAreWrongAreRefused) {
   expect_refused("llama-3.2-1b card=h100 device=cpu", {"a card is a GPU", "leave one of them out"});
 }
 
-/// Of processors, in programs that this one has called: what others do beside it does not count.
+/// Returns the CPU seconds of this process's children. Other processes do not count.
 double seconds_of_children() {
   rusage used{};
   ::getrusage(RUSAGE_CHILDREN, &used);
@@ -80,7 +80,7 @@ double seconds_of_children() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// 126 layers of 16,384 on 1,024 GPUs: what is asked first is whether it fits, and nobody waits for that.
+// 126 layers of width 16,384 on 1,024 GPUs. Users first ask whether a run fits, so the plan must be fast.
 TEST(PlanCards, A405BOn1024GpusIsPlannedInSeconds) {
   const double before = seconds_of_children();
   const Json plan = plan_of(
@@ -93,7 +93,7 @@ TEST(PlanCards, A405BOn1024GpusIsPlannedInSeconds) {
   EXPECT_EQ(plan["stages"][0]["fits"], false) << "gradients alone take terabytes";
 }
 
-// 100 steps of 8 GPUs at 3 an hour.
+// 100 steps of 8 GPUs at 3 per hour.
 TEST(PlanCost, IsThePriceOfAllGpusForTheLeastTime) {
   const std::string run =
       "llama-3.1-8b card=h200 world=8 zero_stage=1 cutoff_len=1024 per_device_train_batch_size=1 ";
@@ -105,7 +105,7 @@ TEST(PlanCost, IsThePriceOfAllGpusForTheLeastTime) {
   EXPECT_NEAR(plan["cost_per_step_at_least"].get<double>(), 3.0 * 8 * seconds / 3600, 1e-12);
   EXPECT_NEAR(plan["cost_of_run_at_least"].get<double>(), 100 * 3.0 * 8 * seconds / 3600, 1e-10);
   EXPECT_NEAR(plan["run_seconds_at_least"].get<double>(), 100 * seconds, 1e-9);
-  // 8 ranks of 1,024 tokens: a million tokens are 123 steps, the last of them begun.
+  // 8 ranks of 1,024 tokens: a million tokens are 123 steps, of which the last is partial.
   EXPECT_EQ(plan_of(run + "tokens=1e6")["steps"], 123);
   EXPECT_EQ(plan_of(run + "tokens=1007616")["steps"], 123);
   EXPECT_EQ(plan_of(run + "tokens=1007617")["steps"], 124);
@@ -129,8 +129,8 @@ TEST(PlanCost, IsNoneOfACpuAndOfWrongNumbers) {
   expect_refused("tiny gpu_hour_price=-1", {"gpu_hour_price"});
 }
 
-// 8,030,261,248 parameters on two GPUs at stage 1 in bf16 with fp32 sums. Of the embedding, 525,336,576
-// elements, half of the sums (4 bytes) and half of the values (2 bytes) travel while nothing is computed.
+// 8,030,261,248 parameters on two GPUs at stage 1, in bf16 with fp32 sums. The embedding has 525,336,576
+// elements. Half of its sums (4 bytes) and half of its values (2 bytes) are sent while nothing is computed.
 TEST(PlanExposed, OfALongStepIsTheEmbeddingAlone) {
   const Json plan = plan_of(
       "llama-3.1-8b card=h200 memory=1TB world=2 zero_stage=1 cutoff_len=8192 "
@@ -140,11 +140,11 @@ TEST(PlanExposed, OfALongStepIsTheEmbeddingAlone) {
   EXPECT_NEAR(exposed["NVLink"][1].get<double>(), alone / 370e9, 1e-5);
   EXPECT_NEAR(exposed["PCIe"][1].get<double>(), alone / 55e9, 1e-5);
   EXPECT_EQ(exposed["1 Gbit/s"][1], 0) << "there is one host";
-  // At stage 0 sums come back in fp32.
+  // At stage 0, sums are sent back in fp32.
   EXPECT_NEAR(exposed["NVLink"][0].get<double>(), 525336576.0 * 8 / 2 / 370e9, 1e-5);
 }
 
-// Behind a step of 64 tokens next to nothing hides, between hosts even less.
+// A step of 64 tokens hides almost no communication, and even less between hosts.
 TEST(PlanExposed, OfAShortStepIsNearlyEverything) {
   const std::string run =
       "llama-3.1-8b card=h200 memory=1TB world=16 zero_stage=1 cutoff_len=64 "
@@ -175,13 +175,13 @@ TEST(PlanChoice, OfAStageIsTheFastestThatFits) {
   const Json plan = plan_of(run + "3");
   ASSERT_EQ(plan["stages"].size(), 4u);
   double best = 1e9;
-  std::map<int, double> steps;  // of those that fit
+  std::map<int, double> steps;  // step times of the stages that fit
   for (int stage = 0; stage < 4; ++stage) {
     const Json& row = plan["stages"][static_cast<std::size_t>(stage)];
     EXPECT_EQ(row["zero_stage"], stage);
     EXPECT_EQ(row["fits"].get<bool>(),
               row["total_bytes"].get<double>() <= plan["device_bytes"].get<double>());
-    // What it says of another stage is what a plan of that stage says.
+    // Its figures for another stage equal a plan with that stage.
     const Json other =
         plan_of(run + std::to_string(stage) + " recompute=" + row["recompute"].get<std::string>(),
                 row["fits"].get<bool>() ? 0 : 1);
@@ -202,7 +202,7 @@ TEST(PlanChoice, OfAStageIsTheFastestThatFits) {
     EXPECT_NE(why.find(word), std::string::npos) << why;
   EXPECT_EQ(plan["stages"][3]["exposed_seconds"], plan["exposed_seconds_by_link"]["NVLink"][3]);
   expect_words(run + "3", {"what to choose with this micro-batch, with messages over NVLink\n", why});
-  // One rank has nobody to share with, CPUs have no model of time.
+  // One rank cannot share, and CPUs have no model of time.
   const Json one = plan_of("llama-3.2-1b card=h200 cutoff_len=512 per_device_train_batch_size=1");
   EXPECT_TRUE(one["stages"].empty());
   EXPECT_TRUE(one["chosen_stage"].is_null());
@@ -256,7 +256,7 @@ TEST(PlanNotes, AreThoseOfARun) {
   expect_words(task.config() + " device=cpu flash_attn=fa2", {"\nnote: "});
 }
 
-// A shape is doubted for what is said of it alone.
+// A shape alone has warnings only about the given options.
 TEST(PlanNotes, OfAShapeAreOfTheWordsThatAreSaid) {
   EXPECT_TRUE(plan_of("tiny device=cpu cutoff_len=64")["doubts"].empty());
   const Json doubtful = plan_of("tiny device=cpu cutoff_len=64 max_grad_norm=0");
@@ -280,7 +280,7 @@ TEST(PlanNotes, SayWhatThisVersionCannotRun) {
   const Json words = plan_of(run + " template=nosuch", 64);
   ASSERT_EQ(words["cannot_run"].size(), 1u) << words["cannot_run"];
   EXPECT_NE(words["cannot_run"][0].get<std::string>().find("there is no chat template"), std::string::npos);
-  // The tokenizer has more tokens than the model has rows.
+  // The tokenizer has more tokens than the model's vocabulary has rows.
   Json config = parse_json(slurp(folder / "model/config.json"), "config.json");
   config["vocab_size"] = 300;
   spill(folder / "model/config.json", config.dump());

@@ -1,5 +1,5 @@
-// `trainer plan` of configurations that guides print, for the models that they name: gigabytes that follow
-// from the number of parameters.
+// `trainer plan` of the guides' configurations with their models: gigabytes that follow from the number of
+// parameters.
 #include "cli/task.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -13,7 +13,7 @@ Json plan_of(const std::string& arguments, int code = 0) {
   return parse_json(run.out, "standard output");
 }
 
-/// Bytes that lie between the steps: parameters, what is made of them, gradients and moments.
+/// Returns the bytes that are kept between steps: parameters and their derived forms, gradients and moments.
 double states_of(const Json& plan) {
   double sum = 0;
   for (const auto& [name, bytes] : plan["memory"].items()) {
@@ -28,7 +28,7 @@ std::string stored(const Json& plan) {
          plan["optim_dtype"].get<std::string>();
 }
 
-// Micro-batches of 6 x 4,096 on one GPU, everything but the inputs of blocks computed again.
+// Micro-batches of 6 x 4,096 on one GPU. Everything except the inputs of blocks is recomputed.
 TEST(PlanOfGuides, LlamaOnOneGpuStoresWhatFits) {
   const std::string guide = OCTET_SOURCE_DIR
       "/tests/guides/llama3_fp8_single_gpu_sft.yaml device=cuda model_name_or_path=llama-3.1-8b "
@@ -40,7 +40,7 @@ TEST(PlanOfGuides, LlamaOnOneGpuStoresWhatFits) {
   const Json wide = plan_of(guide + "memory=96GB param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32", 1);
   EXPECT_EQ(wide["parameters"].get<double>(), kAll);
   EXPECT_EQ(wide["memory"]["activations/block inputs"].get<double>(), kInputs);
-  // Embedding and head are read in bf16, and FP8 weights once: they are transposed where they are used.
+  // Embedding and head are read in bf16. FP8 weights are stored once and transposed at use.
   EXPECT_NEAR(states_of(wide) / (16 * kAll + kFp8 + 2 * 2 * kEmbedding), 1, 0.003);
   EXPECT_NEAR(wide["total_bytes"].get<double>() / 0x1p30, 144.2, 0.1);
   EXPECT_FALSE(wide["fits"].get<bool>());
@@ -54,11 +54,11 @@ TEST(PlanOfGuides, LlamaOnOneGpuStoresWhatFits) {
   const Json at80 = plan_of(guide + "memory=80GB");
   EXPECT_EQ(stored(at80), "bf16 bf16 int8");
   EXPECT_NEAR(states_of(at80) / ((6 + 2 * 4 / kMomentBlock) * kAll + 2 * kFp8), 1, 0.001);
-  // Nothing else is stored otherwise.
+  // Only the storage of moments differs.
   EXPECT_NEAR(at96["total_bytes"].get<double>() - at80["total_bytes"].get<double>(),
               (2 - 2 * 4 / kMomentBlock) * kAll, 1e-3 * kAll);
 
-  // As the guide has it the optimizer's state lies in the host's memory, in fp32.
+  // With the guide's own settings, the optimizer's state is in host memory, in fp32.
   const Json away = plan_of(guide + "memory=80GB optim_state_cpu_offload=true");
   EXPECT_EQ(stored(away), "fp32 fp32 fp32");
   double pinned = 0;
@@ -69,7 +69,7 @@ TEST(PlanOfGuides, LlamaOnOneGpuStoresWhatFits) {
   EXPECT_NEAR(away["total_bytes"].get<double>() / 0x1p30, 60.9, 0.1);
 }
 
-// strategy: fsdp2 shares everything out among the ranks, other than stage 0.
+// strategy: fsdp2 shards everything, unlike stage 0.
 TEST(PlanOfGuides, VerlWithFsdp2SharesStatesOut) {
   const TemporaryFolder folder("verl");
   write_file_atomically(folder / "config.json",

@@ -1,4 +1,4 @@
-// What a run will hold, before it starts: the figures of the run itself.
+// `trainer plan`: the predicted memory of a run equals the memory of the run itself.
 #include "cli/task.h"
 #include "octet/base/json.h"
 
@@ -27,7 +27,7 @@ TEST(PlanCommand, PlansLlamaForOneGpuOnAMachineWithoutOne) {
   EXPECT_EQ(eight["accumulation"], 1);
   EXPECT_GT(eight["tokens_per_second_at_most"].get<double>(), 8 * 15000.0);
   EXPECT_EQ(eight["fitting"].size(), 1u) << "six samples are all that a rank has";
-  // Advice goes from the cheapest level to the one with the largest micro-batch.
+  // Advice is ordered from the cheapest level to the level with the largest micro-batch.
   const Json open = plan_of(common + "memory=141GB world=8 zero_stage=3");
   EXPECT_GE(open["fitting"].size(), 3u);
   double before = 0;
@@ -46,7 +46,8 @@ TEST(PlanCommand, EvaluationTakesNoMoreThanTrainingUnlessItIsAskedTo) {
   EXPECT_EQ(bytes("val_size=0.1 per_device_eval_batch_size=1"), bytes("val_size=0.1"));
 }
 
-// An 80 GB card, of which the driver and libraries take a part: what fits is found, and said.
+// An 80 GB card with some memory taken by driver and libraries: the plan finds and prints a configuration
+// that fits.
 TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   const std::string model = "llama-3.1-8b device=cuda cutoff_len=4096 fp8=true memory=75GB ";
   const std::string wide = " param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32";
@@ -56,7 +57,7 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   ASSERT_EQ(full["alternatives"].size(), 3u);
   const Json& found = full["alternatives"][0];
   EXPECT_EQ(found["keys"], "param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8");
-  // What it names is what fits, and one more is too much.
+  // The suggested micro-batch fits, and one more sample does not.
   const auto with = [&](std::int64_t micro) {
     return model + found["keys"].get<std::string>() + " recompute=" + found["recompute"].get<std::string>() +
            " fp8_transposed_weights=" + found["fp8_transposed_weights"].get<std::string>() +
@@ -75,7 +76,8 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
       << text.out;
 }
 
-// Left open, states are stored as wide as the device allows: fp32 on a large one, 16 bits, then 8 in moments.
+// Without a setting, states are stored as wide as the device allows: in fp32 on a large one, otherwise in 16
+// bits, otherwise with moments in 8 bits.
 TEST(PlanCommand, StoresStatesAsWideAsTheyFit) {
   const std::string run =
       "llama-3.1-8b device=cuda cutoff_len=1024 recompute=full per_device_train_batch_size=1 ";
@@ -93,8 +95,8 @@ TEST(PlanCommand, StoresStatesAsWideAsTheyFit) {
   EXPECT_EQ(stored("memory=141GB bf16=false fp8=false optim_dtype=int8"), "fp32 fp32 int8");
 }
 
-// What is not trained has no master, no moments and no gradient: a share of the bytes, of the work, and of
-// the advice.
+// Frozen weights have no master weights, moments and gradients. This changes the bytes, the work and the
+// advice.
 TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
   const std::string common =
       "llama-3.1-8b device=cuda cutoff_len=2048 per_device_train_batch_size=1 memory=40GB ";
@@ -112,7 +114,7 @@ TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
   const Json& quantised = full["alternatives"][1];
   EXPECT_EQ(quantised["keys"], "finetuning_type=lora quantization_bit=4");
   EXPECT_GT(quantised["micro_batch"], found["micro_batch"]) << "the base is a quarter as large";
-  // r 8: 8 (in + out) of each of 7 modules in 32 blocks.
+  // Rank 8: 8 (in + out) for each of 7 modules in 32 blocks.
   const std::int64_t trained = 32 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336));
   EXPECT_EQ(lora["trained_parameters"], trained);
   EXPECT_EQ(lora["parameters"], 8030261248 + trained);
@@ -129,7 +131,7 @@ TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
   EXPECT_NE(share.out.find("of which 20,971,520 (0.26 %) are trained"), std::string::npos) << share.out;
 }
 
-// 4 operations for a frozen weight and 6 for a trained one, by which the floor of the same shape falls.
+// 4 operations for a frozen weight and 6 for a trained one, so the time bound of an equal shape falls.
 TEST(PlanCommand, AFrozenWeightIsTwoThirdsOfTheWork) {
   const auto rate = [](const std::string& words) {
     return plan_of("llama-3.1-8b device=cuda cutoff_len=2048 per_device_train_batch_size=2 memory=200GB " +
@@ -148,7 +150,7 @@ TEST(PlanCommand, TransposedWeightsMadeAtUseSpareThemInAllBlocksButOne) {
   EXPECT_EQ(bytes(kept), 32 * bytes(at_use));
   EXPECT_EQ(kept["total_bytes"].get<double>() - at_use["total_bytes"].get<double>(),
             bytes(kept) - bytes(at_use));
-  // auto keeps them where they fit, and makes them at use where only that fits.
+  // auto keeps them if they fit, and otherwise transposes at use.
   EXPECT_EQ(plan_of(common + "auto memory=141GB")["fp8_transposed_weights"], "keep");
   const auto less = static_cast<long long>(kept["total_bytes"].get<double>()) - 1;
   const Json tight = plan_of(common + "auto memory=" + std::to_string(less));
@@ -191,8 +193,8 @@ TEST(PlanCommand, CountsWhatSeveralGpusNeedOnce) {
   for (const int world : {2, 3, 4, 8}) {
     const std::string words = "world=" + std::to_string(world) + " zero_stage=" + std::to_string(world % 4);
     const Json plan = checked(words);
-    // Two sets of places for direct sums, of words with marks: a megabyte over the other ranks, for each
-    // rank.
+    // Two sets of buffers for direct sums, which hold values and marks: a megabyte divided by the other
+    // ranks, for each rank.
     const double direct_sums = 4.0 * world / (world - 1);
     EXPECT_NEAR(plan["messages_bytes"].get<double>() / 0x1p20, 200 + direct_sums, 1) << world;
     EXPECT_EQ(plan["nccl_bytes"], 0) << "GPUs of a host copy";
@@ -215,7 +217,7 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
     return plan_of(common + words)["message_seconds"].get<double>();
   };
   EXPECT_EQ(seconds("world=1"), 0);
-  // Half of the fp32 gradients leave a rank of two, once, and half of the sums come back.
+  // Each of two ranks sends half of its fp32 gradients once, and half of the sums are sent back.
   EXPECT_NEAR(seconds("world=2"), 8.03e9 * 4 / 370e9, 0.01 * 0.087);
   const Json one = plan_of(common + "world=2 zero_stage=1");
   const Json by_stage = one["message_seconds_by_link"]["NVLink"];
@@ -226,7 +228,7 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   EXPECT_GT(by_stage[2].get<double>(), 3 * by_stage[1].get<double>()) << "each of four micro-batches";
   EXPECT_GT(by_stage[3].get<double>(), by_stage[2].get<double>());
   EXPECT_EQ(seconds("world=4 ranks_per_node=2"), 0) << "nothing is known of the network";
-  // A floor of both, since messages hide behind what is computed at best, or the other way round.
+  // The bound is the larger of compute and message time, because at best one hides the other.
   EXPECT_EQ(one["floor_seconds"].get<double>() > one["message_seconds"].get<double>(), true);
   const Json short_step = plan_of("llama-3.1-8b device=cuda cutoff_len=64 world=8 zero_stage=1 memory=1TB");
   EXPECT_EQ(short_step["floor_seconds"], short_step["message_seconds"]);
@@ -239,7 +241,7 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   EXPECT_EQ(text.out.find("NCCL"), std::string::npos) << text.out;
 }
 
-// Ranks on the CPUs of a host share its memory, those of another host have theirs.
+// Ranks on the CPUs of a host share its memory. Other hosts have their own memory.
 TEST(PlanCommand, MemoryOfAHostIsSharedByItsOwnRanks) {
   const auto bytes = [](const std::string& world) {
     return plan_of("tiny device=cpu cutoff_len=64 world=" + world)["device_bytes"].get<double>();
@@ -249,7 +251,7 @@ TEST(PlanCommand, MemoryOfAHostIsSharedByItsOwnRanks) {
   EXPECT_NEAR(bytes("1") / of_eight, 8, 1e-6);
 }
 
-// 16 ranks on two hosts: half of each rank's 15 slices of fp32 gradients, and one more, cross between them.
+// 16 ranks on two hosts: of each rank's 15 slices of fp32 gradients, 8 cross between the hosts.
 TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   const std::string common =
       "llama-3.1-8b device=cuda cutoff_len=4096 recompute=full memory=1TB zero_stage=1 "
@@ -257,7 +259,7 @@ TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   const Json two = plan_of(common + "world=16");
   const Json& stages = two["messages_by_stage"];
   ASSERT_EQ(stages.size(), 4u);
-  // fp32 gradients and bf16 parameters, a 16th of each to every other rank.
+  // fp32 gradients and bf16 parameters: a 16th of each is sent to every other rank.
   const double parameters = 8.03e9, all = parameters * (4 + 2) * 15 / 16, between = all * 8 / 15;
   EXPECT_NEAR(stages[1]["bytes_sent"].get<double>() / all, 1, 0.01);
   EXPECT_NEAR(stages[1]["bytes_between_hosts"].get<double>() / between, 1, 0.01);
@@ -283,11 +285,11 @@ TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   }
 }
 
-// What a run counts has the sums of a step's end in it too, which are some kilobytes.
+// A run also counts the sums at the end of a step, which are some kilobytes.
 TEST(PlanCommand, CountsTheBytesThatARunSends) {
   const std::string arguments =
       "tiny cutoff_len=64 per_device_train_batch_size=2 device=cpu gradient_accumulation_steps=2 "
-      "overlap_comm=false ";  // which takes messages of one step into the next wherever a core is spare
+      "overlap_comm=false ";  // overlap moves messages of one step into the next if a core is free
   for (const std::string stage : {"0", "1", "2", "3"}) {
     SCOPED_TRACE(stage);
     const Json planned = plan_of(arguments + "world=2 zero_stage=" + stage);
@@ -301,7 +303,7 @@ TEST(PlanCommand, CountsTheBytesThatARunSends) {
 }
 
 TEST(PlanCommand, IsWhatTheRunReserves) {
-  // A benchmark saves nothing.
+  // A benchmark does not save.
   const std::string arguments =
       "tiny cutoff_len=64 per_device_train_batch_size=2 device=cpu fp8=true save_strategy=no ";
   for (const std::string stage : {"0", "1", "2", "3"}) {
@@ -358,12 +360,12 @@ TEST(AutomaticSizes, ARunChoosesItsMicroBatchAndTrainsAsWithIt) {
   EXPECT_NE(refused.err.find("needs global_batch_size"), std::string::npos) << refused.err;
 }
 
-/// A plan of `trainer generate`.
+/// Returns a plan of `trainer generate`.
 Json generation_of(const std::string& arguments, int code = 0) {
   return plan_of("--generate device=cuda memory=141GB llama-3.1-8b " + arguments, code);
 }
 
-// 8,030,261,248 parameters, of which 525,336,576 each are embedding and head.
+// 8,030,261,248 parameters; embedding and head have 525,336,576 each.
 TEST(Plan, OfAGenerationCountsWeightsAndCache) {
   constexpr double kAll = 8'030'261'248.0, kTable = 525'336'576.0, kBlocks = kAll - 2 * kTable;
   for (const auto& [dtype, whole, block] :
@@ -371,10 +373,10 @@ TEST(Plan, OfAGenerationCountsWeightsAndCache) {
     const Json plan = generation_of("batch=16 max_length=4096 dtype=" + std::string(dtype));
     EXPECT_NEAR(plan["weight_bytes"].get<double>(), whole * 2 * kTable + block * kBlocks, 2e-3 * kAll);
     EXPECT_NEAR(plan["step_weight_bytes"].get<double>(), whole * kTable + block * kBlocks, 2e-3 * kAll);
-    // 32 layers, keys and values, 8 heads of 128.
+    // 32 layers with keys and values of 8 heads of dimension 128.
     const double token = 32 * 2 * 8 * 128 * (dtype == std::string("fp32") ? 4.0 : 2.0);
     EXPECT_NEAR(plan["cache_bytes"].get<double>(), 16 * 4096 * token, 64 * 256);
-    // Behind 2,047 tokens a step sees 2,048.
+    // After 2,047 tokens, a step attends to 2,048.
     EXPECT_NEAR(plan["step_cache_bytes"].get<double>(), 16 * 2048 * token, 1);
     EXPECT_EQ(plan["dtype"], dtype);
     double rows = 0;
@@ -385,7 +387,7 @@ TEST(Plan, OfAGenerationCountsWeightsAndCache) {
   EXPECT_NEAR(narrow["cache_bytes"].get<double>(), 16.0 * 4096 * 32 * 2 * 8 * 132, 128 * 256);
 }
 
-// 30,532,122,624 parameters, of which 128 experts of 3 x 2,048 x 768 in each of 48 blocks.
+// 30,532,122,624 parameters, with 128 experts of 3 x 2,048 x 768 in each of 48 blocks.
 TEST(Plan, OfAGenerationCountsTheExpertsThatAStepReads) {
   constexpr double kAll = 30'532'122'624.0, kTable = 151'936.0 * 2048, kExperts = 48.0 * 128 * 3 * 2048 * 768;
   for (const int batch : {1, 16, 4096}) {
@@ -398,7 +400,7 @@ TEST(Plan, OfAGenerationCountsTheExpertsThatAStepReads) {
     EXPECT_NEAR(plan["step_weight_bytes"].get<double>(), 2 * (kAll - kTable - kExperts * (1 - taken)),
                 1e-4 * kAll);
     if (batch != 4096) continue;
-    // Products decide: a token is multiplied with eight experts a block.
+    // GEMMs dominate: a token uses eight experts per block.
     for (const Json& row : plan["batches"]) {
       if (row["batch"] != batch) continue;
       const double flops = 2 * (kAll - kTable - kExperts * 120 / 128) * batch;
@@ -408,8 +410,8 @@ TEST(Plan, OfAGenerationCountsTheExpertsThatAStepReads) {
   }
 }
 
-// In FP8 experts and attention take a byte for a value and a scale for each output; tables and the router
-// stay in bf16.
+// In FP8, experts and attention take a byte per value and a scale per output. Tables and the router stay in
+// bf16.
 TEST(Plan, OfAGenerationInFp8CountsTheExpertsThatAStepReads) {
   constexpr double kAll = 30'532'122'624.0, kTable = 151'936.0 * 2048, kExperts = 48.0 * 128 * 3 * 2048 * 768;
   constexpr double kAttention = 48.0 * 2048 * (5120 + 4096);
@@ -449,7 +451,7 @@ TEST(Plan, OfAGenerationTellsTheLargestBatchAndTheFloor) {
                 1e-6);
   }
   EXPECT_TRUE(asked);
-  // Of short sequences many fit, and their GEMMs take longer than the weights.
+  // Many short sequences fit, and their GEMMs take longer than reading the weights.
   const Json many = generation_of("batch=4096 max_length=16 dtype=bf16");
   EXPECT_NEAR(many["batches"].back()["floor_seconds"].get<double>(), 2 * 4096 * 7'504'924'672.0 / 750e12,
               1e-4);
@@ -459,7 +461,8 @@ TEST(Plan, OfAGenerationTellsTheLargestBatchAndTheFloor) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << text.out;
 }
 
-// Pages of 64 tokens with 32 blocks' keys and values, of 8 heads of 128 each, in bf16: 8 MiB.
+// A page of 64 tokens in bf16, with the keys and values of 32 blocks with 8 heads of dimension 128, takes 8
+// MiB.
 TEST(Plan, OfAGenerationCountsThePagesOfACacheOfAnySize) {
   const Json all = generation_of("dtype=bf16 batch=16 max_length=1000");
   EXPECT_EQ(all["cache_pages"], 16 * 16) << "1,000 tokens lie in 16 pages";
@@ -477,16 +480,16 @@ TEST(Plan, OfAGenerationCountsThePagesOfACacheOfAnySize) {
   };
   const auto unset = generation_of("dtype=bf16 batch=16 max_length=1000")["total_bytes"].get<double>();
   EXPECT_EQ(bytes("4096"), unset);
-  // Of each token the MLP's gates and values, its input, and more.
+  // Each token takes the MLP's gates and values, its input, and more.
   EXPECT_LT(bytes("512"), unset - 3584.0 * (2 * 14336 + 4096) * 2);
   EXPECT_GT(bytes("8192"), unset);
-  // So that prompts have room beside the answers of a large batch.
+  // Prompts need room in addition to the answers of a large batch.
   const std::string many = "dtype=bf16 batch=4096 max_length=64";
   EXPECT_EQ(generation_of(many)["total_bytes"],
             generation_of(many + " max_num_batched_tokens=8192")["total_bytes"]);
   EXPECT_GT(generation_of(many)["total_bytes"],
             generation_of(many + " max_num_batched_tokens=4096")["total_bytes"]);
-  // A share is all that a rank holds, up to a page.
+  // The share limits everything that a rank holds, up to a page.
   for (const double share : {0.5, 0.9}) {
     const Json filled =
         generation_of("dtype=bf16 batch=16 max_length=1000 gpu_memory_utilization=" + std::to_string(share));

@@ -1,4 +1,4 @@
-// lr_scheduler_type: reduce_lr_on_plateau: the rate follows evaluations, through stops and on any number of
+// lr_scheduler_type: reduce_lr_on_plateau. The rate follows evaluations, across stops and on any number of
 // ranks.
 #include <algorithm>
 #include <set>
@@ -11,7 +11,7 @@
 namespace octet::test::plateau_test {
 namespace {
 
-// Some evaluations are better by so much, and some are not.
+// With this threshold, some evaluations count as better and some do not.
 const optim::PlateauOptions kPlateau{.factor = 0.5, .patience = 1, .threshold = 0.08, .cooldown = 1};
 const std::string kFollows =
     "eval_strategy=steps lr_scheduler_type=reduce_lr_on_plateau lr_scheduler_kwargs.factor=0.5 "
@@ -36,14 +36,14 @@ TEST(Plateau, TheRateOfAStepIsThatBehindTheEvaluationsBeforeIt) {
       << run.err;
   EXPECT_TRUE(says(run, "'lr_scheduler_type: reduce_lr_on_plateau' has no warm-up")) << run.err;
   const Json state = checkpoint::Checkpoint(output + "/checkpoint-40").state();
-  // The rate of the step that would come next.
+  // The rate of the next step.
   EXPECT_EQ(state.at("learning_rate"), state.at("plateau").at("learning_rate"));
 }
 
 TEST(Plateau, EpochsEndWithAnEvaluationThatItFollows) {
   const TemporaryFolder folder("plateau");
   const std::string output = folder / "run";
-  // Ten steps an epoch.
+  // Ten steps per epoch.
   expect_success(trainer(Task::get().train(
       output, kFollows + "eval_strategy=epoch max_steps=25 save_strategy=epoch "
                          "lr_scheduler_kwargs.patience=0 lr_scheduler_kwargs.threshold=0.9")));
@@ -74,8 +74,7 @@ TEST(Plateau, ARunThatGoesOnFromAnyStepHasTheRatesOfTheWholeOne) {
   }
 }
 
-// A run that is stopped saves before the evaluation that was due; the rate of the next step follows it all
-// the same.
+// A stopped run saves before the due evaluation. The rate of the next step still follows this evaluation.
 TEST(Plateau, AStopInPlaceOfAnEvaluationChangesNothing) {
   const TemporaryFolder folder("plateau");
   const std::string keys = kFollows +
@@ -111,7 +110,7 @@ TEST(Plateau, AStopInPlaceOfAnEvaluationChangesNothing) {
   EXPECT_EQ(epochs[0], epochs[1]);
 }
 
-// The evaluation behind the last step is none of those that a longer run would have had.
+// A longer run would not have the evaluation after the last step.
 TEST(Plateau, ALongerRunGoesOnAsIfItHadNotEnded) {
   const TemporaryFolder folder("plateau");
   const std::string keys =
@@ -157,7 +156,7 @@ TEST(Plateau, OtherSchedulesAndItTakeOverEachOthersCheckpoints) {
   EXPECT_EQ(rates.at(5), kFirstRate);
   EXPECT_EQ(rates.at(6), kFirstRate) << "the first evaluation is its best";
   EXPECT_EQ(rates.at(7), kFirstRate / 2);
-  // The same schedule at twice the rate, and then another one.
+  // The same schedule at twice the rate, and then a different schedule.
   const Outcome twice = trainer(Task::get().train(output, keys + "max_steps=11 learning_rate=4.0e-3"));
   expect_success(twice);
   EXPECT_TRUE(says(twice, "learning_rate: ")) << twice.err;

@@ -1,5 +1,5 @@
-// The program against what Hugging Face and PyTorch compute: logits, gradients, packed documents, ten AdamW
-// steps, FP8, at several world sizes and stages.
+// The program against results of Hugging Face and PyTorch: logits, gradients, packed documents, ten AdamW
+// steps, and FP8, at several world sizes and stages.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,7 +24,7 @@ std::vector<float> read_floats(const checkpoint::SafetensorsFile& file, const st
   return values;
 }
 
-// |a - b| / |b| in the Euclidean norm.
+// Returns |a - b| / |b| in the Euclidean norm.
 double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
   EXPECT_EQ(a.size(), b.size());
   double difference = 0, size = 0;
@@ -35,7 +35,7 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
   return std::sqrt(difference / std::max(size, 1e-300));
 }
 
-// A golden tensor of whole numbers under a new name.
+// Adds a golden tensor of integers under a new name.
 void add_integers(const checkpoint::SafetensorsFile& golden, const std::string& from, const std::string& to,
                   std::vector<std::vector<std::int64_t>>& storage, std::vector<TensorSlice>& slices) {
   const auto& tensor = golden.at(from);
@@ -46,8 +46,8 @@ void add_integers(const checkpoint::SafetensorsFile& golden, const std::string& 
 
 struct Case {
   std::string model;
-  bool whole = false;   ///< at every world size and every stage, which takes minutes
-  bool legacy = false;  ///< with the config.json of an older transformers
+  bool whole = false;   ///< runs at every world size and stage, which takes minutes
+  bool legacy = false;  ///< uses the config.json of an older transformers
 };
 
 std::string case_name(const testing::TestParamInfo<Case>& param) {
@@ -80,7 +80,7 @@ class Probe : public testing::TestWithParam<Case> {
     checkpoint::write_safetensors(path, slices);
   }
 
-  // Runs the probe and returns what it wrote.
+  // Runs the probe and returns its output.
   checkpoint::SafetensorsFile probe(const std::string& options, int np) {
     const std::string out = folder_ / "out.safetensors";
     std::filesystem::remove(out);
@@ -104,7 +104,8 @@ class Probe : public testing::TestWithParam<Case> {
     EXPECT_GT(compared, 5);
   }
 
-  // Between the rows that the golden tensor `name` holds and those of the whole tensor `own`.
+  // Returns the distance between the rows of the golden tensor `name` and the same rows of the whole tensor
+  // `own`.
   double distance(const checkpoint::SafetensorsFile& result, const std::string& own,
                   const std::string& name) {
     const auto& tensor = golden_.at(name);
@@ -121,7 +122,7 @@ struct Way {
   int np;
   int stage;
 };
-// Every stage at every world size.
+// Returns every stage at every world size.
 std::vector<Way> all_runs() {
   std::vector<Way> runs{{0, 0}};
   for (const int np : {1, 2, 3, 4}) {
@@ -129,11 +130,11 @@ std::vector<Way> all_runs() {
   }
   return runs;
 }
-// Every stage and every world size once.
+// Each stage and each world size at least once.
 const std::vector<Way> kStages{{0, 0}, {1, 0}, {2, 2}, {3, 3}, {4, 1}};
 
-// Sharding does not know the family of a model. Four models run at every pair of world size and stage: with
-// grouped queries, tied weights, norms in pairs, experts.
+// Sharding does not depend on the model family. Four models run at every pair of world size and stage. They
+// have grouped queries, tied weights, norms in pairs and experts.
 std::vector<Way> whole_runs(const std::string& model) {
   for (const char* one : {"llama3", "qwen2-tied", "gemma3", "qwen2-moe"}) {
     if (model == one) return all_runs();
@@ -193,7 +194,8 @@ TEST_P(Probe, TenStepsOfAdamWFollowTheReference) {
   }
 }
 
-// The rate of a warm-up's first step is 0, of its second the peak's share: a probe steps as a run does.
+// The first step of a warm-up has rate 0, and the second has a share of the peak. A probe uses the schedule
+// of a run.
 TEST(ProbeSteps, FollowTheScheduleThatIsAskedFor) {
   const test::TemporaryFolder folder("probe_schedule");
   const std::string model = kModels + "qwen2-tied";
@@ -215,14 +217,14 @@ TEST(ProbeSteps, FollowTheScheduleThatIsAskedFor) {
   const std::string warm = " learning_rate=4e-3 lr_scheduler_type=constant_with_warmup warmup_steps=4";
   const auto still = after("--steps 1" + warm), moved = after("--steps 2" + warm);
   const auto constant = after("--steps 2 learning_rate=1e-3 lr_scheduler_type=constant");
-  // AdamW moves by about the rate: once by 1e-3, or twice.
+  // AdamW moves weights by about the rate per step: 1e-3 once, or twice.
   const auto first = after("--steps 1 learning_rate=0");
   EXPECT_EQ(relative_distance(still, first), 0);
   EXPECT_GT(relative_distance(moved, first), 0);
   EXPECT_NEAR(relative_distance(moved, first) / relative_distance(constant, first), 0.5, 0.2);
 }
 
-/// Zeros of a shape, as --batch wants them.
+/// Returns zeros of a shape, in the form that --batch requires.
 TensorSlice zeros(const std::string& name, const std::vector<std::int64_t>& shape,
                   const std::vector<std::int64_t>& values) {
   std::int64_t count = 1;
@@ -234,7 +236,7 @@ TEST(ProbeBatch, OfAnotherShapeIsRefused) {
   const test::TemporaryFolder folder("probe_shapes");
   using Shape = std::vector<std::int64_t>;
   struct Row {
-    Shape ids, labels, document;  ///< the last empty: there is none
+    Shape ids, labels, document;  ///< an empty document shape: no document tensor
     const char *options, *said;
   };
   const std::vector<std::int64_t> values(64);
@@ -304,14 +306,15 @@ std::vector<Case> each_model(bool whole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Probe, testing::ValuesIn(each_model(false)), case_name);
-// model_tests compares what each model's two files of its configuration mean.
+// model_tests compares both configuration files of each model.
 INSTANTIATE_TEST_SUITE_P(Older, Probe, testing::Values(Case{.model = "llama3", .legacy = true}), case_name);
 INSTANTIATE_TEST_SUITE_P(Whole, Probe, testing::ValuesIn(each_model(true)), case_name);
 
 class ProbeFp8 : public Probe {};
 
-// The reference scales every Hugging Face tensor alone, or q, k and v (gate and up) together; a value that
-// stands on a tie of FP8 falls either way in one of them, so that each model is held to the one without.
+// The reference scales each Hugging Face tensor separately, or q, k and v (gate and up) together. A value on
+// an FP8 tie rounds either way in one of the two, so each model is compared with the variant without such a
+// value.
 TEST_P(ProbeFp8, CurrentScalingMatchesAReference) {
   write_batch(folder_ / "batch.safetensors", "", false);
   const bool parts = GetParam().model == "llama3";

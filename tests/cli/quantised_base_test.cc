@@ -1,6 +1,6 @@
-// Adapters beside a base in 4 bits, through the program: what bitsandbytes, PEFT and transformers compute
-// (tests/golden/adapters), at every stage and number of ranks; folders that are quantised already; resumed
-// and merged.
+// Adapters on a 4-bit base, tested through the program: results of bitsandbytes, PEFT and transformers
+// (tests/golden/adapters) at every stage and number of ranks; folders that are already quantised; resuming
+// and merging.
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -26,7 +26,7 @@ std::vector<float> floats(const checkpoint::SafetensorsFile& file, const std::st
   return all;
 }
 
-/// Relative Euclidean distance.
+/// Returns the relative Euclidean distance.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   if (a.size() != b.size()) return 1e30;
   double apart = 0, size = 0;
@@ -41,7 +41,8 @@ class QuantisedBase : public testing::Test {
  protected:
   QuantisedBase() : folder_("quantised") {}
 
-  /// A batch of integers from a reference file; tensors whose names begin with `prefix`.
+  /// Writes a batch from a reference file, from tensors with names that begin with `prefix`, and returns its
+  /// path.
   std::string batch(const checkpoint::SafetensorsFile& golden, const std::string& prefix, bool labels) {
     std::vector<std::vector<std::int64_t>> values;
     std::vector<TensorSlice> slices;
@@ -64,7 +65,7 @@ class QuantisedBase : public testing::Test {
 
   using Ways = std::vector<std::pair<int, int>>;  ///< world sizes and stages
 
-  /// Logits, loss and gradients of a batch, and ten steps.
+  /// Compares logits, loss and gradients of a batch, and ten steps.
   void expect_what_peft_computes(const std::string& name, const Ways& forward, const Ways& steps) {
     const std::string twice = name.ends_with("-dq") ? "true" : "false";
     const Json numbers = read_json(kGolden + name + "/golden.json");
@@ -117,7 +118,7 @@ class QuantisedBase : public testing::Test {
   const std::vector<std::string> recipes_{"", " bf16=true fp8=true fp8_recipe=current",
                                           " bf16=true fp8=true fp8_recipe=block", " recompute=full"};
 
-  /// The adapter of one rank and of the others.
+  /// Expects equal bits of the adapter on one rank and in `others`.
   void expect_same_bits(const std::string& keys, const std::vector<Strict>& others);
 
   TemporaryFolder folder_;
@@ -181,7 +182,7 @@ TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
     const Outcome run =
         probe(np, folder, one, "bf16=false finetuning_type=lora zero_stage=" + std::to_string(stage));
     ASSERT_EQ(run.code, 0) << run.both();
-    // Rows beside fewer others: processors may sum them in another order.
+    // In smaller batches, CPUs may sum a row in another order.
     EXPECT_LT(distance(floats(out(), "logits"), decoded), 1e-6) << "np " << np;
   }
 }
@@ -265,7 +266,7 @@ TEST_F(QuantisedBase, ARunGoesOnBitForBitAndSavesNothingOfTheBase) {
   fs::copy(folder_ / "stopped", folder_ / "other", fs::copy_options::recursive);
   expect_success(trainer(qlora(folder_ / "stopped")));
   expect_identical(folder_ / "stopped/checkpoint-6", folder_ / "whole/checkpoint-6");
-  // Over other codes it would go on as another model.
+  // With other codes, the base would be another model.
   const Outcome plain = trainer(qlora(folder_ / "other", "double_quantization=false"));
   EXPECT_EQ(plain.code, 64);
   EXPECT_NE(plain.err.find("double_quantization"), std::string::npos) << plain.err;
@@ -290,7 +291,7 @@ void QuantisedBase::expect_same_bits(const std::string& keys, const std::vector<
   }
 }
 
-// Each recipe in one way.
+// Each recipe with one configuration.
 TEST_F(QuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
   for (std::size_t i = 0; i < recipes_.size(); ++i)
     expect_same_bits(recipes_[i], {strict_[i % strict_.size()]});
@@ -301,7 +302,7 @@ TEST_F(WholeQuantisedBase, BitsOfEveryRecipeDoNotDependOnStageOverlapOrRanks) {
 }
 
 TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
-  // Of codes: a new adapter adds nothing, so that the merged model is what the codes stand for.
+  // The folder holds codes and a new adapter adds nothing, so the merged model has the decoded values.
   const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false), adapter = folder_ / "adapter";
   fs::create_directories(adapter);
@@ -319,7 +320,7 @@ TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
   const Outcome run = probe(1, folder_ / "merged", one, "bf16=false");
   ASSERT_EQ(run.code, 0) << run.both();
   EXPECT_LT(distance(floats(out(), "logits"), floats(golden, "logits")), 1e-5);
-  // Of a run that quantised its base itself: into the weights as they were.
+  // A run that quantised its base itself merges into the original weights.
   expect_success(trainer(qlora(folder_ / "new", "learning_rate=0 max_steps=2")));
   const Outcome plain =
       trainer("export " + (folder_ / "new") + " " + (folder_ / "same") + " --merge --dtype fp32");

@@ -1,4 +1,5 @@
-// How `trainer generate` writes questions: by templates of the table, by a folder's own in Jinja, or as text.
+// How `trainer generate` formats questions: with templates of the table, a folder's own Jinja template, or as
+// plain text.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Writes a system message, and thoughts unless they are refused, otherwise than any row of the table.
+/// Formats a system message, and thoughts unless they are disabled, unlike any row of the table.
 const std::string kOwn =
     "{%- for m in messages -%}[{{ m.role }}] {{ m.content }}\n{% endfor -%}"
     "{%- if add_generation_prompt -%}[assistant] "
@@ -26,7 +27,7 @@ class WritesQuestions : public testing::Test {
     fs::copy(Task::get().model(), model_);
     own_template("");
   }
-  /// "": the folder has none.
+  /// Sets the folder's template; "" removes it.
   void own_template(const std::string& source) const {
     fs::remove(model_ + "/chat_template.jinja");
     Json config = parse_json(slurp(model_ + "/tokenizer_config.json"), "config");
@@ -78,7 +79,7 @@ TEST_F(WritesQuestions, InTheFoldersOwnWordsWhereNoTemplateOfTheTableHasThem) {
   EXPECT_EQ(plain.tokenizer().decode(plain.whole(scored)), "[user] sort pear fig\n[assistant] fig pear\n");
   EXPECT_NE(plain.recipe(), writer({.default_system = "slowly"}).recipe());
   EXPECT_NE(plain.recipe(), writer({.enable_thinking = "false"}).recipe());
-  // One that is named goes before it.
+  // A named template takes precedence.
   EXPECT_EQ(asked(writer({.template_name = "chatml"})),
             "<|im_start|>user\nsort pear fig<|im_end|>\n<|im_start|>assistant\n");
 }
@@ -116,7 +117,7 @@ TEST_F(WritesQuestions, AsTextWithoutATemplateAndNeverWhereOneCannotBeRendered) 
     question.answer = "fig";
     expect_refused([&] { writes.whole(question); }, "conversations need a chat template",
                    "cannot be rendered");
-    // Texts and ids need none.
+    // Texts and ids need no template.
     question.plain = true;
     EXPECT_FALSE(writes.whole(question).empty());
     question.prompt_ids = {5, 6};
@@ -129,7 +130,7 @@ TEST_F(WritesQuestions, AsTextWithoutATemplateAndNeverWhereOneCannotBeRendered) 
   expect_refused([&] { writer({.enable_thinking = "true"}); }, "--enable-thinking needs a tokenizer");
 }
 
-// With the meaning that the settings have in training: enable_thinking true leaves the thoughts to the model.
+// The settings mean the same as in training: with enable_thinking true, the model writes the thoughts.
 TEST_F(WritesQuestions, WithThoughtsAndSystemMessagesAsInTraining) {
   const std::string begin = "<|im_start|>user\nsort pear fig<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(asked(writer({.template_name = "qwen3"})), begin);
@@ -147,7 +148,7 @@ TEST_F(WritesQuestions, WithThoughtsAndSystemMessagesAsInTraining) {
             "<|im_start|>system\nnow<|im_end|>\n" + begin);
 }
 
-// What the program says of it, once.
+// The program reports the template once.
 TEST_F(WritesQuestions, AndTellsHow) {
   fs::remove_all(model_);
   fs::copy(trained_model(), model_, fs::copy_options::recursive);

@@ -1,4 +1,4 @@
-// The learning rates of a run that follow its evaluations.
+// Learning rates of a run that depend on its evaluations.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace octet::test {
 
-/// Evaluation losses by step; a step twice is a failure.
+/// Returns the evaluation losses by step. A repeated step fails the test.
 inline std::map<std::int64_t, double> evaluations_of(const std::string& output) {
   std::map<std::int64_t, double> losses;
   for (const auto& line : split(slurp(output + "/trainer_log.jsonl"), '\n')) {
@@ -24,14 +24,14 @@ inline std::map<std::int64_t, double> evaluations_of(const std::string& output) 
   return losses;
 }
 
-/// The rate of each step, from the first one.
+/// Returns the rates of all steps in order.
 inline std::vector<double> rates_of(const std::string& output) {
   std::vector<double> rates;
   for (const auto& [step, row] : steps_of(output)) rates.push_back(row.at("lr").get<double>());
   return rates;
 }
 
-/// True where every step's rate is the one behind the evaluations of every `each` steps before it.
+/// Expects the rate of every step to follow from the evaluations before it, which are `each` steps apart.
 inline void expect_rates_follow(const std::string& output, const optim::PlateauOptions& options, double peak,
                                 std::int64_t each) {
   const auto losses = evaluations_of(output);

@@ -1,4 +1,4 @@
-// Ways of training: evaluation, packing, plain text, recomputation, and the files that a run leaves.
+// Training options: evaluation, packing, plain text, recomputation, and the files of a run.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -58,8 +58,8 @@ TEST(Packing, PackedQuestionsTrainAndResumeLikeAnyOthers) {
   expect_success(resumed);
   EXPECT_NE(resumed.err.find("Continuing from global step 5"), std::string::npos) << resumed.err;
   expect_every_step(folder / "two", 12);
-  // Steps 6 to 12 were trained after the resume: the bits of a run that was never stopped, and the losses of
-  // one rank that takes all packs.
+  // Steps 6 to 12 were trained after the resume. They have the bits of a run without a stop, and the losses
+  // of one rank that takes all packs.
   expect_identical(folder / "whole/checkpoint-12", folder / "two/checkpoint-12");
   expect_same_losses(folder / "two", folder / "whole", 0);
   expect_same_losses(folder / "two", folder / "alone", 1e-5);
@@ -150,7 +150,7 @@ TEST(Generate, AnswersComeFromTheFinalModelToStandardOutput) {
   EXPECT_TRUE(rouge.out.starts_with(match.out)) << "both are printed: " << rouge.out;
 }
 
-// Prompts that the run trained on are recognised by their text, in whatever file they are.
+// Trained prompts are recognised by their text, independent of the file.
 TEST(Generate, PromptsThatWereTrainedAreReported) {
   const TemporaryFolder folder("trained_prompts");
   const auto row = [](int i) {

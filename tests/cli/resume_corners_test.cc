@@ -1,5 +1,4 @@
-// What a run says and does that goes on from a checkpoint under other circumstances: other data, other steps,
-// other formats of what travels.
+// Resuming from a checkpoint under changed conditions: other data, other steps, other formats of messages.
 #include <filesystem>
 
 #include "cli/saves.h"
@@ -9,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A run of seven steps, and others that go on from copies of it.
+/// A run of seven steps, and other runs that resume from copies of it.
 class GoesOn : public testing::Test {
  protected:
   GoesOn() : folder_("goes_on") {}
@@ -50,7 +49,7 @@ TEST_F(GoesOn, OtherDataAndOtherSizesOfAStepAreSaid) {
       << smaller.err;
 }
 
-// What only FP8 or only narrow wires have is neither missed nor in the way.
+// State that only FP8 or narrow wire formats use may be missing or left over.
 TEST_F(GoesOn, ScalesAndLossesOfWiresComeAndGo) {
   const std::string few = "global_batch_size=8 ", again = "the scales of FP8 begin again";
   begin(few + "bf16=true fp8=true fp8_recipe=delayed");

@@ -1,4 +1,4 @@
-// Killed and resumed gives the bits of a run that was not killed.
+// A killed and resumed run has the bits of an uninterrupted run.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -25,7 +25,7 @@ TEST_P(Resume, AKilledRunEndsInTheSameBits) {
   const TemporaryFolder folder("resume");
   const Task& task = Task::get();
   const auto& [name, options, np] = GetParam();
-  // Killed while the second checkpoint is being written: the first one holds.
+  // The run is killed while it writes the second checkpoint. The first one stays intact.
   expect_success(trainer(task.train(folder / "whole", options), np));
   const Outcome killed =
       shell("OCTETRUN_FAILPOINT=before_manifest:2 " +
@@ -64,14 +64,14 @@ INSTANTIATE_TEST_SUITE_P(Whole, Resume,
                                                     3}),
                          [](const auto& param) { return param.param.name; });
 
-// One rank dies in the middle of a step, as from the kernel's memory killer.
+// One rank dies in the middle of a step, as if killed by the kernel for lack of memory.
 TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
   const TemporaryFolder folder("sigkill");
   const Task& task = Task::get();
   const std::string options =
       "max_steps=240 save_steps=10 bf16=true zero_stage=1 lr_scheduler_type=constant ";
   const std::string log = folder / "run/trainer_log.jsonl";
-  // The script ends with the launcher's code.
+  // The script exits with the launcher's code.
   const Outcome killed =
       shell(OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " + task.train(folder / "run", options) +
             " & job=$!; until [ -d " + (folder / "run/checkpoint-10") + " ] && [ $(cat " + log +
@@ -103,7 +103,7 @@ TEST(ResumeElsewhere, AnotherWorldSizeAndStageGoOnWithinRounding) {
   expect_same_losses(folder / "moved", folder / "stayed", 1e-5);
 }
 
-// Five steps of 24 are half an epoch of 240; with four ranks of 12 the other half is two steps and a half.
+// Five steps of 24 are half an epoch of 240. With four ranks of 12, the other half is two and a half steps.
 TEST(ResumeElsewhere, TheOtherHalfOfAnEpochIsTrainedByStepsOfAnotherSize) {
   const TemporaryFolder folder("other-half");
   const Task& task = Task::get();
@@ -160,7 +160,7 @@ TEST(ResumeElsewhere, KilledBeforeTheFirstCheckpointItStartsAfresh) {
   expect_success(trainer(task.train(folder / "killed"), 2));
   expect_every_step(folder / "killed", 12);
   expect_identical(folder / "whole/checkpoint-12", folder / "killed/checkpoint-12");
-  // What the killed save left is gone.
+  // Left-overs of the killed save are removed.
   for (const auto& entry : std::filesystem::directory_iterator(folder / "killed")) {
     EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
   }

@@ -1,4 +1,4 @@
-// Files of weights that tests change.
+// Weight files that tests modify.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 
 namespace octet::test {
 
-/// The tensors of a file, to be changed and written again.
+/// The tensors of a file, for modification and rewriting.
 struct Contents {
   struct Tensor {
     DType dtype;
@@ -48,8 +48,8 @@ struct Contents {
   }
 };
 
-/// Copies a model of which no side of a block's matrices is beyond 128 to FOLDER/fp8, its blocks' matrices in
-/// fine-grained FP8 (those of `but` aside), and to FOLDER/decoded as what that stands for; the two folders.
+/// Copies a model to FOLDER/fp8 with its blocks' matrices in fine-grained FP8 (except matrices of `but`), and
+/// to FOLDER/decoded with the decoded values. Returns both folders. No side of a matrix may exceed 128.
 inline std::pair<std::string, std::string> write_fp8_folders(const std::string& model,
                                                              const std::string& folder,
                                                              const std::string& but = "nothing") {

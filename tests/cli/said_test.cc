@@ -1,5 +1,5 @@
-// What commands print, word by word and figure by figure. They are called in this process, on what no machine
-// changes: a GPU that is only planned for, files that lie here.
+// Exact output of commands. They run in this process on machine-independent inputs: a GPU that is only
+// planned for, and files of this repository.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -19,7 +19,7 @@
 namespace octet::test::said_test {
 namespace {
 
-/// Words of a command line, with "double quotes" around those that have blanks.
+/// Splits a command line into words. Words with blanks are in "double quotes".
 cli::Arguments words_of(const std::string& line) {
   cli::Arguments words;
   bool open = false, begun = false;
@@ -37,7 +37,7 @@ cli::Arguments words_of(const std::string& line) {
   return words;
 }
 
-/// What a command prints, with its exit code where that is not 0; or its error.
+/// Returns the output of a command with its exit code unless it is 0, or its error.
 std::string answer_of(const std::function<int(const cli::Arguments&)>& command, const std::string& line) {
   testing::internal::CaptureStdout();
   std::string after;
@@ -85,7 +85,7 @@ TEST(Said, OfExports) {
   });
 }
 
-/// A base and three adapters of it, each but the last with a token of its own.
+/// A base and three adapters of it. Each adapter except the last has its own token.
 class ExportedTokenizer : public testing::Test {
  protected:
   ExportedTokenizer() : folder_("exported_tokenizer") {
@@ -100,7 +100,7 @@ class ExportedTokenizer : public testing::Test {
       spill(folder_ / (std::string(name) + "/tokenizer.json"), tokenizer.dump());
     }
   }
-  /// Whose tokenizer lies in what `arguments` make.
+  /// Returns which folder's tokenizer is exported by `arguments`.
   std::string owner(const std::string& arguments) const {
     std::filesystem::remove_all(folder_ / "out");
     const std::string said =
@@ -114,7 +114,7 @@ class ExportedTokenizer : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// What training added to a tokenizer lies beside the adapter that needs it.
+// Tokens that training adds are stored with the adapter that needs them.
 TEST_F(ExportedTokenizer, IsThatOfTheLastAdapterWhichBringsOne) {
   const std::string model = "base FOLDER/out --merge --adapter ";
   EXPECT_EQ(owner(model + "FOLDER/c"), "base");
@@ -133,7 +133,7 @@ TEST(Said, OfLints) {
     const std::string all =
         answer_of(cli::lint_command, task.config() + " device=cpu output_dir=" + folder.path() + "/run " +
                                          replaced(line, "MADE", made));
-    std::string said;  // without what this machine's variables are answered with
+    std::string said;  // without texts that depend on this machine's variables
     for (const std::string& one : split(all, '\n')) {
       if (!one.empty() && !one.starts_with("note: environment ")) said += one + "\n";
     }
@@ -162,7 +162,7 @@ TEST(Said, OfQuickstarts) {
   });
 }
 
-// The first line of a question holds the words of the command, the others are those of its input.
+// The first line of a question is the command's arguments, and the other lines are its input.
 TEST(Said, OfEncodedLines) {
   const TemporaryFolder folder("said_encode");
   const std::string model = Task::get().model();
@@ -177,7 +177,7 @@ TEST(Said, OfEncodedLines) {
   });
 }
 
-/// A checkpoint of a few numbers.
+/// Saves a checkpoint of a few numbers.
 void save_numbers(const std::string& output, std::int64_t step, std::vector<float> head) {
   std::vector<float> norm{1, -2, 0.5f, 4}, moment(6, 0.25f);
   const auto slice = [](const std::string& name, std::vector<std::int64_t> shape,

@@ -1,10 +1,10 @@
-// Checkpoints whose interval nobody gave: when they come, and that they change nothing else.
+// Checkpoints with an automatic interval: when they are written, and that they change nothing else.
 #include "cli/saves.h"
 
 namespace octet::test::save_interval_test {
 namespace {
 
-/// The task without the line that says how often it is saved.
+/// Writes the task's configuration without save_steps, and returns the arguments.
 std::string open_task(const std::string& folder) {
   std::string text = slurp(Task::get().config());
   const std::size_t at = text.find("save_steps");
@@ -31,8 +31,8 @@ TEST(SaveInterval, FollowsFromTheTimeBetweenFailuresOnAllRanksAndChangesNoBit) {
     expect_identical(folder / "plain/checkpoint-14", folder / (other + std::string("/checkpoint-14")));
 }
 
-// The step before one that is saved is checked, too, whoever says which is; a save that failed is none of
-// those from whose cost the interval follows.
+// The step before a save is also checked with an automatic interval. A failed save does not count in the cost
+// from which the interval follows.
 TEST(SaveInterval, IsKnownToWhatChecksBeforeSavesAndSurvivesOneThatFails) {
   const TemporaryFolder folder("mtbf_checks");
   const std::string run = open_task(folder / "config.yaml") + "max_steps=12 mtbf_hours=1e-9 ";
@@ -45,7 +45,7 @@ TEST(SaveInterval, IsKnownToWhatChecksBeforeSavesAndSurvivesOneThatFails) {
       shell("OCTETRUN_FAILPOINT=full_disk " OCTET_TRAINER " " + run +
             "max_steps=22 max_failed_saves=100 save_async=false output_dir=" + (folder / "full"));
   EXPECT_EQ(full.code, 78) << full.both();
-  std::map<std::int64_t, int> failed;  // rows that tell of so many
+  std::map<std::int64_t, int> failed;  // by number of failed saves: rows of the log
   for (const auto& [step, row] : steps_of(folder / "full"))
     ++failed[row.value("failed_saves", std::int64_t{0})];
   EXPECT_EQ(failed, (std::map<std::int64_t, int>{{0, 10}, {1, 10}, {2, 2}})) << "ten steps later again";

@@ -1,4 +1,4 @@
-// What tests of saves share.
+// Shared parts of the tests of saves.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace octet::test {
 
-/// The steps of the checkpoints of a run's folder, ascending.
+/// Returns the steps of the checkpoints in a run's folder, ascending.
 inline std::vector<std::int64_t> checkpoints_of(const std::string& output) {
   std::vector<std::int64_t> steps;
   for (const auto& entry : std::filesystem::directory_iterator(output)) {
@@ -25,8 +25,8 @@ inline bool says(const Outcome& run, const std::string& words) {
   return run.err.find(words) != std::string::npos;
 }
 
-/// The seconds of a step from which an interval follows ("... a step 0.01 s; ...") are those of the log: the
-/// first time it is told, behind the tenth step, the median of ten.
+/// Expects the step time behind an interval ("... a step 0.01 s; ...") to match the log. It is first printed
+/// after the tenth step, and is the median of ten.
 inline void expect_measured_step(const Outcome& run, const std::string& what, const std::string& output) {
   const std::size_t line = run.err.find(what + " after ");
   ASSERT_NE(line, std::string::npos) << run.err;

@@ -1,5 +1,5 @@
-// The screen of a run, as a person sees it: piped, on terminals of 80 and 160 columns, under launch/mpirun,
-// in a log of Slurm. Figures that vary are replaced.
+// The screen output of a run: piped, on terminals of 80 and 160 columns, under launch/mpirun, and in a Slurm
+// log. Varying figures are replaced.
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 namespace octet::test::screens_test {
 namespace {
 
-/// What a command prints to a terminal of so many columns.
+/// Returns the output of a command on a terminal with `columns` columns.
 std::string on_terminal(const std::string& command, unsigned short columns) {
   winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   int fd = -1;
@@ -32,7 +32,7 @@ std::string on_terminal(const std::string& command, unsigned short columns) {
   return text;
 }
 
-/// The lines that remain visible: a carriage return goes back, and what follows is drawn over the line.
+/// Returns the visible lines: a carriage return moves to the start of the line, and later text overwrites it.
 std::vector<std::string> visible(const std::string& text) {
   std::vector<std::string> lines;
   for (std::string line : split(text, '\n')) {

@@ -1,5 +1,5 @@
-// The configurations under configs/: each loads, fits the cards it is written for, and trains on this machine
-// with a small model in place of its own. And launch/all.
+// The configurations in configs/: each loads, fits its GPUs, and trains on this machine with a small model.
+// Also tests launch/all.
 #include <filesystem>
 #include <map>
 
@@ -42,7 +42,7 @@ TEST(ShippedConfigs, LoadAndTrain) {
   EXPECT_GE(seen, 11);
 }
 
-// Beside the YAML that each of DeepSpeed's files is written for, or any other.
+// Each DeepSpeed file is used with the YAML for which it is written, or with any other.
 TEST(ShippedConfigs, FilesOfDeepSpeedLoadAndTrain) {
   const TemporaryFolder folder("shipped");
   std::map<std::string, std::string> stages;
@@ -81,7 +81,7 @@ TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
   }
 }
 
-// On a machine that has none of their models.
+// This machine has none of the models.
 TEST(ShippedConfigs, ArePlannedAsTheyStand) {
   const TemporaryFolder folder("planned");
   int seen = 0;
@@ -101,7 +101,7 @@ TEST(ShippedConfigs, ArePlannedAsTheyStand) {
   EXPECT_GE(seen, 11);
 }
 
-// SFT-Play's scripts and its Makefile name a configuration otherwise.
+// SFT-Play's scripts and its Makefile name configurations in other ways.
 TEST(ShippedConfigs, AreNamedInOtherWaysToo) {
   const std::string rest = " device=cuda model_name_or_path=qwen3-8b memory=16GB";
   const auto plan = [&](const std::string& words) {
@@ -114,7 +114,7 @@ TEST(ShippedConfigs, AreNamedInOtherWaysToo) {
     EXPECT_EQ(plan(words + rest), usual) << words;
 }
 
-// A stand-in for the program tells how it was started.
+// A stand-in for the program prints how it was started.
 TEST(LaunchAll, StartsARankForEachGpu) {
   const TemporaryFolder folder("launch_all");
   const auto script = [&](const std::string& name, const std::string& text) {
@@ -136,7 +136,7 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   EXPECT_NE(start("gpus", all + "-n 2 c.yaml").out.find("2 ranks: c.yaml"), std::string::npos);
   EXPECT_NE(start("gpus", "CUDA_VISIBLE_DEVICES=0,2 " + all + "c.yaml").out.find("2 ranks: c.yaml"),
             std::string::npos);
-  // Of no GPU nothing is started: the cores are.
+  // Without a visible GPU, no GPU rank is started, but one rank per NUMA node.
   const Outcome hidden = start("gpus", "CUDA_VISIBLE_DEVICES= " + all + "-n 2 c.yaml");
   EXPECT_NE(hidden.out.find("2 ranks: c.yaml"), std::string::npos) << hidden.both();
   EXPECT_NE(hidden.err.find("NUMA nodes, and no GPU)"), std::string::npos) << hidden.both();
@@ -168,8 +168,7 @@ TEST(Quickstart, StartsNearTheLossOfAnEvenGuess) {
               std::log(config.at("vocab_size").get<double>()), 0.3);
 }
 
-// Stand-ins for the program and for nvidia-smi tell how the guide's scripts start.
-// The scripts that it calls, nproc and nvidia-smi are false ones.
+// The called scripts, nproc and nvidia-smi are stand-ins.
 TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {
   const TemporaryFolder folder("quickstart_says");
   const auto script = [&](const std::string& name, const std::string& text) {
@@ -252,7 +251,7 @@ TEST(SlurmBatch, OutsideOfSlurmItSaysSoAndHowItIsGivenToSlurm) {
   EXPECT_EQ(run.out, "");
   const Outcome bare = shell("env -u SLURM_JOB_ID bash " + script);
   EXPECT_NE(bare.err.find("sbatch " + script + " CONFIG [key=value...]"), std::string::npos) << bare.err;
-  // In a job the rest is asked for as before.
+  // Inside a job, the other arguments are still required.
   const Outcome inside = shell("SLURM_JOB_ID=7 bash " + script);
   EXPECT_EQ(inside.code, 64);
   EXPECT_NE(inside.err.find("usage: sbatch"), std::string::npos) << inside.err;

@@ -1,5 +1,4 @@
-// Bits that go wrong by themselves: told of with the rank, never in a checkpoint, and undone where that is
-// asked for.
+// Silent bit flips: they are reported with the rank, never saved in a checkpoint, and undone if requested.
 #include "cli/task.h"
 
 namespace octet::test::silent_faults_test {
@@ -13,7 +12,7 @@ std::string steps(int np) {
   return "global_batch_size=" + std::to_string(4 * std::max(1, np)) + " ";
 }
 
-/// A run in which OCTETRUN_FLIPS inverts bits.
+/// Runs with bits inverted by OCTETRUN_FLIPS.
 Outcome flipped(const std::string& flips, int np, const std::string& output, const std::string& keys) {
   ::setenv("OCTETRUN_FLIPS", flips.c_str(), 1);
   const Outcome run = trainer(Task::get().train(output, steps(np) + keys), np);
@@ -60,7 +59,8 @@ TEST(SilentFaults, OfTwoRanksThatComputeDifferentlyBothAreNamed) {
   expect_said(run, "there is none yet: start again");
 }
 
-// A checkpoint between, a log row a step, and the bits of a run in which nothing went wrong.
+// The log has one row per step and the result has the bits of a run without faults, with a checkpoint in
+// between.
 TEST(SilentFaults, ARunGoesBackAndEndsInTheSameBits) {
   const TemporaryFolder folder("back");
   const std::string keys = "zero_stage=1 save_steps=3 log_samples=true ";

@@ -1,5 +1,5 @@
-// Every whole-numbered key of a configuration at its maximum: lint, plan and the start of a run answer within
-// a second, and refuse what cannot fit before they allocate it.
+// Every integer key of a configuration at its maximum. lint, plan and the start of a run finish within a
+// second, and refuse sizes that cannot fit before they allocate memory.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -18,8 +18,8 @@ namespace {
 
 struct Answer {
   int code = 0;
-  double seconds = 0;  ///< of a core
-  long mebibytes = 0;  ///< at most, of memory
+  double seconds = 0;  ///< CPU seconds
+  long mebibytes = 0;  ///< peak memory
   std::string said;
 };
 
@@ -30,7 +30,7 @@ Answer answer(const std::string& words, const std::string& output) {
     ::setenv("OMP_NUM_THREADS", "1", 1);
     const int file = ::open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
     ::dup2(file, 1), ::dup2(file, 2);
-    // A step that is too long, and memory that is too much, end the child.
+    // Excessive CPU time or memory ends the child.
     const rlimit time{10, 10};
     ::setrlimit(RLIMIT_CPU, &time);
     std::vector<std::string> all = split(words, ' ');
@@ -60,7 +60,7 @@ void expect_at_once(const std::string& words, const Answer& found) {
   EXPECT_EQ(found.said.find("internal error"), std::string::npos);
 }
 
-// Keys that only count together with others.
+// Keys that apply only together with other keys.
 const std::map<std::string, std::string> kTogether{{"buffer_size", " streaming=true"},
                                                    {"eval_steps", " eval_strategy=steps val_size=0.1"},
                                                    {"per_device_eval_batch_size", " val_size=0.1"},
@@ -68,7 +68,7 @@ const std::map<std::string, std::string> kTogether{{"buffer_size", " streaming=t
                                                    {"pack_factor", " packing=true"},
                                                    {"lora_rank", " finetuning_type=lora"}};
 
-constexpr double kMost = 1e15;  // of keys without a maximum of their own
+constexpr double kMost = 1e15;  // for keys without their own maximum
 
 TEST(LargeSizes, OfAllKeysAreAnsweredAtOnce) {
   const TemporaryFolder folder("large_sizes");

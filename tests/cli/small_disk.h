@@ -1,4 +1,4 @@
-// A small file system, for what a full disk does.
+// A small file system, for tests of a full disk.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace octet::test {
 
-/// A file system of its own in a temporary folder, while this lives; only where this process may mount one.
+/// Mounts a file system in a temporary folder during its lifetime. The process needs the right to mount.
 class SmallDisk {
  public:
   explicit SmallDisk(std::int64_t kilobytes) : folder_("disk") {
@@ -27,7 +27,7 @@ class SmallDisk {
   bool mounted_ = false;
 };
 
-/// Why a test that needs a SmallDisk is skipped.
+/// The reason for skipping a test that needs a SmallDisk.
 inline constexpr const char* kNoSmallDisk = "needs the right to mount a file system";
 
 }  // namespace octet::test

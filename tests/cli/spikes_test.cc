@@ -1,4 +1,5 @@
-// Steps that stand out: skipped, left out with their data, or the end of the run; the same after a resume.
+// Steps with loss spikes: the step is skipped, its data are left out, or the run ends. A resume gives equal
+// results.
 #include "cli/rates.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
@@ -6,9 +7,9 @@
 namespace octet::test::spikes_test {
 namespace {
 
-constexpr int kBad = 14;  ///< the step whose answers are unlike all others
+constexpr int kBad = 14;  ///< the step with answers unlike all others
 
-/// Twenty steps of eight samples in order on two ranks; one of them, or several in a row, has another kind of
+/// Twenty steps of eight samples in order on two ranks. One step, or several in a row, has another kind of
 /// text.
 class Unsteady {
  public:
@@ -63,7 +64,7 @@ TEST(SpikesOfRuns, AreSkippedOnAllRanksAndInTheLog) {
   EXPECT_NE(run.err.find("1 steps, which were not finite or stood out\n"), std::string::npos) << run.err;
 }
 
-// Where bits do not depend on the number of ranks, the loss of a step is that of many micro-batches apart.
+// In strict mode, the loss of a step is computed from many separate micro-batches.
 TEST(SpikesOfRuns, OfStrictBitsAreSkippedToo) {
   const Unsteady task;
   const Outcome run = task.train("run", "loss_spike_factor=2 save_strategy=no deterministic=strict");
@@ -87,7 +88,7 @@ TEST(SpikesOfRuns, AResumedRunDecidesAlike) {
   const Unsteady task;
   const std::string keys = "loss_spike_factor=2 save_steps=6 ";
   expect_success(task.train("whole", keys));
-  expect_success(task.train("parts", keys + "max_steps=12"));  // saved behind step 12, within the window
+  expect_success(task.train("parts", keys + "max_steps=12"));  // saved after step 12, within the window
   const Outcome rest = task.train("parts", keys);
   expect_success(rest);
   EXPECT_NE(rest.err.find("step 14: its loss of "), std::string::npos) << rest.err;
@@ -105,7 +106,7 @@ TEST(SpikesOfRuns, ARunGoesBackAndLeavesTheDataOut) {
   expect_every_step(task / "run", 20);
   const auto rows = steps_of(task / "run");
   EXPECT_EQ(rows.at(20).at("rollbacks"), 1);
-  // Steps 13 and 14 took the samples of step 15 and 16 of the data.
+  // Steps 13 and 14 took the samples of steps 15 and 16 of the data.
   const auto lines = split(slurp(task / "run/samples.jsonl"), '\n');
   EXPECT_EQ(parse_json(lines.at(11), "samples")["rows"][0][0][0], 11 * 8);
   EXPECT_EQ(parse_json(lines.at(12), "samples")["rows"][0][0][0], 14 * 8);
@@ -149,7 +150,8 @@ TEST(SpikesOfRuns, FiveInARowEndItThoughTheyAreSkipped) {
   EXPECT_EQ(steps_of(task / "run").rbegin()->first, kBad + 4);
 }
 
-// Without a checkpoint of its own it goes back to the one that it began with, wherever that lies.
+// Without its own checkpoint, the run goes back to the checkpoint from which it started, also in another
+// folder.
 TEST(SpikesOfRuns, ARunGoesBackToWhereItBegan) {
   const Unsteady task;
   const std::string keys = "loss_spike_factor=2 save_steps=100 spike_action=rollback ";

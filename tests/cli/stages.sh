@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# The full matrix behind stages_test.cc: 20 steps of the quickstart task at np 1, 2, 3, 4, 8 and two accumulations, in
-# fp32, bf16, FP8 delayed, current and block; all ZeRO stages, overlap on and off, must leave the same bits. Then the same
-# global batch of 24 with deterministic: strict, which must leave the same bits at every np, stage and overlap. A quarter
-# of an hour on two cores. Arguments: the trainer, mpirun, a folder for the runs; then world sizes, if not all.
-# Parts of it: ONLY="deterministic=true*block" (a pattern of what is in both), ACCUMULATIONS="1".
+# The full matrix of stages_test.cc: 20 steps of the quickstart task at np 1, 2, 3, 4, 8, with two
+# accumulations, in fp32, bf16 and FP8 (delayed, current, block). All ZeRO stages with overlap on and off must
+# give equal bits. Then a global batch of 24 with deterministic: strict must give equal bits at every np,
+# stage and overlap. Takes a quarter of an hour on two cores. Arguments: the trainer, mpirun, a folder for the
+# runs; then the world sizes (default: all). Parts of the matrix: ONLY="deterministic=true*block" (a pattern
+# of mode and recipe), ACCUMULATIONS="1".
 set -u
 trainer=$1 mpirun=$2 folder=$3
 shift 3
@@ -24,7 +25,7 @@ train() {
   failed=$((failed + 1))
 }
 
-# Arguments: reference, other, what differs between them.
+# Arguments: reference, other, text for the difference between them.
 compare() {
   compared=$((compared + 1))
   "$trainer" inspect "$folder/$1/checkpoint-20" --diff "$folder/$2/checkpoint-20" >"$folder/diff" && return
@@ -33,7 +34,7 @@ compare() {
   failed=$((failed + 1))
 }
 
-# wanted NAME: whether this recipe is
+# wanted NAME: whether ONLY selects this recipe
 wanted() { [[ $1 == *${ONLY:-}* ]]; }
 
 for np in $sizes; do

@@ -1,5 +1,5 @@
-// The whole program at every ZeRO stage: the same bits in checkpoints, the same evaluation, and runs that go
-// on at another stage than the one they were stopped at. tests/cli/stages.sh walks the full matrix.
+// The whole program at every ZeRO stage: equal bits in checkpoints, equal evaluations, and runs that resume
+// at another stage. tests/cli/stages.sh tests the full matrix.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -30,7 +30,7 @@ std::vector<Json> read_rows(const std::string& path) {
 class Stages : public testing::Test {
  protected:
   Stages() : folder_("stages") {
-    ::setenv("OCTETRUN_OVERLAP", "always", 1);  // where no core is spare the program would leave it out
+    ::setenv("OCTETRUN_OVERLAP", "always", 1);  // without a free core the program would disable overlap
     const auto made = test::trainer("quickstart " + (folder_ / "task") + " --rows 600 --held-out 10");
     EXPECT_EQ(made.code, 0) << made.both();
   }
@@ -67,7 +67,7 @@ class Stages : public testing::Test {
   };
   const std::vector<Way> ways_{{0, true}, {1, true}, {2, true}, {3, true}, {3, false}};
 
-  /// The bits of stage 0 without overlap.
+  /// Expects the bits of stage 0 without overlap.
   void expect_same_bits(const Recipe& recipe, const std::vector<Way>& ways) {
     SCOPED_TRACE(recipe.name);
     const std::string prefix = std::string(recipe.name) + "-";
@@ -90,8 +90,8 @@ class Stages : public testing::Test {
   const std::vector<std::string> strict_recipes_{"bf16=false", "bf16=true",
                                                  "bf16=true fp8=true fp8_recipe=current"};
 
-  /// Parameters, moments, losses and norms of all shares are those of the first one; the last batch of an
-  /// evaluation is partial.
+  /// Expects equal parameters, moments, losses and norms for all shares. The last batch of an evaluation is
+  /// partial.
   void expect_strict(const std::string& recipe, const std::vector<Share>& shares) {
     SCOPED_TRACE(recipe);
     std::string reference;
@@ -150,7 +150,7 @@ class Stages : public testing::Test {
 
 class WholeStages : public Stages {};
 
-// Each recipe in two ways, each way with two recipes.
+// Each recipe runs in two ways, and each way with two recipes.
 TEST_F(Stages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
   for (std::size_t i = 0; i < recipes_.size(); ++i)
     expect_same_bits(recipes_[i], {ways_[i], ways_[(i + 3) % ways_.size()]});
@@ -163,7 +163,7 @@ TEST_F(WholeStages, CheckpointsOfEveryRecipeAgreeInEveryWay) {
   for (const Recipe& recipe : recipes_) expect_same_bits(recipe, ways_);
 }
 
-// One rank computes with all cores, eight with one each and oversubscribed.
+// One rank uses all cores. Eight ranks use one core each and are oversubscribed.
 TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
   for (std::size_t i = 0; i < strict_recipes_.size(); ++i)
     expect_strict(strict_recipes_[i], {shares_[0], shares_[i + 1]});
@@ -173,7 +173,7 @@ TEST_F(WholeStages, StrictRunsOfEveryRecipeAndNumberOfRanksEndWithTheSameBits) {
   for (const std::string& recipe : strict_recipes_) expect_strict(recipe, shares_);
 }
 
-// Losses of narrow reductions are in the checkpoint; another number of ranks begins again without.
+// The residuals of narrow reductions are in the checkpoint. Another number of ranks restarts without them.
 TEST_F(Stages, ErrorFeedbackGoesOnWhereItWas) {
   const std::string options = "reduce_dtype=int8 error_feedback=true";
   const std::string whole = train("whole", {.stage = 1, .options = options});
@@ -190,7 +190,7 @@ TEST_F(Stages, ErrorFeedbackGoesOnWhereItWas) {
   EXPECT_EQ(lone.code, 1);
 }
 
-// Five held-out rows on three ranks: in the last batch a rank has none.
+// Five held-out rows on three ranks: one rank has no row in the last batch.
 TEST_F(Stages, EvaluationGivesTheSameLossAtEveryStage) {
   std::set<std::string> losses;
   for (const int stage : {0, 1, 2, 3}) {

@@ -1,4 +1,4 @@
-// What a run refuses before it touches a file, what stops it, and what it leaves.
+// Refusals before any file is touched, causes of a stop, and the files that remain.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -19,7 +19,7 @@ std::vector<std::string> entries(const std::string& folder) {
   return names;
 }
 
-/// Waits in the shell until the log of a run has so many lines.
+/// Returns a shell command that waits until the log of a run has `lines` lines.
 std::string until_lines(const std::string& output, int lines) {
   return "until [ $(cat " + output + "/trainer_log.jsonl 2>/dev/null | wc -l) -ge " + std::to_string(lines) +
          " ]; do sleep 0.02; done; ";
@@ -27,7 +27,7 @@ std::string until_lines(const std::string& output, int lines) {
 
 constexpr const char* kMpirun = OCTET_SOURCE_DIR "/launch/mpirun -np 2 ";
 
-// --- who started it
+// --- launchers
 
 TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
   const TemporaryFolder folder("launchers");
@@ -44,18 +44,18 @@ TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
   const Outcome slurm = shell("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 " + run);
   EXPECT_EQ(slurm.code, 64);
   EXPECT_TRUE(says(slurm, "srun --mpi=pmix -n 4 " OCTET_TRAINER)) << slurm.err;
-  // Slurm's pmi2, or the launcher of another MPI: this program's MPI hears nothing of it.
+  // Slurm's pmi2, or the launcher of another MPI: this program's MPI cannot detect it.
   const Outcome deaf = shell("PMI_RANK=0 PMI_SIZE=3 " + run);
   EXPECT_EQ(deaf.code, 64) << deaf.both();
   EXPECT_EQ(errors_in(deaf), 1) << deaf.err;
   EXPECT_TRUE(says(deaf, "of MPICH or Intel MPI, and this program is built with Open MPI ")) << deaf.err;
   EXPECT_TRUE(says(deaf, "OCTETRUN_MPIRUN_FILE=/")) << deaf.err;
-  // Slurm's PMI-2, of which MPI itself would say nothing that helps.
+  // Slurm's PMI-2, for which MPI's own message is not helpful.
   const Outcome pmi2 = shell("PMI_RANK=0 PMI_SIZE=2 PMI_FD=9 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 " + run);
   EXPECT_EQ(pmi2.code, 64) << pmi2.both();
   EXPECT_EQ(errors_in(pmi2), 1) << pmi2.err;
   EXPECT_TRUE(says(pmi2, "srun --mpi=pmix -n 2 " OCTET_TRAINER)) << pmi2.err;
-  // torchrun below one rank of MPI, whose number all its processes take for theirs.
+  // torchrun under one rank of MPI: all its processes would use that rank's number.
   const Outcome below = shell(torchrun + "RANK=0 LOCAL_WORLD_SIZE=2 PMIX_RANK=0 " + run, 20);
   EXPECT_EQ(below.code, 64) << below.both();
   EXPECT_EQ(errors_in(below), 1) << below.err;
@@ -64,7 +64,7 @@ TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
   expect_success(shell(torchrun + "RANK=0 OCTETRUN_SINGLE=1 " + run + " max_steps=1"));
 }
 
-// They would do their work as often as there are processes, all into one folder.
+// Each process would do the work again, in the same folder.
 TEST(OtherLaunchers, CommandsOfOneRankAreRefusedToo) {
   const TemporaryFolder folder("launchers_of_one");
   const std::string make = OCTET_TRAINER " quickstart " + (folder / "made");
@@ -116,7 +116,7 @@ TEST(OtherLaunchers, VariablesOfHabitAreExplained) {
                             Task::get().train(folder / "two", "max_steps=1"));
   expect_success(two);
   EXPECT_TRUE(says(two, "a rank computes on one GPU, and this run has 2 ranks (")) << two.err;
-  // Nobody has set it: the program itself has.
+  // The program itself has set it, not the user.
   EXPECT_FALSE(says(two, "CUDA_DEVICE_MAX_CONNECTIONS")) << two.err;
 }
 
@@ -146,7 +146,7 @@ TEST(SameStart, RanksWithOtherSettingsEndWithOneMessageThatNamesThem) {
   EXPECT_EQ(steps.code, 64) << steps.both();
   EXPECT_TRUE(says(steps, "max_steps: 3 (rank 1 on ")) << steps.err;
   EXPECT_FALSE(fs::exists(folder / "run"));
-  // Another build of the program: a byte of the linker's hash differs.
+  // Another build of the program: one byte of the linker's hash differs.
   const std::string other = folder / "other";
   const std::string id =
       shell("readelf -n " OCTET_TRAINER " | sed -n \"s/.*Build ID: //p\"").out.substr(0, 40);
@@ -179,7 +179,7 @@ TEST(SameStart, CommandsThatRanksRunTogetherCompareTheirArguments) {
   }
 }
 
-// --- what it starts from
+// --- initial weights
 
 TEST(Start, WithoutWeightsIsAnErrorUnlessRandomOnesAreAskedFor) {
   const TemporaryFolder folder("scratch");
@@ -201,7 +201,7 @@ TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
   expect_success(run);
   EXPECT_TRUE(says(run, "warning: learning_rate is 0: nothing is learned")) << run.err;
   EXPECT_TRUE(says(run, "more doubts: trainer lint shows them")) << run.err;
-  // Between what is said of the device and what is said of the model's states.
+  // The lines between the messages about the device and about the model's states.
   const std::size_t device = run.err.find("device: ");
   const std::string before = run.err.substr(device, run.err.find("states are stored as") - device);
   int warnings = 0;
@@ -315,20 +315,20 @@ TEST_F(Overwriting, WhatAKilledRunLeftGoesThoughNoCheckpointIsLookedFor) {
 }
 
 TEST_F(Overwriting, AnInterruptedRunThatIsStartedAgainGoesOn) {
-  // Killed in its second save, behind a first one.
+  // Killed in its second save, after a complete first one.
   shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
   const Outcome again = trainer(with("seed=7"));
   expect_success(again);
   EXPECT_TRUE(says(again, "Continuing from global step 5")) << again.err;
   expect_every_step(output_, 12);
-  // Finished, it begins afresh; so does another one, and one that is told to.
+  // A finished run starts again. So does another configuration, and a run with resume_from_checkpoint=false.
   shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
   EXPECT_FALSE(says(trainer(with("seed=8 max_steps=6")), "Continuing from"));
   shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=8"));
   EXPECT_FALSE(says(trainer(with("seed=8 max_steps=12 resume_from_checkpoint=false")), "Continuing from"));
 }
 
-// The weights of an earlier run lie there.
+// The folder has the weights of an earlier run.
 TEST_F(Overwriting, ARunThatWasKilledBeforeItsFinalModelWritesIt) {
   const std::string earlier = slurp(output_ + "/model.safetensors");
   shell("OCTETRUN_FAILPOINT=after_rename:3 " OCTET_TRAINER " " + with("seed=7"));
@@ -343,7 +343,7 @@ TEST_F(Overwriting, ARunThatWasKilledBeforeItsFinalModelWritesIt) {
   EXPECT_FALSE(says(trainer(with("seed=7")), "Continuing from")) << "now it is complete";
 }
 
-// --- checkpoints that are none
+// --- invalid checkpoints
 
 TEST(NotACheckpoint, APipeInPlaceOfTheNewestManifestFallsBackInTime) {
   const TemporaryFolder folder("pipe");
@@ -370,7 +370,7 @@ TEST(ExitCodes, TellDamageFromMistakesAndFromTheDisk) {
   spill(newest + "/manifest.json", "{");
   EXPECT_EQ(trainer("inspect " + newest + " --verify").code, 77) << "damaged metadata";
   EXPECT_EQ(trainer(Task::get().train("/proc/nothing")).code, 64);
-  // A model of other shapes than the checkpoint's.
+  // A model with other shapes than the checkpoint.
   fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
   Json config = parse_json(slurp(folder / "model/config.json"), "config.json");
   config["intermediate_size"] = 64;
@@ -416,8 +416,8 @@ TEST(Stops, AskedAgainWithinTheGraceItSaysThatItIsStoppingOnceASecond) {
 
 TEST(Stops, AskedAgainAfterTheGraceItEndsAtOnceAndSaysWhatIsLost) {
   const TemporaryFolder folder("twice");
-  // A step of many seconds, so that the second request comes before its end. An epoch's last step is as small
-  // as what is left of the epoch, so the data must be as large as the step.
+  // A step takes many seconds, so that the second request arrives before its end. The last step of an epoch
+  // is limited by the remaining data, so the data must be as large as the step.
   const std::string many = folder / "many.jsonl";
   expect_success(shell("for i in $(seq 200); do cat " + Task::get().data() + "; done > " + many, 20));
   const std::string run =

@@ -62,11 +62,12 @@ TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
   EXPECT_NE(refused.err.find("optim_dtype: fp32, as in the checkpoint"), std::string::npos) << refused.err;
 }
 
-// Left open: fp32 where that fits; else narrower, told at the start, and kept by whoever resumes the run.
+// Without settings: fp32 if it fits, otherwise narrower formats. The choice is printed at the start, and kept
+// on a resume.
 TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
   const TemporaryFolder folder("open");
   const Task& task = Task::get();
-  // Of more parameters than the task's, beside which the scratch of threads, however many, is little.
+  // A model with more parameters than the task's, so that the scratch memory of threads matters little.
   const std::string model = folder / "model";
   std::filesystem::copy(task.model(), model);
   Json shape = parse_json(slurp(model + "/config.json"), "config.json");
@@ -108,7 +109,7 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
         << narrow.err;
     EXPECT_NE(narrow.err.find(" of 1.0 MiB"), std::string::npos) << narrow.err;
     EXPECT_EQ(stored(whole), "bf16 bf16 int8 ");
-    // What is left of it is of step 3; who goes on has all the memory there is.
+    // Only the checkpoint of step 3 remains. The resumed run has no memory limit.
     std::filesystem::copy(folder / whole, folder / part, std::filesystem::copy_options::recursive);
     for (const char* end : {"checkpoint-6", "model.safetensors"})
       std::filesystem::remove_all(folder / (part + "/" + end));

@@ -1,5 +1,5 @@
-// Data that are tokenised while they are trained: the same whatever the number of ranks, exact after a stop,
-// packed or not, and the same as from memory where nothing is shuffled.
+// Streaming: data are tokenised during training. Results are equal at any number of ranks, exact after a
+// stop, with and without packing, and equal to data in memory if nothing is shuffled.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"

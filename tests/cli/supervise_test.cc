@@ -1,4 +1,4 @@
-// A job that is started again until it is complete. What stands in for launch/mpirun ends as it is told to.
+// A job that is restarted until it is complete. A stand-in for launch/mpirun ends as each test requires.
 #include <sys/stat.h>
 
 #include <csignal>
@@ -11,8 +11,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A launcher whose N-th start does what the N-th line says (the last one again and again), in shell:
-/// `told FIRST STEP SAVED FINISHED [IN_MEMORY]` writes how far the run came.
+/// A stand-in launcher. Its N-th start runs the N-th line as a shell script; the last line repeats. `told
+/// FIRST STEP SAVED FINISHED [IN_MEMORY]` writes the progress of the run.
 class FakeLauncher {
  public:
   explicit FakeLauncher(const std::vector<std::string>& starts) : folder_("fake") {
@@ -51,7 +51,7 @@ class FakeLauncher {
               const std::string& keys = "") const {
     return shell(command(options, words, keys));
   }
-  /// The arguments of each start.
+  /// Returns the arguments of each start.
   std::vector<std::string> starts() const {
     auto lines = split(slurp(arguments_file()), '\n');
     if (!lines.empty() && lines.back().empty()) lines.pop_back();
@@ -136,7 +136,7 @@ TEST(Supervise, NeverTriesAgainWhatEndsAlike) {
 }
 
 TEST(Supervise, GivesUpWhenStepsAreLostAgainAndAgain) {
-  // Each start gets further than the one before, and none to a checkpoint.
+  // Each start gets further than the previous one, and none reaches a checkpoint.
   const FakeLauncher fake(
       {"told 5 7 -1 false; exit 139", "told 5 8 -1 false; exit 139", "told 5 9 -1 false; exit 139"});
   const Outcome run = fake.run("--first-wait 0.1 --most-starts=3");
@@ -176,7 +176,7 @@ TEST(Supervise, ARunThatGoesBackByItselfHasStillSavedWhatItSaved) {
 
 TEST(Supervise, AnotherBeginningIsMeantForTheFirstStart) {
   const FakeLauncher fake({"told 0 3 2 false; exit 137", "exit 137", "told 2 12 12 true"});
-  // What it saved holds, or it is not named.
+  // A saved checkpoint is named only if it is intact.
   const TemporaryFolder real("real");
   expect_success(trainer(Task::get().train(real / "run", "max_steps=2 save_steps=2")));
   fs::create_directories(fake.output());
@@ -224,7 +224,7 @@ TEST(Supervise, AStopWhileItWaitsForTheNextStartEndsIt) {
 }
 
 TEST(Supervise, EndsWhatAJobLeavesBeforeTheNextOne) {
-  // One that the launcher knows, and one whose parent is gone.
+  // A process that the launcher knows, and an orphan.
   const FakeLauncher fake(
       {"setsid sleep 7777 & echo $! >$0.left; (setsid bash -c \"echo \\$\\$ >$0.orphan; exec sleep 8888\" "
        "&); "
@@ -309,9 +309,9 @@ TEST(Supervise, ItsOwnOptionsBehindThoseOfTheLauncherAreRefused) {
   }
   EXPECT_TRUE(fake.starts().empty());
   EXPECT_FALSE(fs::exists(fake.output()));
-  // Those of others that are spelt alike are theirs: MPICH's --launcher, and whatever follows the program.
+  // Equal option names of others are not interpreted: MPICH's --launcher, and all words after the program.
   EXPECT_EQ(FakeLauncher({"told 0 12 12 true"}).run("", "-np 2 --launcher ssh").code, 0);
-  // And a hostfile that is not there is named.
+  // A missing hostfile is named.
   const Outcome missing = fake.run("", "--hostfile " + fake.file("nohosts") + " -np 2");
   EXPECT_EQ(missing.code, 64);
   EXPECT_NE(missing.err.find("the hostfile cannot be read"), std::string::npos) << missing.err;
@@ -319,7 +319,7 @@ TEST(Supervise, ItsOwnOptionsBehindThoseOfTheLauncherAreRefused) {
   EXPECT_TRUE(fake.starts().empty());
 }
 
-// What stands in for the launcher loses a host after four ranks have saved; two ranks go on.
+// The stand-in launcher loses a host after four ranks have saved. Two ranks continue.
 TEST(Supervise, FewerRanksTrainTheSameSamplesToTheSameBits) {
   const TemporaryFolder folder("fewer");
   const std::string keys = "save_steps=4 deterministic=strict per_device_train_batch_size=3 ";
@@ -343,12 +343,12 @@ TEST(Supervise, FewerRanksTrainTheSameSamplesToTheSameBits) {
   expect_identical(folder / "run/checkpoint-12", folder / "calm/checkpoint-12");
 }
 
-// Nobody else could say so, or clear up behind it.
+// Only this script can report that mpirun was killed, and clean up.
 TEST(Launcher, AnMpirunThatWasKilledIsNamedAndLeavesNothing) {
   const TemporaryFolder folder("mpirun");
   const std::string tmp = folder / "tmp";
   fs::create_directories(tmp);
-  // The number of an mpirun from its folder's name: of Open MPI 4, and two of 5.
+  // The process number of mpirun in its folder's name: Open MPI 4, and two forms of Open MPI 5.
   const std::string numbers = "ls -d " + tmp + "/ompi.*/pid.* " + tmp + "/prterun.* " + tmp +
                               "/ompi.* 2>/dev/null | sed -nE \"s,.*/(pid|ompi)[.]([0-9]+)$,\\2,p; "
                               "s,.*/prterun[.].*[.]([0-9]+)[.][0-9]+$,\\1,p\"";
@@ -363,7 +363,7 @@ TEST(Launcher, AnMpirunThatWasKilledIsNamedAndLeavesNothing) {
   EXPECT_EQ(shell(numbers).out, "") << "no folder of its session";
 }
 
-// The whole of it: ranks that a signal ends within every second save, and a final model of the same bits.
+// The whole process: a signal ends the ranks within every second save, and the final model has equal bits.
 TEST(Supervise, ARunThatIsKilledInItsSavesEndsInTheBitsOfOneThatIsNot) {
   const TemporaryFolder folder("whole");
   expect_success(trainer(Task::get().train(folder / "calm", "save_steps=4"), 2));

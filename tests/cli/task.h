@@ -1,4 +1,5 @@
-// A task that trains in moments: generated questions, a tokenizer of 512 tokens, a Llama of two small blocks.
+// A task that trains in seconds: generated questions, a tokenizer of 512 tokens, a Llama with two small
+// blocks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@ class Task {
   std::string model() const { return folder_ / "made/model"; }
   std::string data() const { return folder_ / "made/data/train.jsonl"; }
   std::string held_out() const { return folder_ / "made/data/held_out.jsonl"; }
-  /// Twelve steps of 24 questions; a checkpoint every five steps; a log line a step.
+  /// Twelve steps of 24 questions, a checkpoint every five steps, a log line per step.
   std::string config() const { return folder_ / "config.yaml"; }
   std::string train(const std::string& output, const std::string& more = "") const {
     return "train " + config() + " output_dir=" + output + " " + more;
@@ -48,7 +49,7 @@ class Task {
   TemporaryFolder folder_;
 };
 
-/// The rows of trainer_log.jsonl that are steps, by step; a step twice is a failure.
+/// Returns the rows of steps in trainer_log.jsonl, by step. A repeated step fails the test.
 inline std::map<std::int64_t, Json> steps_of(const std::string& output) {
   std::map<std::int64_t, Json> steps;
   for (const auto& line : split(slurp(output + "/trainer_log.jsonl"), '\n')) {
@@ -60,14 +61,14 @@ inline std::map<std::int64_t, Json> steps_of(const std::string& output) {
   return steps;
 }
 
-/// True steps 1 to `last`, each once.
+/// Expects the steps 1 to `last`, each once.
 inline void expect_every_step(const std::string& output, std::int64_t last) {
   const auto steps = steps_of(output);
   EXPECT_EQ(steps.size(), static_cast<std::size_t>(last));
   for (std::int64_t i = 1; i <= last; ++i) EXPECT_TRUE(steps.contains(i)) << "step " << i;
 }
 
-/// Losses of two runs, step by step, relative.
+/// Expects equal losses of two runs, step by step, within a relative bound.
 inline void expect_same_losses(const std::string& a, const std::string& b, double bound) {
   const auto one = steps_of(a), other = steps_of(b);
   ASSERT_EQ(one.size(), other.size());
@@ -88,7 +89,7 @@ inline void expect_success(const Outcome& outcome) {
   ASSERT_EQ(outcome.code, 0) << outcome.both();
 }
 
-/// Messages of ours in what a run printed.
+/// Returns the number of this program's errors in the output of a run.
 inline int errors_in(const Outcome& outcome) {
   int count = 0;
   for (const auto& line : split(outcome.err, '\n')) count += line.starts_with("error: ") ? 1 : 0;

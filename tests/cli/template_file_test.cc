@@ -1,4 +1,4 @@
-// A template that stands in a file of the user's own: trained, encoded, asked and exported alike.
+// A template in a user's file, used for training, encoding, answers and export alike.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The model has no chat template of its own.
+/// The model has no chat template.
 class TemplateInAFile : public testing::Test {
  protected:
   TemplateInAFile() : folder_("template_file") {
@@ -30,7 +30,7 @@ class TemplateInAFile : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// None of the table writes so: the file itself renders, and goes with the model.
+// No row of the table writes this text, so the file itself is rendered and exported with the model.
 const std::string kOwnFile =
     "{% for m in messages %}{% if 'Xyzzy' in m.content %}{{ raise_exception('not this word') }}{% endif %}"
     "### {{ m.role }}: {{ m.content }}<|im_end|>\n{% endfor %}"
@@ -46,7 +46,7 @@ TEST_F(TemplateInAFile, RendersAndGoesWithTheModel) {
             std::string::npos)
       << ran.err;
   EXPECT_EQ(slurp(folder_ / "file/chat_template.jinja"), kOwnFile);
-  // The final model, its checkpoint and the file ask alike.
+  // The final model, its checkpoint and the file give equal prompts.
   std::vector<std::vector<std::int32_t>> asked;
   for (const char* model : {"file", "file/checkpoint-2"}) {
     cli::GenerateOptions options;
@@ -56,14 +56,14 @@ TEST_F(TemplateInAFile, RendersAndGoesWithTheModel) {
     EXPECT_EQ(writer.tokenizer().decode(asked.back()), "### user: sort pear fig<|im_end|>\n### assistant: ");
   }
   EXPECT_EQ(asked[0], asked[1]);
-  // The model's eos is another token than the one that ends its answers.
+  // The model's eos is not the token that ends its answers.
   const Json ends =
       parse_json(slurp(folder_ / "file/generation_config.json"), "generation_config.json")["eos_token_id"];
   const std::int32_t end = text::Tokenizer::from_folder(folder_ / "file").token_to_id("<|im_end|>");
   EXPECT_TRUE(ends.is_array() && std::ranges::find(ends, Json(end)) != ends.end()) << ends;
   ASSERT_EQ(trainer("export " + (folder_ / "file/checkpoint-2") + " " + (folder_ / "exported")).code, 0);
   EXPECT_EQ(slurp(folder_ / "exported/chat_template.jinja"), kOwnFile);
-  // A run that goes on says when the file has become another; nobody else takes it for that of the run.
+  // A resumed run reports that the file has changed. Other commands do not use the changed file for the run.
   spill(file, "{# another #}" + kOwnFile);
   const Outcome same = run("file", more + " max_steps=4");
   expect_success(same);
@@ -96,7 +96,7 @@ TEST_F(TemplateInAFile, ThatCannotWriteARowNamesTheRow) {
     EXPECT_NE(ran.err.find(says), std::string::npos) << ran.err;
 }
 
-// SFT-Play's own file in Jinja writes the prompt of one question from a row's columns.
+// SFT-Play's own Jinja file writes the prompt of one question from a row's columns.
 TEST_F(TemplateInAFile, OfOneQuestionIsFilledIn) {
   const TemporaryFolder& folder = folder_;
   spill(folder / "prompt.jinja",
@@ -116,7 +116,7 @@ TEST_F(TemplateInAFile, OfOneQuestionIsFilledIn) {
   EXPECT_NE(ran.err.find("template: " + file + ", the prompt of one question, filled in from 'user'"),
             std::string::npos)
       << ran.err;
-  // The final model writes the same prompt, as the file does and its checkpoint.
+  // The final model and its checkpoint write the prompt of the file.
   spill(
       folder / "line.jsonl",
       R"({"messages": [{"role": "user", "content": "7 1"}, {"role": "assistant", "content": "1 7"}], "system": "sort", "generate": true})"

@@ -1,4 +1,4 @@
-// Help as terminals of several widths show it.
+// Help on terminals of several widths.
 #include <gtest/gtest.h>
 #include <pty.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@
 namespace octet::test::terminal_help_test {
 namespace {
 
-/// What the program writes to a terminal of so many columns.
+/// Returns the program's output on a terminal with `columns` columns.
 std::string on_terminal(unsigned short columns, const std::vector<std::string>& arguments) {
   winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   int master = -1;
@@ -43,7 +43,7 @@ std::size_t columns_of(const std::string& line) {
       std::ranges::count_if(line, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-/// Words alone, without blanks, ends of lines and what joins the lines of a command.
+/// Returns the words without blanks, line ends and the backslashes that join command lines.
 std::string words_of(const std::string& text) {
   std::string words;
   for (const char c : text) {
@@ -74,7 +74,7 @@ TEST(TerminalHelp, PutsWordsBesideOptionsWhereThereIsRoom) {
   const std::string wide = on_terminal(100, {"plan", "--help"}), narrow = on_terminal(50, {"plan", "--help"});
   EXPECT_NE(wide.find("  -h, --help              print this and exit\n"), std::string::npos) << wide;
   EXPECT_NE(narrow.find("  -h, --help\n      print this and exit\n"), std::string::npos) << narrow;
-  // A shell reads an example that is cut as one line.
+  // A shell reads a wrapped example as one line.
   EXPECT_NE(on_terminal(40, {"train", "--help"}).find(" \\\n    "), std::string::npos);
 }
 

@@ -1,4 +1,4 @@
-// Tokenised data on disk: shared by runs, never stale, whole or not there.
+// Tokenised data on disk: shared by runs, never stale, and either complete or absent.
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -74,7 +74,7 @@ TEST_F(TokenizedPath, WhateverDecidesTheTokensMakesThemAnewAndIsNamed) {
     EXPECT_EQ(files_of(tokens_).size(), ++kinds);
     EXPECT_TRUE(took(run(base + more)));
   }
-  // Another seed deals the same tokens; other tokens come of a changed file, be it as long as before.
+  // Another seed uses the same tokens. A changed file gives other tokens, even if its length is equal.
   EXPECT_TRUE(took(run(base + "seed=7")));
   std::string text = slurp(data);
   text[text.find("content") + 12] ^= 1;

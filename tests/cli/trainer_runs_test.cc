@@ -1,5 +1,5 @@
-// Whole runs of the program against whole runs of transformers.Trainer (tests/models/trainer_runs): what
-// trainer_log.jsonl says of every step, on one rank and on three, packed and not, and after a resume.
+// Whole runs of the program against whole runs of transformers.Trainer (tests/models/trainer_runs): every
+// step in trainer_log.jsonl, on one and three ranks, with and without packing, and after a resume.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@ class TrainerRuns : public testing::TestWithParam<std::string> {
     }
   }
 
-  // Trainer's own arguments, under the same names. The samples of a micro-batch on all ranks stay as many.
+  // Trainer's own arguments, under the same names. The number of samples per micro-batch over all ranks stays
+  // equal.
   Json configuration(const std::string& output, int np) const {
     Json config = reference_["arguments"];
     const std::int64_t ranks = std::max(1, np);
@@ -68,7 +69,7 @@ class TrainerRuns : public testing::TestWithParam<std::string> {
     return rows;
   }
 
-  // Goes on at the checkpoint of step 11 of `from`, in a folder that has only the log until then.
+  // Resumes from the checkpoint of step 11 of `from`, in a folder that has only the log up to it.
   Outcome resume(const std::string& from, const std::string& output, int np) {
     std::string log;
     for (const Json& row : rows(from)) {
@@ -78,7 +79,7 @@ class TrainerRuns : public testing::TestWithParam<std::string> {
     return run(output, np, "resume_from_checkpoint=" + (folder_ / (from + "/checkpoint-11")));
   }
 
-  // `total`: of the run, whose last step the program logs whatever logging_steps says.
+  // `total`: steps of the run. The program logs the last step independent of logging_steps.
   void expect_steps(const std::string& output, std::int64_t total) const {
     const auto steps = steps_of(folder_ / output);
     const bool ends = reference_["steps"].back()["step"] == total;
@@ -118,8 +119,8 @@ class TrainerRuns : public testing::TestWithParam<std::string> {
   Json reference_;
 };
 
-// Three ranks shard as deeply as they can; every run goes on where the other number of ranks has saved, in
-// the middle of an epoch.
+// Three ranks use stage 3. Every run resumes in the middle of an epoch from a checkpoint of the other number
+// of ranks.
 TEST_P(TrainerRuns, EveryStepIsThatOfHuggingFacesTrainer) {
   expect_success(run("alone", 0));
   expect_success(run("three", 3, "zero_stage=3"));
@@ -141,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Golden, TrainerRuns, testing::Values("short", "drop_las
 
 class SeldomLogged : public TrainerRuns {};
 
-// A row's loss is the mean of the steps since the row before.
+// A row's loss is the mean of the steps since the previous row.
 TEST_P(SeldomLogged, RowsAreThoseOfHuggingFacesTrainer) {
   expect_success(run("alone", 0));
   expect_steps("alone", 10);

@@ -1,4 +1,4 @@
-// training.log holds every line of the screen, and a run that was stopped names the command that resumes it.
+// training.log has every line of the screen. A stopped run names the command that resumes it.
 #include <algorithm>
 #include <filesystem>
 
@@ -7,7 +7,7 @@
 namespace octet::test::training_log_test {
 namespace {
 
-/// Lines of the screen that the log lacks. The progress bar is no line.
+/// Returns the lines of the screen that the log lacks. The progress bar is not counted.
 std::vector<std::string> missing_lines(const Outcome& run, const std::string& output) {
   const std::string log = slurp(output + "/training.log");
   std::vector<std::string> missing;
@@ -49,7 +49,7 @@ TEST(TrainingLog, HoldsEveryLineOfTheScreen) {
     EXPECT_EQ(missing_lines(run, output), std::vector<std::string>{});
     const std::string log = slurp(output + "/training.log");
     for (const char* piece : row.holds) EXPECT_NE(log.find(piece), std::string::npos) << piece << "\n" << log;
-    // What is of FP8 or of GPUs is no matter of other runs.
+    // Other runs do not mention FP8 or GPUs.
     if (std::string(row.name) == "ranks") {
       for (const char* piece : {"FP8", "GPU"}) EXPECT_EQ(log.find(piece), std::string::npos) << log;
     }
@@ -63,8 +63,8 @@ TEST(TrainingLog, AStoppedRunNamesTheCommandThatResumesIt) {
       SCOPED_TRACE(std::to_string(np) + more);
       const std::string output = folder / ("out" + std::to_string(np) + more);
       const std::string rows = "\"" + output + "/trainer_log.jsonl\"";
-      // Starts a command, asks it to stop when more than `steps` are logged, and waits. The run is longer
-      // than any machine waits.
+      // Starts a command, stops it when more than `steps` are logged, and waits. The run is too long to
+      // finish by itself.
       const auto stopped_after = [&](const std::string& command, std::size_t steps) {
         const std::string script = folder / "start.sh";
         spill(script, "cd " OCTET_SOURCE_DIR "\nexec " + command + "\n");

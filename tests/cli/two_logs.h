@@ -1,5 +1,5 @@
-// Two logs made of numbers, for those that compare runs: 20 steps, of which the last tenth is two; the other
-// run logged every second one, and had a spike at step 8.
+// Two logs of numbers for commands that compare runs. The first has 20 steps; its last tenth is two steps.
+// The second has every second step, and a spike at step 8.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ inline TwoLogs two_logs() {
         {"throughput", 100 * n}, {"mfu", 0.01 * n},         {"tflops", 2 * n}, {"vram_allocated", n}};
     logs.one += row.dump() + "\n";
     if (n == 10) logs.one += Json{{"current_steps", n}, {"eval_loss", 7.5}}.dump() + "\n";
-    row["loss"] = n == 8 ? 12.0 : 10.0 - 0.25 * n;  // 8 there
+    row["loss"] = n == 8 ? 12.0 : 10.0 - 0.25 * n;  // 8 in the first log
     row.erase("mfu");
     if (n % 2 == 0) logs.other += row.dump() + "\n";
   }

@@ -1,4 +1,4 @@
-// What verify says of carriers between GPUs, and what it leaves of what it made.
+// verify's texts about carriers between GPUs, and its cleanup.
 #include <gtest/gtest.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// trainer verify: what is a cross, and what is left behind.
+// trainer verify: failed checks, and cleanup.
 #include <filesystem>
 #include <set>
 
@@ -14,7 +14,7 @@ bool prints(const Outcome& outcome, const std::string& text) {
   return outcome.out.find(text) != std::string::npos;
 }
 
-/// The checks of `verify --json` that fail, by name; each has a mend.
+/// Returns the names of the failed checks of `verify --json`. Each must have a fix.
 std::set<std::string> crosses_in(const Outcome& outcome) {
   std::set<std::string> names;
   const Json all = parse_json(outcome.out, "verify");
@@ -85,7 +85,7 @@ TEST(Verify, TooLittleRoomOnTheDiskIsACrossAndNothingIsLeft) {
   EXPECT_TRUE(fs::is_empty(full.path()));
 }
 
-/// A verify whose disk does not answer once it writes the checkpoint.
+/// Returns a shell command: verify with a disk that hangs when it writes the checkpoint.
 std::string hanging(const std::string& launch, const std::string& folder) {
   return "LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_HANG=.verify-checkpoint " + launch +
          OCTET_TRAINER " verify device=cpu --folder " + folder + "/not/there/yet & job=$!; until ls -d " +

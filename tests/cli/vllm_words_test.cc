@@ -1,4 +1,4 @@
-// Arguments of `trainer generate` as scripts around vLLM write them.
+// Arguments of `trainer generate` in the form of vLLM scripts.
 #include <gtest/gtest.h>
 
 #include "../src/cli/generate/command_line.h"

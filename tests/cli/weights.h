@@ -1,4 +1,4 @@
-// The weights of a small model, changed and written back in the ways that checkpoints come in.
+// The weights of a small model, changed and written back in the formats of checkpoints.
 #pragma once
 
 #include <filesystem>
@@ -57,7 +57,7 @@ inline void write_weights(const std::string& folder, const Weights& weights, DTy
   if (plan.files.size() > 1) spill(folder + "/model.safetensors.index.json", checkpoint::index_json(plan));
 }
 
-/// One whole number written where a weight was.
+/// Replaces a weight by a tensor of integers.
 inline void write_integer_weight(const std::string& path, const std::string& name,
                                  std::vector<std::int64_t> shape) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(element_count(shape, name)), 1);
@@ -65,7 +65,7 @@ inline void write_integer_weight(const std::string& path, const std::string& nam
   checkpoint::write_safetensors(path, {{name, DType::i64, std::move(shape), 0, count, values.data()}});
 }
 
-/// Copies a golden model without its golden figures.
+/// Copies a golden model without its golden results.
 inline void copy_golden_model(const std::string& name, const std::string& to) {
   namespace fs = std::filesystem;
   fs::create_directories(to);
@@ -76,7 +76,7 @@ inline void copy_golden_model(const std::string& name, const std::string& to) {
   }
 }
 
-/// A batch of two rows of `length` tokens below `vocabulary`.
+/// Writes a batch of two rows of `length` tokens below `vocabulary`.
 inline void write_batch(const std::string& path, std::int64_t length, std::int64_t vocabulary) {
   std::vector<std::int64_t> ids(static_cast<std::size_t>(2 * length));
   for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -1,5 +1,5 @@
-// The same global batch gives the same losses, however many ranks and micro-batches share it, and stages and
-// overlap change no bit at one world size.
+// Equal global batches give equal losses with any number of ranks and micro-batches. Stages and overlap
+// change no bit at one world size.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"

@@ -1,5 +1,5 @@
-// Adapters that cannot be: each with its own message, on one rank and in turn on two, of which one prints it,
-// and no file is written.
+// Invalid adapters: each has its own message, on one rank and for some rows on two. One rank prints it, and
+// no file is written.
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The tensors of an adapter's file, to be changed.
+/// The tensors of an adapter's file, for modification.
 using Tensors = std::map<std::string, std::pair<std::vector<std::int64_t>, std::vector<float>>>;
 
 const std::string kModule = "base_model.model.model.layers.1.mlp.up_proj";
@@ -60,7 +60,7 @@ class WrongAdapters : public testing::Test {
     return path;
   }
 
-  /// A run with these keys is refused with a message of its own.
+  /// Expects a run with these keys to be refused with its own message.
   static void expect_refused(const std::string& keys, const std::string& says,
                              const std::string& output = "never") {
     for (const int np : ranks_in_turn(1)) {
@@ -165,7 +165,7 @@ TEST_F(WrongAdapters, WeightsThatCannotBe) {
   expect_adapter_refused(none, "adapter_model.bin");
 }
 
-// A tied table that an adapter of another program trained as two.
+// Another program's adapter trained a tied table as two tables.
 TEST_F(WrongAdapters, TwoTablesOfATiedModel) {
   const std::string golden = OCTET_SOURCE_DIR "/tests/golden/adapters/llama3-tied-save/adapter";
   const std::string path = folder() / "two_tables";

@@ -1,4 +1,4 @@
-// Everything that a user can get wrong ends with one message, on all ranks, in seconds.
+// Every user error ends with one message on all ranks, within seconds.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 struct Wrong {
   std::string name;
-  std::string overrides;          ///< {}: the folder of the test
+  std::string overrides;          ///< arguments; {} is the folder of the test
   std::vector<std::string> says;  ///< pieces of the one message
   int code = 64;
 };
@@ -32,7 +32,7 @@ std::string in_folder(std::string text, const std::string& folder) {
   return text;
 }
 
-// One message that holds all these pieces, this code, and nobody who waits.
+// Expects one message with all these pieces, this exit code, and no rank that waits.
 void expect_refusal(const Outcome& run, const Wrong& wrong, const std::string& folder,
                     std::chrono::steady_clock::time_point start) {
   EXPECT_EQ(run.code, wrong.code) << run.both();
@@ -59,7 +59,7 @@ class WrongTraining : public testing::TestWithParam<Wrong> {
     spill(folder_ / "odd_heads/config.json", config.dump());
     fs::remove(folder_ / "no_config/config.json");
     spill(folder_ / "settings/generation_config.json", R"({"temperature": "hot"})");
-    // A header that promises more bytes than the file has, and one that is cut.
+    // A header with more bytes than the file, and a truncated header.
     const std::string header =
         R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[512,32],"data_offsets":[0,65536]}})";
     std::string bytes(8, '\0');
@@ -217,9 +217,9 @@ TEST(Help, EveryCommandExplainsItself) {
   EXPECT_NE(nothing.both().find("trainer CONFIG"), std::string::npos);
 }
 
-// What a process may take is limited, from too little to begin with to nearly enough: oneDNN, which writes
-// code into memory that it was not given, ended it by a signal, and OpenMP, which got no threads, in words of
-// its own.
+// The memory of the process is limited, from far too little to nearly enough. oneDNN, which writes code into
+// memory that it failed to get, would end it by a signal. OpenMP would end it with its own message if it gets
+// no threads.
 TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
   const TemporaryFolder folder("memory");
   for (const std::string threads : {"2", "16"}) {
@@ -228,7 +228,7 @@ TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
       SCOPED_TRACE(threads + " threads, " + kilobytes);
       const Outcome run = shell(first + kilobytes + "; " OCTET_TRAINER " " +
                                 Task::get().train(folder / ("run" + threads + "of" + kilobytes)));
-      // Nearly enough is enough where threads happen to share what the allocator reserves for each.
+      // Nearly enough suffices if threads happen to share allocator arenas.
       if (run.code == 0 && kilobytes != "220000") continue;
       EXPECT_EQ(run.code, 64) << run.both();
       EXPECT_EQ(errors_in(run), 1) << run.both();
@@ -236,7 +236,7 @@ TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
         EXPECT_NE(run.err.find(piece), std::string::npos) << piece << run.both();
       EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.both();
     }
-    // Ranks that have no memory to talk to each other may each say so.
+    // Ranks without memory for communication may each print the error.
     for (const std::string kilobytes : {"300000", "350000", "400000"}) {
       SCOPED_TRACE(threads + " threads, two ranks, " + kilobytes);
       const Outcome run =
@@ -244,7 +244,7 @@ TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
                 Task::get().train(folder / ("ranks" + threads + "of" + kilobytes)));
       if (run.code == 0 && kilobytes != "300000") continue;
       EXPECT_EQ(run.code, 64) << run.both();
-      // The launcher refuses limits that are too low for MPI, and ranks name the memory that they lack.
+      // The launcher refuses limits that are too low for MPI. Ranks name the memory that they lack.
       EXPECT_TRUE(run.err.find("memory") != std::string::npos ||
                   run.err.find("address space") != std::string::npos)
           << run.both();
@@ -256,7 +256,7 @@ TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
 
 const std::string short_bench = "bench tiny steps=1 warmup=0 cutoff_len=8 device=cpu";
 
-// Before anything else is done, for OpenMP would end the program in its own words when it gets to them.
+// The check comes first, because OpenMP would later end the program with its own message.
 TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
   const TemporaryFolder folder("threads");
   const auto refused = [&](const std::string& limit, int np, const std::string& command,
@@ -278,7 +278,7 @@ TEST(WrongEnvironment, ThreadsThatCannotBeStartedAreAMessageOfAllRanks) {
             {"1000 threads, as OMP_NUM_THREADS says, with ", "ulimit -v 1200000"}, 64);
     EXPECT_FALSE(fs::exists(folder / "run"));
   }
-  // Ranks that could have their threads one after the other, and not at once.
+  // Ranks that could start their threads one after the other, but not at the same time.
   const std::string group = "/sys/fs/cgroup/pids/octet-threads-" + std::to_string(::getpid());
   if (::geteuid() != 0 || !fs::exists("/sys/fs/cgroup/pids/tasks")) return;
   std::error_code none;

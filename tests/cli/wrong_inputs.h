@@ -1,6 +1,6 @@
-// What people get wrong, one row each: the one message that they see, with its place and what to do, the exit
-// code, and nothing written (wrong_messages_test.cc); and what it takes to mend it (wrong_mends_test.cc).
-// Rows that need a look at several ranks stand in wrong_input_test.cc.
+// Common user errors, one row each: the message with its location and fix, and the exit code. Nothing is
+// written (wrong_messages_test.cc). The fix is tested as well (wrong_mends_test.cc). Errors that depend on
+// several ranks are in wrong_input_test.cc.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +15,19 @@ namespace octet::test::wrong_inputs {
 
 namespace fs = std::filesystem;
 
-// In all texts {} is the folder of the test, BASE a configuration of ten lines that would train, and TRAINER
-// the program.
+// Placeholders in all texts: {} is the folder of the test, BASE a valid configuration of ten lines, and
+// TRAINER the program.
 struct Wrong {
   std::string_view name, arguments;
-  std::string_view file, contents;  ///< made before; empty: none
+  std::string_view file, contents;  ///< a file to write first; empty: none
   int code;
   std::string_view what;   ///< the message's first line
-  std::string_view found;  ///< part of its further lines, each; empty: it has none
+  std::string_view found;  ///< required parts of its other lines; empty: no such line
   std::string_view where;
   std::string_view fix;
 };
 
-using namespace std::string_view_literals;  // bytes of any kind
+using namespace std::string_view_literals;  // for strings with arbitrary bytes
 
 // clang-format off
 inline constexpr Wrong kInputs[] = {
@@ -252,7 +252,7 @@ inline std::string replaced(std::string text, const std::string& mark, const std
 class Folder {
  public:
   Folder() {
-    // The small model and its data, under a name that messages show.
+    // The small model and its data, under a name that messages contain.
     fs::create_directory_symlink(fs::path(Task::get().model()).parent_path(), folder_ / "made");
     fs::create_directories(folder_ / "cwd");
     spill(folder_ / "base.yaml", filled("BASE"));
@@ -279,7 +279,7 @@ class Folder {
     for (const std::string& word : split(filled(arguments), ' ')) words += " \"" + word + "\"";
     return shell("cd " + (folder_ / "cwd") + " && " OCTET_TRAINER + words);
   }
-  // Every file and folder with its time.
+  // Returns every file and folder with its time.
   std::set<std::string> listing() const {
     std::set<std::string> lines;
     for (const auto& entry : fs::recursive_directory_iterator(folder_.path())) {
@@ -288,7 +288,7 @@ class Folder {
     }
     return lines;
   }
-  // What is in one listing alone.
+  // Returns the entries of only one listing.
   static std::string difference(const std::set<std::string>& a, const std::set<std::string>& b) {
     std::string text;
     std::set<std::string> both;

@@ -1,15 +1,16 @@
-// What the messages of wrong inputs tell to do, done: the input is taken then.
+// The fixes in the messages of wrong inputs: after the fix, the input is accepted.
 #include "cli/wrong_inputs.h"
 #include "octet/base/error.h"
 
 namespace octet::test::wrong_mends_test {
 namespace {
 
-// A row of the table after its mend. Where both are empty, nothing but what they replace has changed.
+// A row of the table after its fix. If both fields are empty, only the replaced parts of the setup have
+// changed.
 struct Mended {
   std::string_view name;
-  std::string_view arguments;  ///< "": lint with those of the row
-  std::string_view contents;   ///< of the row's file; "": as they were
+  std::string_view arguments;  ///< "": lint with the arguments of the row
+  std::string_view contents;   ///< contents of the row's file; "": unchanged
 };
 
 // clang-format off
@@ -227,8 +228,8 @@ constexpr Mended kMended[] = {
 };
 // clang-format on
 
-// Rows whose mend needs what a test does not have: another file to fetch, a checkpoint, trained weights,
-// hosts, or a table of columns; and those that name numbers for which wrong_input_test.cc looks.
+// Rows with a fix that a test cannot apply: it needs another file to fetch, a checkpoint, trained weights,
+// hosts, or a table of columns. Also rows with numbers that wrong_input_test.cc checks.
 constexpr std::string_view kElsewhere[] = {"torchtitan",
                                            "command_predict",
                                            "command_convert",
@@ -283,7 +284,7 @@ TEST(WrongInputs, AreTakenWhenTheyAreMended) {
     const std::string before = "lint " + std::string(row.arguments);
     const std::string arguments(mended.arguments.empty() ? before : mended.arguments);
     SCOPED_TRACE(std::string(mended.name) + ": trainer " + arguments);
-    // What lint passes over, it cannot find mended.
+    // If lint does not detect an error, it cannot confirm the fix.
     if (mended.arguments.empty()) {
       EXPECT_TRUE(refuses(folder.run(before), row, folder)) << row.what;
     }

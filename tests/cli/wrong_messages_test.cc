@@ -1,4 +1,4 @@
-// Each wrong input of the table ends with its one message, and writes nothing.
+// Each wrong input of the table ends with a single message and writes nothing.
 #include <chrono>
 
 #include "cli/wrong_inputs.h"
@@ -7,7 +7,7 @@
 namespace octet::test::wrong_messages_test {
 namespace {
 
-// The line behind this label; "" where there is none.
+// Returns the line after this label; "" if there is none.
 std::string line_of(const std::string& message, const std::string& label) {
   const std::size_t at = message.find("\n  " + label);
   if (at == std::string::npos) return "";
@@ -42,7 +42,7 @@ TEST(WrongInputs, EachEndsWithItsOneMessageAndWritesNothing) {
   RecordProperty("seconds", std::to_string(seconds.count()));
 }
 
-// Each is named once, and its message says where, unless the input is the command line itself.
+// Names are unique, and each message has a location or a fix.
 TEST(WrongInputs, AreNamedOnceAndSayWhere) {
   std::set<std::string_view> names;
   for (const wrong_inputs::Wrong& wrong : wrong_inputs::kInputs) {
@@ -53,8 +53,7 @@ TEST(WrongInputs, AreNamedOnceAndSayWhere) {
   }
 }
 
-// What is offered in place of a word is as near to it as the documentation says (docs/config.md), and never
-// what was typed.
+// A suggested word is as near to the typed word as docs/config.md says, and never equal to it.
 TEST(WrongInputs, OfferNamesThatAreNear) {
   int offered = 0;
   for (const wrong_inputs::Wrong& wrong : wrong_inputs::kInputs) {
