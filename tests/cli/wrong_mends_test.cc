@@ -5,8 +5,7 @@
 namespace octet::test::wrong_mends_test {
 namespace {
 
-// A row of the table after its fix. If both fields are empty, only the replaced parts of the setup have
-// changed.
+// A row of the table after its fix. Empty fields keep the row's values.
 struct Mended {
   std::string_view name;
   std::string_view arguments;  ///< "": lint with the arguments of the row

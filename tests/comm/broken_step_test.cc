@@ -13,7 +13,7 @@
 namespace octet::comm::broken_step_test {
 namespace {
 
-/// What three ranks throw whose last one fails so; empty: they came through.
+/// Returns the error of three ranks if the last one fails in this way; empty if there is none.
 Problem ended_by(const char* failure, Carrier carrier) {
   ::setenv("OCTETRUN_BREAK_STEP", failure, 1);
   Problem problem;

@@ -1,4 +1,4 @@
-// Reductions that the carrier sums itself: which are left to it, and where their sums go.
+// Reductions that the carrier sums itself: which ones, and where the sums are written.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace octet::comm::carrier_sums_test {
 namespace {
 
-/// Stands in for a carrier that sums: the own slice becomes its triple. Counts what it is asked for.
+/// A stand-in for a carrier that sums: it triples the own slice, and counts its calls.
 class TriplingExchange final : public Exchange {
  public:
   explicit TriplingExchange(int member) : member_(member) {}
@@ -37,8 +37,8 @@ class TriplingExchange final : public Exchange {
 
 constexpr std::int64_t kCount = 300;
 
-/// The second of two ranks, alone: what the other one sends never comes, so only sums of the carrier are
-/// whole.
+/// The second of two ranks, without the first. Messages of the first never arrive, so only sums of the
+/// carrier are complete.
 class CarrierSums : public testing::Test {
  protected:
   CarrierSums() {

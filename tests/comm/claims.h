@@ -1,6 +1,6 @@
-// What holds for ranks of every kind. Each function is called by all ranks of a communicator at once; the
-// tests call them with threads as ranks and under mpirun. They only EXPECT, so that no rank leaves the others
-// behind.
+// Properties of collectives on ranks of every kind. All ranks of a communicator call each function together,
+// as threads or under mpirun. The functions only use EXPECT, so that no rank returns early and leaves the
+// others waiting.
 #pragma once
 
 #include "comm/claims_direct_sums.h"

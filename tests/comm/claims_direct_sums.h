@@ -1,4 +1,4 @@
-// Claims (see claims.h) of sums that a stream makes by itself.
+// Claims (see claims.h) about direct sums on a stream.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,8 @@
 
 namespace octet::comm {
 
-/// Where there are any, as told: one after the other, of different sizes, among other collectives.
+/// Expects direct sums exactly if `has_them`. Tests sums in a row, of different sizes, and among other
+/// collectives.
 inline void expect_direct_sums(Collectives& communicator, Device& device, bool has_them) {
   EXPECT_EQ(communicator.sums_directly(2, DType::f32), has_them);
   EXPECT_FALSE(communicator.sums_directly(std::int64_t{1} << 40, DType::f32)) << "few values alone";

@@ -1,4 +1,4 @@
-// Claims (see claims.h) of gathers.
+// Claims (see claims.h) about gathers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ inline void expect_all_gather(Collectives& communicator) {
     communicator.gather_stream().synchronize();
     EXPECT_TRUE(same_bits(buffer, expected)) << communicator.rank() << " of " << size << ", " << count;
   }
-  // Bytes of an odd number, at odd addresses.
+  // An odd number of bytes, at odd addresses.
   Values<unsigned char> bytes(static_cast<std::size_t>(size) * 7 + 1, 0);
   for (int i = 0; i < 7; ++i) {
     bytes[static_cast<std::size_t>(communicator.rank() * 7 + i + 1)] =
@@ -49,7 +49,7 @@ inline void expect_all_gather(Collectives& communicator) {
   }
 }
 
-/// Slices and strings that travel in several pieces, of another number from every rank.
+/// Tests slices and strings that are sent in several pieces, with different numbers of pieces per rank.
 inline void expect_long_messages_to_arrive(Collectives& communicator) {
   const int rank = communicator.rank(), size = communicator.size();
   if (size > 3) return;  // memory
@@ -78,7 +78,7 @@ inline void expect_long_messages_to_arrive(Collectives& communicator) {
   EXPECT_TRUE(communicator.channel().broadcast(rank == size - 1 ? text_of(3) : "", size - 1) == text_of(3));
 }
 
-/// What comes out is what the owner has after rounding, on all ranks alike, and near what went in.
+/// The results equal the owner's rounded values on all ranks, and are near the inputs.
 inline void expect_narrow_gathers_to_agree(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
@@ -110,8 +110,8 @@ inline void expect_narrow_gathers_to_agree(Collectives& communicator) {
   }
 }
 
-/// What rounding loses of an element of the own slice is added to what was lost of that element before, in
-/// every piece of a long message.
+/// The rounding error of each element of the own slice is added to its residual, in every piece of a long
+/// message.
 inline void expect_gathers_to_keep_what_they_lose(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
@@ -141,7 +141,7 @@ inline void expect_gathers_to_keep_what_they_lose(Collectives& communicator) {
   }
 }
 
-/// A buffer of bf16 is left with the values that a buffer of the same numbers in fp32 is left with, rounded.
+/// A bf16 buffer ends with the rounded values of an fp32 buffer with equal inputs.
 inline void expect_gathers_of_bf16_to_agree(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();

@@ -1,5 +1,5 @@
-// Claims (see claims.h) of messages between single ranks, of slices from all to all, of channels that are
-// used by several threads, and of groups that are not the world.
+// Claims (see claims.h) about messages between two ranks, all-to-all, channels used by several threads, and
+// groups smaller than the world.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,12 +19,12 @@
 
 namespace octet::comm {
 
-/// Bytes of messages: none, one, odd, more than a piece of 4 MiB and a chunk of staging memory.
+/// Sizes in bytes: none, one, odd, and more than a piece of 4 MiB and a chunk of staging memory.
 inline std::vector<std::int64_t> message_sizes() {
   return {0, 1, 7, 4099, (std::int64_t{1} << 22) + 5};
 }
 
-/// What one rank has for another.
+/// Returns the bytes that one rank sends to another.
 inline Values<unsigned char> bytes_between(int from, int to, std::int64_t bytes, std::uint64_t seed) {
   Values<unsigned char> values(static_cast<std::size_t>(bytes));
   auto x = static_cast<std::uint32_t>(from * 4099 + to * 17 + static_cast<int>(seed));
@@ -33,7 +33,8 @@ inline Values<unsigned char> bytes_between(int from, int to, std::int64_t bytes,
   return values;
 }
 
-/// Each rank to the next one: at once, around the ring; and one after the other, along it and back.
+/// Sends from each rank to the next: all at once around the ring, and one after the other along the line and
+/// back.
 inline void expect_messages(Collectives& c) {
   const int rank = c.rank(), size = c.size();
   if (size == 1) {
@@ -46,7 +47,7 @@ inline void expect_messages(Collectives& c) {
   std::uint64_t seed = 3;
   for (const std::int64_t bytes : message_sizes()) {
     ++seed;
-    // The two messages of a rank need not be of one size.
+    // The two messages of a rank may differ in size.
     const auto length = [&](int from) { return bytes + from % 2 * bytes; };
     const auto sent = bytes_between(rank, next, length(rank), seed);
     Values<unsigned char> came(static_cast<std::size_t>(length(before)), 1);
@@ -58,7 +59,7 @@ inline void expect_messages(Collectives& c) {
       EXPECT_TRUE(same_bits(came, bytes_between(before, rank, length(before), seed)))
           << rank << ", " << bytes;
     }
-    // Along the line, where every rank hands on what it got, and waits for what comes back.
+    // Along the line. Every rank forwards the bytes that it received, and then waits for the way back.
     Values<unsigned char> handed = bytes_between(0, 0, bytes, seed);
     if (rank != 0) std::fill(handed.begin(), handed.end(), 0);
     Stream& stream = c.gather_stream();
@@ -71,7 +72,7 @@ inline void expect_messages(Collectives& c) {
     stream.synchronize();
     EXPECT_TRUE(same_bits(handed, bytes_between(0, 0, bytes, seed))) << rank << ", " << bytes;
   }
-  // Several between two ranks arrive in order, with collectives of all between them.
+  // Several messages between two ranks arrive in order, with collectives between them.
   Values<std::int64_t> numbers(8), sums(1);
   for (int i = 0; i < 8; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -108,7 +109,7 @@ inline void expect_all_to_all(Collectives& c) {
       EXPECT_TRUE(same_bits(to, expected)) << rank << " of " << size << ", " << bytes;
       const auto traffic = c.take_traffic();
       const auto found = std::ranges::find(traffic, "all_to_all", &Traffic::kind);
-      // A lone rank sends nothing, and need not count that.
+      // A single rank sends nothing and need not count it.
       EXPECT_TRUE(size == 1 || (found != traffic.end() && found->bytes_sent == (size - 1) * bytes)) << bytes;
     }
   }
@@ -117,7 +118,7 @@ inline void expect_all_to_all(Collectives& c) {
                std::logic_error);
 }
 
-/// A second thread talks on one channel as fast as it can, while this one talks on another and collectives
+/// A second thread uses one channel as fast as it can. This thread uses another channel while collectives
 /// run.
 inline void expect_channels_to_be_apart(Job& job, Collectives& c) {
   constexpr int rounds = 60;
@@ -143,7 +144,7 @@ inline void expect_channels_to_be_apart(Job& job, Collectives& c) {
     Values<float> sum(static_cast<std::size_t>(count));
     c.reduce_scatter(c.reduce_stream(),
                      {.name = "beside", .from = from.data(), .to = sum.data(), .count = count});
-    // Ranks come to the channels in different orders with their two threads.
+    // The two threads of the ranks reach the channels in different orders.
     if (rank % 2 == 0) std::this_thread::yield();
     EXPECT_EQ(other->all_max(round * 100 + rank), round * 100 + size - 1);
     EXPECT_EQ(job.all_min(round - rank), round - size + 1);
@@ -154,8 +155,8 @@ inline void expect_channels_to_be_apart(Job& job, Collectives& c) {
   EXPECT_EQ(wrong, 0);
 }
 
-/// The groups of one axis reduce while those of the other gather, with different orders of the two on
-/// different ranks; the results follow from the inputs.
+/// Groups of one axis reduce while groups of the other axis gather, in different orders on different ranks.
+/// The results follow from the inputs.
 inline void expect_axes_to_be_independent(Job& job, Device& device, Carrier carrier,
                                           const std::vector<Axis>& axes) {
   const Mesh mesh(job.size(), axes);
@@ -200,7 +201,7 @@ inline void expect_axes_to_be_independent(Job& job, Device& device, Carrier carr
     EXPECT_EQ(first->channel().all_max(job.rank()), across.ranks.back());
     second->gather_stream().synchronize();
     first->reduce_stream().synchronize();
-    // By nodes the order of sums is another, with the same result where a node has one rank, or all.
+    // Hierarchical sums have another order. The result is equal if a node has one rank, or all ranks.
     const bool plain = first->place().nodes == 1 || first->place().nodes == first->size();
     EXPECT_TRUE(!plain || same_bits(sum, expected_sum)) << job.rank() << ", " << count;
     EXPECT_TRUE(same_bits(gathered, expected)) << job.rank() << ", " << count;
@@ -209,7 +210,7 @@ inline void expect_axes_to_be_independent(Job& job, Device& device, Carrier carr
   expect_all_to_all(*second);
 }
 
-/// Ranks that mean different groups are told so, all of them, and go on.
+/// Ranks that name different groups all get an error, and can continue.
 inline void expect_mismatching_groups_to_be_told(Job& job, Device& device, Carrier carrier) {
   const int rank = job.rank(), size = job.size();
   if (size < 2) return;
@@ -218,7 +219,7 @@ inline void expect_mismatching_groups_to_be_told(Job& job, Device& device, Carri
       job.collectives(group, device, carrier);
     } catch (const Error& error) {
       EXPECT_TRUE(error.problem().agreed);
-      // One rank speaks.
+      // One rank prints the message.
       EXPECT_EQ(error.problem().what.empty(), rank != 0) << rank;
       return rank == 0 ? error.what() : "";
     }
@@ -227,9 +228,9 @@ inline void expect_mismatching_groups_to_be_told(Job& job, Device& device, Carri
   };
   std::vector<int> all, alone = {rank};
   for (int r = 0; r < size; ++r) all.push_back(r);
-  // The last rank thinks that it is alone.
+  // The last rank names a group of itself only.
   const std::string apart = message_of({.name = "data", .ranks = rank == size - 1 ? alone : all});
-  // Rank 0 means another axis.
+  // Rank 0 names another axis.
   const std::string other = message_of({.name = rank == 0 ? "tensor" : "data", .ranks = all});
   if (rank == 0) {
     EXPECT_NE(

@@ -1,4 +1,4 @@
-// Claims (see claims.h) of what runs beside what, of the control plane, errors and counting.
+// Claims (see claims.h) about concurrency, the control plane, errors and counters.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace octet::comm {
 
-/// Even ranks enqueue their gathers first, odd ranks their reductions, each all at once.
+/// Even ranks enqueue all gathers first, and odd ranks all reductions.
 inline void expect_queues_to_be_independent(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
@@ -72,8 +72,8 @@ inline void expect_queues_to_be_independent(Collectives& communicator) {
   }
 }
 
-/// Collectives among events and copies of a compute stream, as a training step has them: the same buffer is
-/// filled, reduced, gathered and filled again, with nothing but events between.
+/// Collectives between events and copies of a compute stream, as in a training step. One buffer is filled,
+/// reduced, gathered and filled again, ordered only by events.
 inline void expect_events_to_order_collectives(Collectives& communicator, Device& device) {
   const int rank = communicator.rank();
   const int size = communicator.size();
@@ -91,10 +91,10 @@ inline void expect_events_to_order_collectives(Collectives& communicator, Device
   for (int i = 0; i < steps; ++i)
     inputs.push_back(input_of(rank, size * count, static_cast<std::uint64_t>(i)));
   for (int i = 0; i < steps; ++i) {
-    compute->wait(*reduced);  // of the step before: the gradients may be overwritten
+    compute->wait(*reduced);  // wait for the previous step, so that the gradients may be overwritten
     device.copy(*compute, gradients.data(), inputs[static_cast<std::size_t>(i)].data(), bytes * size);
     compute->record(*filled);
-    compute->wait(*gathered);  // and the parameters
+    compute->wait(*gathered);  // likewise for the parameters
     communicator.reduce_stream().wait(*filled);
     communicator.reduce_scatter(communicator.reduce_stream(), {.name = "gradients",
                                                                .from = gradients.data(),
@@ -183,7 +183,7 @@ inline void expect_errors_to_be_agreed_upon(Channel& channel) {
     }
   }
   EXPECT_TRUE(thrown);
-  // Other exceptions are agreed upon as well.
+  // Ranks also agree on other exceptions.
   EXPECT_THROW(channel.together([&] {
     if (rank == 0) throw std::bad_alloc();
   }),

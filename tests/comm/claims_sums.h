@@ -1,4 +1,4 @@
-// Claims (see claims.h) of sums over ranks.
+// Claims (see claims.h) about sums over ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace octet::comm {
 
-/// Where a reduction's result goes.
+/// The destination of a reduction's result.
 enum class Target { apart, own_slice, added };
 
 inline void expect_reduce_scatter(Collectives& communicator, std::int64_t count, Target target,
@@ -90,7 +90,7 @@ inline void expect_sums_in_a_given_order(Collectives& communicator) {
           << "rank " << rank << " of " << size << ", " << count << " elements";
     }
   }
-  // What does not fit is a mistake of the caller, found before anything travels.
+  // Arguments that do not match are a caller's error, which is detected before any message.
   float x = 0;
   SumOrder short_order{.parts = order.parts, .merges = order.merges};
   short_order.merges.back() -= 1;
@@ -101,8 +101,8 @@ inline void expect_sums_in_a_given_order(Collectives& communicator) {
   }
 }
 
-/// Values that lie as bf16 are summed like the same values in fp32, whatever the wire; sums are rounded to
-/// bf16 once, where they are kept in it.
+/// Values stored in bf16 are summed like equal fp32 values, with any wire format. The sum is rounded to bf16
+/// once, if the result is stored in bf16.
 inline void expect_reductions_of_bf16_to_agree(Collectives& communicator) {
   const int rank = communicator.rank(), size = communicator.size();
   Stream& stream = communicator.reduce_stream();
@@ -140,7 +140,7 @@ inline void expect_reductions_of_bf16_to_agree(Collectives& communicator) {
         }
       }
     }
-    // In place.
+    // Reduces in place.
     Values<float> expected(static_cast<std::size_t>(count));
     communicator.reduce_scatter(stream, {.from = wide.data(), .to = expected.data(), .count = count});
     std::uint16_t* own = narrow.data() + rank * count;
@@ -194,7 +194,7 @@ inline void expect_all_reduce(Collectives& communicator) {
       if (r == rank) doubles[i] = value;
     }
   }
-  // Both at once, in several rounds, and so few that they are one.
+  // Both kinds at once: in several rounds, and with so few values that one round suffices.
   auto both_integers = integers;
   auto both_doubles = doubles;
   communicator.all_reduce_sums(stream, "both", both_integers.data(), count, both_doubles.data(), count);
@@ -216,7 +216,8 @@ inline void expect_all_reduce(Collectives& communicator) {
   EXPECT_TRUE(std::equal(few_doubles.begin(), few_doubles.end(), doubles.begin()));
 }
 
-/// Sums in any order: of fp32 in place, apart and added, and of bf16, which is rounded after each addition.
+/// Sums in any order: fp32 in place, into other memory and accumulated; and bf16, rounded after each
+/// addition.
 inline void expect_sums_to_be_close(Collectives& communicator) {
   const int size = communicator.size(), rank = communicator.rank();
   Stream& stream = communicator.reduce_stream();

@@ -1,4 +1,4 @@
-// Claims (see claims.h) of reductions that travel in less than fp32.
+// Claims (see claims.h) about reductions in wire formats narrower than fp32.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace octet::comm {
 
-/// What each wire may lose: half a unit in the last place of every part.
+/// Expects errors of at most half a unit in the last place of every part.
 inline void expect_wires_to_be_close(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
@@ -31,7 +31,7 @@ inline void expect_wires_to_be_close(Collectives& communicator) {
   for (const Bound& bound :
        {Bound{Wire::bf16, 0x1p-8, 0}, Bound{Wire::fp8, 0x1p-4, 0x1p-10 * largest_input / 448},
         Bound{Wire::int8, 0, 0.5 / 127 * largest_input}}) {
-    if (size == 1) break;  // nothing travels
+    if (size == 1) break;  // nothing is sent
     for (const std::int64_t count : slice_sizes(size)) {
       const auto from = input_of(rank, size * count, 11);
       Values<float> to(static_cast<std::size_t>(count));
@@ -63,14 +63,14 @@ inline void expect_wires_to_be_close(Collectives& communicator) {
   }
 }
 
-/// What one rank sends over a block wire, bit by bit, when all others send zeros: codes of the formats, times
-/// the block's largest magnitude over the format's.
+/// Tests the block formats bit by bit: one rank sends values and all others send zeros. The results are codes
+/// of the format times the block's largest magnitude over the format's.
 inline void expect_block_wires_to_be_exact(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   if (size == 1) return;
   const std::int64_t count = 128 * 70 + 5;
-  // Each block has magnitudes of its own, down to subnormal ones; each element a share of its block's.
+  // Blocks differ in magnitude, down to subnormal values. Elements differ within a block.
   const auto value_of = [&](std::int64_t owner, std::int64_t i) {
     const int exponent = static_cast<int>(i / 128 * 3) - 149 - static_cast<int>(i % 12);
     return std::ldexp(element_of(3, owner * count + i, 31), exponent);
@@ -100,21 +100,21 @@ inline void expect_block_wires_to_be_exact(Collectives& communicator) {
                                        : std::clamp(std::nearbyint(y), -127.0f, 127.0f);
           expected *= scale;
         }
-        wrong += to[static_cast<std::size_t>(i)] != expected;  // -0 and 0 are one
+        wrong += to[static_cast<std::size_t>(i)] != expected;  // -0 equals 0
       }
     }
     EXPECT_EQ(wrong, 0) << "wire " << static_cast<int>(wire);
   }
 }
 
-/// An all-reduce of what narrow wires brought gives the same bits on all ranks, and a reduction cut into
-/// other slices gives the same sums: what is rounded does not depend on the owner.
+/// An all-reduce over narrow formats gives equal bits on all ranks, and a reduction split into other slices
+/// gives equal sums: rounding does not depend on the owner.
 inline void expect_narrow_sums_not_to_depend_on_the_owner(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   const std::int64_t count = 1024;
   for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
-    // All slices of a rank hold the same values, so every owner must arrive at the same sum.
+    // All slices of a rank have equal values, so every owner must get equal sums.
     const auto slice = input_of(rank, count, 21);
     Values<float> from;
     for (int r = 0; r < size; ++r) from.insert(from.end(), slice.begin(), slice.end());
@@ -133,7 +133,7 @@ inline void expect_narrow_sums_not_to_depend_on_the_owner(Collectives& communica
   }
 }
 
-/// Infinities and NaNs are not clipped by formats that have none.
+/// Formats without infinities and NaNs must not clip them.
 inline void expect_narrow_wires_to_show_what_is_not_finite(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();

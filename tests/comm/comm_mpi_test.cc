@@ -1,5 +1,5 @@
-// Collectives among MPI ranks: one communicator for all tests, which every rank runs in the same order. With
-// an argument it misbehaves in one of the ways that failure.sh tests.
+// Collectives between MPI ranks. All tests share one communicator, and every rank runs them in one order.
+// With an argument, the program fails in one of the ways that failure.sh tests.
 #include <gtest/gtest.h>
 #include <mpi.h>
 #include <signal.h>
@@ -29,9 +29,9 @@ Job* job_of_rank = nullptr;
 Collectives* world = nullptr;
 Device* device_of_rank = nullptr;
 int most_threads_of_mpi = MPI_THREAD_MULTIPLE;
-std::thread::id maker_of_mpi;                 // the thread that initialised it
-std::atomic<int> sends_of_others{0};          // messages that other threads began
-std::vector<std::vector<std::string>> facts;  // exchanged before there was a device
+std::thread::id maker_of_mpi;                 // the thread that initialised MPI
+std::atomic<int> sends_of_others{0};          // messages that other threads started
+std::vector<std::vector<std::string>> facts;  // exchanged before a device existed
 
 /// OCTETRUN_TEST_CARRIER=peer, nccl or host: between GPUs.
 Carrier carrier() {
@@ -42,7 +42,7 @@ Carrier carrier() {
   return name == "host" ? Carrier::host : Carrier::automatic;
 }
 
-/// What a rank says in a round: nothing, or more in every round and by every rank.
+/// Returns a rank's data for a round: empty, or longer with every round and rank.
 std::string fact_of(int rank, int round) {
   return std::string(static_cast<std::size_t>(rank * round * 1000), static_cast<char>('a' + rank % 26));
 }
@@ -97,8 +97,8 @@ TEST(MpiRanks, AllReduceGivesMaximaAndSums) {
   expect_all_reduce(*world);
 }
 TEST(MpiRanks, QueuesDoNotBlockEachOther) {
-  // Pinned memory stands for that of the GPU here, and copies from pinned to pinned memory hold up the host:
-  // over the carrier host ranks could not enqueue on the two queues in different orders.
+  // Pinned memory replaces GPU memory here, and copies between pinned buffers block the host. With the host
+  // carrier, ranks could therefore not enqueue on the two queues in different orders.
   if (world->carrier() == "host") return;
   expect_queues_to_be_independent(*world);
 }
@@ -162,7 +162,7 @@ TEST(MpiRanks, SumsOfNcclDifferByRoundingsAlone) {
   expect_sums_to_be_close(*sums);
 }
 
-/// Says only what failed.
+/// Prints failures only.
 class FailuresOnly : public testing::EmptyTestEventListener {
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
@@ -177,7 +177,7 @@ int run_tests() {
     delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new FailuresOnly);
   }
-  // An exception that one rank throws leaves the others waiting: it ends the job.
+  // An exception on one rank leaves the others waiting, so it must end the job.
   testing::GTEST_FLAG(catch_exceptions) = false;
   return static_cast<int>(job_of_rank->all_max(RUN_ALL_TESTS()));
 }
@@ -185,7 +185,7 @@ int run_tests() {
 constexpr const char* kKinds[] = {"reduce_scatter", "ordered_sum",    "all_gather",     "all_gather_values",
                                   "all_reduce_max", "all_reduce_sum", "all_gather_int", "broadcast"};
 
-/// One collective of this kind, waited for.
+/// Runs one collective of this kind and waits for it.
 void take_part(const std::string& kind) {
   const int size = world->size();
   Values<float> values(static_cast<std::size_t>(size) * 1000, 1.0f);
@@ -226,8 +226,8 @@ void take_part(const std::string& kind) {
   reduce.synchronize();
 }
 
-/// `how` is WAY-KIND: all ranks go through a collective of that kind, again and again, and in the third round
-/// the last rank is stopped, killed or leaves.
+/// `how` is WAY-KIND. All ranks repeat a collective of this kind. In the third round the last rank is
+/// stopped, killed or leaves.
 int vanish(const std::string& how) {
   const std::string way = how.substr(0, how.find('-')), kind = how.substr(how.find('-') + 1);
   const bool mine = world->rank() == world->size() - 1;
@@ -241,8 +241,8 @@ int vanish(const std::string& how) {
   return 0;
 }
 
-/// A gather whose slices are larger than 2 GiB. Own slices are mostly pages that were never touched, which
-/// cost no memory; a mark stands wherever a length or an offset of 32 bits would go wrong, and often between.
+/// A gather with slices larger than 2 GiB. Most pages of the own slices are untouched and take no memory.
+/// Marks are at every place where a 32-bit length or offset would fail, and often between them.
 int gather_more_than_2_gib() {
   const std::int64_t bytes = (std::int64_t{21} << 30) / 10 / 8 * 8, size = world->size();
   void* address = mmap(nullptr, static_cast<std::size_t>(size * bytes), PROT_READ | PROT_WRITE,
@@ -278,7 +278,7 @@ int gather_more_than_2_gib() {
   return job_of_rank->all_max(wrong) == 0 && sent == (size - 1) * bytes ? 0 : 1;
 }
 
-/// MPI that only its main thread may call is called by no other.
+/// If MPI allows only its main thread, no other thread calls it.
 int call_from_one_thread() {
   for (const char* kind : kKinds) {
     for (int round = 0; round < 20; ++round) take_part(kind);
@@ -287,7 +287,7 @@ int call_from_one_thread() {
   return job_of_rank->all_max(sends_of_others.load()) == 0 ? 0 : 1;
 }
 
-/// The last rank stops in the middle of a gather that all take part in.
+/// Fails in the way `how` names. By default, the last rank stops in the middle of a gather.
 int misbehave(const std::string& how) {
   for (const char* kind : kKinds) {
     if (how.ends_with(std::string("-") + kind)) return vanish(how);
@@ -313,7 +313,7 @@ int misbehave(const std::string& how) {
   return 0;
 }
 
-/// OCTETRUN_TEST_DEVICE=cuda: the claims of the GPU that is this rank's by turns.
+/// OCTETRUN_TEST_DEVICE=cuda: runs the claims on GPUs, which are assigned to ranks in turn.
 std::unique_ptr<Device> make_device() {
   const char* kind = std::getenv("OCTETRUN_TEST_DEVICE");
   if (kind == nullptr || std::string(kind) != "cuda") return make_cpu_device({.threads = 1});
@@ -321,8 +321,8 @@ std::unique_ptr<Device> make_device() {
 }
 
 int run(const std::string& how) {
-  // As a program does it: the job outlives what may throw, so that the error ends it by name; or it does not,
-  // and unwinding through it must still end it.
+  // As in a program, the job outlives code that may throw, so that its end reports the error. In the other
+  // case the exception unwinds the job, which must still end all ranks.
   if (how == "unwinding") {
     const auto host = make_cpu_device({.threads = 1});
     const auto inner = make_job();
@@ -355,7 +355,7 @@ int run(const std::string& how) {
     log::error(error.what());
     job_of_rank->abort(1);
   }
-  return 1;  // abort() does not
+  return 1;  // abort() does not return
 }
 
 }  // namespace
@@ -385,7 +385,7 @@ int main(int argc, char** argv) {
   const std::string how = argc > 1 ? argv[1] : "";
   if (how == "no-threads") octet::comm::most_threads_of_mpi = MPI_THREAD_SINGLE;
   if (how == "funneled") octet::comm::most_threads_of_mpi = MPI_THREAD_FUNNELED;
-  if (how == "place") {  // and nothing more: MPI must end by itself
+  if (how == "place") {  // nothing else: MPI must end by itself
     const auto place = octet::comm::find_place();
     return place.size > place.rank ? 0 : 1;
   }

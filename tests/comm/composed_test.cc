@@ -1,5 +1,5 @@
-// Collectives made of exchanges and kernels, as on GPUs, among ranks that are threads: every carrier that
-// needs no GPU, against the same claims as messages, and bit for bit against them.
+// Collectives made of exchanges and kernels, as on GPUs, between ranks that are threads. Every carrier that
+// needs no GPU must satisfy the claims of messages and give equal bits.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -89,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Whole, ComposedRanks,
                                           testing::Values(4, 8)),
                          ranks_name);
 
-/// What all ranks end with, after reductions and gathers of every wire, with residuals, in place and apart,
-/// by nodes and not, in rank order and in a tree.
+/// Returns the final values of all ranks after reductions and gathers with every wire format, with residuals,
+/// in place and not, hierarchical and not, in rank order and in a tree.
 std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node_of) {
   const int ranks = static_cast<int>(node_of.size());
   constexpr std::int64_t count = 70001;
@@ -129,7 +129,7 @@ std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node
                                      .residual = residual.data() + c.rank() * count});
         c.all_gather(stream, {.name = "bytes",
                               .buffer = values.data(),
-                              .bytes = count * 4 - 3,  // slices that lie across elements
+                              .bytes = count * 4 - 3,  // slices that are not whole elements
                               .by_node = by_node});
         stream.synchronize();
         keep(apart);
@@ -169,8 +169,7 @@ TEST(ComposedNodes, GiveTheBitsOfMessages) {
   }
 }
 
-/// What two sums by nodes of int8 come to, and what they lost, of slices that take several chunks of
-/// messages.
+/// Returns the results and residuals of two hierarchical int8 sums of slices with several chunks.
 std::vector<Values<float>> losses_by_node(Carrier carrier) {
   constexpr std::int64_t count = 600001;
   const std::vector<int> node_of = {0, 0, 1, 1};
@@ -260,7 +259,7 @@ TEST(SharedMemoryOfRanks, GathersGoThereWithoutStaging) {
     c.share({{.address = buffer, .bytes = 4 * bytes}});
     for (int round = 0; round < 3; ++round) {
       std::fill_n(buffer + c.rank() * bytes, bytes, static_cast<unsigned char>(10 * round + c.rank()));
-      c.channel().barrier();  // nobody may still be looking at what the gather before brought
+      c.channel().barrier();  // no rank may still read the result of the previous gather
       c.all_gather(c.gather_stream(), {.buffer = buffer, .bytes = bytes});
       c.gather_stream().synchronize();
       for (int rank = 0; rank < 4; ++rank) {
@@ -270,7 +269,7 @@ TEST(SharedMemoryOfRanks, GathersGoThereWithoutStaging) {
       c.channel().barrier();
     }
     c.unshare({{.address = buffer, .bytes = 4 * bytes}});
-    // Not shared any more: through staging memory.
+    // No longer shared: goes through staging memory.
     std::fill_n(buffer + c.rank() * bytes, bytes, static_cast<unsigned char>(100 + c.rank()));
     c.all_gather(c.gather_stream(), {.buffer = buffer, .bytes = bytes});
     c.gather_stream().synchronize();
@@ -278,8 +277,8 @@ TEST(SharedMemoryOfRanks, GathersGoThereWithoutStaging) {
   });
 }
 
-// Small messages ask nobody whether they may come: each must have been read before the next but one takes its
-// place, whoever is late.
+// Small messages are sent without a handshake. Each must be read before the next but one reuses its buffer,
+// no matter which rank is late.
 TEST(SmallMessages, AreReadBeforeOthersTakeTheirPlace) {
   constexpr int rounds = 300, ranks = 3;
   constexpr std::int64_t count = 7;

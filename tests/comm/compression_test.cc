@@ -1,5 +1,5 @@
-// How far compressed reductions are from exact ones, on gradients of the kinds that occur, at 8 and at 64
-// ranks (Rajbhandari et al. 2020 and Wang et al. 2023, "ZeRO++", quantise by blocks likewise).
+// Errors of compressed reductions for typical kinds of gradients, at 8 and 64 ranks. Rajbhandari et al. 2020
+// and Wang et al. 2023 ("ZeRO++") also quantise by blocks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,10 +11,10 @@ namespace octet::comm::compression_test {
 namespace {
 
 enum class Shape { gaussian, heavy_tailed, coherent };
-constexpr std::int64_t kElements = 1 << 16;  // of all slices together
+constexpr std::int64_t kElements = 1 << 16;  // elements of all slices together
 
-// Rank r's gradient: noise; noise whose size differs from block to block by factors of e^2; or one that all
-// ranks share, with little noise.
+// Returns rank r's gradient: noise; noise with block sizes that vary by factors of e^2; or a gradient shared
+// by all ranks with little noise.
 std::vector<float> gradient_of(int rank, Shape shape) {
   std::mt19937_64 own(1000 + static_cast<unsigned>(rank)), shared(7);
   std::normal_distribution<float> normal;
@@ -52,7 +52,7 @@ Errors errors_of(int ranks, Shape shape, Wire wire, int ranks_of_a_node = 0) {
                                          .count = count,
                                          .wire = wire,
                                          .by_node = by_node});
-    // The exact sums of all slices, to see the first half alone.
+    // Gather the exact sums of all slices, to measure the reduction alone.
     c.reduce_stream().synchronize();
     auto sums = g;
     c.all_gather_values(c.reduce_stream(), {.name = "sums", .buffer = sums.data(), .count = count});
@@ -83,7 +83,7 @@ TEST(Compression, ErrorsStaySmallAndDoNotGrowWithTheRanks) {
       const double bound = wire == Wire::bf16 ? 0.003 : wire == Wire::fp8 ? 0.03 : 0.015;
       EXPECT_LE(few.reduced, bound) << what;
       EXPECT_LE(many.reduced, bound) << what;
-      // In bf16 a heavy tail's few large elements carry the error, so that it depends on their luck.
+      // In bf16, the few large elements of a heavy tail dominate the error, so it depends on their rounding.
       EXPECT_LE(many.reduced, few.reduced * (wire == Wire::bf16 ? 1.3 : 1.1)) << what;
       EXPECT_LE(many.gathered, 1.5 * bound) << what;
       EXPECT_GT(few.reduced, 1e-4) << what << ": nothing was rounded";
@@ -110,7 +110,8 @@ TEST(Compression, SumsByNodesAreNoLessExact) {
 }
 
 TEST(Compression, BytesOnTheWireAreHalfOfThoseOfBf16) {
-  constexpr std::int64_t count = std::int64_t{1} << 19;  // of one slice; two ranks: 1 Mi elements
+  constexpr std::int64_t count = std::int64_t{1}
+                                 << 19;  // elements of one slice; with two ranks, 1 Mi elements
   run_ranks_as_threads({.ranks = 2}, [&](Job&, Collectives& c, Device&) {
     std::vector<float> g(2 * count, 1.0f);
     const auto sent = [&](Wire wire) {

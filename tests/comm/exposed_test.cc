@@ -1,4 +1,4 @@
-// What is said of communication's time, where the link is known.
+// Reported communication times with a link of known speed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,9 +18,9 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// How late a machine that does other things too may wake a thread. Below every time that is told apart here:
-// what is exposed of a collective that half of is computed beside lies that far from nothing and from all of
-// it.
+// Upper bound for the wake-up delay of a thread on a busy machine. It must be below all time differences that
+// the tests distinguish. With compute during half of a collective, the exposed time differs by this much from
+// zero and from the whole.
 constexpr double kLate = 0.25;
 
 TEST(Exposed, IsWhatTheLinkTakesLessWhatIsComputedMeanwhile) {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# One rank of four on two hosts (tests/bench/on_hosts; root only) is stopped or killed in the middle of training by
-# nodes, or the link between the hosts goes down: the job, its launcher included, must end soon after ddp_timeout (10 s),
-# and its last words name the collective and the rank, or the connection.
-# Arguments: the trainer, a folder for the runs.
+# One rank of four on two hosts (tests/bench/on_hosts; root only) is stopped or killed in the middle of
+# hierarchical training, or the link between the hosts goes down. The job and its launcher must end soon after
+# ddp_timeout (10 s). The last message must name the collective and the rank, or the connection. Arguments:
+# the trainer, a folder for the runs.
 set -u
 trainer=$1 folder=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,7 +10,7 @@ limit=10 failed=0
 "$trainer" quickstart "$folder/task" --rows 2000 --held-out 10 >/dev/null || exit 1
 export OCTETRUN_OVERLAP=always OMP_WAIT_POLICY=passive
 
-# The process that is rank $1 of the run whose output folder is $2.
+# Prints the process of rank $1 in the run with the output folder $2.
 process_of() {
   local pid
   for pid in $(pgrep -f "output_dir=$2"); do
@@ -18,7 +18,8 @@ process_of() {
   done
 }
 
-# Arguments: signal (LINK: the second host's link goes down), rank, exit codes to accept, words that one line must hold (none: any), options.
+# Arguments: signal (LINK: the second host's link goes down), rank, accepted exit codes, text that one line
+# must contain (none: any), options.
 strike() {
   local signal=$1 rank=$2 codes=$3 words=$4 out pid code lines
   shift 4

@@ -1,5 +1,6 @@
-// Error feedback: what a reduction loses is added to the next, so that over many reductions errors do not add
-// up (Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression schemes").
+// Error feedback: the error of a reduction is added to the next one, so that errors do not add up over many
+// reductions (Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression
+// schemes").
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +17,7 @@ constexpr int kRanks = 4;
 constexpr std::int64_t kSlice = 3000;  // not a whole number of blocks
 constexpr std::int64_t kAll = kRanks * kSlice;
 
-// The gradient of a rank hardly changes from step to step, so that its rounding errors hardly do either.
+// A rank's gradient changes little from step to step, and so do its rounding errors.
 Values<float> gradient_of(int rank, int step) {
   auto g = input_of(rank, kAll, 5);
   const auto change = input_of(rank, kAll, 100 + static_cast<std::uint64_t>(step));
@@ -27,11 +28,12 @@ Values<float> gradient_of(int rank, int step) {
 struct Way {
   Wire wire = Wire::fp8;
   bool feedback = true;
-  bool gather = false;  ///< the sums travel to all ranks in the narrow format too
+  bool gather = false;  ///< the sums are also gathered in the narrow format
   std::vector<int> node_of = {};
 };
 
-/// Relative error of the sum over steps of what arrives, after the first step and after the last.
+/// Returns the relative error of the received values summed over steps, after the first and after the last
+/// step.
 std::pair<double, double> errors_of(const Way& way, int steps) {
   std::pair<double, double> errors;
   run_ranks_as_threads({.ranks = kRanks, .node_of = way.node_of}, [&](Job&, Collectives& c, Device&) {
@@ -85,7 +87,7 @@ TEST(ErrorFeedback, TheErrorOfASumOverStepsFallsWithTheirNumber) {
         std::printf("%s: after one step %.5f, after %d with feedback %.5f, without %.5f\n", what.c_str(),
                     first, kSteps, last, plain_last);
         EXPECT_EQ(first, plain_first) << what << ": the first step loses the same";
-        // The sum is off by what the last step lost, whose share falls as 1 / steps.
+        // The error of the sum is the error of the last step. Its relative size falls as 1 / steps.
         EXPECT_LT(last, 2.0 * first / kSteps) << what;
         EXPECT_GT(plain_last, 0.3 * first) << what << ": these errors add up without feedback";
       }
@@ -94,7 +96,7 @@ TEST(ErrorFeedback, TheErrorOfASumOverStepsFallsWithTheirNumber) {
 }
 
 TEST(ErrorFeedback, ValuesAndWhatIsKeptMakeUpWhatWasThere) {
-  // A single addend: the sum is what was sent.
+  // With a single addend, the sum is the sent value.
   run_ranks_as_threads({.ranks = 2}, [](Job&, Collectives& c, Device&) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const auto values = input_of(7, 2 * kSlice, 3);

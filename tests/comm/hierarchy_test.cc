@@ -1,4 +1,4 @@
-// Collectives that know which ranks share a node, on nodes that are played.
+// Hierarchical collectives, on simulated nodes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ std::string text_of(const Nodes& nodes) {
   return text;
 }
 
-// Even and uneven nodes, ranks dealt out one node after the other and by turns.
+// Even and uneven nodes, with ranks assigned block-wise and in turn.
 const Nodes kTopologies[] = {{0, 0, 1, 1},
                              {0, 1, 0, 1},
                              {0, 0, 0, 1},
@@ -33,7 +33,7 @@ void on_nodes(const Nodes& nodes, const std::function<void(Collectives&)>& body)
                        [&](Job&, Collectives& c, Device&) { body(c); });
 }
 
-/// What each node's ranks sum to, in rank order, nodes in the order of their lowest ranks.
+/// Returns the sums of each node's ranks in rank order. Nodes are in the order of their lowest ranks.
 std::vector<Values<float>> node_sums(const Nodes& nodes, std::int64_t elements, std::uint64_t seed) {
   std::vector<int> order;
   std::vector<Values<float>> sums;
@@ -51,7 +51,7 @@ std::vector<Values<float>> node_sums(const Nodes& nodes, std::int64_t elements, 
   return sums;
 }
 
-/// The slices of all ranks as a rank per node would sum them, which have the nodes' sums to start with.
+/// Returns the slices of all ranks as one rank per node would reduce them, starting from the nodes' sums.
 std::vector<Values<float>> reference(const Nodes& nodes, std::int64_t count, std::uint64_t seed, Wire wire) {
   const auto size = static_cast<std::int64_t>(nodes.size());
   const auto sums = node_sums(nodes, size * count, seed);

@@ -1,4 +1,4 @@
-// Who started a process, from tables of variables.
+// Detection of the launcher from tables of environment variables.
 #include "octet/comm/launchers.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ Lookup lookup(const Variables& variables) {
   };
 }
 
-// What torchrun sets for the second of four processes.
+// The variables of torchrun for the second of four processes.
 const Variables kTorchrun{{"RANK", "1"},
                           {"LOCAL_RANK", "1"},
                           {"WORLD_SIZE", "4"},
@@ -54,7 +54,7 @@ Launched unheard(const Variables& variables, bool speaks_pmi2 = true) {
   return launched_without_mpi(lookup(variables), [=] { return speaks_pmi2; });
 }
 
-/// The message of the first process.
+/// Returns the message of the first process.
 Problem said_of(Launched launched, const ProgramMpi& mpi = kOpenMpi) {
   launched.rank = 0;
   return wrong_launcher(launched, {"trainer", "c.yaml", "max_steps=3"}, mpi);
@@ -98,7 +98,7 @@ TEST(Launchers, OneProcessIsFree) {
   EXPECT_FALSE(free(kTorchrun));
 }
 
-// Platforms that start one process a host.
+// Platforms that start one process per host.
 TEST(Launchers, HostsWithoutMpiAreRefusedByTraining) {
   for (const Variables& hosts :
        {Variables{{"RANK", "1"}, {"WORLD_SIZE", "2"}}, Variables{{"NODE_RANK", "1"}, {"NNODES", "2"}},
@@ -123,15 +123,15 @@ TEST(Launchers, HostsWithoutMpiAreRefusedByTraining) {
 TEST(Launchers, MpiBetweenMakesRanks) {
   EXPECT_EQ(unheard(with(kSlurm, kPmix)).size, 1);
   EXPECT_EQ(unheard(with(kSlurm, kPmi2)).size, 1);
-  // A script around srun that sets PyTorch's names for the ranks of MPI; torchrun that starts one process a
+  // A script around srun sets PyTorch's variables for the ranks of MPI; or torchrun starts one process per
   // task.
   const Variables named{{"RANK", "2"}, {"LOCAL_RANK", "2"}, {"WORLD_SIZE", "4"}};
   EXPECT_EQ(unheard(with(with(kSlurm, kPmix), named)).size, 1);
   EXPECT_EQ(unheard(with(with(kTorchrun, kPmix), {{"LOCAL_WORLD_SIZE", "1"}})).size, 1);
 }
 
-// srun --ntasks-per-node=1 torchrun --nproc-per-node 4 where Slurm's default is PMIx, or mpirun -np 1
-// torchrun: all are one rank.
+// srun --ntasks-per-node=1 torchrun --nproc-per-node 4 with PMIx as Slurm's default, or mpirun -np 1
+// torchrun: all processes have the same MPI rank.
 TEST(Launchers, BelowOneRankOfMpiAreRefused) {
   Variables deepspeed = with(kTorchrun, {{"CROSS_SIZE", "1"}, {"LOCAL_SIZE", "4"}});
   deepspeed.erase("TORCHELASTIC_RUN_ID");
@@ -182,12 +182,12 @@ TEST(Launchers, PluginsTellWhetherAnOpenMpiSpeaksPmi2) {
   EXPECT_FALSE(open_mpi_speaks_pmi2(5, folder.path()));
 }
 
-// A launcher of MPI that the program's own MPI does not hear.
+// An MPI launcher that the program's own MPI does not detect.
 TEST(Launchers, SayHowManyThereShouldBe) {
   EXPECT_EQ(claimed_by_launcher(lookup({})).size, 1);
   EXPECT_EQ(claimed_by_launcher(lookup({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}})).size, 3);
   EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, kPmi2))).launcher, "srun");
-  // mpirun inside a step of several tasks counts its own.
+  // mpirun inside a step of several tasks sets its own size.
   EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OMPI_COMM_WORLD_SIZE", "1"}}))).size, 1);
   EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OCTETRUN_SINGLE", "1"}}))).size, 1);
 }
@@ -208,7 +208,7 @@ TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
   expect_in(slurm.fix, "srun --mpi=pmix -n 4 trainer c.yaml");
 }
 
-// The typed command line is no fix.
+// The typed command line does not fix the problem.
 TEST(Launchers, AnotherMpisMpirunIsNamedBesideTheProgramsOwn) {
   const Launched hydra = claimed_by_launcher(lookup({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}));
   const Problem found = said_of(hydra);
@@ -281,8 +281,8 @@ TEST_F(Mpiruns, ThisProgramKnowsItsOwn) {
   EXPECT_FALSE(mpi.mpirun.empty()) << "the tests were started by it, or could be";
 }
 
-// What launch/mpirun says counts for pipes and for the terminals that mpirun gives to its ranks; a file keeps
-// every byte.
+// The setting of launch/mpirun applies to pipes and to the terminals that mpirun gives its ranks. A file
+// keeps every byte.
 TEST(Launchers, SayWhetherOutputReachesATerminal) {
   std::fflush(stdout);
   const int saved = ::dup(STDOUT_FILENO);

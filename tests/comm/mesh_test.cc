@@ -1,4 +1,4 @@
-// Meshes and their groups, and the claims of collectives among ranks that are not all of the job.
+// Meshes and their groups, and the claims of collectives on groups smaller than the job.
 #include "octet/comm/mesh.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Mesh, SizesThatDoNotFitAreTold) {
   EXPECT_NE(message_of(4, {{"data", -2}, {"tensor", -2}}).find("sizes of 1 and more"), std::string::npos);
   EXPECT_NE(message_of(4, {{"", 4}}).find("no name"), std::string::npos);
   EXPECT_NE(message_of(4, {{"data", 2}, {"data", 2}}).find("one name"), std::string::npos);
-  // A product beyond 32 bits that is 4 in them.
+  // The product exceeds 32 bits; truncated to them it is 4.
   EXPECT_NE(message_of(4, {{"data", 1 << 30}, {"tensor", 4}, {"pipeline", 1}}).find("multiply to 4"),
             std::string::npos);
   try {
@@ -82,7 +82,7 @@ std::string name_of(Carrier carrier) {
   return carrier == Carrier::peer ? "peer" : carrier == Carrier::host ? "host" : "messages";
 }
 
-using Way = std::tuple<Carrier, std::vector<int>>;  // and sizes of the axes data and tensor
+using Way = std::tuple<Carrier, std::vector<int>>;  // carrier, and sizes of the axes data and tensor
 class GroupsOfAMesh : public testing::TestWithParam<Way> {
  protected:
   Carrier carrier() const { return std::get<0>(GetParam()); }
@@ -146,9 +146,9 @@ TEST_P(MessagesOfRanks, ArriveAsTheyWereSent) {
 }
 TEST_P(MessagesOfRanks, ChannelsOfSeveralThreadsAreApart) {
   const auto [carrier, ranks] = GetParam();
-  if (ranks > 3) return;  // it takes cores for the threads to meet
+  if (ranks > 3) return;  // the threads need cores to make progress
   run_ranks_as_threads({.ranks = ranks, .carrier = carrier}, [](Job& job, Collectives& c, Device&) {
-    job.watch({.timeout_seconds = 60});  // if channels waited for each other, they would deadlock
+    job.watch({.timeout_seconds = 60});  // channels that waited for each other would deadlock
     expect_channels_to_be_apart(job, c);
   });
 }

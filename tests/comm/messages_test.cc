@@ -1,4 +1,4 @@
-// Messages that are waited for, and who is named when they do not come.
+// Waiting for messages, and the ranks named if messages do not arrive.
 #include "../src/comm/messages.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace octet::comm::messages_test {
 namespace {
 
-/// Messages are through when the test says so. Tickets count from 0.
+/// A transport with messages that complete when the test says so. Tickets count from 0.
 class Held : public Transport {
  public:
   explicit Held(std::size_t most = 100) : most_(most) { place_.node_of = {0, 0, 0, 0}; }

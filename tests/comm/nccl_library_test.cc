@@ -20,7 +20,7 @@ const std::string old = STAND_IN_NCCL_OLD;
 const std::string ancient = STAND_IN_NCCL_ANCIENT;
 const std::string incomplete = STAND_IN_NCCL_INCOMPLETE;
 
-/// What the work throws.
+/// Returns the problem of the Error that `work` throws.
 Problem problem_from(const std::function<void()>& work) {
   try {
     work();
@@ -38,7 +38,7 @@ void expect_has(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in '" << text << "'";
 }
 
-/// A variable of the environment, until the end of the test.
+/// Sets an environment variable until the end of the test.
 class Environment {
  public:
   Environment(const char* name, const std::string& value) : name_(name) {
@@ -155,7 +155,7 @@ TEST(NcclFiles, AreOneWhenTheUserNamesIt) {
   const Environment told("OCTETRUN_NCCL_LIBRARY", good);
   EXPECT_EQ(nccl_files(), std::vector<std::string>{good});
   EXPECT_EQ(NcclLibrary(nccl_files()).version(), 22809);
-  // Another one instead would be worse than none.
+  // Loading another library instead would be worse than an error.
   const Environment wrong("OCTETRUN_NCCL_LIBRARY", good + ".missing");
   expect_has(refusal_of(nccl_files()).found, good + ".missing");
 }

@@ -1,5 +1,5 @@
-// What the tests of collectives share: inputs that every rank can compute for every other, and the sums that
-// must come out, computed sequentially in rank order.
+// Shared parts of the tests of collectives. Every rank can compute the inputs of all ranks, and the expected
+// sums are computed sequentially in rank order.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace octet::comm {
 
-/// The device whose streams reach the memory of Values; null: the CPU. Of the whole program.
+/// The device with streams that access Values; null: the CPU. One for the whole program.
 inline Device*& device_of_values() {
   static Device* device = nullptr;
   return device;
 }
 
-/// Memory that the host and, where tests compute on one, the GPU read and write in place.
+/// Memory that the host accesses, and the GPU if tests use one.
 template <typename T>
 struct ReachableAllocator {
   using value_type = T;
@@ -39,8 +39,8 @@ struct ReachableAllocator {
 template <typename T>
 using Values = std::vector<T, ReachableAllocator<T>>;
 
-/// One element of a rank's input, by arithmetic (SplitMix64): magnitudes over ten powers of two, so that
-/// another order of summation gives other bits.
+/// Returns one element of a rank's input, computed by SplitMix64. Magnitudes span ten powers of two, so that
+/// another summation order gives other bits.
 inline float element_of(int rank, std::int64_t index, std::uint64_t seed) {
   std::uint64_t x =
       (seed << 48) + (static_cast<std::uint64_t>(rank) << 40) + static_cast<std::uint64_t>(index);
@@ -57,7 +57,7 @@ inline Values<float> input_of(int rank, std::int64_t count, std::uint64_t seed) 
   return values;
 }
 
-/// ((r0 + r1) + r2) + … of slice `owner`, each of `count` elements.
+/// Returns ((r0 + r1) + r2) + … for slice `owner`, with `count` elements per slice.
 inline Values<float> sum_in_rank_order(int size, int owner, std::int64_t count, std::uint64_t seed) {
   Values<float> sum(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -69,14 +69,14 @@ inline Values<float> sum_in_rank_order(int size, int owner, std::int64_t count, 
   return sum;
 }
 
-/// Same bits, NaN included; empty vectors are equal.
+/// Whether all bits are equal, including NaNs. Empty vectors are equal.
 template <typename T>
 bool same_bits(const Values<T>& a, const Values<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Elements of one slice that reach every path: none, fewer than a block, odd, several chunks (the reduce
-/// queue's chunk is 2^19 elements over all ranks, and five are more than travel at a time).
+/// Returns slice sizes that reach every path: none, fewer than a block, odd, several chunks. The reduce
+/// queue's chunk is 2^19 elements over all ranks, and five chunks are more than are in flight.
 inline std::vector<std::int64_t> slice_sizes(int ranks) {
   return {0, 1, 3, 127, 1000, 4097, 2 * (1 << 20) / ranks + 129};
 }

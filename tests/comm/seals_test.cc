@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kCount = 3000;
 
-/// A reduction, a gather and a sum of integers.
+/// Runs a reduction, a gather and a sum of integers.
 void talk(Collectives& c) {
   Values<float> values = input_of(c.rank(), kCount * c.size(), 1);
   Values<float> sum(kCount), slices = values;
@@ -33,9 +33,10 @@ TEST(Seals, ABrokenMessageIsToldOfByItsReceiver) {
       for (std::uint64_t draw = 0; draw < 12; ++draw) {
         seals->seal(true);
         if (c.rank() == 1) seals->spoil(draw * 0x9E3779B97F4A7C15u);
-        for (int i = 0; i < 8; ++i) talk(c);  // as many messages as a draw may let pass
+        for (int i = 0; i < 8; ++i) talk(c);  // as many messages as may pass before the spoiled one
         const std::vector<BrokenMessage> broken = seals->take_broken();
-        EXPECT_EQ(broken.size(), c.rank() == 1 ? 1u : 0u) << draw;  // a rank that left would be waited for
+        EXPECT_EQ(broken.size(), c.rank() == 1 ? 1u : 0u)
+            << draw;  // the other ranks would wait for a rank that left
         EXPECT_TRUE(seals->take_broken().empty());
         if (broken.empty()) continue;
         EXPECT_EQ(broken[0].to, 1);

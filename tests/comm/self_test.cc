@@ -1,4 +1,4 @@
-// A rank that is alone, without MPI.
+// A single rank without MPI.
 #include <gtest/gtest.h>
 
 #include "comm/claims.h"
@@ -42,7 +42,7 @@ TEST(LoneRank, DoesNothingOnADryDevice) {
   const auto device = make_dry_device();
   const auto job = make_self_job();
   const auto self = job->collectives({.name = "world", .ranks = {0}}, *device, Carrier::automatic);
-  // Addresses of a dry device are not to be read.
+  // Addresses of a dry device must not be accessed.
   auto* nowhere = static_cast<float*>(device->allocate(1 << 20));
   self->reduce_scatter(self->reduce_stream(),
                        {.from = nowhere, .to = nowhere, .count = 1 << 18, .accumulate = true});
@@ -62,7 +62,7 @@ TEST(StagingBytes, AreBoundedAtEveryWorldSize) {
 }
 
 TEST(Launcher, IsKnownByItsEnvironment) {
-  // The tests themselves run without one.
+  // The tests themselves run without a launcher.
   EXPECT_FALSE(launched_by_mpi());
   setenv("PMIX_RANK", "0", 1);
   EXPECT_TRUE(launched_by_mpi());

@@ -1,4 +1,4 @@
-// Who makes the calls of the transport: one thread at a time, and the thread that waits where that may.
+// Which thread calls the transport: one thread at a time, and the waiting thread if MPI allows it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,20 +20,20 @@
 namespace octet::comm::serving_test {
 namespace {
 
-/// What a rank's calls looked like.
+/// Statistics of a rank's calls.
 struct Calls {
-  std::thread::id maker;            ///< of the transport: the communication thread
-  std::atomic<int> by_maker{0};     ///< messages that it began
-  std::atomic<int> by_others{0};    ///< messages that others began
-  std::atomic<int> at_once{0};      ///< calls while another thread was in one
-  std::atomic<bool> slow{false};    ///< the communication thread's calls of test() last long
-  std::atomic<bool> breaks{false};  ///< the next test() throws
-  std::atomic<bool> lacks{false};   ///< it throws what a thread does that the system does not give
-  std::atomic<int> ends{0};         ///< of the job
-  std::string last_words;           ///< of the first end
+  std::thread::id maker;            ///< the communication thread, which creates the transport
+  std::atomic<int> by_maker{0};     ///< messages started by it
+  std::atomic<int> by_others{0};    ///< messages started by other threads
+  std::atomic<int> at_once{0};      ///< calls made during another thread's call
+  std::atomic<bool> slow{false};    ///< makes the communication thread's test() slow
+  std::atomic<bool> breaks{false};  ///< makes the next test() throw
+  std::atomic<bool> lacks{false};   ///< makes test() throw the system's error for lack of threads
+  std::atomic<int> ends{0};         ///< number of calls of end_job()
+  std::string last_words;           ///< message of the first end_job()
 };
 
-/// Messages through memory, by whom they are made.
+/// A transport through memory that records the calling threads.
 class Observed final : public Transport {
  public:
   Observed(std::unique_ptr<Transport> inner, bool any_thread, Calls& calls)
@@ -98,7 +98,7 @@ class Observed final : public Transport {
 
 using Body = std::function<void(Collectives&, Calls&)>;
 
-/// Ranks as threads, whose calls are watched. Rethrows what a rank threw, the lowest one's first.
+/// Runs ranks as threads and records their calls. Rethrows the error of the lowest rank.
 void run_observed(int ranks, bool any_thread, const Body& body) {
   MemoryJob memory(ranks);
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
@@ -129,7 +129,7 @@ void run_observed(int ranks, bool any_thread, const Body& body) {
   }
 }
 
-/// Every rank's number, through the stream.
+/// Gathers every rank's number on the stream.
 void gather_numbers(Collectives& c, Stream& stream, std::int64_t round) {
   Values<std::int64_t> numbers(static_cast<std::size_t>(c.size()), -1);
   numbers[static_cast<std::size_t>(c.rank())] = round * 100 + c.rank();
@@ -182,7 +182,7 @@ TEST(Serving, WhoComesWhileTheThreadIsAtItLetsItEnd) {
                        {.name = "sum", .from = sums.data(), .to = sums.data() + c.rank(), .count = 1});
     };
     calls.slow = true;
-    if (c.rank() == 0) sum();  // the thread of rank 0 looks after it, again and again
+    if (c.rank() == 0) sum();  // the communication thread of rank 0 polls it repeatedly
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (int round = 0; round < 5; ++round) {
       gather_numbers(c, c.gather_stream(), round);
@@ -200,8 +200,8 @@ TEST(Serving, WhoHasWhatItWaitsForLeavesAndOthersGoOn) {
   std::atomic<int> gathered{0};
   run_observed(2, true, [&](Collectives& c, Calls&) {
     Values<float> sums(2, 1.0f);
-    // Rank 1 comes to the sum only when the gathers have returned: those who wait for a gather must not
-    // serve until everything is done. Then nobody waits for the sum, which must come to its end all the same.
+    // Rank 1 starts the sum only after the gathers have returned. A thread that waits for a gather must not
+    // serve until all work is done. After that no thread waits for the sum, which must still complete.
     const auto sum = [&] {
       c.reduce_scatter(c.reduce_stream(),
                        {.name = "sum", .from = sums.data(), .to = sums.data() + c.rank(), .count = 1});
@@ -228,7 +228,7 @@ TEST(Serving, WhoHasWhatItWaitsForLeavesAndOthersGoOn) {
 TEST(Serving, AnErrorReachesWhoWaitsAndEndsTheJob) {
   for (const bool any_thread : {true, false}) {
     std::string found;
-    std::vector<Values<std::int64_t>> numbers(2, Values<std::int64_t>(2));  // they outlive both ranks
+    std::vector<Values<std::int64_t>> numbers(2, Values<std::int64_t>(2));  // must outlive both ranks
     const auto run = [&] {
       run_observed(2, any_thread, [&](Collectives& c, Calls& calls) {
         gather_numbers(c, c.gather_stream(), 1);

@@ -1,5 +1,5 @@
-// Stands in for libnccl.so.2 where its loading is tested: it has NCCL's functions by name, tells a version,
-// and does nothing. Built with STAND_IN_VERSION, and with STAND_IN_WITHOUT_RECEIVE to lack one function.
+// A stand-in for libnccl.so.2 in tests of its loading. It has NCCL's functions by name, returns a version,
+// and does nothing else. Built with STAND_IN_VERSION; STAND_IN_WITHOUT_RECEIVE omits one function.
 extern "C" {
 
 int ncclGetVersion(int* version) {

@@ -1,5 +1,5 @@
-// Counters of collectives made of exchanges and kernels: their seconds on streams, the seconds with any of
-// them under way, and bytes.
+// Counters of collectives made of exchanges and kernels: seconds on streams, seconds with at least one
+// unfinished, and bytes.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::int64_t count = 1000;
 constexpr auto delay = std::chrono::milliseconds(200);
-constexpr double waited = 0.18;  // what a timer's coarseness leaves of it
+constexpr double waited = 0.18;  // lower bound, for the resolution of the timer
 
 class Counted : public testing::TestWithParam<Carrier> {
  protected:
@@ -109,7 +109,7 @@ TEST_P(Counted, BytesAreThoseOfTheWire) {
 
 TEST_P(Counted, ManyThatNobodyAsksForAreNotLost) {
   on_two([](Collectives& c, Values<float>& values) {
-    constexpr int calls = 2500;  // more than are kept until they are read
+    constexpr int calls = 2500;  // more than the buffer of unread times holds
     c.channel().barrier();
     const double before = c.seconds_busy();
     if (c.rank() == 1) std::this_thread::sleep_for(delay);

@@ -145,7 +145,7 @@ TEST(NodesOfThreadRanks, SumsCrossOncePerNode) {
 }
 
 TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {
-  // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
+  // The buffers must outlive the ranks, because messages of other ranks may still arrive in them.
   std::vector<Values<float>> buffers(4, Values<float>(4000, 1.0f));
   const auto run = [&] {
     run_ranks_as_threads({.ranks = 4}, [&](Job&, Collectives& c, Device&) {

@@ -1,5 +1,5 @@
-// What a rank does when others do not come: names the collective and who is missing, and leaves its trace;
-// whether messages carry collectives or they are made of exchanges and kernels.
+// A rank that waits for others in vain names the collective and the missing ranks, and writes its trace.
+// Tested for collectives over messages, and made of exchanges and kernels.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,10 +25,10 @@ std::string name_of(Carrier carrier) {
 
 class Watch : public testing::TestWithParam<Carrier> {
  protected:
-  /// The message of the first rank that gives up.
+  /// Returns the message of the first rank that gives up.
   static std::string message_of(int ranks, const std::function<void(Collectives&, Values<float>&)>& body,
                                 const std::vector<int>& node_of = {}) {
-    // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
+    // The buffers must outlive the ranks, because messages of other ranks may still arrive in them.
     std::vector<Values<float>> buffers(static_cast<std::size_t>(ranks), Values<float>(4 * 256));
     try {
       run_ranks_as_threads({.ranks = ranks, .node_of = node_of, .carrier = GetParam()},
@@ -43,13 +43,13 @@ class Watch : public testing::TestWithParam<Carrier> {
     ADD_FAILURE() << "nobody noticed";
     return "";
   }
-  /// What is known of a rank that has returned: where ranks reach into each other's memory, it waits until
-  /// nobody does.
+  /// Returns the text about a rank that has returned. If ranks access each other's memory, it waits until no
+  /// rank does.
   static std::string gone(int rank) {
     return "rank " + std::to_string(rank) +
            (GetParam() == Carrier::messages ? " does not answer" : " answers: it has ended its work");
   }
-  /// What the trace holds but for what ranks agree upon.
+  /// Returns the rows of the trace without the control messages.
   static std::vector<Json> collectives_of(const Json& trace) {
     std::vector<Json> rows;
     std::ranges::copy_if(trace, std::back_inserter(rows),
@@ -110,7 +110,7 @@ void gather(Collectives& c, Values<float>& values) {
 }
 
 TEST_P(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
-  // Rank 3 is gone; ranks 0 and 1 wait for what rank 2 could hand on only with it.
+  // Rank 3 is gone. Ranks 0 and 1 wait for a result of rank 2 that needs rank 3.
   const auto reduce_by_node = [](Collectives& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.reduce_scatter(c.reduce_stream(), {.name = "X",
@@ -137,7 +137,7 @@ TEST_P(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
 }
 
 TEST_P(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
-  // Rank 2 is gone; rank 0 waits in X for it and for rank 1, which waits for rank 2 in Y.
+  // Rank 2 is gone. Rank 0 waits in X for ranks 1 and 2. Rank 1 waits in Y for rank 2.
   const std::string message = message_of(3, [](Collectives& c, Values<float>& values) {
     if (c.rank() == 0) reduce(c, values);
     if (c.rank() == 1) gather(c, values);
@@ -184,18 +184,18 @@ TEST_P(Watch, TheTraceKeepsTheLatestCollectives) {
     for (int i = 0; i < 1500; ++i) job.barrier();
     const Json trace = parse_json(job.trace(), "trace");
     ASSERT_EQ(trace.size(), 1024u);
-    // Before the barriers there was one thing said on the channel: which lanes to open.
+    // Before the barriers, the channel had one exchange: the request for lanes.
     EXPECT_EQ(trace[0]["sequence"], 1501 - 1024);
     EXPECT_EQ(trace[1023]["sequence"], 1500);
     for (const Json& row : trace) EXPECT_FALSE(row["done"].is_null());
   });
 }
 
-// Nothing tells of a device that is stuck but that its collective does not end.
-// Messages of other sizes are errors at once.
+// A device that hangs shows only as a collective that does not end.
 TEST_P(WatchOfDevices, ACollectiveToWhichAllCameAndThatDoesNotEndIsLost) {
   const std::string message = message_of(2, [](Collectives& c, Values<float>& values) {
-    // Rank 1 has nothing for rank 0, which waits for it.
+    // Rank 1 sends nothing to rank 0, which waits for it. A message of another size would be an error at
+    // once.
     c.all_gather(c.gather_stream(),
                  {.name = "Y", .buffer = values.data(), .bytes = c.rank() == 0 ? 1024 : 0});
     c.gather_stream().synchronize();
