@@ -1,6 +1,5 @@
-// Parquet and Arrow files as other programs write them: several row groups, compressions and types, the same
-// samples as from JSON lines, and files that are damaged, are not what their name says, or have other
-// columns.
+// Parquet and Arrow files of other programs: several row groups, compressions and types, with the samples of
+// equal JSON lines. Also files that are damaged, have a wrong ending, or have other columns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -115,7 +114,9 @@ TEST_F(Columns, EveryRowOfManyRowGroupsInAnyOrder) {
     ASSERT_EQ(rows->size(), kRows);
     for (int k = 0; k < 2 * kRows; ++k) {
       const int i =
-          k < kRows ? k : k * 7919 % kRows;  // in order, then leaping between more groups than are kept
+          k < kRows
+              ? k
+              : k * 7919 % kRows;  // in order, then in jumps between more row groups than the cache holds
       const Json row = rows->row(i);
       ASSERT_EQ(row["instruction"], question(i));
       ASSERT_EQ(row["output"], answer(i));
@@ -195,7 +196,7 @@ TEST_F(Columns, NoRowsAreAnEmptySet) {
   EXPECT_NE(message([&] { open_datasets({.dataset = {path("none.parquet")}}); }), "no error");
 }
 
-// Every error names the file, and what to do.
+// Every error names the file and a fix.
 TEST_F(Columns, TruncatedAndOverwrittenFilesAreRefusedByName) {
   write_parquet(*instructions(kRows), path("a.parquet"), 64);
   write_arrow(*instructions(kRows), path("a.arrow"), true);
@@ -213,19 +214,19 @@ TEST_F(Columns, TruncatedAndOverwrittenFilesAreRefusedByName) {
       EXPECT_NE(said.find("convert"), std::string::npos) << said;
     }
   }
-  // The footer of a Parquet file tells its own length; one that lies must not be believed.
+  // The footer of a Parquet file has its own length, and a wrong length must be refused.
   std::string lying = read_file(path("a.parquet"));
   lying.replace(lying.size() - 8, 4, std::string("\xff\xff\xff\x7f"));
   EXPECT_NE(message([&] { open_rows(write("lying.parquet", lying)); }).find("lying.parquet"),
             std::string::npos);
-  // A page that was overwritten: Snappy's own length no longer fits.
+  // An overwritten page: Snappy's own length no longer matches.
   std::string torn = read_file(path("a.parquet"));
   torn.replace(40, 200, std::string(200, '\xff'));
   const std::string said = message([&] { open_rows(write("torn.parquet", torn))->row(0); });
   EXPECT_NE(said.find("torn.parquet"), std::string::npos) << said;
 }
 
-// Offsets, lengths and counts that lie are found before anything is read through them.
+// Wrong offsets, lengths and counts must be detected before they are used.
 TEST_F(Columns, BytesThatWereChangedAreReadOrRefusedAndDoNoHarm) {
   write_parquet(*instructions(20), path("a.parquet"), 8, parquet::Compression::UNCOMPRESSED);
   write_arrow(*instructions(20), path("a.arrow"), true);

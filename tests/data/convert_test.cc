@@ -35,7 +35,7 @@ TEST(Convert, EveryReferenceRowBecomesTheSameConversation) {
       }
     }
     ASSERT_TRUE(sample) << why << "\n" << line;
-    // Numbers become their text, where LLaMA-Factory leaves the row out.
+    // Numbers become text. LLaMA-Factory drops these rows.
     if (const auto answer = c["row"].find(format.response); answer != c["row"].end() && answer->is_number()) {
       EXPECT_EQ(sample->turns.back().content, answer->dump());
       ++checked;

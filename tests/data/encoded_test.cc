@@ -34,7 +34,7 @@ TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
     EXPECT_LE(tokens, 64);
   }
   EXPECT_EQ(seen.size(), 200u);
-  // No packing can need fewer sequences than the tokens fill, or than there are documents of over half a
+  // Lower bound for every packing: the sequences that the tokens fill, and the documents longer than half a
   // sequence.
   std::int64_t halves = 0;
   for (std::int64_t d = 0; d < set.documents(); ++d) halves += set.length(d) > 32 ? 1 : 0;
@@ -43,7 +43,8 @@ TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
   EXPECT_EQ(packs.longest(set), 64);
 }
 
-// Longest first, each where it leaves the least room, of equal ones in their order and the oldest pack first.
+// The longest document comes first, and goes where it leaves the least room. Equal documents keep their
+// order, and the oldest pack is preferred.
 TEST(Packing, BestFitIsDecidedToTheLastDocument) {
   Encoded set;
   for (const std::size_t length : {3, 10, 5, 5, 7, 3, 2, 2, 4}) {
@@ -97,7 +98,7 @@ TEST(Encoded, SurvivesAFileAndPartsAppend) {
   }
 }
 
-/// Eleven counts, notes and some reasons, all different: a new count is one more here, and without that this
+/// Returns eleven different counts, notes and some reasons. A new count must be added here, otherwise this
 /// does not compile.
 EncodingCounts numbered(std::int64_t from) {
   EncodingCounts counts;
@@ -133,14 +134,14 @@ TEST(EncodingCounts, AreAddedAndKeptEachByItself) {
             std::vector<std::int64_t>(11, 0));
   const std::string bytes = numbered(1).to_bytes();
   for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
-    // It ends behind the counts, or behind a whole reason.
+    // A valid text may end after the counts, or after a complete reason.
     const std::size_t behind = 12 * 8 + 2 * 17;  // the counts and two notes
     if (cut == behind || cut == behind + 8 + 3 || cut == behind + 8 + 3 + 8) continue;
     EXPECT_THROW(EncodingCounts::from_bytes(bytes.substr(0, cut)), Error) << cut;
   }
 }
 
-// Each of the parts of a file may say something that does not fit the others.
+// Any part of a file may contradict the other parts.
 TEST(Encoded, PartsThatDoNotFitEachOtherAreRefused) {
   const auto read = [](const std::function<void(Encoded&)>& spoil) {
     Encoded set = test::set_of(4, 3);
@@ -178,7 +179,7 @@ TEST(Encoded, TheFingerprintTellsTokensLabelsAndBoundaries) {
   EXPECT_NE(of({{1, 4}, {3}}, {{-100, 2}, {3}}, 0), base);
   EXPECT_NE(of({{1, 2}, {3}}, {{1, 2}, {3}}, 0), base);
   EXPECT_NE(of({{1}, {2, 3}}, {{-100}, {2, 3}}, 0), base);
-  // The last of them as well as the first.
+  // The last document matters like the first.
   EXPECT_NE(of({{1, 2}, {4}}, {{-100, 2}, {3}}, 0), base);
   EXPECT_NE(of({{1, 2}, {3}}, {{-100, 2}, {4}}, 0), base);
   EXPECT_NE(of({{1, 2, 3}}, {{-100, 2, 3}}, 0), base);
@@ -199,7 +200,7 @@ TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
   EXPECT_TRUE(rows_held({.rows = 30, .count = 0, .seed = 3}).empty());
 }
 
-// What a document is goes with it, and what happened to all rows is told of the training set.
+// Tokens, labels and rows move with a document. The counts of all rows belong to the training set.
 TEST(HoldOut, DocumentsKeepTheirTokensLabelsAndRows) {
   Encoded set;
   for (std::int32_t row = 0; row < 6; ++row) {
@@ -227,7 +228,8 @@ TEST(HoldOut, DocumentsKeepTheirTokensLabelsAndRows) {
   EXPECT_EQ(training.counts.rows, 6);
   EXPECT_EQ(training.counts.broken, 3);
   EXPECT_EQ(held.counts.broken, 0);
-  // Places 0 and 3 are one row, held out with all others: its first place stays, and no copy.
+  // Places 0 and 3 are the same row, and all rows are held out: the first place stays, and its copy is
+  // dropped.
   Encoded twice;
   for (std::int64_t place = 0; place < 4; ++place)
     twice.append(set.ids.span().first(2), set.labels.span().first(2), place);

@@ -1,5 +1,5 @@
-// What becomes of every field of rows and messages that other programs write: it is read, its row is left out
-// by name, or it is counted. No field changes what is trained without a word.
+// Handling of every field of rows and messages of other programs: the field is read, or its row is refused by
+// name, or it is counted. No field changes what is trained silently.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,8 +12,8 @@
 namespace octet::data::fields_test {
 namespace {
 
-// A sample in one line: "s system, t tools, q question, a answer". (a) is shown and not trained, {} a
-// thought.
+// Returns a sample in one line: "s system, t tools, q question, a answer". (a) is an answer that is context
+// only, and {} a thought.
 std::string shown(const std::string& text) {
   const Json row = parse_json_digits(text, "row");
   std::string why;
@@ -47,12 +47,12 @@ void expect_all(const std::vector<Case>& cases) {
   for (const Case& c : cases) EXPECT_EQ(shown(c.row), c.becomes) << c.row;
 }
 
-// Cases of which only the begin of the answer is told: the field's name.
+// Checks only the beginning of each result, which has the field's name.
 void expect_begins(const std::vector<Case>& cases) {
   for (const Case& c : cases) EXPECT_EQ(shown(c.row).substr(0, c.becomes.size()), c.becomes) << c.row;
 }
 
-// One question and one answer with more fields in the answer, and in the row.
+// Returns one question and one answer, with additional fields in the answer and in the row.
 std::string chat(const std::string& answer, const std::string& row = "") {
   return R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a")" +
          (answer.empty() ? "" : "," + answer) + "}]" + (row.empty() ? "" : "," + row) + "}";
@@ -311,7 +311,7 @@ TEST(Fields, CallsOfEveryKindAreRead) {
         "left out: a message of the role 'user' calls a tool"}});
 }
 
-// Python's integers are as long as they like.
+// Python's integers have any length.
 TEST(Fields, NumbersOfCallsAndToolsKeepTheirDigits) {
   for (const char* number : {"9007199254740993", "-9007199254740993", "18446744073709551615",
                              "18446744073709551616", "-42012345678901234567890123", "1.5", "7"}) {

@@ -1,4 +1,4 @@
-// Files of rows that would take unbounded time or memory are refused, soon, and name the place.
+// Row files that would take unbounded time or memory are refused quickly, with a location.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,14 +19,14 @@ namespace {
 
 class HostileRows : public testing::Test {
  protected:
-  // Of this process's own time: a machine that does something else beside it takes longer.
+  // CPU time of this process: a busy machine takes longer in wall time.
   ~HostileRows() override { EXPECT_LT(std::clock() - start_, 15 * CLOCKS_PER_SEC); }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name), std::ios::binary) << text;
     return path(name);
   }
-  // What opening a file and reading its first row is refused with.
+  // Returns the error of opening a file and reading its first row.
   static std::string refusal(const std::string& file) {
     try {
       const auto rows = open_rows(file);

@@ -12,8 +12,8 @@
 namespace octet::data::packing_test {
 namespace {
 
-// Golden files of LLaMA-Factory's own packing; packs are stored without their padding, positions and masks as
-// the lengths of their documents.
+// Golden files of LLaMA-Factory's own packing. Packs are stored as the lengths of their documents, without
+// padding, positions and masks.
 const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
 
 std::vector<Json> lines_of(const std::string& name) {
@@ -114,7 +114,8 @@ TEST(Pretraining, EveryReferenceBlockComesOutTheSame) {
   EXPECT_GE(checked, 150);
 }
 
-// Texts of five and three tokens are two blocks of four, of which the second ends where the texts do.
+// Texts of five and three tokens are two blocks of four, and the second block ends exactly at the end of the
+// texts.
 TEST(Pretraining, TheLastWholeBlockStays) {
   Encoded set;
   const std::vector<std::int32_t> one{1, 2, 3, 4, 5}, other{6, 7, 8};
@@ -128,8 +129,8 @@ TEST(Pretraining, TheLastWholeBlockStays) {
   EXPECT_EQ(blocks.counts.trained, 6) << "nothing predicts the first token of a block";
 }
 
-// Batches of two rows: the ends of theirs that fill no block are left out, and a block is of the row that it
-// begins in.
+// Batches of two rows. The end of a batch that fills no block is dropped. A block belongs to the row in which
+// it begins.
 TEST(Pretraining, BlocksAreOfTheirBatchOfRows) {
   Encoded set;
   for (std::int32_t row = 0; row < 5; ++row) {
@@ -152,7 +153,7 @@ TEST(Pretraining, BlocksAreOfTheirBatchOfRows) {
   EXPECT_EQ(cut_blocks(Encoded(), {.length = 3}).documents(), 0);
 }
 
-// What begins and ends a text, and what of it counts as it stands.
+// The begin and end tokens of a text, and their labels.
 TEST(Pretraining, TextsBeginAndEndAsTheirTokenizerAndTemplateSay) {
   struct Case {
     const char* folder;
@@ -194,7 +195,7 @@ TEST(Pretraining, TextsBeginAndEndAsTheirTokenizerAndTemplateSay) {
             "gemma: hi<eos>/2 -1 | hi<eos>/2 -1\n"
             "gpt2: hi<|endoftext|>/3 -1 | hi<|endoftext|>/3 -1\n"
             "mistral: hi</s>/3 -1 | hi</s>/3 -1\n");
-  // A tokenizer may say itself that it begins texts, and a run goes before it.
+  // A tokenizer may set the begin token itself. The setting of the run takes precedence.
   const test::TemporaryFolder folder("begins");
   for (const char* file : {"tokenizer.json", "special_tokens_map.json", "tokenizer_config.json"}) {
     const std::string from = kGolden + "tokenizers/llama3/" + file;

@@ -1,5 +1,5 @@
-// What decides which tokens come out of a data set is told by recipes, each part of it; and tokens are kept
-// under a recipe and found again by the same one alone.
+// Recipes contain everything that determines the tokens of a data set. Cached tokens are found only by an
+// equal recipe.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The names whose values are not the same in both.
+/// Returns the names with different values in the two recipes.
 std::set<std::string> changed(const Recipe& before, const Recipe& after) {
   const std::map<std::string, std::string> a(before.begin(), before.end()), b(after.begin(), after.end());
   std::set<std::string> names;
@@ -58,7 +58,7 @@ Recipe encoder_recipe(const Setting& set) {
   return TemplateEncoder(options).recipe();
 }
 
-// A new option belongs here, and in the recipe: without that this does not compile.
+// A new option must be added here and to the recipe, otherwise this does not compile.
 TEST(Recipe, OfAnEncoderTellsEveryOption) {
   const auto& [cutoff, history, prompt, enable, preserve, system, tools, split, date] =
       text::TemplateOptions();
@@ -127,7 +127,7 @@ TEST(Recipe, OfTextsTellsWhatStandsAroundThem) {
   };
   const std::string llama = tokenizer("llama3");
   EXPECT_EQ(changed(of(llama, std::nullopt, true), of(llama, std::nullopt, false)), Names{"before a text"});
-  // Without a template no option of one counts.
+  // Without a template, the recipe has no options of templates.
   for (const auto& [name, value] : of(llama, std::nullopt, true)) {
     EXPECT_FALSE(name == "template" || name == "mask_history" || name == "enable_thinking") << name;
   }
@@ -209,7 +209,7 @@ TEST_F(MixRecipe, TellsOfEverySetWhatItIs) {
             Names{"data set 2: seed of its rows"});
 }
 
-// As above: a new column or tag is one more here.
+// As above: a new column or tag must be added here.
 TEST_F(MixRecipe, TellsHowRowsAreRead) {
   const auto& [kind, prompt, query, response, history, messages, system, tools, role, content, user,
                assistant, observation, function, system_tag, media, any_role, any_order] = RowFormat();
@@ -257,7 +257,7 @@ TEST(FileState, ChangesWithSizeSecondAndNanosecond) {
   EXPECT_THROW(file_state(folder / "none"), Error);
 }
 
-// ---- tokens that are kept ----
+// ---- cached tokens ----
 
 class Kept : public testing::Test {
  protected:
@@ -295,7 +295,7 @@ TEST_F(Kept, AFileOfAnotherRecipeOrWithOtherBytesIsDamaged) {
   test::spill(cache_.path(other), whole);
   EXPECT_FALSE(cache_.load(other, &damaged)) << "its name says one recipe and its bytes another";
   EXPECT_TRUE(damaged);
-  // Each part counts: the line, the hash, the length, the recipe, tokens, labels, boundaries, rows, counts.
+  // Every byte matters: first line, hash, length, recipe, tokens, labels, boundaries, rows, counts.
   int noticed = 0;
   for (std::size_t at = 0; at < whole.size(); ++at, ++noticed) {
     std::string bytes = whole;
@@ -333,7 +333,7 @@ TEST_F(Kept, TheNearestRecipeTellsWhatIsNew) {
   EXPECT_EQ(cache_.nearest_differences(
                 {{"template", "qwen"}, {"cutoff_len", "16"}, {"gone", std::string(80, 'y')}}),
             Lines{"gone: was 'was here', is '" + std::string(80, 'y') + "'"});
-  // What is none of ours tells nothing, and a recipe's own file is no other.
+  // Files of other programs are ignored, and so is the file of the recipe itself.
   test::spill(folder_ / "below/it/tokens-x.bin", "no tokens");
   test::spill(folder_ / "below/it/notes.txt", test::slurp(cache_.path(near)));
   fs::remove(cache_.path(far));

@@ -96,7 +96,7 @@ TEST_F(Rows, JsonListsAreFoundByTheirBrackets) {
   EXPECT_SAYS(message([&] { holes->row(1); }), "row 2");
 }
 
-// Rows lie in files of many shapes, under the names of each other.
+// Row files of many shapes, also with each other's endings.
 TEST_F(Rows, AWholeJsonTextGivesItsRowsWhateverItsName) {
   const std::string a = R"({"prompt": "one", "completion": "{]"})",
                     b = R"({"prompt": "two", "completion": "b"})";
@@ -134,7 +134,7 @@ TEST_F(Rows, AWholeJsonTextGivesItsRowsWhateverItsName) {
                 "'train', 'test'");
     EXPECT_SAYS(message([&] { open_rows(write(name, "[" + a + ", " + b.substr(0, 20))); }), "has no end");
   }
-  // A row that is broken is one row.
+  // A broken row counts as one row.
   const auto rows = open_rows(write("f.jsonl", "{\n" + a + "\n" + b + "\n"));
   ASSERT_EQ(rows->size(), 3);
   EXPECT_EQ(rows->row(2)["prompt"], "two");
@@ -247,7 +247,7 @@ TEST_F(Rows, AColumnThatIsNotThereIsNamedWithItsNeighbour) {
   EXPECT_EQ(open("right")[0].rows, 1);
 }
 
-// One token a character, all trained.
+// One token per character, all trained.
 class Letters : public Encoder {
  public:
   EncodedSample encode(const Sample& sample) const override {
@@ -372,7 +372,7 @@ TEST_F(Mixes, SetsTakeTurnsUntilTheFirstOrTheLastHasRunOut) {
 
 TEST_F(Mixes, WeightsAreSharesOfTheRowsAndTheSeedDecidesTheOrder) {
   const MixOptions options{.strategy = "interleave_over", .weights = {0.2, 0.7, 0.1}, .seed = 3};
-  // Large sets, by repeating rows as num_samples does.
+  // Large sets, made by repeating rows like num_samples.
   auto large = sources_;
   for (auto& source : large) {
     source.sampled = true;
@@ -456,7 +456,7 @@ TEST_F(Mixes, RowsOfSeveralFilesStandOneBehindTheOther) {
   EXPECT_EQ(mix.at(14).source, &mix.sources()[1]);
   EXPECT_ANY_THROW(mix.at(-1));
   EXPECT_ANY_THROW(mix.at(21));
-  // Three files in one set: what lies before a row is every file before it.
+  // Three files in one set: the index of a row includes all earlier files.
   const RowMix all(open_datasets({.dataset = {folder_ + "/?.jsonl"}}), {});
   EXPECT_EQ(texts(all), expected);
 }
@@ -472,7 +472,7 @@ TEST_F(Mixes, ASetThatRepeatsItsRowsIsNoticedBehindOneThatDoesNot) {
   EXPECT_TRUE(RowMix(sets, {}).distinct_rows().empty()) << "each once";
 }
 
-// More rows than a thread takes at a time.
+// More rows than one work item of a thread.
 TEST_F(Mixes, ManyRowsComeOnceAndInTheirOrderHoweverManyThreadsTakeThem) {
   std::string text;
   for (int i = 0; i < 1100; ++i) text += i == 700 ? "{\n" : "{\"text\":\"ab\"}\n";

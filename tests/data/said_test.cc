@@ -1,4 +1,4 @@
-// What rows of files are, what they become, and what is said where they are none, word by word.
+// Exact texts for rows of files: the rows, their samples, and the errors of invalid rows.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -20,7 +20,7 @@ std::string answer_of(const std::function<std::string()>& body) {
   }
 }
 
-/// A question is the name of a file, a blank, and its text as JSON writes it.
+/// A question is the name of a file, a blank, and its contents as a JSON string.
 TEST(Said, OfRowsOfFiles) {
   const test::TemporaryFolder folder("said_rows");
   test::expect_page("data/said/files.txt", [&](const std::string& question) {
@@ -51,8 +51,8 @@ std::string shown(const Json& row, const RowFormat& format) {
   return text;
 }
 
-/// A question is a row, whose format is found, or a row behind an entry of dataset_info.json or, after
-/// "columns", the columns that a configuration names.
+/// A question is a row with automatic format. Before the row, it may have an entry of dataset_info.json, or
+/// "columns" and the columns of a configuration.
 TEST(Said, OfWhatRowsBecome) {
   test::expect_page("data/said/rows.txt", [](const std::string& question) {
     return answer_of([&] {

@@ -1,5 +1,5 @@
-// What the name of a data set, a path or an entry of dataset_info.json opens, and what is said where it opens
-// nothing: files, rows and columns, word by word. What becomes of each row of a set is counted.
+// Exact texts for data sets that are opened by name, path or entry of dataset_info.json: files, rows, columns
+// and errors. Also counts the handling of each row of a set.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -19,7 +19,7 @@ void replace(std::string& text, const std::string& from, const std::string& to) 
     text.replace(at, from.size(), to);
 }
 
-/// Files of every kind of data set, and a cache of the hub with two of them.
+/// Files of every kind of data set, and a hub cache with two sets.
 class Sets {
  public:
   Sets() : folder_("sets") {
@@ -102,7 +102,7 @@ class Sets {
   test::TemporaryFolder folder_;
 };
 
-/// A question is names with blanks between them, or those and options as JSON; a line with the contents of
+/// A question is names separated by blanks, or names and options as JSON. A line with the contents of
 /// dataset_info.json may follow.
 TEST(Said, OfDataSets) {
   const Sets sets;
@@ -124,8 +124,8 @@ TEST(Said, OfDataSets) {
   });
 }
 
-/// Gives each text what its words ask for: "cut", "drop", "short" (its answer is cut), "mute" (no label),
-/// "part" (a fragment), "two" (two documents). A token a character; the first label counts for nothing.
+/// Handles each text as its words say: "cut", "drop", "short" (its answer is cut), "mute" (no label), "part"
+/// (a fragment), "two" (two documents). A character is a token, and the first label does not count.
 class Scripted : public Encoder {
  public:
   EncodedSample encode(const Sample& sample) const override {

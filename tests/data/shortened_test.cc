@@ -1,4 +1,4 @@
-// Files of rows, of every kind, that become shorter while they are read.
+// Row files of every kind that are truncated while they are read.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -40,7 +40,7 @@ TEST(ShortenedRows, EndTheReadingWithTheNameOfTheFile) {
                                       {"b2.json", lines},
                                       {"c.csv", cells},
                                       {"d.txt", texts}}) {
-    // Most of the file is lost, its last byte, or all of it.
+    // The file loses most bytes, its last bytes, or all bytes.
     for (const std::size_t left : {std::size_t{5000}, content.size() - 30, std::size_t{0}}) {
       SCOPED_TRACE(std::string(name) + " " + std::to_string(left));
       const std::string path = folder / name;

@@ -1,4 +1,4 @@
-// Which files of a folder are trained: the rules of Hugging Face's `datasets`, one row for each layout.
+// The files of a folder that are trained: the rules of Hugging Face's `datasets`, one row per layout.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,12 +15,12 @@ namespace {
 
 constexpr const char* kRow = "{\"text\":\"t\"}\n";
 
-/// What a folder opens: the files, relative to it, or the message.
+/// A folder and its expected files, relative to it, or the expected message.
 struct Layout {
-  std::string files;  ///< with blanks between them
+  std::string files;  ///< separated by blanks
   std::string card;   ///< README.md; "": none
   std::string split;  ///< dataset_train_split or dataset_test_split
-  std::string read;   ///< the files that are read, or a part of the message
+  std::string read;   ///< the expected files, or a part of the message
   bool evaluates = false;
 };
 
@@ -78,7 +78,7 @@ TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
       {"a.jsonl sub/b.jsonl .hidden/c.jsonl __pycache__/d.jsonl", "", "", "a.jsonl sub/b.jsonl"},
       {"a.jsonl dataset_infos.json config.json notes.md", "", "", "a.jsonl"},
       {"sub/train.jsonl sub/test.jsonl", "", "", "sub/train.jsonl"},
-      // Names of folders, which go before names of files.
+      // Names of folders, which take precedence over names of files.
       {"train/a.jsonl test/a.jsonl", "", "", "train/a.jsonl"},
       {"train/test.jsonl valid/train.jsonl", "", "", "train/test.jsonl"},
       {"x/train_1/a.jsonl x/dev/a.jsonl", "", "", "x/train_1/a.jsonl"},
@@ -95,7 +95,7 @@ TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
       {"train_sft-00000-of-00001.jsonl train_gen-00000-of-00001.jsonl", "", "", "by dataset_train_split"},
       {"part-00000-of-00002.jsonl part-00001-of-00002.jsonl", "", "",
        "part-00000-of-00002.jsonl part-00001-of-00002.jsonl"},
-      // A split by its name, by another word for it, and one that is not there.
+      // A split by its name, by a synonym, and a missing split.
       {"train.jsonl validation.jsonl", "", "validation", "validation.jsonl"},
       {"train.jsonl dev.jsonl", "", "validation", "dev.jsonl"},
       {"train.jsonl dev.jsonl", "", "valid", "dev.jsonl"},

@@ -1,4 +1,4 @@
-// Adapters against the model that they are merged into: its full gradients give theirs by the chain rule.
+// Adapters against the merged model: the chain rule gives the adapters' gradients from the full gradients.
 #include <algorithm>
 
 #include "octet/base/random.h"
@@ -9,7 +9,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-/// A tensor of Hugging Face's, by rows.
+/// A Hugging Face tensor, stored by rows.
 struct Named {
   std::int64_t rows = 0, cols = 1;
   Values values;
@@ -18,7 +18,8 @@ struct Named {
 };
 using Weights = std::map<std::string, Named>;
 
-/// Random values for every tensor of a model, adapters, biases and norms included, large enough to show.
+/// Returns random values for every tensor of a model, including adapters, biases and norms, large enough to
+/// matter.
 Weights random_weights(const ParameterLayout& layout) {
   Weights weights;
   for (const GroupSpec& group : layout.groups) {
@@ -84,7 +85,7 @@ struct Module {
     }
     return all;
   }
-  /// Of A, B and the magnitude, by name, from that of the merged weight.
+  /// Returns the gradients of A, B and the magnitude by name, from the gradient of the merged weight.
   std::map<std::string, std::vector<float>> gradients(const std::vector<float>& d_merged) const {
     const auto d = [&](std::int64_t j, std::int64_t c) {
       return static_cast<double>(d_merged[static_cast<std::size_t>(j * w.cols + c)]) *
@@ -118,7 +119,7 @@ struct Module {
   }
   std::string name;
   AdapterShape shape;
-  Named w, a, b, magnitude;  ///< w: with the adapter
+  Named w, a, b, magnitude;  ///< w: the merged weight
   std::vector<double> norms, scales;
 };
 
@@ -165,7 +166,7 @@ class ChainRule : public ::testing::TestWithParam<const char*> {
     std::size_t compared = 0;
     for (const Module& module : modules) {
       for (const auto& [tensor, gradient] : module.gradients(full.gradients.at(module.name + ".weight"))) {
-        // Both are fp32, summed in other orders: how far apart is an affair of the processor's products.
+        // Both are fp32 sums in different orders. The difference depends on the CPU's GEMM kernels.
         EXPECT_LT(relative_l2(got.gradients.at(tensor), gradient), 3e-4) << tensor;
         ++compared;
       }
@@ -185,7 +186,7 @@ TEST_P(ChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
       expect(tuning_of(a, {"self_attn.o_proj", "mlp.up_proj"}, {.rank = 1, .factor = 2, .dora = dora}),
              biased, Recompute::none);
     }
-    // Adapters of one input that are multiplied together: all of them, some, and none, by ranks and factors.
+    // Adapters of one input that share a GEMM: all of them, some, and none, with different ranks and factors.
     Tuning tuning = tuning_of(a, kAll, {.rank = 8, .factor = 1.3, .dora = dora});
     expect(tuning, true, Recompute::none);
     for (auto& [name, shape] : tuning.modules) {
@@ -240,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ExpertChainRule,
                            return name;
                          });
 
-/// With dropout: names for all tokens of a batch.
+/// Runs with dropout, with noise for all tokens of a batch.
 RunResult run_with_noise(Machine& machine, const HostBatch& host, std::uint64_t noise) {
   MicroBatch batch = machine.upload_batch(host);
   std::vector<std::uint64_t> names;
@@ -258,7 +259,7 @@ RunResult run_with_noise(Machine& machine, const HostBatch& host, std::uint64_t 
   return result;
 }
 
-// The slope of the loss along a direction is what the gradients say, under one noise.
+// With fixed noise, the slope of the loss along a direction matches the gradients.
 TEST(AdapterDropout, GradientsAreThoseOfWhatWasDropped) {
   Architecture a = read_architecture(golden_folder("llama3"));
   a.tuning = tuning_of(a, kAll, {.rank = 3, .factor = 1.5, .dropout = 0.4});
@@ -312,7 +313,7 @@ TEST(AdapterDropout, IsTheSameWhenBackwardMakesItAgainAndNoneInEvaluation) {
         EXPECT_EQ(again.loss_sum, once.loss_sum);
         EXPECT_EQ(again.gradients, once.gradients);
       }
-      // A core that only evaluates, of the same adapters without dropout.
+      // An evaluation-only core with equal adapters but without dropout.
       Architecture still = a;
       for (auto& [module, shape] : still.tuning.modules) shape.dropout = 0;
       Machine with(a, batch, {.recipe = recipe, .gradients = false});

@@ -80,7 +80,7 @@ TEST(Architecture, HostileSizesAreRefusedByName) {
   EXPECT_NE(refusal(Json::array()).find("object"), std::string::npos);
 }
 
-// transformers takes them for null, or for a list of numbers; another type would end texts elsewhere.
+// transformers accepts null, or a list of numbers. Other types would end texts at other tokens.
 TEST(Architecture, TokensAndDtypesOfAnotherTypeAreRefusedByName) {
   for (const auto& [key, bad] : {std::pair<const char*, Json>{"eos_token_id", "2"},
                                  {"eos_token_id", 2.5},
@@ -182,7 +182,7 @@ TEST(Architecture, KeysThatChangeNothingPass) {
   EXPECT_EQ(refusal_with("partial_rotary_factor", 1.0), "");
 }
 
-// Files of published models hold keys for other programs.
+// Configurations of published models have keys for other programs.
 TEST(Architecture, KeysThatTransformersDoesNotReadPass) {
   const std::pair<const char*, Json> keys[] = {
       {"is_llama_config", true},
@@ -378,7 +378,7 @@ TEST(Architecture, Gemma3DoesNotCapAttentionScores) {
   EXPECT_EQ(a.logit_soft_cap, 30.0);
 }
 
-// The text model alone, under the name of the model that sees images.
+// The text model alone, under the name of the multimodal model.
 TEST(Architecture, AGemma3OfItsTextClassIsTheTextModel) {
   const Architecture text = read_architecture(gemma3(), "test");
   Json flat = gemma3();
@@ -413,8 +413,8 @@ TEST(Architecture, Gemma2AlternatesAndCaps) {
   EXPECT_EQ(read_architecture(config, "test").logit_soft_cap, 0.0) << "null: none";
 }
 
-// transformers' _compute_yarn_parameters in double: frequencies of dimensions before the ramp are kept, those
-// behind it divided by the factor; `truncate` moves the ramp's ends to whole dimensions.
+// transformers' _compute_yarn_parameters in double. Frequencies of dimensions before the ramp are unchanged,
+// and later ones are divided by the factor. `truncate` moves the ends of the ramp to whole dimensions.
 std::vector<double> yarn_in_double(const Rope& rope, std::int64_t head_dim) {
   const double d = static_cast<double>(head_dim), pi = std::acos(-1.0);
   const auto end_of = [&](double rotations) {
@@ -466,17 +466,17 @@ TEST(Architecture, ExpertsAreReadInBothSpellings) {
   EXPECT_EQ(mixing(some), (std::vector<bool>{false, true, false, false, false, true}));
   EXPECT_NE(facts_of(some), facts_of(all));
   EXPECT_FALSE(some == all);
-  // As transformers 5 writes it.
+  // The spelling of transformers 5.
   config["num_local_experts"] = config["num_experts"];
   config.erase("num_experts");
   EXPECT_EQ(read_architecture(config, "test"), some);
-  // What the class has where a config is silent.
+  // The defaults of the class for missing keys.
   for (const char* key :
        {"num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"})
     config.erase(key);
   EXPECT_EQ(read_architecture(config, "test").experts,
             (ExpertShape{.count = 128, .taken = 8, .width = 768, .normalised = false, .balance = 0.001}));
-  // Every block dense is no mixture.
+  // If every block is dense, the model is not a mixture.
   config["mlp_only_layers"] = {0, 1, 2, 3, 4, 5};
   const Architecture dense = read_architecture(config, "test");
   EXPECT_EQ(dense.experts, ExpertShape{});
@@ -509,7 +509,7 @@ TEST(Architecture, ExpertsThatCannotBeAreRefusedByName) {
   EXPECT_TRUE(names("norm_topk_prob", 1));
   for (const Json& bad : {Json(3), Json("1"), Json::array({1.5}), Json::array({"1"})})
     EXPECT_TRUE(names("mlp_only_layers", bad));
-  // Of other families they are refused as before.
+  // Other families refuse the keys.
   Json config = llama();
   config["num_experts"] = 4;
   EXPECT_NE(refusal(config).find("num_experts"), std::string::npos);

@@ -9,7 +9,7 @@
 namespace octet::model::testing::decode_test {
 namespace {
 
-/// Token `row` of the flat batch, and where it stands.
+/// Token `row` of the flat batch, and its slot.
 struct Place {
   std::size_t row;
   std::int32_t slot;
@@ -26,7 +26,7 @@ class Decoder {
         cache_(machine_.arena, architecture_, layout_, 3, batch_.max_length, 3 * layout_.groups() * pages()),
         dtype_(recipe.compute) {
     machine_.source.load(golden_folder(name));
-    // Pages lie in no order that a sequence has.
+    // Pages are assigned in an order that matches no sequence.
     std::int32_t page = 0;
     for (std::int64_t index = pages() - 1; index >= 0; --index) {
       for (std::int64_t slot = 0; slot < 3; ++slot) {
@@ -43,7 +43,7 @@ class Decoder {
     return static_cast<std::size_t>(batch_.cu_seqlens[document]);
   }
 
-  /// Feeds these tokens in one call and compares the logits of all of them, in reverse order.
+  /// Feeds these tokens in one call, and compares all their logits, in reverse order.
   double step(const std::vector<Place>& places) {
     std::vector<std::int32_t> ids, slots, positions, rows;
     for (const Place& place : places) {
@@ -78,7 +78,7 @@ class Decoder {
   }
 
  private:
-  /// Of a slot in a group.
+  /// Pages per slot and group.
   std::int64_t pages() const { return (batch_.max_length + 3) / 4; }
 
   Architecture architecture_;
@@ -103,7 +103,7 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
       }
     }
     EXPECT_LT(decoder.step(prompt), 4e-6) << name;
-    // … and then one token of each that is not at its end.
+    // … and then one token of each document that has not ended.
     for (std::size_t i = 0; i < static_cast<std::size_t>(decoder.batch().max_length); ++i) {
       std::vector<Place> next;
       for (std::size_t d = 0; d < 3; ++d) {
@@ -118,12 +118,12 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
 
 TEST(Decode, Bf16StaysWithinItsRounding) {
   Decoder decoder("llama", {.compute = DType::bf16});
-  // Half of what the core's own bf16 test allows: both sides round the same values, some of them otherwise.
-  // On processors with matrix units (AMX) many rows are summed in another order than one.
+  // Half of the bound of the core's own bf16 test: both sides round equal values, some of them differently.
+  // On CPUs with matrix units (AMX), many rows are summed in another order than one row.
   for (std::size_t i = 0; i < 8; ++i) EXPECT_LT(decoder.step({{i, 0}}), 2 * std::sqrt(34.0) / 512 / 2);
 }
 
-// The host goes on while what it said before is still to be copied.
+// The host continues while its previous pages are still to be copied.
 TEST(Decode, PagesAreSetAgainWhileTheirUploadIsOnItsWay) {
   const Architecture a = read_architecture(golden_folder("llama"));
   const auto device = make_cpu_device({.threads = 1, .compute_worker = true});
@@ -179,7 +179,7 @@ TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
   }
 }
 
-/// Bytes that one more block of Llama-3.1-8B's shape keeps for a token.
+/// Returns the bytes per token that one more block of Llama-3.1-8B's shape keeps.
 double bytes_a_layer(Recompute level, const precision::Recipe& recipe, DeviceKind kind) {
   constexpr std::int64_t kTokens = 4096;
   Architecture a = find_shape("llama-3.1-8b");
@@ -198,8 +198,8 @@ double bytes_a_layer(Recompute level, const precision::Recipe& recipe, DeviceKin
   return static_cast<double>(bytes[1] - bytes[0]) / kTokens;
 }
 
-// h is the hidden size; queries, keys and values are 1.5 h wide, the MLP 3.5 h. Beside the matrices there are
-// two numbers for norms and one for each head.
+// h is the hidden size. Queries, keys and values take 1.5 h, the MLP 3.5 h. In addition to the matrices there
+// are two numbers for norms and one for each head.
 TEST(Plan, LevelsOfRecomputationKeepWhatTheyShould) {
   constexpr double h = 4096, norms = 2 * 4, heads = 32 * 4;
   const precision::Recipe bf16{.compute = DType::bf16};
@@ -209,7 +209,7 @@ TEST(Plan, LevelsOfRecomputationKeepWhatTheyShould) {
     EXPECT_EQ(bytes_a_layer(Recompute::norms, bf16, kind), 23 * h + norms + heads);
     EXPECT_EQ(bytes_a_layer(Recompute::qkv, bf16, kind), 20 * h + norms + heads);
     EXPECT_EQ(bytes_a_layer(Recompute::full, bf16, kind), 2 * h);
-    // Inputs of linear layers as one FP8 copy, which attention's output has beside its values.
+    // Inputs of linear layers as one FP8 copy. Attention's output is kept in addition to its FP8 copy.
     EXPECT_EQ(bytes_a_layer(Recompute::none, fp8, kind), 29.5 * h + norms + heads);
     EXPECT_EQ(bytes_a_layer(Recompute::norms, fp8, kind), 23 * h + norms + heads);
     EXPECT_EQ(bytes_a_layer(Recompute::full, fp8, kind), 2 * h);
@@ -242,7 +242,7 @@ TEST(Plan, AGpuNeedsTransposedCopiesAndScratchOfItsLibraries) {
     for (const Reservation& r : arena.reservations()) rows[kind == DeviceKind::cuda][r.name] += r.bytes;
   }
   EXPECT_EQ(rows[1]["activations/FP8 gradients"], 2 * rows[0]["activations/FP8 gradients"]);
-  // A CPU's GEMMs want some of their own, how much depends on the processor.
+  // A CPU's GEMMs need workspace of a size that depends on the CPU.
   constexpr std::size_t kLibraries = std::size_t{32} << 20;
   EXPECT_GT(rows[1]["workspace"], kLibraries);
   EXPECT_LT(rows[0]["workspace"], kLibraries);

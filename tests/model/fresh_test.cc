@@ -1,4 +1,4 @@
-// Fresh weights: training from scratch starts near the loss of an even guess.
+// Fresh weights: training from scratch starts near the loss of a uniform guess.
 #include "octet/base/json.h"
 #include "support.h"
 #include "support/samples.h"
@@ -6,7 +6,7 @@
 namespace octet::model::testing::fresh_test {
 namespace {
 
-/// The mean loss of fresh weights over random tokens.
+/// Returns the mean loss of fresh weights over random tokens.
 double first_loss(const Architecture& architecture) {
   const auto vocabulary = static_cast<std::uint64_t>(architecture.vocabulary);
   std::vector<std::int32_t> tokens(64);

@@ -1,5 +1,5 @@
-// Where most of a model is frozen: backward ends below the lowest tensor that is trained, what it does is
-// what the layers state, and what it gives has the bits that training everything gives.
+// Mostly frozen models: backward ends at the lowest trained tensor, its work is the work that the layers
+// state, and its gradients have the bits of training everything.
 #include <algorithm>
 
 #include "octet/device/profile.h"
@@ -19,7 +19,7 @@ HostBatch golden_batch(const std::string& name) {
   return read_batch(file, "packed.");
 }
 
-/// A way to train a part of a model of two blocks, and the lowest group of which something is trained.
+/// A way to train a part of a model with two blocks, and the lowest group with a trained parameter.
 struct Part {
   const char* title;
   Tuning tuning;
@@ -51,7 +51,7 @@ std::vector<Part> parts() {
            adapters({"layers.0.self_attn.o_proj", "layers.1.mlp.up_proj"}), 1}};
 }
 
-/// The model with a part of it trained, made of random weights that show everywhere.
+/// Returns the model with a trained part, with random weights that matter everywhere.
 Architecture model_of(const std::string& name, const Tuning& tuning) {
   Architecture a = read_architecture(golden_folder(name));
   a.layers = 2;
@@ -109,7 +109,7 @@ TEST(Frozen, BackwardDoesWhatTheLayersState) {
                     machine.audit.counted(product, DType::f32))
               << static_cast<int>(product);
         }
-        // Groups that backward does not come to are not asked for.
+        // Groups that backward does not reach are not acquired.
         std::set<int> expected;
         for (int g = std::max(1, part.lowest); g <= 2; ++g) expected.insert(g);
         EXPECT_EQ(machine.source.acquired_backward, expected);
@@ -154,7 +154,7 @@ TEST(Frozen, WhatIsTrainedHasTheGradientsThatItHasWhenEverythingIs) {
   }
 }
 
-// A new adapter changes nothing, so that those below can be left out.
+// A new adapter changes nothing, so the lower adapters can be left out.
 TEST(Frozen, AdaptersInTheUpperBlocksHaveTheGradientsThatTheyHaveBesideLowerOnes) {
   const HostBatch batch = golden_batch("llama3");
   const auto gradients = [&](const Tuning& tuning) {
@@ -183,14 +183,14 @@ TEST(Frozen, BlocksBelowTheLowestTrainedOneKeepNothingForBackward) {
   };
   for (const char* name : {"activations/gate and up", "activations/block inputs", "activations/qkv"}) {
     const std::size_t all = bytes({}, name);
-    // A block that is trained, and one buffer for the three below it.
+    // One trained block, and one buffer for the three blocks below it.
     EXPECT_EQ(bytes(only({"model.layers.3"}), name), all / 4 * 2) << name;
     EXPECT_EQ(bytes(only({"model.layers.1"}), name), all) << name;
     EXPECT_EQ(bytes(adapters({"layers.2.mlp.up_proj"}), name), all / 4 * 3) << name;
   }
 }
 
-// The gradient of a weight alone reads an input's FP8 copy in backward, and transposed copies.
+// Only the gradient of a weight reads an input's FP8 copy in backward, and transposed copies.
 TEST(Frozen, NoFp8CopiesAreKeptForTheGradientsOfFrozenWeights) {
   const auto bytes = [&](const Tuning& tuning, DeviceKind kind, RecipeKind recipe, const std::string& name) {
     Architecture a = read_architecture(golden_folder("llama3"));
@@ -212,8 +212,8 @@ TEST(Frozen, NoFp8CopiesAreKeptForTheGradientsOfFrozenWeights) {
     for (const RecipeKind recipe : {RecipeKind::delayed, RecipeKind::current, RecipeKind::block}) {
       EXPECT_GT(bytes({}, kind, recipe, "activations/FP8 inputs"), 0u);
       EXPECT_EQ(bytes(lora, kind, recipe, "activations/FP8 inputs"), 0u);
-      // The widest input is that of down, the widest gradient that of gate and up, in bytes (with scales of
-      // blocks: and of those).
+      // The widest input is that of down, and the widest gradient that of gate and up, in bytes. With block
+      // scales, their scales are added.
       const auto scales = [&](std::int64_t cols) {
         const bool block = recipe == RecipeKind::block;
         return block ? static_cast<std::size_t>(ops::scale_count(ops::Scaling::rows, 256, cols)) * 4 : 0u;
@@ -247,7 +247,7 @@ TEST(Frozen, OperationsOfATokenCountWhatIsTrainedWhatIsPassedThroughAndWhatIsOnl
   a.tuning = {.adapters = true, .modules = {{"model.layers.0.mlp.up_proj", {.rank = 4}}}};
   EXPECT_EQ(flops_per_token(a, 50), 4 * (3 * block + head) + 6 * rank + 3 * 6 * scores);
   EXPECT_EQ(trained_parameters(build_layout(a)), static_cast<std::int64_t>(rank));
-  // Nothing is passed back through the blocks below the last one.
+  // No gradient passes through the blocks below the last one.
   a.tuning.modules = {{"model.layers.2.mlp.up_proj", {.rank = 4}}};
   EXPECT_EQ(flops_per_token(a, 50), 4 * (block + head) + 2 * 2 * block + 6 * rank + (6 + 2 * 2) * scores);
   a.tuning = only({"model.layers.2"});

@@ -1,4 +1,4 @@
-// The core against what Hugging Face transformers computed from the same models.
+// The core against results of Hugging Face transformers for equal models.
 #include <algorithm>
 #include <numeric>
 
@@ -41,7 +41,7 @@ RunResult run(const Golden& golden, const HostBatch& batch, const RunOptions& op
   return machine.run(batch, options.gradients);
 }
 
-/// From the rows of `whole` that the golden tensor holds.
+/// Returns the distance between the golden tensor and the same rows of `whole`.
 double distance(const Golden& golden, const std::string& name, const std::vector<float>& whole,
                 double factor = 1.0) {
   const checkpoint::StoredTensor& tensor = golden.file.at(name);
@@ -49,7 +49,8 @@ double distance(const Golden& golden, const std::string& name, const std::vector
                      read_floats(golden.file, name), factor);
 }
 
-/// Every gradient of the file under `prefix` against the run's, which is of the sum of the losses.
+/// Compares every gradient of the file under `prefix` with the run's gradient, which is of the sum of the
+/// losses.
 void expect_gradients(const Golden& golden, const std::string& prefix, const RunResult& result,
                       std::int64_t label_tokens, double bound) {
   std::size_t compared = 0;
@@ -118,7 +119,7 @@ TEST_P(GoldenModel, Bf16StaysWithinItsRounding) {
   // weights, each by at most 2^-9 relative; embedding, last norm and head add four. Independent errors add as
   // squares; a softmax may double them. Backward takes the path twice.
   const Golden golden(GetParam());
-  // A token whose experts are nearly alike may take others.
+  // A token with nearly equal scores of experts may select others.
   const double experts = golden.architecture.experts.count > 0 ? 8 : 1;
   const double bound =
       experts * 2 * std::sqrt(15.0 * static_cast<double>(golden.architecture.layers) + 4) / 512;
@@ -167,11 +168,11 @@ TEST(Fp8Core, CurrentScalingAgreesWithTheReferenceOfFusedOperands) {
   EXPECT_NEAR(result.loss_sum / static_cast<double>(batch.label_tokens()),
               golden.numbers["fp8_fused_loss"].get<double>(), 2e-6);
   EXPECT_LT(distance(golden, "fp8_fused.logits", result.logits), 1e-6);
-  // Far from what fp32 gives, so that the agreement means FP8.
+  // Far from the fp32 result, so that the agreement proves the use of FP8.
   EXPECT_GT(distance(golden, "logits", result.logits), 0.1);
-  // One gradient of layer 1's gate is 703.99994 of 57344 after scaling, in exact arithmetic too, and 704
-  // halves an interval of E5M2: the reference rounded it up, and one value more or less moves every gradient
-  // that is computed after it, as any other sum order would. What comes before it in backward agrees to fp32.
+  // After scaling, one gradient of layer 1's gate is 703.99994 of 57344, also in exact arithmetic. 704 is the
+  // midpoint of an interval of E5M2, and the reference rounded up. One such value changes every later
+  // gradient, like another summation order. Gradients before it in backward agree to fp32 accuracy.
   const auto error = [&](const std::string& name) {
     return distance(golden, "fp8_fused.grad." + name, result.gradients.at(name),
                     1.0 / static_cast<double>(batch.label_tokens()));
@@ -226,7 +227,7 @@ TEST(Fp8Core, BlockScalingAgreesWithItsReference) {
 }
 
 TEST(Fp8Core, DelayedScalingOfConstantDataBecomesCurrentScaling) {
-  // Each pass over the same data makes one more tensor's scale that of its own amax: eight inputs forward,
+  // Each pass over equal data makes the scale of one more tensor follow its own amax: eight inputs forward,
   // eight gradients backward, and one pass to use them.
   const Golden golden("llama3");
   const HostBatch batch = read_batch(golden.file, "");
@@ -324,7 +325,7 @@ TEST_P(BalancedExperts, LossAndGradientsAgree) {
   }
 }
 
-// The load is that of one micro-batch, and the loads that the log takes are those of all.
+// The load is per micro-batch, and the logged load covers all micro-batches.
 TEST_P(BalancedExperts, EachMicroBatchHasALoadOfItsOwn) {
   Golden golden(GetParam());
   golden.architecture.experts.balance = 0.5;
@@ -343,7 +344,7 @@ TEST_P(BalancedExperts, EachMicroBatchHasALoadOfItsOwn) {
     EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), 0) << "they were taken";
 }
 
-// The loss that balances experts is one of training.
+// The load-balancing loss is part of training only.
 TEST_P(BalancedExperts, EvaluationHasTheLossOfTheLabelsAlone) {
   Golden golden(GetParam());
   const HostBatch batch = read_batch(golden.file, "");
@@ -378,7 +379,7 @@ TEST(Fp8Experts, EachExpertHasAScaleOfItsWeights) {
   EXPECT_EQ(found, 2u) << "gate and up, down";
 }
 
-// The GEMMs of all experts as one op, which a Hopper GPU has, have the gradients of one GEMM after the other.
+// The grouped GEMM of all experts, which a Hopper GPU has, gives the gradients of single GEMMs in turn.
 TEST(GroupedExperts, TrainLikeOneExpertAfterTheOther) {
   const Golden golden("qwen3-moe-trained");
   const HostBatch batch = read_batch(golden.file, "");
@@ -445,8 +446,8 @@ TEST(Core, GradientsOfTwoMicroBatchesAddUp) {
   const MicroBatch device_batch = machine.upload_batch(batch);
   machine.core.train(machine.source, *machine.stream, device_batch, machine.loss);
   machine.stream->synchronize();
-  // The second one's sums are rounded with the first one's in them where a GEMM begins with what is there, as
-  // on ARM, and without them where it is added at the end.
+  // If a GEMM starts with the existing values, as on ARM, the second pass rounds sums that include the first.
+  // If it adds them at the end, it rounds its own sum alone.
   for (const auto& [name, gradient] : machine.source.named_gradients()) {
     EXPECT_LT(relative_l2(gradient, once.gradients.at(name), 0.5), 0x1p-22) << name;
   }

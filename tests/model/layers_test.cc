@@ -1,5 +1,4 @@
-// Layers that differ from block to block, parts of the blocks on a core of their own, and the work that
-// layers state.
+// Layers that differ between blocks, parts of the blocks on separate cores, and the work that layers state.
 #include <algorithm>
 
 #include "octet/device/profile.h"
@@ -26,18 +25,18 @@ HostBatch golden_batch(const std::string& name) {
   return read_batch(file, "packed.");
 }
 
-/// Values of a stored tensor as they begin.
+/// Returns the initial values of a stored tensor.
 std::vector<float> fresh(const TensorSpec& tensor) {
   const std::unique_ptr<Device> host = make_cpu_device();
   const std::unique_ptr<Stream> stream = host->make_stream({.name = "fresh weights"});
   std::vector<float> values(static_cast<std::size_t>(tensor.count()));
   model::initialise(*stream, tensor, {.seed = 7, .count = tensor.count(), .out = values.data()});
-  // Large enough that every path through the block shows in the loss.
+  // Large enough that every path through the block changes the loss.
   for (float& v : values) v *= tensor.init == InitRule::normal ? 8.0f : 1.0f;
   return values;
 }
 
-/// `from` [rows, cols] in the corner of a matrix of zeros; `runs` of rows become longer by themselves.
+/// Returns `from` [rows, cols] in the corner of a matrix of zeros. Each part's rows are padded separately.
 std::vector<float> padded(const std::vector<float>& from, const TensorSpec& small, const TensorSpec& large) {
   std::vector<float> to(static_cast<std::size_t>(large.count()), 0.0f);
   for (std::size_t part = 0; part < small.parts.size(); ++part) {
@@ -50,7 +49,7 @@ std::vector<float> padded(const std::vector<float>& from, const TensorSpec& smal
   return to;
 }
 
-/// A model of three blocks: MLPs of different widths, and one window.
+/// Returns a model of three blocks with MLPs of different widths and one sliding window.
 Architecture uneven() {
   Architecture a = read_architecture(golden_folder("llama3"));
   a.layers = 3;
@@ -72,7 +71,7 @@ void fill_fresh(ReplicatedSource& source) {
   }
 }
 
-/// Weights of `small`, in a model whose MLPs are wider by rows and columns of zeros.
+/// Writes the weights of `small` to a model with wider MLPs; additional rows and columns are zero.
 void fill_padded(ReplicatedSource& large, const ParameterLayout& small) {
   const ParameterLayout& layout = large.layout();
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
@@ -86,8 +85,8 @@ void fill_padded(ReplicatedSource& large, const ParameterLayout& small) {
   }
 }
 
-// A wider MLP whose further rows and columns are zero computes the same, and so do the gradients of what both
-// have.
+// A wider MLP with zeros in its additional rows and columns gives equal results, and equal gradients of the
+// common part.
 TEST(Layers, BlocksOfDifferentWidthsComputeWhatEqualOnesWithZerosDo) {
   const Architecture narrow = uneven();
   Architecture wide = narrow;
@@ -108,7 +107,7 @@ TEST(Layers, BlocksOfDifferentWidthsComputeWhatEqualOnesWithZerosDo) {
             for (const NamedPart& part : t.parts) {
               const std::vector<float>& got = small.gradients.at(part.name);
               const std::vector<float>& all = large.gradients.at(part.name);
-              // Down's rows are longer in the wide model; gate's and up's further rows come last.
+              // In the wide model, down has longer rows, and gate and up have additional rows at the end.
               const bool longer = all.size() > got.size() && part.name.find("down_proj") != std::string::npos;
               const std::int64_t stride = longer ? static_cast<std::int64_t>(all.size()) / t.rows : t.cols;
               std::vector<float> expected;
@@ -136,7 +135,7 @@ TEST(Layers, BlocksOfDifferentShapesGiveTheSameBitsAtEveryLevelOfRecomputation) 
       if (level == Recompute::none) kept = gradients;
       EXPECT_EQ(gradients, kept) << static_cast<int>(level);
     }
-    // Blocks share their buffers when nothing is trained.
+    // If nothing is trained, blocks share buffers.
     Machine training(a, batch, {.recipe = recipe}), looking(a, batch, {.recipe = recipe, .gradients = false});
     fill_fresh(training.source);
     fill_fresh(looking.source);
@@ -176,7 +175,7 @@ TEST(Layers, ProductsCountAtTheRowOfTheirShapeAndTheirOwnLayer) {
   EXPECT_EQ(down, (std::map<std::int64_t, std::int64_t>{{0, 3}, {1, 3}, {2, 3}}));
 }
 
-/// Gradients and loss of a model whose blocks lie on two cores, cut in front of block `cut`.
+/// Returns gradients and loss of a model with its blocks on two cores, split before block `cut`.
 RunResult run_in_parts(const Architecture& a, const HostBatch& host, const RunOptions& options, int cut) {
   Machine machine(a, host, options);
   fill_fresh(machine.source);
@@ -285,7 +284,7 @@ TEST(Layers, AFrozenHeadTakesHalfTheLogitsAtATime) {
   EXPECT_EQ(bytes(true), 512u);
 }
 
-/// How often a profile saw an op, whatever label stands around it.
+/// Returns the number of calls of an op in a profile, under any label.
 std::int64_t calls_of(const std::map<std::string, Profile::Row>& rows, const std::string& op) {
   std::int64_t calls = 0;
   for (const auto& [name, row] : rows) {
@@ -295,7 +294,7 @@ std::int64_t calls_of(const std::map<std::string, Profile::Row>& rows, const std
   return calls;
 }
 
-// What layers say they do is what they enqueue, at every level of recomputation.
+// The work that layers state is the work that they enqueue, at every level of recomputation.
 TEST(Work, OperationsAreThoseThatAMicroBatchEnqueues) {
   for (const char* name : {"llama3", "qwen3", "gemma3"}) {
     const Architecture a = read_architecture(golden_folder(name));

@@ -70,7 +70,7 @@ TEST(Layout, PartsCoverTheirTensorsAndTensorsStandAligned) {
   }
 }
 
-// As Hugging Face counts the parameters of these models; of Gemma 3, those of its text model.
+// Hugging Face's parameter counts of these models; for Gemma 3, of the text model.
 TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
   const std::map<std::string, std::int64_t> known{
       {"llama-2-7b", 6738415616},      {"llama-2-13b", 13015864320},
@@ -171,13 +171,13 @@ TEST(Layout, CountsTheParametersAndOperationsOfLlama31) {
   a.layers = 32;
   a.heads = {.q_heads = 32, .kv_heads = 8, .head_dim = 128};
   EXPECT_EQ(build_layout(a).parameter_count(), 8030261248);
-  // Six for each parameter but the input embedding's, and causal scores of 4,096 tokens.
+  // Six operations for each parameter except the input embedding's, and causal attention over 4,096 tokens.
   EXPECT_EQ(flops_per_token(a, 4096), 6.0 * (8030261248 - 128256 * 4096) + 6.0 * 32 * 4096 * 4096);
-  a.tied = true;  // one table, which makes the head's product
+  a.tied = true;  // one table, which the head's GEMM uses
   EXPECT_EQ(flops_per_token(a, 4096), 6.0 * (8030261248 - 128256 * 4096) + 6.0 * 32 * 4096 * 4096);
 }
 
-/// Elements [begin, begin + count) of a fresh tensor.
+/// Computes elements [begin, begin + count) of a fresh tensor.
 void initialise(const TensorSpec& tensor, std::uint64_t seed, std::int64_t begin, std::int64_t count,
                 float* out) {
   const std::unique_ptr<Device> device = make_cpu_device();
@@ -211,7 +211,7 @@ TEST(Layout, FreshWeightsDependOnNameAndElementAlone) {
   initialise(layout.groups[2].segments[kBlockMatrices].tensors[0], 7, 0, qkv.count(), other.data());
   EXPECT_NE(other[0], whole[0]);
   EXPECT_NE(whole[0], whole[static_cast<std::size_t>(qkv.parts[1].begin)]);
-  // What is cut has the numbers of the whole.
+  // A shard has the numbers of the whole tensor.
   TensorSpec cut = qkv;
   const std::int64_t rows = qkv.parts[1].count / qkv.cols, width = qkv.cols / 2 + 1;
   cut.parts = {qkv.parts[1]};

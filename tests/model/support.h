@@ -1,4 +1,4 @@
-// Golden models, and a parameter source that holds everything on one rank.
+// Golden models, and a parameter source that holds all parameters on one rank.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ inline std::string golden_folder(const std::string& name) {
   return std::string(OCTET_SOURCE_DIR) + "/tests/golden/models/" + name;
 }
 
-/// Everything replicated, weights in the compute dtype or E4M3 with the scales that the recipe wants.
+/// A replicated source. Weights are in the compute dtype, or in E4M3 with the scales of the recipe.
 class ReplicatedSource : public ParameterSource {
  public:
   ReplicatedSource(Arena& arena, const Architecture& architecture, const precision::Recipe& recipe)
@@ -120,7 +120,7 @@ class ReplicatedSource : public ParameterSource {
     copy_in(const_cast<void*>(w.data), bytes.data(), bytes.size());
   }
 
-  /// `adapter`: a file of what stands under PEFT's names.
+  /// Loads a folder. `adapter`: a file with tensors under PEFT's names.
   void load(const std::string& folder, const std::string& adapter = "") {
     const checkpoint::WeightFolder files(folder);
     std::optional<checkpoint::SafetensorsFile> own;
@@ -150,7 +150,7 @@ class ReplicatedSource : public ParameterSource {
     });
   }
 
-  /// Before the first micro-batch: what a product overwrites is filled with NaN, everything else with zeros.
+  /// Prepares a step: gradients that a GEMM overwrites are filled with NaN, all others with zeros.
   void start_step() {
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
       if (gradients_[g].gradients[s][i].data == nullptr) return;
@@ -161,7 +161,7 @@ class ReplicatedSource : public ParameterSource {
     for (GroupGradients& g : gradients_) g.overwrite = true;
   }
 
-  /// Gradients by Hugging Face name.
+  /// Returns the gradients by Hugging Face name.
   std::map<std::string, std::vector<float>> named_gradients() {
     std::map<std::string, std::vector<float>> named;
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
@@ -198,7 +198,7 @@ class ReplicatedSource : public ParameterSource {
     gradients_[static_cast<std::size_t>(group)].overwrite = false;
     ++given_back;
   }
-  /// Nothing is held and nothing is open.
+  /// Whether no group is held or open.
   bool at_rest() const {
     for (std::size_t g = 0; g < held_.size(); ++g) {
       if (held_[g] != 0 || open_[g]) return false;
@@ -206,7 +206,7 @@ class ReplicatedSource : public ParameterSource {
     return true;
   }
   int given_back = 0;
-  std::set<int> acquired_backward;  ///< groups that a backward pass asked for
+  std::set<int> acquired_backward;  ///< groups that a backward pass acquired
 
  private:
   template <class F>
@@ -235,7 +235,7 @@ class ReplicatedSource : public ParameterSource {
   std::unique_ptr<Stream> stream_;
 };
 
-/// A batch on the host: documents one behind the other, every token a label row.
+/// A batch on the host: consecutive documents, and a label row for every token.
 struct HostBatch {
   std::vector<std::int32_t> ids, positions, targets, rows, cu_seqlens;
   std::int64_t max_length = 0;
@@ -256,7 +256,7 @@ struct HostBatch {
     cu_seqlens.push_back(static_cast<std::int32_t>(ids.size()));
     max_length = std::max(max_length, static_cast<std::int64_t>(tokens.size()));
   }
-  /// Keeps only rows that carry a label, as training does.
+  /// Keeps only rows with a label, as in training.
   void drop_unlabelled_rows() {
     std::vector<std::int32_t> r, t;
     for (std::size_t i = 0; i < rows.size(); ++i) {
@@ -283,7 +283,7 @@ inline std::vector<float> read_floats(const checkpoint::SafetensorsFile& file, c
   return values;
 }
 
-/// "" reads the batch of two rows; "packed." the row of three documents.
+/// Reads a batch: "" is the batch of two rows, "packed." the row of three documents.
 inline HostBatch read_batch(const checkpoint::SafetensorsFile& file, const std::string& prefix) {
   const auto ids = read_ints(file, prefix + "input_ids"), labels = read_ints(file, prefix + "labels");
   const auto length = static_cast<std::size_t>(file.at(prefix + "input_ids").shape.back());
@@ -309,7 +309,7 @@ struct RunOptions {
   std::size_t logits_bytes = std::size_t{1} << 20;
   bool worker = false;
   bool gradients = true;
-  std::int64_t spare_tokens = 0;  ///< buffers larger than the batch
+  std::int64_t spare_tokens = 0;  ///< additional tokens of room in the buffers
 };
 
 struct RunResult {
@@ -318,7 +318,7 @@ struct RunResult {
   std::map<std::string, std::vector<float>> gradients;
 };
 
-/// A device with a model on it, built for batches like `shape`.
+/// A device with a model, with buffers for batches like `shape`.
 class Machine {
  public:
   Machine(const Architecture& architecture, const HostBatch& shape, const RunOptions& options)

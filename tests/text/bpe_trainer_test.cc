@@ -35,7 +35,7 @@ TEST(BpeTrainer, WhatItWritesIsReadBack) {
     EXPECT_EQ(tokenizer.decode(ids), text);
     EXPECT_LT(ids.size() * 2, text.size());
   }
-  // Bytes that were never seen are pieces, too.
+  // Bytes that did not occur in training are pieces, too.
   const std::string odd = "\xF0\x9F\x98\x80 \x01 \xE4\xB8\xAD<|im_start|>";
   EXPECT_EQ(tokenizer.decode(tokenizer.encode(odd).ids), odd);
 }
@@ -46,7 +46,8 @@ TEST(BpeTrainer, TheMostFrequentPairIsMergedFirst) {
   train_byte_bpe(texts, {.vocab_size = 265, .special_tokens = {}, .eos_token = "", .pad_token = ""},
                  folder.path());
   const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
-  // By hand: u+g 7 times; then the blank before h (4), joined to "ug" (4); h+ug is left once, below two.
+  // By hand: u+g occurs 7 times. Then blank+h occurs 4 times, and joins "ug" (4). h+ug occurs once, below the
+  // limit of two.
   EXPECT_EQ(tokenizer.id_to_token(256), "ug");
   EXPECT_EQ(tokenizer.encode(" hug").ids.size(), 1u);
   EXPECT_EQ(tokenizer.encode("pugs").ids.size(), 3u);

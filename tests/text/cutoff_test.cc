@@ -1,4 +1,4 @@
-// What is left of a question and its answer that do not fit together.
+// Truncation of a question and its answer that do not fit together.
 #include <gtest/gtest.h>
 
 #include "folder.h"
@@ -9,10 +9,10 @@ namespace {
 
 struct Cut {
   int question, answer, room;      // tokens
-  int kept_question, kept_answer;  // as LLaMA-Factory's infer_seqlen leaves them
+  int kept_question, kept_answer;  // the result of LLaMA-Factory's infer_seqlen
 };
-/// Each line by hand from the three rules: an answer below half the room stays whole; else a question below
-/// half the room does; else both get their share, rounded down for the answer.
+/// Each line follows from three rules. An answer below half the room stays whole. Otherwise a question below
+/// half the room stays whole. Otherwise both get their share, rounded down for the answer.
 const Cut kCuts[] = {
     {8, 3, 8, 5, 3},   // the answer is below half
     {8, 4, 8, 6, 2},   // exactly half is not below: 8 * 4 / 12 = 2.67
@@ -33,7 +33,7 @@ TEST(Cutoff, QuestionsAndAnswersAreCutByTheirShares) {
   tokenizer.set_eos_token("</s>");
   const ChatTemplate empty = ChatTemplate::find("empty");
   for (const Cut& cut : kCuts) {
-    // The end of the sequence is a token of its own behind what is cut.
+    // The end of the sequence is a separate token after the truncated text.
     const Example example = empty.encode_example(
         tokenizer,
         {.messages = {{"user", std::string(static_cast<std::size_t>(cut.question), 'a')},

@@ -1,4 +1,4 @@
-// Reading the golden files of tokenizers and templates.
+// Readers of the golden files of tokenizers and templates.
 #pragma once
 
 #include <fstream>
@@ -15,7 +15,7 @@ inline std::string golden_path(const std::string& name) {
   return std::string(OCTET_SOURCE_DIR) + "/tests/golden/" + name;
 }
 
-/// Calls `use(case, where)` for each line; returns how many there were.
+/// Calls `use(case, where)` for each line. Returns the number of lines.
 inline int each_case(const std::string& path,
                      const std::function<void(const Json&, const std::string&)>& use) {
   std::ifstream file(path);

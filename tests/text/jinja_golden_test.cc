@@ -1,4 +1,4 @@
-// Methods of str, filters and blanks of Jinja give what Python and jinja2 give
+// Methods of str, filters and white space in Jinja give the results of Python and jinja2
 // (tests/golden/make/make_jinja).
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace octet::text::jinja_golden_test {
 namespace {
 
-/// What a template writes; nothing if it ends with an error.
+/// Returns the output of a template; nothing if it fails.
 std::optional<std::string> written(const std::string& source, const Json& variables) {
   try {
     return JinjaTemplate(source).render(variables);
@@ -39,7 +39,7 @@ TEST(JinjaGolden, MethodsAndFiltersOfTextsGiveWhatPythonGives) {
   EXPECT_GT(answers, 7500);
 }
 
-// What is not built is refused, never left out.
+// Unsupported features are refused, never ignored.
 TEST(JinjaGolden, TemplatesGiveWhatPythonGivesOrAreRefused) {
   const std::set<std::string> refused{
       "format",    "% 1",        "casefold",  "encode",      "escape",    "urlencode",      "truncate",

@@ -1,5 +1,4 @@
-// Chat templates in Jinja: the texts that Python's jinja2 gives with transformers' settings, and bounded
-// work.
+// Chat templates in Jinja: the output of Python's jinja2 with transformers' settings, and limits on the work.
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
@@ -40,7 +39,7 @@ TEST_P(Jinja, WritesWhatPythonWrites) {
   EXPECT_EQ(render(GetParam().source), GetParam().text);
 }
 
-// The texts were made with jinja2 3.1.6: trim_blocks, lstrip_blocks, loop controls.
+// The expected texts come from jinja2 3.1.6 with trim_blocks, lstrip_blocks and loop controls.
 INSTANTIATE_TEST_SUITE_P(
     Cases, Jinja,
     testing::Values(
@@ -133,7 +132,7 @@ TEST(JinjaRefusals, WorkWithoutEndIsStopped) {
         "{{ " + deep, "{% if " + deep + " %}"}) {
     EXPECT_EQ(refusal(source).find("no error"), std::string::npos) << source.substr(0, 200);
   }
-  // What holds itself in Python is a copy here.
+  // A value that contains itself in Python is a copy here.
   EXPECT_EQ(render("{% set l = [1] %}{% set x = l.append(l) %}{{ l }}"), "[1, [1]]");
 }
 

@@ -1,4 +1,4 @@
-// Special tokens that users typed: tokens by default, text where split_special_tokens asks for it.
+// Special tokens in user texts: tokens by default, plain text with split_special_tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ TEST_P(Literal, OnlyTheTemplatesOwnSpecialTokensRemain) {
   EXPECT_GT(specials(as_token.input_ids), own) << "what was typed becomes a token";
   EXPECT_EQ(specials(as_text.input_ids), own) << tokenizer_.decode(as_text.input_ids);
   EXPECT_EQ(encode("word", false).input_ids, encode("word", true).input_ids);
-  // The text is the same: only its pieces differ.
+  // The text is equal; only its tokens differ.
   const std::string text = tokenizer_.decode(as_text.input_ids);
   EXPECT_NE(text.find("a " + eos), std::string::npos) << text;
   EXPECT_NE(text.find("c " + eos), std::string::npos) << text;

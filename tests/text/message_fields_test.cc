@@ -1,5 +1,4 @@
-// What a template makes of a message's thought, of the text before its calls, and of an answer that is shown
-// and not trained.
+// How a template writes a message's thought, the text before its calls, and an answer that is context only.
 #include <gtest/gtest.h>
 
 #include "folder.h"
@@ -20,7 +19,7 @@ struct Model {
   Example encode(const Conversation& conversation, const TemplateOptions& options = {}) const {
     return chat.encode_example(tokenizer, conversation, options);
   }
-  // The text of the tokens that are trained.
+  // Returns the text of the trained tokens.
   std::string trained(const Example& example) const {
     std::vector<TokenId> ids;
     for (const TokenId label : example.labels) {

@@ -1,4 +1,4 @@
-// Words that the expressions of tokenizer files cut, as the reference cuts them.
+// The words that the expressions of tokenizer files cut, equal to the reference.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -165,7 +165,7 @@ double seconds_for(const Case& c, std::string* refused) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Expressions that would be tried for ever: each ends soon, with the words or with an Error.
+// Expressions with exponential backtracking: each ends quickly, with the words or with an Error.
 TEST(Regex, NestedLoopsEndSoonWhateverTheText) {
   std::string refused;
   std::string loops = "a";

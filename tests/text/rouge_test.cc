@@ -1,4 +1,4 @@
-// ROUGE-L against its definition, computed another way.
+// ROUGE-L against its definition, computed in another way.
 #include "octet/text/rouge.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@ namespace octet::text::rouge_test {
 namespace {
 
 TEST(RougeL, IsTheF1OfTheLongestCommonSubsequenceOfWords) {
-  // Precision 4/4 and recall 4/6; the order of words counts.
+  // Precision 4/4 and recall 4/6. The order of words matters.
   EXPECT_DOUBLE_EQ(rouge_l("the cat on mat", "the cat sat on the mat"), 0.8);
   EXPECT_DOUBLE_EQ(rouge_l("mat the on cat", "the cat sat on the mat"), 2.0 * 2 / 10);
   EXPECT_DOUBLE_EQ(rouge_l("police kill the gunman", "police killed the gunman"), 0.75);

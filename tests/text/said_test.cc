@@ -1,5 +1,5 @@
-// Tokenizers of a few pieces, component by component: what a text becomes, what ids become, at once and one
-// after the other, and what is said of files that cannot be used.
+// Exact texts for tokenizers of a few pieces, component by component: the ids of a text, the text of ids (all
+// at once and one by one), and the errors of unusable files.
 #include <gtest/gtest.h>
 
 #include "../src/text/tool_format.h"
@@ -15,8 +15,8 @@
 namespace octet::text::said_test {
 namespace {
 
-/// A small file with members, and members of its model, replaced. null in place of a model's member: without
-/// it.
+/// Returns a small file with some members, and members of its model, replaced. null removes a member of the
+/// model.
 std::string file_with(const Json& changes) {
   Json file = parse_json(R"({"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
       "post_processor": null, "decoder": {"type": "Fuse"}, "model": {"type": "BPE",
@@ -65,8 +65,8 @@ std::string decoded(const Tokenizer& tokenizer, const std::vector<TokenId>& ids)
   return line + ", in pieces " + pieces.dump();
 }
 
-/// The first line of a question is what differs from the small file, or the whole file as a text; texts and
-/// lists of ids follow.
+/// The first line of a question is the changes to the small file, or a whole file as a text. Texts and lists
+/// of ids follow.
 TEST(Said, OfTokenizers) {
   test::expect_page("text/said/tokenizers.txt", [](const std::string& question) {
     const TestFolder folder;
@@ -112,8 +112,8 @@ TEST(Said, OfJinja) {
   });
 }
 
-// Each line of a question is an expression and texts: the words that it cuts them into, matches and what lies
-// between them, as the Split of the tokenizers library does.
+// Each line of a question is an expression and texts. The answers are the matches and the parts between them,
+// like Split in the tokenizers library.
 TEST(Said, OfExpressions) {
   test::expect_page("text/said/regex.txt", [](const std::string& question) {
     std::string answers;
@@ -147,7 +147,7 @@ TEST(Said, OfExpressions) {
   });
 }
 
-// What a conversation's tools, calls and options become, a line for a line.
+// Returns the texts of a conversation's tools, calls and options, line by line.
 std::string of_tools(const Json& asked) {
   if (asked.contains("json")) {
     const auto parsed = parse_python_json(asked["json"].get<std::string>());

@@ -1,6 +1,5 @@
-// Templates that stand in a file of the user's own: what they write against the templates that are built in
-// and against texts written by hand, what they are exported as, and what is said of files that cannot be
-// used.
+// Templates in a user's file: their texts against built-in templates and against texts written by hand, their
+// exports, and the errors of unusable files.
 #include <gtest/gtest.h>
 
 #include "folder.h"
@@ -15,7 +14,7 @@
 namespace octet::text::template_file_test {
 namespace {
 
-/// SFT-Play's kind of file: the prompt of one question, where the answer begins behind it.
+/// A file like SFT-Play's: the prompt of one question, after which the answer begins.
 const std::string kQuestion =
     "{% if system %}\n<|system|>\n{{ system }}\n{% endif %}\n<|user|>\n{{ user | trim }}\n<|assistant|>\n\n";
 
@@ -23,7 +22,7 @@ Tokenizer tokenizer_of(const std::string& name) {
   return Tokenizer::from_folder(golden_path("tokenizers/" + name));
 }
 
-/// The file of this name in the folder, as a template for the tokenizer, which is prepared.
+/// Writes a template file and returns its template. Prepares the tokenizer for it.
 ChatTemplate file_of(const TestFolder& folder, const std::string& source, Tokenizer& tokenizer) {
   folder.write("own.jinja", source);
   const ChatTemplate chat = ChatTemplate::find(folder / "own.jinja");
@@ -39,7 +38,7 @@ Conversation asked(const std::string& system, const std::vector<std::string>& tu
   return out;
 }
 
-/// Text in pieces, untrained and trained in turn, each tokenised alone.
+/// Returns an example from pieces of text, alternately untrained and trained, each tokenised separately.
 Example by_hand(const Tokenizer& tokenizer, const std::vector<std::string>& pieces) {
   Example out;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -64,7 +63,7 @@ Json json_messages(const Conversation& conversation) {
   return out;
 }
 
-/// What a server makes of the exported chat template: a text, tokenised whole.
+/// Returns a server's ids with the exported chat template: one text, tokenised as a whole.
 std::vector<TokenId> served(const std::string& jinja, const Tokenizer& tokenizer,
                             const Conversation& conversation) {
   Json variables{{"messages", json_messages(conversation)},
@@ -88,7 +87,7 @@ TemplateOptions options_in(const Json& c) {
 
 class RowsInFiles : public testing::TestWithParam<const char*> {};
 
-// Each row of the table, exported as a chat template and named as a file, gives the reference's ids and
+// Each row of the table, exported as a chat template and used as a file, gives the reference's ids and
 // labels.
 TEST_P(RowsInFiles, GiveTheIdsAndLabelsOfTheReference) {
   const std::string folder = golden_path(std::string("templates/") + GetParam());
@@ -102,8 +101,8 @@ TEST_P(RowsInFiles, GiveTheIdsAndLabelsOfTheReference) {
   each_case(folder + "/cases.jsonl", [&](const Json& c, const std::string& where) {
     const std::string why = c["why"].get<std::string>();
     const Json given = c.value("options", Json::object());
-    // What the table alone does: other tool formats, the number of a turn, exchanged roles, an emptied system
-    // text, an empty list of tools, calls beside text.
+    // Features that only the table has: other tool formats, the number of a turn, exchanged roles, an emptied
+    // system text, an empty list of tools, calls with text.
     const bool other = given.contains("tool_format") || given.contains("preserve_thinking") ||
                        given.contains("enable_thinking") || c.contains("dropped") || c.contains("refused") ||
                        why == "placeholder idx" || why == "roles exchanged" ||
@@ -118,7 +117,7 @@ TEST_P(RowsInFiles, GiveTheIdsAndLabelsOfTheReference) {
     conversation.system = json_string(c, "system", "", where);
     conversation.tools = json_string(c, "tools", "", where);
     const TemplateOptions options = options_in(c);
-    // The day of the reference is another.
+    // The reference has another date.
     if (!conversation.tools.empty() && row.prints_date(options)) return;
     const Example got = file.encode_example(tokenizer, conversation, options);
     const Example want = row.encode_example(tokenizer, conversation, options);
@@ -138,8 +137,8 @@ TEST_P(RowsInFiles, GiveTheIdsAndLabelsOfTheReference) {
   EXPECT_GE(tools, row.prints_date({}) ? 0 : 1);
 }
 
-// All but those where a word of the small vocabulary, or a special token that takes blanks along, stands
-// across the seam of a question and its answer.
+// All rows except those with a token across the boundary of a question and its answer: a word of the small
+// vocabulary, or a special token that includes blanks.
 INSTANTIATE_TEST_SUITE_P(Rows, RowsInFiles,
                          testing::Values("llama3", "qwen", "chatml", "chatml_new_tokens", "qwen3_nothink",
                                          "default", "mistral", "deepseek", "gemma"),
@@ -154,7 +153,7 @@ TEST(TemplateFile, OfConversationsTrainsEachAnswer) {
       "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}";
   const ChatTemplate chat = file_of(folder, source, tokenizer);
   const Conversation two = asked("", {"6 times 7", "forty two", "and 8", "56"});
-  // A blank that a word takes along is no end of a token: the pieces stand alone.
+  // A blank that belongs to a word's token is no token boundary, so the pieces are tokenised separately.
   const std::vector<std::string> pieces{"[user] 6 times 7\n[assistant] ",
                                         "forty two" + tokenizer.eos_token() + "\n",
                                         "[user] and 8\n[assistant] ", "56" + tokenizer.eos_token() + "\n"};
@@ -165,7 +164,7 @@ TEST(TemplateFile, OfConversationsTrainsEachAnswer) {
   EXPECT_EQ(tokenizer.decode(chat.encode_prompt(tokenizer, two).response_ids), pieces[3]);
   EXPECT_EQ(std::ranges::count_if(masked.labels, [](TokenId id) { return id >= 0; }),
             std::ssize(tokenizer.encode(pieces[3]).ids));
-  // Settings reach the file, and what is exported of it.
+  // Settings apply to the file and to its export.
   last = {.default_system = "be 'brief'"};
   const Example with_system = chat.encode_example(tokenizer, two, last);
   EXPECT_TRUE(tokenizer.decode(with_system.input_ids).starts_with("[system] be 'brief'\n[user] 6"));
@@ -189,7 +188,7 @@ TEST(TemplateFile, EndsAnswersWithTheTokenThatItWrites) {
   EXPECT_NE(told_of_file("own.jinja", never, tokenizer).find("does not learn to stop"), std::string::npos);
 }
 
-// As templates of reasoning models do, which drop the thoughts of earlier answers.
+// Like templates of reasoning models, which drop the thoughts of earlier answers.
 TEST(TemplateFile, ThatWritesEarlierTurnsOtherwiseTrainsTheLastAnswer) {
   const TestFolder folder;
   Tokenizer tokenizer = tokenizer_of("qwen2");
@@ -211,7 +210,7 @@ TEST(TemplateFile, ThatWritesEarlierTurnsOtherwiseTrainsTheLastAnswer) {
       "[user]q1\n[assistant] b\n[user]q2\n[assistant]");
 }
 
-// What asks for an answer is no beginning of every answer.
+// The generation prompt is not the beginning of every answer.
 TEST(TemplateFile, ThatWritesAnEarlierAnswerOtherwiseTrainsTheLastOne) {
   const TestFolder folder;
   Tokenizer tokenizer = tokenizer_of("qwen2");
@@ -250,14 +249,14 @@ TEST_P(Questions, AreFilledInAsWrittenByHand) {
     EXPECT_EQ(got.labels[i], i < prompt.size() ? kIgnore : got.input_ids[i]) << i;
   EXPECT_EQ(chat.encode_prompt(tokenizer, asked("be brief", {" 6 times 7?"})).prompt_ids, prompt);
   EXPECT_EQ(chat.stop_ids(tokenizer), (std::vector<TokenId>{tokenizer.eos_id()}));
-  // Without a system text, and turn after turn.
+  // Without a system text, and with several turns.
   EXPECT_EQ(chat.encode_example(tokenizer, asked("", {"6 times 7?", "42"})).input_ids,
             tokenizer.encode(begin + "<|user|>\n6 times 7?\n<|assistant|>\n" + answer).ids);
   const Conversation two = asked("be brief", {"6 times 7?", "42", "and 8?", "56"});
   EXPECT_EQ(
       chat.encode_example(tokenizer, two).input_ids,
       tokenizer.encode(first + answer + "<|user|>\nand 8?\n<|assistant|>\n56" + tokenizer.eos_token()).ids);
-  // What is exported is a chat template that gives the same.
+  // The export is a chat template with equal results.
   const std::string exported = jinja_of(chat, {}, &tokenizer);
   for (const Conversation& c :
        {one, two, asked("", {"6 times 7?", "42"}), asked("", {"6 times 7?", "42", "and 8?", "56"})}) {
@@ -287,7 +286,7 @@ TEST(TemplateFile, OfQuestionsTakesTheNamesOfRowsAndTokens) {
     EXPECT_NE(told_of_file("own.jinja", chat, tokenizer).find("filled in from '" + std::string(name)),
               std::string::npos);
   }
-  // SFT-Play has rows of user and assistant, and of input and target.
+  // SFT-Play has rows with user and assistant, and rows with input and target.
   Tokenizer tokenizer = tokenizer_of("qwen2");
   const ChatTemplate either =
       file_of(folder, "{% if user %}{{ user }}{% else %}{{ input }}{% endif %}:", tokenizer);

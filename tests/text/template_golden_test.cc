@@ -46,7 +46,8 @@ Conversation conversation_of(const Json& c, const std::string& where) {
   return out;
 }
 
-/// Labels are kept as the lengths of runs, not trained and trained in turn, where every label is its id.
+/// Returns the labels. If every label is its id, they are stored as lengths of alternately untrained and
+/// trained runs.
 std::vector<TokenId> labels_of(const Json& c, const std::vector<TokenId>& ids) {
   if (c.contains("labels")) return ids_of(c["labels"]);
   std::vector<TokenId> out;
@@ -122,8 +123,8 @@ TEST_P(TemplateGolden, EveryPromptIsTheSame) {
   EXPECT_GT(n, 0);
 }
 
-/// A conversation as transformers has it; null where one has other messages than those: calls beside text,
-/// the number of a turn.
+/// Returns a conversation in transformers' form. null if it has messages without such a form: calls with
+/// text, the number of a turn.
 Json messages_of(const Conversation& c) {
   Json out = Json::array();
   if (!c.system.empty()) out.push_back({{"role", "system"}, {"content", c.system}});
@@ -143,7 +144,7 @@ Json messages_of(const Conversation& c) {
   return out;
 }
 
-/// The template of the row in Jinja, rendered, with the day of the reference.
+/// Renders the row's Jinja template with the date of the reference.
 std::string rendered(const ChatTemplate& chat, const TemplateOptions& options, const Tokenizer& tokenizer,
                      const Conversation& c, const Json& messages, bool asks) {
   Json variables{{"messages", messages}, {"add_generation_prompt", asks}};
@@ -159,11 +160,11 @@ std::string rendered(const ChatTemplate& chat, const TemplateOptions& options, c
   return text;
 }
 
-// Tokens are those of the parts of a text, which the whole may be cut into otherwise: texts are compared.
+// Training tokenises the parts of a text, and the whole text may give other tokens, so texts are compared.
 TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
   template_.prepare(tokenizer_);
   const std::string kind = about_["tokenizer"].get<std::string>();
-  // These do not tell a blank that stood in the text from one that begins it, or strip blanks at special
+  // These tokenizers do not distinguish a blank of the text from an added one, or strip blanks at special
   // tokens.
   const bool blanks =
       !kind.ends_with("/gemma") && !kind.ends_with("/llama2") && !kind.ends_with("/mistral") && kind != ".";
@@ -190,7 +191,7 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
     if (messages.is_null()) return;
     if (c.contains("options") && c["options"].contains("cutoff_len")) return;
     const std::string text = rendered(template_, options, tokenizer_, conversation, messages, asks);
-    // Some tokenizers normalise what they are given.
+    // Some tokenizers normalise their input.
     EXPECT_EQ(shown(tokenizer_.encode(text).ids), shown(ids_of(c[asks ? "prompt_ids" : "input_ids"])))
         << where << " " << why;
     ++compared;
@@ -202,7 +203,7 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
   }
 }
 
-// What stands behind an earlier thought, and where it stands, is the same in both.
+// The text after an earlier thought, and its position, are equal in both.
 TEST_P(TemplateGolden, InJinjaEarlierThoughtsGoAsInTraining) {
   if (!template_.thinks()) return;
   template_.prepare(tokenizer_);
@@ -224,7 +225,7 @@ TEST_P(TemplateGolden, InJinjaEarlierThoughtsGoAsInTraining) {
   }
 }
 
-// Of a conversation up to an answer, as `trainer encode` shows it: earlier answers lose their thoughts, the
+// A conversation up to an answer, as `trainer encode` prints it: earlier answers lose their thoughts, and the
 // answer itself keeps them.
 TEST(EncodePrompt, KeepsTheThoughtsOfItsAnswerAlone) {
   const std::string folder = golden_path("templates/qwen3");

@@ -1,4 +1,4 @@
-// A model's own chat template in Jinja is recognised by what it writes.
+// A model's own Jinja chat template is recognised by its output.
 #include <gtest/gtest.h>
 
 #include "folder.h"
@@ -19,13 +19,13 @@ const std::string kLlama3 =
     "{{ '<|start_header_id|>' ~ m['role'] ~ '<|end_header_id|>\\n\\n' ~ m['content'] | trim ~ '<|eot_id|>' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"
     "{% endif %}";
-// Refuses system messages, as Gemma's does.
+// Refuses system messages, like Gemma's template.
 const std::string kGemma =
     "{{ bos_token }}{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     "{% for m in messages %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' + "
     "m.content + '<end_of_turn>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}";
-// An empty thought in the last answer only.
+// Writes an empty thought in the last answer only.
 const std::string kQwen3 =
     "{% for m in messages %}{{ '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\\n' }}"
     "{% if m.role == 'assistant' and loop.last %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, Match,
                                          Known{"deepseek3", "deepseek3", kDeepseek3}),
                          [](const auto& param) { return param.param.name; });
 
-// Most published templates trim contents: what is trained is what they write.
+// Most published templates trim contents, so training trims them as well.
 TEST(MatchBlanks, ContentsAreTrimmedWhereTheTemplateTrimsThem) {
   const std::string golden = golden_path("templates/chatml");
   Tokenizer tokenizer = Tokenizer::from_folder(
@@ -108,7 +108,7 @@ TEST(MatchBlanks, ContentsAreTrimmedWhereTheTemplateTrimsThem) {
   EXPECT_NE(ids(plain, "s", "u\n", "a"), bare);
   EXPECT_EQ(ids(users, "s", "u\n", "a"), bare);
   EXPECT_NE(ids(users, "s", "u", "a\n"), bare);
-  // The exported template writes what was trained, and the model's own stays where it does.
+  // The exported template writes the trained text. The model's own template is kept if it does, too.
   const JinjaTemplate exported(jinja_of(*trims.found, {}, &tokenizer));
   const Json messages{{{"role", "system"}, {"content", " s "}},
                       {{"role", "user"}, {"content", "\nu"}},

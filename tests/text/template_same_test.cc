@@ -1,4 +1,4 @@
-// A model's own chat template stays in what is trained only where it writes all that the row writes.
+// A model's own chat template is kept only if it writes everything like the row.
 #include <gtest/gtest.h>
 
 #include "folder.h"
@@ -13,7 +13,7 @@ namespace {
 
 class Rows : public testing::TestWithParam<std::string> {};
 
-/// A row's template and a tokenizer that is prepared for it.
+/// A row's template and a tokenizer prepared for it.
 struct Prepared {
   explicit Prepared(const std::string& name) : chat(ChatTemplate::find(name)) {
     const std::string golden = golden_path("templates/" + name);
@@ -31,7 +31,7 @@ struct Prepared {
   Tokenizer tokenizer = Tokenizer::from_folder(golden_path("tokenizers/gpt2"));
 };
 
-/// `text` with its one `part` replaced.
+/// Returns `text` with its only occurrence of `part` replaced.
 std::string changed(std::string text, const std::string& part, const std::string& by) {
   const std::size_t at = text.find(part);
   EXPECT_NE(at, std::string::npos) << part;
@@ -45,7 +45,7 @@ TEST_P(Rows, WhatIsWrittenForARowWritesTheSame) {
   EXPECT_TRUE(row.same(row.jinja() + "{# laid out otherwise #}"));
 }
 
-// Each option of a run that decides what is written.
+// Tests each option of a run that changes the text.
 TEST_P(Rows, OfARunWithOtherOptionsItDoesNot) {
   const Prepared row(GetParam());
   TemplateOptions told;
@@ -66,8 +66,8 @@ TEST_P(Rows, OfARunWithOtherOptionsItDoesNot) {
   EXPECT_TRUE(row.same(row.jinja(all), all));
 }
 
-// Tools, calls, answers of tools, a system message, the question of a second turn: what a template leaves out
-// or refuses is a difference.
+// Tools, calls, answers of tools, a system message, the question of a second turn: a template that omits or
+// refuses one of them differs.
 TEST_P(Rows, WhatIsLeftOutOrRefusedIsADifference) {
   const Prepared row(GetParam());
   const std::string all = row.jinja();
@@ -87,7 +87,7 @@ TEST_P(Rows, WhatIsLeftOutOrRefusedIsADifference) {
   EXPECT_FALSE(row.same("{{ raise_exception('never') }}"));
 }
 
-// As servers pass them: without parameters, without a description, with a type that is a list.
+// Tools in the forms of servers: without parameters, without a description, with a list as type.
 TEST_P(Rows, EveryToolIsWritten) {
   const Prepared row(GetParam());
   for (const char* format : {"default", "llama3", "mistral", "qwen"}) {
@@ -113,7 +113,7 @@ TEST_P(Rows, EveryToolIsWritten) {
 INSTANTIATE_TEST_SUITE_P(TemplateSame, Rows, testing::ValuesIn(ChatTemplate::names()),
                          [](const auto& row) { return row.param; });
 
-// Plain conversations alone are written the same by many.
+// Many templates write plain conversations equally.
 TEST(TemplateSame, ASmallChatmlWithoutToolsIsNotKept) {
   const Prepared chatml("chatml"), qwen3("qwen3_nothink");
   const std::string small =
@@ -121,7 +121,7 @@ TEST(TemplateSame, ASmallChatmlWithoutToolsIsNotKept) {
       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
   EXPECT_FALSE(chatml.same(small));
   EXPECT_FALSE(qwen3.same(small));
-  // Written by hand, with tools.
+  // A handwritten template with tools.
   EXPECT_TRUE(qwen3.same(
       "{% if tools %}{{ '<|im_start|>system\\n' }}{% if messages[0].role == 'system' %}{{ "
       "messages[0].content "
@@ -157,7 +157,7 @@ TEST(TemplateSame, ThoughtsThatStayOrAreMissingAreADifference) {
   }
 }
 
-/// Ids of a conversation as training sees them, and of the text that the template in Jinja writes.
+/// Expects equal ids of a conversation in training and of the text of the Jinja template.
 void expect_the_same_ids(const std::string& name, const std::string& tokenizer_name,
                          const TemplateOptions& options) {
   SCOPED_TRACE(name + " over " + tokenizer_name);
@@ -188,14 +188,14 @@ void expect_the_same_ids(const std::string& name, const std::string& tokenizer_n
   ASSERT_EQ(example.outcome, Example::Outcome::kept) << example.reason;
   const auto ids = tokenizer.encode(text).ids;
   EXPECT_EQ(tokenizer.decode(ids), tokenizer.decode(example.input_ids)) << text;
-  // Words of the other small vocabularies grow over what stands between parts.
+  // Words of the other small vocabularies cross the boundaries between parts.
   if (tokenizer_name == "gpt2_prefix" || name == "llama2") {
     EXPECT_EQ(ids, example.input_ids) << text;
   }
 }
 
-// Three kinds: one puts a blank in front of every text, one unless it begins with one, one of the latter not
-// behind a special token.
+// Three kinds of tokenizers add a blank before every text, before every text that does not begin with one, or
+// like the second except after a special token.
 TEST(TemplateSame, BlanksOfTheTokenizerStandBetweenParts) {
   TemplateOptions format;
   format.tool_format = "qwen";
@@ -212,7 +212,7 @@ TEST(TemplateSame, BlanksOfTheTokenizerStandBetweenParts) {
   EXPECT_EQ(qwen.jinja(), jinja_of(qwen.chat)) << "it puts none";
 }
 
-// transformers takes the one named tool_use where there are tools.
+// transformers uses the template named tool_use if there are tools.
 TEST(TemplateSame, OfSeveralTemplatesTheOneForToolsWritesTools) {
   const Prepared row("chatml");
   const std::string plain = row.jinja();

@@ -1,5 +1,5 @@
-// What transformers' apply_chat_template wrote from finished folders (tests/models/transformers_writes) is
-// what our own renderer writes from the same templates, and its ids are those of training.
+// transformers' apply_chat_template on finished folders (tests/models/transformers_writes) gives the text of
+// our renderer with equal templates, and the ids of training.
 #include <gtest/gtest.h>
 
 #include "golden.h"
@@ -12,11 +12,11 @@
 namespace octet::text::template_written_test {
 namespace {
 
-/// The part of a case's options that decides what is written; the day is that of the reference.
+/// Returns the options of a case that change the text, with the date of the reference.
 TemplateOptions options_of(const Json& c, bool thinks) {
   TemplateOptions out;
   out.date = "2026-03-09";
-  // Else training keeps thoughts of earlier answers, which no server shows a model.
+  // Otherwise training keeps the thoughts of earlier answers, which a server never shows to a model.
   out.mask_history = thinks;
   const Json given = c.value("options", Json::object());
   if (given.contains("default_system")) out.default_system = given["default_system"].get<std::string>();
@@ -36,7 +36,7 @@ class Written : public testing::TestWithParam<std::string> {
     each_case(folder_ + "/cases.jsonl", [&](const Json& c, const std::string&) { cases_.push_back(c); });
   }
 
-  /// The messages of a case, as transformers had them.
+  /// Returns the messages of a case in transformers' form.
   static Json messages_of(const Json& line, const Json& c) {
     if (line.contains("messages")) return line["messages"];
     Json out = Json::array();
@@ -58,7 +58,7 @@ class Written : public testing::TestWithParam<std::string> {
                    {"tools", nullptr}};
     const std::string tools = c.value("tools", "");
     if (!tools.empty()) variables["tools"] = parse_json(tools, "tools");
-    // No run has null for it, but a caller may.
+    // Runs never pass null, but a caller may.
     const Json given = c.value("options", Json::object());
     if (given.contains("enable_thinking")) variables["enable_thinking"] = given["enable_thinking"];
     if (!options.enable_thinking) options.enable_thinking = true;
@@ -109,7 +109,7 @@ TEST_P(Written, ByTransformersIsWhatTrainingSees) {
     same += equal ? 1 : 0;
     tools += equal && !c.value("tools", "").empty() ? 1 : 0;
   });
-  // Words of the small vocabularies of these two grow over the seams between questions and answers.
+  // Words of these two small vocabularies cross the boundaries between questions and answers.
   const bool grows = GetParam() == "alpaca" || GetParam() == "vicuna";
   EXPECT_GE(lines, 60);
   EXPECT_GE(same, grows ? 5 : 50);

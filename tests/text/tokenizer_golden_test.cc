@@ -17,8 +17,8 @@ std::string text_of(const Json& c) {
   return out;
 }
 
-/// The ids without what the post-processor adds; long ones of repeated texts are kept as a block and its
-/// count.
+/// Returns the ids without those of the post-processor. Long ids of repeated texts are stored as a block and
+/// its count.
 std::vector<TokenId> plain_ids(const Json& c) {
   std::vector<TokenId> out = ids_of(c["ids_plain"]);
   if (!c.contains("ids_block")) return out;
@@ -29,7 +29,7 @@ std::vector<TokenId> plain_ids(const Json& c) {
   return out;
 }
 
-/// The ids with what the post-processor puts around them, which the golden files keep apart.
+/// Returns the ids with those of the post-processor, which golden files store separately.
 std::vector<TokenId> whole_ids(const Json& c) {
   std::vector<TokenId> out = ids_of(c["around"][0]);
   for (const TokenId id : plain_ids(c)) out.push_back(id);
@@ -81,7 +81,7 @@ TEST_P(TokenizerGolden, EveryTokenCoversTheSameBytes) {
     ASSERT_EQ(2 * plain.offsets.size(), c["offsets"].size()) << where;
     for (std::size_t i = 0; i < plain.offsets.size(); ++i) {
       const Span want{c["offsets"][2 * i].get<std::uint32_t>(), c["offsets"][2 * i + 1].get<std::uint32_t>()};
-      if (want.begin == want.end) continue;  // empty ranges stand at odd places in the reference
+      if (want.begin == want.end) continue;  // the reference puts empty ranges at odd positions
       EXPECT_EQ(std::pair(plain.offsets[i].begin, plain.offsets[i].end), std::pair(want.begin, want.end))
           << where << " token " << i;
     }
@@ -104,7 +104,7 @@ TEST_P(TokenizerGolden, EveryTextDecodesTheSame) {
       return;
     }
     if (c.contains("decoded_varies")) return;
-    // The golden files leave out what equals the text or the decoding with specials.
+    // Golden files omit a field that equals the text, or the decoding with special tokens.
     const std::string decoded = json_string(c, "decoded", text, where);
     const std::string skipped = json_string(c, "decoded_skip", decoded, where);
     EXPECT_EQ(tokenizer_.decode(plain), decoded) << where;

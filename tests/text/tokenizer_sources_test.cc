@@ -1,4 +1,4 @@
-// What the files beside tokenizer.json say: tokens, roles and templates are those of transformers 5.
+// Other files than tokenizer.json: tokens, roles and templates equal those of transformers 5.
 #include <gtest/gtest.h>
 
 #include "folder.h"
@@ -22,7 +22,7 @@ struct Folder : TestFolder {
     write(name, text);
     return *this;
   }
-  /// Opens the folder, and gives what is written on the screen to `said`.
+  /// Opens the folder and stores the printed text in `said`.
   Tokenizer open() {
     testing::internal::CaptureStderr();
     Tokenizer tokenizer = Tokenizer::from_folder(path());
@@ -55,7 +55,7 @@ TEST(TokenizerSources, TokensOfTheDecoderAloneAreAdded) {
   EXPECT_NE(folder.said.find("'<|note|>'"), std::string::npos) << folder.said;
 }
 
-// The library gives a new token the next id, whatever the file says.
+// The library gives a new token the next id, independent of the id in the file.
 TEST(TokenizerSources, NewTokensGetTheNextIds) {
   Folder folder;
   folder.with("tokenizer_config.json",
@@ -100,7 +100,7 @@ TEST(TokenizerSources, SpecialTokensBecomeTokens) {
   EXPECT_EQ(tokenizer.encode("</s><img><pad>").ids, (std::vector<TokenId>{3, 6, 5}));
   EXPECT_TRUE(tokenizer.is_special(3) && tokenizer.is_special(6));
   EXPECT_NE(folder.said.find("'<img>'"), std::string::npos) << folder.said;
-  // A model without a row for it takes none.
+  // A model without a row for the token does not get it.
   folder.with("config.json", R"({"vocab_size": 5})");
   const Tokenizer small = folder.open();
   EXPECT_EQ(small.pad_id(), -1);
@@ -179,7 +179,7 @@ TEST(TokenizerSources, AWrongTypeIsRefusedByFileAndKey) {
       EXPECT_NE(std::string(error.what()).find(row.key), std::string::npos) << error.what();
     }
   }
-  // transformers takes null as an absent key.
+  // transformers treats null like an absent key.
   Folder folder;
   folder.with("tokenizer_config.json",
               R"({"eos_token": null, "add_bos_token": null, "chat_template": null, "model_max_length": null,

@@ -1,4 +1,4 @@
-// Tokenizer files that lie, texts that hurt, and what the object promises.
+// Inconsistent tokenizer files, difficult texts, and the guarantees of the class.
 #include "octet/text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace octet::text::tokenizer_test {
 namespace {
 
-/// A small tokenizer file with parts of it replaced.
+/// A small tokenizer file with some parts replaced.
 struct File {
   std::string added = "[]";
   std::string normalizer = "null";
@@ -34,7 +34,7 @@ struct File {
     const TestFolder folder;
     return Tokenizer::from_folder(folder.write("tokenizer.json", text()));
   }
-  /// The message with which loading fails.
+  /// Returns the error message of loading.
   std::string refusal() const {
     try {
       load();
