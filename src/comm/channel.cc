@@ -12,7 +12,7 @@
 namespace octet::comm {
 namespace {
 
-// What `work` failed with, as an Error of this rank.
+// Runs `work`. Returns its failure as a problem of this rank, or nothing.
 std::optional<Problem> problem_in(const std::function<void()>& work) {
   try {
     work();

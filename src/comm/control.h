@@ -1,5 +1,5 @@
-// Collectives of the control plane: byte strings of any length, directly between the ranks
-// concerned, so that who waits knows for whom.
+// Collectives of the control plane: byte strings of any length, sent directly between the ranks that need
+// them, so that each waiting rank knows which rank it waits for.
 #pragma once
 
 #include <string>

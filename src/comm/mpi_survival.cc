@@ -10,7 +10,7 @@
 namespace octet::comm {
 namespace {
 
-// Of mpi.h of Open MPI 5, for builds with an older one.
+// Constants of Open MPI 5's mpi.h, for builds with an older version.
 constexpr int proc_failed = 75, proc_failed_pending = 76, revoked = 77;
 
 struct Functions {

@@ -99,8 +99,8 @@ class ReduceByNode {
   struct Set {
     std::byte* parts = nullptr;    // [charges, mates - 1, chunk], in slots of fp32
     std::byte* sums = nullptr;     // [charges, chunk] fp32
-    std::byte* nodes = nullptr;    // [nodes, chunk] as they travel
-    std::byte* encoded = nullptr;  // [charges, chunk] as they travel
+    std::byte* nodes = nullptr;    // [nodes, chunk] in the wire format
+    std::byte* encoded = nullptr;  // [charges, chunk] in the wire format
   };
 
   std::size_t slot() const { return static_cast<std::size_t>(chunk_) * sizeof(float); }

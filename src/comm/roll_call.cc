@@ -140,7 +140,7 @@ std::string RollCall::words_of(int rank) const {
   const auto& report = answers_.at(rank);
   if (!report) return who + " does not answer";
   if (report->ends) return who + " answers: it has ended its work";
-  const LaneReport* waits = nullptr;  // of several the data come first
+  const LaneReport* waits = nullptr;  // of several lanes, the data lanes come first
   for (const auto& [id, lane] : report->lanes) {
     if (lane.waits && (waits == nullptr || lane.queue < waits->queue)) waits = &lane;
   }

@@ -13,20 +13,20 @@ namespace octet::comm {
 struct StagingBudget {
   std::size_t counters = 0;  ///< bytes per queue
   std::size_t gather_part = 0, reduce_part = 0;
-  std::size_t eager_room = 0;  ///< of a member's eager message, in each queue
+  std::size_t eager_room = 0;  ///< bytes of a member's eager message, in each queue
   std::size_t sum_room = 0;    ///< bytes of a member's values in a direct sum; 0: no direct sums
   int size = 0;
 
   std::size_t all_counters() const { return 2 * counters; }
   std::size_t counters_at(int queue) const { return static_cast<std::size_t>(queue) * counters; }
   std::size_t bytes() const { return sums_at() + ops::peer_places_bytes(size, sum_room); }
-  /// Where the eager messages of a queue arrive.
+  /// Offset of the receive buffers of a queue's eager messages.
   std::size_t eager_at(int queue) const {
     return all_counters() + DeviceStaging::bytes(size, gather_part) +
            DeviceStaging::bytes(size, reduce_part) +
            static_cast<std::size_t>(queue) * eager_bytes(size, eager_room);
   }
-  /// Where the values of direct sums arrive.
+  /// Offset of the receive buffers of direct sums.
   std::size_t sums_at() const { return eager_at(2); }
   /// Offset of the counter of direct sums: the last word of the counters, which the queues do not use.
   std::size_t sums_begun_at() const { return all_counters() - sizeof(std::uint64_t); }

@@ -19,8 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // Layout of a file: this line; a hash of the rest (32 digits); the recipe's length (eight bytes,
-// little-endian); the recipe as JSON, padded with blanks to a multiple of eight bytes; the tokens. The number
-// changes with the layout, and when the same recipe yields other tokens.
+// little-endian); the recipe as JSON, padded to a multiple of eight bytes; the tokens. The number changes
+// with the layout, and when the same recipe yields other tokens.
 constexpr std::string_view kMagic = "octet tokens 03\n";
 static_assert(kMagic.size() % 8 == 0);  // the tokens are read in place, so they must be aligned
 constexpr std::size_t kHash = 32, kLength = 8, kMostRecipe = std::size_t{16} << 20;

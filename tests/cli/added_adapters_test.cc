@@ -115,7 +115,7 @@ TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {
   EXPECT_EQ(two.out, answer(folder_ / "a")) << two.err;
 }
 
-// The magnitude's norms are those of the base with the earlier adapters.
+// The magnitude is divided by the norms of the base with the earlier adapters.
 TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
   train_two();
   expect_success(trainer(lora(folder_ / "c",

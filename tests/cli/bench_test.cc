@@ -38,7 +38,7 @@ TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
   EXPECT_GT(r["reserved_bytes"].get<double>(), 4.0 * r["parameters"].get<double>());
 }
 
-// On a CPU, GEMMs of FP8 values are exact, and the list of GEMMs says so.
+// On a CPU, GEMMs of FP8 values are exact, and the list of GEMMs reports it.
 TEST(Bench, SaysWhatEveryProductWas) {
   const Json r = bench(Task::get().model() + " fp8=true", 2);
   std::int64_t fp8 = 0, others = 0;

@@ -1,4 +1,4 @@
-// Every key that selects the trained data changes what is trained, as the output and the log show.
+// Every key that selects the trained data has an effect that the output and the log show.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"

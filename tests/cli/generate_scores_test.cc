@@ -1,5 +1,5 @@
-// `trainer generate --score` with HDF5 output. The values equal those of the JSON lines at any number of
-// ranks, and are kept on a restart. Files that are in the way are named and left unchanged.
+// `trainer generate --score` with HDF5 output. The values equal the JSON lines at any number of ranks, and
+// are kept on a restart. Files that are in the way are named and left unchanged.
 #include <cmath>
 #include <cstring>
 

@@ -69,7 +69,7 @@ std::string filled(std::string text) {
   return text;
 }
 
-/// Runs `trainer train ARGUMENTS` with Hugging Face's cache and home folder set to those of the rows.
+/// Runs `trainer train ARGUMENTS` with Hugging Face's cache and the home folder in the folder of the rows.
 Outcome trained(const std::string& arguments, int ranks, const std::string& hub = Rows::get() / "hub") {
   const std::string launch =
       std::string(OCTET_SOURCE_DIR) + "/launch/mpirun -np " + std::to_string(ranks) + " ";

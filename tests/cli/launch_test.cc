@@ -1,4 +1,5 @@
-// The scripts of launch/, with stand-ins for the programs that they start: what these are told, which code
+// The scripts of launch/, with stand-ins for the programs that they start: the arguments, signals and exit
+// codes.
 #include <filesystem>
 
 #include "cli/launch_scripts.h"

@@ -52,7 +52,7 @@ class Logged : public testing::TestWithParam<int> {
         sum += value.get<double>();
     }
     EXPECT_EQ(row.at("comm_bytes").get<double>(), sum);
-    // Messages about a save count in the row of this step or of the next one.
+    // Messages about a save count in the row of this step or the next.
     const double control = row.value("comm_control_bytes", 0.0);
     EXPECT_LT(control, 20000) << row;
     EXPECT_LT(sum - control, reduced + gathered + 2000) << "sums of norms and losses are small: " << row;

@@ -25,8 +25,8 @@ inline bool says(const Outcome& run, const std::string& words) {
   return run.err.find(words) != std::string::npos;
 }
 
-/// Expects the step time behind an interval ("... a step 0.01 s; ...") to match the log. It is first printed
-/// after the tenth step, and is the median of ten.
+/// Expects the step time that gives an interval ("... a step 0.01 s; ...") to match the log. It is first
+/// printed after the tenth step, and is the median of ten.
 inline void expect_measured_step(const Outcome& run, const std::string& what, const std::string& output) {
   const std::size_t line = run.err.find(what + " after ");
   ASSERT_NE(line, std::string::npos) << run.err;

@@ -136,7 +136,7 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   EXPECT_NE(start("gpus", all + "-n 2 c.yaml").out.find("2 ranks: c.yaml"), std::string::npos);
   EXPECT_NE(start("gpus", "CUDA_VISIBLE_DEVICES=0,2 " + all + "c.yaml").out.find("2 ranks: c.yaml"),
             std::string::npos);
-  // Without a visible GPU, no GPU rank is started, but one rank per NUMA node.
+  // Without a visible GPU, the ranks run on the cores.
   const Outcome hidden = start("gpus", "CUDA_VISIBLE_DEVICES= " + all + "-n 2 c.yaml");
   EXPECT_NE(hidden.out.find("2 ranks: c.yaml"), std::string::npos) << hidden.both();
   EXPECT_NE(hidden.err.find("NUMA nodes, and no GPU)"), std::string::npos) << hidden.both();

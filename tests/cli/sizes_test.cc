@@ -1,5 +1,5 @@
 // Every integer key of a configuration at its maximum. lint, plan and the start of a run finish within a
-// second, and refuse sizes that cannot fit before they allocate memory.
+// second. They refuse sizes that cannot fit before they allocate memory.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// Runs whose parameters, gradients and moments are stored in narrow formats.
+// Runs with parameters, gradients and moments in narrow formats.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"

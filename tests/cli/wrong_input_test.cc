@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 struct Wrong {
   std::string name;
   std::string overrides;          ///< arguments; {} is the folder of the test
-  std::vector<std::string> says;  ///< pieces of the one message
+  std::vector<std::string> says;  ///< pieces of the message
   int code = 64;
 };
 
@@ -217,8 +217,8 @@ TEST(Help, EveryCommandExplainsItself) {
   EXPECT_NE(nothing.both().find("trainer CONFIG"), std::string::npos);
 }
 
-// The memory of the process is limited, from far too little to nearly enough. oneDNN, which writes code into
-// memory that it failed to get, would end it by a signal. OpenMP would end it with its own message if it gets
+// The memory of the process is limited, from far too little to nearly enough. oneDNN would crash, because it
+// writes code into memory that it failed to get. OpenMP would end the process with its own message if it gets
 // no threads.
 TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
   const TemporaryFolder folder("memory");

@@ -287,7 +287,7 @@ int call_from_one_thread() {
   return job_of_rank->all_max(sends_of_others.load()) == 0 ? 0 : 1;
 }
 
-/// Fails in the way `how` names. By default, the last rank stops in the middle of a gather.
+/// Fails in the way `how` names, for example before or during a gather in which all ranks take part.
 int misbehave(const std::string& how) {
   for (const char* kind : kKinds) {
     if (how.ends_with(std::string("-") + kind)) return vanish(how);

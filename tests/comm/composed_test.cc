@@ -89,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Whole, ComposedRanks,
                                           testing::Values(4, 8)),
                          ranks_name);
 
-/// Returns the final values of all ranks after reductions and gathers with every wire format, with residuals,
-/// in place and not, hierarchical and not, in rank order and in a tree.
+/// Returns the final values of all ranks after reductions and gathers with every wire format and with
+/// residuals. Covers in-place, hierarchical, rank-order and tree variants.
 std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node_of) {
   const int ranks = static_cast<int>(node_of.size());
   constexpr std::int64_t count = 70001;

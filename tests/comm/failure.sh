@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # One rank of three fails in some way. The job must end within seconds, with a matching exit code and one
 # message. Arguments: mpirun, the program of the MPI tests, the way to fail (see misbehave() in
-# comm_mpi_test.cc), the accepted exit codes (a regular expression), and optionally a text of exactly one
-# output line.
+# comm_mpi_test.cc), the accepted exit codes. Exit codes are a regular expression. An optional argument is a
+# text of exactly one output line.
 set -u
 mpirun=$1 program=$2 how=$3 codes=$4 text=${5:-}
 

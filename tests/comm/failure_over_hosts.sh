@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# One rank of four on two hosts (tests/bench/on_hosts; root only) is stopped or killed in the middle of
-# hierarchical training, or the link between the hosts goes down. The job and its launcher must end soon after
+# Runs four ranks on two hosts (tests/bench/on_hosts; root only) with hierarchical training. One rank is
+# stopped or killed, or the link between the hosts goes down. The job and its launcher must end soon after
 # ddp_timeout (10 s). The last message must name the collective and the rank, or the connection. Arguments:
 # the trainer, a folder for the runs.
 set -u

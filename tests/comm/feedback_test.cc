@@ -1,6 +1,5 @@
-// Error feedback: the error of a reduction is added to the next one, so that errors do not add up over many
-// reductions (Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression
-// schemes").
+// Error feedback: the error of a reduction is added to the next reduction, so errors do not accumulate. See
+// Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression schemes".
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
 // Handling of every field of rows and messages of other programs: the field is read, or its row is refused by
-// name, or it is counted. No field changes what is trained silently.
+// name, or it is counted. No field changes the training silently.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -116,8 +116,8 @@ TEST_P(GoldenModel, RecomputationGivesTheSameBits) {
 
 TEST_P(GoldenModel, Bf16StaysWithinItsRounding) {
   // A path through a block rounds eleven activations (stream twice, two norms, qkv, attention, …) and four
-  // weights, each by at most 2^-9 relative; embedding, last norm and head add four. Independent errors add as
-  // squares; a softmax may double them. Backward takes the path twice.
+  // weights. Each rounding is at most 2^-9 relative. Embedding, last norm and head add four. Independent
+  // errors add as squares; a softmax may double them. Backward takes the path twice.
   const Golden golden(GetParam());
   // A token with nearly equal scores of experts may select others.
   const double experts = golden.architecture.experts.count > 0 ? 8 : 1;
@@ -170,9 +170,9 @@ TEST(Fp8Core, CurrentScalingAgreesWithTheReferenceOfFusedOperands) {
   EXPECT_LT(distance(golden, "fp8_fused.logits", result.logits), 1e-6);
   // Far from the fp32 result, so that the agreement proves the use of FP8.
   EXPECT_GT(distance(golden, "logits", result.logits), 0.1);
-  // After scaling, one gradient of layer 1's gate is 703.99994 of 57344, also in exact arithmetic. 704 is the
-  // midpoint of an interval of E5M2, and the reference rounded up. One such value changes every later
-  // gradient, like another summation order. Gradients before it in backward agree to fp32 accuracy.
+  // After scaling, one gradient of layer 1's gate is 703.99994 of 57344, also in exact arithmetic. 704 is a
+  // midpoint of E5M2, and the reference rounded up. One such value changes every later gradient, like another
+  // summation order. Gradients before it in backward agree to fp32 accuracy.
   const auto error = [&](const std::string& name) {
     return distance(golden, "fp8_fused.grad." + name, result.gradients.at(name),
                     1.0 / static_cast<double>(batch.label_tokens()));

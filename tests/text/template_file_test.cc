@@ -137,7 +137,7 @@ TEST_P(RowsInFiles, GiveTheIdsAndLabelsOfTheReference) {
   EXPECT_GE(tools, row.prints_date({}) ? 0 : 1);
 }
 
-// All rows except those with a token across the boundary of a question and its answer: a word of the small
+// Excludes the rows with a token across the boundary of a question and its answer: a word of the small
 // vocabulary, or a special token that includes blanks.
 INSTANTIATE_TEST_SUITE_P(Rows, RowsInFiles,
                          testing::Values("llama3", "qwen", "chatml", "chatml_new_tokens", "qwen3_nothink",

@@ -194,8 +194,8 @@ void expect_the_same_ids(const std::string& name, const std::string& tokenizer_n
   }
 }
 
-// Three kinds of tokenizers add a blank before every text, before every text that does not begin with one, or
-// like the second except after a special token.
+// Three kinds of tokenizers. The first adds a blank before every text, the second before every text that does
+// not begin with one. The third is like the second, but adds none after a special token.
 TEST(TemplateSame, BlanksOfTheTokenizerStandBetweenParts) {
   TemplateOptions format;
   format.tool_format = "qwen";

@@ -17,8 +17,8 @@ std::string text_of(const Json& c) {
   return out;
 }
 
-/// Returns the ids without those of the post-processor. Long ids of repeated texts are stored as a block and
-/// its count.
+/// Returns the ids without the ids that the post-processor adds. Long ids of repeated texts are stored as a
+/// block and its count.
 std::vector<TokenId> plain_ids(const Json& c) {
   std::vector<TokenId> out = ids_of(c["ids_plain"]);
   if (!c.contains("ids_block")) return out;
@@ -29,7 +29,7 @@ std::vector<TokenId> plain_ids(const Json& c) {
   return out;
 }
 
-/// Returns the ids with those of the post-processor, which golden files store separately.
+/// Returns the ids with the ids that the post-processor adds. Golden files store these separately.
 std::vector<TokenId> whole_ids(const Json& c) {
   std::vector<TokenId> out = ids_of(c["around"][0]);
   for (const TokenId id : plain_ids(c)) out.push_back(id);

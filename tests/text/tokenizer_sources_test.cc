@@ -1,4 +1,4 @@
-// Other files than tokenizer.json: tokens, roles and templates equal those of transformers 5.
+// Other files than tokenizer.json: tokens, roles and templates are equal to transformers 5.
 #include <gtest/gtest.h>
 
 #include "folder.h"

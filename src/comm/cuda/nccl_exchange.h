@@ -32,12 +32,12 @@ struct NcclGroup {
   int member = 0;
 };
 
-/// A communicator of NCCL; each queue has its own. On every rank, one thread must create, connect and destroy
-/// the communicators of several queues in the same order, because each of these steps waits for the other
-/// members.
+/// A communicator of NCCL; each queue has its own. Creating, connecting and destroying a communicator waits
+/// for the other members. One thread per rank must do this for several queues, in the same order on every
+/// rank.
 ///
-/// The first exchange between two members blocks the host until both have arrived and have opened a
-/// connection, which takes memory on both sides. connect() opens the connections earlier.
+/// The first exchange between two members blocks the host until both have opened a connection. A connection
+/// takes memory on both sides. connect() opens the connections earlier.
 class NcclExchange final : public Exchange {
  public:
   /// Collective: all members construct it together, each on a different GPU, and it returns when all have
@@ -61,9 +61,9 @@ class NcclExchange final : public Exchange {
   /// members call it together. If a member names another, the other must name it too.
   void connect(std::span<const int> peers);
 
-  // NCCL's own collectives, only for deterministic: false. The summation order depends on the owner of the
-  // slice, the sizes of group and slice, and NCCL's version. bf16 sums are rounded to bf16 at every member
-  // that they pass. The first call of a kind opens connections that connect() does not open.
+  // NCCL's own collectives, only for deterministic: false. The summation order depends on the slice's owner,
+  // the group and slice sizes, and NCCL's version. bf16 sums are rounded to bf16 at every member that they
+  // pass. The first call of a kind opens connections that connect() does not open.
   /// to[count] = sum of all members' slices of this member; from [size * count]. `to` is the own slice of
   /// `from`, or disjoint from it. dtype: f32 or bf16.
   void reduce_scatter(Stream& stream, const void* from, void* to, std::int64_t count, DType dtype);
