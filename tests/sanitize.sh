@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests under sanitizers. `thread` is ThreadSanitizer on all programs whose threads share memory, among them ranks
-# that are threads, with compute in line and on a worker of its own; `address` is AddressSanitizer, LeakSanitizer and
+# The tests under sanitizers. `thread` is ThreadSanitizer on all programs with threads that share memory, among them ranks
+# that are threads, with compute in line and on a separate worker; `address` is AddressSanitizer, LeakSanitizer and
 # UndefinedBehaviorSanitizer on every program of tests, on MPI ranks (2 and 4), and on the trainer. Both where none is
 # named. Any finding fails. Builds into FOLDER/thread and FOLDER/address (FOLDER is build/sanitize), without CUDA.
 #
@@ -56,7 +56,7 @@ test_in() {
   "${fixed[@]}" "$folder/$1/bin/$2" --gtest_brief=1 ${3:+"--gtest_filter=$3"}
 }
 
-# Open MPI unloads its components before leaks are looked for: what they keep could not be told from our own.
+# Open MPI unloads its components before leaks are reported. Their leaks could then not be distinguished from ours.
 mpi() {
   echo 'int dlclose(void* handle) { (void)handle; return 0; }' | cc -shared -fPIC -x c - -o "$folder/keep_modules.so"
   "$source/launch/mpirun" -x LD_PRELOAD="$(cc -print-file-name=libasan.so):$folder/keep_modules.so" -np "$@"

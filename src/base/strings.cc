@@ -32,7 +32,7 @@ std::size_t farthest(std::size_t size) {
   return size < 2 ? 0 : size < 5 ? 1 : std::max<std::size_t>(2, size / 4);
 }
 
-// Of dotted paths the sections that both begin with make nothing near: at most half of the rest may differ.
+// Ignores the sections that both dotted paths begin with: at most half of the rest may differ.
 bool differs_less_than_half(std::string_view word, std::string_view candidate, std::size_t distance) {
   auto common = static_cast<std::size_t>(std::ranges::mismatch(word, candidate).in1 - word.begin());
   const auto ends = [common](std::string_view path) { return path.substr(common, 1); };

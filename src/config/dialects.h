@@ -80,7 +80,7 @@ std::string complete_bare_key(const std::string& path, Sources& sources);
 bool becomes_ours(const Entry& entry);
 
 /// Throws Error for a key that is neither ours nor of the configuration's dialect. If another trainer has the
-/// key, the message says so.
+/// key, the message names this trainer.
 [[noreturn]] void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where);
 
 /// Returns a scalar node with this text.

@@ -86,7 +86,7 @@ std::vector<const checkpoint::TensorHeader*> AdapterFile::tensors() const {
     for (const checkpoint::StoredTensor& tensor : file_->tensors()) all.push_back(&tensor);
     return all;
   }
-  // Beside its parameters a checkpoint holds the state of the optimizer under other names.
+  // A checkpoint also holds the state of the optimizer, under other names.
   for (const checkpoint::CheckpointTensor& tensor : checkpoint_->tensors()) {
     if (tensor.name.starts_with(model::kAdapterPrefix)) all.push_back(&tensor);
   }

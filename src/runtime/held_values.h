@@ -19,8 +19,8 @@ class HeldValues {
   /// Gives elements [begin, begin + count) of the tensor as its file has them.
   using Read = std::function<void(std::int64_t begin, std::int64_t count, float* out)>;
 
-  /// Of a tensor of `count` elements. In NF4 all of them are read and quantised here, as the store does it:
-  /// the host holds their codes and scales, and a piece of values.
+  /// Holds a tensor of `count` elements. NF4: reads and quantises all elements here, like the store. The host
+  /// then holds their codes and scales, and a piece of values.
   HeldValues(const HeldAs& how, Read read, std::int64_t count);
 
   /// Elements [begin, begin + count).

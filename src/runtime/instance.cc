@@ -68,7 +68,7 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer,
                                                options_.transformer.training ? &audit_ : nullptr);
-  if (device.kind() != DeviceKind::dry) tell_fallbacks();  // those that the shapes tell
+  if (device.kind() != DeviceKind::dry) tell_fallbacks();  // fallbacks that follow from the shapes
 }
 
 namespace {

@@ -10,7 +10,7 @@
 namespace octet::runtime {
 namespace {
 
-// Files that say how a tokenizer is used, which the run's documents tell of, and not what it does.
+// Whether a file only sets how a tokenizer is used. It does not change the ids of a text.
 bool is_setting(const std::string& name) {
   return name == "tokenizer_config.json" || name == "special_tokens_map.json" ||
          name.starts_with("chat_template");

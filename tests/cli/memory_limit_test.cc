@@ -6,7 +6,7 @@
 namespace octet::test::memory_limit_test {
 namespace {
 
-// 133 MiB is enough to load the libraries and too little to start; the last limit is about what a run needs.
+// 133 MiB is enough to load the libraries and too little to start; the last limit is about the need of a run.
 TEST(MemoryLimits, OfEveryCommandGiveOneMessageAndADocumentedCode) {
   const Task& task = Task::get();
   const TemporaryFolder folder("memory_limits");

@@ -8,7 +8,7 @@
 namespace octet::comm::messages_test {
 namespace {
 
-/// A transport with messages that complete when the test says so. Tickets count from 0.
+/// A transport with messages that the test completes. Tickets count from 0.
 class Held : public Transport {
  public:
   explicit Held(std::size_t most = 100) : most_(most) { place_.node_of = {0, 0, 0, 0}; }

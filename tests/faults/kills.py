@@ -66,7 +66,7 @@ def await_phase(bench, run, phase, draw, launcher_before):
         wait_until(lambda: run.ended() or run.saves(), 60 if "save_steps=1000" not in run.command else 0.2, 0.001)
         time.sleep(draw.uniform(0, 0.03))
     elif phase in ("verify", "prune"):
-        # A checkpoint has got its name and is read back, and when it holds, the one above those that are kept goes.
+        # The checkpoint has its final name and is verified. If it is valid, the oldest checkpoint is then removed.
         there, least = run.checkpoints(), KEPT + 1 if phase == "prune" else 0
         wait_until(lambda: run.ended() or (now := run.checkpoints()) != there and len(now) >= least and not run.saves(),
                    10 if "save_steps=1000" not in run.command else 0.2, 0.001)

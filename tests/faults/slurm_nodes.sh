@@ -4,7 +4,7 @@
 #
 #   trap stop_slurm EXIT; start_slurm FOLDER || exit 2      FOLDER is removed first; SLURM_CONF is set and exported
 
-# A controller and two daemons, each with a host name and a folder for PMIx of its own.
+# A controller and two daemons. Each has a host name and a folder for PMIx.
 start_slurm() {
   slurm_folder=$1
   local tool port node conf=$slurm_folder/slurm.conf

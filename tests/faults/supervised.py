@@ -36,7 +36,7 @@ class Supervised(Run):
         self.command = [str(SUPERVISE), *options.split(), *self.command[at:]]
         self.temporary = task.folder / f"{name}.tmp"
         self.temporary.mkdir()
-        # Of the host's memory where it has such a file system.
+        # In the host's memory if it has such a file system.
         self.memory = Path(tempfile.mkdtemp(prefix="faults-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.mark = f"{MARK}={self.output}".encode()
         self.environment = {MARK: str(self.output), "TMPDIR": str(self.temporary), "OCTETRUN_MEMORY_FOLDER": str(self.memory),

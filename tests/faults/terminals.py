@@ -81,7 +81,7 @@ class Line:
     def __init__(self, screen):
         self.end, other = os.openpty()
         fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-        # setsid makes it the controlling terminal of a session of its own.
+        # setsid makes it the controlling terminal of a new session.
         self.shell = subprocess.Popen(["setsid", "--ctty", *SHELL], stdin=other, stdout=other, stderr=other,
                                       env=environment(TERM="xterm"))
         os.close(other)

@@ -11,7 +11,7 @@ from defects import HERE, SOURCE, Trouble
 
 LIBCLANG = SOURCE / ".deps/libclang-18.1.1"
 
-# What a line of the copy calls. Number 0 is the unchanged program.
+# Functions that a mutated line calls. Number 0 is the unchanged program.
 PROLOGUE = """#include <cstdlib>
 namespace {
 const int octet_mutant_chosen = [] { const char* s = std::getenv("OCTET_MUTANT"); return s == nullptr ? 0 : std::atoi(s); }();

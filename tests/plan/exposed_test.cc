@@ -16,7 +16,7 @@ TEST(Exposed, IsWhatOutlastsThePassesBesideIt) {
   // One backward pass hides sums of 4 s; of 9 s, 4 s stay exposed.
   EXPECT_EQ(exposed_seconds({.sums = 4e9}, kTime, 3, kLink, 8), 0);
   EXPECT_EQ(exposed_seconds({.sums = 9e9}, kTime, 3, kLink, 8), 4);
-  // Beside three of them, 3 s each.
+  // Three passes hide them, 3 s each.
   EXPECT_EQ(exposed_seconds({.sums = 9e9, .sum_passes = 3}, kTime, 3, kLink, 8), 0);
   EXPECT_EQ(exposed_seconds({.sums = 18e9, .sum_passes = 3}, kTime, 3, kLink, 8), 3);
   // Parameters after an update have the first forward pass, at stage 3 each.

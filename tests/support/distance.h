@@ -24,7 +24,7 @@ inline std::size_t edits(const std::string& a, const std::string& b) {
   return from(from, 0, 0);
 }
 
-/// Of a name that is offered in place of `word`.
+/// Largest edit distance of a name that is offered in place of `word`.
 inline std::size_t most_edits(const std::string& word) {
   if (word.size() < 2) return 0;
   if (word.size() < 5) return 1;

@@ -15,7 +15,7 @@
 
 namespace octet::test {
 
-/// What a folder's event files say.
+/// Contents of a folder's event files.
 struct Events {
   std::map<std::string, std::map<std::int64_t, double>> scalars;  ///< by tag, by step
   std::map<std::int64_t, double> wall_time;  ///< when the first event of a step was written
@@ -29,7 +29,7 @@ struct Events {
   }
 };
 
-/// Fields of a protocol buffer: numbers, and what has a length.
+/// Fields of a protocol buffer: numbers, and fields with a length.
 class Fields {
  public:
   explicit Fields(std::string_view message) : bytes_(message) {}

@@ -13,7 +13,7 @@
 
 namespace octet::test {
 
-/// A sum of terms, of their absolute values and of their squares, which bound what an op may round.
+/// A sum of terms, of their absolute values and of their squares. The last two bound an op's rounding.
 struct Dot {
   double sum = 0, size = 0, squares = 0;
 };

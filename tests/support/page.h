@@ -26,7 +26,7 @@ struct PageCase {
   std::string title, question, answer;
 };
 
-/// The cases of a page, and what stands before the first of them.
+/// The cases of a page. `head`: the text before the first case.
 inline std::vector<PageCase> read_page(const std::string& path, std::string& head) {
   std::vector<PageCase> cases;
   std::string* part = &head;

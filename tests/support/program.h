@@ -1,4 +1,4 @@
-// Runs the trainer as a user would, and keeps what it printed.
+// Runs the trainer as a user would, and keeps its output.
 #pragma once
 
 #include <sys/wait.h>
@@ -52,8 +52,8 @@ inline Outcome trainer(const std::string& arguments, int np = 0, int limit = 120
   return shell(launch + OCTET_TRAINER + " " + arguments, limit);
 }
 
-/// Runs one command as rank 0 and another as rank 1. `mpirun ONE : OTHER` would do so, too, but with some
-/// packages of Open MPI 5.0 (that of Debian 13, 5.0.7, is one) mpirun itself ends by signal 11 over any two
+/// Runs one command as rank 0 and another as rank 1. Does not use `mpirun ONE : OTHER`: with some
+/// packages of Open MPI 5.0 (among them 5.0.7 of Debian 13), mpirun itself ends by signal 11 for any two
 /// programs.
 inline Outcome two_ranks(const std::string& first, const std::string& second) {
   return shell(OCTET_SOURCE_DIR

@@ -6,9 +6,9 @@
 
 namespace octet::test {
 
-/// What a golden tensor of `kept` elements in rows of `cols` holds of the whole one: row 0 and every s-th row
-/// after it, with s = whole.size() / kept. (Logits [rows, length, vocabulary] count as rows x length rows.)
-/// Empty when no such s exists.
+/// Returns the rows of `whole` that a golden tensor of `kept` elements holds: row 0 and every s-th row of
+/// `cols` elements after it, with s = whole.size() / kept. (Logits [rows, length, vocabulary] count as rows x
+/// length rows.) Empty if s is not an integer.
 inline std::vector<float> sampled_rows(const std::vector<float>& whole, std::size_t kept, std::int64_t cols) {
   if (kept == 0 || whole.size() % kept != 0) return {};
   const std::size_t width = static_cast<std::size_t>(cols), step = whole.size() / kept;

@@ -1,4 +1,4 @@
-// A folder for what a test writes.
+// A folder for the files of a test.
 #pragma once
 
 #include <cerrno>
@@ -10,8 +10,8 @@
 
 namespace octet::test {
 
-/// A new, empty folder that disappears with this object. Its name is one that nothing has, whatever an
-/// earlier process of this number left behind when it was killed.
+/// A new, empty folder that disappears with this object. Its name is new, even if a killed
+/// process with the same number has left a folder.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(std::string_view name = "test",

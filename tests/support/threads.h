@@ -33,7 +33,7 @@ inline bool a_thread_runs_behind() {
   return false;
 }
 
-/// Whether the calling thread does, as in tests that somebody runs with nice(1).
+/// Whether the calling thread has such a niceness, as in tests under nice(1).
 inline bool this_thread_runs_behind() {
   return niceness_of(std::to_string(::gettid())) >= kBehindNiceness;
 }

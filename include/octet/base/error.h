@@ -1,4 +1,4 @@
-// The one error type. A message says what was expected, what was found, where, and what to do.
+// The error type of Octet. A message has four parts: expected, found, where, and fix.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 namespace octet {
 
-/// Exit codes of the program (docs/checkpoints.md says what a supervisor does with each).
+/// Exit codes of the program (docs/checkpoints.md lists the reaction of a supervisor to each code).
 enum class ExitCode : int {
   ok = 0,
   failure = 1,               ///< anything else
@@ -27,7 +27,7 @@ struct Problem {
   std::string expected;  ///< "a positive number"
   std::string found;     ///< "-3"
   std::string where;     ///< file and line, key path, tensor, rank and host
-  std::string fix;       ///< what the user can do
+  std::string fix;       ///< the action for the user
   ExitCode code = ExitCode::failure;
   bool agreed = false;  ///< every rank throws because of this problem, and exactly one of them with its text
 };

@@ -5,9 +5,9 @@
 // load it. `manifest.json` lists the offset of each tensor and holds XXH3 hashes of every byte. It is written
 // last, and then the folder is renamed to its final name, so a checkpoint is either complete or absent.
 //
-// libhdf5 is used only to lay out files in memory. Ranks write and read the tensors with pwrite and pread,
-// and loading never parses HDF5. The library does not handle full disks or damaged files reliably. Other
-// modules refer to tensors by name; only this module accesses files.
+// libhdf5 only computes the layout of files, in memory. Ranks write and read the tensors with pwrite and
+// pread, and loading never parses HDF5. The library does not handle full disks or damaged files reliably.
+// Other modules refer to tensors by name; only this module accesses files.
 #pragma once
 
 #include <cstdint>

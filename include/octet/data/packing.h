@@ -16,8 +16,8 @@ struct KnapsackOptions {
   bool shared_context = false;     ///< documents of a sequence attend to each other (without neat_packing)
 };
 
-/// Packs each batch of rows greedily: the longest document that fits goes first. Of equally long documents
-/// the last goes first. Documents longer than the capacity are left out.
+/// Packs each batch of rows greedily: the longest document that fits goes first. If
+/// documents have the same length, the last goes first. Documents longer than the capacity are left out.
 Items pack_knapsack(const Encoded& set, const KnapsackOptions& options);
 
 struct BlockOptions {

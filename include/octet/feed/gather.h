@@ -11,7 +11,7 @@ namespace octet::feed {
 struct GatherLimits {
   std::size_t in_memory =
       LongArray<std::byte>::kInMemory;  ///< largest list in memory, in bytes; longer lists are in files
-  /// Of what all ranks together send at a time: no message has to hold a whole data set.
+  /// Limit of the bytes that all ranks together send at a time, so that no message holds a whole data set.
   std::int64_t message_bytes = INT64_C(64) << 20;
 };
 

@@ -125,7 +125,7 @@ class StreamLoader {
   const Stream& stream_;
   Deal deal_;
   std::size_t ahead_;
-  // Of the thread.
+  // Used by the reading thread only.
   StreamPosition position_;
   Shared window_;
   std::future<StreamWindow> reading_;

@@ -1,4 +1,4 @@
-// What launch/mpirun and launch/supervise know of mpirun's options, and of the programs behind them.
+// Options of mpirun that launch/mpirun and launch/supervise read, and the files of a program name.
 #pragma once
 
 #include <string>

@@ -23,7 +23,7 @@ class ProcessTree {
   std::vector<std::pair<pid_t, pid_t>> by_parent_;  ///< parent and child, sorted
 };
 
-/// One process. A later process with the same number is another one.
+/// One process. A later process with the same number is a different process.
 class Process {
  public:
   /// A process that is there now.

@@ -14,8 +14,8 @@ inline constexpr std::int64_t kMostExperts = 1024;
 /// Number of partial sums of add_load() on a GPU.
 inline constexpr std::int64_t kLoadParts = 64;
 
-/// Selects experts[t, 0 … taken): the experts with the largest softmax(logits[t]), in descending order. Of
-/// equal experts, the lower number is first. A NaN counts as the largest. weights[t, …] are their
+/// Selects experts[t, 0 … taken): the experts with the largest softmax(logits[t]), in descending order. If
+/// two are equal, the lower number is first. A NaN counts as the largest. weights[t, …] are their
 /// probabilities, divided by their sum if `normalised`. Computed in fp32.
 struct RouteArgs {
   ConstMatrix logits;      ///< [tokens, experts] f32, at most kMostExperts

@@ -64,7 +64,7 @@ class Schedule {
   /// The same as a fraction of the peak.
   double factor(std::int64_t step) const;
   const ScheduleOptions& options() const { return options_; }
-  /// Of reduce_lr_on_plateau, which takes evaluations; null for all others.
+  /// Returns the state of reduce_lr_on_plateau, which takes evaluations; null for other schedules.
   Plateau* plateau() { return plateau_ ? &*plateau_ : nullptr; }
   const Plateau* plateau() const { return plateau_ ? &*plateau_ : nullptr; }
 

@@ -25,7 +25,7 @@ struct Memory {
   /// Bytes that the update of a step reads and writes on the device, from the store. The rows do not tell
   /// this part of a buffer.
   std::size_t update = 0;
-  /// Of what grows with the micro-batch: activations, head, workspace, batch.
+  /// Returns the bytes that grow with the micro-batch: activations, head, workspace, batch.
   std::size_t of_tokens() const;
   /// The optimizer's state in the host's memory: masters and moments, which an update reads and writes there.
   std::size_t state_of_host() const;

@@ -39,7 +39,7 @@ struct Recipe {
   bool rows() const { return kind == RecipeKind::rows; }
   /// Whether scales of activations are made with their FP8 values, so that no ScaleSet has them.
   bool scales_with_values() const { return blocks() || rows(); }
-  /// Of FP8 activations and gradients.
+  /// Returns the scaling of FP8 activations and gradients.
   ops::Scaling scaling() const {
     if (rows()) return ops::Scaling::whole_rows;
     return blocks() ? ops::Scaling::rows : ops::Scaling::tensor;

@@ -4,7 +4,8 @@
 // A Reporter exists only on the printing rank. It does not know ranks, devices or models: the training loop
 // passes facts to it. trainer_log.jsonl is the source of the history: a resumed run reads it and drops rows
 // after the resumed step, so no row appears twice. All files except the two logs are written atomically.
-// Lines for people go through octet::log. Names, tags and fields are those of Hugging Face and LLaMA-Factory.
+// Lines for people go through octet::log. Names, tags and fields equal the names of Hugging Face and
+// LLaMA-Factory.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +84,7 @@ struct StepFacts {
   double comm_seconds = 0;                                   ///< in which messages were under way
   double comm_exposed_seconds = 0;                           ///< of these: in which computing waited for them
   std::vector<KindOfMessages> comm_kinds;                    ///< what this rank sent; empty: a lone rank
-  // Of steps that make a row.
+  // Only for steps that write a row.
   std::int64_t memory_bytes = 0;       ///< reserved by the trainer, largest rank
   std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank
   /// rank{r}/loss: of each rank's own tokens since the last row; null for a rank that trained none.

@@ -10,7 +10,7 @@ namespace octet::runtime {
 
 /// Reads the architecture that a folder's config.json describes, with the names that its weights, if it has
 /// any, give their tensors. If config.json ties the head to the embedding and the weights hold another head,
-/// the head is not tied, as in transformers 5, and a warning says so. Throws Error as read_architecture and
+/// the head is not tied, as in transformers 5, and a warning is logged. Throws Error as read_architecture and
 /// WeightFolder do.
 model::Architecture read_model(const std::string& folder);
 
@@ -24,8 +24,8 @@ void require_weights(const std::string& folder);
 /// Throws Error (usage) when a checkpoint is of another model than the folder's config.json describes.
 void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder);
 
-/// Compares what files of a model folder say about the same thing, and warns if they differ: end tokens,
-/// dtype, one file of weights beside an index of shards. `tokenizer` is that of the folder.
+/// Compares files of a model folder and warns if they contradict each other: end tokens, dtype, one file of
+/// weights next to an index of shards. `tokenizer` is the tokenizer of the folder.
 void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder);
 
 /// As compare_sources(). Throws Error (usage) when the tokenizer of `folder` has tokens that the model has no

@@ -41,7 +41,8 @@ struct AdapterWish {
 /// or unknown keys.
 AdapterWish read_adapter_config(const Json& config, const std::string& where);
 
-/// Of a folder that PEFT wrote. Throws Error (usage) where it holds no adapter, and as above.
+/// Reads the adapter config of a folder that PEFT wrote. Throws Error (usage) if the folder holds no adapter,
+/// and like read_adapter_config().
 AdapterWish read_adapter_folder(const std::string& folder);
 
 /// Whether a configuration asks for adapters.

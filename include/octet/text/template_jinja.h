@@ -11,7 +11,7 @@ namespace octet::text {
 /// default_system, tool_format, enable_thinking, preserve_thinking. It also writes tools and tool calls.
 ///
 /// Messages have the roles system (first), user, assistant (with tool_calls, or an answer) and tool. Tools
-/// without parameters are written, too. bos_token and eos_token must be those of the prepared tokenizer.
+/// without parameters are written, too. bos_token and eos_token must come from the prepared tokenizer.
 ///
 /// If `chat` has thoughts, thoughts of earlier answers are omitted unless preserved. Without thinking, the
 /// thoughts of every answer are omitted. A last answer without a thought gets an empty thought. A question

@@ -3,7 +3,7 @@
 // It reads the tokenizers of Hugging Face folders (tokenizer.h), trains small tokenizers (bpe_trainer.h) and
 // writes conversations with chat templates (chat_template.h). Files are read once and objects are then
 // immutable, so all threads can share an object almost without locks. Differences between model families are
-// data in files and tables, never a branch on a name. All ids equal those of the reference implementations.
+// data in files and tables, never a branch on a name. All ids equal the ids of the reference implementations.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ struct EncodeOptions {
 };
 
 /// A tokenizer of a Hugging Face folder: byte-pair encoding and the other components of tokenizer.json. Ids,
-/// offsets and decoded text equal those of the reference implementation (Hugging Face `tokenizers`). Const
-/// functions are thread-safe.
+/// offsets and decoded text are the same as in the reference implementation (Hugging Face `tokenizers`).
+/// Const functions are thread-safe.
 class Tokenizer {
  public:
   /// Reads tokenizer.json and, if they exist, tokenizer_config.json and special_tokens_map.json. Throws Error

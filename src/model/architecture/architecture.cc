@@ -39,7 +39,7 @@ const Family& family_of(const Json& config, const std::string& where) {
 }
 
 bool read_bias(Reader& config, BiasRule rule, const std::string& key) {
-  // A family without the key ignores it in transformers as well, unless it asks for what is not there.
+  // In transformers, too, a family without this key ignores it. `true` is an error if the family has no bias.
   const bool asked = config.boolean(key, false);
   switch (rule) {
     case BiasRule::always:
@@ -397,7 +397,7 @@ void name_tensors(Architecture& a, const std::function<bool(const std::string&)>
   const std::string newer = "model.language_model.", alone = "model.";
   if (exists(alone + "embed_tokens.weight") && !exists(newer + "embed_tokens.weight") &&
       !exists(a.tensor_prefix + "embed_tokens.weight")) {
-    // The text model alone beside the config of the whole.
+    // The weights hold only the text model, and config.json describes the multimodal model.
     a.multimodal = false;
     a.tensor_prefix = alone;
     a.head_name = "lm_head.weight";

@@ -42,7 +42,7 @@ class Block {
   bool normed() const { return mlp_->normed(); }
   /// Recomputes all activations that backward reads, with Recompute::full.
   void recompute(const Call& call);
-  /// What the producer of the output's gradient must write in addition to the values.
+  /// Formats that the producer of the output's gradient must write in addition to the values.
   ops::QuantizeInto wanted(const Call& call) const { return mlp_->wanted(call); }
   /// Computes the gradients of the block's tensors. Replaces the output's gradient in the scratch by the
   /// input's gradient if that is needed. Otherwise stops at the block's lowest trained tensor. `into`: what

@@ -7,7 +7,7 @@
 namespace octet::model {
 namespace {
 
-/// Buffers inside a region stand as apart as reservations do.
+/// Buffers inside a region have the alignment of reservations.
 constexpr std::size_t kBufferAlignment = 256;
 
 /// FP8 products read whole multiples of 16 tokens.

@@ -48,7 +48,7 @@ class Head {
 
   /// Adds the losses of a micro-batch to *loss_sum (device). If `call` has gradients, also computes the
   /// gradients of norm and weight, and writes the gradient of the stream to the scratch if it is needed.
-  /// `into`: what the reader of that gradient needs.
+  /// `into`: formats that the reader of that gradient needs.
   void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
             double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const;
   /// Computes logits [count, vocabulary of the share] of `rows` (device). Caps them if the architecture does.

@@ -22,7 +22,7 @@ std::vector<BlocksByWindow> blocks_by_stage(const Architecture& a) {
 }
 
 /// Returns the number of blocks per group for which one page of each group takes the least memory in total.
-/// Of several such numbers, returns the largest. With one stage this is the greatest common divisor of the
+/// If several numbers do, returns the largest. With one stage this is the greatest common divisor of the
 /// blocks per window, and no place is empty.
 std::int64_t best_page_blocks(const std::vector<BlocksByWindow>& stages) {
   std::int64_t most = 0;

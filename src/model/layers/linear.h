@@ -62,8 +62,8 @@ class Linear {
   LinearInput& input() { return input_; }
   const LinearInput& input() const { return input_; }
   OutputGradient& output_gradient() { return output_gradient_; }
-  /// What the producer of the output's gradient must write: `values` if the compute dtype is needed, and FP8
-  /// copies. A bias, adapters, and a recipe that quantises finished matrices need the compute dtype.
+  /// Formats that the producer of the output's gradient must write: `values` if the compute dtype is needed,
+  /// and FP8 copies. A bias, adapters, and a recipe that quantises finished matrices need the compute dtype.
   Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
   /// Returns the operands for backward, after the producer wrote `d_output` and the wanted copies.
   std::vector<ops::Operand> gradient_written(const Call& call, const ops::ConstMatrix& d_output) const;
@@ -73,7 +73,7 @@ class Linear {
 
   /// Computes `out` from input(), which must be written. Adds `addend` if it has data.
   void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
-  /// forward_lone() is like forward(), but for very few tokens and fused with adjacent ops. `args` has all
+  /// forward_lone() is the variant of forward() for very few tokens, fused with adjacent ops. `args` has all
   /// members except weight and bias. Not for training. takes_lone() returns whether it is possible, and
   /// enqueues nothing.
   bool takes_lone(const Call& call, const ops::LoneGemmArgs& args) const;

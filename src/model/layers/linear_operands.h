@@ -32,7 +32,7 @@ class LinearInput {
 
   /// The values, [tokens, cols] in the compute dtype; without data if only FP8 copies exist.
   ops::Matrix values(const Call& call) const { return narrowed(values_, call.tokens, cols_); }
-  /// What the producer must write. It then calls written().
+  /// Formats that the producer must write. It then calls written().
   Wanted wanted(const Call& call, WriteOrder order) const;
   void written(const Call& call, WriteOrder order);
   /// Called instead of written() if the producer wrote only the values.
@@ -60,12 +60,12 @@ class OutputGradient {
   void set_tensor(std::int64_t tensor) { tensor_ = tensor; }
   /// Whether values in the compute dtype are needed because the recipe quantises finished matrices.
   bool needs_values(const Common& common) const { return common.quantizer.needs_values(tensor_); }
-  /// What the producer must write in addition to the values, or instead of them.
+  /// Formats that the producer must write in addition to the values, or instead of them.
   ops::QuantizeInto wanted(const Call& call) const;
   /// Returns the operands of GEMMs after the producer wrote `values` and the wanted copies: one operand for
   /// each scale, in the order of the columns.
   std::vector<ops::Operand> written(const Call& call, const ops::ConstMatrix& values) const;
-  /// Like written(), but for a producer that wrote only the values.
+  /// Same as written(), if the producer wrote only the values.
   std::vector<ops::Operand> values_written(const Call& call, const ops::ConstMatrix& values) const;
 
  private:

@@ -33,7 +33,8 @@ class Mlp {
   virtual void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                        const ops::Matrix& after) = 0;
   /// Computes the gradients of its tensors, down to the lowest trained tensor. If the input's gradient is
-  /// needed, adds to the stream's gradient in the scratch. `into`: what the reader of that gradient needs.
+  /// needed, adds to the stream's gradient in the scratch. `into`: formats that the reader of that gradient
+  /// needs.
   virtual void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) = 0;
 
   /// See the functions of SublayerOutput: post-norm, input of the next norm, pending sum, and the copies that

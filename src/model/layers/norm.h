@@ -48,7 +48,7 @@ class Norm {
     ops::ConstMatrix x;      ///< input of forward
     ops::Matrix dx;          ///< gradient of x
     bool accumulate = true;  ///< adds to dx; false: overwrites it
-    ops::QuantizeInto into;  ///< what the reader of dx needs
+    ops::QuantizeInto into;  ///< formats that the reader of dx needs
   };
   void backward(const Call& call, const Gradient& gradient) const;
 

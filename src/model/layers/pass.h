@@ -117,7 +117,8 @@ struct Call {
   }
 };
 
-/// What the readers of a matrix need from its producer: values (without data: none), FP8 copies, an amax.
+/// Formats that the readers of a matrix need from its producer: values (without data: none), FP8 copies, an
+/// amax.
 struct Wanted {
   ops::Matrix values;
   ops::QuantizeInto quantize;

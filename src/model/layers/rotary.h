@@ -31,8 +31,8 @@ class Rotary {
   /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and
   /// leaves `of` unchanged if heads have norms.
   bool put_behind(const Call& call, ops::LoneGemmArgs& of) const;
-  /// Transforms the gradient of forward's result in place. `wanted`: what the reader needs. If it needs no
-  /// values, the values of d_qkv may be undefined afterwards.
+  /// Transforms the gradient of forward's result in place. `wanted`: formats that the reader needs. If it
+  /// needs no values, the values of d_qkv may be undefined afterwards.
   void backward(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;
 
  private:

@@ -36,8 +36,8 @@ class SublayerOutput {
   /// Computes the sublayer's output from the linear layer's input, which must be written. Writes its sum with
   /// the stream `before` to `after`, or leaves the output in the scratch (a pending sum).
   void forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
-  /// forward_lone() is like forward(), but for very few tokens `x`: the input's values in bf16, without FP8
-  /// copies. takes_lone() returns whether it is possible.
+  /// forward_lone() is the variant of forward() for very few tokens. `x`: the input's values in bf16, without
+  /// FP8 copies. takes_lone() returns whether it is possible.
   bool takes_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                   const ops::Matrix& after) const;
   void forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
@@ -48,7 +48,7 @@ class SublayerOutput {
   /// Writes a pending sum to `after`. `any`: any norm of the stream; it only adds.
   void settle(const Call& call, const Norm& any, const ops::Matrix& before, const ops::Matrix& after) const;
 
-  /// What the producer of the stream's gradient must write for this sublayer in addition to the values.
+  /// Formats that the producer of the stream's gradient must write for this sublayer besides the values.
   ops::QuantizeInto wanted(const Call& call) const;
   /// Computes the gradients of norm, weight and bias from the stream's gradient in the scratch. Writes the
   /// gradient of the linear layer's input to `d_input` if it is needed.
