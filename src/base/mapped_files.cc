@@ -77,7 +77,7 @@ void catch_bus_errors() {
   });
 }
 
-/// The file that has the name of a mapped one.
+/// The present file at the path of a mapping.
 struct File {
   std::int64_t size = -1;  ///< -1: another file or none
   timespec changed{};
@@ -90,7 +90,7 @@ File file_of(const Slot& slot) {
   return {.size = found.st_size, .changed = found.st_mtim};
 }
 
-// Bytes from four places, which other contents do not have.
+// Returns bytes from four places of the file, to detect other contents.
 std::string sample_of(const char* bytes, std::size_t count) {
   constexpr std::size_t kPlaces = 4, kBytes = 64;
   if (count <= kPlaces * kBytes) return {bytes, count};

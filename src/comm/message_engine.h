@@ -139,7 +139,7 @@ class MessageEngine {
   std::condition_variable free_;  // for a caller that is about to serve
   bool at_it_ = false;            // the communication thread serves
   bool helped_ = false;           // a caller serves, or is about to
-  Clock::time_point nap_ends_;    // without a notification; a past time means that the thread is awake
+  Clock::time_point nap_ends_;    // end of the thread's nap without a notification; in the past: awake
   bool only_short_ = false;       // all outstanding collectives are short
   bool signalled_ = false;
   std::atomic<bool> stopping_ = false;  // set with the lock

@@ -28,10 +28,10 @@ class UnnamedFile {
   std::size_t capacity() const { return capacity_; }
   /// Grows to this many bytes. The contents stay, at another address. Throws Error on a full disk.
   void grow(std::size_t capacity);
-  /// Takes the first `bytes` out of this process's memory; they are read again when they are asked for.
+  /// Evicts the first `bytes` from this process's memory. Later accesses read them from the file again.
   void put_away(std::size_t bytes);
-  /// By what another process of this user on this machine finds the file, as long as this object lives: its
-  /// place below /proc, device and node.
+  /// Returns the path below /proc, the device and the inode. With these, other processes of this user on this
+  /// machine find the file while this object lives.
   std::string address() const;
 
  private:
@@ -41,10 +41,10 @@ class UnnamedFile {
   std::size_t away_ = 0;
 };
 
-/// True when an address leads to the file that it was made from: not after its end, nor from another machine
-/// or container.
+/// Whether an address still leads to its file. False after the file's end, and on another machine or in
+/// another container.
 bool is_shared_file(const std::string& address);
-/// The file at an address, mapped as far as it has `bytes` bytes. Throws Error when it is shorter or gone.
+/// Maps the file at an address. Throws Error if it is shorter than `bytes` bytes, or no longer exists.
 std::shared_ptr<const MappedFile> map_shared_file(const std::string& address, std::size_t bytes);
 
 /// A list of plain values. Short lists are in memory, long ones in an UnnamedFile, or in a file of another
@@ -69,7 +69,7 @@ class LongArray {
   }
   ~LongArray() = default;
 
-  /// The values at `values`, which point into `file`.
+  /// Returns a view of `values`, which point into `file`.
   static LongArray view(std::shared_ptr<const MappedFile> file, std::span<const T> values) {
     LongArray out;
     out.viewed_ = std::move(file);
@@ -124,7 +124,7 @@ class LongArray {
     std::swap(size_, other.size_);
   }
 
-  // Room for so many values that are this list's own.
+  // Makes room for `size` values. A view becomes a copy first.
   void make_room(std::size_t size) {
     if (viewed_) {
       const LongArray old = std::move(*this);

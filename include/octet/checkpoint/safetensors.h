@@ -86,7 +86,7 @@ struct QuantisedTensor {
 /// Quantised tensors are read as dequantised values; their scales are not listed as tensors.
 class WeightFolder {
  public:
-  /// Throws Error if the folder contains neither, or the index has file names that are not plain. Throws
+  /// Throws Error if the folder contains neither, or the index names files outside the folder. Throws
   /// Error if a tensor is missing, is in two shards, or is in another shard than the index states. Throws
   /// Error if the parts of a quantised tensor do not match, or have an unsupported format.
   explicit WeightFolder(const std::string& folder, const std::string& stem = "model");
@@ -143,7 +143,7 @@ class WeightFolder {
   std::vector<SafetensorsFile> files_;
   std::unordered_map<std::string, std::size_t> file_by_tensor_;
   std::unordered_map<std::string, QuantisedTensor> quantised_;
-  std::set<std::string> parts_;  ///< names of their scales and other parts
+  std::set<std::string> parts_;  ///< names of scales and other parts of quantised tensors
 };
 
 }  // namespace octet::checkpoint
