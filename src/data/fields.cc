@@ -23,7 +23,7 @@ enum class Rule {
   tokens,     ///< refused if it is a list of numbers (token ids); other values are not read
   share,      ///< a weight of the row: 0 is refused, values other than 1 are not read
   preferred,  ///< refused if false: the answer must not be learnt
-  asker,      ///< NeMo's mask: usable if it names the questions
+  asker,      ///< NeMo's mask: usable if it names the user's role
   values,     ///< NeMo's type: usable if it does not put labels into the text
 };
 

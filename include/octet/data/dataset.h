@@ -130,7 +130,7 @@ ColumnUse column_use(const DataSource& source);
 struct DataOptions {
   std::vector<std::string> dataset;  ///< names, paths or globs
   Columns columns;                   ///< for data sets given as paths
-  std::string split;                 ///< of folders; "": train, or for evaluation validation or test
+  std::string split;                 ///< of folders; "": train; for evaluation: validation or test
   bool evaluates = false;            ///< the sets are for evaluation, not for training
   std::string dataset_dir = "data";
   std::optional<std::int64_t> max_samples;

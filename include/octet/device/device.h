@@ -151,8 +151,8 @@ std::unique_ptr<Device> make_dry_device(const DryOptions& options = {});
 bool cuda_available(int ordinal, std::string* why_not = nullptr);
 /// Returns the number of GPUs that the driver shows to this process. 0 without a driver.
 int cuda_device_count();
-/// Returns whether a GPU driver of any version is installed: then computing without a GPU needs a reason.
-/// False if the program is built without CUDA.
+/// Returns whether a GPU driver of any version is installed. If so, a run on the CPU logs its reason. False
+/// if the program is built without CUDA.
 bool has_cuda_driver();
 /// Opens the GPU with this number. Throws Error with the reason of cuda_available if the GPU cannot be
 /// opened.

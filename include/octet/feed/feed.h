@@ -1,7 +1,7 @@
 // The feed room: the data of a run on its ranks. The ranks tokenise the rows together, and then each has all
 // tokens. From seed and step alone, a rank computes its samples and prepares its micro-batches ahead of the
-// step. The room knows no model. This file: the micro-batches of a run, from a set in memory or from a stream
-// that is tokenised during training. All ranks make the same calls.
+// step. The room does not depend on the model. This file: the micro-batches of a run, from a set in memory or
+// from a stream that is tokenised during training. All ranks make the same calls.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ class DataError : public Error {
 
 class Feed {
  public:
-  /// The most that a micro-batch holds.
+  /// Upper limits of a micro-batch.
   struct Shape {
     std::int64_t tokens = 0;
-    std::int64_t longest = 0;  ///< tokens that see each other
+    std::int64_t longest = 0;  ///< tokens that attend to each other
     std::int64_t documents = 1;
   };
   /// A step over all ranks.
@@ -43,15 +43,15 @@ class Feed {
   virtual ~Feed() = default;
   virtual Shape shape() const = 0;
   virtual std::int64_t examples() const = 0;
-  /// Steps of an epoch; 0 where only its end tells.
+  /// Returns the steps of an epoch; 0 if they are known only at its end.
   virtual std::int64_t steps_per_epoch() const = 0;
-  /// Passes over the data that so many steps are, perhaps estimated.
+  /// Returns the epochs that `steps` steps make, possibly an estimate.
   virtual double epochs(std::int64_t steps) const = 0;
-  /// Tokens that see each other, on average over tokens: attention's work is in proportion to it.
+  /// Returns the mean context length over all tokens. The work of attention is proportional to it.
   virtual double mean_context() const = 0;
   /// Documents to show.
   virtual const data::Encoded& shown() const = 0;
-  /// A name for the data and their order, to recognise them on resume.
+  /// Returns a hash of the data and their order, to recognise them on resume.
   virtual std::string fingerprint() const = 0;
 
   /// Before start(): moves to the position of a checkpoint, `steps` steps after the start of the run. `state`
@@ -59,18 +59,19 @@ class Feed {
   /// The place counts samples, so later steps may have another size. Throws Error if the place does not exist
   /// in these data.
   virtual void go_on(std::int64_t steps, const Json& state, const std::string& where) = 0;
-  /// The step after which the place is reached where a fresh run of `steps` steps ends.
+  /// Returns the step after which this run has trained as many samples as a fresh run of `steps` steps.
   virtual std::int64_t steps_until_end_of(std::int64_t steps) const = 0;
   /// Starts to prepare micro-batches.
   virtual void start(const Deal& deal) = 0;
-  /// The next micro-batch of this rank; `waited` is raised by the seconds that had to be waited.
-  /// `first_of_step`: the first of a step, where all ranks throw when one met an Error.
+  /// Returns the next micro-batch of this rank. Adds the seconds of waiting to *waited. `first_of_step`: the
+  /// first micro-batch of a step; if one rank has an Error, all ranks throw.
   virtual runtime::HostBatch next(bool first_of_step, double* waited) = 0;
-  /// Returns true if a later next() of this rank will throw and not find that on all ranks.
+  /// Returns true if a later next() will throw on this rank only.
   virtual bool failed() const = 0;
   /// Throws DataError on all ranks if failed() is true on one of them.
   virtual void require_data() = 0;
-  /// The step of which next() gave micro-batches last; before that, the place of go_on() with nothing in it.
+  /// Returns the step of the latest micro-batches from next(). Before that, an empty step at the place of
+  /// go_on().
   virtual Step step() const = 0;
   /// The place after the step of the latest micro-batches from next(), for go_on().
   virtual Json position() const = 0;

@@ -18,11 +18,11 @@
 
 namespace octet::feed {
 
-/// The next item of a stream, counted so that it can be found again at once.
+/// Position of the next item of a stream. A resumed run finds it without reading earlier rows.
 struct StreamPosition {
   std::int64_t epoch = 0;
-  std::int64_t window = 0;  ///< of the epoch, in the order in which it is trained
-  std::int64_t item = 0;    ///< of the window, likewise
+  std::int64_t window = 0;  ///< number in the epoch, in training order
+  std::int64_t item = 0;    ///< number in the window, in training order
   bool operator==(const StreamPosition&) const = default;
 };
 
@@ -33,13 +33,13 @@ struct StreamOptions {
   bool shuffle = true;
   /// Above 1, an epoch leaves out its last items that do not fill such a group, as SampleOrder does.
   std::int64_t whole_groups_of = 1;
-  int threads = 0;                  ///< that tokenise; 0: one per core
+  int threads = 0;                  ///< threads of tokenisation; 0: one per core
   std::int64_t max_broken = 10;     ///< rows of an epoch that may be unreadable
   std::int64_t refuse_longer = 0;   ///< a row of more tokens ends the run; 0: such rows are cut
   std::set<data::RowKey> left_out;  ///< rows held out for evaluation
-  /// Makes a window's items; may put other documents in place of those it is given.
+  /// Makes the items of a window. May replace the given documents.
   std::function<data::Items(data::Encoded&)> layout;
-  /// If set, a loader's thread calls it for each window that it takes, with the window's place in the rows.
+  /// If set, a loader's thread calls it for each window that it reads, with the window's number in row order.
   std::function<void(std::int64_t, const data::EncodingCounts&)> counted = {};
 };
 
@@ -59,14 +59,14 @@ class Stream {
   Stream(const data::RowMix& mix, const data::Encoder& encoder, StreamOptions options);
 
   std::int64_t windows() const { return windows_; }
-  /// The window that is trained as the `window`-th of an epoch. Throws Error when more of its rows cannot be
-  /// read than allowed. Thread-safe.
+  /// Reads the `window`-th window of an epoch in training order. Throws Error if it has more unreadable rows
+  /// than allowed. Thread-safe.
   StreamWindow read(std::int64_t epoch, std::int64_t window) const;
-  /// Number of the window, counted in the order of the rows, that is trained as the `window`-th of an epoch.
+  /// Returns the number in row order of the `window`-th window of an epoch in training order.
   std::int64_t row_window(std::int64_t epoch, std::int64_t window) const;
-  /// Number of the item that is trained as the `place`-th of a window of `items`.
+  /// Returns the number of the item at a position, in a window of `items` items.
   std::int64_t item_at(const StreamPosition& at, std::int64_t items) const;
-  /// Passes over the data at a place: 1.5 in the middle of the second.
+  /// Returns the epochs before a position: 1.5 in the middle of the second epoch.
   double epochs_at(const StreamPosition& at, std::int64_t items) const;
   const StreamOptions& options() const { return options_; }
 
@@ -96,8 +96,8 @@ class StreamLoader {
   StreamLoader(const StreamLoader&) = delete;
   StreamLoader& operator=(const StreamLoader&) = delete;
 
-  /// The next micro-batch of this rank, as Loader::next. Throws the Error met on the way to it: rows that
-  /// cannot be read, nothing to train.
+  /// Returns the next micro-batch of this rank, like Loader::next(). Throws the Error of the thread that
+  /// prepares it: unreadable rows, nothing to train.
   runtime::HostBatch next(double* waited_seconds = nullptr);
   /// The step of the current micro-batches of next().
   const StreamStep& step() const { return step_; }
@@ -129,8 +129,8 @@ class StreamLoader {
   StreamPosition position_;
   Shared window_;
   std::future<StreamWindow> reading_;
-  std::int64_t epoch_items_ = 0;  ///< trained in this epoch since the loader began, or since its start
-  bool whole_epoch_ = false;      ///< the loader saw this epoch's beginning
+  std::int64_t epoch_items_ = 0;  ///< of the current epoch, dealt by this loader
+  bool whole_epoch_ = false;      ///< the loader has read this epoch from its start
   data::EncodingCounts epoch_counts_;
 
   std::mutex mutex_;

@@ -103,7 +103,7 @@ class CudaEvent final : public Event {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   cudaEvent_t get() const { return event_; }
-  /// Whether its latest record is on a background stream: then its waiters wait for computation.
+  /// Whether its latest record is on a background stream.
   bool of_background = false;
 
  private:
