@@ -1,5 +1,5 @@
-// Filters mpirun's standard error: lines of the ranks pass through, and mpirun's own lines become one message
-// for each cause.
+// Filters mpirun's standard error. Lines of the ranks pass through. Lines of mpirun itself become one message
+// per cause.
 #pragma once
 
 #include <functional>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kPi = std::numbers::pi;
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
-/// Steps are read from doubles and multiplied by nothing larger than themselves.
+/// Upper limit of step counts (2^53): a double represents them exactly.
 constexpr double kMostSteps = 9007199254740992.0;
 
 std::string list(const std::vector<std::string>& words) {
@@ -264,8 +264,8 @@ double Schedule::stable_decay(std::int64_t step) const {
   return std::max(0.0, factor * (1.0 - floor_) + floor_);
 }
 
-// DeepSpeed's engine lets its schedule take a step after each update, and the schedule begins at -1: the
-// first update has the lowest rate and the second that of iteration 0.
+// DeepSpeed's engine steps its schedule after each update, and the schedule begins at iteration -1. The first
+// update has the lowest rate, and the second update has the rate of iteration 0.
 double Schedule::deepspeed(std::int64_t step) const {
   const bool cosine = options_.name == "deepspeed_warmup_cosine";
   if (step == 0) return cosine ? 0.0 : warmup_floor_;
@@ -299,7 +299,7 @@ double Schedule::factor(std::int64_t step) const {
   if (name == "linear") return std::max(0.0, (total - s) / span);
   if (name == "polynomial") {
     const double peak = options_.learning_rate;
-    // At s = T = w Hugging Face divides by zero; the course has no length, so it is over.
+    // At s = T = w, Hugging Face divides by zero. The decay then has no steps, so its final rate is used.
     if (step >= options_.total_steps) return floor_ / peak;
     return ((peak - floor_) * std::pow(1.0 - (s - w) / (total - w), power_) + floor_) / peak;
   }

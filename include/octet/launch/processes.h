@@ -11,12 +11,12 @@
 
 namespace octet::launch {
 
-/// The processes that run now, by their parents.
+/// A snapshot of the running processes and their parents.
 class ProcessTree {
  public:
   ProcessTree();
   std::vector<pid_t> children(pid_t parent) const;
-  /// All processes below one, each after its parent.
+  /// Returns all descendants of `root`, each after its parent.
   std::vector<pid_t> below(pid_t root) const;
 
  private:
@@ -26,7 +26,7 @@ class ProcessTree {
 /// One process. A later process with the same number is a different process.
 class Process {
  public:
-  /// A process that is there now.
+  /// `pid` is the number of a process that exists now.
   explicit Process(pid_t pid);
   pid_t pid() const { return pid_; }
   /// Whether it has ended. Its parent may not have read its exit code yet.

@@ -131,7 +131,7 @@ std::string autotuned_gemms(const Device& device);
 void learn_autotuned_gemms(const Device& device, const std::string& text);
 /// Sets whether algorithms are timed for GEMMs without a known choice (the default). If not, a GEMM uses the
 /// algorithm of the most similar number of tokens, or else the preference of the library. Timing takes up to
-/// seconds, while other ranks would wait. No effect on devices without a choice of algorithms.
+/// seconds, in which other ranks wait. No effect on devices without a choice of algorithms.
 void set_gemm_choosing(const Device& device, bool choosing);
 
 }  // namespace octet::ops

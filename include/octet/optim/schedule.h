@@ -43,11 +43,11 @@ struct ScheduleOptions {
 ///                                    decay_type (linear, cosine, 1-sqrt), then min_lr_ratio; warmup_type
 ///                                    likewise. Without either count, a third of the steps after the warm-up
 ///                                    is stable, as in LLaMA-Factory; with one, the other is the rest
-/// The schedules of DeepSpeed (deepspeed/runtime/lr_schedules.py) count updates from 0 at the start of the
-/// second update, as its engine does: with i = s - 1 and w at least 2 the share of the peak is m =
-/// warmup_min_lr / peak (for cosine: warmup_min_ratio) + (1 - m) g, where g is during warm-up ln(i + 1) / ln
-/// w, or with warmup_type linear i / w. At s = 0 it is m (for cosine 0), and after the warm-up, T being
-/// total_num_steps or else the whole run,
+/// The schedules of DeepSpeed (deepspeed/runtime/lr_schedules.py) count like its engine: i = s - 1 is 0 at
+/// the second update. w is at least 2. The lowest factor is m = warmup_min_lr / peak (cosine:
+/// warmup_min_ratio). At s = 0 the factor is m (cosine: 0). During warm-up it is m + (1 - m) g, with g = ln(i
+/// + 1) / ln w, or g = i / w with warmup_type linear. T is total_num_steps, or else the steps of the run.
+/// After warm-up it is
 ///   deepspeed_warmup                 1
 ///   deepspeed_warmup_decay           m + (1 - m) max(0, (T - i) / max(1, T - w))
 ///   deepspeed_warmup_cosine          r + (1 - r) (1 + cos(pi min(1, (i - w + 1) / max(1, T - w)))) / 2,

@@ -34,8 +34,8 @@ class LowRank {
   bool scales() const;
   bool drops() const;
 
-  /// Returns the columns of the scratch for backward: the sum of all ranks, with each bundle rounded up so
-  /// that the next one is aligned.
+  /// Returns the columns of the scratch for backward: the sum of the adapters' ranks. Each bundle is rounded
+  /// up, so that the next bundle is aligned.
   std::int64_t scratch_columns() const;
   void reserve(BlockBuffers& buffers);
   std::size_t workspace(const Device& device, const Common& common) const;
