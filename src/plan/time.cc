@@ -27,8 +27,8 @@ double seconds_of(const Kernel& k, const Rates& rates) {
   return std::max({compute, k.bytes / rates.bytes, rates.launch});
 }
 
-/// The best of some tiles in waves over the multiprocessors. Large tiles reach the rates; small results are
-/// made in smaller ones, which fill more multiprocessors and read their operands more often.
+/// Returns the share of the peak rate that a GEMM of this size reaches, with the best tile size. Large tiles
+/// reach the peak. Small tiles occupy more multiprocessors for small results, but read operands more often.
 double filling(double rows, double cols, const Rates& rates) {
   struct Tile {
     double rows, cols, reaches;
@@ -47,11 +47,11 @@ double compute_bytes(const precision::Recipe& recipe) {
   return recipe.compute == DType::bf16 ? 2 : 4;
 }
 
-/// Seconds of a product; `fp8`: of FP8 operands.
+/// Returns the seconds of a GEMM. `fp8`: its operands are FP8.
 double product_seconds(const model::Operation& o, bool fp8, const precision::Recipe& recipe,
                        const Rates& rates) {
   const double compute = compute_bytes(recipe), operand = fp8 ? 1 : compute;
-  // Weights' gradients are made in fp32.
+  // Gradients of weights are written in fp32.
   const double result = o.product == ops::Product::wgrad ? 4 : compute;
   const auto m = static_cast<double>(o.m), n = static_cast<double>(o.n), k = static_cast<double>(o.k);
   const Kernel kernel{.flops = o.flops,
@@ -67,7 +67,7 @@ double product_seconds(const model::Operation& o, bool fp8, const precision::Rec
 class Rows {
  public:
   Rows(const Rates& rates, double times) : rates_(rates), times_(times) {}
-  /// `calls` times what `k` does, in each of the micro-batches (or as often as `times` says).
+  /// Adds `calls` calls of kernel `k`, in each micro-batch or `times` times.
   void add(const std::string& name, const Kernel& k, double calls) {
     add(name, seconds_of(k, rates_), calls);
   }
@@ -80,7 +80,7 @@ class Rows {
     if (pass_ != nullptr) *pass_ += seconds * calls;
   }
   void times(double times) { times_ = times; }
-  /// The pass of a micro-batch to which the next times are added.
+  /// Selects the pass of a micro-batch to which the next times are added.
   void in_forward() { pass_ = &time_.forward_seconds; }
   void in_backward() { pass_ = &time_.backward_seconds; }
   void in_neither() { pass_ = nullptr; }
@@ -93,8 +93,8 @@ class Rows {
   double* pass_ = nullptr;
 };
 
-/// Bytes that quantisation adds for each element of an operand: fused into what makes the matrix, two copies
-/// of a byte are written; unfused, the matrix is read again.
+/// Bytes that quantisation adds per element of an operand. Delayed scaling: the producer writes two copies of
+/// one byte. Other recipes: a separate kernel also reads the matrix again.
 double quantise_bytes(const precision::Recipe& recipe) {
   const double compute = recipe.compute == DType::bf16 ? 2 : 4;
   return recipe.kind == precision::RecipeKind::delayed ? 2 : 2 + compute;
@@ -130,7 +130,7 @@ RowNames names_of(const model::Operation& o) {
   return {"head", "head", ""};
 }
 
-/// An operation that is no product.
+/// Returns the kernel of an operation that is not a GEMM.
 Kernel kernel_of(const model::Operation& o, const Work& w, const Rates& rates) {
   Kernel kernel{.flops = o.flops, .bytes = compute_bytes(w.recipe) * o.values};
   if (o.kind != model::OperationKind::attention) return kernel;
@@ -151,7 +151,7 @@ void add_operation(Rows& rows, const model::Operation& o, const Work& w, const R
   if (again > 0) rows.add(names.again, seconds, again);
 }
 
-/// What FP8 adds to the linear layers.
+/// Adds the FP8 copies of the linear layers.
 void add_copies(Rows& rows, const Work& w) {
   if (!w.recipe.fp8()) return;
   const double each = quantise_bytes(w.recipe) * static_cast<double>(w.tokens);
@@ -232,8 +232,8 @@ int added_kernels(const model::LinearLayer& layer, const precision::Recipe& reci
   return layer.cast_alone ? 2 : 1;
 }
 
-/// Making the copies of the weight, shared out among the micro-batches; the transposed one is made in each if
-/// it is not kept.
+/// Seconds per micro-batch for the FP8 copies of a weight. They are made once per step. The transposed copy
+/// is made in each micro-batch if it is not kept.
 double weight_copies(const model::LinearLayer& l, const Work& work, const Rates& rates) {
   const double each = static_cast<double>(l.rows * l.cols * l.experts) / rates.bytes;
   const double once = (6 * each + rates.launch) / static_cast<double>(work.micro_batches);
@@ -265,7 +265,7 @@ std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates) {
 
 namespace {
 
-/// What FP8 gains and costs in a layer, of all its linear layers.
+/// Gain and cost of FP8 in a block: the sum over its linear layers.
 struct LayerBalance {
   double gain = 0, cost = 0;
 };
@@ -282,7 +282,7 @@ std::string microseconds(double seconds) {
   return text.data();
 }
 
-/// The least tokens of a micro-batch with which FP8 pays, up to a power of two; 0: none was found.
+/// Returns the smallest power of two of tokens per micro-batch at which FP8 pays; 0: none was found.
 std::int64_t tokens_to_pay(Work work, const Rates& rates) {
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
   for (std::int64_t tokens = 16; tokens <= kMost; tokens *= 2) {

@@ -45,7 +45,7 @@ std::string ranges(const std::set<std::int64_t>& numbers) {
   return text;
 }
 
-/// Whether FP8 was asked for and something else came.
+/// Whether FP8 was requested and the GEMM ran in another format.
 bool falls_back(const AuditRow& row, ops::GemmWay way) {
   return row.fp8 && way != ops::GemmWay::none && !ops::multiplies_fp8(way);
 }

@@ -38,8 +38,8 @@ struct Work {
   std::int64_t tokens = 0;         ///< of a micro-batch on a rank
   std::int64_t length = 0;         ///< of a sequence
   std::int64_t micro_batches = 1;
-  double optimizer_bytes = 0;  ///< that a step's update reads and writes in a rank's device memory
-  /// State in the host's memory, which an update reads and writes there; and of it, masters.
+  double optimizer_bytes = 0;  ///< bytes that an update reads and writes in a rank's device memory
+  /// Bytes of state in host memory, which an update reads and writes; and bytes of the masters among them.
   double host_state_bytes = 0, host_master_bytes = 0;
 };
 
@@ -58,8 +58,8 @@ struct Time {
   double forward_seconds = 0, backward_seconds = 0;
 };
 Time time_of(const Work& work, const Rates& rates = {});
-/// Bytes that an update reads over the link to the host: the state once, while it is also written back, and
-/// the masters again for each kernel that makes FP8 weights from them.
+/// Returns the bytes that an update reads over the link to the host. It reads the state once, and the masters
+/// again for each kernel that makes FP8 weights from them. Writing back overlaps with the reads.
 double bytes_from_host(const Work& work);
 
 /// A link between ranks, and its bytes per second in each direction.
@@ -68,25 +68,25 @@ struct Link {
   double bytes_per_second;
   bool between_hosts;  ///< shared by all ranks of a host; else each rank has its own
 };
-/// From the fastest to the slowest: NVLink and PCIe inside a host; 3,200, 400, 100, 10 and 1 Gbit/s between
+/// Returns the links, fastest first: NVLink and PCIe inside a host; 3,200, 400, 100, 10 and 1 Gbit/s between
 /// hosts.
 std::span<const Link> links();
-/// Seconds in which a rank sends `bytes` over a link that `ranks` ranks share, at best.
+/// Returns the least seconds in which a rank sends `bytes` over a link that `ranks` ranks share.
 double message_seconds(double bytes, const Link& link, int ranks);
 
 /// The gain and cost of FP8 for one linear layer of a block, in seconds per micro-batch and layer.
 struct Fp8Balance {
   std::string name;  ///< "qkv"
   std::int64_t rows = 0, cols = 0;
-  double gain = 0;  ///< its three products are shorter by
+  double gain = 0;  ///< time that FP8 saves in its three GEMMs
   /// Time for the FP8 copies of the input and the output gradient, and its share of the copies of the weight.
   double cost = 0;
   bool pays() const { return gain > cost; }
 };
-/// For each linear layer; empty without an FP8 recipe.
+/// Returns the balance of each linear layer; empty without an FP8 recipe.
 std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates = {});
-/// Where FP8 does not pay, and by which figures, as a sentence without full stop; empty when it pays
-/// everywhere.
+/// Returns the layers in which FP8 does not pay, with figures, as a sentence without full stop. Empty if FP8
+/// pays in all layers.
 std::string fp8_warning(const Work& work, const Rates& rates = {});
 
 }  // namespace octet::plan
