@@ -65,7 +65,7 @@ class Line {
 
 [[noreturn]] void leave(int code) {
   if (!speaks) {
-    // The first rank that ends takes the others with it, so the printing rank may need to go first.
+    // mpirun ends all ranks after the first rank has ended. The printing rank gets time to print first.
     const timespec moment{.tv_sec = 0, .tv_nsec = 300'000'000};
     ::nanosleep(&moment, nullptr);
   }

@@ -55,8 +55,8 @@ constexpr auto kHonoured = std::to_array<std::string_view>({
 /// Keys without effect on an adapter, if the other keys are honoured.
 constexpr auto kHarmless = std::to_array<std::string_view>({
     "auto_mapping",             // how PEFT finds the class of the base
-    "base_model_name_or_path",  // read where a base is looked for
-    "corda_config",             // these four: how init_lora_weights of that name begins
+    "base_model_name_or_path",  // read by named_model()
+    "corda_config",             // these four: settings of the init_lora_weights of the same name
     "eva_config",
     "loftq_config",
     "lora_ga_config",
@@ -64,7 +64,7 @@ constexpr auto kHarmless = std::to_array<std::string_view>({
     "layers_pattern",  // of layers_to_transform
     "lora_dtype",
     "lorap_emb_lr",
-    "lorap_lr_ratio",  // of ms-swift: how it trains
+    "lorap_lr_ratio",  // of ms-swift's training
     "megatron_core",   // of megatron_config
     "peft_version",
     "qalora_group_size",  // of use_qalora
@@ -121,8 +121,8 @@ const Json& patterns_of(const Json& config, const char* key, const std::string& 
          "an object of expressions and numbers", shown(*found), where, kMend);
 }
 
-/// PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA take a part out of the base: on the base as it is their matrices
-/// are another model. MiCA trains one matrix alone.
+/// Throws Error for other initialisations. PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA subtract a part from the
+/// base, so their matrices are wrong for the unchanged base. MiCA trains one matrix only.
 void require_plain_begin(const Json& config, const std::string& where) {
   const auto found = config.find("init_lora_weights");
   if (found == config.end() || found->is_boolean() || found->is_null()) return;

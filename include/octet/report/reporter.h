@@ -1,9 +1,9 @@
 // report: the output of a run for people: banner, progress bar, log lines, trainer_log.jsonl,
 // trainer_state.json, TensorBoard, plots, results, summary, model card.
 //
-// A Reporter exists only on the printing rank. It does not know ranks, devices or models: the training loop
-// passes facts to it. trainer_log.jsonl is the source of the history: a resumed run reads it and drops rows
-// after the resumed step, so no row appears twice. All files except the two logs are written atomically.
+// A Reporter exists only on the printing rank. It does not depend on ranks, devices or models: the training
+// loop passes facts to it. trainer_log.jsonl is the source of the history: a resumed run reads it and drops
+// rows after the resumed step, so no row appears twice. All files except the two logs are written atomically.
 // Lines for people go through octet::log. Names, tags and fields equal the names of Hugging Face and
 // LLaMA-Factory.
 #pragma once
@@ -47,14 +47,13 @@ struct RunFacts {
   double flops_per_token = 0;    ///< throughput.h; 0 leaves TFLOP/s and MFU out
   double peak_flops = 989.4e12;  ///< of one device; 0: unknown, and no MFU is reported
   double gpu_hour_price = 0;     ///< of one device; 0 leaves the cost out
-  double setup_seconds = 0;      ///< that this session took before its first step: they cost, too
-  /// What state() said when the checkpoint that is resumed was made. Null: trainer_state.json of the folder
-  /// is asked.
+  double setup_seconds = 0;      ///< before the first step of this session; part of the cost
+  /// Result of state() in the resumed checkpoint. Null: trainer_state.json of the folder is read.
   JsonMember resumed;
-  /// Rows of the table that is printed before the first step. Figures of Hugging Face's banner go to
-  /// training.log alone.
+  /// Rows of the table that is printed before the first step. Figures of Hugging Face's banner are
+  /// written to training.log only.
   std::vector<std::pair<std::string, std::string>> about;
-  bool lines_of_hugging_face = true;  ///< the lines that tools look for are on the screen
+  bool lines_of_hugging_face = true;  ///< also print the lines that other tools parse
   std::string base_model;             ///< for the model card
   std::vector<std::string> datasets;
   std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card
@@ -75,10 +74,10 @@ struct StepFacts {
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
   double seconds = 0;             ///< wall time of the step
-  std::int64_t tokens = 0;        ///< that went through the model
-  std::int64_t label_tokens = 0;  ///< that were trained
+  std::int64_t tokens = 0;        ///< tokens that the model computed
+  std::int64_t label_tokens = 0;  ///< trained tokens
   std::int64_t samples = 0;
-  bool skipped = false;  ///< a gradient that is not finite, or a spike: nothing was updated
+  bool skipped = false;  ///< no update, because of a non-finite gradient or a spike
   std::vector<std::pair<std::string, std::int64_t>> counts;  ///< more fields of the row: "spikes", 2
   double data_seconds = 0;                                   ///< waited for data
   double comm_seconds = 0;                                   ///< in which messages were under way
@@ -87,7 +86,7 @@ struct StepFacts {
   // Only for steps that write a row.
   std::int64_t memory_bytes = 0;       ///< reserved by the trainer, largest rank
   std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank
-  /// rank{r}/loss: of each rank's own tokens since the last row; null for a rank that trained none.
+  /// rank{r}/loss: loss of each rank's tokens since the last row; null for a rank without trained tokens.
   std::vector<std::optional<double>> rank_losses;
   /// Fields "fp8" and "fp8_layers" of the row, left out where null.
   JsonMember fp8, fp8_layers;
@@ -117,12 +116,11 @@ struct FinishFacts {
 /// first.
 bool is_logged(std::int64_t step, std::int64_t every, bool with_first, std::int64_t total);
 
-/// Not thread-safe: one thread, that of the loop, calls it.
+/// Not thread-safe: only the thread of the loop calls it.
 class Reporter {
  public:
-  /// Opens the logs of output_dir (made when missing). With first_step > 0 the history up to it is taken
-  /// over; with 0 earlier logs of the folder are replaced. Throws Error when the folder or a log cannot be
-  /// written.
+  /// Opens the logs of output_dir, which is created if missing. If first_step > 0, keeps the history up to
+  /// this step. Otherwise replaces earlier logs. Throws Error if the folder or a log cannot be written.
   explicit Reporter(RunFacts facts);
   ~Reporter();
   Reporter(const Reporter&) = delete;
@@ -130,20 +128,21 @@ class Reporter {
 
   /// Prints the banner and draws the bar.
   void start();
-  /// Takes a step in; logs when it is the turn of logging_steps, the first (logging_first_step) or the last.
+  /// Records a step. Writes a row if logging_steps requires it, for the first step (logging_first_step), and
+  /// for the last step.
   void step(const StepFacts& facts);
   void evaluation(const EvalFacts& facts);
   /// Reports `seconds` between two steps for a copy of the state, which is saved during the next steps.
   void waited(double seconds);
-  /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
+  /// Reports a checkpoint of `step` on disk, which took `seconds`. Writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
   /// Returns when the rows of the log so far would survive a loss of power. Call it before a checkpoint
   /// becomes valid, because a run that resumes from it does not write these rows again. May be called on
   /// another thread.
   void sync_log() const;
-  /// A checkpoint of `step` is in the memory of the hosts.
+  /// Reports a checkpoint of `step` in the memory of the hosts.
   void in_memory(std::int64_t step);
-  /// A checkpoint could not be saved, which took `seconds`: rows and summary count it.
+  /// Reports a failed save, which took `seconds`. Rows and summary count it.
   void save_failed(double seconds);
   /// Ends the bar; writes results, state, plots, model card; prints the summary.
   void finish(const FinishFacts& facts);

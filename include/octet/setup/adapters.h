@@ -20,9 +20,9 @@ struct AdapterWish {
   bool rslora =
       false;  ///< the factor is alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732), not alpha / rank
   bool dora = false;         ///< with magnitudes (model::AdapterShape::dora)
-  double dropout = 0;        ///< of what A reads
+  double dropout = 0;        ///< of the input of A
   double output_rate = 1.0;  ///< LoRA+: model::Tuning::output_rate
-  bool all = false;          ///< every linear module of the blocks gets one
+  bool all = false;          ///< every linear module of the blocks gets an adapter
   std::vector<std::string>
       targets;  ///< or modules with one of these names, or a name that ends with a dot and one of them
   std::string expression;  ///< or modules with a full name that matches
@@ -30,7 +30,7 @@ struct AdapterWish {
   /// first match counts.
   std::vector<std::pair<std::string, std::int64_t>> ranks;
   std::vector<std::pair<std::string, double>> alphas;
-  /// Modules that are trained whole: embed_tokens, lm_head. A tied table is one.
+  /// Modules that are trained whole: embed_tokens, lm_head. A tied table counts as one module.
   std::vector<std::string> whole;
   /// Whether embedding and head stay one table if the model ties them (PEFT's ensure_weight_tying).
   bool ties = true;
@@ -48,21 +48,22 @@ AdapterWish read_adapter_folder(const std::string& folder);
 /// Whether a configuration asks for adapters.
 bool trains_adapters(const config::Config& config);
 
-/// The folders of adapters that a text names, between commas. Throws Error (usage) for an empty name.
+/// Splits a list of adapter folders at its commas. Throws Error (usage) for an empty name.
 std::vector<std::string> adapter_folders(const std::string& names);
 
-/// What adapter_name_or_path means to a run that trains adapters.
+/// The adapters of adapter_name_or_path, in a run that trains adapters.
 struct GivenAdapters {
-  std::vector<std::string> added;        ///< folders of adapters that are added to the base's weights
-  std::optional<std::string> continued;  ///< that of the adapter that is trained on; nothing: a new one is
+  std::vector<std::string> added;  ///< folders of adapters that are added to the base's weights
+  std::optional<std::string>
+      continued;  ///< folder of the adapter that is trained further; nothing: a new adapter is trained
 };
 
-/// All but the last adapter that a configuration names are added to the base and the last is trained on; with
-/// create_new_adapter all are added. Nothing where no adapters are trained.
+/// Returns the adapters of a configuration. The last adapter is trained further, and the others are added to
+/// the base. With create_new_adapter, all are added. Empty if no adapters are trained.
 GivenAdapters given_adapters(const config::Config& config);
 
-/// Reads the adapters of these folders, for the weights of a base. `base`: its architecture without adapters.
-/// Throws Error (usage) for an adapter of another model.
+/// Reads the adapters of these folders, to add them to the weights of a base. `base`: its architecture
+/// without adapters. Throws Error (usage) for an adapter of another model.
 std::vector<runtime::AddedAdapter> added_adapters(const std::vector<std::string>& folders,
                                                   const model::Architecture& base);
 
@@ -72,12 +73,12 @@ struct NamedModel {
   std::vector<std::string> adapters;  ///< folders of adapters on top, in order
 };
 
-/// `path` names a model, or an adapter on top of the base that its base_model_name_or_path names; `adapters`
-/// come on top of that. Throws Error (usage) where the base of an adapter is not there.
+/// Resolves `path`: a model, or an adapter with its base from base_model_name_or_path. `adapters` are added
+/// on top. Throws Error (usage) if the base of an adapter does not exist.
 NamedModel named_model(const std::string& path, const std::vector<std::string>& adapters = {});
 
-/// The adapters of a configuration with finetuning_type: lora: from its keys, or from the adapter_config.json
-/// of the adapter that it continues to train. Throws Error like read_adapter_config().
+/// Returns the adapters of a configuration with finetuning_type `lora`. They come from its keys, or from the
+/// adapter_config.json of an adapter that is trained further. Throws Error like read_adapter_config().
 AdapterWish adapter_wish(const config::Config& config);
 
 /// Assigns the requested adapters to modules of the model. Throws Error for an invalid rank or alpha, for a
@@ -85,13 +86,13 @@ AdapterWish adapter_wish(const config::Config& config);
 /// is not a linear module.
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture);
 
-/// The architecture with the adapters of a configuration, if any, or with its frozen modules
-/// (setup/freezing.h). Throws Error as above.
+/// Returns the architecture with the adapters of a configuration, if any, or with its frozen modules
+/// (setup/freezing.h). Throws Error like tuning_of().
 model::Architecture tuned(const config::Config& config, model::Architecture architecture);
 
-/// adapter_config.json for adapters that were trained: the keys that every version of PEFT knows, and others
-/// where they say something. Modules are named as PEFT writes them: sorted, and one by one where all have an
-/// adapter. `base`: base_model_name_or_path.
+/// Returns the adapter_config.json of trained adapters. It has the keys that every version of PEFT reads, and
+/// other keys if they are not empty. Module names are sorted as in PEFT, and listed one by one if all modules
+/// have an adapter. `base`: base_model_name_or_path.
 Json adapter_config(const AdapterWish& wish, const model::Architecture& architecture,
                     const std::string& base);
 
