@@ -137,8 +137,8 @@ class ParameterStore final : public model::ParameterSource {
   /// owned: every element belongs to exactly one rank, at every stage. The owned slices of all ranks form a
   /// checkpoint. `others`: further state in device memory that is saved too; it is appended.
   std::vector<TensorSlice> owned_slices(const std::vector<TensorSlice>& others = {}) const;
-  /// Like owned_slices(), but in place, so that they can be copied while a step begins. finish() alone writes
-  /// the `still` slices. "residuals/", `others` and the count of steps may change at other times.
+  /// Like owned_slices(), but in place, so that they can be copied while a step begins. Only
+  /// finish() writes the slices in `still`. "residuals/", `others` and the count of steps may change earlier.
   SnapshotSources owned_places(const std::vector<TensorSlice>& others = {}) const;
   /// Returns the slices that this rank must read to resume. Then call refresh_copies(compute,
   /// Scales::as_loaded).

@@ -38,9 +38,8 @@ class Engine {
   /// step. Training state does not change. Call Instance::gather_parameters first, between steps: the
   /// rehearsal computes with the gathered parameters.
   void rehearse();
-  /// Whether casts to FP8 are recorded in the next step, and in the step after it. The weights of the step
-  /// after are cast at the end of the next step. The first step can be recorded too. Results of steps do not
-  /// change.
+  /// Selects whether casts to FP8 are recorded in the next step, and in the step after it. Both are needed,
+  /// because the next step casts the weights of the step after it. Results of steps do not change.
   struct Watched {
     bool next = false, after = false;
   };
@@ -65,7 +64,6 @@ class Engine {
   std::vector<TensorSlice> take_snapshot();
   HostSnapshot& snapshot() { return *snapshot_; }
 
-  /// Runs forward and backward of a micro-batch of any rank with parameters and gradient buffers of `source`.
   /// Runs forward and backward of a micro-batch of any rank with parameters and gradient buffers of `source`.
   /// Computes the same as the step that begins next, or as the current step if it is abandoned. Training
   /// state does not change.
