@@ -25,12 +25,12 @@
 namespace octet::runtime {
 namespace {
 
-// What this rank says of itself before the ranks choose.
+// Returns the facts of this rank that the ranks exchange before they choose GPUs.
 RankGpus describe_rank(DeviceWish device, const comm::Place& place) {
   RankGpus mine{.host = place.host, .device = device};
   if (device == DeviceWish::cpu) return mine;
   mine.shares = shares_gpus(environment_variable("OCTETRUN_SHARE_GPUS"));
-  // The kernel shows GPUs also to a program without CUDA, and where the driver's library is missing.
+  // The kernel lists GPUs even if the program has no CUDA or the driver's library is missing.
   mine.driver = has_cuda_driver() || !nvidia_files().empty();
   for (GpuInfo& gpu : gpus()) {
     if (gpu.why_not.empty()) mine.gpus.push_back(std::move(gpu));
@@ -39,7 +39,7 @@ RankGpus describe_rank(DeviceWish device, const comm::Place& place) {
   return mine;
 }
 
-// What all ranks said of their GPUs, by rank.
+// Returns the GPUs of all ranks, by rank.
 std::vector<RankGpus> gpus_of(const std::vector<RankFacts>& facts, const comm::Place& place) {
   std::vector<RankGpus> ranks;
   for (std::size_t r = 0; r < facts.size(); ++r) {
@@ -71,7 +71,7 @@ void warn_of(const GpuChoice& choice) {
   for (const std::string& doubt : choice.doubts) log::warn(doubt);
 }
 
-// GPUs that this program cannot use are not passed over in silence; the rank that prints speaks for its host.
+// Logs GPUs that this program cannot use. Only the printing rank logs, for its host.
 void tell_of_others() {
   if (const std::string others = amd_gpus_text(); !others.empty()) log::info(others);
 }
@@ -114,7 +114,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
   const auto facts = comm::all_gather_value(*job_, RankFacts{.refuses = refused != nullptr, .gpus = mine});
   std::vector<RankGpus> ranks;
   GpuChoice choice;
-  // Where a rank refuses, no rank opens a GPU.
+  // If one rank refuses, no rank opens a GPU.
   if (std::ranges::none_of(facts, &RankFacts::refuses)) {
     unless_refused([&] {
       ranks = gpus_of(facts, place_);
@@ -132,7 +132,8 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
   {
     std::optional<cpu::ThreadTrial> trial;
     unless_refused([&] { trial.emplace(cpu::op_threads()); });
-    // Until all ranks have their threads. Ranks that talk to each other do so over devices of one kind.
+    // Waits until all ranks have their op threads. If one rank refuses, all ranks use the CPU, because
+    // collectives need devices of the same kind.
     if (job_->all_min(refused ? 0 : 1) == 0 && on_gpus) device_.reset();
   }
   if (!device_) device_ = open_cpu(place_);
@@ -142,7 +143,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
   unless_refused([&] { data_ = job_->collectives(group, *device_, carrying); });
   if (!data_) {
-    // The host's device is always there, and a refusal travels over it.
+    // The CPU device always exists. A refusal is sent over it.
     device_ = open_cpu(place_);
     data_ = job_->collectives(group, *device_, comm::Carrier::automatic);
   }
@@ -184,7 +185,7 @@ Problem placed(Problem problem, const comm::Place& place, const std::string& dev
 }
 
 int Session::failed() {
-  // Checked first, whatever the error looks like: the surviving ranks continue together.
+  // Checked before the kind of error: if ranks were lost, the surviving ranks continue together.
   if (job_->others_lost()) throw comm::RanksLost();
   const std::string device = device_ ? device_->description() : "";
   try {
@@ -193,7 +194,7 @@ int Session::failed() {
     const Problem problem = problem_of(e).value_or(
         Problem{.what = "internal error on rank " + std::to_string(place_.rank) + ": " + e.what()});
     note_ending(static_cast<int>(problem.code));
-    // A silent Error says that another rank has printed it; one thrown by together() is known to all.
+    // An Error without text was printed by another rank. An agreed Error is thrown on all ranks, so no abort.
     if (!problem.what.empty()) log::error(Error(placed(problem, place_, device)).what());
     if (place_.size > 1 && !problem.agreed) job_->abort(static_cast<int>(problem.code));
     return static_cast<int>(problem.code);

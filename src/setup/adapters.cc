@@ -45,7 +45,7 @@ std::vector<Module> linear_modules(const model::Architecture& architecture) {
   return modules;
 }
 
-/// What follows the last dot.
+/// Returns the text after the last dot.
 std::string last_word(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
@@ -81,7 +81,7 @@ bool named(const std::string& module, const std::string& target) {
          near.empty() ? "give one of these, or all" : "did you mean '" + near + "'?");
 }
 
-/// The number of the first expression that matches the name of a module, or the part of it after a dot.
+/// Returns the number of the first expression that matches a module's name, or the part of it after a dot.
 template <typename Number>
 Number patterned(const std::vector<std::pair<std::string, Number>>& patterns, const std::string& module,
                  Number otherwise) {
@@ -109,7 +109,7 @@ model::AdapterShape shape_of(const AdapterWish& wish, const Module& module) {
           .dora = wish.dora};
 }
 
-/// The modules that a word of `whole` means.
+/// Returns the module that a word of AdapterWish::whole names.
 std::string whole_module(const AdapterWish& wish, const std::string& word,
                          const model::Architecture& architecture) {
   std::string embedding = architecture.tensor_prefix + kEmbedding;
@@ -121,7 +121,7 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
          "leave it out; norms and other weights are trained with finetuning_type: full");
 }
 
-/// The routers of a mixture, if `word` names them ("gate", or the whole name of one).
+/// Returns the routers of a mixture of experts that `word` names: "gate", or the full name of one router.
 std::vector<std::string> routers_named(const std::string& word, const model::Architecture& architecture) {
   model::Architecture plain = architecture;
   plain.tuning = {};
@@ -144,7 +144,8 @@ void require_plain_on_experts(const AdapterWish& wish, const model::Tuning& tuni
   }
 }
 
-/// PEFT trains a copy of one of two tied tables and leaves the other as it is, if nothing ties the copies.
+/// Throws Error if the tables are tied but would be trained separately. PEFT then trains a copy of one table
+/// and leaves the other table unchanged.
 void require_one_table(const AdapterWish& wish, const model::Architecture& architecture) {
   if (wish.ties || !architecture.tied) return;
   std::set<std::string> words;
@@ -242,7 +243,7 @@ AdapterWish adapter_wish(const config::Config& config) {
 }
 
 model::Architecture tuned(const config::Config& config, model::Architecture architecture) {
-  // Options are asked for without a model, too.
+  // Callers may pass an empty architecture, to read only the options.
   const bool model = architecture.layers > 0;
   if (model && trains_parts(config)) architecture.tuning = freeze_tuning(config, architecture);
   if (model && trains_adapters(config)) architecture.tuning = tuning_of(adapter_wish(config), architecture);
@@ -251,7 +252,7 @@ model::Architecture tuned(const config::Config& config, model::Architecture arch
 
 namespace {
 
-/// The expression, or the list of names, for target_modules.
+/// Returns target_modules: the expression, or the list of names.
 Json target_modules(const AdapterWish& wish, const model::Architecture& architecture) {
   if (!wish.expression.empty() && !wish.all) return wish.expression;
   std::set<std::string> names(wish.targets.begin(), wish.targets.end());
@@ -259,7 +260,7 @@ Json target_modules(const AdapterWish& wish, const model::Architecture& architec
     for (const Module& module : linear_modules(architecture)) names.insert(last_word(module.name));
   }
   if (!wish.all || !architecture.multimodal) return names;
-  // Modules that see images are called alike.
+  // Modules of the image encoder have the same last words, so the expression names the language model.
   std::string any;
   for (const std::string& name : names) any += (any.empty() ? "" : "|") + name;
   return ".*language_model.*\\.(" + any + ")";
