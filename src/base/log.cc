@@ -22,14 +22,14 @@ namespace {
 
 using Level = spdlog::level::level_enum;
 
-/// A line that is printed before there is a file.
+/// A line that was printed before the file was opened.
 struct Early {
   spdlog::log_clock::time_point time;
   Level level;
   std::string text;
 };
 
-constexpr std::size_t kMostEarly = 10'000;  // lines: commands without a file print any number of them
+constexpr std::size_t kMostEarly = 10'000;  // lines; commands without a file may print more
 
 struct State {
   std::mutex mutex;
@@ -148,7 +148,7 @@ void debug(const std::string& line) {
 }
 
 void write_from_handler(const char* text, std::size_t size) {
-  // A terminal that is gone takes nothing more. That is no harm.
+  // Writing to a closed terminal fails. The error is ignored.
   [[maybe_unused]] auto written = ::write(STDERR_FILENO, text, size);
   if (const int file = file_descriptor; file >= 0) written = ::write(file, text, size);
 }

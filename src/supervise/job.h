@@ -53,8 +53,8 @@ class Job {
   /// Waits until the job writes output, `wake` is readable, the launcher ends, or the timeout expires; passes
   /// output to `hear`. Returns false if the launcher has ended.
   bool wait(int wake, int milliseconds);
-  /// Sends a signal to the launcher. A launcher that has just started would die of it: in the first two
-  /// seconds this waits for its handlers.
+  /// Sends a signal to the launcher. In the launcher's first two seconds, waits until it has installed its
+  /// handlers, because the signal would kill it before.
   void send(int signal) const;
   /// Ends remaining processes after the launcher has ended, and reads the last output of the job. The guard
   /// of a killed launcher gets `clears_up` to clear up. Afterwards removes remaining files of Open MPI.
@@ -66,7 +66,8 @@ class Job {
  private:
   void reap();
   void take_output();
-  /// Notes the traces of the job once a second until there are ranks, in case no process remains to clear up.
+  /// Once a second until ranks exist, records the files of the job, in case no process remains to remove
+  /// them.
   void look_for_traces();
 
   Hear hear_;

@@ -57,7 +57,7 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
   to.literal(std::string_view(slot).substr(at + kContent.size()));
 }
 
-/// Ends the lines that strip all blanks. The text after this keeps its blanks.
+/// Lines before this statement strip all blanks. The text after it keeps its blanks.
 const std::string kAsItStands = "{%- if true %}{% endif %}\n";
 
 /// The lines of a template.
