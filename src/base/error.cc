@@ -30,7 +30,7 @@ std::optional<Problem> problem_of(const std::exception& exception) {
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) return without_memory("out of memory");
   const auto* refused = dynamic_cast<const std::system_error*>(&exception);
   if (refused != nullptr && refused->code() == std::errc::resource_unavailable_try_again) {
-    return Problem{.what = "the system lets this process have no more threads or memory",
+    return Problem{.what = "the system refuses more threads or memory to this process",
                    .found = refused->what(),
                    .fix = "use fewer ranks on this node, or raise the limits (ulimit -u, ulimit -v)",
                    .code = code_without_memory()};

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int code,
-                       const std::string& fix = "look at its rights and at the disk (df, dmesg)") {
+                       const std::string& fix = "check its permissions and the disk (df, dmesg)") {
   if (code == ENOMEM) throw Error(without_memory(what, "", path));
   throw Error(
       {.what = what, .found = std::strerror(code), .where = path, .fix = fix, .code = exit_code_of(code)});
@@ -87,13 +87,13 @@ std::string read_stream(int fd, const std::string& path) {
     };
     const int events = ::poll(&ready, 1, kPatience);
     if (events < 0 && errno == EINTR) continue;
-    if (events <= 0) fail("nothing comes from a pipe or a device", path, ETIMEDOUT, "name a file");
+    if (events <= 0) fail("a pipe or a device gives no data", path, ETIMEDOUT, "name a file");
     const ssize_t n = ::read(fd, buffer, sizeof buffer);
     if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (n < 0) fail("cannot read a file", path, errno);
     if (n == 0) return text;
     text.append(buffer, static_cast<std::size_t>(n));
-    if (text.size() > kMost) fail("a pipe or a device gives too much", path, EFBIG, "name a file");
+    if (text.size() > kMost) fail("a pipe or a device gives too much data", path, EFBIG, "name a file");
   }
 }
 
@@ -144,7 +144,7 @@ void write_file_atomically(const std::string& path, std::span<const std::string_
     const auto give_up = [&](int code) {
       ::unlink(temporary.c_str());
       fail("cannot write a file", path, code,
-           code == ENOSPC ? "free some disk space" : "look at the disk (df, dmesg)");
+           code == ENOSPC ? "free some disk space" : "check the disk (df, dmesg)");
     };
     for (std::string_view bytes : parts) {
       while (!bytes.empty()) {

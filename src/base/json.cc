@@ -67,8 +67,8 @@ class Builder {
     throw Error({.what = "not valid JSON",
                  .found = json_problem(e.what()),
                  .where = where_,
-                 .fix = "correct it there: a comma, a quote or a bracket is missing or too many, or the file "
-                        "is cut short",
+                 .fix = "correct it there: a comma, a quote or a bracket is missing or superfluous, or the "
+                        "file is cut short",
                  .code = ExitCode::usage});
   }
 
@@ -112,7 +112,7 @@ class Builder {
       throw Error({.what = "JSON is nested too deeply",
                    .expected = "at most " + std::to_string(max_depth_) + " levels",
                    .where = where_,
-                   .fix = "check that this is the right file; no file for Octet has so many levels",
+                   .fix = "check that this is the right file; no file that Octet reads has so many levels",
                    .code = ExitCode::usage});
     }
     levels_.push_back({.value = place(std::move(value)), .keys = {}});

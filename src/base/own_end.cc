@@ -16,9 +16,9 @@ void tell() {
   log::error(
       Error({.what = "a library has ended the program",
              .found = "see the last lines that it printed",
-             .fix = "if that is about threads or memory, use fewer threads (OMP_NUM_THREADS=1 "
-                    "is the least), use fewer ranks on this node, or raise the limits (ulimit -u, ulimit "
-                    "-v; pids.max of the container or job)"})
+             .fix =
+                 "if they name threads or memory, use fewer threads (OMP_NUM_THREADS=1) or fewer ranks on "
+                 "this node, or raise the limits (ulimit -u, ulimit -v; pids.max of the container or job)"})
           .what());
 }
 

@@ -190,7 +190,7 @@ std::string arrays_file_bytes(const ArraysFile& contents) {
 
 ArraysFile read_arrays_file(const std::string& bytes, const std::string& path) {
   if (!bytes.starts_with(kSignature)) {
-    throw Error({.what = "this is no HDF5 file",
+    throw Error({.what = "this is not an HDF5 file",
                  .found = bytes.empty() ? "an empty file" : "other first bytes",
                  .where = path,
                  .fix = "name a file that HDF5 wrote, or fetch it again",

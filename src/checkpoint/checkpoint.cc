@@ -65,7 +65,7 @@ void Checkpoint::open_data() {
   Descriptor file = open_file(data_path_, O_RDONLY | O_NONBLOCK);
   struct stat st {};
   if (::fstat(file.get(), &st) != 0) file_error("cannot read a file", data_path_, errno);
-  if (!S_ISREG(st.st_mode)) damaged_checkpoint("a checkpoint's data file is no regular file", data_path_);
+  if (!S_ISREG(st.st_mode)) damaged_checkpoint("a checkpoint's data file is not a regular file", data_path_);
   if (st.st_size != manifest_.file_bytes) {
     damaged_checkpoint("a checkpoint's data file has the wrong size", data_path_,
                        std::to_string(manifest_.file_bytes) + " bytes",
@@ -159,7 +159,7 @@ void Checkpoint::read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, 
   if (!verify) return;
   const std::uint64_t hash = hash64({reinterpret_cast<const char*>(out), static_cast<std::size_t>(bytes)});
   if (hash != tensor.chunks[static_cast<std::size_t>(chunk)]) {
-    damaged_checkpoint("the data of a checkpoint are damaged: a hash does not hold",
+    damaged_checkpoint("the data of a checkpoint are damaged: a hash does not match",
                        data_path_ + ", tensor '" + tensor.name + "', bytes " + std::to_string(begin) +
                            " to " + std::to_string(begin + bytes) + " (at " +
                            std::to_string(tensor.offset + begin) + " in the file)");

@@ -95,7 +95,8 @@ std::vector<std::string> indexed_shards(const std::string& folder) {
   try {
     for (const auto& [tensor, file] : parse_weight_map(read_file(index), index)) shards.insert(file);
   } catch (const Error& e) {
-    log::warn("the shards of the index that is replaced stay: " + e.problem().what + ": " + index);
+    log::warn("the old weight shards are not removed, because their index cannot be read: " +
+              e.problem().what + ": " + index);
   }
   return {shards.begin(), shards.end()};
 }
@@ -338,8 +339,9 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
     parameters.insert(parameters.end(), copied.begin(), copied.end());
     log::info("copying " + std::to_string(copied.size()) + " tensors that were not trained from " + folder);
   } else if (has_other_parts(folder)) {
-    log::warn(folder + " has no weights: the export holds the text model alone, and what else config.json " +
-              "describes (images) starts from random values where it is loaded");
+    log::warn(folder +
+              " has no weights: the export holds only the text model. Other parts that config.json " +
+              "describes (images) get random values when the export is loaded");
   }
   return export_model(options, parameters,
                       [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
@@ -349,7 +351,7 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
                         } else {
                           others->read(name, begin, count, out);
                           require_finite(name, out, count, options.dtype, folder,
-                                         "take weights of the base model without such values");
+                                         "use weights of the base model without such values");
                         }
                       });
 }

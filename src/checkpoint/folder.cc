@@ -94,7 +94,7 @@ void remove_stale(const std::string& output_dir) {
     const std::size_t mark = name.find(".tmp-");
     if (mark == std::string::npos || !step_of(name.substr(0, mark)) || !is_temporary(name.substr(mark + 5)))
       continue;
-    log::info("removing what an interrupted save left: " + entry.path().string());
+    log::info("removing the files of an interrupted save: " + entry.path().string());
     std::error_code failed;
     fs::remove_all(entry.path(), failed);
     if (failed) log::warn("cannot remove " + entry.path().string() + ": " + failed.message());
@@ -125,7 +125,7 @@ Found find_latest(comm::Channel& channel, const std::string& output_dir, const F
       found.path = path;
       return found;
     }
-    if (channel.rank() == 0) log::warn("skipping a checkpoint that does not hold: " + path + "\n" + *first);
+    if (channel.rank() == 0) log::warn("skipping an invalid checkpoint: " + path + "\n" + *first);
     found.rejected.emplace_back(path, *first);
   }
   return found;

@@ -133,7 +133,7 @@ Words words_of(Held held) {
 
 [[noreturn]] void refuse(const std::string& path, Held held, const std::optional<Owner>& owner) {
   const Words words = words_of(held);
-  const std::string who = !owner ? "a run that has not said who it is"
+  const std::string who = !owner ? "a run that has not written its name yet"
                                  : "process " + std::to_string(owner->pid) + " on " + owner->host +
                                        ", which began on " + owner->since;
   const std::string stop =
@@ -248,8 +248,8 @@ class FolderLock::Impl {
     if (this_machine && kernel == Kernel::held) return false;
     if (this_machine && owner.namespace_ == self_.namespace_)
       return owner.started != 0 && start_of(std::to_string(owner.pid)) == owner.started;
-    log::info("waiting for a sign of life of the folder's last owner, process " + std::to_string(owner.pid) +
-              " on " + owner.host + ": " + held_path_);
+    log::info("checking whether the last owner of the folder still runs, process " +
+              std::to_string(owner.pid) + " on " + owner.host + ": " + held_path_);
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < seconds(options_.patience_seconds)) {
       std::this_thread::sleep_for(seconds(options_.beat_seconds / 4));

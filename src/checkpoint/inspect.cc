@@ -136,11 +136,11 @@ std::string render(const Inspection& inspection, bool with_config) {
   if (with_config) text += "\nconfig\n" + inspection.config_yaml;
   if (!text.ends_with('\n')) text += '\n';
   for (const auto& problem : inspection.problems) text += "\n" + problem + "\n";
-  text += "\nintegrity   manifest, HDF5 metadata, state and config hold; " +
+  text += "\nintegrity   manifest, HDF5 metadata, state and config are valid; " +
           with_commas(inspection.tensors_verified) + " of " + with_commas(inspection.tensors_in_all) +
           " tensors hashed, " +
           (inspection.problems.empty()
-               ? "all hold"
+               ? "all valid"
                : with_commas(static_cast<std::int64_t>(inspection.problems.size())) + " DAMAGED") +
           "\n";
   return text;

@@ -156,11 +156,11 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
   const std::string claimed(text.substr(kHashPrefix.size(), kHashDigits));
   const std::string actual = hash128_hex(text.substr(start));
   if (claimed != actual)
-    damaged_manifest(path, "the manifest is damaged: its hash does not hold", claimed, actual);
+    damaged_manifest(path, "the manifest is damaged: its hash does not match", claimed, actual);
 
   const Json json = parse_json(text, path, false, 8);
   if (text_of(json, "format", path) != "octet checkpoint")
-    damaged_manifest(path, "this is no checkpoint's manifest");
+    damaged_manifest(path, "this is not the manifest of a checkpoint");
   const std::int64_t version = whole(json, "version", path);
   if (version != kFormatVersion)
     damaged_manifest(path, "the checkpoint has another format version", std::to_string(kFormatVersion),

@@ -252,7 +252,7 @@ std::optional<MemoryFound> MemoryTier::find() {
   }
   const bool says = job_.rank() == 0;
   for (const Entry& entry : entries) {
-    if (says && !entry.wrong.empty()) log::warn("not taken from memory " + entry.wrong);
+    if (says && !entry.wrong.empty()) log::warn("not read from memory " + entry.wrong);
   }
   const auto found = by_checkpoint(entries);
   for (auto at = found.rbegin(); at != found.rend(); ++at) {
@@ -260,8 +260,8 @@ std::optional<MemoryFound> MemoryTier::find() {
     const Entry& first = *parts.begin()->second;
     if (std::ssize(parts) != first.world) {
       if (says) {
-        log::info("the checkpoint of step " + with_commas(first.step) + " in memory is not whole: " +
-                  std::to_string(parts.size()) + " of " + std::to_string(first.world) + " parts hold");
+        log::info("the checkpoint of step " + with_commas(first.step) + " in memory is incomplete: " +
+                  std::to_string(parts.size()) + " of " + std::to_string(first.world) + " parts are valid");
       }
       continue;
     }

@@ -143,7 +143,7 @@ MemoryHold::MemoryHold(const std::string& folder) {
     Descriptor file = open_in(folder, "lock");
     if (file.get() < 0) {
       if (errno == ENOENT) continue;
-      file_error("cannot hold a folder for checkpoints in memory", path, errno);
+      file_error("cannot open the lock of a folder for checkpoints in memory", path, errno);
     }
     if (!locked(file.get(), LOCK_SH)) file_error("cannot lock a file", path, errno);
     if (!still_named(file.get(), path)) continue;
@@ -178,7 +178,7 @@ void remove_stale_memory() {
     if (::stat((folder + "/lock").c_str(), &st) != 0 && ::stat(folder.c_str(), &st) != 0) continue;
     const auto age = std::chrono::duration<double>(static_cast<double>(::time(nullptr) - st.st_mtime));
     if (age < oldest || is_kept(folder) || is_held(folder)) continue;
-    log::info("removing checkpoints in memory of a run that is gone: " + folder);
+    log::info("removing checkpoints in memory of an ended run: " + folder);
     remove_memory(folder);
   }
 }
@@ -212,7 +212,8 @@ void start_memory_keeper(const std::string& program, const std::string& folder) 
   ::posix_spawnattr_destroy(&how);
   if (code != 0) {
     log::warn(
-        "no process keeps the checkpoints in memory: they stay where a killed run is not started again: " +
+        "no process watches the checkpoints in memory: they are not removed if a killed run is not "
+        "restarted: " +
         folder + ": " + std::strerror(code));
     return;
   }
@@ -283,7 +284,7 @@ void require_memory_room(std::int64_t need, const MemoryRoom& room, const std::s
   if (need <= room.file_system && need <= room.memory) return;
   throw Error({.what = "a host has too little memory for checkpoints in memory",
                .expected = text(need) + " of host " + host + ", for two checkpoints of its ranks" +
-                           ", and of another host's where there are several",
+                           ", and with several hosts also for two of another host",
                .found = text(room.memory) + " of memory (of the machine or its control group), " +
                         text(room.file_system) + " in " + fs::path(folder).parent_path().string(),
                .where = "memory_checkpoint_steps",

@@ -209,7 +209,7 @@ PartMemory PartMemory::open(const std::string& path) {
   struct stat st {};
   if (::fstat(fd, &st) != 0) file_error("cannot read a checkpoint in memory", path, errno);
   if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid())
-    damaged_part("a checkpoint in memory is no file of this user", path);
+    damaged_part("a checkpoint in memory is not a regular file of this user", path);
   if (st.st_size < kPartPage) damaged_part("a checkpoint in memory was cut short", path);
   return PartMemory(path, fd, static_cast<std::size_t>(st.st_size), false);
 }
@@ -286,7 +286,7 @@ void verify_values(const PartMemory& memory, const PartHeader& header) {
     const std::int64_t from = chunk.number * kChunkBytes, size = bytes_of(slice, chunk);
     const std::uint64_t hash = hash64(text_of(memory.bytes().data() + slice.offset + from, size));
     if (hash == header.chunks[slice.first_chunk + static_cast<std::size_t>(chunk.number)]) continue;
-    damaged_part("a checkpoint in memory is damaged: a hash does not hold",
+    damaged_part("a checkpoint in memory is damaged: a hash does not match",
                  memory.path() + ", tensor '" + slice.tensor.name + "', bytes " +
                      std::to_string(slice.offset + from) + " to " +
                      std::to_string(slice.offset + from + size));
@@ -328,7 +328,7 @@ std::optional<PartHeader> header_of(const Page& page, const PartMemory& memory) 
     damaged_part("a checkpoint in memory was cut short", memory.path());
   const std::string_view text = text_of(memory.bytes().data() + kPartPage, page.header_bytes);
   if (hash128_hex(text) != std::string_view(page.header_hash, sizeof page.header_hash))
-    damaged_part("the header of a checkpoint in memory is damaged: its hash does not hold", memory.path());
+    damaged_part("the header of a checkpoint in memory is damaged: its hash does not match", memory.path());
   return unpacked(text, memory.path());
 }
 

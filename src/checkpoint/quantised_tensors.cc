@@ -68,8 +68,8 @@ void require_map(const About& about, std::span<const std::byte> bytes, const flo
   const bool same =
       bytes.size() == count * sizeof(float) && std::memcmp(bytes.data(), values, bytes.size()) == 0;
   if (!same) {
-    about.refuse("the values of a quantised tensor's codes are not those of " + which,
-                 std::to_string(count) + " values as bitsandbytes has them", "others");
+    about.refuse("the code table of a quantised tensor is not the table of " + which,
+                 std::to_string(count) + " values, as in bitsandbytes", "others");
   }
 }
 
@@ -94,17 +94,17 @@ void WeightFolder::find_nf4(const StoredTensor& described) {
   const About about{described};
   const std::string name = described.name.substr(0, described.name.find(kState));
   const std::string kind = described.name.substr(described.name.find(kState) + kState.size());
-  if (kind != "nf4") about.refuse("a tensor is quantised to a kind of 4 bits that is not read", "nf4", kind);
+  if (kind != "nf4") about.refuse("the 4-bit format of a quantised tensor is not supported", "nf4", kind);
   const auto text = bytes(described);
   const Json state = parse_json({reinterpret_cast<const char*>(text.data()), text.size()},
                                 described.file + ", tensor '" + described.name + "'");
   if (!state.is_object())
-    about.refuse("the state of a quantised tensor is no object", "{…}", "another value");
+    about.refuse("the state of a quantised tensor is not an object", "{…}", "another value");
   const auto whole = [&](const char* key) {
     return json_int(state, key, 0, 0, INT64_MAX, described.file + ", tensor '" + described.name + "'");
   };
   if (whole("blocksize") != ops::kNf4Block) {
-    about.refuse("a tensor is quantised in blocks of a size that is not read",
+    about.refuse("the block size of a quantised tensor is not supported",
                  "blocksize: " + std::to_string(ops::kNf4Block), std::to_string(whole("blocksize")));
   }
   const auto part = [&](const std::string& suffix, bool needed) {
@@ -147,14 +147,14 @@ void WeightFolder::find_nf4(const StoredTensor& described) {
   if (q.nested != nullptr) {
     require_size(*q.nested, 4 * ops::nf4_scale_blocks(q.count), DType::f32, "the scales of scales");
     if (whole("nested_blocksize") != ops::kNf4ScaleBlock) {
-      about.refuse("scales are quantised in blocks of a size that is not read",
+      about.refuse("the block size of quantised scales is not supported",
                    "nested_blocksize: " + std::to_string(ops::kNf4ScaleBlock),
                    std::to_string(whole("nested_blocksize")));
     }
     const auto offset = state.find("nested_offset");
     if (offset == state.end() || !offset->is_number() || !std::isfinite(offset->get<double>())) {
-      about.refuse("scales are quantised, and the mean that was taken from them is not there",
-                   "'nested_offset', a finite number", offset == state.end() ? "none" : offset->dump());
+      about.refuse("the mean of quantised scales is missing", "'nested_offset', a finite number",
+                   offset == state.end() ? "none" : offset->dump());
     }
     q.nested_offset = static_cast<float>(offset->get<double>());
   }
@@ -166,7 +166,7 @@ void WeightFolder::find_fp8_blocks(const StoredTensor& scales) {
   const std::string name = scales.name.substr(0, scales.name.size() - kScaleInv.size());
   const StoredTensor* codes = find(name);
   if (codes == nullptr || codes->dtype != DType::e4m3 || codes->shape.size() != 2) {
-    about.refuse("scales stand beside a tensor that they do not fit", "a matrix '" + name + "' in F8_E4M3",
+    about.refuse("FP8 scales have no tensor that they fit", "a matrix '" + name + "' in F8_E4M3",
                  codes == nullptr ? "no such tensor" : shape_text(codes->shape) + " of another dtype");
   }
   const auto squares = [](std::int64_t n) { return (n + kSquare - 1) / kSquare; };
@@ -270,7 +270,7 @@ void WeightFolder::read_stored(const TensorSlice& slice) const {
     return whole(std::as_bytes(std::span(&q->nested_offset, 1)));
   }
   throw Error(
-      {.what = "a tensor is quantised in another way than the other tensors of the folder",
+      {.what = "a tensor is quantised differently from the other tensors of the folder",
        .expected = "NF4, with double quantisation for all tensors or for none",
        .found = nf4 ? (twice ? "double quantisation" : "scales in fp32") : "no codes",
        .where = folder_ + ", tensor '" + name + "'",

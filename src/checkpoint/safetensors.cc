@@ -78,7 +78,7 @@ std::map<std::string, std::vector<std::string>> SafetensorsFile::split_experts()
     std::vector<StoredTensor> parts = experts_in(tensor);
     for (StoredTensor& part : parts) {
       if (find(part.name) != nullptr) {
-        throw Error({.what = "tensor '" + part.name + "' is there twice",
+        throw Error({.what = "tensor '" + part.name + "' occurs twice",
                      .expected = "experts as single tensors, or stacked",
                      .found = "also a part of '" + tensor.name + "'",
                      .where = path(),

@@ -204,7 +204,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
   std::uint64_t at = data;
   for (const auto& tensor : tensors) {
     if (static_cast<std::uint64_t>(tensor.offset) != at) {
-      broken(path, tensor.name, "byte ranges of the tensors overlap or leave a hole",
+      broken(path, tensor.name, "byte ranges of the tensors overlap or leave a gap",
              "begin at " + std::to_string(at - data),
              std::to_string(static_cast<std::uint64_t>(tensor.offset) - data));
     }

@@ -23,7 +23,7 @@ class IndexEvents : public Events {
   bool number_float(number_float_t, const string_t&) override { return skip(); }
   bool start_object(std::size_t) override {
     if (depth_ == 1 && name_ == "weight_map") {
-      if (std::exchange(found, true)) broken(path_, "", "weight_map stands twice");
+      if (std::exchange(found, true)) broken(path_, "", "weight_map occurs twice");
       inside_ = true;
     } else if (inside_) {
       return other("an object");
@@ -61,7 +61,7 @@ class IndexEvents : public Events {
 
  protected:
   bool other(const std::string& what) override {
-    broken(path_, "", "the index does not have the form it must have",
+    broken(path_, "", "the index does not have the form of a safetensors index",
            R"({"metadata": {...}, "weight_map": {tensor: file name}})", what);
   }
 

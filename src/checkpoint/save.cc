@@ -239,7 +239,10 @@ class Saving {
     std::string kept = target + ".kept";
     for (int i = 2; path_exists(kept); ++i) kept = target + ".kept-" + std::to_string(i);
     if (::rename(target.c_str(), kept.c_str()) != 0) file_error("cannot move a folder", target, errno);
-    log::warn("a folder that is no checkpoint of this program had the name of one, and is now " + kept);
+    log::warn(
+        "a folder had the name of the new checkpoint, but no checkpoint of this program in it. It was "
+        "renamed to " +
+        kept);
   }
 
   void give_name(const std::string& target) {

@@ -215,7 +215,7 @@ void Carriers::probe(Queue queue, Exchange& exchange) {
     if (broken("peer-pattern")) came[came.size() / 2] ^= 1;
     if (came != pattern(piece.peer, place.rank, bytes)) {
       throw Error(Problem{.what = "a pattern from rank " + std::to_string(group_.rank_of_job(piece.peer)) +
-                                  " came spoiled"});
+                                  " arrived corrupted"});
     }
   }
   if (queue != Queue::reduce || in.empty()) return;
@@ -414,7 +414,7 @@ void Carriers::share(const std::vector<SharedMemory>& memory) {
     if (!trouble.empty()) {
       if (group_.place().rank == 0) {
         log::warn(
-            "memory of parameters is not shared between the GPUs of this host, and gathers take a copy more "
+            "memory of parameters is not shared between the GPUs of this host, so gathers need one more copy "
             "(" +
             trouble + ")");
       }

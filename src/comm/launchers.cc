@@ -135,16 +135,17 @@ std::string line_to_type(const Launched& launched, const std::string& command, c
   if (launched.pmi != "PMIx")
     return srun_line(launched, command, "pmix") + "\n            or, in a batch script, " + mpirun;
   return "in a batch script, " + mpirun + "\n            or " + srun_line(launched, command, "pmix_vN") +
-         " with another version of PMIx, of those that srun --mpi=list names";
+         " with another version of PMIx (srun --mpi=list shows them)";
 }
 
 std::string why_deaf(const Launched& launched, const ProgramMpi& mpi) {
-  if (!launched.above.empty()) return "an MPI launcher above counts them as one (" + launched.above + ")";
+  if (!launched.above.empty())
+    return "an outer MPI launcher counts them as one rank (" + launched.above + ")";
   if (!launched.mpi.empty())
     return "the launcher is that of " + launched.mpi + ", and this program is built with " + mpi.name;
   if (!launched.pmi.empty())
-    return "Slurm tells them of each other by " + launched.pmi + ", which " + mpi.name + " did not hear";
-  return "nothing tells this program's MPI (" + mpi.name + ") of them";
+    return "Slurm connects them by " + launched.pmi + ", which " + mpi.name + " does not use";
+  return "no launcher connects them for this program's MPI (" + mpi.name + ")";
 }
 
 }  // namespace
@@ -224,7 +225,7 @@ Problem wrong_launcher(const Launched& launched, const std::vector<std::string>&
   const std::string count = std::to_string(launched.size);
   const std::string meant =
       launched.above.empty()
-          ? "if every process is meant to be a run of its own: OCTETRUN_SINGLE=1"
+          ? "if every process should be a separate run: OCTETRUN_SINGLE=1"
           : "if mpirun was started on purpose by a process of " + launched.launcher + ": OCTETRUN_SINGLE=1";
   return {
       .what = launched.launcher + " started " + count +

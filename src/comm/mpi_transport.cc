@@ -36,8 +36,7 @@ class MpiTransport final : public Transport {
     if (!of_survivors) start_mpi();
     check(World::of_process != nullptr, "MPI runs");
     world_ = World::of_process;
-    const Deadline deadline =
-        until_opened(of_survivors ? "going on without ranks that ended" : "MPI's start");
+    const Deadline deadline = until_opened(of_survivors ? "continuing without ended ranks" : "MPI's start");
     try {
       guarded([&] {
         if (of_survivors) world_->leave_out_the_lost();
@@ -192,10 +191,9 @@ class MpiTransport final : public Transport {
     if (least_survivors() == 0) return;
     survives_ = has_ulfm() && any_thread_;
     if (survives_ || place_.rank != 0) return;
-    log::warn(
-        "OCTETRUN_SURVIVORS: " + mpi_library_version() +
-        " lets no rank go on without others (ULFM: Open MPI 5.0 and later): the job ends with a rank, and "
-        "has to be started again");
+    log::warn("OCTETRUN_SURVIVORS: " + mpi_library_version() +
+              " cannot continue without an ended rank (Open MPI 5.0 and later can, by ULFM): the job ends "
+              "with the rank, and has to be started again");
   }
 
   void require_whole() const {

@@ -185,7 +185,7 @@ void require_a_gpu_each(const std::vector<std::string>& gpus) {
   }
   for (const auto& [gpu, ranks] : ranks_of) {
     if (ranks.size() == 1) continue;
-    throw Error(Problem{.what = "NCCL takes one rank for each GPU",
+    throw Error(Problem{.what = "NCCL allows only one rank on each GPU",
                         .found = named(ranks) + " on " + gpu,
                         .fix = "start one rank for each GPU, or set gpu_transport: auto"});
   }

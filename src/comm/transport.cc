@@ -64,13 +64,11 @@ std::string mismatch(int tag, std::size_t bytes, int found_tag, std::size_t foun
     return std::string(name_of(static_cast<Kind>(t >> 12))) + " #" + std::to_string(t & 0xFFF) + " with " +
            std::to_string(b) + " bytes";
   };
-  return Error(
-             {.what = "the ranks disagree about which collective comes next",
-              .expected = describe(tag, bytes),
-              .found = describe(found_tag, found_bytes),
-              .fix =
-                  "this is a defect of the program: all ranks must enqueue the same collectives in the same "
-                  "order; compare the ranks' configuration and data"})
+  return Error({.what = "the ranks disagree about which collective comes next",
+                .expected = describe(tag, bytes),
+                .found = describe(found_tag, found_bytes),
+                .fix = "this is a bug of the program: all ranks must enqueue the same collectives in the "
+                       "same order. Report it with the configuration"})
       .what();
 }
 

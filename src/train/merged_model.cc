@@ -43,7 +43,7 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
       whole, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
         base.read(name, begin, count, out);
         checkpoint::require_finite(name, out, count, options.dtype, options.source_folder,
-                                   "take weights of the base model without such values");
+                                   "use weights of the base model without such values");
         added.add_to(name, begin, count, out);
         checkpoint::require_finite(name, out, count, options.dtype, adapters.back());
       });

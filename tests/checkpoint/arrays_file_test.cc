@@ -98,8 +98,8 @@ TEST(ArraysFile, WhatIsNoneOrCutShortIsNamed) {
       EXPECT_EQ(e.code(), ExitCode::usage);
     }
   };
-  expect_error("", "this is no HDF5 file");
-  expect_error("{\"ids\": [1]}\n", "this is no HDF5 file");
+  expect_error("", "this is not an HDF5 file");
+  expect_error("{\"ids\": [1]}\n", "this is not an HDF5 file");
   const std::string bytes = arrays_file_bytes(some_arrays());
   for (const std::size_t size :
        {std::size_t{8}, std::size_t{40}, std::size_t{2000}, bytes.size() / 2, bytes.size() - 1}) {

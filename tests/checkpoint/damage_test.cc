@@ -188,7 +188,7 @@ TEST(BitRot, InDataFallsBackAndNamesTheTensor) {
       "tensor 'exp_avg_sq/model.embed_tokens.weight', bytes 2097152 to 2520000", [](const std::string& path) {
         const std::int64_t offset = Checkpoint(path).at("exp_avg_sq/model.embed_tokens.weight").offset;
         flip(path + "/checkpoint.h5", offset + 2500000);
-        EXPECT_ERROR("a hash does not hold", expect_sample(path));
+        EXPECT_ERROR("a hash does not match", expect_sample(path));
         Checkpoint(path).verify(1, 1000000);  // a share without the damaged chunk
       });
 }
@@ -216,8 +216,8 @@ TEST(BitRot, IsFoundByThoseWhoReadAPartOfAChunk) {
     checkpoint.read({TensorSlice{tensor.name, dtype, tensor.shape, begin, count, values.data()}});
   };
   for (const std::int64_t begin : {0, 1240, 3000}) {
-    EXPECT_ERROR("a hash does not hold", read(begin, 50));
-    EXPECT_ERROR("a hash does not hold", read(begin, 50, DType::bf16));
+    EXPECT_ERROR("a hash does not match", read(begin, 50));
+    EXPECT_ERROR("a hash does not match", read(begin, 50, DType::bf16));
   }
   EXPECT_EQ(error_of([&] { read(300000, 50); }), "") << "another chunk is whole";
 }
@@ -230,8 +230,8 @@ TEST(BitRot, InAnyFileFallsBack) {
   expect_fallback("/config", [](const std::string& path) {
     flip(path + "/checkpoint.h5", Checkpoint(path).manifest().config.offset);
   });
-  expect_fallback("hash does not hold", [](const std::string& path) { flip(path + "/manifest.json", 200); });
-  expect_fallback("hash does not hold", [](const std::string& path) { flip(path + "/manifest.json", 12); });
+  expect_fallback("hash does not match", [](const std::string& path) { flip(path + "/manifest.json", 200); });
+  expect_fallback("hash does not match", [](const std::string& path) { flip(path + "/manifest.json", 12); });
   expect_fallback("does not start with its hash",
                   [](const std::string& path) { flip(path + "/manifest.json", 2); });
 }
@@ -245,7 +245,7 @@ TEST(BitRot, TruncatedAndMissingFilesFallBack) {
   expect_fallback("no manifest", [](const std::string& path) { fs::remove(path + "/manifest.json"); });
   expect_fallback("does not start",
                   [](const std::string& path) { fs::resize_file(path + "/manifest.json", 0); });
-  expect_fallback("hash does not hold", [](const std::string& path) {
+  expect_fallback("hash does not match", [](const std::string& path) {
     fs::resize_file(path + "/manifest.json", fs::file_size(path + "/manifest.json") - 1);
   });
   // Files of another checkpoint, each intact.
@@ -286,7 +286,7 @@ TEST(HostileManifest, WithAHashThatHoldsIsStillChecked) {
   expect_refused("\"chunks\": \"", "\"chunks\": \"0", "chunk hashes");
   expect_refused("\"tensors\": [", "\"tensors\": 5, \"more\": [", "not a list");
   expect_refused("\"state\"", "\"estate\"", "lacks 'state'");
-  expect_refused("octet checkpoint", "octet checkpoints", "no checkpoint's manifest");
+  expect_refused("octet checkpoint", "octet checkpoints", "not the manifest of a checkpoint");
   expect_refused("\"chunk_bytes\": 1", "\"chunk_bytes\": 2", "another chunk size");
   expect_refused("\"shape\": [", "\"shape\": 3, \"more\": [", "is not a list");
   expect_refused("\"world\": 1", "\"world\": 0", "'world'");
@@ -332,7 +332,7 @@ TEST(NotAFile, InPlaceOfAManifestOrOfTheDataFallsBack) {
   expect_fallback("is too large", [](const std::string& path) {
     ASSERT_EQ(::truncate((path + "/manifest.json").c_str(), std::int64_t{1} << 40), 0);
   });
-  expect_fallback("no regular file", [&](const std::string& path) {
+  expect_fallback("not a regular file", [&](const std::string& path) {
     replace(path, "checkpoint.h5", [](const char* file) { ASSERT_EQ(::mkfifo(file, 0600), 0); });
   });
 }

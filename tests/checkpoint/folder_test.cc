@@ -46,7 +46,7 @@ TEST(RemoveStale, TakesWhatSavesLeftAndNothingElse) {
             "checkpoint-8 checkpoint-9.old checkpoint-9.tmp-1-2-3 checkpoint-9.tmp-mine checkpoint-x.tmp-1 "
             "other.tmp-3");
   for (const char* name : {"checkpoint-6.tmp-1-2", "checkpoint-7.tmp-pruned"})
-    EXPECT_NE(said.find("removing what an interrupted save left: " + (scratch / name)), std::string::npos)
+    EXPECT_NE(said.find("removing the files of an interrupted save: " + (scratch / name)), std::string::npos)
         << said;
 }
 

@@ -184,7 +184,7 @@ TEST_F(QuantisedTensors, WhatDoesNotFitIsRefusedWithItsOwnMessage) {
   expect("the scales of scales", cut("w.weight.nested_absmax", 4));
   expect("lacks a part", [](Tensors& t) { t.all.erase("w.weight.absmax"); });
   expect("lacks a part", [](Tensors& t) { t.all.erase("w.weight"); });
-  expect("the mean that was taken from them is not there",
+  expect("the mean of quantised scales is missing",
          [](Tensors& t) { replace(t, "\"nested_offset\"", "\"other_offset\""); });
   expect("blocksize: 64", [](Tensors& t) { replace(t, "\"blocksize\": 64", "\"blocksize\": 32"); });
   expect("nested_blocksize: 256", [](Tensors& t) { replace(t, "_blocksize\": 256", "_blocksize\": 128"); });
@@ -195,7 +195,7 @@ TEST_F(QuantisedTensors, WhatDoesNotFitIsRefusedWithItsOwnMessage) {
   expect("cannot be read", [](Tensors& t) { replace(t, "\"shape\"", "\"form\""); });
   expect("not those of NF4", [](Tensors& t) { t.all.at("w.weight.quant_map").bytes[3] ^= 1; });
   expect("not those of scales", [](Tensors& t) { t.all.at("w.weight.nested_quant_map").bytes[3] ^= 1; });
-  expect("a kind of 4 bits that is not read", [](Tensors& t) {
+  expect("the 4-bit format of a quantised tensor is not supported", [](Tensors& t) {
     auto state = t.all.extract("w.weight.quant_state.bitsandbytes__nf4");
     state.key() = "w.weight.quant_state.bitsandbytes__fp4";
     t.all.insert(std::move(state));

@@ -352,7 +352,7 @@ TEST(WeightFolder, StackedExpertsReadAsTheMatricesOfEach) {
   expect("1.down_proj", {5, 3}, down.data() + 15);
   const TensorSlice again{block + "1.down_proj.weight", DType::f32, {5, 3}, 0, 15, down.data()};
   write_safetensors(scratch / "model.safetensors", {gate_up_slice, down_slice, again});
-  EXPECT_ERROR("1.down_proj.weight' is there twice", WeightFolder(scratch.path()));
+  EXPECT_ERROR("1.down_proj.weight' occurs twice", WeightFolder(scratch.path()));
 }
 
 // Covers names, dtypes, shapes and both ends of every tensor, in any file.
@@ -426,7 +426,7 @@ TEST(WeightFolder, NamesWhatIsWrongWithItsIndex) {
   put(index, R"({"weight_map":["a"]})");
   EXPECT_ERROR("lists no tensors", WeightFolder(scratch.path()));
   put(index, "[]");
-  EXPECT_ERROR("form it must have", WeightFolder(scratch.path()));
+  EXPECT_ERROR("form of a safetensors index", WeightFolder(scratch.path()));
   put(index, "{}");
   EXPECT_ERROR("lists no tensors", WeightFolder(scratch.path()));
 }

@@ -233,14 +233,14 @@ TEST_F(ScoreFiles, ThatAreCutShortOrNoneAreNamedAndLeft) {
   }
   for (const std::string other : {"", "{\"ids\": [1]}\n"}) {
     spill(folder_ / "scores.h5", other);
-    left_alone(scoring("scores.h5"), "scores.h5", "this is no HDF5 file");
+    left_alone(scoring("scores.h5"), "scores.h5", "this is not an HDF5 file");
   }
   std::string changed = whole;
   changed[changed.size() - 3] ^= 1;
   spill(folder_ / "scores.h5", changed);
   left_alone(scoring("scores.h5"), "scores.h5", "was changed since it was written");
   spill(folder_ / "foreign.h5", "my own");
-  left_alone(scoring("foreign.h5"), "foreign.h5", "this is no HDF5 file");
+  left_alone(scoring("foreign.h5"), "foreign.h5", "this is not an HDF5 file");
   ArraysFile arrays;
   arrays.texts["format"] = "weather";
   spill(folder_ / "weather.h5", checkpoint::arrays_file_bytes(arrays));

@@ -241,7 +241,7 @@ TEST_F(QuantisedBase, WhatCannotBeReadIsRefusedAndLeavesNothing) {
     const auto at = state.bytes.find("[64, 64]");
     state.bytes.replace(at, 8, "[32,128]");
   });
-  refused("is quantised in another way than the other tensors", lora,
+  refused("is quantised differently from the other tensors", lora,
           [](Contents&, Json& c) { c["quantization_config"]["bnb_4bit_use_double_quant"] = false; });
 }
 

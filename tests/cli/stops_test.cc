@@ -59,7 +59,7 @@ TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
   const Outcome below = shell(torchrun + "RANK=0 LOCAL_WORLD_SIZE=2 PMIX_RANK=0 " + run, 20);
   EXPECT_EQ(below.code, 64) << below.both();
   EXPECT_EQ(errors_in(below), 1) << below.err;
-  EXPECT_TRUE(says(below, "an MPI launcher above counts them as one (PMIX_RANK=0)")) << below.err;
+  EXPECT_TRUE(says(below, "an outer MPI launcher counts them as one rank (PMIX_RANK=0)")) << below.err;
   EXPECT_FALSE(fs::exists(folder / "run"));
   expect_success(shell(torchrun + "RANK=0 OCTETRUN_SINGLE=1 " + run + " max_steps=1"));
 }

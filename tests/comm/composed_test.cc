@@ -246,7 +246,7 @@ TEST(CarrierChoice, ACarrierThatIsForcedAndDoesNotWorkIsAnError) {
     run_ranks_as_threads({.ranks = 2, .carrier = Carrier::peer}, [](Job&, Collectives&, Device&) {});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("came spoiled"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("arrived corrupted"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("gpu_transport"), std::string::npos) << error.what();
   }
 }

@@ -144,7 +144,7 @@ TEST(Launchers, BelowOneRankOfMpiAreRefused) {
       EXPECT_EQ(launched.size, 4);
       const Problem problem = said_of(launched);
       expect_in(problem.what, launched.launcher + " started 4 processes");
-      expect_in(problem.found, "an MPI launcher above counts them as one");
+      expect_in(problem.found, "an outer MPI launcher counts them as one rank");
       expect_in(problem.found, "_RANK=0");
       expect_in(problem.fix, "launch/mpirun -np 4 trainer c.yaml max_steps=3");
       expect_in(problem.fix,
@@ -161,7 +161,7 @@ TEST(Launchers, Pmi2IsRefusedWhereTheMpiDoesNotSpeakIt) {
   const Launched launched = unheard(with(kSlurm, kPmi2), false);
   EXPECT_EQ(launched.size, 4);
   const Problem problem = said_of(launched);
-  expect_in(problem.found, "PMI-2, which Open MPI 4.1.4 did not hear");
+  expect_in(problem.found, "PMI-2, which Open MPI 4.1.4 does not use");
   expect_in(problem.fix, "srun --mpi=pmix -n 4 trainer c.yaml max_steps=3");
   EXPECT_EQ(unheard(kPmi2, false).size, 1) << "mpirun of another MPI is left to MPI's own count";
   EXPECT_EQ(unheard(with(with(kSlurm, kPmi2), {{"OMPI_COMM_WORLD_SIZE", "2"}}), false).size, 1)
@@ -202,9 +202,9 @@ TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
   expect_in(problem.what, "torchrun started 4 processes");
   expect_in(problem.where, "RANK=1, LOCAL_RANK=1, WORLD_SIZE=4");
   expect_in(problem.fix, "launch/mpirun -np 4 trainer c.yaml max_steps=3");
-  expect_in(problem.fix, "every process is meant to be a run of its own: OCTETRUN_SINGLE=1");
+  expect_in(problem.fix, "every process should be a separate run: OCTETRUN_SINGLE=1");
   const Problem slurm = said_of(unheard(kSlurm));
-  expect_in(slurm.found, "nothing tells this program's MPI (Open MPI 4.1.4) of them");
+  expect_in(slurm.found, "no launcher connects them for this program's MPI (Open MPI 4.1.4)");
   expect_in(slurm.fix, "srun --mpi=pmix -n 4 trainer c.yaml");
 }
 
@@ -228,7 +228,7 @@ TEST(Launchers, APmixThatDoesNotFitIsNotMendedByItself) {
   const Launched launched = claimed_by_launcher(lookup(with(kSlurm, kPmix)));
   EXPECT_EQ(launched.pmi, "PMIx");
   const Problem problem = said_of(launched);
-  expect_in(problem.found, "by PMIx, which Open MPI 4.1.4 did not hear");
+  expect_in(problem.found, "by PMIx, which Open MPI 4.1.4 does not use");
   expect_in(problem.where, "SLURM_STEP_NUM_TASKS=4");
   expect_not_in(problem.fix, "--mpi=pmix -n");
   expect_in(problem.fix, "in a batch script, launch/mpirun -np 4 trainer c.yaml");

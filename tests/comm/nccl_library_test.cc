@@ -195,7 +195,7 @@ TEST(NcclGroups, HaveARankForEachGpu) {
   EXPECT_NO_THROW(require_a_gpu_each({}));
   EXPECT_NO_THROW(require_a_gpu_each({"GPU-a", "GPU-b", "GPU-c"}));
   const Problem problem = problem_from([] { require_a_gpu_each({"GPU-a", "GPU-b", "GPU-a", "GPU-a"}); });
-  EXPECT_EQ(problem.what, "NCCL takes one rank for each GPU");
+  EXPECT_EQ(problem.what, "NCCL allows only one rank on each GPU");
   EXPECT_EQ(problem.found, "ranks 0, 2, 3 on GPU-a");
   expect_has(problem.fix, "gpu_transport: auto");
 }

@@ -268,8 +268,7 @@ TEST(Serving, AThreadThatTheSystemDoesNotGiveIsSaidInWordsOfOurs) {
     });
   };
   EXPECT_ANY_THROW(run());
-  EXPECT_NE(said.find("failed: the system lets this process have no more threads or memory"),
-            std::string::npos)
+  EXPECT_NE(said.find("failed: the system refuses more threads or memory to this process"), std::string::npos)
       << said;
   EXPECT_NE(said.find("to do:    use fewer ranks on this node"), std::string::npos) << said;
 }
