@@ -142,7 +142,7 @@ void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
   std::printf("%s on %d rank%s, median times and GiB per second\n",
               human_bytes(static_cast<double>(r.bytes)).c_str(), ranks, ranks == 1 ? "" : "s");
   row("raw, through the page cache", r.buffered);
-  row("raw, past it", r.direct);
+  row("raw, direct I/O", r.direct);
   row("copy of the state", r.copied);
   row("checkpoint", r.saved);
   std::printf("rate of checkpoints divided by the faster raw rate: %.3f\n", r.ratio());
@@ -154,10 +154,10 @@ void require_one_kind(bool decode, bool decoding_given, bool saves) {
   };
   if (decoding_given && !decode)
     refuse(
-        "sequences, context, kv_cache_dtype, tensor_parallel_size and pipeline_parallel_size belong to "
-        "decoding steps",
+        "sequences, context, kv_cache_dtype, tensor_parallel_size and pipeline_parallel_size are settings of "
+        "--decode",
         "give --decode");
-  if (decode && saves) refuse("--decode and --save measure different things", "give one of them");
+  if (decode && saves) refuse("--decode and --save exclude each other", "give one of them");
 }
 
 std::string shapes_text() {
@@ -169,13 +169,11 @@ std::string shapes_text() {
 }  // namespace
 
 int bench_command(const Arguments& arguments) {
-  Options options(
-      "bench",
-      "Measures whole training steps, or with --decode decoding steps, on random tokens and fresh weights; "
-      "under `mpirun -np N` or "
-      "alone. Configuration keys say how: cutoff_len (tokens per sequence), "
-      "per_device_train_batch_size, gradient_accumulation_steps, bf16 (true unless given), fp8, "
-      "zero_stage, device, …");
+  Options options("bench",
+                  "Measures whole training steps, or with --decode decoding steps, on random tokens and "
+                  "fresh weights; under `mpirun -np N` or alone. Configuration keys set the details: "
+                  "cutoff_len (tokens per sequence), per_device_train_batch_size, "
+                  "gradient_accumulation_steps, bf16 (true unless given), fp8, zero_stage, device, …");
   options.example("trainer bench llama-3.2-1b cutoff_len=2048 bf16=true fp8=true");
   options.example("trainer bench llama-3.1-8b --decode sequences=32 context=1024 steps=64");
   options.example("launch/mpirun -np 8 build/bin/trainer bench llama-3.1-8b bf16=true zero_stage=3");
@@ -191,16 +189,17 @@ int bench_command(const Arguments& arguments) {
                   shapes_text())
           .shows_default();
   options.setting("steps", bench.steps, "timed steps").check(whole(1, 1000000)).shows_default();
-  options.setting("warmup", bench.warmup, "steps before those, which are not timed")
+  options.setting("warmup", bench.warmup, "untimed steps before the timed steps")
       .check(whole(0, 1000000))
       .shows_default();
   options
       .setting("logged", bench.logged,
-               "true: every step makes the statistics of casts to FP8 that steps with a row in the log make")
+               "true: every step computes the statistics of FP8 casts, which training computes only in "
+               "logged steps")
       .shows_default();
   options
       .setting("label_share", bench.label_share,
-               "share of each sequence that counts in the loss, as the answers of conversations do")
+               "share of the tokens of each sequence that count in the loss")
       .check(between(1e-6, 1.0))
       .shows_default();
   options.setting("profile", bench.profile, "true: show where the time goes").shows_default();
@@ -211,10 +210,9 @@ int bench_command(const Arguments& arguments) {
       "in turn, in output_dir (or here)");
   bool decode = false;
   DecodeBench decoding;
-  options.add_flag(
-      "--decode", decode,
-      "time decoding steps instead of training steps: each makes one token per sequence, behind a "
-      "cache that random prompts have filled");
+  options.add_flag("--decode", decode,
+                   "time decoding steps instead of training steps: each step makes one token per sequence, "
+                   "after random prompts have filled the cache");
   const Option& sequences =
       options
           .setting("sequences", decoding.options.sequences, "--decode: sequences that are decoded together")

@@ -235,8 +235,7 @@ int encode_command(const Arguments& arguments) {
       "ids_plain, offsets, decoded, decoded_skip; {\"ids\"} becomes decoded, decoded_skip; {\"messages\", "
       "\"system\", \"tools\", \"options\"}, or any other row of a data set, becomes input_ids, labels, and "
       "with \"generate\": true prompt_ids, response_ids; or refused or dropped with the reason; not_read "
-      "lists fields that are not read. template_date=YYYY-MM-DD is the "
-      "date that templates print in place of today's");
+      "lists fields that are not read. template_date=YYYY-MM-DD replaces today's date in templates");
   options.example("trainer encode models/qwen3-8b --template qwen3 < rows.jsonl");
   std::string model, template_name, input, date;
   options.take_overrides();

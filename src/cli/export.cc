@@ -27,7 +27,7 @@
 namespace octet::cli {
 namespace {
 
-constexpr const char* kPutBack = "put the file back as it was";
+constexpr const char* kPutBack = "restore the file";
 
 /// Removes a temporary folder when it is constructed and when it is destroyed. A killed process with the same
 /// process id may have left the folder.

@@ -79,7 +79,7 @@ ExportWish wish_of_file(const std::string& path, const Arguments& overrides) {
 std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   Options options("export",
                   "Turns a checkpoint into a Hugging Face folder (weights, config.json, tokenizer), or adds "
-                  "adapters to their base; CONFIG.yaml asks for that with LLaMA-Factory's keys "
+                  "adapters to their base; CONFIG.yaml does both with keys of LLaMA-Factory "
                   "(model_name_or_path, adapter_name_or_path, export_dir)");
   options.example("trainer export runs/first/checkpoint-500 models/first");
   options.example("trainer export runs/adapter models/whole --merge");
@@ -90,11 +90,10 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   bool overwrite = false;
   options
       .add_option("CHECKPOINT", wish.path,
-                  "folder checkpoint-N, or that of a run, for its newest checkpoint; with --merge also that "
-                  "of an adapter, as PEFT writes it, and with "
-                  "--adapter that of a model; or CONFIG.yaml")
+                  "folder checkpoint-N, or folder of a run (its newest checkpoint); with --merge also folder "
+                  "of a PEFT adapter; with --adapter folder of a model; or CONFIG.yaml")
       .required();
-  options.add_option("FOLDER", wish.folder, "folder to write; CONFIG.yaml names it itself (export_dir)");
+  options.add_option("FOLDER", wish.folder, "folder to write; with CONFIG.yaml, export_dir is used");
   options.add_option("--model", wish.model,
                      "Hugging Face folder with config.json and tokenizer; default: the run's");
   options.add_option("--adapter", adapter,

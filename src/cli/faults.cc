@@ -42,22 +42,23 @@ void tell(int signal, siginfo_t* info, void*) {
   if (!tells) return;
   if (signal == SIGILL) {
     write(
-        "\nerror: the program met an instruction that this CPU does not have (signal 4)\n"
+        "\n"
+        "error: the program executed an instruction that this CPU does not have (signal 4)\n"
         "  to do:    build the program on this machine (launch/build), or report the CPU's model (lscpu)\n");
   } else if (memory_has_run_out()) {
     write(
-        "\nerror: the system gives the program no more memory, and a library did not expect that (signal "
-        "11)\n"
+        "\n"
+        "error: the system refused memory to the program, and a library did not check for it (signal 11)\n"
         "  expected: 64 MiB of address space at least\n"
         "  found:    none (ENOMEM)\n"
         "  to do:    raise the limits (ulimit -v, the memory of the container or job, vm.max_map_count), or "
         "use fewer threads (OMP_NUM_THREADS)\n");
   } else {
     write(
-        "\nerror: the program used memory that it does not have (signal 11)\n"
+        "\n"
+        "error: the program accessed invalid memory (signal 11)\n"
         "  to do:    look at the limits (ulimit -a: stack, virtual memory); start it again: a run resumes "
-        "from "
-        "its newest checkpoint\n");
+        "from its newest checkpoint\n");
   }
 }
 

@@ -143,7 +143,7 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
     // bf16 is set by default for models without a configuration.
     if (key == "device" || key == "bf16" || key == "deterministic") continue;
     throw Error(
-        {.what = "a plan of generation does not read this key",
+        {.what = "trainer plan --generate does not read this key",
          .expected =
              "batch, max_length, dtype, kv_cache_dtype, kv_cache_bytes, gpu_memory_utilization, "
              "kv_page_tokens, tensor_parallel_size, pipeline_parallel_size, deterministic, card, memory "
@@ -207,8 +207,7 @@ void print_generate_report(const GeneratePlan& plan, const PlanTarget& target, c
               human_bytes(asked.cache / static_cast<double>(asked.batch)).c_str(),
               with_commas(asked.pages).c_str(), static_cast<long long>(plan.kv_page_tokens));
   if (asked.staging > 0) {
-    std::printf("  %-32s %12s\n", "messages on their way",
-                human_bytes(static_cast<double>(asked.staging)).c_str());
+    std::printf("  %-32s %12s\n", "message buffers", human_bytes(static_cast<double>(asked.staging)).c_str());
   }
   std::printf("  %-32s %12s\n", "all else", human_bytes(static_cast<double>(asked.bytes) - held).c_str());
   const bool fit = asked.bytes <= target.memory;
@@ -231,11 +230,11 @@ void print_generate_report(const GeneratePlan& plan, const PlanTarget& target, c
   }
   if (gpu) {
     std::printf(
-        "\nThe floor is the least time per step on %s behind %lld tokens of each question: weights, keys "
-        "and\n"
+        "\n"
+        "The floor is the least time per step on %s after %lld tokens of each question: weights, keys and\n"
         "values read once, or its GEMMs, whichever takes longer.%s\n",
         target.rates.card, static_cast<long long>((plan.max_length - 1) / 2),
-        tensor * stages > 1 ? " What ranks send each other comes on top." : "");
+        tensor * stages > 1 ? " Messages between ranks take additional time." : "");
   }
   if (!plan.note.empty()) std::printf("\nnote: %s\n", plan.note.c_str());
 }

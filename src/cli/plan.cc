@@ -99,42 +99,41 @@ std::vector<Option> add_generation(Options& options, bool& generates, GeneratePl
   options.add_flag("--generate", generates,
                    "plan `trainer generate` of the model instead: its memory, the batches that fit, and the "
                    "floor of a step");
-  return {
-      options.setting("batch", plan.batch, "--generate: questions that are answered at the same time")
-          .check(whole(1, 4096))
-          .shows_default(),
-      options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
-          .check(whole(2, 1 << 20))
-          .shows_default(),
-      options
-          .setting("max_num_batched_tokens", plan.max_num_batched_tokens,
-                   "--generate: tokens of a forward pass at most; unless given 4096 on a GPU and 512 on a "
-                   "CPU, or twice the batch where that is more")
-          .check(whole(1, 1 << 20)),
-      options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
-          .check(one_of_any_case({"fp32", "bf16", "fp8"}))
-          .shows_default(),
-      options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
-          .check(one_of_any_case({"auto", "fp8"}))
-          .shows_default(),
-      options.setting("kv_cache_bytes", plan.kv_cache_bytes,
-                      "--generate: memory for keys and values, such as 8GiB; else as much as the batch "
-                      "fills"),
-      options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
-                      "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
-      options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens per page of the cache")
-          .check(whole(1, 4096))
-          .shows_default(),
-      options
-          .setting("tensor_parallel_size", plan.tensor_parallel_size,
-                   "--generate: ranks that share every layer")
-          .check(whole(1, 4096))
-          .shows_default(),
-      options
-          .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
-                   "--generate: stages of layers, each on its own ranks")
-          .check(whole(1, 4096))
-          .shows_default()};
+  return {options.setting("batch", plan.batch, "--generate: questions that are answered at the same time")
+              .check(whole(1, 4096))
+              .shows_default(),
+          options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
+              .check(whole(2, 1 << 20))
+              .shows_default(),
+          options
+              .setting("max_num_batched_tokens", plan.max_num_batched_tokens,
+                       "--generate: tokens per forward pass, at most; default: 4096 on a GPU and 512 on a "
+                       "CPU, or twice the batch if that is more")
+              .check(whole(1, 1 << 20)),
+          options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
+              .check(one_of_any_case({"fp32", "bf16", "fp8"}))
+              .shows_default(),
+          options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
+              .check(one_of_any_case({"auto", "fp8"}))
+              .shows_default(),
+          options.setting(
+              "kv_cache_bytes", plan.kv_cache_bytes,
+              "--generate: memory for keys and values, such as 8GiB; default: as much as the batch needs"),
+          options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
+                          "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
+          options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens per page of the cache")
+              .check(whole(1, 4096))
+              .shows_default(),
+          options
+              .setting("tensor_parallel_size", plan.tensor_parallel_size,
+                       "--generate: ranks that share every layer")
+              .check(whole(1, 4096))
+              .shows_default(),
+          options
+              .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
+                       "--generate: stages of layers, each on its own ranks")
+              .check(whole(1, 4096))
+              .shows_default()};
 }
 
 }  // namespace
@@ -156,16 +155,15 @@ int plan_command(const Arguments& arguments) {
   bool json = false;
   options.add_option("CONFIG", what, "a configuration; or a model, as for bench");
   options.setting("world", settings.world, "ranks").check(whole(1, 1 << 20)).shows_default();
-  options.setting("ranks_per_node", settings.ranks_per_node, "0: all of up to eight")
+  options.setting("ranks_per_node", settings.ranks_per_node, "ranks per host; 0: all ranks, at most eight")
       .check(whole(0, 1 << 20));
-  options.setting(
-      "card", settings.card,
-      "a GPU to plan for: h100, h200, gh200 (96 GB) or gh200-144gb; else that of this machine, or an "
-      "H200");
+  options.setting("card", settings.card,
+                  "GPU to plan for: h100, h200, gh200 (96 GB) or gh200-144gb; default: the GPU of this "
+                  "machine, else an H200");
   options.setting("memory", settings.memory,
-                  "per device (on CPUs per rank's share of it), such as 141GB; else that of the card");
+                  "memory per device (on CPUs: per rank), such as 141GB; default: the memory of the card");
   const Option& tokens =
-      options.setting("tokens", settings.tokens, "on which the run trains in all, such as 2e9")
+      options.setting("tokens", settings.tokens, "tokens that the run trains in all, such as 2e9")
           .check(above_zero());
   options.add_flag("--json", json, "print one line of JSON");
   bool generates = false;
@@ -173,7 +171,7 @@ int plan_command(const Arguments& arguments) {
   const std::vector<Option> of_generation = add_generation(options, generates, generation);
   if (!options.parse(arguments)) return 0;
   if (tokens.count() > 0 && generates) {
-    throw Error({.what = "tokens is a setting of plans of training",
+    throw Error({.what = "tokens is a setting of training plans, not of --generate",
                  .where = "command line",
                  .fix = "leave out tokens or --generate",
                  .code = ExitCode::usage});

@@ -27,7 +27,7 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
     std::printf("  %-32s %12s\n", (std::to_string(names) + " smaller ones").c_str(),
                 human_bytes(small).c_str());
   }
-  if (r.staging > 0) std::printf("  %-32s %12s\n", "messages on their way", human_bytes(r.staging).c_str());
+  if (r.staging > 0) std::printf("  %-32s %12s\n", "message buffers", human_bytes(r.staging).c_str());
   if (r.nccl > 0) std::printf("  %-32s %12s\n", "NCCL", human_bytes(r.nccl).c_str());
   if (r.libraries > 0)
     std::printf("  %-32s %12s\n", "driver and libraries", human_bytes(r.libraries).c_str());
@@ -46,7 +46,7 @@ void print_host_memory(const PlanReport& r, const PlanTarget& target) {
   const std::size_t state = r.memory.state_of_host(), pinned = r.memory.pinned_bytes();
   if (state > 0) {
     std::printf("  %-32s %12s, pinned, all the time\n", "the optimizer's state", human_bytes(state).c_str());
-    std::printf("  %-32s %12s\n", "what else is pinned", human_bytes(pinned - state).c_str());
+    std::printf("  %-32s %12s\n", "other pinned memory", human_bytes(pinned - state).c_str());
   } else {
     std::printf("  %-32s %12s\n", "pinned, all the time", human_bytes(pinned).c_str());
   }
@@ -95,29 +95,29 @@ void print_messages(const PlanReport& r, const PlanTarget& target) {
   print_links(r, target);
   if (target.kind == DeviceKind::cuda) {
     std::printf(
-        "  exposed: what forward and backward passes are unable to hide, if both take their least time and\n"
-        "  links carry their most\n");
+        "  exposed: messages that forward and backward passes cannot hide, if the passes take their least "
+        "time\n"
+        "  and the links carry their most\n");
   }
   if (r.message_seconds() > 0) {
-    std::printf("  over NVLink %.1f %% of the least time per step, beside it\n",
+    std::printf("  over NVLink %.1f %% of the least time per step, concurrently with it\n",
                 100 * r.message_seconds() / r.time.seconds);
   }
   if (r.message_seconds() > r.time.seconds) {
     std::printf(
-        "  messages take longer than what is computed: larger micro-batches hide more of them, or with\n"
-        "  zero_stage 0 or 1 more micro-batches per step\n");
+        "  messages take longer than computation. Larger micro-batches hide more of them; so do more\n"
+        "  micro-batches per step with zero_stage 0 or 1\n");
   }
 }
 
 void print_time(const PlanReport& r, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda) {
-    std::printf(
-        "\ntime: there is a model of GPUs alone (device=cuda); trainer bench measures this machine\n");
+    std::printf("\ntime: estimated only for GPUs (device=cuda); trainer bench measures this machine\n");
     return;
   }
   std::printf("\nleast time per step on %s (nothing waits, messages are hidden)\n", target.rates.card);
   if (target.card.empty()) {
-    std::printf("  plans have no figures of this GPU, and take those of %s\n", target.rates.card);
+    std::printf("  plans have no figures of this GPU, and use the figures of %s\n", target.rates.card);
   }
   for (const plan::TimeRow& row : r.time.rows) {
     std::printf("  %-32s %9.1f ms %6.1f %%\n", row.name.c_str(), 1e3 * row.seconds,
@@ -130,8 +130,8 @@ void print_time(const PlanReport& r, const PlanTarget& target) {
               100 * report::flop_utilisation(flops, rate, r.batch.world));
   if (r.work.host_state_bytes > 0) {
     std::printf(
-        "  an update reads %s of the host's memory and writes %s there, and takes as long as these\n"
-        "  need for the link: %.0f GB/s each way, %s\n",
+        "  an update reads %s from host memory and writes %s to it, and takes as long as these bytes\n"
+        "  need on the link: %.0f GB/s each way, %s\n",
         human_bytes(plan::bytes_from_host(r.work)).c_str(), human_bytes(r.work.host_state_bytes).c_str(),
         1e-9 * target.rates.host, target.rates.host_source);
   }
@@ -198,12 +198,12 @@ void print_advice(const PlanReport& r, const PlanTarget& target) {
   for (const plan::Choice& c : r.fitting) std::printf("  %s\n", keys_of(c).c_str());
   if (r.total() <= target.memory) return;
   if (!r.fitting.empty()) {
-    std::printf("  recompute=auto and auto_find_batch_size=true choose by themselves\n");
+    std::printf("  recompute=auto and auto_find_batch_size=true choose automatically\n");
   }
-  std::printf("\nwhat to change, in turn and each with those before it\n");
+  std::printf("\nwhat to change, one after another (each line includes the lines above)\n");
   for (const std::string& line : train::ladder_lines(r.ladder, target.memory))
     std::printf("  %s\n", line.c_str());
-  std::printf("\nwith states stored in less, or fewer of them\n");
+  std::printf("\nwith states stored in fewer bytes, or fewer states\n");
   for (const Alternative& a : r.alternatives) {
     std::printf("  fits with %s %s: %s\n", a.keys.c_str(), keys_of(a.choice).c_str(),
                 human_bytes(a.bytes).c_str());

@@ -16,13 +16,13 @@ int probe_command(const Arguments& arguments) {
   train::ProbeOptions probe;
   options
       .add_option("MODEL", probe.model,
-                  "Hugging Face folder: config.json and weights; or an adapter's, which is added to its base")
+                  "Hugging Face folder with config.json and weights; or folder of an adapter, which is added "
+                  "to its base")
       .required();
   options
-      .add_option(
-          "--batch", probe.batch,
-          "safetensors with input_ids and labels [rows, length] (not shifted, -100 = not trained), perhaps "
-          "document [rows, length]; with --steps [steps, rows, length]")
+      .add_option("--batch", probe.batch,
+                  "safetensors with input_ids and labels [rows, length] (not shifted, -100 = not trained), "
+                  "and optionally document [rows, length]; with --steps [steps, rows, length]")
       .required();
   options.add_option("--out", probe.out, "safetensors to write").required();
   options.add_option("--steps", probe.steps, "train on that many batches instead")

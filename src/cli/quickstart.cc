@@ -199,15 +199,15 @@ int quickstart_command(const Arguments& arguments) {
   std::int64_t rows = 57600, held_out = 200;
   bool distillation = false;
   std::uint64_t seed = 42;
-  options.add_option("FOLDER", folder, "where everything goes, new or empty").shows_default();
+  options.add_option("FOLDER", folder, "folder for all files, new or empty").shows_default();
   options.add_option("--rows", rows, "training questions").check(whole(100, 10000000)).shows_default();
   options.add_option("--held-out", held_out, "questions that training never sees")
       .check(whole(1, 100000))
       .shows_default();
-  options.add_flag(
-      "--distillation", distillation,
-      "instead: word lists under rules in a prompt for a teacher, and without it for its student");
-  options.add_option("--seed", seed, "of the lists of --distillation").shows_default();
+  options.add_flag("--distillation", distillation,
+                   "make a task of prompt distillation instead: lists of words, with rules in a prompt for "
+                   "the teacher, and without the prompt for the student");
+  options.add_option("--seed", seed, "seed of the lists of --distillation").shows_default();
   if (!options.parse(arguments)) return 0;
   const auto lock = lock_output(folder);
   require_new(folder);

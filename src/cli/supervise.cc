@@ -47,9 +47,9 @@ void require_own_options_first(const supervise::Options& job) {
   const auto found = std::ranges::find_if(words, is_misplaced);
   if (found == words.end()) return;
   throw Error(
-      {.what = "'" + *found + "' stands behind launch/mpirun's options, where it would be mpirun's",
+      {.what = "'" + *found + "' comes after launch/mpirun's options, so mpirun would read it",
        .expected = "launch/supervise [its own options] [launch/mpirun's arguments] trainer config.yaml",
-       .found = "'" + *found + "' behind '" + job.words.front() + "'",
+       .found = "'" + *found + "' after '" + job.words.front() + "'",
        .where = "command line",
        .fix = "put supervise's own options before launch/mpirun's",
        .code = ExitCode::usage});
@@ -60,7 +60,7 @@ void require_own_options_first(const supervise::Options& job) {
 int supervise_command(const Arguments& arguments) {
   Options options("supervise",
                   "Starts a run by launch/mpirun and restarts it from its newest checkpoint until it is "
-                  "complete. launch/supervise calls it; its options come before launch/mpirun's. "
+                  "complete. launch/supervise calls it; its options precede launch/mpirun's options. "
                   "docs/checkpoints.md describes exit codes and files");
   options.example("launch/supervise -np 8 build/bin/trainer config.yaml");
   options.example("launch/supervise --survive --min-ranks 6 -np 8 build/bin/trainer config.yaml");

@@ -231,7 +231,7 @@ TEST(Bench, RefusesDecodingThatItCannotMeasure) {
   };
   refused("sequences=2", "give --decode");
   refused("context=20", "give --decode");
-  refused("--decode save=1MiB", "measure different things");
+  refused("--decode save=1MiB", "exclude each other");
   refused("--decode fp8=true fp8_recipe=delayed", "fp8_recipe current or block");
   refused("kv_cache_dtype=fp8", "give --decode");
   refused("--decode kv_cache_dtype=int8", "kv_cache_dtype");

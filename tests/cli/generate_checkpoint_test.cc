@@ -218,14 +218,14 @@ TEST_F(GenerateCheckpoint, NeedsTheModelThatItsRunBeganWith) {
   spill(base + "/config.json", config.dump());
   refused("the checkpoint is of another model");
   fs::remove_all(base);
-  refused("the model that the run started from is not there");
+  refused("the model that the run started from does not exist");
   refused("trainer export " + checkpoint + " OUT --model FOLDER");
   // A random base under adapters is in no folder.
   expect_success(trainer(
       Task::get().train(folder_ / "random", "finetuning_type=lora lora_rank=2 max_steps=2 save_steps=2")));
   const Outcome random = trainer("generate " + (folder_ / "random/checkpoint-2") + " --device cpu Sort");
   EXPECT_EQ(random.code, 64) << random.both();
-  EXPECT_NE(random.err.find("no folder has the other weights"), std::string::npos) << random.err;
+  EXPECT_NE(random.err.find("its run started from random weights"), std::string::npos) << random.err;
 }
 
 // Template, system message and end tokens come from the run, without options on the command line.

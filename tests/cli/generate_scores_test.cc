@@ -202,7 +202,7 @@ TEST_F(ScoreFiles, OfAnotherModelOrNumberOfTokensAreRefused) {
              "are of another number of most probable tokens (--logprobs)");
   fs::copy(kGolden + "models/qwen3", folder_ / "student", fs::copy_options::recursive);
   left_alone(scoring("scores.h5", "--logprobs 8", folder_ / "student"), "scores.h5",
-             "the scores that are there are of another model", "'qwen3'");
+             "the existing scores have another model", "'qwen3'");
   // Without its notes, the file is not recognised either.
   fs::remove(folder_ / "scores.h5.rows");
   left_alone(scoring("scores.h5"), "scores.h5", "its notes on model and settings are missing");
@@ -220,7 +220,7 @@ TEST_F(ScoreFiles, OfAnotherTokenizerAreRefused) {
             hash128_hex(slurp(trained_model() + "/tokenizer.json")));
   fs::copy(trained_model(), folder_ / "run", fs::copy_options::recursive);
   spill(folder_ / "run/tokenizer.json", slurp(trained_model() + "/tokenizer.json") + "\n");
-  left_alone(command(folder_ / "run"), "scores.h5", "the scores that are there are of another tokenizer");
+  left_alone(command(folder_ / "run"), "scores.h5", "the existing scores have another tokenizer");
 }
 
 TEST_F(ScoreFiles, ThatAreCutShortOrNoneAreNamedAndLeft) {
@@ -244,7 +244,7 @@ TEST_F(ScoreFiles, ThatAreCutShortOrNoneAreNamedAndLeft) {
   ArraysFile arrays;
   arrays.texts["format"] = "weather";
   spill(folder_ / "weather.h5", checkpoint::arrays_file_bytes(arrays));
-  left_alone(scoring("weather.h5"), "weather.h5", "an HDF5 file that is there holds no scores");
+  left_alone(scoring("weather.h5"), "weather.h5", "the existing HDF5 file holds no scores");
   fs::remove(folder_ / "scores.h5");
   expect_success(trainer(scoring("scores.h5")));
   EXPECT_EQ(slurp(folder_ / "scores.h5"), whole);
@@ -263,7 +263,7 @@ TEST_F(ScoreFiles, GoIntoFoldersThatAreMadeAndOnlyScoresAreWrittenSo) {
                                     np);
     EXPECT_EQ(answers.code, 64);
     EXPECT_EQ(errors_in(answers), 1) << answers.both();
-    EXPECT_NE(answers.err.find("which only scores are written as"), std::string::npos) << answers.both();
+    EXPECT_NE(answers.err.find("only scores are written as HDF5"), std::string::npos) << answers.both();
     EXPECT_FALSE(fs::exists(folder_ / "answers.h5"));
   }
 }

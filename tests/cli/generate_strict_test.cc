@@ -84,7 +84,7 @@ TEST_F(GenerateFile, WhatStrictAnswersCannotHaveIsRefusedByName) {
   refused(strict + "--dtype fp8", "--fp8-recipe block, or --dtype bf16");
   refused(strict + "--dtype fp8 --fp8-recipe current", "fp8_recipe: current");
   refused(strict + "--dtype fp8 --fp8-recipe delayed", "fp8_recipe: delayed");
-  refused(strict + "--kv-cache-dtype fp8", "no cache in FP8");
+  refused(strict + "--kv-cache-dtype fp8", "excludes a cache in FP8");
   refused("--dtype fp8 --fp8-recipe delayed", "--fp8-recipe rows or block");
   refused("--dtype bf16 --fp8-recipe block", "--fp8-recipe is a setting of --dtype fp8");
   refused("--deterministic true", "--deterministic");

@@ -74,8 +74,8 @@ TEST(Ladder, ItsFiguresAreThoseOfPlansWithItsKeys) {
     EXPECT_EQ(ladder[i]["fits"].get<bool>(), i + 1 == ladder.size()) << "it ends where it fits";
   }
   const Outcome words = trainer("plan " + run);
-  EXPECT_NE(words.out.find("what to change, in turn and each with those before it\n  "
-                           "per_device_train_batch_size=3 gradient_accumulation_steps=8: "),
+  EXPECT_NE(words.out.find("what to change, one after another (each line includes the lines above)\n"
+                           "  per_device_train_batch_size=3 gradient_accumulation_steps=8: "),
             std::string::npos)
       << words.out;
   EXPECT_NE(words.out.find("GiB per rank, which fits\n"), std::string::npos) << words.out;

@@ -125,7 +125,7 @@ TEST(PlanCost, IsNoneOfACpuAndOfWrongNumbers) {
   expect_refused("tiny max_steps=10 tokens=1e6", {"max_steps and tokens", "give one of them"});
   expect_refused("tiny tokens=0", {"tokens"});
   expect_refused("tiny tokens=many", {"tokens"});
-  expect_refused("tiny --generate tokens=1e6", {"tokens is a setting of plans of training"});
+  expect_refused("tiny --generate tokens=1e6", {"tokens is a setting of training plans, not of --generate"});
   expect_refused("tiny gpu_hour_price=-1", {"gpu_hour_price"});
 }
 
@@ -163,7 +163,7 @@ TEST(PlanExposed, OfAShortStepIsNearlyEverything) {
   }
   const Json apart = plan_of(run + "overlap_comm=false");
   EXPECT_EQ(apart["exposed_seconds_by_link"], apart["message_seconds_by_link"]);
-  expect_words(run, {"ms over NVLink", "exposed", "unable to hide", "ms over 3200 Gbit/s per host"});
+  expect_words(run, {"ms over NVLink", "exposed", "cannot hide", "ms over 3200 Gbit/s per host"});
   const Json cpu = plan_of("tiny device=cpu cutoff_len=64 world=2");
   EXPECT_TRUE(cpu["exposed_seconds_by_link"].empty());
 }

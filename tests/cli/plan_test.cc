@@ -234,8 +234,8 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   EXPECT_EQ(short_step["floor_seconds"], short_step["message_seconds"]);
   const Outcome text = trainer("plan llama-3.1-8b device=cuda cutoff_len=64 world=8 zero_stage=1 memory=1TB");
   EXPECT_EQ(text.code, 0) << text.both();
-  for (const char* word : {"messages on their way", "messages per rank and step", "ms over NVLink",
-                           "ms over PCIe", "zero_stage", "take longer than what is computed"}) {
+  for (const char* word : {"message buffers", "messages per rank and step", "ms over NVLink", "ms over PCIe",
+                           "zero_stage", "take longer than computation"}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
   }
   EXPECT_EQ(text.out.find("NCCL"), std::string::npos) << text.out;

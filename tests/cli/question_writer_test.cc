@@ -163,8 +163,8 @@ TEST_F(WritesQuestions, AndTellsHow) {
   own_template("");
   const Outcome text = asks("Take");
   EXPECT_EQ(text.code, 0) << text.both();
-  EXPECT_EQ(count(text.err, "what is asked is continued as text"), 1) << text.err;
-  EXPECT_EQ(count(asks("--template chatml").err, "continued as text"), 0);
+  EXPECT_EQ(count(text.err, "questions are continued as plain text"), 1) << text.err;
+  EXPECT_EQ(count(asks("--template chatml").err, "continued as plain text"), 0);
   own_template(kOwn);
   const Outcome own = asks("--enable-thinking false", 2);
   EXPECT_EQ(own.code, 0) << own.both();

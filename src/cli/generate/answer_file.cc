@@ -204,7 +204,7 @@ class Books {
     }
     log::info("  cache: at most " + with_commas(counts.cache_pages_used) + " of " +
               with_commas(counts.cache_pages) + " pages of " + std::to_string(options_.page_tokens) +
-              " tokens held, " + with_commas(counts.put_back) + " sequences put back (" +
+              " tokens held, " + with_commas(counts.put_back) + " sequences returned to the queue (" +
               with_commas(counts.recomputed_tokens) + " tokens computed again)");
     if (options_.gpu_hour_price > 0) {
       const double hours = times.whole * times.ranks / 3600;

@@ -158,8 +158,8 @@ std::vector<std::int32_t> Answerer::prompt(const Question& question) {
   const bool text = question.prompt_ids.empty() && !question.turns.empty();
   if (text && tells_ && !told_continuing_ && writer_->has_tokenizer() && !chats()) {
     log::info(
-        "the model has no chat template: what is asked is continued as text (--template NAME asks in "
-        "turns)");
+        "the model has no chat template: questions are continued as plain text (--template NAME writes them "
+        "as chat messages)");
     told_continuing_ = true;
   }
   return writer_->prompt(question);

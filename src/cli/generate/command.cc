@@ -106,13 +106,13 @@ void tell_team(runtime::Session& session, generate::Team& team, const generate::
   if (!session.prints()) return;
   const model::Share& share = team.share();
   log::info("the model's layers are split among " + std::to_string(share.tensor_size) + " x " +
-            std::to_string(share.stages) + " ranks, of which one reserves " + with_commas(most) +
+            std::to_string(share.stages) + " ranks; one rank reserves " + with_commas(most) +
             " bytes at most; " + std::to_string(team.replicas()) +
             (team.replicas() == 1 ? " replica answers" : " replicas answer"));
   if (crosses)
     log::warn(
-        "ranks with pieces of the same layers stand on several nodes, between which every layer sends: "
-        "choose a tensor_parallel_size that divides the ranks of a node");
+        "tensor parallelism spans several nodes, so every layer sends messages between nodes: choose a "
+        "tensor_parallel_size that divides the ranks of a node");
 }
 
 int generate(runtime::Session& session, const GenerateCall& call) {

@@ -71,16 +71,14 @@ void add_file_options(Options& options, GenerateOptions& o, std::string& shard, 
       .add_option("--logprobs", o.answers.logprobs,
                   "write the log-probability of each token, and of the N most probable tokens in its place")
       .check(whole(0, 1000));
-  options.add_flag(
-      "--score", o.score,
-      "write the log-probability of every token of the file's texts, as HDF5 where --out ends in .h5 or "
-      ".hdf5, else as lines of JSON; no answers are made");
+  options.add_flag("--score", o.score,
+                   "write the log-probability of every token of the file's texts, as HDF5 where --out ends "
+                   "in .h5 or .hdf5, else as JSON lines; no answers are made");
   options.add_flag("--exact-match", o.exact_match,
                    "with --file: print only the share of answers that are exactly the file's");
-  options.add_flag(
-      "--rouge-l", o.rouge_l,
-      "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; with "
-      "--out each row gets its own");
+  options.add_flag("--rouge-l", o.rouge_l,
+                   "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; "
+                   "with --out each row gets its score");
   options.add_option("--prompt-file", o.prompt_file,
                      "prompt: a text in which {text} is replaced by the text of each row");
   options.add_option("--extract", pattern,
@@ -155,7 +153,7 @@ void add_cache_options(Options& options, GenerateOptions& o, CacheWords& words) 
       .check(whole(1, 4096))
       .shows_default();
   options.add_flag("--no-prefix-sharing", words.no_sharing,
-                   "compute every prompt in full, even where several begin alike");
+                   "compute every prompt in full, even if several share their first tokens");
 }
 
 void take_cache_words(const Options& options, GenerateOptions& o, const CacheWords& words) {
@@ -191,18 +189,19 @@ void require_consistent(const GenerateOptions& o) {
   needs_file(o.answers.logprobs >= 0, "--logprobs");
   needs_file(o.shard.of > 1, "--shard");
   if (!o.file.empty() && !o.questions.empty())
-    refuse("questions stand on the command line and in a file", "give one of them");
+    refuse("questions are given on the command line and in a file", "give one of them");
   if (!o.extract && (!o.allow.empty() || o.retries > 0))
-    refuse("--allow and --retries are for what --extract finds", "give --extract");
+    refuse("--allow and --retries need --extract", "give --extract");
   if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
   if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
-    refuse("--score answers nothing", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
+    refuse("--score gives no answers",
+           "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
   if (!o.score && named_as_hdf5(o.out))
-    refuse("--out asks for HDF5, which only scores are written as",
+    refuse("--out names an HDF5 file, but only scores are written as HDF5",
            "give --score, or a name that ends in .jsonl");
   for (const char* ending : {".parquet", ".arrow", ".csv", ".tsv", ".gz"}) {
     if (o.out.ends_with(ending))
-      refuse(std::string("--out asks for a file in ") + ending + ", and rows are written as lines of JSON",
+      refuse(std::string("--out names a file in ") + ending + ", but rows are written as JSON lines",
              "give a name that ends in .jsonl");
   }
   // Limit on pairs of a token and its log-probability. They stay in memory until all answers of a row are
@@ -232,17 +231,16 @@ void require_answerable(const std::string& recipe, const GenerateOptions& o, boo
   if (given && !o.fp8)
     refuse("--fp8-recipe is a setting of --dtype fp8", "--dtype fp8, or leave --fp8-recipe out");
   if (recipe == "current" || recipe == "delayed") {
-    const char* const why = recipe == "current" ? "whose scales are those of all tokens of a batch"
-                                                : "whose scales are a history of training";
-    refuse("answers are not made with fp8_recipe: " + recipe + ", " + why,
+    const char* const why = recipe == "current" ? "because all tokens of a batch share a scale"
+                                                : "because its scales need a history of training";
+    refuse("answers cannot be computed with fp8_recipe: " + recipe + ", " + why,
            o.strict ? "--fp8-recipe block" : "--fp8-recipe rows or block");
   }
   if (o.strict && o.fp8 && recipe != "block")
-    refuse(
-        "--deterministic strict has no answers with FP8 scales of whole rows: nothing is trained with them",
-        "--fp8-recipe block, or --dtype bf16");
+    refuse("--deterministic strict excludes FP8 scales of whole rows: training does not use them",
+           "--fp8-recipe block, or --dtype bf16");
   if (o.strict && o.fp8_cache)
-    refuse("--deterministic strict has no cache in FP8: training rounds no keys and values",
+    refuse("--deterministic strict excludes a cache in FP8: training does not round keys and values",
            "--kv-cache-dtype auto");
 }
 
@@ -265,9 +263,8 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   options
       .add_option(
           "MODEL", o.model,
-          "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
-          "adapter_config.json names its base; or a checkpoint of training (checkpoint-N), or a run's "
-          "folder, for its newest checkpoint")
+          "Hugging Face folder (weights, config.json, tokenizer); or folder of an adapter, if its "
+          "adapter_config.json names the base; or checkpoint-N; or folder of a run (its newest checkpoint)")
       .required();
   options.add_option(
       "--adapter", o.adapter,
@@ -295,11 +292,10 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
       .check(whole(1, 4096))
       .shows_default();
   options
-      .add_option(
-          "--max-num-batched-tokens", o.batched_tokens,
-          "tokens per forward pass, at most: one for each question that is being answered, the rest for "
-          "prompts; default: 4096 on a GPU and 512 on a CPU, or twice --batch where that is more. Never "
-          "less than --batch")
+      .add_option("--max-num-batched-tokens", o.batched_tokens,
+                  "tokens per forward pass, at most: one for each question that is being answered, the rest "
+                  "for prompts; default: 4096 on a GPU and 512 on a CPU, or twice --batch if that is more. "
+                  "Never less than --batch")
       .check(whole(1, 1 << 20));
   add_answer_options(options, o);
   options.add_flag("--no-model-defaults", no_model_defaults,

@@ -31,7 +31,7 @@ std::string checkpoint_at(const std::string& path) {
 void require_base(const ModelSource& source) {
   const std::string& where = source.checkpoint->path();
   if (!path_exists(source.folder + "/config.json")) {
-    throw Error({.what = "the model that the run started from is not there",
+    throw Error({.what = "the model that the run started from does not exist",
                  .expected = "a folder with config.json and tokenizer",
                  .found = source.folder.empty() ? "no name" : source.folder,
                  .where = where,
@@ -41,7 +41,7 @@ void require_base(const ModelSource& source) {
   }
   const bool all = !setup::trains_adapters(source.run) && !setup::trains_parts(source.run);
   if (all || !source.run.train_from_scratch) return;
-  throw Error({.what = "the checkpoint has a part of a model, and no folder has the other weights",
+  throw Error({.what = "the checkpoint has only a part of a model, and its run started from random weights",
                .expected = "a run that began with the weights of its model",
                .found = "train_from_scratch: true with finetuning_type: " + source.run.finetuning_type,
                .where = where,

@@ -77,7 +77,7 @@ QuestionWriter::QuestionWriter(const GenerateOptions& options, const ModelSource
     encoder_.emplace(encoder);
     if (source.words_of_run() && options.template_name.empty()) {
       require_template_of(*source.checkpoint, source.run, *encoder_,
-                          "put the file back as it was, or name the one to ask with by --template");
+                          "restore the file, or name another template with --template");
     }
     find_template(source);
   }
@@ -91,7 +91,8 @@ void QuestionWriter::find_template(const ModelSource& source) {
     if (!options_.template_name.empty()) return;
     const bool run = source.words_of_run() && source.run.template_name;
     told_ = "template: " + chat->name() +
-            (run ? ", as the checkpoint's run has it" : ", as the model's own writes");
+            (run ? ", from the run of the checkpoint"
+                 : ", which writes the same text as the model's own template");
     return;
   }
   const std::optional<std::string> own = text::folder_template(source.tokenizer);
@@ -106,7 +107,7 @@ void QuestionWriter::find_template(const ModelSource& source) {
     jinja_.reset();
     return;
   }
-  told_ = "template: the model's own, in Jinja, since no template of the table writes as it does";
+  told_ = "template: the model's own, in Jinja, since no built-in template writes the same text";
 }
 
 void QuestionWriter::require_settings_fit(const std::string& words) const {
@@ -176,7 +177,7 @@ std::string QuestionWriter::rendered(const Question& question, bool asks) const 
 void QuestionWriter::require_usable() const {
   if (why_not_.empty()) return;
   throw Error({.what = "conversations need a chat template",
-               .expected = "one of the table, or a template in Jinja that can be rendered",
+               .expected = "a built-in template, or a template in Jinja that can be rendered",
                .found = "the template of the model cannot be rendered: " + why_not_,
                .where = folder_,
                .fix = "name the template that the model was made for with --template",
@@ -187,7 +188,7 @@ std::string QuestionWriter::doubt() const {
   if (options_.enable_thinking.empty() || !encoder_) return "";
   const auto& chat = encoder_->chat_template();
   const bool thinks = chat ? chat->thinks() : source_.find("enable_thinking") != std::string::npos;
-  return thinks ? "" : "the template knows no thoughts: --enable-thinking changes nothing";
+  return thinks ? "" : "the template writes no thoughts: --enable-thinking has no effect";
 }
 
 std::vector<std::int32_t> QuestionWriter::prompt(const Question& question) const {

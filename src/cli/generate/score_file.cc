@@ -183,10 +183,10 @@ void ScoreFile::require_same(const std::string& path, const std::string& fix) co
     refuse(e.problem().what, "scores of an earlier run, or no file", e.problem().found);
   }
   if (file.texts["format"] != kFormat || file.numbers["version"] != kVersion)
-    refuse("an HDF5 file that is there holds no scores", "scores of an earlier run, or no file",
+    refuse("the existing HDF5 file holds no scores", "scores of an earlier run, or no file",
            "another format");
   const auto require = [&](const std::string& name, const std::string& ours, const std::string& theirs) {
-    if (ours != theirs) refuse("the scores that are there are of another " + name, ours, theirs);
+    if (ours != theirs) refuse("the existing scores have another " + name, ours, theirs);
   };
   const auto require_text = [&](const std::string& name, const std::string& ours) {
     require(name, value_of(ours), value_of(file.texts[name]));
@@ -196,7 +196,7 @@ void ScoreFile::require_same(const std::string& path, const std::string& fix) co
   require_text("model", source_.model);
   require_text("adapter", source_.adapter);
   if (source_.weights != file.texts["weights"])
-    refuse("the scores that are there are of the same model with other weights", value_of(source_.weights),
+    refuse("the existing scores are of the same model with other weights", value_of(source_.weights),
            value_of(file.texts["weights"]));
   require("number of most probable tokens (--logprobs)", std::to_string(source_.best),
           std::to_string(file.numbers["best"]));

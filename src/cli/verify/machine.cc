@@ -72,7 +72,7 @@ std::string check_ranks(runtime::Session& session) {
 
 std::string check_sameness(runtime::Session& session, const config::Config& config) {
   train::require_same_start(session, OCTET_VERSION, config);
-  return session.place().size == 1 ? "one rank is like itself"
+  return session.place().size == 1 ? "only one rank, nothing to compare"
                                    : "build, configuration and variables are those of rank 0 on every rank";
 }
 
@@ -82,7 +82,7 @@ std::string check_cores(runtime::Session& session) {
   const std::int64_t all = session.job().all_sum(threads);
   std::string text = std::to_string(all) + " threads in all, at least " + std::to_string(least) + " per rank";
   const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  if (session.place().local_size > cores) text += "; more ranks than cores: they take turns";
+  if (session.place().local_size > cores) text += "; more ranks than cores: they share cores";
   return text;
 }
 
@@ -124,7 +124,7 @@ std::string check_limits(runtime::Session& session) {
       throw failed("the stack is too small", text_of(kStack, true), text_of(stack, true), "ulimit -s 8192");
   });
   return "/dev/shm has " +
-         (shared < 0 ? "no room that is known" : human_bytes(static_cast<double>(shared)) + " free") + ", " +
+         (shared < 0 ? "an unknown amount free" : human_bytes(static_cast<double>(shared)) + " free") + ", " +
          text_of(files, false) + " files may be open, stack " + text_of(stack, true) + ", locked memory " +
          text_of(limit_of(RLIMIT_MEMLOCK), true);
 }

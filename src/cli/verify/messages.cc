@@ -44,7 +44,7 @@ std::string check_messages(runtime::Session& session) {
     const auto wrong = std::ranges::find_if(host.begin(), host.begin() + kCount,
                                             [expected](float found) { return found != expected; });
     if (wrong == host.begin() + kCount) return;
-    throw failed("ranks add up wrongly", std::to_string(expected), std::to_string(*wrong),
+    throw failed("a sum over the ranks is wrong", std::to_string(expected), std::to_string(*wrong),
                  "try another carrier (gpu_transport=host), and look at the network");
   });
   return "sums agree, " + per_second(static_cast<double>(kCount) * sizeof(float) * (size - 1), seconds) +
@@ -108,9 +108,9 @@ std::string links_text(const std::string& head, const std::vector<LinkTrial>& tr
   }
   if (broken.empty()) return text;
   throw failed("a carrier between the GPUs does not work: " + broken,
-               "bytes that arrive as they were sent, by every carrier of such a machine", reasons,
-               "trainer gpu-info shows how the GPUs are joined, NCCL_DEBUG=INFO what NCCL does; until it is "
-               "mended gpu_transport names a carrier that works (host works anywhere)");
+               "every carrier for such a machine delivers bytes unchanged", reasons,
+               "trainer gpu-info shows how the GPUs are joined, NCCL_DEBUG=INFO what NCCL does. Until it is "
+               "fixed, set gpu_transport to a carrier that works (host works anywhere)");
 }
 
 namespace {
