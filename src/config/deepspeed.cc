@@ -57,7 +57,7 @@ constexpr DeepSpeedEntry kEntries[] = {
     {"sparse_gradients", DeepSpeedAction::refuse, "sparse gradients are not built"},
     {"zero_allow_untested_optimizer", DeepSpeedAction::note, kOwnOptimizer},
     {"zero_force_ds_cpu_optimizer", DeepSpeedAction::note, kOwnOptimizer},
-    {"disable_allgather", DeepSpeedAction::note, "there is one way to gather parameters"},
+    {"disable_allgather", DeepSpeedAction::note, "parameters are always gathered in the same way"},
     {"communication_data_type", DeepSpeedAction::map, "reduce_dtype"},
     {"seq_parallel_communication_data_type", DeepSpeedAction::note, "sequences are not split over ranks"},
     {"data_types", DeepSpeedAction::section, ""},
@@ -128,7 +128,7 @@ constexpr DeepSpeedEntry kEntries[] = {
     {"zero_optimization.stage3_module_granularity_threshold", DeepSpeedAction::note,
      "parameters are gathered by layer"},
     {"zero_optimization.stage3_use_all_reduce_for_fetch_params", DeepSpeedAction::note,
-     "there is one way to gather parameters"},
+     "parameters are always gathered in the same way"},
     {"zero_optimization.stage3_allgather_sequential", DeepSpeedAction::note,
      "parameters are gathered in the order of the layers"},
     {"zero_optimization.zero_quantized_weights", DeepSpeedAction::refuse, kQuantisedWire, "gather_dtype"},
@@ -225,8 +225,7 @@ class Translator {
     const bool on = own != nullptr && own->value.given && own->value.boolean;
     if (on || asks_for_nothing(value)) {
       sources_.warnings.push_back(
-          at.where +
-          ": DeepSpeed has no 'fp8' section and ignores this one in silence, whatever it asks for; " +
+          at.where + ": DeepSpeed has no 'fp8' section and silently ignores this one; " +
           (on ? "'fp8: true' (" + own->at.where + ") decides" : "fp8 decides, and is false") +
           "; to do: remove the section");
       return;
@@ -250,8 +249,8 @@ class Translator {
     if (own_setting("reduce_dtype") != nullptr || (bits != nullptr && bits->value.text == "strict")) return;
     sources_.note(
         at.where +
-        ": auto leaves what gradients travel as to reduce_dtype, which nobody sets: it is fp32, twice as "
-        "long as bf16; to do: set reduce_dtype: bf16 (or fp8) in the YAML");
+        ": auto leaves the format of gradient messages to reduce_dtype, which is not set. They are sent in "
+        "fp32, twice as long as in bf16; to do: set reduce_dtype: bf16 (or fp8) in the YAML");
   }
 
   void apply(const DeepSpeedEntry& entry, const Node& value, const Location& at) {

@@ -124,8 +124,8 @@ void check_decay(const Section& section, Sources& sources) {
   const std::string type = section.type() != nullptr ? lower_case(section.type()->text) : "";
   if (type != "adam") {
     sources.note(
-        "'optimizer.params.adam_w_mode: false' changes nothing here, nor in DeepSpeed: the type AdamW "
-        "decouples the decay whatever it says");
+        "'optimizer.params.adam_w_mode: false' changes nothing here, nor in DeepSpeed: the type AdamW always "
+        "decouples the decay");
     return;
   }
   const double decay = weight_decay_of(sources);

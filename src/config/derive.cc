@@ -111,8 +111,7 @@ std::string automatic_step_text(const Config& config, const Batch& batch) {
   return std::string(automatic ? "gradient_accumulation_steps: auto" : "the micro-batch that was found") +
          " makes steps of " + number(batch.global) + " samples: " + number(batch.micro) +
          " per micro-batch x " + number(batch.accumulation) + " x " + number(batch.world) +
-         (batch.world == 1 ? " rank" : " ranks") +
-         (automatic && !exact ? ", which comes nearest to 32" : "") +
+         (batch.world == 1 ? " rank" : " ranks") + (automatic && !exact ? ", the nearest number to 32" : "") +
          (automatic && exact ? "" : "; global_batch_size sets another number");
 }
 

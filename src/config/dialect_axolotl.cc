@@ -28,7 +28,8 @@ class Settled {
     schedule();
     flags();
     if (!said_.empty())
-      sources_.note("'" + base_.key + "' is axolotl's, whose defaults hold where nothing is said: " + said_);
+      sources_.note("'" + base_.key +
+                    "' is a key of axolotl, so axolotl's defaults apply to keys that are not set: " + said_);
   }
 
  private:
@@ -97,8 +98,9 @@ class Settled {
       if (named == nullptr) return;
       for (const Node& item : list_of(named->node).items) {
         if (word_of(item) == "lm_head" || word_of(item) == "embed_tokens")
-          wrong(item, named->at, "linear layers of the blocks, beside '" + linear->at.key + ": true'",
-                "lora_modules_to_save trains lm_head and embed_tokens, whole");
+          wrong(item, named->at,
+                "only linear layers of the blocks, together with '" + linear->at.key + ": true'",
+                "name lm_head and embed_tokens in lora_modules_to_save, which trains them as a whole");
       }
       sources_.note("'" + named->at.key + "' changes nothing here: '" + linear->at.key +
                     "' names all linear layers");
@@ -172,7 +174,7 @@ class Settled {
     if (stage != nullptr && stage->value.text == "pt") fall_back("packing", "false");
     if (strongest("truncation") == nullptr) {
       sources_.note(
-          "rows that are longer than sequence_len are cut, where axolotl leaves them out; "
+          "rows that are longer than sequence_len are cut, but axolotl leaves them out; "
           "excess_length_strategy: raise ends the run instead");
     }
   }
@@ -193,7 +195,8 @@ class Settled {
     }
     fall_back("warmup_ratio", "0.03");
     sources_.note(
-        "axolotl's own warm-up ends after 100 steps: in a run of more than 3,333 write warmup_steps: 100");
+        "axolotl's own warm-up ends after 100 steps: in a run of more than 3,333 steps write warmup_steps: "
+        "100");
   }
 
   // axolotl logs 200 times per run, and at least every ten steps.
@@ -244,7 +247,7 @@ class Settled {
     const Setting* strategy = strongest("eval_strategy");
     if (strategy == nullptr) {
       sources_.note(
-          "there are rows to evaluate on, and nothing says when: axolotl does it only with evals_per_epoch, "
+          "there are rows to evaluate on, but no key says when: axolotl evaluates only with evals_per_epoch, "
           "eval_steps or eval_strategy");
     } else if (strategy->value.text != "no") {
       sources_.note(

@@ -29,9 +29,9 @@ class Sets {
   static constexpr const char* kSplits =
       "describe the sets in dataset_info.json, each with its \"split\", and name these entries in dataset";
   static constexpr const char* kSlices =
-      "name the split alone; max_samples takes the first rows of each set, val_set_size holds rows out";
+      "name only the split; max_samples takes the first rows of each set, val_set_size holds rows out";
   static constexpr const char* kThoughts = "write thoughts into the content, between <think> and </think>";
-  static constexpr const char* kByRole = "answers are trained, whole; train_on_inputs adds the rest";
+  static constexpr const char* kByRole = "whole answers are trained; train_on_inputs adds the rest";
   /// Keys of a set that are read here, or that have no effect here.
   static constexpr std::array kItem{"path",
                                     "type",
@@ -69,7 +69,7 @@ class Sets {
        {"message_field_training", kByRole},
        {"message_field_training_detail", kByRole},
        {"input_format", kColumns},
-       {"input_transform", "no code of others is run; transform the file beforehand"},
+       {"input_transform", "no foreign code is run; transform the file beforehand"},
        {"logprobs_field", "probabilities of a teacher are not trained on"},
        {"temperature", "probabilities of a teacher are not trained on"}}};
 
@@ -180,9 +180,9 @@ class Sets {
     if (word.starts_with("completion") || word.starts_with("pretrain")) {
       ++texts_;
     } else if (!word.starts_with("chat_template") && !word.starts_with("sharegpt")) {
-      target_.sources.note("'" + at_.key + ".type: " + word +
-                           "' asks for a prompt of axolotl's; here rows become conversations that "
-                           "chat_template writes");
+      target_.sources.note(
+          "'" + at_.key + ".type: " + word +
+          "' names a prompt of axolotl; here rows become conversations, which chat_template writes");
     }
   }
 

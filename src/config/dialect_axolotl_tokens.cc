@@ -24,14 +24,14 @@ void require_own_tokens(const Fact& special_tokens, const std::string& model) {
     if (own.empty() || (!config.contains("added_tokens_decoder") && !in_map.empty())) own = in_map;
     if (!own.empty() && token.kind == Node::Kind::scalar && token.text == own) continue;
     const std::string none =
-        "pad_token alone, for nothing is padded with it here, or tokens that the tokenizer of " +
+        "only pad_token (nothing is padded with it here), or tokens that the tokenizer of " +
         (model.empty() ? "the model" : model) + " has in these roles";
     complain(
         {.what = "value of '" + special_tokens.at.key + "' cannot be used",
          .expected = own.empty() ? none : role + ": " + own + ", as the tokenizer of " + model + " has it",
          .found = role + ": " + (token.kind == Node::Kind::scalar ? token.text : shown(token)),
          .where = special_tokens.at.where,
-         .fix = "remove it to train with the tokenizer's own; or write " + role +
+         .fix = "remove it to train with the token of the tokenizer; or write " + role +
                 " into the tokenizer_config.json of the model"});
   }
 }

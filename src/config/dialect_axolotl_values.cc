@@ -80,7 +80,7 @@ void take_template(const Node& node, const Location& at, const Target& target) {
   if (word.starts_with("mistral_"))
     target.sources.note(
         "'" + at.key + ": " + word +
-        "' writes a system message before the first question, where axolotl leaves it out in training");
+        "' writes a system message before the first question, but axolotl leaves it out in training");
 }
 
 void take_long_rows(const Node& node, const Location& at, const Target& target) {
@@ -89,7 +89,7 @@ void take_long_rows(const Node& node, const Location& at, const Target& target) 
   target.settings.add("truncation", scalar_node(word == "raise" ? "error" : "cut"), at, target.replace);
   if (word == "drop") {
     target.sources.note("'" + at.key +
-                        ": drop' cuts long rows, where axolotl leaves them out; raise ends the run instead");
+                        ": drop' cuts long rows, but axolotl leaves them out; raise ends the run instead");
   }
 }
 
@@ -103,7 +103,7 @@ void take_plugins(const Node& node, const Location& at, const Target& target) {
   for (const Node& plugin : list_of(node).items) {
     const std::string name = word_of(plugin);
     if (name.find("liger") == std::string::npos && name.find("cut_cross_entropy") == std::string::npos)
-      wrong(plugin, at, "liger or cut_cross_entropy", "no code of others is run; remove it");
+      wrong(plugin, at, "liger or cut_cross_entropy", "no foreign code is run; remove it");
     target.sources.note("'" + at.key + ": " + name + "' changes nothing here: kernels are always fused");
   }
 }

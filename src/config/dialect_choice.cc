@@ -53,7 +53,7 @@ std::string names_for(const Entry& entry, const Dialect* dialect) {
 
 // Returns the advice for the key `word` in a configuration of another dialect, or of none.
 std::string put_right(const Entry* entry, const std::string& word, const Dialect* dialect) {
-  if (entry == nullptr) return "remove " + word + "; 'trainer train --help' lists the keys of our own";
+  if (entry == nullptr) return "remove " + word + "; 'trainer train --help' lists the keys of Octet";
   if (!becomes_ours(*entry)) return "remove " + word + " (" + entry->key + ")";
   return "write " + names_for(*entry, dialect) + " in place of " + word;
 }
@@ -198,7 +198,7 @@ class Choice {
         std::string trainers;
         for (const Dialect* owner : sign.owners)
           trainers += (trainers.empty() ? "" : " and of ") + std::string(owner->name);
-        sources.note("'" + sign.key + "' is a key of " + trainers + ", and means the same to them");
+        sources.note("'" + sign.key + "' is a key of " + trainers + ", and means the same in both");
       }
       return dialect;
     }
@@ -252,9 +252,9 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
     if (entry == nullptr) continue;
     std::string whose = std::string("a key of ") + other->name, fix = put_right(entry, "it", dialect);
     if (other->mark != nullptr && path != other->mark) {
-      whose += std::string(", whose configurations have ") + other->mark;
+      whose += std::string("; its configurations have the key ") + other->mark;
     } else if (other->mark != nullptr) {
-      whose += std::string(", whose configurations have no ") + other->not_beside + " beside it";
+      whose += std::string("; its configurations have no ") + other->not_beside + " together with it";
       fix = "keep one of the two";
     }
     complain({.what = "unknown key '" + path + "'", .found = whose, .where = where, .fix = fix});

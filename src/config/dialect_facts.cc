@@ -60,7 +60,7 @@ bool FactsOf::set(const char* key, const Node& node, const Location& at, bool ov
   Settings& settings = override ? sources_.overrides : sources_.yaml;
   const Setting* own = settings.find(key);
   if (own != nullptr && !(own->at.included && !at.included)) {
-    if (own->at.key != at.key) sources_.note("'" + at.key + "' gives way to '" + own->at.key + "'");
+    if (own->at.key != at.key) sources_.note("'" + at.key + "' is overridden by '" + own->at.key + "'");
     return false;
   }
   settings.add(key, node, at);
@@ -76,7 +76,7 @@ bool FactsOf::set(const char* key, const std::string& text, const Fact& fact) {
 }
 
 void FactsOf::give_way(const Fact& fact, const Fact& to) {
-  sources_.note("'" + fact.at.key + "' gives way to '" + to.at.key + "'");
+  sources_.note("'" + fact.at.key + "' is overridden by '" + to.at.key + "'");
 }
 
 void FactsOf::wrong(const Fact& fact, const std::string& expected, const std::string& fix) {

@@ -220,13 +220,15 @@ class SftPlayFacts : FactsOf {
                 .fix = "lower one of them, or remove 'data.split'"});
     }
     if (given({"eval_dataset", "val_size"})) {
-      sources_.note("'" + said->at.key + "' is not read: other keys say what is evaluated");
+      sources_.note("'" + said->at.key + "' is not read: other keys set the evaluation data");
       return;
     }
     const double held = std::round((trained.fact != nullptr ? 1 - trained.value : rest) * 1e9) / 1e9;
     if (held <= 0) return;
     if (tested.value > 0)
-      sources_.note("of 'data.split' all that is not trained is held out, the share for tests with it");
+      sources_.note(
+          "'data.split': all rows that are not trained are held out for evaluation, including the share for "
+          "tests");
     set("val_size", number_text(held), *said);
   }
 
@@ -254,8 +256,8 @@ class SftPlayFacts : FactsOf {
     const std::string resumes = value_of("resume_from_checkpoint");
     if (!overwrite->override && (resumes == "auto" || read_bool(resumes).value_or(false)) &&
         read_bool(word(overwrite)).value_or(false)) {
-      sources_.note("'" + overwrite->at.key + "' gives way to 'resume_from_checkpoint: " + resumes +
-                    "', which goes on from the newest checkpoint where there is one");
+      sources_.note("'" + overwrite->at.key + "' is overridden by 'resume_from_checkpoint: " + resumes +
+                    "', which resumes the newest checkpoint if there is one");
       return;
     }
     set("overwrite_output_dir", overwrite->node, *overwrite);

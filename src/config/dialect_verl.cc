@@ -86,7 +86,7 @@ constexpr Entry kVerlKeys[] = {
     {"data.train_max_samples", Action::minus_off, "max_samples"},
     {"data.val_max_samples", Action::refuse, "max_samples holds for all data sets", "-1"},
     {"data.chat_template", Action::map, "template"},
-    {"data.custom_cls", Action::refuse, "no code of others is run; rows are recognised by their fields"},
+    {"data.custom_cls", Action::refuse, "no foreign code is run; rows are recognised by their fields"},
     {"data.use_shm", Action::note, kShm},
     {"model.partial_pretrain", Action::map, "model_name_or_path"},
     {"model.use_shm", Action::note, kShm},

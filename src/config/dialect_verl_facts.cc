@@ -23,7 +23,7 @@ class VerlFacts : FactsOf {
       const bool told = given({"zero_stage", "deepspeed"});
       if (!told && word(strategy) != "fsdp" && word(strategy) != "fsdp2") wrong(*strategy, "fsdp or fsdp2");
       if (told) {
-        sources_.note("'" + strategy->at.key + "' gives way to what says how the ranks share out");
+        sources_.note("'" + strategy->at.key + "' is ignored: another key sets how states are sharded");
       } else {
         set("zero_stage", "3", *strategy);
       }
@@ -39,11 +39,11 @@ class VerlFacts : FactsOf {
   void defaults(const Location& at, bool override, bool shares) {
     if (shares && !given({"zero_stage", "deepspeed"})) {
       set("zero_stage", scalar_node("3"), at, override);
-      sources_.note("'" + at.key + "' is verl's, whose ranks share out everything: zero_stage 3");
+      sources_.note("'" + at.key + "' is a key of verl, which shards all states: zero_stage is set to 3");
     }
     if (!given({"bf16", "pure_bf16", "param_dtype"})) {
       set("bf16", scalar_node("true"), at, override);
-      sources_.note("'" + at.key + "' is verl's, which computes in bf16: bf16 true");
+      sources_.note("'" + at.key + "' is a key of verl, which computes in bf16: bf16 is set to true");
     }
   }
 
@@ -59,7 +59,7 @@ class VerlFacts : FactsOf {
     } else if (how == "disable" || (how == "auto" && path == nullptr)) {
       set("resume_from_checkpoint", how == "auto" ? "auto" : "false", *mode);
       if (path != nullptr)
-        sources_.note("'" + path->at.key + "' gives way to '" + mode->at.key + ": disable'");
+        sources_.note("'" + path->at.key + "' is overridden by '" + mode->at.key + ": disable'");
     } else if (how == "auto" || how == "resume_path") {
       if (path == nullptr) {
         complain({.what = "'" + mode->at.key + ": resume_path' names no checkpoint",

@@ -61,7 +61,7 @@ void refuse(const Entry& entry, const Node& node, const Location& at) {
 bool gives_way(const Entry& entry, const Location& at, const Target& target) {
   const Setting* own = target.replace ? nullptr : target.settings.find(entry.key);
   if (own == nullptr || (own->at.included && !at.included)) return false;
-  target.sources.note("'" + at.key + "' gives way to '" + own->at.key + "'");
+  target.sources.note("'" + at.key + "' is overridden by '" + own->at.key + "'");
   return true;
 }
 
@@ -104,8 +104,9 @@ bool is_ours(const std::string& name, const Sources& sources) {
 }
 
 // For the command line, in every dialect. In files, included keys have already replaced this key.
-constexpr Entry kInclude{"include", Action::refuse,
-                         "write it into the configuration file, which then takes the other's keys"};
+constexpr Entry kInclude{
+    "include", Action::refuse,
+    "write it into the configuration file, which then includes the keys of the other file"};
 
 void walk(const Node& node, const std::string& path, const std::string& name, const Target& target,
           bool weak_pass) {

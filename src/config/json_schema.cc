@@ -177,7 +177,8 @@ std::string json_schema() {
     }
   }
   properties["include"] = {
-      {"description", "A configuration, or several, on which this one builds. A key of this one wins."},
+      {"description",
+       "A configuration, or a list of configurations, to read first. Keys of this file override them."},
       {"anyOf", {reference("scalar"), {{"type", "array"}, {"items", reference("scalar")}}}}};
   for (const ForeignKey& key : dialect_keys()) add_foreign(properties, key);
   const Json all{

@@ -32,16 +32,16 @@ class Doubts {
     add(c_.learning_rate == 0, "learning_rate is 0: nothing is learned");
     const bool lora = c_.finetuning_type == "lora";
     add(lora && c_.learning_rate > 0 && c_.learning_rate < 5e-5,
-        "learning_rate is below 5e-5: adapters want about ten times the rate of full fine-tuning, 1e-4 to "
+        "learning_rate is below 5e-5: adapters need about ten times the rate of full fine-tuning, 1e-4 to "
         "5e-4");
     const bool own = lora && (!c_.adapter_name_or_path || c_.create_new_adapter);
     add(own && attention_only(c_.lora_target),
-        "lora_target names modules of attention alone: adapters in the MLP (gate_proj, up_proj, down_proj) "
-        "learn more at the same number of parameters; all takes both");
+        "lora_target names only modules of attention: adapters in the MLP (gate_proj, up_proj, down_proj) "
+        "learn more with the same number of parameters; all names both");
     add(lora && samples_of_a_step() > 256,
         "a step trains " + std::to_string(samples_of_a_step()) +
             " samples: with adapters, batches above 256 learn less from the same data than full fine-tuning");
-    add(own && c_.lora_alpha == 0.0, "lora_alpha is 0: what adapters learn is multiplied by nothing");
+    add(own && c_.lora_alpha == 0.0, "lora_alpha is 0: the output of adapters is multiplied by 0");
     add(!lora && !c_.train_from_scratch && c_.learning_rate > 5e-4,
         "learning_rate " + number_text(c_.learning_rate) +
             " is high for fine-tuning all weights; 1e-5 to 5e-5 is usual");
@@ -51,12 +51,12 @@ class Doubts {
                      (c_.max_steps > 0 && c_.warmup_steps > static_cast<double>(c_.max_steps) / 2)),
         "the rate rises for more than half of the run; lower warmup_steps or warmup_ratio");
     add(c_.max_steps > 0 && r_.is_set("num_train_epochs"),
-        "max_steps wins over num_train_epochs, and both are set");
+        "max_steps and num_train_epochs are both set: max_steps counts");
     add(!plateau && c_.warmup_steps > 0 && c_.warmup_ratio > 0,
-        "warmup_steps wins over warmup_ratio, and both are set");
+        "warmup_steps and warmup_ratio are both set: warmup_steps counts");
     if (plateau) follows_evaluations();
     add(c_.num_train_epochs > 20 && c_.max_steps <= 0,
-        "num_train_epochs is more than 20: fine-tuning mostly overfits before");
+        "num_train_epochs is more than 20: fine-tuning mostly overfits earlier");
   }
 
   // Checks reduce_lr_on_plateau.
@@ -68,7 +68,7 @@ class Doubts {
     };
     const auto mode = arguments.find("mode");
     add(mode != arguments.end() && mode->second == std::variant<double, std::string>("max"),
-        "lr_scheduler_kwargs: {mode: max} takes a larger evaluation loss for the better one; min is usual");
+        "lr_scheduler_kwargs: {mode: max} treats a larger evaluation loss as better; min is usual");
     add(number("min_lr", 0) >= c_.learning_rate && c_.learning_rate > 0,
         "lr_scheduler_kwargs: min_lr is not below learning_rate: the rate never falls");
     if (c_.max_steps <= 0 || c_.eval_strategy != "steps") return;
@@ -77,8 +77,8 @@ class Doubts {
     // The first evaluation sets the best loss. A reduction after the last step has no effect.
     const std::int64_t used = (c_.max_steps - 1) / each;
     add(static_cast<double>(used) < patience + 2,
-        "reduce_lr_on_plateau puts up with " + number_text(patience) +
-            " evaluations that are no better, and the run has " + std::to_string(used) +
+        "reduce_lr_on_plateau waits for " + number_text(patience) +
+            " evaluations without improvement, but the run has only " + std::to_string(used) +
             " before its last step: the rate never falls; lower patience or eval_steps");
   }
 
@@ -86,27 +86,25 @@ class Doubts {
     add(!c_.bf16 && !c_.pure_bf16 && c_.device != "cpu",
         "neither bf16 nor pure_bf16 is set: everything that is not FP8 computes in fp32, which is slow on "
         "GPUs");
-    add(c_.fp8 && c_.device == "cpu",
-        "fp8 on a CPU computes what a GPU would, and is slower than bf16 there");
+    add(c_.fp8 && c_.device == "cpu", "fp8 on a CPU emulates a GPU, and is slower there than bf16");
     add(c_.fp8 && c_.fp8_recipe == "delayed" && c_.fp8_amax_history_len < 16,
         "fp8_amax_history_len is short: one small step shrinks the range for the next; 1024 is usual");
     add((c_.deterministic == "true" || c_.deterministic == "strict") && c_.device != "cpu",
-        "deterministic: true and strict take slower attention on a GPU, much slower with documents too long "
-        "for its workspace");
+        "deterministic: true and strict make attention slower on a GPU, and much slower if documents are too "
+        "long for its workspace");
   }
 
   void data() {
     add(c_.cutoff_len < 64, "cutoff_len is below 64: most samples will be cut");
     add(c_.stage == "sft" && !c_.template_name,
-        "no template is named: conversations are written as the "
-        "tokenizer's own template says, if it has one");
+        "no template is named: conversations are written with the template of the tokenizer, if it has one");
     add(c_.eval_strategy == "no" && (c_.val_size > 0 || !c_.eval_dataset.empty()),
         "data are held out and never evaluated; set eval_strategy");
     add(c_.disable_shuffling, "disable_shuffling: samples are trained in the order of the files");
   }
 
   void output() {
-    add(c_.save_strategy == "no", "save_strategy is no: a run that ends early cannot go on");
+    add(c_.save_strategy == "no", "save_strategy is no: a run that ends early cannot resume");
     const bool measured = c_.mtbf_hours && !r_.is_set("save_steps") && c_.save_strategy == "steps";
     add(measured && !c_.save_total_limit,
         "with mtbf_hours checkpoints may come often, and all are kept; set save_total_limit");
@@ -131,8 +129,8 @@ class Doubts {
 
   void communication() {
     add(c_.device != "cpu" && c_.gpu_transport == "host",
-        "gpu_transport: host is the slowest way between GPUs and meant for machines where they cannot reach "
-        "each other; auto takes it where nothing else works");
+        "gpu_transport: host is the slowest way between GPUs, for machines with GPUs that cannot reach each "
+        "other; auto chooses it if nothing else works");
   }
 
   static bool attention_only(const Strings& targets) {

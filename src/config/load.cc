@@ -189,7 +189,8 @@ std::string find_beside(const std::string& path, const std::string& file, Resolv
   const bool here = path_exists(path);
   if (path_exists(beside)) {
     const bool other = here && fs::weakly_canonical(path) != fs::weakly_canonical(beside);
-    if (other) resolved.notes.push_back("'" + path + "' is read beside the configuration: " + beside);
+    if (other)
+      resolved.notes.push_back("'" + path + "' is read from the folder of the configuration: " + beside);
     return other || !here ? beside : path;
   }
   if (here) return path;

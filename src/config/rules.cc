@@ -54,7 +54,7 @@ class Rules : RulesOf {
     if (r_.is_set(own) && c_.*member != open) {
       const std::string asked = value_text(*find_field(key), c_), given = c_.*member;
       complain({.what = named(key, asked) + " and " + named(own, given) + " exclude each other",
-                .expected = std::string(own) + ": " + value + ", for which " + said(key) + " stands",
+                .expected = std::string(own) + ": " + value + ", which is the meaning of " + said(key),
                 .where = both(key, own),
                 .fix = "keep one of the two"});
     }
@@ -92,8 +92,8 @@ class Rules : RulesOf {
     if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8", "auto");
     if (c_.optim.starts_with("paged_")) {
       note(named("optim", c_.optim) +
-           " pages nothing: the optimizer's moments stay where the program computes, and do not move to host "
-           "memory; optim_dtype: int8 makes them small, and zero_stage: 1 shares them out among ranks");
+           " pages nothing: the optimizer's moments stay on the device that computes. To store them in fewer "
+           "bytes, set optim_dtype: int8, or shard them over the ranks (zero_stage: 1)");
     }
     const auto evaluates_in_bf16 = r_.extra.find("bf16_full_eval");
     if (evaluates_in_bf16 != r_.extra.end() && evaluates_in_bf16->second == "true" && !c_.bf16 &&
@@ -169,8 +169,8 @@ class Rules : RulesOf {
       note(at("fp8_backend") + ": 'fp8_backend: te' means this program's own FP8 core");
     } else if (name == "torchao" || name == "msamp") {
       warn(at("fp8_backend") + ": 'fp8_backend: " + name +
-           "' names a library that is not used: this program computes FP8 itself, and LLaMA-Factory may "
-           "train in bf16 with it, silently; to do: set fp8_backend: te or native, or remove it");
+           "' names a library that is not used: this program computes FP8 itself. LLaMA-Factory may silently "
+           "train in bf16 with this value; to do: set fp8_backend: te or native, or remove it");
     }
   }
 
@@ -183,7 +183,7 @@ class Rules : RulesOf {
     warn(at("reduce_dtype") +
          ": communication_data_type: fp32 makes messages of gradients twice as long as bf16, and almost four "
          "times as long as FP8; to do: " +
-         set_to("reduce_dtype", "bf16 (or fp8)") + ", since they travel in fp32 without either");
+         set_to("reduce_dtype", "bf16 (or fp8)") + ", since without either key messages are sent in fp32");
   }
 
   void storage() {
@@ -221,7 +221,8 @@ class Rules : RulesOf {
       note("'" + said("optim_state_cpu_offload") + "' (" + at("optim_state_cpu_offload") +
            (c_.device == "cpu"
                 ? ") changes nothing on a CPU: the optimizer's state is in the host's memory anyway"
-                : ") counts on GPUs; on a CPU the optimizer's state is in the host's memory anyway"));
+                : ") has an effect only on GPUs; on a CPU the optimizer's state is in the host's memory "
+                  "anyway"));
     }
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
       complain({.what = said("gradient_checkpointing") + " and " + said("disable_gradient_checkpointing") +
@@ -255,14 +256,14 @@ class Rules : RulesOf {
                 .fix = set_to(key, instead) + ", or deterministic: true"});
     };
     refuse(!c_.fp8 || c_.fp8_recipe != "delayed", "fp8_recipe", c_.fp8_recipe,
-           "since delayed scales follow from what the ranks computed side by side", "current");
+           "since delayed scales depend on how the samples are divided among the ranks", "current");
     refuse(c_.reduce_dtype == "fp32", "reduce_dtype", c_.reduce_dtype,
            "since a narrow wire rounds what each rank sends", "fp32");
     refuse(c_.grad_dtype != "bf16", "grad_dtype", c_.grad_dtype,
            "since gradients in bf16 are rounded before they are summed, in another order on other ranks",
            "fp32");
     refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,
-           "since a rank that is alone gathers nothing", "compute");
+           "since a single rank gathers nothing", "compute");
     refuse(!c_.auto_find_batch_size, "auto_find_batch_size", "true",
            "since bits depend on the size of a micro-batch", "false");
   }
@@ -363,11 +364,11 @@ class Rules : RulesOf {
                 .fix = "for example, add mtbf_hours: 24, or write memory_checkpoint_steps: 100"});
     }
     if (!c_.mtbf_hours) return;
-    const std::string unread = memory ? "is read for checkpoints in memory alone" : "is not read";
+    const std::string unread = memory ? "is read only for checkpoints in memory" : "is not read";
     if (r_.is_set("save_steps"))
       note(said("save_steps") + " (" + at("save_steps") + ") decides; mtbf_hours " + unread);
     if (c_.save_strategy != "steps") {
-      note(memory ? "without save_strategy: steps mtbf_hours " + unread
+      note(memory ? "without save_strategy: steps, mtbf_hours " + unread
                   : "mtbf_hours is read only with save_strategy: steps");
     }
   }

@@ -24,11 +24,11 @@ struct Foreign {
 };
 
 constexpr const char* kScores =
-    "does nothing: attention never forms the matrix of scores, and has no other way";
+    "does nothing: attention never forms the matrix of scores, and has no other implementation";
 constexpr const char* kScoresAsEver =
     "is what always happens here: attention never forms the matrix of scores";
 constexpr const char* kMemory =
-    "does nothing: memory is reserved once, before the first step, and never cut up";
+    "does nothing: memory is reserved once, before the first step, and is never fragmented";
 
 // Rows of single names precede their family, and rows of a value precede rows of any value.
 constexpr Foreign kForeign[] = {
@@ -60,15 +60,18 @@ constexpr Foreign kForeign[] = {
     {"FORCE_TORCHRUN", "", "does nothing: mpirun starts the ranks, and this run has {ranks}", ""},
     {"MASTER_*", "", "does nothing: MPI connects the ranks, and this run has {hosts}", ""},
     {"GLOO_*", "",
-     "does nothing: MPI connects the ranks; Open MPI takes a network by --mca btl_tcp_if_include NAME", ""},
-    {"NCCL_*", "", "is NCCL's, which reads it where it carries bytes between GPUs (gpu_transport)", ""},
+     "does nothing: MPI connects the ranks; Open MPI chooses a network by --mca btl_tcp_if_include NAME", ""},
+    {"NCCL_*", "", "is a variable of NCCL, which reads it if it carries data between GPUs (gpu_transport)",
+     ""},
     {"PYTORCH_CUDA_ALLOC_CONF", "", kMemory, kUnset},
     {"PYTORCH_ALLOC_CONF", "", kMemory, kUnset},
     {"TORCH_*", "", "does nothing: PyTorch is not used here", kUnset},
     {"CUDA_LAUNCH_BLOCKING", "0",
      "is what always happens: kernels on a GPU follow each other without waiting", ""},
-    {"CUDA_LAUNCH_BLOCKING", "", "harms: every kernel on a GPU waits for the one before", kUnset},
-    {"HSA_*", "", "is ROCm's and does nothing: this program computes on CPUs and on NVIDIA's GPUs", kUnset},
+    {"CUDA_LAUNCH_BLOCKING", "", "slows the run: every kernel on a GPU waits for the previous kernel",
+     kUnset},
+    {"HSA_*", "",
+     "is a variable of ROCm and does nothing: this program computes on CPUs and on NVIDIA's GPUs", kUnset},
     {"WANDB_*", "", "does nothing: nothing is uploaded, and trainer_log.jsonl has every figure", ""},
     {"TQDM_*", "", "does nothing: the bar is drawn on a terminal only", ""},
     {"TOKENIZERS_PARALLELISM", "", "does nothing: preprocessing_num_workers says how many threads tokenise",
@@ -142,11 +145,11 @@ class EnvironmentRules : RulesOf {
     const Set set = take({"NVTE_FP8_ALLREDUCE"});
     if (set.empty()) return;
     const std::string decides = said("reduce_dtype") + " (" + at("reduce_dtype") + ")";
-    const std::string travels = "gradients travel in " + c_.reduce_dtype;
+    const std::string travels = "gradients are sent in " + c_.reduce_dtype;
     if (off(set)) {
       say(set, "does nothing: " + decides + " decides, and " + travels);
     } else if (c_.reduce_dtype == "fp8") {
-      say(set, "is what " + decides + " does: gradients of matrices travel in FP8, and are summed in fp32");
+      say(set, "is what " + decides + " does: gradients of matrices are sent in FP8, and summed in fp32");
     } else if (c_.deterministic == "strict") {
       say(set,
           "does nothing: " + travels + ", as 'deterministic: strict' (" + at("deterministic") + ") needs",
@@ -154,7 +157,7 @@ class EnvironmentRules : RulesOf {
     } else {
       say(set,
           "does nothing, and Transformer Engine does not read it: " + decides + " decides, and " + travels,
-          set_to("reduce_dtype", "fp8") + ", which sends those of matrices in FP8, and " + kUnset);
+          set_to("reduce_dtype", "fp8") + ", which sends gradients of matrices in FP8, and " + kUnset);
     }
   }
 
@@ -164,7 +167,7 @@ class EnvironmentRules : RulesOf {
     if (set.empty()) return;
     const std::string told = "fp8_statistics: " + c_.fp8_statistics + " (" + at("fp8_statistics") + ")";
     if (off(set)) {
-      say(set, "does nothing: " + told + " says what the log tells of FP8");
+      say(set, "does nothing: " + told + " sets the FP8 statistics in the log");
     } else if (!c_.fp8) {
       say(set, "does nothing: there are statistics of FP8 only with fp8: true",
           set_to("fp8", "true") + ", or " + kUnset);
@@ -173,7 +176,7 @@ class EnvironmentRules : RulesOf {
           set_to("fp8_statistics", "layers") + ", or " + kUnset);
     } else {
       say(set,
-          "is what " + told + " does: rows of trainer_log.jsonl tell amax, scale and what was saturated");
+          "is what " + told + " does: rows of trainer_log.jsonl have amax, scale and the saturated share");
     }
   }
 
@@ -187,8 +190,8 @@ class EnvironmentRules : RulesOf {
       say(set, "is what this program sets for GPUs");
     } else {
       say(set,
-          "would let streams of a GPU share connections, and communication stand behind computation; 32 is "
-          "used in its place",
+          "would make streams of a GPU share connections, so that communication waits for computation; the "
+          "program uses 32 instead",
           kUnset);
     }
   }
@@ -198,7 +201,7 @@ class EnvironmentRules : RulesOf {
     if (set.empty()) return;
     const std::string asked = set.begin()->second;
     const std::string computed = c_.fp8 ? "fp8" : c_.bf16 || c_.pure_bf16 ? "bf16" : "no";
-    if (asked == computed) return say(set, "is what the keys bf16 and fp8 say");
+    if (asked == computed) return say(set, "agrees with the keys bf16 and fp8");
     say(set,
         std::string("does nothing: the keys bf16 and fp8 decide, and this run computes in ") +
             (computed == "no" ? "fp32" : computed),

@@ -81,7 +81,7 @@ void read_arguments(const Field& field, const Node& node, const Location& at, Va
   for (const auto& [name, item] : node.members) {
     // YAML reads "patience:3" as a name without a value.
     if (item.is_null() && name.find(':') != std::string::npos) {
-      wrong(field, "'" + name + "' without a value", at, "write a blank behind the colon: {min_lr: 1.0e-6}");
+      wrong(field, "'" + name + "' without a value", at, "write a blank after the colon: {min_lr: 1.0e-6}");
     }
     if (item.is_null()) continue;
     if (item.kind != Node::Kind::scalar) wrong(field, "'" + name + "' is " + shown(item), at);

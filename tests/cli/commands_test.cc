@@ -41,7 +41,7 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
               "val_size=0.1 save_strategy=no fp8=true cutoff_len=100000 train_from_scratch=false " +
               "model_name_or_path=" + model);
   EXPECT_EQ(doubtful.code, 1) << doubtful.both();
-  for (const char* text : {"held out and never evaluated", "cannot go on", "fp8 on a CPU",
+  for (const char* text : {"held out and never evaluated", "cannot resume", "fp8 on a CPU",
                            "is high for fine-tuning", "positions that the model was made for"}) {
     EXPECT_TRUE(prints(doubtful, text)) << text << "\n" << doubtful.both();
   }

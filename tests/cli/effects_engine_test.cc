@@ -195,9 +195,9 @@ std::vector<KeyRow> precision_rows() {
        kFp8,
        {{"te", "effects.yaml:6: 'fp8_backend: te' means this program's own FP8 core\n"},
         {"torchao",
-         "effects.yaml:6: 'fp8_backend: torchao' names a library that is not used: this program computes "
-         "FP8 itself, and LLaMA-Factory may train in bf16 with it, silently; to do: set fp8_backend: "
-         "te or native, or remove it\n"}},
+         "effects.yaml:6: 'fp8_backend: torchao' names a library that is not used: this program computes FP8 "
+         "itself. LLaMA-Factory may silently train in bf16 with this value; to do: set fp8_backend: te or "
+         "native, or remove it\n"}},
        notes_of},
       {"fp8_recipe", kFp8, {{"current"}, {"block"}}, numbers},
       {"fp8_format", kFp8, {{"e4m3"}}, numbers},

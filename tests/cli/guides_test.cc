@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
               "{guides}/sft_play_run_dapt.yaml data.val_path={rows}/messages.jsonl train.eval_steps=1 "
               "train.save_steps=1 block_size=64 " +
                   kSets,
-              1, "'model.max_seq_len' gives way to 'block_size'"},
+              1, "'model.max_seq_len' is overridden by 'block_size'"},
         Guide{"sft_play_found",
               "{guides}/sft_play_run_dapt.yaml data.val_path=null train.evaluation_strategy=no "
               "train.load_best_model_at_end=false train.per_device_train_batch_size=null train.grad_accum=2 "

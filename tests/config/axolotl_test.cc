@@ -85,11 +85,11 @@ TEST(Axolotl, ItsWarmUpAndItsLogFollowTheSteps) {
 TEST(Axolotl, ItEvaluatesOnlyWhereItIsTold) {
   const Resolved untold = axolotl("val_set_size: 0.1");
   EXPECT_EQ(untold.config.eval_strategy, "no");
-  EXPECT_TRUE(notes(untold, "nothing says when"));
+  EXPECT_TRUE(notes(untold, "no key says when"));
   EXPECT_EQ(axolotl("val_set_size: 0.1\nevals_per_epoch: 0").config.eval_strategy, "no");
   const Resolved told = axolotl("val_set_size: 0.1\nevals_per_epoch: 1");
   EXPECT_EQ(told.config.eval_strategy, "epoch");
-  EXPECT_FALSE(notes(told, "nothing says when"));
+  EXPECT_FALSE(notes(told, "no key says when"));
   EXPECT_TRUE(notes(told, "before the first step"));
   EXPECT_EQ(axolotl("val_set_size: 0.1\neval_strategy: epoch").config.eval_strategy, "epoch");
   EXPECT_FALSE(notes(axolotl("val_set_size: 0.1\neval_strategy: no"), "before the first step"));
@@ -231,14 +231,14 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
            {"datasets: [{path: a, type: {field_instruction: q}}]", "recognised by their fields"},
            {"datasets: [{path: a, split: 'train[:50%]'}]", "max_samples takes the first rows"},
            {"datasets: [{path: a, split: 'train[10:]'}]", "val_set_size holds rows out"},
-           {"datasets: [{path: a, split: train+test}]", "name the split alone"},
+           {"datasets: [{path: a, split: train+test}]", "name only the split"},
            {"datasets: [{path: a, split: x}, {path: b}]", "one split for all sets"},
            {"test_datasets: [{path: a, split: x}, {path: b, split: y}]", "dataset_info.json"},
            {"datasets: [{path: a, name: en}]", "as its \"subset\""},
            {"datasets: [{path: a, roles_to_train: [human]}]", "train_on_inputs"},
            {"datasets: [{path: a, train_on_eos: last}]", "datasets.train_on_eos"},
            {"datasets: [{path: a, message_property_mappings: {role: speaker}}]", "dataset_info.json"},
-           {"special_tokens: {eos_token: x}", "pad_token alone"},
+           {"special_tokens: {eos_token: x}", "only pad_token"},
            {"tokens: [a]", "'tokens' is not supported"},
            {"plugins: [my.plugin]", "no code of others is run"},
            {"fsdp: [full_shard, offload]", "parameters stay on the device"},
@@ -309,7 +309,7 @@ TEST(Axolotl, WhatChangesNothingIsSaid) {
     }
     EXPECT_SAYS(said, key.path);
   }
-  EXPECT_TRUE(notes(axolotl("datasets: [{path: a, type: alpaca}]"), "asks for a prompt of axolotl's"));
+  EXPECT_TRUE(notes(axolotl("datasets: [{path: a, type: alpaca}]"), "names a prompt of axolotl"));
   EXPECT_TRUE(notes(axolotl("excess_length_strategy: drop"), "axolotl leaves them out"));
   EXPECT_TRUE(notes(axolotl("gradient_checkpointing: unsloth"), "computes activations again"));
   EXPECT_TRUE(notes(axolotl("chat_template: mistral_v2v3"), "before the first question"));

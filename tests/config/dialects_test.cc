@@ -23,7 +23,7 @@ TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
            {"task_mode: sft", {"seed=3", "learning_rate=1e-4"}, "SFT-Play's, by 'task_mode' (test.yaml:4)"},
            {"model: {trust_remote_code: false}\ntrainer: {seed: 3}", {}, "verl's, by 'trainer.seed'"},
            {"model: {trust_remote_code: false}\nmodel.type: causal", {}, "SFT-Play's, by 'model.type'"},
-           {"model: {trust_remote_code: false}", {}, "of SFT-Play and of verl, and means the same to them"},
+           {"model: {trust_remote_code: false}", {}, "of SFT-Play and of verl, and means the same in both"},
        }) {
     SCOPED_TRACE(row.yaml);
     EXPECT_TRUE(notes(read(row.yaml, row.overrides), row.note)) << row.note;
@@ -58,7 +58,7 @@ TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
   EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer:"), "remove trainer; 'trainer train --help'");
   const std::string models = refusal("", {"base_model=m", "task_mode=sft"});
   EXPECT_SAYS(models, "unknown key 'base_model'");
-  EXPECT_SAYS(models, "a key of axolotl, whose configurations have no model_name_or_path beside it");
+  EXPECT_SAYS(models, "a key of axolotl; its configurations have no model_name_or_path together with it");
   EXPECT_SAYS(models, "keep one of the two");
   const auto mixed = [](const std::string& yaml) {
     try {
@@ -84,7 +84,7 @@ TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
 TEST(Dialects, AKeyOfAnotherTrainerIsNamedAsItIsHere) {
   const std::string ours = refusal("sequence_len: 64");
   EXPECT_SAYS(ours, "unknown key 'sequence_len'");
-  EXPECT_SAYS(ours, "a key of axolotl, whose configurations have base_model");
+  EXPECT_SAYS(ours, "a key of axolotl; its configurations have the key base_model");
   EXPECT_SAYS(ours, "write cutoff_len in place of it");
   EXPECT_SAYS(refusal("sequence_len: 64\noptim: {lr: 1e-4}"),
               "write data.max_length, as verl has it, or cutoff_len in place of it");

@@ -49,7 +49,7 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_TRUE(said(calm + "warmup_steps: 501", "for more than half of the run"));
   EXPECT_FALSE(said(calm + "warmup_steps: 500", "half of the run"));
   EXPECT_TRUE(said(calm + "warmup_ratio: 0.6", "for more than half of the run"));
-  EXPECT_TRUE(said(calm + "num_train_epochs: 2", "max_steps wins"));
+  EXPECT_TRUE(said(calm + "num_train_epochs: 2", "max_steps counts"));
   EXPECT_TRUE(said(calm + "val_size: 0.1", "never evaluated"));
   EXPECT_TRUE(said(calm + "save_steps: 2000", "the only checkpoint"));
   EXPECT_TRUE(said(calm + "save_steps: 10", "save_total_limit"));
@@ -57,13 +57,13 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_TRUE(said("template: t", "computes in fp32"));
   const std::string lora = calm + "finetuning_type: lora\nlearning_rate: 2e-4\n";
   EXPECT_EQ(doubts(read(lora)), Strings{});
-  EXPECT_TRUE(said(calm + "finetuning_type: lora\nlearning_rate: 4e-5", "adapters want about ten times"));
+  EXPECT_TRUE(said(calm + "finetuning_type: lora\nlearning_rate: 4e-5", "adapters need about ten times"));
   EXPECT_FALSE(said(calm + "learning_rate: 4e-5", "adapters"));
   EXPECT_TRUE(said(lora + "lora_alpha: 0", "lora_alpha is 0"));
-  EXPECT_TRUE(said(lora + "lora_target: q_proj,v_proj", "attention alone"));
-  EXPECT_TRUE(said(lora + "lora_target: self_attn.o_proj", "attention alone"));
-  EXPECT_FALSE(said(lora + "lora_target: q_proj,up_proj", "attention alone"));
-  EXPECT_FALSE(said(lora + "lora_target: q_proj\nadapter_name_or_path: a", "attention alone"))
+  EXPECT_TRUE(said(lora + "lora_target: q_proj,v_proj", "only modules of attention"));
+  EXPECT_TRUE(said(lora + "lora_target: self_attn.o_proj", "only modules of attention"));
+  EXPECT_FALSE(said(lora + "lora_target: q_proj,up_proj", "only modules of attention"));
+  EXPECT_FALSE(said(lora + "lora_target: q_proj\nadapter_name_or_path: a", "only modules of attention"))
       << "the adapter says where it is";
   EXPECT_TRUE(said(lora + "global_batch_size: 512", "trains 512 samples"));
   EXPECT_TRUE(
@@ -110,7 +110,7 @@ TEST(Rules, KeysThatStandForOthersMustNotContradictThem) {
 }
 
 TEST(Rules, OffloadingChangesNothingOnACpu) {
-  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "counts on GPUs"));
+  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "an effect only on GPUs"));
   EXPECT_TRUE(notes(read("optim_state_cpu_offload: true\ndevice: cpu"), "changes nothing on a CPU"));
   const Resolved gpu = read("optim_state_cpu_offload: true\ndevice: cuda");
   EXPECT_TRUE(gpu.config.optim_state_cpu_offload);
@@ -145,7 +145,7 @@ TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
       "both");
   EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr: 1}"), "unknown argument 'min_lr' of 'linear'");
   EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr:1}"), "'min_lr:1' without a value");
-  EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr:1}"), "write a blank behind the colon");
+  EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr:1}"), "write a blank after the colon");
   EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {powr: 1}"),
               "did you mean 'power'?");
   EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: x}"), "number");

@@ -199,7 +199,7 @@ TEST(SftPlay, ANumberThatAutoMeansIsSaid) {
   EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 2),
               "32 samples: 4 per micro-batch x 4 x 2 ranks");
   EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "36 samples");
-  EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "comes nearest to 32");
+  EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "the nearest number to 32");
   EXPECT_EQ(text("train: {batch_size: 4, grad_accum: 2}", 2), "");
   EXPECT_SAYS(text("train: {batch_size: auto, grad_accum: 2}", 3), "found makes steps of 48 samples");
   EXPECT_EQ(text("gradient_accumulation_steps: auto\nglobal_batch_size: 16", 2), "");
@@ -237,7 +237,7 @@ TEST(SftPlay, WhatIsNotTrainedOfADividedFileIsHeldOut) {
   EXPECT_TRUE(notes(divided, "'data.split.train_ratio' is not read"));
   EXPECT_EQ(held("split: {val: 0.1}").config.val_size, 0.1);
   EXPECT_EQ(held("split: {val_ratio: 0.1, test_ratio: 0.05}").config.val_size, 0.15);
-  EXPECT_TRUE(notes(held("split: {val_ratio: 0.1, test_ratio: 0.05}"), "the share for tests with it"));
+  EXPECT_TRUE(notes(held("split: {val_ratio: 0.1, test_ratio: 0.05}"), "including the share for tests"));
 }
 
 TEST(SftPlay, TheBestModelIsFoundByTheLossWhereItWouldBeByRouge) {
@@ -259,7 +259,7 @@ TEST(SftPlay, AnOldFolderIsOverwrittenWhereNothingIsGoneOnWith) {
   EXPECT_TRUE(overwrites("overwrite_output_dir: true").config.overwrite_output_dir);
   const Resolved both = overwrites("overwrite_output_dir: true, resume_from_checkpoint: auto");
   EXPECT_FALSE(both.config.overwrite_output_dir);
-  EXPECT_TRUE(notes(both, "goes on from the newest checkpoint"));
+  EXPECT_TRUE(notes(both, "resumes the newest checkpoint"));
   EXPECT_SAYS(refusal("train: {resume_from_checkpoint: auto}", {"train.overwrite_output_dir=true"}),
               "exclude each other");
 }
@@ -351,8 +351,9 @@ TEST_F(Included, AnotherNameInTheIncludingFileCounts) {
   EXPECT_EQ(r.config.learning_rate, 1e-5);
   EXPECT_EQ(r.config.cutoff_len, 256);
   EXPECT_TRUE(r.config.packing);
-  for (const char* note : {"'data.train_path' gives way to 'datasets'", "'mode' gives way to 'task_mode'",
-                           "'model.max_seq_len' gives way to 'block_size'", "blocks do not overlap"}) {
+  for (const char* note :
+       {"'data.train_path' is overridden by 'datasets'", "'mode' is overridden by 'task_mode'",
+        "'model.max_seq_len' is overridden by 'block_size'", "blocks do not overlap"}) {
     EXPECT_TRUE(notes(r, note)) << note;
   }
   file("sets.yaml", "include: base.yaml\ndatasets: [b]\n");

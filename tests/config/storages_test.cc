@@ -28,7 +28,7 @@ TEST(Storages, GoFromWideToNarrowAndKeepWhatIsSet) {
   EXPECT_EQ(texts(with("bf16: true\nfinetuning_type: lora")), "fp32/fp32/fp32 ");
   EXPECT_EQ(texts(with("pure_bf16: true")), "bf16/bf16/bf16 ");
   EXPECT_EQ(texts(with("pure_bf16: true\noptim_dtype: auto")), "bf16/bf16/bf16 ")
-      << "for which pure_bf16 stands";
+      << "which is the meaning of pure_bf16";
   EXPECT_FALSE(leaves_storage_open(with("pure_bf16: true")));
   EXPECT_TRUE(leaves_storage_open(with("bf16: true\ngrad_dtype: fp32")));
 }
