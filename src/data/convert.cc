@@ -68,7 +68,8 @@ void add_thought(const Json& row, const RowFormat& f, Sample& sample) {
   if (!value || is_nothing(*value) || named_columns(f).contains(column)) return;
   Turn& answer = sample.turns.back();
   if (sample.turns.size() != 2 || !answer.thought.empty())
-    throw Unusable{"'" + column + "' is a column of a row with several answers; put it into its message"};
+    throw Unusable{"'" + column +
+                   "' is a column, but the row has several answers; put the thoughts into the messages"};
   answer.thought = text_of(*value, column, true);
   answer.thought_field = column;
 }
@@ -99,7 +100,7 @@ Sample convert(const Json& row, const RowFormat& format, Noted& noted) {
   for (const std::string& column : format.media) {
     const auto found = row.find(column);
     if (found == row.end() || found->is_null() || found->empty() || *found == "") continue;
-    throw Unusable{"'" + column + "' holds something that a language model cannot read"};
+    throw Unusable{"'" + column + "' holds images, audio or video, which are not trained"};
   }
   check_row_fields(row, format, noted);
   if (format.kind == RowFormat::Kind::text) return convert_text(row, format);

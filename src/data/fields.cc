@@ -163,7 +163,7 @@ const Field* find(std::span<const Field> table, const std::string& name) {
   throw Unusable{"'" + name + "' is " + short_text(value) + ": " + why};
 }
 
-constexpr const char* kNotRead = "it decides what is trained and is not read; remove the field or the row";
+constexpr const char* kNotRead = "it sets what is trained, but is not supported; remove the field or the row";
 
 bool is_number_list(const Json& value) {
   return value.is_array() && !value.empty() &&
@@ -173,11 +173,12 @@ bool is_number_list(const Json& value) {
 void check_column(const std::string& name, Rule rule, const Json& value, Noted& noted) {
   switch (rule) {
     case Rule::tokens:
-      if (is_number_list(value)) refuse(name, value, "rows of token ids and masks are not read; give texts");
+      if (is_number_list(value))
+        refuse(name, value, "rows of token ids and masks are not supported; give texts");
       break;
     case Rule::share:
       if (value.is_number() && value == 0) refuse(name, value, "the row is not trained");
-      if (value.is_number() && value != 1) noted.insert("a column '" + name + "' that is not 1");
+      if (value.is_number() && value != 1) noted.insert("a column '" + name + "' with values other than 1");
       break;
     case Rule::preferred:
       if (value == false) refuse(name, value, "the answer must not be learnt");

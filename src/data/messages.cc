@@ -149,7 +149,7 @@ class Conversation {
       if (!value || is_nothing(*value)) continue;
       const std::string thought = text_of(*value, field, true);
       if (turn.role != "assistant" && turn.role != "function") {
-        noted_.insert("a message field '" + std::string(field) + "' that is no answer's");
+        noted_.insert("a message field '" + std::string(field) + "' outside of answers");
       } else if (!turn.thought.empty() && turn.thought != thought) {
         throw Unusable{"'" + turn.thought_field + "' and '" + field + "' of a message differ"};
       } else if (turn.content.find("<think>") != std::string::npos) {
@@ -177,7 +177,7 @@ class Conversation {
       return;
     }
     if (is_question != asks && !format_.any_order)
-      throw Unusable{"roles do not take turns: '" + tag + "' out of order"};
+      throw Unusable{"roles do not alternate: '" + tag + "' out of order"};
     sample_.turns.push_back(std::move(turn));
   }
 

@@ -245,7 +245,7 @@ class ParquetReader : public ColumnReader {
     require(table->ValidateFull(), path());
     kept_.emplace_front(part, value_of(table->CombineChunksToBatch(), path()));
     if (kept_.front().second->num_rows() != (begin_of(part + 1) - begin_of(part))) {
-      refuse(path(), "a row group with another number of rows than it tells");
+      refuse(path(), "a row group with another number of rows than it declares");
     }
     if (kept_.size() > kKept) kept_.pop_back();
     return kept_.front().second;

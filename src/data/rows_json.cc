@@ -172,7 +172,7 @@ class JsonRows : public RowReader {
       std::string keys;
       for (const auto& list : lists) keys += (keys.empty() ? "'" : ", '") + list.key + "'";
       refuse("a JSON data set is an object with several lists of rows", keys, line_of(begin),
-             "write the list that is meant into a file of its own");
+             "write the wanted list into a separate file");
     }
     if (lists.size() == 1) {
       find_list(lists[0].begin);

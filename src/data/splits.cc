@@ -262,7 +262,7 @@ std::vector<Split> splits_of(const SplitChoice& choice) {
   }
   if (!config->others.empty()) {
     log::warn("data set '" + choice.name +
-              "': keys of its card that are not followed: " + listed(config->others));
+              "': these keys of its card are ignored: " + listed(config->others));
   }
   std::string folder = choice.folder;
   if (!config->folder.empty()) folder += "/" + config->folder;

@@ -81,7 +81,7 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
       log::warn(options.folder +
                 ": the model's own chat template changes blanks around contents of the role '" +
                 match.other_blanks + "'; they are trained as the template '" + template_->name() +
-                "' writes them. Set template: to the file of the chat template to train as it writes");
+                "' writes them. To train as the chat template writes, set template: to its file");
     }
   }
   if (template_) {

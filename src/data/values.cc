@@ -47,7 +47,7 @@ std::string text_of(const Json& value, const std::string& name, bool parts) {
     const Json* words = value_at(part, "text");
     const bool known = !type || *type == "text" || *type == "input_text" || *type == "output_text";
     if (!known || !words || !words->is_string()) {
-      throw Unusable{"'" + name + "' holds a part that is no text: " + short_text(type ? *type : part)};
+      throw Unusable{"'" + name + "' holds a part that is not text: " + short_text(type ? *type : part)};
     }
     text += words->get<std::string>();
   }

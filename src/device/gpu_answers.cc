@@ -43,7 +43,7 @@ int code_for(const std::string& built_for, int capability) {
 
 std::string why_no_fp8(const std::string& gpu, int capability) {
   if (capability >= kLeastFp8Capability) return {};
-  return gpu + " has compute capability " + capability_text(capability) + ", and GEMMs in FP8 begin with " +
+  return gpu + " has compute capability " + capability_text(capability) + ", but GEMMs in FP8 need " +
          capability_text(kLeastFp8Capability) + " (Ada, Hopper, Blackwell)";
 }
 
@@ -51,7 +51,7 @@ std::string why_no_driver(const GpuAnswers& a) {
   if (a.driver == 0) return "no NVIDIA driver was found" + (a.others.empty() ? "" : "; " + a.others);
   // Drivers support all minor versions of their CUDA major version.
   if (a.driver / 1000 >= a.program / 1000) return {};
-  return "the NVIDIA driver is too old: it knows CUDA " + version(a.driver) +
+  return "the NVIDIA driver is too old: it supports CUDA " + version(a.driver) +
          ", and this program was built with CUDA " + version(a.program) + least_driver(a.program);
 }
 
@@ -66,13 +66,12 @@ std::string why_not(const GpuAnswers& a) {
   if (!a.properties_error.empty()) return gpu + " does not answer: " + a.properties_error;
   const std::string has = gpu + " (" + a.name + ") has compute capability " + capability_text(a.capability);
   if (a.capability < kLeastCapability) {
-    return has + ", and " + capability_text(kLeastCapability) +
-           " (Ampere) is the least that this program runs on";
+    return has + ", and " + capability_text(kLeastCapability) + " (Ampere) or more is needed";
   }
   if (code_for(a.built_for, a.capability) >= kLeastCapability) return {};
   return has + ", and this program was built for " + a.built_for +
-         " alone (cmake -DOCTET_CUDA_ARCHITECTURES=" + std::to_string(a.capability) +
-         "-real makes one for it)";
+         " only (cmake -DOCTET_CUDA_ARCHITECTURES=" + std::to_string(a.capability) +
+         "-real builds it for this GPU)";
 }
 
 GpuRefusalText text_of(GpuRefusal refusal, const std::string& gpu, const std::string& reason) {
@@ -82,13 +81,13 @@ GpuRefusalText text_of(GpuRefusal refusal, const std::string& gpu, const std::st
       "device: cpu";
   switch (refusal) {
     case GpuRefusal::full:
-      return {gpu + " is too full: its memory has no room for what the driver itself needs", others};
+      return {gpu + " is too full: its memory has no room for the driver's own data", others};
     case GpuRefusal::taken:
-      return {gpu + " is taken: another program has it for itself, or it is being reset", others};
+      return {gpu + " is in exclusive use by another program, or is being reset", others};
     case GpuRefusal::other:
       break;
   }
-  return {gpu + " cannot be opened: " + reason, "see what nvidia-smi says of it, or set device: cpu"};
+  return {gpu + " cannot be opened: " + reason, "check it with nvidia-smi, or set device: cpu"};
 }
 
 }  // namespace octet

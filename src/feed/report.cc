@@ -19,7 +19,7 @@ constexpr Event kEvents[] = {
     {&data::EncodingCounts::dropped, "were left out because the template gives nothing for them"},
     {&data::EncodingCounts::unlabelled, "were left out because they have no trained token"},
     {&data::EncodingCounts::truncated, "were cut to cutoff_len (texts: to pack_factor times that)"},
-    {&data::EncodingCounts::cut_answers, "lost the end of an answer: the model does not learn there to stop"},
+    {&data::EncodingCounts::cut_answers, "lost the end of an answer: the model does not learn to stop there"},
     {&data::EncodingCounts::empty_answers,
      "have an empty answer or text, and train the model to say nothing; leave these rows out, or check the "
      "columns of the data set",

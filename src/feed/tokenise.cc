@@ -36,11 +36,12 @@ std::optional<data::Encoded> load_tokens(runtime::Session& session, const config
     return found;
   }
   if (session.prints() && damaged) {
-    log::warn(what + ": " + cache.path(recipe) + " is damaged; its tokens are made anew");
+    log::warn(what + ": " + cache.path(recipe) + " is damaged; the data are tokenised again");
   } else if (session.prints() && !config.overwrite_cache) {
     const auto differences = cache.nearest_differences(recipe);
     if (!differences.empty()) {
-      std::string text = what + ": tokenized_path holds tokens made from something else; they are made anew";
+      std::string text =
+          what + ": tokenized_path holds tokens of other data or settings; the data are tokenised again";
       for (std::size_t i = 0; i < std::min<std::size_t>(5, differences.size()); ++i)
         text += "\n  " + differences[i];
       if (differences.size() > 5) text += "\n  and " + std::to_string(differences.size() - 5) + " more";

@@ -64,14 +64,14 @@ Decoder::~Decoder() {
     try {
       compute().synchronize();  // its memory is about to be freed
     } catch (const std::exception& error) {
-      log::warn(std::string("a pass that nobody waits for any more: ") + error.what());
+      log::warn(std::string("a forward pass failed after the end of its requests: ") + error.what());
     }
   }
   if (team_ == nullptr || !team_->leads() || std::uncaught_exceptions() > exceptions_at_start_) return;
   try {
     dismiss(0);
   } catch (const std::exception& error) {
-    log::warn(std::string("ranks of a model that are dismissed: ") + error.what());
+    log::warn(std::string("the end of the other ranks of a model failed: ") + error.what());
   }
 }
 

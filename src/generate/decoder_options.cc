@@ -34,25 +34,24 @@ void require_strict_possible(const DecoderOptions& options, const Device& device
                  .code = ExitCode::usage});
   };
   const precision::Recipe& recipe = options.recipe;
-  const char* const in_blocks = "fp8_recipe: block, whose scales are those of 128 values of a row";
+  const char* const in_blocks = "fp8_recipe: block, with a scale for 128 values of a row";
   if (recipe.kind == precision::RecipeKind::delayed)
-    refuse("answers with fp8_recipe: delayed are not strict: what is rounded depends on a history", in_blocks,
+    refuse("answers with fp8_recipe: delayed are not strict: rounding depends on a history", in_blocks,
            "set fp8_recipe: block, or deterministic: true");
   if (recipe.kind == precision::RecipeKind::current)
-    refuse(
-        "answers with fp8_recipe: current are not strict: a token's scale is that of all tokens of its batch",
-        in_blocks, "set fp8_recipe: block, or deterministic: true");
+    refuse("answers with fp8_recipe: current are not strict: all tokens of a batch share a scale", in_blocks,
+           "set fp8_recipe: block, or deterministic: true");
   if (recipe.rows())
-    refuse("answers with FP8 scales of whole rows are not strict: nothing is trained with them", in_blocks,
-           "take fp8_recipe: block, or bf16");
+    refuse("answers with FP8 scales of whole rows are not strict: training does not use them", in_blocks,
+           "set fp8_recipe: block, or compute in bf16");
   if (recipe.fp8() && device.stands_for() == DeviceKind::cuda)
-    refuse("answers in FP8 are not strict on a GPU, whose library chooses by the number of tokens",
+    refuse("answers in FP8 are not strict on a GPU: its GEMM library chooses kernels by the number of tokens",
            "bf16 or fp32 on a GPU", "set fp8: false, or device: cpu");
   if (options.architecture.share.sums())
-    refuse("answers of layers that are split among ranks are not strict: sums are made piece by piece",
+    refuse("answers of layers that are split among ranks are not strict: each rank computes a part of a sum",
            "whole layers on a rank", "set tensor_parallel_size to 1: stages and replicas keep the bits");
   if (options.fp8_cache)
-    refuse("answers from a cache in FP8 are not strict: training rounds no keys and values",
+    refuse("answers from a cache in FP8 are not strict: training does not round keys and values",
            "keys and values as they are computed", "leave the cache's format at auto");
 }
 

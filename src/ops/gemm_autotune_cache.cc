@@ -79,8 +79,8 @@ AutotuneCache::AutotuneCache(const std::string& folder, std::string machine) : m
   try {
     choices_ = read();
   } catch (const std::exception& e) {
-    log::warn("the algorithms of GEMMs kept in " + path_ +
-              " cannot be read and are chosen anew: " + e.what());
+    log::warn("the stored algorithms of GEMMs in " + path_ +
+              " cannot be read and are chosen again: " + e.what());
   }
 }
 
@@ -127,9 +127,8 @@ void AutotuneCache::keep(const std::vector<ProductKey>& products, const Algorith
         path_, Json{{"format", kFormat}, {"machine", machine_}, {"choices", std::move(list)}}.dump() + "\n");
   } catch (const std::exception& e) {
     log::warn(
-        "the algorithms of GEMMs are not kept for the next run (name another folder with OCTETRUN_CACHE, "
-        "or "
-        "set it to off): " +
+        "the algorithms of GEMMs cannot be stored for the next run (name another folder with OCTETRUN_CACHE, "
+        "or set it to off): " +
         std::string(e.what()));
     path_.clear();
   }

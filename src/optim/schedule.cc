@@ -93,8 +93,9 @@ Schedule::Course Schedule::course(const std::string& key, Course fallback) const
   if (word != nullptr && *word == "log" && deepspeed) return Course::log;
   if (word != nullptr && *word == "cosine" && !deepspeed) return Course::cosine;
   if (word != nullptr && *word == "1-sqrt" && !deepspeed) return Course::one_minus_sqrt;
-  refuse("the course of a phase is unknown", deepspeed ? "log or linear" : "linear, cosine or 1-sqrt",
-         spelled(found->second), "lr_scheduler_kwargs." + key);
+  refuse("the shape of a phase of the schedule is unknown",
+         deepspeed ? "log or linear" : "linear, cosine or 1-sqrt", spelled(found->second),
+         "lr_scheduler_kwargs." + key);
 }
 
 std::string Schedule::word(const std::string& key, const std::vector<std::string>& words) const {
@@ -102,7 +103,7 @@ std::string Schedule::word(const std::string& key, const std::vector<std::string
   if (found == options_.arguments.end()) return words.front();
   const auto* given = std::get_if<std::string>(&found->second);
   if (given != nullptr && std::find(words.begin(), words.end(), *given) != words.end()) return *given;
-  refuse("a word of the schedule is unknown", list(words), spelled(found->second),
+  refuse("an argument of the schedule has an unknown value", list(words), spelled(found->second),
          "lr_scheduler_kwargs." + key);
 }
 

@@ -306,11 +306,11 @@ std::string fp8_warning(const Work& work, const Rates& rates) {
   if (names.empty()) return {};
   const LayerBalance sum = sum_of(balance);
   const std::string products =
-      sum.gain >= 0 ? " it saves " + microseconds(sum.gain) + " microseconds of each layer's products"
-                    : " it makes each layer's products " + microseconds(-sum.gain) + " microseconds slower";
+      sum.gain >= 0 ? " it saves " + microseconds(sum.gain) + " microseconds of each layer's GEMMs"
+                    : " it makes each layer's GEMMs " + microseconds(-sum.gain) + " microseconds slower";
   const std::string figures = "with " + with_commas(work.tokens) + " tokens per micro-batch" + products +
-                              ", and its copies cost " + microseconds(sum.cost) + " (estimated for " +
-                              rates.card + ")";
+                              ", and its quantised copies cost " + microseconds(sum.cost) +
+                              " (estimated for " + rates.card + ")";
   if (sum.gain > sum.cost) return "FP8 pays, but not in " + names + ": " + figures;
   const std::int64_t enough = tokens_to_pay(work, rates);
   return "FP8 does not pay here: " + figures + "; fp8: false is faster" +

@@ -363,7 +363,7 @@ void Reporter::finish(const FinishFacts& facts) {
       if (is_own_card(card)) {
         write_file_atomically(card, model_card(r.facts, r.log.rows(), all));
       } else {
-        log::info("no model card is written, since another file has its name: " + card);
+        log::info("no model card is written, because a file with its name exists: " + card);
       }
     }
     r.write_state();

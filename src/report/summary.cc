@@ -59,7 +59,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
   if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " per device");
   if (totals.skipped > 0) {
-    rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, which were not finite or stood out");
+    rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, not finite or spikes");
   }
   if (failed_saves > 0) rows.emplace_back("failed saves", with_commas(failed_saves));
   if (session.data_seconds > 0) {
@@ -78,7 +78,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   }
   if (peak_memory > 0)
     rows.emplace_back("peak memory",
-                      human_bytes(static_cast<double>(peak_memory)) + " on the rank that holds most");
+                      human_bytes(static_cast<double>(peak_memory)) + " on the rank with the most");
   if (facts.gpu_hour_price > 0) {
     rows.emplace_back("cost", python_number(cost(), 4) + " (" + python_number(device_hours(), 4) +
                                   " device hours at " + python_number(facts.gpu_hour_price, 6) + ")");

@@ -141,7 +141,7 @@ TEST_F(Files, RowsWithImagesAreNotTrainedWithoutThem) {
   };
   const std::string with = "{" + chat + R"(,"images":["a.png"]})", without = "{" + chat + R"(,"images":[]})";
   const RowFormat format = detect_format(parse_json(with, "row"), "row");
-  EXPECT_EQ(refused(with, format), "'images' holds something that a language model cannot read");
+  EXPECT_EQ(refused(with, format), "'images' holds images, audio or video, which are not trained");
   EXPECT_EQ(refused(without, format), "");
   const RowFormat listed = format_of_entry(
       parse_json(

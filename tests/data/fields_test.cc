@@ -129,19 +129,20 @@ TEST(Fields, ColumnsThatMaskOrReplaceRefuseTheirRow) {
     for (const char* other : {"null", "[]", "\"word\"", "3"})
       EXPECT_EQ(shown(pair(name + other)), "q q, a a") << field << other;
   }
-  expect_begins({{pair(R"("weight":0)"), "left out: 'weight'"},
-                 {pair(R"("weight":1)"), "q q, a a"},
-                 {pair(R"("sample_weight":0.5)"), "q q, a a, noted: a column 'sample_weight' that is not 1"},
-                 {pair(R"("label":false)"), "left out: 'label'"},
-                 {pair(R"("label":true)"), "q q, a a"},
-                 {pair(R"("label":"news")"), "q q, a a"},
-                 {pair(R"("kto_tag":false)"), "left out: 'kto_tag'"},
-                 {chat("", R"("mask":"User")"), "q q, a a"},
-                 {chat("", R"("mask":"Assistant")"), "left out: 'mask'"},
-                 {chat("", R"("type":"VALUE_TO_TEXT")"), "left out: 'type'"},
-                 {chat("", R"("type":"chat")"), "q q, a a"},
-                 {chat("", R"("rejected_response":"b")"), "q q, a a, noted: a column 'rejected_response'"},
-                 {pair(R"("documents":["d"])"), "q q, a a, noted: a column 'documents'"}});
+  expect_begins(
+      {{pair(R"("weight":0)"), "left out: 'weight'"},
+       {pair(R"("weight":1)"), "q q, a a"},
+       {pair(R"("sample_weight":0.5)"), "q q, a a, noted: a column 'sample_weight' with values other than 1"},
+       {pair(R"("label":false)"), "left out: 'label'"},
+       {pair(R"("label":true)"), "q q, a a"},
+       {pair(R"("label":"news")"), "q q, a a"},
+       {pair(R"("kto_tag":false)"), "left out: 'kto_tag'"},
+       {chat("", R"("mask":"User")"), "q q, a a"},
+       {chat("", R"("mask":"Assistant")"), "left out: 'mask'"},
+       {chat("", R"("type":"VALUE_TO_TEXT")"), "left out: 'type'"},
+       {chat("", R"("type":"chat")"), "q q, a a"},
+       {chat("", R"("rejected_response":"b")"), "q q, a a, noted: a column 'rejected_response'"},
+       {pair(R"("documents":["d"])"), "q q, a a, noted: a column 'documents'"}});
 }
 
 TEST(Fields, SystemTextsAndToolsStandBesideEveryKindOfRow) {
@@ -164,7 +165,7 @@ TEST(Fields, SystemTextsAndToolsStandBesideEveryKindOfRow) {
        {chat("", R"("system":"s","system_prompt":"p")"), "s s, q q, a a, noted: a column 'system_prompt'"},
        {R"({"text":"x","system":"s"})", "x x, noted: a column 'system'"},
        {R"({"system":"c","messages":[{"role":"system","content":"m"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})",
-        "s m, q q, a a, noted: a system text in a column beside the one of a system message"}});
+        "s m, q q, a a, noted: both a system message and a column with a system text"}});
 }
 
 TEST(Fields, ARowMaySayThatItThinks) {
@@ -223,7 +224,7 @@ TEST(Fields, AbsentNullAndOtherTypesAreToldApart) {
               {message(R"(,"content":null)"), "left out: a message has no text in 'content', which is null"},
               {message(R"(,"content":true)"), "left out: 'content' is true, not a text"},
               {message(R"(,"content":[{"type":"image_url"}])"),
-               "left out: 'content' holds a part that is no text: \"image_url\""}});
+               "left out: 'content' holds a part that is not text: \"image_url\""}});
 }
 
 TEST(Fields, MessagesMayStandInPromptAndCompletion) {

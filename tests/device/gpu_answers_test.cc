@@ -38,24 +38,21 @@ TEST(GpuAnswers, SayWhatIsMissing) {
 TEST(GpuAnswers, SayWhichDriverWouldDo) {
   GpuAnswers old = kGood;
   old.driver = 12040;
-  EXPECT_EQ(
-      why_not(old),
-      "the NVIDIA driver is too old: it knows CUDA 12.4, and this program was built with CUDA 13.0, which "
-      "needs driver 580 or newer");
+  EXPECT_EQ(why_not(old),
+            "the NVIDIA driver is too old: it supports CUDA 12.4, and this program was built with CUDA 13.0, "
+            "which needs driver 580 or newer");
   old.driver = 11080, old.program = 12090;
   EXPECT_NE(why_not(old).find("CUDA 12.9, which needs driver 525"), std::string::npos);
   old.driver = 13000, old.program = 14000;
   EXPECT_EQ(why_not(old),
-            "the NVIDIA driver is too old: it knows CUDA 13.0, and this program was built with CUDA 14.0");
+            "the NVIDIA driver is too old: it supports CUDA 13.0, and this program was built with CUDA 14.0");
 }
 
 TEST(GpuAnswers, SayWhatAnOldGpuLacks) {
   GpuAnswers old = kGood;
   old.ordinal = 0, old.name = "Tesla V100-SXM2-32GB", old.capability = 70;
-  EXPECT_EQ(
-      why_not(old),
-      "GPU 0 (Tesla V100-SXM2-32GB) has compute capability 7.0, and 8.0 (Ampere) is the least that this "
-      "program runs on");
+  EXPECT_EQ(why_not(old),
+            "GPU 0 (Tesla V100-SXM2-32GB) has compute capability 7.0, and 8.0 (Ampere) or more is needed");
   old.built_for = "70-real";
   EXPECT_NE(why_not(old).find("8.0 (Ampere) is the least"), std::string::npos);
 }
@@ -65,10 +62,9 @@ TEST(GpuAnswers, SayWhatTheProgramWasNotBuiltFor) {
   ada.name = "NVIDIA L40S", ada.capability = 89;
   EXPECT_EQ(why_not(ada), "");
   ada.built_for = "90a-real 90-virtual";
-  EXPECT_EQ(
-      why_not(ada),
-      "GPU 1 (NVIDIA L40S) has compute capability 8.9, and this program was built for 90a-real 90-virtual "
-      "alone (cmake -DOCTET_CUDA_ARCHITECTURES=89-real makes one for it)");
+  EXPECT_EQ(why_not(ada),
+            "GPU 1 (NVIDIA L40S) has compute capability 8.9, and this program was built for 90a-real "
+            "90-virtual only (cmake -DOCTET_CUDA_ARCHITECTURES=89-real builds it for this GPU)");
 }
 
 TEST(GpuAnswers, TellWhichCodeAGpuRuns) {
@@ -95,9 +91,9 @@ TEST(GpuAnswers, TellWhichCodeAGpuRuns) {
 TEST(GpuAnswers, SayWhoMultipliesFp8) {
   EXPECT_EQ(why_no_fp8("GPU 0", 89), "");
   EXPECT_EQ(why_no_fp8("GPU 0", 120), "");
-  EXPECT_EQ(why_no_fp8("GPU 0: NVIDIA A100", 80),
-            "GPU 0: NVIDIA A100 has compute capability 8.0, and GEMMs in FP8 begin with 8.9 (Ada, Hopper, "
-            "Blackwell)");
+  EXPECT_EQ(
+      why_no_fp8("GPU 0: NVIDIA A100", 80),
+      "GPU 0: NVIDIA A100 has compute capability 8.0, but GEMMs in FP8 need 8.9 (Ada, Hopper, Blackwell)");
 }
 
 TEST(GpuAnswers, RepeatTheDriversOwnWordsWhereItFails) {

@@ -129,20 +129,20 @@ TEST_F(WhatIsTrained, WhatBecameOfTheRowsIsToldOnceForEachKind) {
                 .empty_answers = 7,
                 .notes = {{"a message field 'name'", 8}, {"a column 'documents'", 9}},
                 .reasons = {"a:1: b", "c:2: d"}};
-  EXPECT_EQ(
-      said([&] { report_counts(set, "the set"); }),
-      "the set: 4,000 documents of 5,000 rows, 1,234,567 tokens, 7,654 of them trained\n"
-      "warning: the set: 1,001 rows were left out because they cannot be read\n"
-      "warning: the set: 2 rows were left out because they are not usable\n"
-      "warning:   a:1: b\nwarning:   c:2: d\n"
-      "warning: the set: 3 rows were left out because the template gives nothing for them\n"
-      "warning: the set: 4 rows were left out because they have no trained token\n"
-      "warning: the set: 5 rows were cut to cutoff_len (texts: to pack_factor times that)\n"
-      "warning: the set: 6 rows lost the end of an answer: the model does not learn there to stop\n"
-      "warning: the set: 7 of 5,000 rows have an empty answer or text, and train the model to say nothing; "
-      "leave these rows out, or check the columns of the data set\n"
-      "warning: the set: 9 rows have a column 'documents', which is not read\n"
-      "warning: the set: 8 rows have a message field 'name', which is not read\n");
+  EXPECT_EQ(said([&] { report_counts(set, "the set"); }),
+            "the set: 4,000 documents of 5,000 rows, 1,234,567 tokens, 7,654 of them trained\n"
+            "warning: the set: 1,001 rows were left out because they cannot be read\n"
+            "warning: the set: 2 rows were left out because they are not usable\n"
+            "warning:   a:1: b\n"
+            "warning:   c:2: d\n"
+            "warning: the set: 3 rows were left out because the template gives nothing for them\n"
+            "warning: the set: 4 rows were left out because they have no trained token\n"
+            "warning: the set: 5 rows were cut to cutoff_len (texts: to pack_factor times that)\n"
+            "warning: the set: 6 rows lost the end of an answer: the model does not learn to stop there\n"
+            "warning: the set: 7 of 5,000 rows have an empty answer or text, and train the model to say "
+            "nothing; leave these rows out, or check the columns of the data set\n"
+            "warning: the set: 9 rows have a column 'documents', which is not read\n"
+            "warning: the set: 8 rows have a message field 'name', which is not read\n");
   set.counts = {.rows = 1, .documents = 1};
   EXPECT_EQ(said([&] { report_counts(set, "x"); }),
             "x: 1 documents of 1 rows, 0 tokens, 0 of them trained\n");

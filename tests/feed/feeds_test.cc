@@ -431,7 +431,7 @@ TEST_F(Corpora, SayHowFullTheirSequencesAreAndWhatWasLeftOut) {
             "warning: data: 3 rows were left out because the template gives nothing for them\n"
             "warning: data: 4 rows were left out because they have no trained token\n"
             "warning: data: 6 rows were cut to cutoff_len (texts: to pack_factor times that)\n"
-            "warning: data: 5 rows lost the end of an answer: the model does not learn there to stop\n");
+            "warning: data: 5 rows lost the end of an answer: the model does not learn to stop there\n");
 }
 
 /// Each token a letter.

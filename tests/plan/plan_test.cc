@@ -151,8 +151,8 @@ TEST(Fp8, PaysForLargeProductsAndNotForSmallOnes) {
     small.tokens = 512;
     const std::string warning = fp8_warning(small);
     for (const char* part :
-         {"FP8 does not pay here: with 512 tokens per micro-batch it makes each layer's products ",
-          " microseconds slower, and its copies cost ", "fp8: false is faster"}) {
+         {"FP8 does not pay here: with 512 tokens per micro-batch it makes each layer's GEMMs ",
+          " microseconds slower, and its quantised copies cost ", "fp8: false is faster"}) {
       EXPECT_NE(warning.find(part), std::string::npos) << warning;
     }
   }

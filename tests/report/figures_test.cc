@@ -263,8 +263,7 @@ TEST_F(Figures, OnTheScreenAreReadable) {
         // 56 of 280 s, 35 of them exposed; 2,800 and 1,400 bytes, 400 and 200 per step.
         " communication 20.0 % of the time, 37.5 % of it hidden; rank 0 sent 4.1 KiB\n",
         " all_gather 2.0 s and 400 B per step\n", " reduce_scatter 6.0 s and 200 B per step\n",
-        " peak memory 9.00 GiB on the rank that holds most\n",
-        " cost 0.7188 (0.2875 device hours at 2.5)\n"}) {
+        " peak memory 9.00 GiB on the rank with the most\n", " cost 0.7188 (0.2875 device hours at 2.5)\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

@@ -396,7 +396,7 @@ TEST_F(Sessions, TheScreenNamesWhatTheRunIsAndWhatItLeft) {
        {"  Instantaneous batch size per device = 4\n", "  Gradient Accumulation steps = 2\n",
         "  Total optimization steps = 20\n", "|| all params: 4,938,268 || trainable%: 25.0000\n",
         "checkpoint of step 20 saved to there/checkpoint-20\n", "***** Training stopped *****\n",
-        "peak memory    9.00 GiB on the rank that holds most\n", "checkpoint     there/checkpoint-20\n",
+        "peak memory    9.00 GiB on the rank with the most\n", "checkpoint     there/checkpoint-20\n",
         "model          m\n", "/trainer_log.jsonl\n", "/training_loss.svg\n", "/elsewhere\n",
         "\n***** What to do next *****\n  one\n  two\n"}) {
     EXPECT_TRUE(holds(text, part)) << part << "\n" << text;

@@ -28,14 +28,14 @@ const Family& family_of(const Json& config, const std::string& where) {
     const bool text_class = !family.text_class.empty() && class_name == family.text_class;
     if (!class_name.empty() && class_name != family.class_name && !text_class) {
       refuse("the architecture of this model is not known", std::string(family.class_name), class_name,
-             where + ": architectures", "take a model of this class");
+             where + ": architectures", "use a model of this class");
     }
     return family;
   }
   refuse(
       "the architecture of this model is not known", "model_type: one of " + known,
       type.empty() ? "no model_type" : "'" + type + "'" + (class_name.empty() ? "" : " (" + class_name + ")"),
-      where, "take a model of one of these families");
+      where, "use a model of one of these families");
 }
 
 bool read_bias(Reader& config, BiasRule rule, const std::string& key) {
@@ -108,7 +108,8 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
                where);
       }
       if (sliding && window == 0) {
-        refuse("a layer slides without a window", "'sliding_window'", short_json(type), where);
+        refuse("a layer has sliding attention, but no window size", "'sliding_window'", short_json(type),
+               where);
       }
     }
     if (!sliding) continue;
@@ -144,7 +145,7 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
       refuse("a model of this family without biases is not built", "qkv_bias: true", "false", config.where());
   }
   if (a.experts.count > 0 && a.experts.taken > a.experts.count) {
-    refuse("more experts are taken than there are",
+    refuse("there are more experts per token than experts",
            "num_experts_per_tok of at most " + std::to_string(a.experts.count),
            std::to_string(a.experts.taken), config.where());
   }
@@ -186,7 +187,7 @@ void refuse_unknown_keys(const Reader& config, const Family& family) {
     const std::string near = nearest_name(key, known);
     refuse("key '" + key + "' is not known and may change what the model computes",
            near.empty() ? "a key of this family" : "'" + near + "'", short_json(value), config.where(),
-           "remove it when it does not");
+           "remove the key if it has no effect on the model");
   }
 }
 

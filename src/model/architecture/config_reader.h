@@ -23,7 +23,7 @@ inline constexpr std::int64_t kMaxPositions = std::int64_t{1} << 31;
 
 [[noreturn]] inline void refuse(
     const std::string& what, const std::string& expected, const std::string& found, const std::string& where,
-    const std::string& fix = "fetch the file again where it was changed; else take another model") {
+    const std::string& fix = "if the file was changed, fetch it again; else use another model") {
   throw Error({.what = what,
                .expected = expected,
                .found = found,

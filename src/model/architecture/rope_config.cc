@@ -100,7 +100,7 @@ const Json* parameters_of(Reader& config, const Family& family, const std::strin
   const bool by_kind = parameters->contains("full_attention") || parameters->contains("sliding_attention");
   if (!by_kind) {
     if (family.local_theta > 0 && !parameters->empty()) {
-      refuse("the rotary embeddings cannot be told apart", "full_attention and sliding_attention",
+      refuse("the rotary embeddings have no kind of layer", "full_attention and sliding_attention",
              short_json(*parameters), where);
     }
     return parameters;

@@ -105,17 +105,17 @@ std::shared_ptr<const Compiled> compiled(const MatmulShape& shape) {
 /// Converts an exception of oneDNN into an Error that names the GEMM.
 [[noreturn]] void rethrow(const dnnl::error& error, const MatmulShape& shape) {
   const bool memory = error.status == dnnl_out_of_memory;
-  throw Error(
-      Problem{.what = memory ? "out of memory" : "oneDNN cannot run a GEMM",
-              .expected = "a GEMM [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) + "] x [" +
-                          std::to_string(shape.k) + ", " + std::to_string(shape.n) + "] in " +
-                          std::string(name_of(shape.operands)),
-              .found = std::string(error.what()) + " (status " + std::to_string(error.status) + ")",
-              .where = "gemm on the CPU",
-              .fix = memory ? "use fewer ranks on this node or a smaller model or batch, or raise the "
-                              "limit of a process (ulimit -v)"
-                            : "train with other sizes, or report this product with the version of oneDNN "
-                              "(trainer --version)"});
+  throw Error(Problem{.what = memory ? "out of memory" : "oneDNN cannot run a GEMM",
+                      .expected = "a GEMM [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) +
+                                  "] x [" + std::to_string(shape.k) + ", " + std::to_string(shape.n) +
+                                  "] in " + std::string(name_of(shape.operands)),
+                      .found = std::string(error.what()) + " (status " + std::to_string(error.status) + ")",
+                      .where = "gemm on the CPU",
+                      .fix = memory
+                                 ? "use fewer ranks on this node or a smaller model or batch, or raise the "
+                                   "limit of a process (ulimit -v)"
+                                 : "train with other sizes, or report this GEMM with the version of oneDNN "
+                                   "(trainer --version)"});
 }
 
 struct Free {

@@ -156,9 +156,8 @@ void say_own_kernels_once() {
   static std::once_flag said;
   std::call_once(said, [] {
     log::warn(
-        "attention runs on much slower kernels where the documents of a micro-batch differ in length, the "
-        "bits must be the same in every run (deterministic: true), and cuDNN does not take one of them with "
-        "the scratch that is reserved");
+        "attention runs on much slower kernels for micro-batches with documents of different lengths: with "
+        "deterministic: true, cuDNN needs more scratch memory for one of them than is reserved");
   });
 }
 

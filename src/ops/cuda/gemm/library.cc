@@ -195,7 +195,7 @@ class Library {
   }
   void say_once() {
     if (std::exchange(said_, true)) return;
-    log::info("the fastest algorithms of GEMMs are chosen, which takes up to a minute" +
+    log::info("choosing the fastest algorithms of GEMMs takes up to a minute" +
               (book_->path().empty() ? std::string(" (not kept: OCTETRUN_CACHE is off, or there is no HOME)")
                                      : " (kept for the next run in " + book_->path() + ")"));
   }
