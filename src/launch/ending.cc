@@ -196,12 +196,11 @@ int Conclusion::reach() {
   // print an error.
   if (ending_.cause == Cause::aborted && code_ > code_of(ExitCode::failure) &&
       code_ < code_of(ExitCode::usage)) {
-    tell({.what =
-              "MPI ended a rank that had lost its connection to another one, and the others with it (code " +
-              std::to_string(code_) + ")",
-          .fix =
-              std::string("look for a rank that was killed (a lack of memory: dmesg), or at the network; ") +
-              kAgain});
+    tell({.what = "MPI ended a rank that had lost its connection to another rank, and the other ranks with "
+                  "it (code " +
+                  std::to_string(code_) + ")",
+          .fix = std::string("look for a killed rank (too little memory: dmesg), and check the network; ") +
+                 kAgain});
     code_ = code_of(ExitCode::hang);
   }
   // In this case Open MPI 5 ends its ranks and exits with 0, as if the run were complete.

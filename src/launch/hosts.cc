@@ -28,15 +28,15 @@ constexpr std::string_view kBlanks = " \t";
 
 void require_host_name(std::string_view name, const std::string& where) {
   if (name.empty() || name.front() == '-' || name.back() == '@' || name.find("@-") != std::string_view::npos)
-    refuse_hosts("a host name is not valid", "a name or an address that begins with no -",
+    refuse_hosts("a host name is not valid", "a name or an address that does not begin with -",
                  "'" + std::string(name) + "'", where, "correct the name: ssh would take it as an option");
   const auto is_odd = [](unsigned char c) {
     return std::isalnum(c) == 0 &&
            std::string_view("._:@+^%=,~[]-").find(static_cast<char>(c)) == std::string_view::npos;
   };
   if (std::ranges::any_of(name, is_odd))
-    refuse_hosts("a name of a host has a character that no name of a host has",
-                 "letters, digits, dots and hyphens", std::string(name), where,
+    refuse_hosts("a host name has an invalid character", "letters, digits, dots and hyphens",
+                 std::string(name), where,
                  "write the file as plain text (UTF-8 without a byte order mark), and correct the name");
 }
 

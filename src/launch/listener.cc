@@ -148,12 +148,12 @@ std::string fix_after(int signal) {
   const std::string again = "start the run again: it resumes from its newest checkpoint";
   switch (signal) {
     case SIGKILL:
-      return "look for a lack of memory (dmesg); " + again;
+      return "check for a lack of memory (dmesg); " + again;
     case SIGILL:
       return "build the program on this machine (launch/build): its CPU lacks an instruction";
     case SIGBUS:
     case SIGSEGV:
-      return "look at the limits of memory and stack (ulimit -a); " + again;
+      return "check the limits of memory and stack (ulimit -a); " + again;
     default:
       return again;
   }
@@ -307,7 +307,7 @@ bool Listener::explains_option(const std::string& line) {
 // Explains mpirun's errors about its command line. Returns whether the text is one.
 bool Listener::explains_call(const std::string& words) {
   const std::string no_program = "mpirun cannot start a program: it is not there, or may not be executed";
-  const std::string look = "look at its name, and for it on every host";
+  const std::string look = "check its name, and that every host has it";
   const std::string hosts = "a file with a line for each host: NAME slots=RANKS";
   const std::string_view of_file = behind(words, "the hostfile: ");
   if (has(words, {"Open MPI tried to fork a new process via the \"execve\" system call",

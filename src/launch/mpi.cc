@@ -180,7 +180,7 @@ void set_open_mpi_4(Settings& settings, bool hosts, Requests& requests) {
   const std::string gds = value_in(variables, "PMIX_MCA_gds");
   if (contains(gds, "hash") && hosts) {
     settings.warnings.push_back("PMIX_MCA_gds=" + gds +
-                                " is left out, with which a start on several hosts does not end");
+                                " is not passed on: with it, a start on several hosts hangs");
     variables.erase("PMIX_MCA_gds");
   }
   // Open MPI creates a folder for all jobs of a user with the first job and removes it with the last. A job
@@ -270,8 +270,7 @@ Mpirun find_mpirun(const Words& words, const Environment& environment, Requests&
                  .fix = "install it (launch/setup), or load its module",
                  .code = ExitCode::usage});
   throw Error(
-      {.what =
-           "no mpirun here belongs to the MPI of the program; ranks of another mpirun would not be connected",
+      {.what = "no mpirun belongs to the MPI of the program; ranks of another mpirun would not be connected",
        .expected = "an mpirun of " + needed + ", with which the program was built (trainer --version)",
        .found = printable_line(others),
        .fix = "install it (launch/setup for Open MPI), load its module, or name its file in "
@@ -292,7 +291,8 @@ Settings settings_for(const Mpirun& mpirun, const Words& words, Environment envi
     settings.mpi = Mpi::hydra;
     if (owner.empty())
       settings.warnings.push_back(
-          mpirun.file + " is neither Open MPI's nor MPICH's: signals reach only the ranks of this host");
+          mpirun.file +
+          " belongs neither to Open MPI nor to MPICH: signals reach only the ranks of this host");
   }
   if (::geteuid() == 0) {
     for (const char* name : {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",

@@ -129,8 +129,8 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
     if (tensor.name != kHead || table == expected.end())
       refuse("the adapter holds a tensor that has no place in the model with its configuration", tensor.name);
     if (file_ && !same_bytes(*file_, tensor.name, table->first)) {
-      refuse("the adapter has a head and an embedding of their own, and the model ties them", tensor.name,
-             "one table under both names, as PEFT writes with ensure_weight_tying", "two that differ");
+      refuse("the adapter has a separate head and embedding, but the model ties them", tensor.name,
+             "one table under both names, as PEFT writes with ensure_weight_tying", "two tables that differ");
     }
   }
 }

@@ -145,7 +145,7 @@ void Instance::tell_fallbacks() {
   if (options_.fp8_fallback_ends) throw Error(fp8_refusal(fallbacks));
   if (job_.rank() != 0) return;
   for (const std::string& line : fallbacks) {
-    log::warn("a GEMM should run in FP8 and does not: " + line + "; " + kFp8Shapes);
+    log::warn("a GEMM should run in FP8, but cannot: " + line + "; " + kFp8Shapes);
   }
 }
 

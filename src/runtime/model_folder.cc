@@ -116,7 +116,7 @@ void warn_of_ends_beyond(std::int64_t vocabulary, const std::string& folder) {
       if (id < vocabulary) continue;
       warn_once(folder + "/" + name + ": eos_token_id " + std::to_string(id) + " is beyond the " +
                 std::to_string(vocabulary) +
-                " tokens of the model: no answer ends with it. Look whether the files belong together");
+                " tokens of the model: no answer ends with it. Check whether the files belong together");
     }
   }
 }
@@ -137,7 +137,7 @@ void compare_dtype(const Json& config, const std::string& folder) {
   const bool floats = most != elements.end() &&
                       (most->first == DType::f32 || most->first == DType::bf16 || most->first == DType::f16);
   if (!floats || most->first == wanted->second) return;
-  warn_once(folder + ": config.json says dtype " + wanted->first + ", and most weights are stored as " +
+  warn_once(folder + ": config.json says dtype " + wanted->first + ", but most weights are stored as " +
             std::string(name_of(most->first)) + ": they are read as they are stored, and nothing is rounded");
 }
 
@@ -171,10 +171,10 @@ model::Architecture read_model(const std::string& folder) {
   find_unquantised(architecture, weights);
   if (architecture.tied && holds_another_head(architecture, weights)) {
     architecture.tied = false;
-    warn_once(folder + ": config.json ties the head to the embedding, and the weights hold another '" +
+    warn_once(folder + ": config.json ties the head to the embedding, but the weights hold another '" +
               architecture.head_name +
-              "': the model has a head of its own, as in transformers 5. Set "
-              "tie_word_embeddings: false in config.json if that is right; else remove the tensor");
+              "': the head is not tied, as in transformers 5. If that is right, set tie_word_embeddings: "
+              "false in config.json; else remove the tensor");
   }
   return architecture;
 }
@@ -192,7 +192,7 @@ void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder
       std::ranges::none_of(ends, [&](auto id) { return generated.contains(id); })) {
     warn_once(folder + ": config.json ends texts with eos_token_id " + named(ends) +
               ", generation_config.json with " + named(generated) +
-              ": the latter counts, as in transformers");
+              ": generation_config.json counts, as in transformers");
   }
   const std::set<std::int32_t>& known = generated.empty() ? ends : generated;
   // A template may have changed the tokenizer's end token.
@@ -200,13 +200,13 @@ void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder
   if (own && !known.empty() && !known.contains(tokenizer.eos_id()) && !ends.contains(tokenizer.eos_id())) {
     warn_once(folder + ": the tokenizer's eos_token '" + tokenizer.eos_token() + "' has the id " +
               std::to_string(tokenizer.eos_id()) + ", and the model's configuration ends texts with " +
-              named(known) + ": the former ends what is trained; look whether the files belong together");
+              named(known) + ": trained answers end with eos_token; check whether the files belong together");
   }
   if (!checkpoint::WeightFolder::exists(folder)) return;
   if (path_exists(folder + "/model.safetensors") && path_exists(folder + "/model.safetensors.index.json")) {
     warn_once(folder +
-              ": model.safetensors and model.safetensors.index.json are both there: the former is read, "
-              "as in transformers, and the shards are left out");
+              ": model.safetensors and model.safetensors.index.json both exist: model.safetensors is read, "
+              "as in transformers, and the shards are ignored");
   }
   compare_dtype(config, folder);
 }

@@ -76,8 +76,8 @@ void require_same_model(const checkpoint::Checkpoint& checkpoint, const model::A
   }
   if (tokenizer == nullptr) return;
   if (json_string(state, "tokenizer", "", checkpoint.path()) != hash_of(*tokenizer)) {
-    refuse("the tokenizer is not the one that the checkpoint's run trained with",
-           "other contents of the tokenizer's files", checkpoint, folder);
+    refuse("the tokenizer differs from the tokenizer that the checkpoint's run trained with",
+           "files of the tokenizer with other contents", checkpoint, folder);
   }
 }
 

@@ -20,13 +20,13 @@ struct Unbuilt {
 constexpr std::array kUnbuilt = {
     Unbuilt{"use_qalora", "QA-LoRA"},
     Unbuilt{"use_bdlora", "BD-LoRA"},
-    Unbuilt{"lora_bias", "a bias of its own in B"},
+    Unbuilt{"lora_bias", "a bias in B"},
     Unbuilt{"fan_in_fan_out", "weights stored as [in, out]"},
     Unbuilt{"layer_replication", "layers that are used several times"},
     Unbuilt{"layers_to_transform", "adapters in some layers only"},
     Unbuilt{"exclude_modules", "modules that are left out by name"},
     Unbuilt{"trainable_token_indices", "training of single tokens"},
-    Unbuilt{"target_parameters", "adapters of parameters that are no modules"},
+    Unbuilt{"target_parameters", "adapters of parameters that are not modules"},
     Unbuilt{"alora_invocation_tokens", "activated LoRA"},
     Unbuilt{"arrow_config", "Arrow"},
     Unbuilt{"kasa_config", "KaSA"},
@@ -105,8 +105,8 @@ std::vector<std::string> words_of(const Json& config, const char* key, const std
   const bool list =
       found->is_array() && std::ranges::all_of(*found, [](const Json& word) { return word.is_string(); });
   if (!list) {
-    refuse(std::string("'") + key + "' of an adapter's configuration is no list of names", "a list of texts",
-           shown(*found), where, kMend);
+    refuse(std::string("'") + key + "' of an adapter's configuration is not a list of names",
+           "a list of texts", shown(*found), where, kMend);
   }
   for (const Json& word : *found) words.push_back(word.get<std::string>());
   return words;
@@ -117,7 +117,7 @@ const Json& patterns_of(const Json& config, const char* key, const std::string& 
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return none;
   if (found->is_object()) return *found;
-  refuse(std::string("'") + key + "' of an adapter's configuration is no table",
+  refuse(std::string("'") + key + "' of an adapter's configuration is not an object",
          "an object of expressions and numbers", shown(*found), where, kMend);
 }
 
@@ -129,11 +129,11 @@ void require_plain_begin(const Json& config, const std::string& where) {
   const bool plain =
       found->is_string() && std::ranges::find(kPlainBegins, found->get<std::string>()) != kPlainBegins.end();
   if (plain) return;
-  refuse("'init_lora_weights' of an adapter names a begin that changes the base, or is not known",
+  refuse("'init_lora_weights' of an adapter names an initialisation that is unknown or changes the base",
          "true, false, gaussian, eva or orthogonal", shown(*found), where,
          "save the adapter again with PEFT's save_pretrained(..., "
-         "path_initial_model_for_weight_conversion=...), which "
-         "makes a plain adapter of it; or merge it into its base with PEFT");
+         "path_initial_model_for_weight_conversion=...), which writes a plain adapter; or merge it into its "
+         "base with PEFT");
 }
 
 void refuse_unknown_keys(const Json& config, const std::string& where) {
@@ -160,11 +160,11 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
     refuse(what, expected, found, where, kElsewhere);
   };
   if (!config.is_object())
-    other("an adapter's configuration is no object", "adapter_config.json of PEFT", "");
+    other("an adapter's configuration is not an object", "adapter_config.json of PEFT", "");
   const std::string type = json_string(config, "peft_type", "", where);
-  if (type != "LORA") other("the adapter is of another method", "peft_type: LORA", type);
+  if (type != "LORA") other("the adapter has another method than LoRA", "peft_type: LORA", type);
   const std::string bias = json_string(config, "bias", "none", where);
-  if (bias != "none") other("biases that are trained beside adapters are not built", "bias: none", bias);
+  if (bias != "none") other("training of biases in addition to adapters is not built", "bias: none", bias);
   for (const Unbuilt& unbuilt : kUnbuilt) {
     const auto found = config.find(unbuilt.key);
     if (found == config.end() || says_nothing(*found)) continue;
@@ -181,7 +181,8 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   wish.ties = json_bool(config, "ensure_weight_tying", false, where);
   wish.dropout = json_number(config, "lora_dropout", 0, where);
   if (!(wish.dropout >= 0 && wish.dropout < 1)) {
-    other("lora_dropout of an adapter is no share", "at least 0 and below 1", std::to_string(wish.dropout));
+    other("lora_dropout of an adapter is not a fraction", "at least 0 and below 1",
+          std::to_string(wish.dropout));
   }
   for (const auto& [expression, rank] : patterns_of(config, "rank_pattern", where).items()) {
     wish.ranks.emplace_back(expression, json_int(config["rank_pattern"], expression, 0, 1, most, where));

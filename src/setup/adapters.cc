@@ -68,9 +68,9 @@ bool named(const std::string& module, const std::string& target) {
                                 const std::vector<Module>& modules) {
   if (target == kEmbedding || target == "lm_head" || target.ends_with("norm") ||
       target.ends_with(std::string(".") + kEmbedding)) {
-    refuse(wish, "'" + target + "' is no linear module of a block, and gets no adapter",
+    refuse(wish, "'" + target + "' is not a linear module of a block, and gets no adapter",
            "modules such as q_proj or down_proj", target,
-           "to train it whole, name it in additional_target (PEFT: modules_to_save)");
+           "to train the whole module, name it in additional_target (PEFT: modules_to_save)");
   }
   std::set<std::string> words;
   for (const Module& module : modules) words.insert(last_word(module.name));
@@ -101,7 +101,7 @@ model::AdapterShape shape_of(const AdapterWish& wish, const Module& module) {
            "set lora_rank to a smaller number, 8 or 16 for most tasks");
   }
   if (!std::isfinite(alpha))
-    refuse(wish, "lora_alpha is no number", "a finite number", std::to_string(alpha));
+    refuse(wish, "lora_alpha is not a finite number", "a finite number", std::to_string(alpha));
   const auto r = static_cast<double>(rank);
   return {.rank = rank,
           .factor = alpha / (wish.rslora ? std::sqrt(r) : r),
@@ -116,7 +116,7 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
   const std::string head = architecture.head_name.substr(0, architecture.head_name.rfind('.'));
   if (named(embedding, word)) return embedding;
   if (named(head, word)) return architecture.tied ? embedding : head;
-  refuse(wish, "'" + word + "' cannot be trained whole beside adapters",
+  refuse(wish, "'" + word + "' cannot be trained as a whole together with adapters",
          architecture.experts.count > 0 ? "embed_tokens, lm_head, gate" : "embed_tokens, lm_head", word,
          "leave it out; norms and other weights are trained with finetuning_type: full");
 }
@@ -151,7 +151,8 @@ void require_one_table(const AdapterWish& wish, const model::Architecture& archi
   std::set<std::string> words;
   for (const std::string& word : wish.whole) words.insert(last_word(word));
   if (words.contains("lm_head") == words.contains(kEmbedding)) return;
-  refuse(wish, "the adapter trains one of two tables that the model ties, and PEFT keeps the other as it was",
+  refuse(wish,
+         "the adapter trains one of two tables that the model ties, but PEFT does not change the other table",
          "ensure_weight_tying: true, or embed_tokens and lm_head in modules_to_save",
          wish.whole.front() + " alone",
          "train the adapter again with ensure_weight_tying=True; or merge it into its base with PEFT, and "
@@ -180,9 +181,9 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
     const bool any =
         take([&](const Module& module) { return text::matches_whole(wish.expression, module.name); });
     if (!any) {
-      refuse(wish, "the expression for the modules that get adapters matches none",
-             "one that matches whole names such as '" + modules.front().name + "'", wish.expression,
-             "mend the expression, or name modules: lora_target: all");
+      refuse(wish, "the expression for modules with adapters matches no module",
+             "an expression that matches whole names such as '" + modules.front().name + "'", wish.expression,
+             "correct the expression, or set lora_target: all");
     }
   } else {
     for (const std::string& target : wish.targets) {
@@ -215,7 +216,7 @@ AdapterWish adapter_wish(const config::Config& config) {
     if (wish.dora && wish.dropout > 0) {
       refuse(wish, "training DoRA with dropout is not built", "lora_dropout: 0, or use_dora: false",
              "lora_dropout: " + std::to_string(wish.dropout),
-             "set lora_dropout to 0 in the file to go on without it");
+             "set lora_dropout to 0 in the file to continue without dropout");
     }
     return wish;
   }

@@ -41,7 +41,7 @@ void require_known(const std::string& key, const std::string& module, const std:
   std::string all;
   for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
   const std::string near = nearest_name(module, {known.begin(), known.end()});
-  throw Error({.what = "no module of the model that " + key + " can name is called '" + module + "'",
+  throw Error({.what = "the model has no module for " + key + " with the name '" + module + "'",
                .expected = all,
                .found = module,
                .where = "configuration key " + key,

@@ -125,10 +125,11 @@ void check_options(const BpeTraining& options) {
   std::unordered_set<std::string> seen;
   for (const auto& token : options.special_tokens) {
     if (token.empty() || !is_utf8(token)) refuse("a special token is empty or not UTF-8", "'" + token + "'");
-    if (!seen.insert(token).second) refuse("a special token stands twice", "'" + token + "'");
+    if (!seen.insert(token).second) refuse("a special token occurs twice", "'" + token + "'");
   }
   for (const std::string* role : {&options.bos_token, &options.eos_token, &options.pad_token}) {
-    if (!role->empty() && !seen.contains(*role)) refuse("a role names no special token", "'" + *role + "'");
+    if (!role->empty() && !seen.contains(*role))
+      refuse("a role names a text that is not a special token", "'" + *role + "'");
   }
   const auto least = static_cast<std::int64_t>(256 + options.special_tokens.size());
   if (options.vocab_size < least) {

@@ -11,10 +11,9 @@ namespace octet::text {
 
 /// The advice in errors for an unusable tokenizer file, or an unusable expression in it.
 inline constexpr const char* kBrokenTokenizer =
-    "mend it there, fetch the file again, or write it anew with transformers' save_pretrained";
+    "correct it there, fetch the file again, or write it again with transformers' save_pretrained";
 inline constexpr const char* kBrokenPattern =
-    "mend it in tokenizer.json, or fetch the file again; what is not known here must be written in another "
-    "way";
+    "correct it in tokenizer.json, or fetch the file again; replace constructs that are not supported";
 
 /// Throws the Error for an unusable tokenizer file. The message has at most 80 bytes of `found`.
 [[noreturn]] void broken_tokenizer(const std::string& what, const std::string& where);

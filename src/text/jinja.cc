@@ -88,7 +88,7 @@ class Renderer {
         return Flow::on;
       case Kind::macro:
         // The names that a macro reads must outlive it.
-        if (scope.around) fail(s.line, "macros inside loops and macros are not known here");
+        if (scope.around) fail(s.line, "macros inside loops and macros are not supported");
         scope.set(s.names[0], macro(s, scope));
         return Flow::on;
       case Kind::break_:
@@ -129,7 +129,7 @@ class Renderer {
     if (!s.member.empty()) {
       Value* owner = scope.find(s.names[0]);
       Dict* members = owner ? owner->as_dict() : nullptr;
-      if (!members) throw Error("'" + s.names[0] + "' is no namespace");
+      if (!members) throw Error("'" + s.names[0] + "' is not a namespace");
       Value copy = snapshot(given, budget_);
       for (auto& [key, old] : *members) {
         if (key == s.member) {
@@ -282,7 +282,7 @@ class Renderer {
   Value member(const Value& of, const std::string& name) {
     Value found = of.member(name);
     if (!found.undefined()) return found;
-    if (of.undefined()) throw Error("'" + name + "' of an undefined value was asked for");
+    if (of.undefined()) throw Error("'" + name + "' of an undefined value is read");
     return method_of(of, name, budget_);
   }
 

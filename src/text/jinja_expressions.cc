@@ -88,7 +88,7 @@ ExpressionPointer ExpressionParser::comparison() {
   const std::string text = comparison_sign();
   if (text.empty()) return out;
   out = binary(text, std::move(out), chain(0));
-  if (!comparison_sign().empty()) fail(now().line, "chains of comparisons are not known here");
+  if (!comparison_sign().empty()) fail(now().line, "chains of comparisons are not supported");
   return out;
 }
 
@@ -155,7 +155,7 @@ Arguments ExpressionParser::arguments() {
   Arguments out;
   while (!sign(")")) {
     if (is(Token::Kind::sign, "*") || is(Token::Kind::sign, "**"))
-      fail(now().line, "'*' in calls is not known here");
+      fail(now().line, "'*' in calls is not supported");
     if (now().kind == Token::Kind::name && ahead(1).kind == Token::Kind::sign && ahead(1).text == "=") {
       std::string name = take().text;
       take();
@@ -171,7 +171,7 @@ Arguments ExpressionParser::arguments() {
 
 ExpressionPointer ExpressionParser::behind(ExpressionPointer out) {
   for (int count = 0;; ++count) {
-    if (count > kMostDepth) fail(now().line, "too many members of members");
+    if (count > kMostDepth) fail(now().line, "members of members are nested too deeply");
     if (sign(".")) {
       if (now().kind == Token::Kind::integer) {
         auto place = make(Kind::index, std::move(out));

@@ -204,7 +204,7 @@ class Lexer {
     }
     const bool octal = next >= '0' && next <= '7';
     const std::size_t digits = next == 'x' ? 2 : next == 'u' ? 4 : next == 'U' ? 8 : 0;
-    if (next == 'N') fail(line_, "escapes of characters by name are not known here");
+    if (next == 'N') fail(line_, "escapes of characters by name are not supported");
     if (!octal && digits == 0) {
       if (next != '\n') (out += '\\') += next;
       return i;
@@ -218,7 +218,7 @@ class Lexer {
     if (!octal && end != begin + digits) fail(line_, "an escape of a code point is cut short");
     std::uint32_t code = 0;
     std::from_chars(source_.data() + begin, source_.data() + end, code, octal ? 8 : 16);
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail(line_, "an escape is no code point");
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) fail(line_, "an escape is not a code point");
     utf8_append(out, code);
     return end - 1;
   }
@@ -229,7 +229,7 @@ class Lexer {
     const bool long_one = std::ranges::find(kTwo, two) != kTwo.end();
     const char c = source_[at_];
     if (!long_one && std::string_view("()[]{}.,:|~+-*/%<>=").find(c) == std::string_view::npos) {
-      fail(line_, "'" + std::string(1, c) + "' is not known here");
+      fail(line_, "'" + std::string(1, c) + "' is not supported");
     }
     add(Token::Kind::sign, std::string(long_one ? two : two.substr(0, 1)));
     advance(at_ + (long_one ? 2 : 1));

@@ -182,8 +182,8 @@ Value summed(const Value& value, const Call& call, Budget& budget) {
 Value rounded(const Value& value, const Call& call) {
   const std::int64_t precision = int_argument(call, 0, "precision", 0);
   if (text_argument(call, 1, "method").value_or("common") != "common")
-    throw Error("the filter 'round' with another method than 'common' is not known here");
-  if (precision != 0) throw Error("the filter 'round' with a precision is not known here");
+    throw Error("the filter 'round' with a method other than 'common' is not supported");
+  if (precision != 0) throw Error("the filter 'round' with a precision is not supported");
   if (value.get<std::int64_t>()) return value;
   return Value(std::nearbyint(value.as_double()));
 }
@@ -262,7 +262,7 @@ Value apply_filter(const std::string& name, const Value& value, const Call& call
   require_parameters(*signature, call);
   if (is("tojson")) {
     if (argument(call, 0, "ensure_ascii").truth())
-      throw Error("the filter 'tojson' with ensure_ascii is not known here");
+      throw Error("the filter 'tojson' with ensure_ascii is not supported");
     const std::int64_t spaces = std::clamp<std::int64_t>(int_argument(call, 1, "indent", 0), 0, 16);
     std::string out = value.to_json(static_cast<int>(spaces));
     budget.bytes(out.size());

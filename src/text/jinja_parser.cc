@@ -73,7 +73,7 @@ class Parser : public ExpressionParser {
     } else if (name == "macro") {
       macro(*out);
     } else if (name == "break" || name == "continue") {
-      if (loops_ == 0) fail(out->line, "'" + name + "' stands in no loop");
+      if (loops_ == 0) fail(out->line, "'" + name + "' is outside of a loop");
       out->kind = name == "break" ? Statement::Kind::break_ : Statement::Kind::continue_;
     } else if (name == "generation") {
       // The tag marks the text that the model writes; it does not change the text.
@@ -82,7 +82,7 @@ class Parser : public ExpressionParser {
       out->text = need_name();
       inside(*out, Statement::Kind::filter_block, "endfilter");
     } else {
-      fail(out->line, "the statement '" + name.substr(0, 40) + "' is not known here");
+      fail(out->line, "the statement '" + name.substr(0, 40) + "' is not supported");
     }
     end_tag();
     return out;
@@ -138,7 +138,7 @@ class Parser : public ExpressionParser {
     if (!word("in")) fail(now().line, "'in' was expected");
     out.expressions.push_back(tuple(false));
     out.expressions.push_back(word("if") ? expression() : nullptr);
-    if (word("recursive")) fail(now().line, "recursive loops are not known here");
+    if (word("recursive")) fail(now().line, "recursive loops are not supported");
     end_tag();
     ++loops_;
     out.blocks.push_back(block({"else", "endfor"}));

@@ -121,7 +121,7 @@ Value found_at(const std::string& text, const Call& call, bool last, bool needed
   const auto part = part_of(text, call);
   const std::size_t at = !part ? std::string_view::npos : last ? part->text.rfind(sub) : part->text.find(sub);
   if (at != std::string_view::npos) return Value(part->begin + python::length(part->text.substr(0, at)));
-  if (needed) throw Error("the text that is looked for is not there");
+  if (needed) throw Error("the text to find does not occur");
   return Value(std::int64_t{-1});
 }
 
@@ -175,7 +175,7 @@ Value joined(const std::string& between, const Call& call, Budget& budget) {
 
 Value padded(const std::string& text, const Call& call, python::Side side, Budget& budget) {
   const std::string fill = text_argument(call, 1, "fillchar").value_or(" ");
-  if (python::length(fill) != 1) throw Error("argument 'fillchar' is no single character");
+  if (python::length(fill) != 1) throw Error("argument 'fillchar' is not a single character");
   std::string out = python::pad(text, width_of(call, 0), fill, side);
   budget.bytes(out.size());
   return Value(std::move(out));
@@ -317,7 +317,7 @@ std::optional<double> read_float(const std::string& text) {
 Value int_filter(const Value& value, const Call& call) {
   const Value fallback = argument(call, 0, "default", Value(std::int64_t{0}));
   const std::int64_t base = int_argument(call, 1, "base", 10);
-  if (base != 10) throw Error("the filter 'int' with a base other than 10 is not known here");
+  if (base != 10) throw Error("the filter 'int' with a base other than 10 is not supported");
   if (value.undefined()) throw Error("an undefined value is no number");
   if (value.get<std::int64_t>()) return value;
   std::optional<double> real;
@@ -372,7 +372,7 @@ Value argument(const Call& call, std::size_t place, const std::string& name, Val
 std::optional<std::string> text_argument(const Call& call, std::size_t place, const std::string& name) {
   const Value value = argument(call, place, name, Value::none());
   if (value.is_none()) return std::nullopt;
-  if (!value.as_text()) throw Error("argument '" + name + "' is no text");
+  if (!value.as_text()) throw Error("argument '" + name + "' is not a text");
   return *value.as_text();
 }
 
@@ -382,7 +382,7 @@ std::int64_t int_argument(const Call& call, std::size_t place, const std::string
   if (value.is_none()) return fallback;
   if (const bool* flag = value.get<bool>()) return *flag ? 1 : 0;
   const std::int64_t* number = value.get<std::int64_t>();
-  if (!number) throw Error("argument '" + name + "' is no integer");
+  if (!number) throw Error("argument '" + name + "' is not an integer");
   return *number;
 }
 
@@ -416,7 +416,7 @@ std::string replaced(const std::string& text, const std::string& from, const std
 
 Value text_method(const std::string& text, const std::string& name, Budget& budget) {
   if (std::ranges::find(kNotBuilt, name) != kNotBuilt.end())
-    throw Error("the method '" + name + "' of a str is not known here");
+    throw Error("the method '" + name + "' of a str is not supported");
   const Signature* const signature = find_signature(kMethods, name);
   if (signature == nullptr) return {};
   return Value(std::make_shared<Function>([=, &budget](const Call& call) {

@@ -217,7 +217,7 @@ List items_of(const Value& value) {
       i += length;
     }
   } else if (!value.undefined()) {
-    throw Error(std::string("nothing can be gone through in an ") + value.type());
+    throw Error(std::string("cannot loop over an ") + value.type());
   }
   return out;
 }
@@ -317,7 +317,7 @@ Value operate(const std::string& word, const Value& a, const Value& b, Budget& b
     return a.is_tuple() ? Value::tuple(std::move(out)) : Value::list(std::move(out));
   }
   if (word == "*" && (a.same_sequence(a) || b.same_sequence(b))) return repeated(a, b, budget);
-  if (word == "%" && a.as_text()) throw Error("'%' with a text is not known here; join texts with '~'");
+  if (word == "%" && a.as_text()) throw Error("'%' with a text is not supported; join texts with '~'");
   if (word == "*" && (a.as_text() || b.as_text())) {
     const Value &text = a.as_text() ? a : b, &times = a.as_text() ? b : a;
     const std::int64_t* count = times.get<std::int64_t>();

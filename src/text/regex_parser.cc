@@ -174,7 +174,7 @@ class Parser {
     }
     out.min = std::max(low, 0);
     out.max = high;
-    if (high >= 0 && high < out.min) fail("a repetition whose bounds are the wrong way round");
+    if (high >= 0 && high < out.min) fail("a repetition with a lower bound above its upper bound");
     return true;
   }
 
@@ -205,7 +205,7 @@ class Parser {
         if (pattern_[at_] == '[') fail("a range that ends in a class");
         const Ranges end = class_item();
         if (end.size() != 1 || end[0].first != end[0].second || end[0].first < item[0].first) {
-          fail("a range whose ends do not fit");
+          fail("a range with ends that are not characters, or in the wrong order");
         }
         current.emplace_back(item[0].first, end[0].first);
       } else {

@@ -175,13 +175,13 @@ void TemplateFile::check(const TemplateOptions& options) const {
                  .code = ExitCode::usage});
   };
   refuse_option(options.preserve_thinking, "preserve_thinking",
-                "leave preserve_thinking false: which thoughts stay is written in the file");
+                "leave preserve_thinking false: the file sets which thoughts are kept");
   refuse_option(options.tool_format.has_value(), "tool_format",
-                "leave tool_format out: how tools are written stands in the file");
+                "leave tool_format out: the file sets how tools are written");
   refuse_option(options.split_special_tokens, "split_special_tokens",
-                "leave split_special_tokens false: the words of users and of the file are one text");
+                "leave split_special_tokens false: the file writes texts and special tokens as one text");
   refuse_option(!options.date.empty(), "template_date",
-                "leave template_date out: the file prints today's date, or one of its own");
+                "leave template_date out: the file prints today's date, or a fixed date");
 }
 
 void TemplateFile::refuse(const Error& error) const {
@@ -209,16 +209,17 @@ void TemplateFile::require_usable(const Tokenizer& tokenizer) const {
   try {
     written = texts(tokenizer, asked, {}, false);
   } catch (const Refusal& refusal) {
-    fail("the file of the chat template writes an answer that is no continuation of its question",
-         "for messages with their answer the text for those before it (add_generation_prompt is true there), "
-         "and more behind",
+    fail("the file of the chat template does not write an answer as a continuation of its question",
+         "the text of the messages before an answer (with add_generation_prompt: true), followed by the text "
+         "of the answer",
          refusal.reason,
-         "let both begin alike; what asks for an answer stands under 'if add_generation_prompt'");
+         "write the same text for the messages in both cases; put the text that asks for an answer under 'if "
+         "add_generation_prompt'");
   } catch (const Error& e) {
     refuse(e);
   }
   if (written[0].find_first_not_of(" \t\r\n") == std::string::npos) {
-    fail("the file of the chat template writes nothing", "the question and what stands around it",
+    fail("the file of the chat template writes nothing", "the question and the text around it",
          "an empty text for the question " + quoted(question, 0), "print the question in the file");
   }
   if (written[0].find(question) == std::string::npos) {
@@ -226,9 +227,8 @@ void TemplateFile::require_usable(const Tokenizer& tokenizer) const {
          quoted(written[0], 0), "print the question in the file");
   }
   if (written[1].find(answer) == std::string::npos) {
-    fail("the file of the chat template does not write the answer",
-         quoted(answer, 0) + " behind the question", quoted(written[1], 0),
-         "print messages of the role assistant, too");
+    fail("the file of the chat template does not write the answer", quoted(answer, 0) + " after the question",
+         quoted(written[1], 0), "print messages of the role assistant, too");
   }
   if (kind_ != Kind::question) return;
   // Checks that the exported template writes the question and the answer as in training.
@@ -244,8 +244,8 @@ void TemplateFile::require_usable(const Tokenizer& tokenizer) const {
     if (whole != written[0] + written[1])
       throw Error("in a loop it writes " + quoted(whole, 0) + ", alone " + quoted(written[0], 0));
   } catch (const Error& e) {
-    fail("the file of the chat template cannot be made into one of conversations",
-         "a file that writes the same inside of a loop, as the exported model has it", e.problem().what,
+    fail("the file of the chat template cannot be converted into a template of conversations",
+         "a file that writes the same text inside a loop, as in the exported model", e.problem().what,
          "write the prompt without macros");
   }
 }
@@ -299,8 +299,8 @@ std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenize
       again = true;
     } else {
       throw Refusal{asks ? "before message " + std::to_string(i + 1) +
-                               " it writes those that it has written otherwise: " + differs +
-                               "; mask_history: true trains the last answer alone, which can be done"
+                               " it writes the earlier messages differently: " + differs +
+                               "; mask_history: true works, which trains only the last answer"
                          : "with the answer it writes " + differs};
     }
     done = std::move(now);
@@ -311,12 +311,12 @@ std::vector<std::string> TemplateFile::of_conversation(const Tokenizer& tokenize
 std::vector<std::string> TemplateFile::of_questions(const Tokenizer& tokenizer,
                                                     const Conversation& conversation,
                                                     const TemplateOptions& options) const {
-  if (!conversation.tools.empty()) throw Refusal{"the file writes no tools, and the row has some"};
+  if (!conversation.tools.empty()) throw Refusal{"the file writes no tools, but the row has tools"};
   std::vector<std::string> out;
   for (const Message& message : conversation.messages) {
     const bool asks = out.size() % 2 == 0;
     if (message.role != (asks ? "user" : "assistant"))
-      throw Refusal{"the file writes questions and answers, no message of the role '" +
+      throw Refusal{"the file writes only questions and answers, not a message of the role '" +
                     message.role.substr(0, 40) + "'"};
     if (!message.thought.empty()) throw Refusal{unwritten_thought(message)};
     if (!asks) {

@@ -130,8 +130,8 @@ std::string nearest(const std::string& want, const Tokenizer& tokenizer, const P
     text = std::move(candidate);
   }
   const std::size_t same = common_length(text, want);
-  return "'" + best + "' comes nearest: for " + probe.name + " it writes " + behind(text, same) +
-         " where the model's writes " + behind(want, same);
+  return "'" + best + "' is the nearest: for " + probe.name + " it writes " + behind(text, same) +
+         " but the model's template writes " + behind(want, same);
 }
 
 }  // namespace
@@ -161,7 +161,7 @@ std::string told_of_file(const std::string& name, const ChatTemplate& chat, cons
     return "template: " + chat.name() + " (it writes what " + name + " writes" + told_of_trims(chat) + ")";
   if (file->kind() == TemplateFile::Kind::question)
     return "template: " + name + ", the prompt of one question, filled in from '" + file->question() +
-           "'; the answer and " + tokenizer.eos_token() + " stand behind it";
+           "'; the answer and " + tokenizer.eos_token() + " follow it";
   const std::string end = file->end_token(tokenizer);
   return "template: " + name + ", a chat template, rendered for each conversation; answers end in " +
          (end.empty() ? "no token, so that the model does not learn to stop" : end);
@@ -211,7 +211,7 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
   }
   if (rendered_probes == 0) return {.found = {}, .reason = whose + " cannot be rendered: " + failure};
   if (left.empty()) {
-    return {.found = {}, .reason = whose + " writes otherwise than each of " + all_names() + "; " + near};
+    return {.found = {}, .reason = whose + " writes other text than each of " + all_names() + "; " + near};
   }
   ChatTemplate::Row row = *find_row(left.front());
   row.trims = blanks.trims;

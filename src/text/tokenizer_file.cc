@@ -40,7 +40,7 @@ void read_added_tokens(const Json& root, const std::string& where, const Bpe& bp
                        "'" + token.content + "': " + std::to_string(id), place);
     }
     if (out.find(id)) broken_tokenizer("two added tokens have the same id", std::to_string(id), place);
-    if (out.find(token.content) >= 0) broken_tokenizer("an added token stands twice", token.content, place);
+    if (out.find(token.content) >= 0) broken_tokenizer("an added token occurs twice", token.content, place);
     out.set(token, id);
   }
 }

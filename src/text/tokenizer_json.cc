@@ -122,7 +122,7 @@ class Reader : public nlohmann::json_sax<Json> {
                  .code = ExitCode::usage});
   }
   [[noreturn]] void twice(const std::string& what, const std::string& name) const {
-    fail("a " + what + " of the tokenizer stands twice in one object", name);
+    fail("a " + what + " of the tokenizer occurs twice in one object", name);
   }
   [[noreturn]] void broken_merge(const std::string& found) const {
     fail("merge " + std::to_string(out_.merges.size()) + " of the tokenizer is not two pieces", found);

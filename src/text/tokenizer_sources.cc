@@ -194,8 +194,8 @@ void add_listed_tokens(const Json& config, const Json& roles, const std::string&
     if (!tokens.empty())
       warn_once(listed.file + " and tokenizer.json differ: " + counted(tokens) + " " + what);
   };
-  say(fresh, "of the former: tokenizer.json lacks what transformers 5 adds, and it is added here, too");
-  say(flags, "with other flags: those of the former count, as in transformers 5");
+  say(fresh, "(missing in tokenizer.json; added here, as in transformers 5)");
+  say(flags, "(with other flags; the flags of the first file count, as in transformers 5)");
   if (!moved.empty()) {
     warn_once(listed.file + " gives ids to " + std::to_string(moved.size()) +
               " tokens that transformers 5 does not give them, as '" +
@@ -208,7 +208,7 @@ void add_listed_tokens(const Json& config, const Json& roles, const std::string&
     for (const auto& [id, token] : added.all()) {
       if (!contents.contains(token.content)) absent.push_back(token.content);
     }
-    say(absent, "of the latter: they stay tokens here");
+    say(absent, "(only in tokenizer.json; kept here)");
   }
   const std::int64_t rows = rows_of_model(folder);
   for (const AddedToken& token : special_tokens(config, roles, folder)) {
@@ -216,13 +216,13 @@ void add_listed_tokens(const Json& config, const Json& roles, const std::string&
     const TokenId known = bpe.find(token.content), id = known >= 0 ? known : next_id(bpe, added);
     if (id >= rows) {
       warn_once(folder + ": the special token " + quoted(token.content) +
-                " is in no vocabulary; transformers 5 adds it as " + std::to_string(id) +
-                ", for which the model has no row, and here it is left out");
+                " is in no vocabulary. transformers 5 adds it as " + std::to_string(id) +
+                ", but the model has no row for this id, so it is left out");
       continue;
     }
     added.set(token, id);
     warn_once(folder + ": the special token " + quoted(token.content) +
-              " is no added token of tokenizer.json; it becomes one, as in " +
+              " is not an added token of tokenizer.json; it is added, as in " +
               "transformers 5, with the id " + std::to_string(id));
   }
 }

@@ -58,7 +58,7 @@ config::Strings fp8_fallbacks(const config::Config& config, const model::Archite
   config::Strings all;
   const bool ends = config.fp8_fallback == "error";
   for (const std::string& line : fallbacks_of(config, architecture)) {
-    all.push_back("a GEMM should run in FP8 and does not on a GPU: " + line +
+    all.push_back("a GEMM should run in FP8, but cannot on a GPU: " + line +
                   (ends ? ", and fp8_fallback: error ends the run before its first step; " : "; ") +
                   runtime::kFp8Shapes + (ends ? ", or set fp8_fallback: warn" : ""));
   }

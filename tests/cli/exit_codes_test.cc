@@ -394,11 +394,11 @@ TEST_F(WrongInputCodes, OfSizesThatFp8CannotTake) {
   };
   const Row rows[] = {
       {"plan " + words + "device=cuda card=h100 fp8_fallback=error", 64,
-       "a GEMM that should run in FP8 does not"},
-      {"lint " + words + "device=cuda fp8_fallback=error", 64, "a GEMM that should run in FP8 does not"},
+       "a GEMM that should run in FP8 cannot"},
+      {"lint " + words + "device=cuda fp8_fallback=error", 64, "a GEMM that should run in FP8 cannot"},
       {"plan " + words + "device=cuda card=h100 fp8_fallback=warn", 0,
-       "a GEMM should run in FP8 and does not"},
-      {"lint " + words + "device=cuda fp8_fallback=warn", 1, "a GEMM should run in FP8 and does not"},
+       "a GEMM should run in FP8, but cannot"},
+      {"lint " + words + "device=cuda fp8_fallback=warn", 1, "a GEMM should run in FP8, but cannot"},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.words);

@@ -45,7 +45,7 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   EXPECT_EQ(hydra.out.find("_MCA_rmaps"), std::string::npos) << hydra.out;
   EXPECT_EQ(hydra.err, "");
   stands_in("SomeMPI 1", tell);
-  expect_says(told("-np 3 prog").err, "is neither Open MPI's nor MPICH's");
+  expect_says(told("-np 3 prog").err, "belongs neither to Open MPI nor to MPICH");
 }
 
 // Signals that Slurm sends to the steps of a job also reach the daemons of Open MPI.
@@ -183,7 +183,7 @@ TEST_F(Mpirun, OfAWrongCallSaysWhatToDoAndEndsWith64) {
       "error: mpirun cannot start a program: it is not there, or may not be executed\n"
       "  expected: a program on each host that ranks start on\n"
       "  found:    /none, on far\n" +
-          where + "  to do:    look at its name, and for it on every host\n");
+          where + "  to do:    check its name, and that every host has it\n");
   EXPECT_EQ(said("No executable was specified on the mpirun command line.\n\nAborting.\n", 1),
             "error: mpirun has no program to start\n"
             "  expected: launch/mpirun -np RANKS build/bin/trainer config.yaml\n" +
@@ -240,12 +240,12 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(rule + killed("9 (Killed).") + rule, 137 - 128),
             "error: a rank was ended by signal 9 (Killed), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    look for a lack of memory (dmesg); start the run again: it resumes from its newest "
+            "  to do:    check for a lack of memory (dmesg); start the run again: it resumes from its newest "
             "checkpoint\n");
   EXPECT_EQ(said(rule + killed("11 (Segmentation fault).") + rule, 11),
             "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    look at the limits of memory and stack (ulimit -a); start the run again: it resumes "
+            "  to do:    check the limits of memory and stack (ulimit -a); start the run again: it resumes "
             "from its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
   const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
@@ -256,17 +256,17 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
       "  where:    mpirun does not say which rank, because its texts are missing here\n";
   const std::string again = "start the run again: it resumes from its newest checkpoint\n";
   EXPECT_EQ(said(aborted, 9), "error: a rank was ended by a signal, and the others with it\n" + which +
-                                  "  to do:    look for a lack of memory (dmesg); " + again);
+                                  "  to do:    check for a lack of memory (dmesg); " + again);
   EXPECT_EQ(said(aborted, 137), "error: a rank was ended by signal 9 (SIGKILL), and the others with it\n" +
-                                    which + "  to do:    look for a lack of memory (dmesg); " + again);
-  EXPECT_EQ(said(aborted, 139),
-            "error: a rank was ended by signal 11 (SIGSEGV), and the others with it\n" + which +
-                "  to do:    look at the limits of memory and stack (ulimit -a); " + again);
+                                    which + "  to do:    check for a lack of memory (dmesg); " + again);
+  EXPECT_EQ(said(aborted, 139), "error: a rank was ended by signal 11 (SIGSEGV), and the others with it\n" +
+                                    which + "  to do:    check the limits of memory and stack (ulimit -a); " +
+                                    again);
   EXPECT_EQ(said(aborted, 140), "") << "asked to stop";
   EXPECT_EQ(said(rule + sorry + "prun:exe-not-accessible" + file + rule, 1),
             "error: mpirun cannot start a program: it is not there, or may not be executed\n"
             "  where:    mpirun -np 4 prog\n"
-            "  to do:    look at its name, and for it on every host\n");
+            "  to do:    check its name, and that every host has it\n");
   // The texts of Open MPI 5.
   EXPECT_EQ(
       said(rule +
@@ -369,7 +369,7 @@ TEST_F(Mpirun, AProgramThatIsMissingAndACodeOf127AreNoSuccess) {
 
 TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
   stands_in("mpirun (Open MPI) 5.0.7", "mkdir \"$TMPDIR/prterun.here.$$.$(id -u)\"; kill -SEGV $$");
-  for (const auto& [arguments, said] : {std::pair{"-np 1 x", "look at the limits of memory and stack"},
+  for (const auto& [arguments, said] : {std::pair{"-np 1 x", "check the limits of memory and stack"},
                                         std::pair{"-np 1 x : -np 1 y", "give mpirun one program"}}) {
     const Outcome outcome = start(arguments, "TMPDIR=" + folder_.path());
     EXPECT_EQ(outcome.code, 139) << outcome.both();
@@ -413,7 +413,7 @@ TEST_F(Mpirun, HostsAndNumbersOfRanksAreCheckedFirst) {
         {"localhost:x\n", "a host has no number of ranks"},
         {"a\n-oProxyCommand=x slots=2\n", "a host name is not valid"},
         {"me@-x\n", "a host name is not valid"},
-        {"\xef\xbb\xbflocalhost\n", "a character that no name of a host has"}}) {
+        {"\xef\xbb\xbflocalhost\n", "a host name has an invalid character"}}) {
     spill(file, text);
     refused("--hostfile " + file + " -np 2", what);
     EXPECT_EQ(run("OMPI_MCA_orte_default_hostfile=" + file + " TMPDIR=" + folder_.path() +

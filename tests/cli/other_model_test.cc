@@ -70,7 +70,7 @@ TEST_F(OtherModel, AnotherTokenizerIsRefusedAndOtherSettingsOfItAreNot) {
   ASSERT_FALSE(tokenizer["model"]["merges"].empty());
   tokenizer["model"]["merges"].erase(tokenizer["model"]["merges"].size() - 1);
   spill(path, tokenizer.dump());
-  expect_refused(start("max_steps=4"), "the tokenizer is not the one");
+  expect_refused(start("max_steps=4"), "the tokenizer differs from the tokenizer");
   spill(path, before);
   spill(model() + "/tokenizer_config.json", slurp(model() + "/tokenizer_config.json") + "\n");
   expect_success(trainer(start("max_steps=4")));

@@ -58,8 +58,8 @@ TEST(Hosts, OfAFile) {
            {"a\n-oProxyCommand=x slots=2\n", "a host name is not valid"},
            {"me@-x\n", "a host name is not valid"},
            {"me@\n", "a host name is not valid"},
-           {"\xef\xbb\xbflocalhost\n", "a name of a host has a character that no name of a host has"},
-           {"a;b\n", "a name of a host has a character that no name of a host has"},
+           {"\xef\xbb\xbflocalhost\n", "a host name has an invalid character"},
+           {"a;b\n", "a host name has an invalid character"},
        }) {
     test::spill(folder / "file", row.text);
     EXPECT_EQ(outcome_of([&] { return read_hostfile(folder / "file"); }), row.read) << row.text;
@@ -81,7 +81,7 @@ TEST(Hosts, OfAList) {
            {"a,-b", "a host name is not valid"},
            {"a:0", "a host has no number of ranks"},
            {"a:many", "a host has no number of ranks"},
-           {"a b", "a name of a host has a character that no name of a host has"},
+           {"a b", "a host name has an invalid character"},
        }) {
     EXPECT_EQ(outcome_of([&] { return parse_host_list(row.list, "--host"); }), row.read) << row.list;
   }

@@ -164,7 +164,7 @@ TEST(Listener, SaysWhichRankASignalEnded) {
   EXPECT_EQ(ended("9 (Killed).").text,
             "error: a rank was ended by signal 9 (Killed), and the others with it\n"
             "  where:    rank 3 on far\n"
-            "  to do:    look for a lack of memory (dmesg); start the run again: it resumes from its newest "
+            "  to do:    check for a lack of memory (dmesg); start the run again: it resumes from its newest "
             "checkpoint\n");
   EXPECT_EQ(ended("12 (User defined signal 2).").text, "") << "asked to stop before it could answer";
   EXPECT_EQ(ended("72 (Unknown).").text, "warning: rank 3 on far ended with code 200\n");

@@ -144,7 +144,7 @@ TEST(ModelFolder, FilesThatDisagreeAreSaid) {
                "generation_config.json: eos_token_id 999 is beyond the 500 tokens of the model");
   expect_holds(said("{}", "{}",
                     [](const std::string& folder) { spill(folder + "/model.safetensors.index.json", "{}"); }),
-               "both there");
+               "both exist");
 }
 
 }  // namespace

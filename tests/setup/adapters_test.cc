@@ -104,8 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                            return name;
                          });
 
-// FP8 rounds the operands of the weight's GEMMs, but not the operands of adapters. So gradients are as close as without
-// adapters.
+// FP8 rounds the operands of the weight's GEMMs, but not the operands of adapters. So gradients are as close
+// as without adapters.
 void expect_beside_fp8(const char* adapters) {
   const Case c(adapters);
   for (const precision::RecipeKind kind :
@@ -207,15 +207,15 @@ TEST_F(WrongAdapters, AreRefusedByName) {
       {lora(R"(, "use_qalora": true)"), "QA-LoRA"},
       {lora(R"(, "layer_replication": [[0, 1]])"), "layer_replication"},
       {lora(R"(, "lora_alpha": "x")"), "lora_alpha"},
-      {lora(R"(, "modules_to_save": ["norm"])"), "beside adapters"},
+      {lora(R"(, "modules_to_save": ["norm"])"), "together with adapters"},
       {lora(R"(, "rank_pattern": {"q_proj": 0})"), "q_proj"},
       {lora(R"(, "rank_pattern": {"(": 4})"), "("},
       {R"({"peft_type": "LORA", "r": 0, "target_modules": ["q_proj"]})", "0"},
       {R"({"peft_type": "LORA", "r": 100000, "target_modules": ["q_proj"]})", "smaller side"},
       {R"({"peft_type": "LORA", "target_modules": ["q_prj"]})", "did you mean 'q_proj'"},
-      {R"({"peft_type": "LORA", "target_modules": ["lm_head"]})", "no linear module"},
-      {R"({"peft_type": "LORA", "target_modules": ["input_layernorm"]})", "no linear module"},
-      {R"({"peft_type": "LORA", "target_modules": "model.layers.9.*"})", "matches none"},
+      {R"({"peft_type": "LORA", "target_modules": ["lm_head"]})", "not a linear module"},
+      {R"({"peft_type": "LORA", "target_modules": ["input_layernorm"]})", "not a linear module"},
+      {R"({"peft_type": "LORA", "target_modules": "model.layers.9.*"})", "matches no module"},
       {R"({"peft_type": "LORA", "target_modules": [3]})", "list of names"},
       {R"({"peft_type": "LORA", "target_modules": []})", "nothing would be trained"},
       {R"([1])", "object"},

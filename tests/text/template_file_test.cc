@@ -316,12 +316,12 @@ TEST(TemplateFile, ThatCannotBeUsedIsToldOf) {
       {"{{ instruction }}{{ input }}", "uses unknown variables", "'input'", "own.jinja"},
       {"{% if user == 'x' %}{{ user }}{% endif %} ", "writes nothing", "an empty text", "own.jinja"},
       {"{% if user %}Hi{% endif %}", "does not write the question", "Hi", "own.jinja"},
-      {"{% macro m(x) %}{{ x }}{% endmacro %}{{ m(user) }}", "cannot be made into one of conversations",
-       "macros", "own.jinja"},
+      {"{% macro m(x) %}{{ x }}{% endmacro %}{{ m(user) }}",
+       "cannot be converted into a template of conversations", "macros", "own.jinja"},
       {"{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}",
        "does not write the answer", "", "own.jinja"},
       {"{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
-       "an answer that is no continuation", "in place of \"1What is 6", "own.jinja"},
+       "not write an answer as a continuation", "in place of \"1What is 6", "own.jinja"},
       {"{% for m in messages %}{{ m.content }}\n{{ raise_exception('no') }}{% endfor %}",
        "cannot be rendered", "no", "own.jinja:2"}};
   for (const Unusable& one : all) {

@@ -15,7 +15,7 @@ inline constexpr const char* kFp8Shapes =
 inline Problem fp8_refusal(const std::vector<std::string>& fallbacks) {
   std::string found;
   for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
-  return {.what = "a GEMM that should run in FP8 does not",
+  return {.what = "a GEMM that should run in FP8 cannot",
           .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error asks for",
           .found = found,
           .fix = std::string(kFp8Shapes) + ", or set fp8_fallback: warn",
