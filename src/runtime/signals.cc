@@ -75,10 +75,10 @@ class Line {
 
 void say_that_it_stops() {
   Line line;
-  line << (steps_ended ? "\nthe last step is done, the model is being written; asked again after "
-                       : "\nstopping after this step, with a checkpoint; asked again after ")
+  line << (steps_ended ? "\nthe last step is done, the model is being written; a request after "
+                       : "\nstopping after this step, with a checkpoint; a request after ")
        << (grace.load() + 999'999'999) / 1'000'000'000
-       << (steps_ended ? " s: stopped at once\n" : " s: at once, without one\n");
+       << (steps_ended ? " s stops it at once\n" : " s stops the run at once, without a checkpoint\n");
   line.write();
 }
 
@@ -88,7 +88,8 @@ void answer_in_the_grace(std::int64_t left, std::int64_t time) {
   if (before != 0 && time - before < 1'000'000'000) return;
   if (!answered_at.compare_exchange_strong(before, time)) return;
   Line line;
-  line << "\nit is stopping already, as asked: wait, or ask again in " << (left + 999'999'999) / 1'000'000'000
+  line << "\nthe run is stopping already: wait, or repeat the request in "
+       << (left + 999'999'999) / 1'000'000'000
        << (steps_ended ? " s to stop at once\n" : " s to stop at once, without a checkpoint\n");
   line.write();
 }
@@ -101,8 +102,7 @@ void say_what_is_lost() {
   } else {
     line << "there is no checkpoint";
   }
-  line << ", and what came after it, " << steps_done - step_saved
-       << " steps and the one under way, is lost\n";
+  line << ", and later training, " << steps_done - step_saved << " steps and the current step, is lost\n";
   line.write();
 }
 

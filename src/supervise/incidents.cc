@@ -19,7 +19,7 @@ Incidents::Incidents(const std::string& output_dir) : folder_(output_dir) {
   } catch (const Error& e) {
     throw Error({.what = "the record of earlier incidents cannot be read",
                  .found = e.what(),
-                 .fix = "move it away",
+                 .fix = "move incidents.jsonl out of the output folder, and start again",
                  .code = ExitCode::usage});
   }
 }

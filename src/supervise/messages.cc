@@ -58,7 +58,7 @@ std::string ranks_in(std::string_view text) {
 std::string text_of(const Lost& lost) {
   const bool several = lost.who.starts_with("ranks");
   return lost.who + (several ? " have" : " has") + std::string(kEnded) + std::to_string(lost.left) +
-         (lost.left == 1 ? " rank goes on" : " ranks go on") + " without " + (several ? "them" : "it");
+         (lost.left == 1 ? " rank continues" : " ranks continue") + " without " + (several ? "them" : "it");
 }
 
 void Messages::hear(std::string_view bytes) {

@@ -82,7 +82,7 @@ std::string Places::after(int code, bool stepped, const Fault& fault) {
     command_ = without;
     set_ranks(command_, next);
     hangs_ = 0;
-    return "it goes on without host " + host + ", with " + std::to_string(next) + " ranks";
+    return "the run continues without host " + host + ", with " + std::to_string(next) + " ranks";
   }
   const bool hung = code == static_cast<int>(ExitCode::hang) && !stepped;
   hangs_ = hung ? hangs_ + 1 : 0;
@@ -91,8 +91,8 @@ std::string Places::after(int code, bool stepped, const Fault& fault) {
   if (next == 0) return "";
   set_ranks(command_, next);
   hangs_ = 0;
-  return "it goes on with " + std::to_string(next) + " ranks: " + std::to_string(kHangs) +
-         " starts with more did not come to their first step";
+  return "the run continues with " + std::to_string(next) + " ranks: " + std::to_string(kHangs) +
+         " starts with more ranks did not reach their first step";
 }
 
 }  // namespace octet::supervise

@@ -44,7 +44,7 @@ std::string meaning_of(int code) {
     case static_cast<int>(ExitCode::preempted):
       return "stopped as asked";
     case static_cast<int>(ExitCode::no_valid_checkpoint):
-      return "no checkpoint holds";
+      return "there is no valid checkpoint";
     case static_cast<int>(ExitCode::unsaved):
       return "what was trained could not be saved";
     case kNotExecutable:
@@ -63,7 +63,9 @@ Decision Policy::decide(const Ended& ended) {
   const int code = ended.code == 0 && ended.unfinished ? static_cast<int>(ExitCode::failure) : ended.code;
   if (code == 0 || ended.asked) return {.next = Next::end, .code = code};
   if (is_final(code))
-    return {.next = Next::end, .code = code, .why = "another start would end alike: " + meaning_of(code)};
+    return {.next = Next::end,
+            .code = code,
+            .why = "another start would fail in the same way: " + meaning_of(code)};
   const bool same = same_end_ > 0 && code == last_.code && ended.step == last_.step && !ended.progressed;
   same_end_ = code <= 128 ? 0 : same ? same_end_ + 1 : 1;
   last_ = ended;
@@ -81,8 +83,7 @@ Decision Policy::decide(const Ended& ended) {
   if (without_progress_ >= most) {
     return {.next = Next::end,
             .code = code,
-            .why = std::to_string(without_progress_) +
-                   " starts in a row ended before there was a newer checkpoint than before them"};
+            .why = std::to_string(without_progress_) + " starts in a row ended without a newer checkpoint"};
   }
   if (without_progress_ == 0) return {.next = Next::start};
   const double wait = options_.first_wait * std::exp2(without_progress_ - 1);

@@ -254,7 +254,7 @@ void Supervisor::go_on_without(Start& start, const Lost& lost) {
   look_at(start);
   add_row(start,
           {.ranks = lost.left,
-           .meaning = "ranks ended, and the others go on without them",
+           .meaning = "ranks ended, and the other ranks continue without them",
            .who = lost.who,
            .wait = 0},
           Clock::now());
@@ -288,7 +288,7 @@ Supervisor::Start Supervisor::start() {
     if (hung || !failing || seconds_since(*failing) < end_within_) continue;
     hung = true;
     log::warn("supervise: the job failed " + seconds_text(end_within_) +
-              " ago, and its launcher does not end: it is killed");
+              " ago, but its launcher did not end: the launcher is killed");
     job.send(SIGKILL);
   }
   pass_on(&job);
@@ -387,8 +387,8 @@ bool Supervisor::has_just_ended() const {
 int Supervisor::run() {
   if (has_just_ended()) {
     log::info(
-        "supervise: the run was complete when the supervisor before this one was killed; started once more, "
-        "it begins afresh");
+        "supervise: the run was complete when the previous supervisor was killed. Nothing is left to do; "
+        "another start begins a new run");
     clear_up();
     return 0;
   }
@@ -418,7 +418,7 @@ int Supervisor::run() {
       if (!asked_) continue;
       decision = {.next = Next::end, .code = static_cast<int>(ExitCode::preempted)};
     }
-    if (!decision.why.empty()) log::error("supervise: it gives up: " + decision.why);
+    if (!decision.why.empty()) log::error("supervise: no further start: " + decision.why);
     log::info("supervise: " + std::to_string(starts_) + (starts_ == 1 ? " start, " : " starts, ") +
               goodput_text());
     clear_up();

@@ -158,7 +158,8 @@ std::string told_of_trims(const ChatTemplate& chat) {
 std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer) {
   const auto& file = ChatTemplate::Row::of(chat).file;
   if (!file)
-    return "template: " + chat.name() + " (it writes what " + name + " writes" + told_of_trims(chat) + ")";
+    return "template: " + chat.name() + " (it writes the same text as " + name + " writes" +
+           told_of_trims(chat) + ")";
   if (file->kind() == TemplateFile::Kind::question)
     return "template: " + name + ", the prompt of one question, filled in from '" + file->question() +
            "'; the answer and " + tokenizer.eos_token() + " follow it";

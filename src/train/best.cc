@@ -39,7 +39,7 @@ void Run::restore_best() {
     return;
   }
   if (!gone.empty() && session_.prints())
-    log::warn("the best checkpoint so far is gone, and later ones are compared alone: " + gone);
+    log::warn("the best checkpoint so far no longer exists, so only later checkpoints are compared: " + gone);
 }
 
 }  // namespace octet::train

@@ -73,9 +73,9 @@ bool Run::plans_save(std::int64_t step) const {
 
 std::string Run::back_to() const {
   return last_checkpoint_.empty()
-             ? "there is none yet: start again, without that rank's host"
-             : "the last verified one is " + last_checkpoint_ +
-                   ": start again, without that rank's host, and the run goes on from it";
+             ? "there is no verified checkpoint yet: start again without the host of that rank"
+             : "the last verified checkpoint is " + last_checkpoint_ +
+                   ": start again without the host of that rank, and the run resumes from this checkpoint";
 }
 
 bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
@@ -91,7 +91,7 @@ bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
     who += (who.empty() ? "rank " : " or rank ") + std::to_string(rank) + " (" +
            hosts[static_cast<std::size_t>(rank)] + ")";
   }
-  const std::string what = "bits went wrong on " + who;
+  const std::string what = "corrupted bits on " + who;
   const bool stops = setup::fault_action(config_) == setup::FaultAction::stop;
   if (stops) settle_save();  // so that the message names the newest checkpoint
   job_.together([&] {
@@ -130,7 +130,7 @@ void Run::stands_out(const std::string& what, bool was_used) {
     log::warn(step + ": " + what +
               (action == setup::SpikeAction::skip   ? was_used ? "" : "; the step was skipped"
                : action == setup::SpikeAction::stop ? "; the run stops"
-                                                    : "; the run goes back"));
+                                                    : "; the run returns to the last checkpoint"));
   }
   if (action == setup::SpikeAction::rollback) back_ = Back::other_data;
   const bool lost = action == setup::SpikeAction::skip && spikes_->in_a_row() >= kMostNotFinite;
@@ -152,7 +152,7 @@ void Run::stands_out(const std::string& what, bool was_used) {
 bool Run::goes_back() {
   if (back_ == Back::no) return false;
   const Back how = std::exchange(back_, Back::no);
-  begins("going back to a checkpoint", 8);
+  begins("the return to a checkpoint", 8);
   settle_save();
   // Memory may hold a newer checkpoint than the checkpoint of the rollback.
   if (memory_) memory_->forget();
@@ -200,8 +200,8 @@ bool Run::goes_back() {
     reporter_.reset();
     start_reporter();
     reporter_->start();
-    log::warn("gone back from step " + with_commas(from) + " to " + path +
-              (how == Back::other_data ? ", and on behind the data that were taken since" : ""));
+    log::warn("returned from step " + with_commas(from) + " to " + path +
+              (how == Back::other_data ? "; the data since this checkpoint are skipped" : ""));
   });
   return true;
 }

@@ -31,7 +31,7 @@ std::string checkpoints_text(std::int64_t count, std::int64_t bytes) {
 std::string contents_text(const DiskNeed& need) {
   const CheckpointCount first = need.first();
   return checkpoints_text(first.most, need.checkpoint_bytes) +
-         (first.at_end < first.most ? ", one of which goes before the final model of "
+         (first.at_end < first.most ? ", one of which is removed before the final model of "
                                     : " and the final model of ") +
          text(need.model_bytes) + (first.at_end < first.most ? " is written" : "");
 }
@@ -124,7 +124,7 @@ std::string check_disk(const DiskNeed& need, const DiskPlace& output,
   if (free < need.least()) {
     if (fallback_helps(need, output, fallback)) {
       return "output_dir has no room for " + contents_text(need) + ": " + text(free) + " are free in " +
-             output.folder + "; checkpoints that it does not take go to save_fallback_dir, " +
+             output.folder + "; checkpoints that do not fit are written to save_fallback_dir, " +
              fallback->folder;
     }
     throw Error({.what = "the disk has too little space for this run",
@@ -140,8 +140,9 @@ std::string check_disk(const DiskNeed& need, const DiskPlace& output,
   if (!need.counted) return "";
   return "the disk will be full before the run ends: " +
          checkpoints_text(need.checkpoints.most, need.checkpoint_bytes) + " and the model of " +
-         text(need.model_bytes) + " take " + text(need.all()) + " at the fullest moment, and " + text(free) +
-         " are free in " + output.folder + "; save_total_limit keeps fewer, save_steps saves less often";
+         text(need.model_bytes) + " take " + text(need.all()) + " at the fullest moment, but only " +
+         text(free) + " are free in " + output.folder +
+         "; save_total_limit keeps fewer, save_steps saves less often";
 }
 
 }  // namespace octet::train

@@ -37,13 +37,13 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
   const config::Config& c = resolved.config;
   config::Strings all = config::doubts(resolved);
   if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
-    all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
+    all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is more than the " +
                   std::to_string(architecture.max_positions) + " positions that the model was made for");
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && c.overwrite_output_dir) {
     all.push_back("overwrite_output_dir: the checkpoints of output_dir are deleted, unless " +
-                  checkpoints.back().second + " belongs to this run and is not its last");
+                  checkpoints.back().second + " belongs to this run and the run is not complete");
   }
   return all;
 }
@@ -70,7 +70,7 @@ config::Strings first_doubts(const config::Strings& doubts, std::size_t most) {
   if (doubts.size() <= most) return doubts;
   config::Strings lines(doubts.begin(), doubts.begin() + static_cast<std::ptrdiff_t>(most - 1));
   lines.push_back("and " + std::to_string(doubts.size() - lines.size()) +
-                  " more doubts: trainer lint shows them");
+                  " more warnings: trainer lint shows them");
   return lines;
 }
 
@@ -82,10 +82,9 @@ void Run::say_doubts() const {
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
   config::Strings all = doubts(known, architecture_);
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
-    all.insert(
-        all.begin(),
-        "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: start "
-        "with launch/mpirun, or stop the run with kill -USR2");
+    all.insert(all.begin(),
+               "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: "
+               "start the run with launch/mpirun, or stop it with kill -USR2");
   }
   for (const std::string& line : first_doubts(all, kMost)) log::warn(line);
 }

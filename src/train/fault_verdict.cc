@@ -80,7 +80,7 @@ std::vector<Fault> faults_in(const std::vector<FaultReport>& reports) {
     for (const comm::BrokenMessage& message : report.broken) {
       faults.push_back({{message.to},
                         "a message of " + message.name + " from rank " + std::to_string(message.from) +
-                            " did not arrive as it was sent"});
+                            " was changed on its way"});
     }
   }
   if (!faults.empty()) return faults;
@@ -114,7 +114,7 @@ std::vector<Fault> faults_of_replays(const std::vector<FaultReport>& reports, in
   for (const int rank : differing(reports, shift)) {
     const int again = (rank - shift + world) % world;
     const std::string what = "gradients of a micro-batch of rank " + std::to_string(rank) +
-                             " are others when rank " + std::to_string(again) + " computes them";
+                             " differ when rank " + std::to_string(again) + " computes them";
     std::vector<int> wrong{rank, again};
     if (!thirds.empty()) {
       const ops::Hash& third = thirds[static_cast<std::size_t>((rank - second + world) % world)];

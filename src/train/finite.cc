@@ -109,8 +109,8 @@ void Run::look_at_base() {
   base_wrong_ = base_not_finite();
   begins("a step");
   if (base_wrong_.empty() || !session_.prints()) return;
-  log::warn("step " + std::to_string(step_) +
-            ": the base holds values that are not finite: the first are in " + base_wrong_);
+  log::warn("step " + std::to_string(step_) + ": the base has values that are not finite, first in " +
+            base_wrong_);
 }
 
 bool Run::weights_are_finite() {

@@ -102,8 +102,8 @@ std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, cons
 namespace {
 
 constexpr const char* kGeneralAdvice =
-    "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or raise zero_stage or "
-    "the number of ranks; trainer plan shows what takes the memory";
+    "lower cutoff_len, store parameters or moments in fewer bytes (param_dtype, optim_dtype), or raise "
+    "zero_stage or the number of ranks; trainer plan shows what takes the memory";
 
 }  // namespace
 

@@ -185,7 +185,7 @@ std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_
     std::string& line = lines.emplace_back(rung.keys + ": " + human_bytes(static_cast<double>(rung.bytes)) +
                                            " per rank" + (rung.bytes <= limit ? ", which fits" : ""));
     if (rung.moved == 0) continue;
-    line += "; " + human_bytes(static_cast<double>(rung.moved)) + " move to the host's memory";
+    line += "; " + human_bytes(static_cast<double>(rung.moved)) + " are moved to host memory";
     if (rung.moved_host > rung.moved)
       line += ", " + human_bytes(static_cast<double>(rung.moved_host)) + " for all ranks of a host";
   }
@@ -195,12 +195,12 @@ std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_
 std::string ladder_advice(const std::vector<Rung>& rungs, std::size_t limit) {
   std::string text;
   for (const std::string& line : ladder_lines(rungs, limit))
-    text +=
-        (text.empty() ? "change in turn, each with those before it:\n            " : "\n            ") + line;
+    text += (text.empty() ? "change one after another, and keep the earlier changes:\n            "
+                          : "\n            ") +
+            line;
   return text + (text.empty() ? "" : "\n            ") +
-         "or keep parameters or moments in less (param_dtype, optim_dtype); trainer plan shows what takes "
-         "the "
-         "memory";
+         "or store parameters or moments in fewer bytes (param_dtype, optim_dtype); trainer plan shows what "
+         "takes the memory";
 }
 
 }  // namespace octet::train

@@ -22,8 +22,8 @@ void Run::make_memory() {
   if (run.empty()) {
     if (session_.prints()) {
       log::warn(
-          "memory_checkpoint_steps: no checkpoints are kept in memory, since launch/supervise, which "
-          "would start the run again from them, has not started it");
+          "memory_checkpoint_steps: no checkpoints are kept in memory, since only launch/supervise restarts "
+          "a run from them, and it did not start this run");
     }
     return;
   }
@@ -97,14 +97,14 @@ void Run::told_of_memory(const std::optional<checkpoint::Taken>& taken) {
   if (!taken || !reporter_) return;
   const std::string step = "step " + with_commas(taken->step);
   if (!taken->whole) {
-    log::warn("the checkpoint of " + step + " in memory does not hold; the one before stays\n" +
+    log::warn("the checkpoint of " + step + " in memory is damaged; the previous checkpoint is kept\n" +
               taken->wrong);
     return;
   }
   reporter_->in_memory(taken->step);
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.3f s", taken->seconds);
-  log::info("the state of " + step + " is taken to memory (" + seconds + ")" +
+  log::info("the state of " + step + " is copied to memory (" + seconds + ")" +
             (taken->copied ? ", with a copy on another host" : ""));
   if (!taken->wrong.empty())
     log::warn("the checkpoint of " + step + " in memory has no copy on another host\n" + taken->wrong);

@@ -33,8 +33,7 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
       model::build_layout(architecture));
   const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
   log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
-            (quantised ? "what the quantised weights stand for in " : "the weights of ") +
-            options.source_folder);
+            (quantised ? "the dequantised weights of " : "the weights of ") + options.source_folder);
   std::vector<checkpoint::TensorHeader> tensors;
   for (const checkpoint::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
   checkpoint::ExportOptions whole = options;

@@ -36,7 +36,7 @@ void remove_left_behind(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder, code)) {
     std::error_code none;
     if (!is_left_behind(entry.path().filename().string()) || !entry.is_regular_file(none)) continue;
-    log::info("removing what an interrupted write left: " + entry.path().string());
+    log::info("removing a file of an interrupted write: " + entry.path().string());
     fs::remove(entry.path(), none);
   }
 }
@@ -117,8 +117,8 @@ void set_aside(const std::string& folder) {
   }
   sync_folder(aside);
   sync_folder(folder);
-  log::info("overwrite_output_dir: the checkpoints of the run before lie in " + aside +
-            " until this one has a checkpoint");
+  log::info("overwrite_output_dir: the checkpoints of the previous run are kept in " + aside +
+            " until this run has a checkpoint");
 }
 
 void remove_from_aside(const std::string& folder) {

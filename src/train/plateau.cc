@@ -35,7 +35,8 @@ void Run::tell_schedule() {
   if (plateau == nullptr) return;
   const double before = plateau->learning_rate();
   if (!plateau->take(evaluated_.loss) || !session_.prints()) return;
-  log::info("step " + with_commas(step_) + ": evaluations get no better: the learning rate falls from " +
+  log::info("step " + with_commas(step_) +
+            ": the evaluation loss no longer improves: the learning rate falls from " +
             report::python_number(before, 5) + " to " + report::python_number(plateau->learning_rate(), 5));
 }
 

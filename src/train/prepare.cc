@@ -79,7 +79,7 @@ void Run::prepare_model() {
           text::told_of_file(*config_.template_name, *encoder_->chat_template(), encoder_->tokenizer()));
     } else if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::debug("template: " + encoder_->chat_template()->name() +
-                 " (it writes what the model's own chat template writes" +
+                 " (it writes the same text as the model's own chat template" +
                  text::told_of_trims(*encoder_->chat_template()) + ")");
     }
     runtime::require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
@@ -179,7 +179,7 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
     batch_ = batch_of(chosen, job_.size());
     const bool recomputes = level_.recompute != levels.front().recompute;
     if (session_.prints() && (asked || recomputes || level_.transposes_at_use)) {
-      log::debug("what fits the device's memory: per_device_train_batch_size=" +
+      log::debug("chosen to fit the memory of the device: per_device_train_batch_size=" +
                  std::to_string(choice.micro) + " " + plan::keys_of(level_));
     }
   });
@@ -190,8 +190,7 @@ void Run::say_fp8() const {
   const std::string& name = config_.fp8_backend;
   const bool own = name == "auto" || name == "native";
   log::debug("FP8 backend: " + (own ? std::string("native") : name) + " (this program's own FP8 core" +
-             (own ? "" : " in its place") + "), recipe " + config_.fp8_recipe + ", format " +
-             config_.fp8_format);
+             (own ? "" : " instead") + "), recipe " + config_.fp8_recipe + ", format " + config_.fp8_format);
   log::debug(engine_->audit().table());
   if (session_.device().kind() != DeviceKind::cuda) return;
   plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.passes);
@@ -286,8 +285,8 @@ void Run::choose_where_to_save() {
     resolved_.config.save_async = "true";
   } else if (session_.prints()) {
     log::debug(
-        "training stops for its checkpoints, since the memory has no room for a copy of the state that could "
-        "be written beside the next steps (save_async: auto)");
+        "training pauses during saves, since host memory has no room for a copy of the state (save_async: "
+        "auto)");
   }
 }
 
@@ -319,19 +318,21 @@ void Run::prepare_engine() {
           json_string(checkpoint_->state(), "data_fingerprint", corpus_.fingerprint, checkpoint_->path());
       if (fingerprint != feed_->fingerprint()) {
         log::warn(
-            "the training data are not those of the checkpoint: the run goes on at the same place of other "
-            "data");
+            "the training data differ from the data of the checkpoint: the run continues at the same place "
+            "in the new data");
       }
       const std::string changed =
           runtime::config_changes(checkpoint_->state().value("model_config", Json()), model_config_);
       if (!changed.empty()) {
         log::warn("since the checkpoint was written, files of " + config_.model_name_or_path +
-                  " changed: " + changed + "; the run goes on with the new values");
+                  " changed: " + changed + "; the run continues with the new values");
       }
       const std::string words = json_string(checkpoint_->state(), "template_words", "", checkpoint_->path());
       const auto& chat = encoder_->chat_template();
       if (!words.empty() && chat && chat->words_hash() != words)
-        log::warn("the template's file is not that of the checkpoint: the run goes on with other words");
+        log::warn(
+            "the template file changed after the checkpoint was written: the run continues with the new "
+            "template");
       tell_batch();
     }
   } else {
@@ -471,12 +472,12 @@ void Run::say_state_of_host() const {
   if (state == 0) return;
   const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const auto ranks = static_cast<std::size_t>(std::max(1, job_.place().local_size));
-  log::debug("the optimizer's state lies in the host's memory (optim_state_cpu_offload): " + text(state) +
+  log::debug("the optimizer's state is stored in host memory (optim_state_cpu_offload): " + text(state) +
              " per rank" +
              (ranks > 1
                   ? ", " + text(ranks * state) + " for the " + std::to_string(ranks) + " ranks of this host"
                   : "") +
-             "; each update reads and writes it over the GPU's link");
+             "; each update reads and writes it over the link of the GPU");
 }
 
 void Run::prepare() {
@@ -519,7 +520,7 @@ void Run::prepare() {
     }
     if (checkpoint_ && step_ >= total_steps_) {
       log::info("nothing is left to train: " + checkpoint_->path() + " is of step " + with_commas(step_) +
-                " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
+                " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to continue");
     }
     const std::string step = config::automatic_step_text(config_, batch_);
     if (!step.empty()) log::debug(step);

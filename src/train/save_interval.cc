@@ -69,7 +69,7 @@ void SaveInterval::saved(std::int64_t step, double seconds) {
       const double waste = expected_waste(static_cast<double>(interval) * of_step, cost, mtbf_seconds_);
       log::info(what_ + " after " + every + " from here on (mtbf_hours): a save takes " + number(cost) +
                 " s, a step " + number(of_step) + " s; saves and failures are expected to cost " +
-                number(100 * waste) + " % of the time, besides what restarts take");
+                number(100 * waste) + " % of the time, not counting restarts");
     }
   }
   interval_ = channel_.all_max(interval);

@@ -59,8 +59,8 @@ Saver::Written Saver::write(const checkpoint::CheckpointContents& contents) {
   written.path = attempt(options_.fallback, contents, why_there);
   written.keeper = &fallback_keeper_;
   if (channel_.rank() == 0 && !written.path.empty())
-    log::warn("output_dir did not take the checkpoint of step " + with_commas(contents.step) +
-              ", save_fallback_dir did: " + written.path + "\n" + written.why);
+    log::warn("output_dir could not store the checkpoint of step " + with_commas(contents.step) +
+              "; it is in save_fallback_dir: " + written.path + "\n" + written.why);
   if (!why_there.empty()) written.why += "\n" + why_there;
   return written;
 }
@@ -74,8 +74,8 @@ void Saver::say_not_taken(const Written& written) const {
   if (channel_.rank() != 0) return;
   log::warn("the checkpoint of step " + with_commas(written.step) + " could not be saved (" +
             std::to_string(failed_in_a_row_) + " in a row; " + std::to_string(options_.most_failed) +
-            " end the run). Training goes on, and it is tried again after step " + with_commas(retry_step_) +
-            "\n" + written.why);
+            " end the run). Training continues, and the next attempt follows after step " +
+            with_commas(retry_step_) + "\n" + written.why);
 }
 
 std::string Saver::save(const checkpoint::CheckpointContents& contents) {
@@ -100,7 +100,7 @@ std::string Saver::save(const checkpoint::CheckpointContents& contents) {
 bool Saver::agree_that_it_holds(std::int64_t step, const std::string& wrong, std::int64_t now) {
   if (!wrong.empty()) {
     log::warn("the checkpoint of step " + with_commas(step) +
-              " was saved and does not hold; older ones stay\n" + wrong);
+              " was saved, but is damaged; older checkpoints are kept\n" + wrong);
   }
   const bool bad = channel_.all_max(wrong.empty() ? 0 : 1) != 0;
   if (bad) {
@@ -124,12 +124,12 @@ void Saver::say_taken(const SaveBeside& save) const {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - save.began;
   char text[32];
   std::snprintf(text, sizeof text, "%.3f s", seconds.count());
-  log::debug("the state of step " + with_commas(save.contents.step) + " is taken (" + text +
-             "); its checkpoint is written beside the next steps");
+  log::debug("the state of step " + with_commas(save.contents.step) + " is copied (" + text +
+             "); its checkpoint is written during the next steps");
 }
 
 Saver::Written Saver::write_beside(const SaveBeside& save) {
-  watchdog_->enter("the writing of a checkpoint beside the steps", options_.most_seconds);
+  watchdog_->enter("the writing of a checkpoint during the steps", options_.most_seconds);
   channel_.together(save.wait);
   say_taken(save);
   Written written = write(save.contents);

@@ -137,8 +137,7 @@ void Run::tell_that_it_waits() {
   if (!saver_->in_flight() || saver_->asks_to_settle() || step_ == total_steps_) return;
   if (std::exchange(told_that_it_waits_, true) || !session_.prints()) return;
   log::warn("step " + with_commas(step_) + " waits for the checkpoint of step " + with_commas(taken_.step) +
-            " to be written, since one at a time is: saves take longer than the steps between them; raise "
-            "save_steps");
+            " to be written, because saves take longer than the steps between them; raise save_steps");
 }
 
 void Run::saved(const Ended& ended, const Evaluated& best, double seconds) {

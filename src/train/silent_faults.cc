@@ -77,14 +77,13 @@ void SilentFaults::require_alike(bool strict) const {
                    .code = ExitCode::usage});
     }
     if (kinds.size() == 1) return;
-    throw Error({.what =
-                     "ranks on different processors give different bits, so that none can be held against "
-                     "another",
-                 .expected = "ranks on processors of one kind, with as many threads each",
-                 .found = *kinds.begin() + " and " + *kinds.rbegin(),
-                 .where = "configuration key 'sdc_replay_steps'",
-                 .fix = "set sdc_replay_steps: 0; with deterministic: strict threads need not be as many",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "ranks on different processors give different bits, so their results cannot be compared",
+         .expected = "ranks on processors of one kind, with equal numbers of threads",
+         .found = *kinds.begin() + " and " + *kinds.rbegin(),
+         .where = "configuration key 'sdc_replay_steps'",
+         .fix = "set sdc_replay_steps: 0; with deterministic: strict the numbers of threads may differ",
+         .code = ExitCode::usage});
   });
 }
 

@@ -85,7 +85,9 @@ bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlic
   });
   if (!strange) return true;
   std::erase_if(needed, [](const TensorSlice& slice) { return is_scale(slice.name); });
-  if (says) log::warn("the scales of FP8 begin again: the checkpoint holds none, or of another history");
+  if (says)
+    log::warn(
+        "the FP8 scales start from new values: the checkpoint has none, or a history of another length");
   return false;
 }
 
@@ -99,7 +101,8 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
     return tensor == nullptr || tensor->shape != slice.shape;
   });
   if (dropped > 0 && says) {
-    log::warn("error_feedback begins again: the checkpoint holds no losses of this number of ranks");
+    log::warn(
+        "error_feedback starts from zero: the checkpoint has no rounding errors for this number of ranks");
   }
 }
 
@@ -284,8 +287,8 @@ void report_differences(const checkpoint::Checkpoint& checkpoint, const config::
   }
   if (hash != config::resume_hash(saved)) {
     log::warn(
-        "the checkpoint was written by a version of this program with other keys: what they decided "
-        "may be another thing now");
+        "the checkpoint was written by another version of this program, with other keys: check that the "
+        "settings still have the same meaning");
   }
 }
 

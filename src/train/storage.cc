@@ -61,7 +61,7 @@ void Run::choose_memory(Candidates& candidates, std::size_t limit) {
   if (!session_.prints()) return;
   log::debug("states are stored as " + taken + ": each rank holds at least " + chosen +
              (lower ? " (" + in_fp32 + " with fp32)" : "") + " of " + text(limit) +
-             (lower ? "; what is set in the configuration stays as it is set" : ""));
+             (lower ? "; formats that the configuration sets are kept" : ""));
 }
 
 void Run::say_storage_asked() const {

@@ -262,10 +262,11 @@ void Run::evaluate_in_turn() {
 void Run::write_final_model() {
   const std::string& from = best_.step >= 0 ? best_.path : last_checkpoint_;
   if (best_.step >= 0) {
-    log::info("the final model is that of step " + with_commas(best_.step) + ", whose evaluation loss " +
-              report::python_number(best_.loss, 6) + " is the smallest of all checkpoints" +
+    log::info("the final model is the checkpoint of step " + with_commas(best_.step) +
+              ": its evaluation loss " + report::python_number(best_.loss, 6) +
+              " is the smallest of all checkpoints" +
               (lowest_.step >= 0 && lowest_.loss < best_.loss
-                   ? "; that of step " + with_commas(lowest_.step) + ", which has none, was " +
+                   ? "; the loss of step " + with_commas(lowest_.step) + ", which has no checkpoint, was " +
                          report::python_number(lowest_.loss, 6)
                    : ""));
   }
@@ -348,7 +349,7 @@ void Run::finish(bool stopped) {
       // No checkpoints are wanted: this one only held the weights for the final model.
       if (kept) return;
       std::filesystem::remove_all(last_checkpoint_);
-      log::info("save_strategy: no: " + last_checkpoint_ + " is removed, the model stays");
+      log::info("save_strategy: no: " + last_checkpoint_ + " is removed, the model is kept");
     });
     next = next_commands();
   }

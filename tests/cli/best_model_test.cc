@@ -84,7 +84,8 @@ TEST(BestModel, WhereItIsGoneLaterOnesAreComparedAlone) {
       trainer(Task::get().train(output, kForgets + "max_steps=16 resume_from_checkpoint=auto"));
   expect_success(more);
   EXPECT_NE(
-      more.err.find("the best checkpoint so far is gone, and later ones are compared alone: " + checkpoint),
+      more.err.find("the best checkpoint so far no longer exists, so only later checkpoints are compared: " +
+                    checkpoint),
       std::string::npos)
       << more.err;
   auto losses = evaluations(output);

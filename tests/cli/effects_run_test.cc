@@ -239,7 +239,7 @@ std::vector<KeyRow> course_rows() {
       {"auto_find_batch_size",
        {{"global_batch_size", "4"}},
        {{"true"}},
-       said("what fits the device's memory: per_device_train_batch_size=")},
+       said("chosen to fit the memory of the device: per_device_train_batch_size=")},
       {"per_device_eval_batch_size",
        {{"val_size", "4"}, {"eval_strategy", "steps"}},
        {{"1", "4"}, {"4", "1"}},
@@ -301,9 +301,9 @@ std::string grace(config::Resolved r) {
   });
   const Ran ran(r);
   asks.join();
-  const std::string mark = "asked again after ";
+  const std::string mark = "; a request after ";
   const std::size_t at = ran.printed().find(mark) + mark.size();
-  return ran.printed().substr(at, ran.printed().find(" s:", at) - at);
+  return ran.printed().substr(at, ran.printed().find(" s ", at) - at);
 }
 
 /// Runs with an output folder that is full. Returns whether a checkpoint was saved, and the number of failed
@@ -343,7 +343,7 @@ std::string with_a_flip(const config::Resolved& r) {
   std::string how;
   try {
     const Ran ran(r);
-    how = holds(ran.printed(), "gone back from step 1") ? "went back" : "went on";
+    how = holds(ran.printed(), "returned from step 1") ? "went back" : "went on";
   } catch (const Error& e) {
     how = "ended with " + std::to_string(static_cast<int>(e.code()));
   }
@@ -355,7 +355,7 @@ std::string with_a_flip(const config::Resolved& r) {
 std::string above_the_median(const config::Resolved& r) {
   try {
     const Ran ran(r);
-    return holds(ran.printed(), "gone back from step")      ? "went back"
+    return holds(ran.printed(), "returned from step")       ? "went back"
            : holds(ran.printed(), "; the step was skipped") ? "skipped"
                                                             : "nothing";
   } catch (const Error& e) {
@@ -506,16 +506,17 @@ std::vector<KeyRow> output_rows() {
         {"save_steps", "1"}},
        {{"true", "the best of the run"}},
        run([](const Ran& ran) {
-         return std::string(holds(ran.printed(), "the final model is that of step") ? "the best of the run"
-                                                                                    : "the last");
+         return std::string(holds(ran.printed(), "the final model is the checkpoint of step")
+                                ? "the best of the run"
+                                : "the last");
        }),
        "the last"},
       {"save_async",
        saves,
        {{"true", "beside the steps"}},
        run([](const Ran& ran) {
-         return std::string(holds(ran.printed(), "the state of step 3 is taken") ? "beside the steps"
-                                                                                 : "between them");
+         return std::string(holds(ran.printed(), "the state of step 3 is copied") ? "beside the steps"
+                                                                                  : "between them");
        }),
        "between them"},
       {"export_dtype", {}, {{"bf16", "bf16"}, {"fp16", "fp16"}}, run(format_of_model)},

@@ -18,7 +18,8 @@ Json plan_of_cache(const std::string& arguments) {
 /// tokens computed again.
 std::vector<std::int64_t> cache_line(const Outcome& run) {
   const std::regex line(
-      "cache: at most ([0-9,]+) of ([0-9,]+) pages of ([0-9]+) tokens held, ([0-9,]+) sequences put back "
+      "cache: at most ([0-9,]+) of ([0-9,]+) pages of ([0-9]+) tokens held, ([0-9,]+) sequences returned to "
+      "the queue "
       "\\(([0-9,]+) tokens computed again\\)");
   std::smatch found;
   std::vector<std::int64_t> numbers;

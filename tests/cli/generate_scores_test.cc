@@ -199,7 +199,7 @@ TEST_F(ScoreFiles, NameTheRowsThatTheyHave) {
 TEST_F(ScoreFiles, OfAnotherModelOrNumberOfTokensAreRefused) {
   expect_success(trainer(scoring("scores.h5")));
   left_alone(scoring("scores.h5", "--logprobs 4"), "scores.h5",
-             "are of another number of most probable tokens (--logprobs)");
+             "have another number of most probable tokens (--logprobs)");
   fs::copy(kGolden + "models/qwen3", folder_ / "student", fs::copy_options::recursive);
   left_alone(scoring("scores.h5", "--logprobs 8", folder_ / "student"), "scores.h5",
              "the existing scores have another model", "'qwen3'");

@@ -126,7 +126,7 @@ TEST_F(WholeSplitAnswers, AdaptersAndQuantisedFoldersAreSplitAlikeAmongFour) {
 /// Returns the bytes that the rank with the largest reservation reports, without messages.
 std::int64_t reserved_by(const Outcome& run) {
   std::smatch found;
-  if (!std::regex_search(run.err, found, std::regex("of which one reserves ([0-9,]+) bytes at most"))) {
+  if (!std::regex_search(run.err, found, std::regex("; one rank reserves ([0-9,]+) bytes at most"))) {
     ADD_FAILURE() << run.both();
     return 0;
   }

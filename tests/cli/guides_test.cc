@@ -140,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
               "train.load_best_model_at_end=false train.per_device_train_batch_size=null train.grad_accum=2 "
               "block_size=64 " +
                   kSets,
-              2, "what fits the device's memory: per_device_train_batch_size="},
+              2, "chosen to fit the memory of the device: per_device_train_batch_size="},
         Guide{"sft_play_three_ranks", "{guides}/sft_play_base.yaml" + kPlay, 3, "steps of 33 samples"},
         Guide{"verl",
               "{guides}/verl_sft_trainer.yaml data.train_files=~/data/train.jsonl "
@@ -185,8 +185,9 @@ TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
     EXPECT_NE(ran.err.find(told), std::string::npos) << ran.err;
     return steps_of(output).at(1)["loss"].get<double>();
   };
-  EXPECT_EQ(loss(folder / "same.jinja", "template: chatml (it writes what " + (folder / "same.jinja")),
-            loss("chatml", ""));
+  EXPECT_EQ(
+      loss(folder / "same.jinja", "template: chatml (it writes the same text as " + (folder / "same.jinja")),
+      loss("chatml", ""));
   const Outcome none = trainer(Task::get().train(folder / "none", "template=" + (folder / "no.jinja")));
   EXPECT_EQ(none.code, 64);
   EXPECT_NE(none.both().find("the file of the chat template does not exist"), std::string::npos)

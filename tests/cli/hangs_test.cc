@@ -19,7 +19,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
   const TemporaryFolder folder("hang");
   for (const auto& [beside, what] : {std::pair{"false", "the saving of a checkpoint"},
-                                     std::pair{"true", "the writing of a checkpoint beside the steps"}}) {
+                                     std::pair{"true", "the writing of a checkpoint during the steps"}}) {
     const auto start = std::chrono::steady_clock::now();
     const Outcome run =
         shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_HANG=checkpoint-5. " OCTET_TRAINER " " +

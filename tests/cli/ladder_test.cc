@@ -41,7 +41,7 @@ TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   EXPECT_NEAR(with["time"]["optimizer's state, over PCIe"].get<double>(), static_cast<double>(moved) / 55e9,
               1e-3);
   const Outcome words = trainer("plan " + run + "world=8");
-  EXPECT_NE(words.out.find("; 89.74 GiB move to the host's memory, 717.95 GiB for all ranks of a host\n"),
+  EXPECT_NE(words.out.find("; 89.74 GiB are moved to host memory, 717.95 GiB for all ranks of a host\n"),
             std::string::npos)
       << words.out;
   const Outcome on = trainer("plan " + run + "world=8 optim_state_cpu_offload=true");
@@ -128,7 +128,8 @@ TEST(Ladder, FollowsWhatTheConfigurationLeavesOpen) {
   const Outcome own_size = trainer(
       "plan tiny device=cpu param_dtype=fp32 memory=1MiB auto_find_batch_size=true global_batch_size=8 "
       "cutoff_len=512");
-  EXPECT_NE(own_size.err.find("each with those before it:\n            cutoff_len=256: "), std::string::npos)
+  EXPECT_NE(own_size.err.find("and keep the earlier changes:\n            cutoff_len=256: "),
+            std::string::npos)
       << own_size.err;
 }
 
@@ -140,14 +141,15 @@ TEST(Ladder, ARunThatCannotFitTellsIt) {
             Task::get().train(folder / "run", "device=cpu recompute=auto"));
   EXPECT_EQ(run.code, 64) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.both();
-  for (const char* piece :
-       {"the run does not fit the memory of its device", "change in turn, each with those before it:",
-        "            per_device_train_batch_size=2: ", " per rank, which fits"}) {
+  for (const char* piece : {"the run does not fit the memory of its device",
+                            "change one after another, and keep the earlier changes:",
+                            "            per_device_train_batch_size=2: ", " per rank, which fits"}) {
     EXPECT_NE(run.err.find(piece), std::string::npos) << piece << "\n" << run.err;
   }
   const Outcome plan = trainer("plan tiny device=cpu cutoff_len=512 recompute=auto memory=1MiB");
   EXPECT_EQ(plan.code, 64);
-  EXPECT_NE(plan.err.find("change in turn, each with those before it:"), std::string::npos) << plan.err;
+  EXPECT_NE(plan.err.find("change one after another, and keep the earlier changes:"), std::string::npos)
+      << plan.err;
 }
 
 // With nothing left open, only the allocation can fail. Here the limit is that of the process.
@@ -163,7 +165,7 @@ TEST(Ladder, ADeviceThatHasNoMemoryLeftTellsItToo) {
                                                 "per_device_train_batch_size=256"));
     EXPECT_EQ(run.code, 64) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.both();
-    for (const char* piece : {"not enough memory", "change in turn, each with those before it:",
+    for (const char* piece : {"not enough memory", "change one after another, and keep the earlier changes:",
                               "            per_device_train_batch_size=128: "}) {
       EXPECT_NE(run.err.find(piece), std::string::npos) << piece << "\n" << run.err;
     }

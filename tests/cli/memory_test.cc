@@ -86,7 +86,7 @@ void expect_same_bits_after_kills(const std::vector<Killed>& cases) {
         c.np, "save_steps=100 save_async=" + std::string(c.async) + " zero_stage=" + std::to_string(c.stage),
         std::string("OCTETRUN_FAILPOINT=") + c.point + ":3");
     expect_success(run);
-    EXPECT_TRUE(says(run, "the state of step 4 is taken to memory (")) << run.err;
+    EXPECT_TRUE(says(run, "the state of step 4 is copied to memory (")) << run.err;
     EXPECT_TRUE(says(run, "Training is resumed from memory of the hosts, step 4")) << run.err;
     const auto rows = memory.incidents();
     ASSERT_GE(rows.size(), 1u);
@@ -209,7 +209,7 @@ TEST(MemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
     expect_success(outcome);
     std::vector<int> taken;
     for (int step = 1; step <= 14; ++step) {
-      if (outcome.both().find("the state of step " + std::to_string(step) + " is taken to memory") !=
+      if (outcome.both().find("the state of step " + std::to_string(step) + " is copied to memory") !=
           std::string::npos)
         taken.push_back(step);
     }
@@ -230,7 +230,7 @@ TEST(MemoryCheckpoints, WithoutASupervisorNoneAreTakenAndItIsSaid) {
                             Task::get().train(memory.output(), kKeys));
   expect_success(run);
   EXPECT_TRUE(says(run, "memory_checkpoint_steps: no checkpoints are kept in memory")) << run.err;
-  EXPECT_FALSE(says(run, "taken to memory")) << run.err;
+  EXPECT_FALSE(says(run, "copied to memory")) << run.err;
   memory.expect_nothing_left();
 }
 
@@ -246,7 +246,7 @@ TEST(MemoryCheckpoints, AreNotTakenOfWeightsThatAreNotFinite) {
     EXPECT_EQ(run.code, 1) << run.both();
     EXPECT_NE(run.err.find("the weights are not finite, so no checkpoint is written"), std::string::npos)
         << run.err;
-    EXPECT_EQ(run.err.find("is taken to memory"), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("is copied to memory"), std::string::npos) << run.err;
     EXPECT_EQ(run.err.find("resumed from memory"), std::string::npos) << run.err;
     memory.expect_nothing_left();
   }
@@ -270,7 +270,7 @@ TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
   const Outcome run = memory.run(1, "save_steps=3 memory_checkpoint_steps=1 sdc_steps=1 sdc_action=rollback",
                                  "OCTETRUN_FLIPS=0:8:moments:1 OCTETRUN_FAILPOINT=before_memory_seal:8");
   expect_success(run);
-  EXPECT_TRUE(says(run, "gone back from step 7 to " + memory.output() + "/checkpoint-6")) << run.err;
+  EXPECT_TRUE(says(run, "returned from step 7 to " + memory.output() + "/checkpoint-6")) << run.err;
   ASSERT_FALSE(memory.incidents().empty()) << run.err;
   EXPECT_EQ(memory.incidents().at(0)["from"], "disk") << run.err;
   memory.expect_nothing_left();
@@ -287,7 +287,7 @@ TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
       memory.run(1, keys + "memory_checkpoint_steps=1", "OCTETRUN_FAILPOINT=before_memory_seal:10");
   expect_success(run);
   EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
-  EXPECT_TRUE(says(run, "the final model is that of step 8, ")) << run.err;
+  EXPECT_TRUE(says(run, "the final model is the checkpoint of step 8, ")) << run.err;
   memory.expect_nothing_left();
 }
 

@@ -137,11 +137,11 @@ TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
   const Outcome back = task.train(task / "back", 8, {5}, "spike_action=rollback save_steps=2");
   expect_success(back);
   EXPECT_NE(back.err.find("step 5: its loss or its gradient is not finite (loss nan, gradient norm nan); the "
-                          "run goes back\n"),
+                          "run returns to the last checkpoint\n"),
             std::string::npos)
       << back.err;
-  EXPECT_NE(back.err.find("gone back from step 5 to " + (task / "back/checkpoint-4") +
-                          ", and on behind the data that were taken since"),
+  EXPECT_NE(back.err.find("returned from step 5 to " + (task / "back/checkpoint-4") +
+                          "; the data since this checkpoint are skipped"),
             std::string::npos)
       << back.err;
   const auto rows = steps_of(task / "back");
@@ -185,7 +185,7 @@ TEST(NotFinite, ARunWithoutAnUpdateFailsAndSavesNoValueThatIsNotFinite) {
   const std::vector<int> all{1, 2, 3};
   for (const Row& row : {
            Row{"whole", "finetuning_type=full", 64, {"a trained weight is not finite"}},
-           {"adapters", "", 64, {"the run has made no update", "step 1: the base holds values"}},
+           {"adapters", "", 64, {"the run has made no update", "step 1: the base has values"}},
            {"unsaved", "save_strategy=no", 64, {"the run has made no update"}},
            {"beside", "save_async=true", 64, {"the run has made no update"}},
        }) {

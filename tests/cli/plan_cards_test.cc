@@ -248,7 +248,8 @@ TEST(PlanNotes, AreThoseOfARun) {
   const Json doubtful = plan_of(task.config() + " device=cpu learning_rate=0 cutoff_len=1024");
   ASSERT_EQ(doubtful["doubts"].size(), 2u) << doubtful["doubts"];
   EXPECT_EQ(doubtful["doubts"][0], "learning_rate is 0: nothing is learned");
-  EXPECT_EQ(doubtful["doubts"][1], "cutoff_len 1024 is beyond the 512 positions that the model was made for");
+  EXPECT_EQ(doubtful["doubts"][1],
+            "cutoff_len 1024 is more than the 512 positions that the model was made for");
   expect_words(task.config() + " device=cpu learning_rate=0", {"\nwarning: learning_rate is 0"});
   const Json noted = plan_of(task.config() + " device=cpu flash_attn=fa2");
   ASSERT_EQ(noted["notes"].size(), 1u) << noted["notes"];

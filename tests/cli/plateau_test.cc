@@ -32,7 +32,8 @@ TEST(Plateau, TheRateOfAStepIsThatBehindTheEvaluationsBeforeIt) {
   const std::set<double> different(rates.begin(), rates.end());
   EXPECT_GE(different.size(), 3u) << "a run that keeps its rate shows nothing";
   EXPECT_GT(std::ranges::count(rates, kFirstRate), 6) << "and so does one whose evaluations are all the same";
-  EXPECT_TRUE(says(run, ": evaluations get no better: the learning rate falls from 0.002 to 0.001"))
+  EXPECT_TRUE(
+      says(run, ": the evaluation loss no longer improves: the learning rate falls from 0.002 to 0.001"))
       << run.err;
   EXPECT_TRUE(says(run, "'lr_scheduler_type: reduce_lr_on_plateau' has no warm-up")) << run.err;
   const Json state = checkpoint::Checkpoint(output + "/checkpoint-40").state();

@@ -33,7 +33,7 @@ class GoesOn : public testing::Test {
 
 TEST_F(GoesOn, OtherDataAndOtherSizesOfAStepAreSaid) {
   begin("");
-  const std::string other_data = "the training data are not those of the checkpoint";
+  const std::string other_data = "the training data differ from the data of the checkpoint";
   std::string rows = slurp(Task::get().data());
   rows[rows.rfind("\"content\"") + 13] = '#';
   spill(folder_ / "other.jsonl", rows);
@@ -42,16 +42,16 @@ TEST_F(GoesOn, OtherDataAndOtherSizesOfAStepAreSaid) {
   EXPECT_FALSE(says(same, other_data)) << same.err;
   EXPECT_FALSE(says(same, "samples from here on")) << same.err;
   const Outcome smaller = go_on("global_batch_size=12");
-  EXPECT_TRUE(
-      says(smaller,
-           "a step trains 12 samples from here on, and not 24: the run goes on at the same place of the data "
-           "and ends after step 12; global_batch_size keeps it at any number of ranks"))
+  EXPECT_TRUE(says(
+      smaller,
+      "a step trains 12 samples from here on, instead of 24: the run continues at the same place in the data "
+      "and ends after step 12; set global_batch_size to keep the number of samples with any number of ranks"))
       << smaller.err;
 }
 
 // State that only FP8 or narrow wire formats use may be missing or left over.
 TEST_F(GoesOn, ScalesAndLossesOfWiresComeAndGo) {
-  const std::string few = "global_batch_size=8 ", again = "the scales of FP8 begin again";
+  const std::string few = "global_batch_size=8 ", again = "the FP8 scales start from new values";
   begin(few + "bf16=true fp8=true fp8_recipe=delayed");
   EXPECT_FALSE(says(go_on(few + "bf16=true"), again));
   EXPECT_TRUE(says(go_on(few + "bf16=true fp8=true fp8_recipe=delayed fp8_amax_history_len=32"), again));
@@ -60,7 +60,8 @@ TEST_F(GoesOn, ScalesAndLossesOfWiresComeAndGo) {
   EXPECT_TRUE(says(go_on(few + "bf16=true fp8=true fp8_recipe=delayed"), again));
   const Outcome narrow = go_on(few + "bf16=true reduce_dtype=int8 error_feedback=true", 2);
   EXPECT_TRUE(
-      says(narrow, "error_feedback begins again: the checkpoint holds no losses of this number of ranks"))
+      says(narrow,
+           "error_feedback starts from zero: the checkpoint has no rounding errors for this number of ranks"))
       << narrow.err;
 }
 

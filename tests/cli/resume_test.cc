@@ -113,7 +113,7 @@ TEST(ResumeElsewhere, TheOtherHalfOfAnEpochIsTrainedByStepsOfAnotherSize) {
       trainer(task.train(folder / "run", options + "per_device_train_batch_size=12 max_steps=5"), 2));
   const Outcome resumed = trainer(task.train(folder / "run", options + "per_device_train_batch_size=12"), 4);
   expect_success(resumed);
-  EXPECT_NE(resumed.err.find("a step trains 48 samples from here on, and not 24"), std::string::npos)
+  EXPECT_NE(resumed.err.find("a step trains 48 samples from here on, instead of 24"), std::string::npos)
       << resumed.err;
   expect_every_step(folder / "run", 8);
   EXPECT_DOUBLE_EQ(steps_of(folder / "run").at(8)["epoch"].get<double>(), 1.0);

@@ -31,8 +31,8 @@ TEST(SilentFaults, ARunStopsWith75AndNamesTheRankAndTheLastVerifiedCheckpoint) {
   };
   for (const Case& c :
        {Case{4, 1, "2:5:moments:7", "rank 2 (", "moments changed between two updates"},
-        Case{3, 3, "1:5:gradients:7", "rank 1 (", "are others when rank"},
-        Case{2, 0, "1:5:messages:7", "rank 1 (", "did not arrive as it was sent"},
+        Case{3, 3, "1:5:gradients:7", "rank 1 (", "differ when rank"},
+        Case{2, 0, "1:5:messages:7", "rank 1 (", "was changed on its way"},
         Case{1, 0, "0:5:parameters:7", "rank 0 (", "parameters changed between two updates"}}) {
     SCOPED_TRACE(c.flips);
     const TemporaryFolder folder("flip");
@@ -40,10 +40,10 @@ TEST(SilentFaults, ARunStopsWith75AndNamesTheRankAndTheLastVerifiedCheckpoint) {
     const Outcome run = flipped(c.flips, c.np, out, kChecks + "zero_stage=" + std::to_string(c.stage));
     EXPECT_EQ(run.code, 75) << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.err;
-    expect_said(run, "bits went wrong on " + c.who);
+    expect_said(run, "corrupted bits on " + c.who);
     expect_said(run, c.what);
     expect_said(run, "step 5");
-    expect_said(run, "the last verified one is " + out + "/checkpoint-3");
+    expect_said(run, "the last verified checkpoint is " + out + "/checkpoint-3");
     EXPECT_TRUE(fs::exists(out + "/checkpoint-3"));
     EXPECT_FALSE(fs::exists(out + "/checkpoint-6"));
     EXPECT_EQ(steps_of(out).rbegin()->first, 4) << "the step that was found wrong is none";
@@ -54,9 +54,9 @@ TEST(SilentFaults, OfTwoRanksThatComputeDifferentlyBothAreNamed) {
   const TemporaryFolder folder("two");
   const Outcome run = flipped("1:2:gradients:7", 2, folder / "out", kChecks + "zero_stage=2");
   EXPECT_EQ(run.code, 75) << run.both();
-  expect_said(run, "bits went wrong on rank 0 (");
+  expect_said(run, "corrupted bits on rank 0 (");
   expect_said(run, " or rank 1 (");
-  expect_said(run, "there is none yet: start again");
+  expect_said(run, "there is no verified checkpoint yet: start again");
 }
 
 // The log has one row per step and the result has the bits of a run without faults, with a checkpoint in
@@ -68,9 +68,9 @@ TEST(SilentFaults, ARunGoesBackAndEndsInTheSameBits) {
   const Outcome run = flipped("3:4:parameters:2,0:8:messages:9,1:9:gradients:3", 4, folder / "out",
                               keys + kChecks + "sdc_action=rollback");
   expect_success(run);
-  expect_said(run, "step 4: bits went wrong on rank 3 (");
-  expect_said(run, "gone back from step 3 to " + (folder / "out/checkpoint-3"));
-  expect_said(run, "step 9: bits went wrong on rank 1 (");
+  expect_said(run, "step 4: corrupted bits on rank 3 (");
+  expect_said(run, "returned from step 3 to " + (folder / "out/checkpoint-3"));
+  expect_said(run, "step 9: corrupted bits on rank 1 (");
   expect_identical(folder / "clean/checkpoint-12", folder / "out/checkpoint-12");
   expect_every_step(folder / "out", 12);
   expect_same_losses(folder / "clean", folder / "out", 1e-15);
@@ -108,7 +108,7 @@ TEST(SilentFaults, ChecksChangeNoBitAndFindNothingInACleanRun) {
     expect_success(trainer(Task::get().train(one, keys), 3));
     const Outcome run = trainer(Task::get().train(other, keys + "sdc_steps=2 sdc_replay_steps=1"), 3);
     expect_success(run);
-    EXPECT_EQ(run.err.find("went wrong"), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("corrupted bits"), std::string::npos) << run.err;
     expect_identical(one + "/checkpoint-6", other + "/checkpoint-6");
     EXPECT_EQ(steps_of(other).at(6).at("sdc_replays"), 6);
     ++number;

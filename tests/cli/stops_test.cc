@@ -200,7 +200,7 @@ TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
   const Outcome run = trainer(Task::get().train(folder / "run", doubtful));
   expect_success(run);
   EXPECT_TRUE(says(run, "warning: learning_rate is 0: nothing is learned")) << run.err;
-  EXPECT_TRUE(says(run, "more doubts: trainer lint shows them")) << run.err;
+  EXPECT_TRUE(says(run, "more warnings: trainer lint shows them")) << run.err;
   // The lines between the messages about the device and about the model's states.
   const std::size_t device = run.err.find("device: ");
   const std::string before = run.err.substr(device, run.err.find("states are stored as") - device);
@@ -211,7 +211,7 @@ TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
 
 TEST(Start, WhatTheModelAndTheFolderMakeDoubtfulIsSaidToo) {
   const TemporaryFolder folder("outside");
-  const std::string beyond = "cutoff_len 600 is beyond the 512 positions that the model was made for";
+  const std::string beyond = "cutoff_len 600 is more than the 512 positions that the model was made for";
   for (const int np : {1, 2}) {
     const std::string output = folder / std::to_string(np);
     const Outcome run = trainer(Task::get().train(output, "cutoff_len=600 max_steps=2 save_steps=2"), np);
@@ -390,7 +390,8 @@ TEST(Stops, RequestsThatRepeatThemselvesSaveAllTheSame) {
   const Outcome outcome = shell(run + " & job=$!; " + until_lines(folder / "run", 3) +
                                 "for s in TERM USR2 HUP TERM; do kill -$s $job 2>/dev/null; done; wait $job");
   EXPECT_EQ(outcome.code, 76) << outcome.both();
-  EXPECT_TRUE(says(outcome, "stopping after this step, with a checkpoint; asked again after 5 s: at once"))
+  EXPECT_TRUE(
+      says(outcome, "stopping after this step, with a checkpoint; a request after 5 s stops the run at once"))
       << outcome.err;
 }
 
@@ -408,7 +409,7 @@ TEST(Stops, AskedAgainWithinTheGraceItSaysThatItIsStoppingOnceASecond) {
           "; do sleep 0.05; done; sleep 0.3; kill -TERM $job; sleep 0.2; kill -TERM $job; kill -TERM $job; "
           "sleep 0.1; kill -USR2 $job; sleep 0.2; kill -KILL $job; wait $job",
       60);
-  const std::string line = "it is stopping already, as asked: wait, or ask again in ";
+  const std::string line = "the run is stopping already: wait, or repeat the request in ";
   EXPECT_TRUE(says(outcome, line + "60 s to stop at once, without a checkpoint")) << outcome.err;
   EXPECT_EQ(outcome.err.find(line), outcome.err.rfind(line))
       << "terminals repeat themselves: " << outcome.err;

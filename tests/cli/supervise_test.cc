@@ -124,7 +124,8 @@ TEST(Supervise, NeverTriesAgainWhatEndsAlike) {
     const Outcome run = fake.run();
     EXPECT_EQ(run.code, std::stoi(code)) << run.both();
     EXPECT_EQ(fake.starts().size(), 1u);
-    EXPECT_NE(run.err.find("supervise: it gives up: another start would end alike"), std::string::npos)
+    EXPECT_NE(run.err.find("supervise: no further start: another start would fail in the same way"),
+              std::string::npos)
         << run.err;
     EXPECT_FALSE(fs::exists(fake.output())) << "nothing is made for it";
   }
@@ -142,8 +143,7 @@ TEST(Supervise, GivesUpWhenStepsAreLostAgainAndAgain) {
   const Outcome run = fake.run("--first-wait 0.1 --most-starts=3");
   EXPECT_EQ(run.code, 139) << run.both();
   EXPECT_EQ(fake.starts().size(), 3u);
-  EXPECT_NE(run.err.find("3 starts in a row ended before there was a newer checkpoint"), std::string::npos)
-      << run.err;
+  EXPECT_NE(run.err.find("3 starts in a row ended without a newer checkpoint"), std::string::npos) << run.err;
   const auto rows = fake.incidents();
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0]["wait_seconds"], 0.1);
@@ -267,7 +267,7 @@ TEST(Supervise, GoesOnWithFewerRanksWhereAHostIsLost) {
   ASSERT_EQ(starts.size(), 2u);
   EXPECT_TRUE(starts[0].starts_with("-np 4 --host near:2,far:2 ")) << starts[0];
   EXPECT_TRUE(starts[1].starts_with("--host near:2 -np 2 ")) << starts[1];
-  EXPECT_NE(run.err.find("it goes on without host far, with 2 ranks"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("the run continues without host far, with 2 ranks"), std::string::npos) << run.err;
   EXPECT_EQ(fake.incidents().at(0)["who"], "host far");
 }
 
@@ -337,7 +337,7 @@ TEST(Supervise, FewerRanksTrainTheSameSamplesToTheSameBits) {
                             " --min-ranks 2 -np 4 --host localhost:2,far:2 " OCTET_TRAINER " " +
                             Task::get().train(folder / "run", keys));
   EXPECT_EQ(run.code, 0) << run.both();
-  EXPECT_NE(run.err.find("it goes on without host far, with 2 ranks"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("the run continues without host far, with 2 ranks"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("2 ranks on 1 node"), std::string::npos) << run.err;
   expect_every_step(folder / "run", 12);
   expect_identical(folder / "run/checkpoint-12", folder / "calm/checkpoint-12");

@@ -239,7 +239,7 @@ inline constexpr Wrong kInputs[] = {
       {"generate_parquet", "generate {}/made/model --file {}/made/data/held_out.jsonl --out {}/answers.parquet", "", "", 64, "--out names a file in .parquet, but rows are written as JSON lines", "", "command line", "give a name that ends in .jsonl"},
       {"plan_card", "plan tiny card=h1000", "", "", 64, "'h1000' is not a known card", "h1000", "command line", "did you mean 'h100'? For another GPU"},
       {"second_place", "{}/base.yaml save_fallback_dir=/proc/nothing", "", "", 64, "save_fallback_dir cannot be written", "cannot make a folder", "/proc/nothing", "name a folder that can be written, or leave save_fallback_dir out"},
-      {"no_memory", "plan tiny device=cpu recompute=auto memory=1MiB", "", "", 64, "the run does not fit the memory of its device", " with per_device_train_batch_size=8 recompute=full", "", "change in turn, each with those before it:"},
+      {"no_memory", "plan tiny device=cpu recompute=auto memory=1MiB", "", "", 64, "the run does not fit the memory of its device", " with per_device_train_batch_size=8 recompute=full", "", "change one after another, and keep the earlier changes:"},
 };
 // clang-format on
 

@@ -46,7 +46,7 @@ const std::vector<GuideError>& guide_errors() {
       {"the same beside fp8: true, as the guide has it",
        {"fp8: true", "{\"zero_optimization\": {\"stage\": 1},\n \"fp8\": {\"enabled\": true}}"},
        "DS:2: fp8",
-       "ignores this one in silence, whatever it asks for; 'fp8: true' (test.yaml:4) decides",
+       "silently ignores this one; 'fp8: true' (test.yaml:4) decides",
        "remove the section",
        {{"fp8: true", "{\"zero_optimization\": {\"stage\": 1}}"}},
        [](const Config& c) { return in_fp8(c) && c.zero_stage == 1; }},
@@ -240,7 +240,7 @@ TEST(GuideErrors, OfTheFileAreWarningsAndOthersAreNotes) {
        "fp8: true",
        {{"CUDA_DEVICE_MAX_CONNECTIONS", "1"}, {"NVTE_FP8_ALLREDUCE", "1"}, {"NVTE_FP8_DPA_BWD", "1"}},
        {},
-       {"CUDA_DEVICE_MAX_CONNECTIONS=1: would let streams of a GPU share connections",
+       {"CUDA_DEVICE_MAX_CONNECTIONS=1: would make streams of a GPU share connections",
         "NVTE_FP8_ALLREDUCE=1: does nothing, and Transformer Engine does not read it: reduce_dtype",
         "set reduce_dtype: fp8", "NVTE_FP8_DPA_BWD=1: does nothing"}},
   };

@@ -452,7 +452,7 @@ TEST(Load, TheEnvironmentStandsBelowEveryFile) {
   EXPECT_EQ(r.config.max_steps, 3);
   EXPECT_TRUE(notes(r, "did you mean OCTET_SEED"));
   EXPECT_FALSE(notes(r, "OCTETRUN_SHARE_GPUS")) << "no key, and near none";
-  EXPECT_TRUE(notes(r, "CUDA_DEVICE_MAX_CONNECTIONS=1: would let streams of a GPU share connections"));
+  EXPECT_TRUE(notes(r, "CUDA_DEVICE_MAX_CONNECTIONS=1: would make streams of a GPU share connections"));
   EXPECT_TRUE(notes(r, "attention computes in bf16 or fp32"));
   options.environment = {{"OCTET_SEED", "x"}};
   EXPECT_THROW(load_text(kBase, "t.yaml", {}, options), Error);

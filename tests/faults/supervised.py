@@ -145,7 +145,7 @@ class Supervised(Run):
         saved, lost = 0, []
         began = None
         for line in self.said().splitlines() + ["***** Running training *****"]:
-            if m := re.search(r"(?:checkpoint of step ([\d,]+) saved to|state of step ([\d,]+) is taken to memory)", line):
+            if m := re.search(r"(?:checkpoint of step ([\d,]+) saved to|state of step ([\d,]+) is copied to memory)", line):
                 saved = max(saved, int((m.group(1) or m.group(2)).replace(",", "")))
             elif m := re.search(r"  resumed +step ([\d,]+)", line):
                 began = int(m.group(1).replace(",", ""))

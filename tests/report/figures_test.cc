@@ -258,8 +258,8 @@ TEST_F(Figures, OnTheScreenAreReadable) {
         "0:01:20 left, 50.7 tokens/s, MFU 0.0102 %, memory 4.00 GiB\n",
         " steps 7 of 7 (epoch 1.75)\n", " training loss 4.333 -> 2.667 (mean 3.667)\n",
         " evaluation loss 2.0\n", " time 0:05:15, 40.0 s/it\n", " tokens 7,196, 25.7 per second\n",
-        " MFU 0.0052 %\n", " model TFLOP/s 0.0514 per device\n",
-        " skipped 2 steps, which were not finite or ", " waited for data 5.0 % of the time\n",
+        " MFU 0.0052 %\n", " model TFLOP/s 0.0514 per device\n", " skipped 2 steps, not finite or spikes",
+        " waited for data 5.0 % of the time\n",
         // 56 of 280 s, 35 of them exposed; 2,800 and 1,400 bytes, 400 and 200 per step.
         " communication 20.0 % of the time, 37.5 % of it hidden; rank 0 sent 4.1 KiB\n",
         " all_gather 2.0 s and 400 B per step\n", " reduce_scatter 6.0 s and 200 B per step\n",

@@ -86,15 +86,15 @@ TEST(Messages, RanksThatGoOnWithoutOthersAreHeard) {
     EXPECT_EQ(messages.fault().what, "");
   }
   EXPECT_EQ(text_of({.who = "rank 3", .left = 1}),
-            "rank 3 has ended, and the other 1 rank goes on without it");
+            "rank 3 has ended, and the other 1 rank continues without it");
   EXPECT_EQ(text_of({.who = "ranks 1, 2", .left = 2}),
-            "ranks 1, 2 have ended, and the other 2 ranks go on without them");
+            "ranks 1, 2 have ended, and the other 2 ranks continue without them");
   for (const char* other :
-       {"rank 3 has ended, and the other 3 ranks go on without it",
+       {"rank 3 has ended, and the other 3 ranks continue without it",
         "warning: rank 3 has ended, and the other",
-        "warning: rank 3 has ended, and the other x ranks go on without it", "warning: ", "warning: rank",
-        "warning: rank 3 has ended, and the other 99999999999999999999 ranks go on without it",
-        "warning: rank 3 has ended, and the other 0 ranks go on without it"}) {
+        "warning: rank 3 has ended, and the other x ranks continue without it", "warning: ", "warning: rank",
+        "warning: rank 3 has ended, and the other 99999999999999999999 ranks continue without it",
+        "warning: rank 3 has ended, and the other 0 ranks continue without it"}) {
     Messages messages;
     messages.hear(std::string(other) + "\n");
     EXPECT_FALSE(messages.take_lost()) << other;

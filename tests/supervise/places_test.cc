@@ -39,7 +39,7 @@ TEST(Places, AreLeftAsTheyAreUnlessFewerAreWanted) {
 
 TEST(Places, AHostThatIsLostIsLeftOut) {
   Places places(command("-np 8 --host a:4,b:4 trainer c.yaml"), batches_of(16), 2);
-  EXPECT_EQ(places.after(kHang, true, lost("b")), "it goes on without host b, with 4 ranks");
+  EXPECT_EQ(places.after(kHang, true, lost("b")), "the run continues without host b, with 4 ranks");
   EXPECT_EQ(joined(places.command().words()), "mpi --host a:4 -np 4 trainer c.yaml");
   EXPECT_EQ(places.after(kHang, true, lost("a")), "") << "there is no other";
   EXPECT_EQ(places.ranks(), 4);
@@ -56,7 +56,7 @@ TEST(Places, AStepDividesAmongTheRanksThatAreLeft) {
   Places places(command("-np 6 trainer c.yaml"), batches_of(24), 2);
   for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
   EXPECT_EQ(places.after(kHang, false, {}),
-            "it goes on with 4 ranks: 3 starts with more did not come to their first step");
+            "the run continues with 4 ranks: 3 starts with more ranks did not reach their first step");
   for (int start = 0; start < 3; ++start) places.after(kHang, false, {});
   EXPECT_EQ(places.ranks(), 3);
   for (int start = 0; start < 6; ++start) places.after(kHang, false, {});
@@ -87,14 +87,13 @@ TEST(Places, TheSizeOfAStepIsThatOfTheFirstStart) {
 TEST(Places, ThreeHangsAreCountedAnewBehindEveryChange) {
   Places places(command("-np 8 --host a:2,b:3,c:3 trainer c.yaml"), batches_of(24), 1);
   for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
-  EXPECT_EQ(places.after(kHang, false, lost("c")), "it goes on without host c, with 4 ranks")
+  EXPECT_EQ(places.after(kHang, false, lost("c")), "the run continues without host c, with 4 ranks")
       << "24 samples do not divide among the five places that are left";
   for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
   EXPECT_NE(places.after(kHang, false, {}), "");
   for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
   EXPECT_EQ(places.after(kHang, false, lost("elsewhere")),
-            "it goes on with 2 ranks: 3 starts with more did not "
-            "come to their first step");
+            "the run continues with 2 ranks: 3 starts with more ranks did not reach their first step");
 }
 
 TEST(Places, ASizeThatIsFoundByItselfFitsTheRanksThatAreLeft) {

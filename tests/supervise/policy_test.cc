@@ -127,7 +127,7 @@ TEST(Policy, KnowsWhatCodesMean) {
       {74, "a disk is full or fails"},
       {75, "something did not answer, or a host was lost"},
       {76, "stopped as asked"},
-      {77, "no checkpoint holds"},
+      {77, "there is no valid checkpoint"},
       {78, "what was trained could not be saved"},
       {126, "the program cannot be started"},
       {127, "the program cannot be started"},
@@ -135,7 +135,8 @@ TEST(Policy, KnowsWhatCodesMean) {
       {129, "signal 1 ended a process of the job"},
       {137, "signal 9 ended a process of the job"}};
   for (const auto& [code, meaning] : codes) EXPECT_EQ(meaning_of(code), meaning) << code;
-  EXPECT_EQ(Policy(kOptions).decide({.code = 77}).why, "another start would end alike: no checkpoint holds");
+  EXPECT_EQ(Policy(kOptions).decide({.code = 77}).why,
+            "another start would fail in the same way: there is no valid checkpoint");
 }
 
 }  // namespace

@@ -304,7 +304,7 @@ TEST_F(Supervised, ARunThatOverwritesAndHasJustEndedIsNotBegunAfresh) {
     if (c.old) fs::last_write_time(progress, fs::file_time_type::clock::now() - std::chrono::minutes(16));
     EXPECT_EQ(run({done()}, quick_, keys), 0);
     EXPECT_EQ(fs::exists(file("arguments")), c.started);
-    EXPECT_EQ(said_.find("begins afresh") == std::string::npos, c.started) << said_;
+    EXPECT_EQ(said_.find("another start begins a new run") == std::string::npos, c.started) << said_;
     EXPECT_FALSE(fs::exists(progress));
   }
 }
@@ -321,7 +321,7 @@ TEST_F(Supervised, OnlyItsOwnProgressCounts) {
 TEST_F(Supervised, ItGivesUpWithTheLastCodeAndSaysWhy) {
   EXPECT_EQ(run({"exit 74"}, {.policy = {.most_starts = 2, .first_wait = 0.01, .longest_wait = 0.02}}), 74);
   EXPECT_EQ(lines("arguments").size(), 2u);
-  EXPECT_NE(said_.find("error: supervise: it gives up: 2 starts in a row"), std::string::npos) << said_;
+  EXPECT_NE(said_.find("error: supervise: no further start: 2 starts in a row"), std::string::npos) << said_;
   EXPECT_NE(said_.find("start 2 follows in 0.01 s"), std::string::npos) << said_;
   EXPECT_NE(said_.find("supervise: 2 starts, goodput"), std::string::npos) << said_;
   EXPECT_EQ(run({"exit 77"}, quick_), 77);
@@ -387,7 +387,7 @@ TEST_F(Supervised, FewerRanksBeginToCountAnew) {
   ASSERT_EQ(starts.size(), 5u);
   EXPECT_TRUE(starts[2].starts_with("-np 4 "));
   EXPECT_TRUE(starts[3].starts_with("-np 3 ")) << starts[3];
-  EXPECT_NE(said_.find("it goes on with 3 ranks"), std::string::npos);
+  EXPECT_NE(said_.find("the run continues with 3 ranks"), std::string::npos);
   ASSERT_EQ(incidents().size(), 4u);
   EXPECT_EQ(incidents()[2]["ranks"], 4) << "of the start that ended";
   EXPECT_EQ(incidents()[3]["ranks"], 3);
@@ -406,10 +406,10 @@ TEST_F(Supervised, RanksThatGoOnWithoutOthersHaveARowAndNoStart) {
   const auto lost = [](const std::string& who) { return "echo 'warning: " + who + " without it' >&2; "; };
   EXPECT_EQ(run({"echo $OCTETRUN_SURVIVORS $OCTETRUN_START_TIMEOUT >" + file("least") + "; " +
                  told({.first = 0, .step = 9, .saved = 6, .memory = 8}) + kLook +
-                 lost("rank 3 has ended, and the other 3 ranks go on") + kLook +
+                 lost("rank 3 has ended, and the other 3 ranks continue") + kLook +
                  told({.first = 8, .step = 8, .from = "memory", .ranks = 3}) + kLook +
                  told({.first = 8, .step = 10, .from = "memory", .ranks = 3}) + kLook +
-                 lost("rank 0 has ended, and the other 2 ranks go on") + kLook +
+                 lost("rank 0 has ended, and the other 2 ranks continue") + kLook +
                  told({.first = 6, .step = 12, .saved = 12, .finished = true, .from = "disk", .ranks = 2})},
                 options),
             0)
@@ -431,14 +431,14 @@ TEST_F(Supervised, RanksThatGoOnWithoutOthersHaveARowAndNoStart) {
   for (const Json& row : rows) {
     EXPECT_TRUE(row["code"].is_null()) << row;
     EXPECT_EQ(row["start"], 1) << row;
-    EXPECT_EQ(row["meaning"], "ranks ended, and the others go on without them") << row;
+    EXPECT_EQ(row["meaning"], "ranks ended, and the other ranks continue without them") << row;
     EXPECT_GT(row["seconds_to_next_step"].get<double>(), 0.2)
         << "what was told before is of no step behind it " << row;
   }
   EXPECT_NE(said_.find("supervise: 1 start, "), std::string::npos) << said_;
   // If the job ends after that, it had only the remaining ranks. All ranks are started again.
   EXPECT_EQ(
-      run({told({.step = 1}) + kLook + lost("rank 3 has ended, and the other 3 ranks go on") + "exit 137",
+      run({told({.step = 1}) + kLook + lost("rank 3 has ended, and the other 3 ranks continue") + "exit 137",
            done()},
           options),
       0);

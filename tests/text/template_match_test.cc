@@ -144,7 +144,7 @@ TEST_F(MatchNone, ATextThatNoRowWritesNamesAllAndTheNearest) {
              "'<|end_header_id|>\\n\\n' }}{% if m.role == 'system' %}Today is Monday. "
              "{% endif %}{{ m.content ~ '<|eot_id|>' }}{% endfor %}");
   EXPECT_NE(other.find("alpaca, chatml"), std::string::npos) << other;
-  EXPECT_NE(other.find("'llama3' comes nearest"), std::string::npos) << other;
+  EXPECT_NE(other.find("'llama3' is the nearest"), std::string::npos) << other;
   EXPECT_NE(other.find("Today is Monday"), std::string::npos) << other;
 }
 

@@ -127,14 +127,14 @@ TEST(CheckDisk, TwoCheckpointsAndTheModelAreTheLeast) {
   EXPECT_EQ(answer(one, place(130)), "");
   const DiskNeed kept_one{.checkpoint_bytes = 100, .checkpoints = {2, 1}, .model_bytes = 30};
   EXPECT_TRUE(has(answer(kept_one, place(199)),
-                  "200 B at least, for 2 checkpoints of 100 B, one of which goes before the final model of "
-                  "30 B is written"))
+                  "200 B at least, for 2 checkpoints of 100 B, one of which is removed before the final "
+                  "model of 30 B is written"))
       << answer(kept_one, place(199));
 }
 
 TEST(CheckDisk, CheckpointsMayGoToTheFallbackAndTheModelMayNot) {
   const std::string helped = answer(kFive, place(30), place(200, -1, 2));
-  EXPECT_TRUE(has(helped, "go to save_fallback_dir")) << helped;
+  EXPECT_TRUE(has(helped, "are written to save_fallback_dir")) << helped;
   EXPECT_FALSE(has(helped, "error:")) << helped;
   EXPECT_TRUE(has(answer(kFive, place(29), place(200, -1, 2)), "error:")) << "the model has no room";
   EXPECT_TRUE(has(answer(kFive, place(30), place(199, -1, 2)), "error:")) << "nor have the checkpoints there";
@@ -169,8 +169,8 @@ TEST(FirstDoubts, AreTenLinesAtMostTheLastOfWhichCountsTheRest) {
   EXPECT_EQ(lines(10).back(), "doubt 9");
   EXPECT_EQ(lines(11).size(), 10u);
   EXPECT_EQ(lines(11)[8], "doubt 8");
-  EXPECT_EQ(lines(11).back(), "and 2 more doubts: trainer lint shows them");
-  EXPECT_EQ(lines(30).back(), "and 21 more doubts: trainer lint shows them");
+  EXPECT_EQ(lines(11).back(), "and 2 more warnings: trainer lint shows them");
+  EXPECT_EQ(lines(30).back(), "and 21 more warnings: trainer lint shows them");
 }
 
 }  // namespace

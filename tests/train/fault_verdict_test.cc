@@ -66,7 +66,7 @@ TEST(Faults, WhatARankFindsWithItselfComesFirst) {
   EXPECT_EQ(faults[0].ranks, Ranks{0});
   EXPECT_EQ(faults[0].what, "moments changed between two updates");
   EXPECT_EQ(faults[1].ranks, Ranks{1});
-  EXPECT_EQ(faults[1].what, "a message of reduce_scatter 'head' from rank 0 did not arrive as it was sent");
+  EXPECT_EQ(faults[1].what, "a message of reduce_scatter 'head' from rank 0 was changed on its way");
 }
 
 TEST(Faults, AThirdRankDecidesWhoComputedWrong) {
