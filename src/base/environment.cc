@@ -165,8 +165,8 @@ constexpr EnvironmentVariable kVariables[] = {
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
      "for the driver: the GPUs of a process, and their order", "src/device/gpu_answers.cc", foreign},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "a number",
-     "for the driver. The program sets it to 32, and logs a replaced value: streams that share a connection "
-     "wait for each other, and communication would wait for computation",
+     "for the driver. The program sets it to 32, and logs a replaced value. With fewer connections, "
+     "communication would wait for computation",
      "src/device/gpus.cc", foreign},
     {"OMP_NUM_THREADS", "a number",
      "for OpenMP: threads of a rank on CPUs, and for the work of the CPU with GPUs. Not set: the cores of a "

@@ -90,7 +90,7 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
   if (header.size() > kMaxSafetensorsHeader)
     throw Error({.what = "too many tensors for one safetensors file",
                  .where = path,
-                 .fix = "write smaller shards",
+                 .fix = "write several files: a smaller --size",
                  .code = ExitCode::usage});
   return {std::move(header), at};
 }

@@ -199,7 +199,7 @@ void print_generate_report(const GeneratePlan& plan, const PlanTarget& target, c
     std::printf("split        --tensor-parallel-size %d --pipeline-parallel-size %d: %d ranks\n", tensor,
                 stages, tensor * stages);
   }
-  std::printf("\nmemory per rank%s\n", tensor * stages > 1 ? ", the one that holds most" : "");
+  std::printf("\nmemory per rank%s\n", tensor * stages > 1 ? ", of the rank with the most" : "");
   const double held = asked.weights + asked.cache + static_cast<double>(asked.staging);
   std::printf("  %-32s %12s\n", "weights", human_bytes(asked.weights).c_str());
   std::printf("  %-32s %12s, %s per question; %s pages of %lld tokens\n", "keys and values",

@@ -94,7 +94,7 @@ int supervise_command(const Arguments& arguments) {
   options
       .add_option("--end-within", job.end_within,
                   "seconds that the launcher has from the job's first error to its end, before it is killed: "
-                  "mpirun may wait for a host that is gone")
+                  "mpirun may wait for a lost host")
       .check(between(1.0, 86400.0))
       .shows_default();
   const auto rest = arguments.begin() + static_cast<std::ptrdiff_t>(own_options(arguments));

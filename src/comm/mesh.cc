@@ -31,8 +31,8 @@ Mesh::Mesh(int ranks, std::vector<Axis> axes) : ranks_(ranks), axes_(std::move(a
   }
   if (product != ranks_ || axes_.empty()) {
     Error error = refusal("a mesh does not fit the number of ranks",
-                          "axes whose sizes multiply to " + std::to_string(ranks_) +
-                              (ranks_ == 1 ? ", the one rank" : ", the number of ranks") + " of the job",
+                          "axes with sizes that multiply to " + std::to_string(ranks_) +
+                              (ranks_ == 1 ? ", the only rank" : ", the number of ranks") + " of the job",
                           found);
     Problem problem = error.problem();
     problem.fix = "start another number of ranks (mpirun -np), or change an axis";

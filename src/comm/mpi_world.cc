@@ -27,8 +27,9 @@ World* World::of_process = nullptr;
 void must(int code, const char* call) {
   if (code == MPI_SUCCESS) return;
   if (tells_of_lost_ranks(code)) throw RanksLost();
-  throw Error(Problem{.what = std::string(call) + " failed: " + error_text(code),
-                      .fix = "look for a dead rank or a broken network; lines of mpirun above may say more"});
+  throw Error(Problem{
+      .what = std::string(call) + " failed: " + error_text(code),
+      .fix = "look for a failed rank or a broken network; earlier lines of mpirun may name the cause"});
 }
 
 bool truncated(int code) {

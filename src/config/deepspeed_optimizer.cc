@@ -232,7 +232,7 @@ void translate_deepspeed_optimizer(const Node& node, const std::string& name, So
   add_betas(section, settings);
   if (flag_of(section, "torch_adam", false)) {
     sources.note(
-        "'optimizer.params.torch_adam' changes nothing here: the updates are those of torch.optim.AdamW");
+        "'optimizer.params.torch_adam' changes nothing here: updates are always equal to torch.optim.AdamW");
   }
   require_flag(section, "amsgrad", false, "the optimizer is AdamW without AMSGrad");
   require_flag(section, "bias_correction", true, "moments are always corrected");

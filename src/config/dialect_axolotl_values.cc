@@ -72,7 +72,7 @@ void take_template(const Node& node, const Location& at, const Target& target) {
   // The model's own template is the default here.
   if (word.starts_with("tokenizer_default") || word == "jinja") return;
   if (std::ranges::find(kOthers, word) != kOthers.end())
-    wrong(node, at, "a template whose text is written here, such as chatml, llama3, qwen_25 or mistral_v2v3",
+    wrong(node, at, "a template that Octet has, such as chatml, llama3, qwen_25 or mistral_v2v3",
           "leave the key out to train with the model's own template; template: takes LLaMA-Factory's names");
   const auto* found = std::ranges::find(kNames, word, [](const auto& pair) { return pair.first; });
   target.settings.add("template", found == kNames.end() ? node : scalar_node(found->second), at,

@@ -239,9 +239,8 @@ class SftPlayFacts : FactsOf {
     if (lower_case(word(metric)).find("rouge") != std::string::npos) {
       if (!overridden("metric_for_best_model", *metric)) {
         sources_.note("'" + metric->at.key + ": " + word(metric) +
-                      "' is not computed while training: the best model is the one with the smallest "
-                      "evaluation loss; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a "
-                      "checkpoint");
+                      "' is not computed while training: the best model has the smallest evaluation loss; "
+                      "trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a checkpoint");
       }
       return;
     }

@@ -213,7 +213,7 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
     const RankGpus& of = ranks[static_cast<std::size_t>(*other)];
     return refuse(*other, {.what = "the ranks have different settings of device",
                            .expected = std::string("device: ") + name_of(device) + ", as " +
-                                       words_of(0, ranks.front()) + " is told",
+                                       words_of(0, ranks.front()) + " has it",
                            .found = std::string("device: ") + name_of(of.device),
                            .fix = "set OCTET_DEVICE for all ranks (mpirun -x OCTET_DEVICE) or for none",
                            .code = ExitCode::usage});

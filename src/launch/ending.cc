@@ -128,7 +128,7 @@ void Conclusion::explain_end() {
   const bool left_its_folder = leftovers_.clear_up();
   if (code_ == kCodeOfSignal + kHostSilent) {
     tell({.what = "a host no longer answers mpirun",
-          .fix = std::string("look at the hosts and their network; ") + kAgain});
+          .fix = std::string("check the hosts and their network; ") + kAgain});
     code_ = code_of(ExitCode::hang);
   } else if ((left_its_folder || ending_.was_killed) && is_signal()) {
     // Some packages of Open MPI 5.0 (5.0.7 in Debian 13) crash before they start two programs.
@@ -186,7 +186,7 @@ void Conclusion::explain_hosts() {
   } else if (is_own) {
     tell({.what = "mpirun ended with code " + std::to_string(code_) +
                   ": it lost a rank or the connection to a host",
-          .fix = std::string("look at the hosts and their network; ") + kAgain});
+          .fix = std::string("check the hosts and their network; ") + kAgain});
     code_ = code_of(ExitCode::hang);
   }
 }
@@ -207,7 +207,7 @@ int Conclusion::reach() {
   if (code_ == 0 && ending_.cause == Cause::lost_a_host) {
     tell({.what = "mpirun has lost a host, and ended the ranks of all others",
           .where = where_,
-          .fix = std::string("look at the hosts and their network; ") + kAgain});
+          .fix = std::string("check the hosts and their network; ") + kAgain});
     code_ = code_of(ExitCode::hang);
   }
   if (was_stopped()) {

@@ -192,7 +192,8 @@ int Session::failed() {
     throw;
   } catch (const std::exception& e) {
     const Problem problem = problem_of(e).value_or(
-        Problem{.what = "internal error on rank " + std::to_string(place_.rank) + ": " + e.what()});
+        Problem{.what = "internal error on rank " + std::to_string(place_.rank) + ": " + e.what(),
+                .fix = "this is a bug of the program: report it with this message and the configuration"});
     note_ending(static_cast<int>(problem.code));
     // An Error without text was printed by another rank. An agreed Error is thrown on all ranks, so no abort.
     if (!problem.what.empty()) log::error(Error(placed(problem, place_, device)).what());

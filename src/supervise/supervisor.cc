@@ -198,7 +198,7 @@ void Supervisor::take_over() {
   const auto left = left_behind();
   if (!left) return;
   Start start{.progress = *left, .told = true};
-  start.fault = {.what = "the supervisor did not come to its end, and the job with it", .who = "supervise"};
+  start.fault = {.what = "the previous supervisor was killed, and its job with it", .who = "supervise"};
   if (left->saved_step >= 0) {
     saved_ = *left;
   } else if (config_.overwrite_output_dir && left->first_step > 0) {

@@ -28,7 +28,7 @@ void RegexFinder::charge(std::size_t steps) {
   if (steps_ > std::min(kFreeSteps + kStepsPerByte * bytes, kManySteps + kStepsPerByteOfMany * bytes)) {
     throw Error({.what = "the tokenizer's regular expression takes too long on a text",
                  .found = with_steps(steps_),
-                 .fix = "use a tokenizer whose expression has no nested look-around",
+                 .fix = "use a tokenizer with an expression without nested look-around",
                  .code = ExitCode::usage});
   }
 }

@@ -237,10 +237,9 @@ void compare_chat_templates(const Json& config, const std::string& folder) {
   for (const Json& one : listed->is_structured() ? *listed : Json::array())
     found |= same((listed->is_array() ? one.at("template") : one).get<std::string>(), text);
   if (found) return;
-  warn_once(
-      folder +
-      ": chat_template.jinja and the chat_template of tokenizer_config.json differ: the former counts, as in "
-      "transformers 5. Remove the one that is wrong");
+  warn_once(folder +
+            ": chat_template.jinja and the chat_template of tokenizer_config.json differ: "
+            "chat_template.jinja counts, as in transformers 5. Remove the wrong template");
 }
 
 }  // namespace octet::text

@@ -140,18 +140,19 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
     const std::string what = was == "lora"     ? "adapters"
                              : was == "freeze" ? "a part of the model"
                                                : "everything";
-    refuse("the checkpoint is of a run that trained " + what, "finetuning_type: " + was, is);
+    refuse("the checkpoint is from a run that trained " + what, "finetuning_type: " + was, is);
   }
   const std::string other_trained = was == "lora"
-                                        ? "the adapters are not those of the checkpoint"
-                                        : "the parts that are trained are not those of the checkpoint";
+                                        ? "the adapters differ from the adapters of the checkpoint"
+                                        : "the trained parts differ from the trained parts of the checkpoint";
   for (const auto& [key, value] : before.items()) {
     const Json other = now.value(key, Json());
     if (value == other) continue;
     if (key == "base")
-      refuse("the base model's weights are not those of the checkpoint's run", "", "other contents");
+      refuse("the weights of the base model differ from the checkpoint's run",
+             "the weights that this run began with", "other contents");
     if (key == "added")
-      refuse("other adapters are added to the base than in the checkpoint's run",
+      refuse("the adapters that are added to the base differ from the checkpoint's run",
              std::to_string(value.size()) + " adapters",
              std::to_string(other.size()) + ", or other contents");
     refuse(other_trained, key + ": " + value.dump(), key + ": " + other.dump());

@@ -258,7 +258,7 @@ TEST_F(Adapters, AnotherBaseOrOtherAdaptersAreNotGoneOnWith) {
   std::string bytes = slurp(weights);
   bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
   spill(weights, bytes);
-  refused("model_name_or_path=" + (folder_ / "other"), "base model's weights");
+  refused("model_name_or_path=" + (folder_ / "other"), "weights of the base model differ");
 }
 
 TEST_F(Adapters, AnAdapterOfAnotherModelIsRefused) {

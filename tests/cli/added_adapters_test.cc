@@ -81,7 +81,7 @@ TEST_F(AddedAdapters, ARunGoesOnOverTheSameOnesAlone) {
   const Outcome alone =
       trainer(lora(folder_ / "b", "learning_rate=0.01 use_rslora=true lora_target=q_proj,up_proj"));
   EXPECT_EQ(alone.code, 64);
-  EXPECT_NE(alone.err.find("other adapters are added"), std::string::npos) << alone.err;
+  EXPECT_NE(alone.err.find("the adapters that are added to the base differ"), std::string::npos) << alone.err;
   fs::copy(folder_ / "a", folder_ / "moved", fs::copy_options::recursive);
   expect_success(trainer(lora(folder_ / "b", more + "adapter_name_or_path=" + (folder_ / "moved"))));
   const std::string weights = folder_ / "moved/adapter_model.safetensors";
@@ -91,7 +91,8 @@ TEST_F(AddedAdapters, ARunGoesOnOverTheSameOnesAlone) {
   fs::remove(folder_ / "b/adapter_model.safetensors");
   const Outcome changed = trainer(lora(folder_ / "b", more + "adapter_name_or_path=" + (folder_ / "moved")));
   EXPECT_EQ(changed.code, 64);
-  EXPECT_NE(changed.err.find("other adapters are added"), std::string::npos) << changed.err;
+  EXPECT_NE(changed.err.find("the adapters that are added to the base differ"), std::string::npos)
+      << changed.err;
 }
 
 TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {

@@ -77,7 +77,7 @@ TEST(Streaming, AResumedRunIsAtTheVeryPlaceWhereItStopped) {
     const Outcome run = trainer(task.train(rest, more), 2);
     expect_success(run);
     EXPECT_NE(run.err.find("resumed"), std::string::npos) << run.err;
-    EXPECT_EQ(run.err.find("not those of the checkpoint"), std::string::npos) << run.err;
+    EXPECT_EQ(run.err.find("differ from the data of the checkpoint"), std::string::npos) << run.err;
     expect_identical(whole + "/checkpoint-12", rest + "/checkpoint-12");
   }
 }

@@ -193,14 +193,14 @@ TEST_F(WrongAdapters, ResumedRunsOfOthers) {
   expect_refused("lora_target=q_proj", "target_modules", "run");
   expect_refused("additional_target=lm_head", "modules_to_save", "run");
   expect_refused("create_new_adapter=true adapter_name_or_path=" + (folder() / "good"),
-                 "other adapters are added", "run");
+                 "the adapters that are added to the base differ", "run");
   expect_refused("finetuning_type=full", "trained adapters", "run");
   fs::copy(adapter_base(), folder() / "other", fs::copy_options::recursive);
   const std::string weights = folder() / "other/model.safetensors";
   std::string bytes = slurp(weights);
   bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
   spill(weights, bytes);
-  expect_refused("model_name_or_path=" + (folder() / "other"), "base model's weights", "run");
+  expect_refused("model_name_or_path=" + (folder() / "other"), "weights of the base model differ", "run");
 }
 
 TEST_F(WrongAdapters, MergesIntoABaseThatIsNotFinite) {

@@ -167,7 +167,7 @@ class Books {
     if (judges && judged_ == 0) {
       throw Error({.what = "the file has no answers to compare with",
                    .where = options_.file,
-                   .fix = "leave out --exact-match and --rouge-l, or name a file whose rows have answers",
+                   .fix = "leave out --exact-match and --rouge-l, or name a file of rows with answers",
                    .code = ExitCode::usage});
     }
     const double judged = static_cast<double>(judged_);

@@ -73,7 +73,7 @@ std::string check_ranks(runtime::Session& session) {
 std::string check_sameness(runtime::Session& session, const config::Config& config) {
   train::require_same_start(session, OCTET_VERSION, config);
   return session.place().size == 1 ? "only one rank, nothing to compare"
-                                   : "build, configuration and variables are those of rank 0 on every rank";
+                                   : "build, configuration and variables are the same on every rank";
 }
 
 std::string check_cores(runtime::Session& session) {
@@ -202,7 +202,7 @@ std::string check_checkpoint(runtime::Session& session, const std::string& folde
       std::vector<float> read(kCount);
       checkpoint::Checkpoint(saved).read(slice(read));
       if (read != values)
-        throw failed("a checkpoint gives back other values", "those that were saved", saved,
+        throw failed("a checkpoint gives back other values", "the saved values", saved,
                      "look at the disk (dmesg)");
     });
   } catch (const Error& e) {

@@ -49,8 +49,8 @@ GpuAnswers ask_driver() {
   if (answers.driver == 0) answers.others = amd_gpus_text();
   if (const std::string unused = nvidia_files_text(); answers.driver == 0 && !unused.empty()) {
     answers.others = unused +
-                     ", whose library libcuda.so.1 cannot be loaded: start the container with GPUs "
-                     "(--gpus all), install the driver's libraries, or set device: cpu";
+                     ", but its library libcuda.so.1 cannot be loaded: start the container with GPUs (--gpus "
+                     "all), install the driver's libraries, or set device: cpu";
   }
   cudaGetLastError();
   return answers;
