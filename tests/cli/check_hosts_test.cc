@@ -65,9 +65,9 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
   };
   const std::vector<Case> cases = {
       {"uname", "echo one", {"WRONG  name", "the same as one's", "a different name"}},
-      {"date", "echo $(($(/bin/date +%s) + 60)).0", {"WRONG  clock", "away from this host's", "chrony"}},
-      {"date", "echo $(($(/bin/date +%s) - 60)).0", {"WRONG  clock", "away from this host's"}},
-      {"sha256sum", "echo 0123 x", {"WRONG  program", "another build", "copy this host's there"}},
+      {"date", "echo $(($(/bin/date +%s) + 60)).0", {"WRONG  clock", "off this host's clock", "chrony"}},
+      {"date", "echo $(($(/bin/date +%s) - 60)).0", {"WRONG  clock", "off this host's clock"}},
+      {"sha256sum", "echo 0123 x", {"WRONG  program", "another build", "copy this host's program there"}},
       {"sha256sum", "exit 1", {"WRONG  program", "is not there", "install it there"}},
       {"ldd",
        "echo 'libhdf5.so.103 => not found'",
@@ -121,23 +121,23 @@ TEST_F(CheckHosts, PortsThatAreNotReachedAreNamedWithWhomFrom) {
   blocked("nothing");
   const Outcome open = check(lines);
   EXPECT_EQ(open.code, 0) << open.both();
-  EXPECT_NE(open.out.find("connections between 3 hosts\n  ok     tcp        each reaches the others"),
+  EXPECT_NE(open.out.find("connections between 3 hosts\n  ok     tcp        each host reaches the others"),
             std::string::npos)
       << open.out;
   blocked("281[0-9][0-9]");
   const Outcome ranks = check(lines, "-n", "--mca btl_tcp_port_min_v4 28100 --mca btl_tcp_port_range_v4 100");
   EXPECT_EQ(ranks.code, 1) << ranks.both();
-  for (const char* says : {"WRONG  tcp        two's port 281", "WRONG  tcp        three's port 281",
-                           ", as ranks take, is not reached from one\n", "through to the ports 28100-28199",
-                           "something is wrong"})
+  for (const char* says : {"WRONG  tcp        port 281", " of two, for ranks, cannot be reached from one\n",
+                           " of three, for ranks, cannot be reached from one\n",
+                           "through to the ports 28100-28199", "something is wrong"})
     EXPECT_NE(ranks.out.find(says), std::string::npos) << says << "\n" << ranks.out;
-  for (const char* other : {"as mpirun's daemons take", "one's port", "from two", "from three", "ok     tcp"})
+  for (const char* other : {"for mpirun's daemons", " of one, for", "from two", "from three", "ok     tcp"})
     EXPECT_EQ(ranks.out.find(other), std::string::npos) << other << "\n" << ranks.out;
   blocked("*");
   const Outcome all = check(lines);
   EXPECT_EQ(all.code, 1) << all.both();
   for (const char* says :
-       {", as mpirun's daemons take, is not reached from one\n", ", as ranks take, is not reached from one\n",
+       {", for mpirun's daemons, cannot be reached from one\n", ", for ranks, cannot be reached from one\n",
         "oob_tcp_dynamic_ipv4_ports 10000-10099", "btl_tcp_port_min_v4 10100"})
     EXPECT_NE(all.out.find(says), std::string::npos) << says << "\n" << all.out;
   blocked("282[0-9][0-9]");
@@ -149,16 +149,16 @@ TEST_F(CheckHosts, PortsThatAreNotReachedAreNamedWithWhomFrom) {
         "cd " + (folder_ / ".") + " && " + environment + "OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
         " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " -n hostfile " + options);
     EXPECT_EQ(daemons.code, 1) << daemons.both();
-    EXPECT_NE(daemons.out.find(", as mpirun's daemons take, is not reached from one\n"), std::string::npos)
+    EXPECT_NE(daemons.out.find(", for mpirun's daemons, cannot be reached from one\n"), std::string::npos)
         << daemons.out;
-    EXPECT_EQ(daemons.out.find("as ranks take"), std::string::npos) << daemons.out;
+    EXPECT_EQ(daemons.out.find("for ranks, cannot"), std::string::npos) << daemons.out;
   }
   EXPECT_EQ(shell("pgrep -f \"^perl -e use Socket\"").out, "") << "nothing listens on";
   blocked("nothing");
   host("two", "perl", "exit 1");
   const Outcome none = check(lines);
   EXPECT_EQ(none.code, 0) << none.both();
-  EXPECT_NE(none.out.find("doubt  tcp        not tried to two: it has no perl"), std::string::npos)
+  EXPECT_NE(none.out.find("doubt  tcp        not tested to two: it has no perl"), std::string::npos)
       << none.out;
   EXPECT_EQ(none.out.find("ok     tcp"), std::string::npos) << none.out;
 }
@@ -199,7 +199,7 @@ TEST_F(CheckHosts, MessagesThatDoNotComeEndInTimeWithThePortsToOpen) {
   EXPECT_EQ(run.code, 1) << run.both();
   for (const char* says :
        {"  begun\n", "WRONG  messages", "within 2 s", "oob_tcp_dynamic_ipv4_ports 10000-10099",
-        "btl_tcp_port_min_v4 10100", "btl_tcp_port_range_v4 200", "together they do not run"})
+        "btl_tcp_port_min_v4 10100", "btl_tcp_port_range_v4 200", "a job on all of them fails"})
     EXPECT_NE(run.out.find(says), std::string::npos) << says << "\n" << run.out;
   EXPECT_EQ(shell("pgrep -f \"^sleep 60$\"").out, "") << "nothing runs on";
   script("program", "exit 3");
@@ -219,7 +219,8 @@ TEST_F(CheckHosts, PathsOfAConfigurationAreLookedForOnEachHost) {
   host("one");
   const Outcome fine = check("one\n", "-n -c c.yaml");
   EXPECT_EQ(fine.code, 0) << fine.both();
-  EXPECT_NE(fine.out.find("ok     paths      4 of the configuration are there"), std::string::npos)
+  EXPECT_NE(fine.out.find("ok     paths      4 files and folders of the configuration exist"),
+            std::string::npos)
       << fine.out;
   // A host with an older copy of the program and without the model.
   host("two", "wc", "echo 4");
@@ -251,10 +252,9 @@ TEST_F(CheckHosts, GpusOfAmdAreNamedAsWhatIsNotUsed) {
                       "# | PATH=" + (folder_ / "hosts") + "/$host:$PATH bash -s");
   const Outcome run = check("one\n");
   EXPECT_EQ(run.code, 0) << run.both();
-  EXPECT_NE(
-      run.out.find(
-          "doubt  GPUs       2 of AMD's, which the program does not use: ranks there compute on the CPU"),
-      std::string::npos)
+  EXPECT_NE(run.out.find(
+                "doubt  GPUs       2 of AMD, which the program does not use: ranks there compute on the CPU"),
+            std::string::npos)
       << run.out;
 }
 
@@ -294,7 +294,7 @@ TEST_F(CheckHosts, ThatAreFineAloneMayNotRunTogether) {
   const Outcome run = check(std::string(trim(shell("uname -n").out)) + "\n", "-p " + (folder_ / "program"));
   EXPECT_EQ(run.code, 1) << run.both();
   EXPECT_NE(run.out.find("  rank is alone\n"), std::string::npos) << run.out;
-  EXPECT_NE(run.out.find("1 hosts: each is fine, and together they do not run, see above\n"),
+  EXPECT_NE(run.out.find("1 hosts: each host is fine, but a job on all of them fails, see above\n"),
             std::string::npos)
       << run.out;
 }
@@ -311,13 +311,13 @@ TEST_F(CheckHosts, WrongCallsAreRefused) {
   spill(folder_ / "zero", "one\ntwo slots=0\n");
   refused("", "launch/check-hosts [-p PROGRAM]");
   refused("-x", "launch/check-hosts [-p PROGRAM]");
-  refused("-t 0 " + (folder_ / "empty"), "-t is no number of seconds");
+  refused("-t 0 " + (folder_ / "empty"), "-t is not a number of seconds");
   refused("-c " + (folder_ / "none") + " " + (folder_ / "empty"), "the configuration cannot be read");
   refused(folder_ / "none", "the hostfile cannot be read");
   refused(folder_ / "empty", "names no host");
   refused(folder_ / "zero", "zero:2");
-  refused("-p " + (folder_ / "none") + " " + (folder_ / "empty"), "the program is not there");
-  refused("-d " + (folder_ / "none") + " " + (folder_ / "empty"), "the folder is not there");
+  refused("-p " + (folder_ / "none") + " " + (folder_ / "empty"), "the program does not exist");
+  refused("-d " + (folder_ / "none") + " " + (folder_ / "empty"), "the folder does not exist");
 }
 
 }  // namespace
