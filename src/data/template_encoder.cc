@@ -40,10 +40,9 @@ void watch_unknown(const text::Tokenizer& tokenizer, const Sample& sample) {
   if (!is_utf8(all)) return;  // refused when the row is written
   const double share = text::unknown_share(tokenizer, all);
   if (share <= 0.5 || said.exchange(true)) return;
-  log::warn(
-      "most of a text is unknown to the tokenizer: " + std::to_string(static_cast<int>(share * 100)) +
-      " % of its bytes vanish or become the unknown token, in the row that begins '" + head(all, 40) +
-      "'. Check that tokenizer.json is whole, and belongs to the model and to the language of the data");
+  log::warn("most of a text is unknown to the tokenizer: " + std::to_string(static_cast<int>(share * 100)) +
+            " % of its bytes vanish or become the unknown token, in the row that begins '" + head(all, 40) +
+            "'. Check that tokenizer.json is complete, and fits the model and the language of the data");
 }
 
 }  // namespace

@@ -60,8 +60,8 @@ std::string amd_gpus_text(const std::string& root) {
   if (found.empty()) return "";
   std::string names;
   for (const std::string& name : found) names += (names.empty() ? "" : ", ") + name;
-  return (found.size() == 1 ? "an AMD GPU is here ("
-                            : std::to_string(found.size()) + " AMD GPUs are here (") +
+  return (found.size() == 1 ? "an AMD GPU is present ("
+                            : std::to_string(found.size()) + " AMD GPUs are present (") +
          names + "), which this program does not use: it computes on NVIDIA's GPUs, and here on the CPU";
 }
 

@@ -36,16 +36,15 @@ const char* name_of(Format format) {
 /// Returns the storage format of fixed weights that GEMMs read in `row.format`.
 Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
   if (fixed.home != Home::device) {
-    refuse("weights that lie outside of the device's memory are not built", "the device as their home",
+    refuse("weights outside of the device's memory are not built", "weights in the device's memory",
            fixed.home == Home::pinned ? "pinned host memory" : "a file", spec.name);
   }
   if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) {
     return row.format;
   }
   if (*fixed.format == Format::nf4) return spec.fp8 && !spec.expert ? Format::nf4 : row.format;
-  refuse("weights that are decoded before products read them are built in NF4 alone",
-         std::string(name_of(row.format)) + ", which products read, or NF4", name_of(*fixed.format),
-         spec.name);
+  refuse("weights that are decoded before their GEMMs are built only in NF4",
+         std::string(name_of(row.format)) + ", which GEMMs read, or NF4", name_of(*fixed.format), spec.name);
 }
 
 }  // namespace
@@ -53,7 +52,7 @@ Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const 
 Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world) {
   const Policy policy = policy_of(options, world);
   check(!options.recipe.rows() || (!options.training && options.fixed.format != Format::nf4),
-        "scales of rows are of inference, and of weights in FP8");
+        "scales of rows are only for generation with weights in FP8");
   const auto cut = [](bool yes) { return yes ? Axis::data : Axis::none; };
   Placements table;
   for (const model::GroupSpec& group : layout.groups) {

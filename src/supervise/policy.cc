@@ -36,7 +36,7 @@ std::string meaning_of(int code) {
     case static_cast<int>(ExitCode::usage):
       return "configuration, command line, model or data cannot be used";
     case static_cast<int>(ExitCode::busy):
-      return "another run has the output folder";
+      return "another run uses the output folder";
     case static_cast<int>(ExitCode::storage):
       return "a disk is full or fails";
     case static_cast<int>(ExitCode::hang):

@@ -66,7 +66,8 @@ void refuse_long_numbers(const Json& value) {
                                  ? value.dump()
                                  : json_digits(value);
   if (!digits.empty())
-    throw Refusal{"the number " + digits.substr(0, 40) + " has more digits than a template in a file keeps"};
+    throw Refusal{"the number " + digits.substr(0, 40) +
+                  " has more digits than a template in a file supports"};
   if (!value.is_structured()) return;
   for (const Json& item : value) refuse_long_numbers(item);
 }

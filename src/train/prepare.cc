@@ -107,7 +107,7 @@ config::Batch Run::batch_of(const config::Config& config, int world) const {
 
 void Run::say_batch() const {
   if (!session_.prints() || batch_.passes == batch_.accumulation) return;
-  log::warn("a step of " + with_commas(batch_.global) + " samples is more than an epoch, which has " +
+  log::warn("a step has " + with_commas(batch_.global) + " samples, but an epoch has only " +
             with_commas(feed_->examples()) + ": each step trains one epoch, in " +
             with_commas(batch_.passes) + (batch_.passes == 1 ? " micro-batch" : " micro-batches") +
             " per rank. Lower gradient_accumulation_steps or global_batch_size for more steps");

@@ -35,13 +35,13 @@ TEST_F(AmdGpus, AreFoundOnPciByVendorAndClass) {
   device("0000:01:00.0", "0x10de", "0x030200");  // a GPU of NVIDIA
   EXPECT_EQ(amd_gpus_text(folder_.path()), "");
   device("0000:83:00.0", "0x1002", "0x120000");  // an accelerator
-  EXPECT_EQ(
-      amd_gpus_text(folder_.path()),
-      "an AMD GPU is here (0000:83:00.0), which this program does not use: it computes on NVIDIA's GPUs, "
-      "and here on the CPU");
+  EXPECT_EQ(amd_gpus_text(folder_.path()),
+            "an AMD GPU is present (0000:83:00.0), which this program does not use: it computes on NVIDIA's "
+            "GPUs, and here on the CPU");
   device("0000:03:00.0", "0x1002", "0x030000");
   EXPECT_EQ(amd_gpus(folder_.path()), (std::vector<std::string>{"0000:03:00.0", "0000:83:00.0"}));
-  EXPECT_TRUE(amd_gpus_text(folder_.path()).starts_with("2 AMD GPUs are here (0000:03:00.0, 0000:83:00.0)"));
+  EXPECT_TRUE(
+      amd_gpus_text(folder_.path()).starts_with("2 AMD GPUs are present (0000:03:00.0, 0000:83:00.0)"));
 }
 
 // A container may show the driver and not the bus.

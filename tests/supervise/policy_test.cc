@@ -123,7 +123,7 @@ TEST(Policy, KnowsWhatCodesMean) {
       {0, "the run is complete"},
       {2, "the run failed"},
       {64, "configuration, command line, model or data cannot be used"},
-      {73, "another run has the output folder"},
+      {73, "another run uses the output folder"},
       {74, "a disk is full or fails"},
       {75, "something did not answer, or a host was lost"},
       {76, "stopped as asked"},
