@@ -84,7 +84,7 @@ std::vector<Hostile> hostile_files() {
       {"RangeBackwards", file_of(a + entry("[1]", "[4,0]") + e, 4), "outside the file"},
       {"RangePastTheEnd", file_of(a + entry("[2]", "[0,8]") + e, 4), "outside the file"},
       {"RangeWraps", file_of(a + entry("[1]", "[18446744073709551612,0]") + e, 4), "outside the file"},
-      {"Hole", file_of(a + entry("[1]", "[4,8]") + e, 8), "overlap or leave a hole"},
+      {"Hole", file_of(a + entry("[1]", "[4,8]") + e, 8), "overlap or leave a gap"},
       {"Overlap", file_of(a + entry("[2]", "[0,8]") + R"(,"b":)" + entry("[2]", "[4,12]") + e, 12),
        "overlap"},
       {"SameRangeTwice", file_of(a + entry("[2]", "[0,8]") + R"(,"b":)" + entry("[2]", "[0,8]") + e, 8),

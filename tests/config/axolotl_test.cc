@@ -240,7 +240,7 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
            {"datasets: [{path: a, message_property_mappings: {role: speaker}}]", "dataset_info.json"},
            {"special_tokens: {eos_token: x}", "only pad_token"},
            {"tokens: [a]", "'tokens' is not supported"},
-           {"plugins: [my.plugin]", "no code of others is run"},
+           {"plugins: [my.plugin]", "no foreign code is run"},
            {"fsdp: [full_shard, offload]", "parameters stay on the device"},
            {"fsdp_config: {fsdp_offload_params: true}", "fsdp_config.fsdp_offload_params"},
            {"fsdp_config: {cpu_offload: true}", "fsdp_config.cpu_offload"},

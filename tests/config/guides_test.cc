@@ -244,7 +244,7 @@ const std::vector<Guide>& guides() {
        {"'data.train_path' is overridden by 'datasets'", "'model.max_seq_len' is overridden by 'block_size'",
         "'mode' is overridden by 'task_mode'", "blocks do not overlap",
         "'train.batch_size' is overridden by 'train.per_device_train_batch_size'",
-        "'train.overwrite_output_dir' gives way"}},
+        "'train.overwrite_output_dir' is overridden"}},
       {"the same with a micro-batch that is found, and its number of micro-batches",
        {kGuides + "sft_play_run_dapt.yaml", "train.per_device_train_batch_size=null"},
        with(kSftPlay, {{"cutoff_len", "256"},

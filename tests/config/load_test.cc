@@ -475,9 +475,10 @@ TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
   for (const char* said :
        {"environment WORLD_SIZE=2: does nothing", "environment RANK=0: does nothing",
         "environment GPU_NUM=8: does", "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
-        "environment NCCL_DEBUG=INFO, NCCL_IB_HCA=x: is NCCL",
+        "environment NCCL_DEBUG=INFO, NCCL_IB_HCA=x: is a variable of NCCL",
         "environment NVTE_DEBUG=1: does nothing: there are statistics",
-        "environment HSA_ENABLE_SDMA=0: is ROCm", "environment CUDA_LAUNCH_BLOCKING=1: harms",
+        "environment HSA_ENABLE_SDMA=0: is a variable of ROCm",
+        "environment CUDA_LAUNCH_BLOCKING=1: slows the run",
         "environment PYTORCH_CUDA_ALLOC_CONF=expandable"}) {
     EXPECT_EQ(std::ranges::count_if(r.notes, [&](const std::string& note) { return says(note, said); }), 1)
         << said;

@@ -123,8 +123,7 @@ TEST(OverrideTable, VerlsFacts) {
                              {"data: {val_max_samples: 3}", {"data.val_max_samples=-1"}, ""},
                              {"data: {custom_cls: {path: x.py}}", {"data.custom_cls.path=null"}, ""},
                              {"data: {custom_cls: {path: x.py}}", {"data.custom_cls=null"}, ""}});
-  EXPECT_SAYS(refusal("data: {custom_cls: {path: null}}", {"data.custom_cls.path=x.py"}),
-              "no code of others");
+  EXPECT_SAYS(refusal("data: {custom_cls: {path: null}}", {"data.custom_cls.path=x.py"}), "no foreign code");
 }
 
 TEST(OverrideTable, SftPlaysBatch) {

@@ -129,7 +129,7 @@ TEST(Verl, ItsAdaptersAreAskedForByTheirRank) {
 TEST(Verl, WhatItCannotHaveHereIsRefusedUnlessItAsksForNothing) {
   EXPECT_NO_THROW(verl("ulysses_sequence_parallel_size: 1\ndata: {custom_cls: {path: null, name: null}}"));
   EXPECT_SAYS(refusal("ulysses_sequence_parallel_size: 2"), "not split over ranks");
-  EXPECT_SAYS(refusal("data: {custom_cls: {path: x.py}}"), "no code of others is run");
+  EXPECT_SAYS(refusal("data: {custom_cls: {path: x.py}}"), "no foreign code is run");
   EXPECT_SAYS(refusal("data: {multiturn: {tools_key: functions}}"), "the column 'tools'");
   EXPECT_NO_THROW(verl("ulysses_sequence_parallel_size: 2", {"ulysses_sequence_parallel_size=1"}))
       << "the command line takes it back";

@@ -103,7 +103,7 @@ TEST(JinjaRefusals, NameTheLineAndWhatIsWrong) {
            {"a\n{{ x", "line 2"},
            {"{% if true %}", "'endif' is missing"},
            {"{% for %}", "a name was expected"},
-           {"{% include 'x' %}", "'include' is not known"},
+           {"{% include 'x' %}", "'include' is not supported"},
            {"{{ 1 | nothing }}", "there is no filter 'nothing'"},
            {"{{ 1 is nothing }}", "there is no test 'nothing'"},
            {"\n\n{{ raise_exception('no system') }}", "the template refuses: no system"},
