@@ -47,9 +47,10 @@ bool is_row_file(const std::string& file) {
   return is_data_file(file) && !describes_rows(file);
 }
 
-// Whether `name` contains `word`, delimited by digits or the characters "-._ ". The beginning of the name
-// delimits too, and its end if `may_end`.
-bool has_word(std::string_view name, std::string_view word, bool may_end) {
+// Returns whether a word is in a name, between its ends, digits and the characters "-._ ". The case of
+// letters does not matter.
+bool has_word(std::string_view cased, std::string_view word, bool may_end) {
+  const std::string name = lower_case(std::string(cased));
   const auto parts = [](char c) {
     return std::string_view("-._ 0123456789").find(c) != std::string_view::npos;
   };
@@ -211,9 +212,13 @@ std::string counted(const Split& split) {
 const Split* find(const std::vector<Split>& splits, const std::string& name) {
   const auto found = std::ranges::find(splits, name, &Split::name);
   if (found != splits.end()) return &*found;
-  // A synonym of a split's name: dev, valid.
+  // The name in other letters, as in Train-00000-of-00001.parquet.
+  const auto lower = [](const Split& split) { return lower_case(split.name); };
+  const auto cased = std::ranges::find(splits, lower_case(name), lower);
+  if (cased != splits.end()) return &*cased;
+  // Another word for one of them: dev, valid.
   for (const Keywords& split : keywords()) {
-    if (std::ranges::find(split.words, name) == split.words.end()) continue;
+    if (std::ranges::find(split.words, lower_case(name)) == split.words.end()) continue;
     const auto same = std::ranges::find(splits, split.split, &Split::name);
     if (same != splits.end()) return &*same;
   }
@@ -225,7 +230,7 @@ Split named_in_files(const std::vector<Split>& splits, const std::string& name) 
   Split found{name, {}};
   for (const Split& split : splits) {
     for (const std::string& file : split.files) {
-      if (has_word(name_of(file), name, false)) found.files.push_back(file);
+      if (has_word(name_of(file), lower_case(name), false)) found.files.push_back(file);
     }
   }
   std::ranges::sort(found.files);

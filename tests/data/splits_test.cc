@@ -78,7 +78,21 @@ TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
       {"a.jsonl sub/b.jsonl .hidden/c.jsonl __pycache__/d.jsonl", "", "", "a.jsonl sub/b.jsonl"},
       {"a.jsonl dataset_infos.json config.json notes.md", "", "", "a.jsonl"},
       {"sub/train.jsonl sub/test.jsonl", "", "", "sub/train.jsonl"},
-      // Names of folders, which take precedence over names of files.
+      // Letters in upper case.
+      {"Train.jsonl Validation.jsonl", "", "", "Train.jsonl"},
+      {"TRAIN.jsonl TEST.jsonl Dev.jsonl", "", "", "TRAIN.jsonl"},
+      {"My_Train.jsonl My-Eval.jsonl", "", "", "My_Train.jsonl"},
+      {"Training/a.jsonl Test/a.jsonl", "", "", "Training/a.jsonl"},
+      {"Trainer.jsonl Contest.jsonl", "", "", "Contest.jsonl Trainer.jsonl"},
+      {"data/Train-00000-of-00001.jsonl data/Test-00000-of-00001.jsonl", "", "",
+       "data/Train-00000-of-00001.jsonl"},
+      {"Train-00000-of-00001.jsonl Test-00000-of-00001.jsonl", "", "", "Train-00000-of-00001.jsonl"},
+      {"Train.jsonl Validation.jsonl", "", "Validation", "Validation.jsonl"},
+      {"Train.jsonl Validation.jsonl", "", "", "Validation.jsonl", true},
+      {"Train_SFT.jsonl Train_Gen.jsonl", "", "train_sft", "Train_SFT.jsonl"},
+      {"Train_SFT.jsonl Train_Gen.jsonl", "", "Train_Gen", "Train_Gen.jsonl"},
+      {"train.jsonl dev.jsonl", "", "Valid", "dev.jsonl"},
+      // Names of folders, which go before names of files.
       {"train/a.jsonl test/a.jsonl", "", "", "train/a.jsonl"},
       {"train/test.jsonl valid/train.jsonl", "", "", "train/test.jsonl"},
       {"x/train_1/a.jsonl x/dev/a.jsonl", "", "", "x/train_1/a.jsonl"},
