@@ -52,12 +52,23 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
     rows.emplace_back("training loss", python_number(first_loss, 4) + " -> " + python_number(last_loss, 4) +
                                            " (mean " + python_number(totals.mean_loss(), 4) + ")");
   }
-  if (!std::isnan(eval_loss)) rows.emplace_back("evaluation loss", python_number(eval_loss, 4));
-  rows.emplace_back("time", clock_time(totals.elapsed) + ", " +
-                                python_number(session.per_step(session.seconds), 3) + " s/it");
-  rows.emplace_back("tokens", with_commas(totals.tokens) + ", " + rate_text(rate) + " per second");
-  if (knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
-  if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " per device");
+  if (!std::isnan(eval_loss)) {
+    const bool last = finish.model_step < 0 || finish.model_step == totals.step;
+    rows.emplace_back("evaluation loss", python_number(eval_loss, 4) +
+                                             (last ? ""
+                                                   : " at the last evaluation; the model is that of step " +
+                                                         with_commas(finish.model_step)));
+  }
+  // Without a step in this session there is no rate.
+  const bool stepped = session.steps > 0;
+  rows.emplace_back(
+      "time", clock_time(totals.elapsed) +
+                  (stepped ? ", " + python_number(session.per_step(session.seconds), 3) + " s/it" : ""));
+  rows.emplace_back("tokens",
+                    with_commas(totals.tokens) + (stepped ? ", " + rate_text(rate) + " per second" : ""));
+  if (stepped && knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
+  if (stepped && knows_work())
+    rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " per device");
   if (totals.skipped > 0) {
     rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, not finite or spikes");
   }

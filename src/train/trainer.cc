@@ -361,6 +361,7 @@ void Run::finish(bool stopped) {
     if (config_.fp8) log::info(products);
     reporter_->finish({.status = stopped ? "stopped" : "completed",
                        .final_model = stopped ? last_checkpoint_ : config_.output_dir,
+                       .model_step = stopped ? -1 : best_.step,
                        .keeps_checkpoint = kept,
                        .next = next});
   });

@@ -288,6 +288,35 @@ TEST_F(Figures, WithoutAYardstickThereIsNoShareOfIt) {
   EXPECT_FALSE(octet::test::read_events(folder_ + "/runs").scalars.contains("perf/mfu"));
 }
 
+TEST_F(Figures, OfASessionWithoutAStepHaveNoRates) {
+  testing::internal::CaptureStderr();
+  RunFacts f = all();
+  f.first_step = total;
+  Reporter(f).finish({});
+  const std::string text = squeezed(testing::internal::GetCapturedStderr());
+  EXPECT_NE(text.find("Training completed"), std::string::npos) << text;
+  for (const char* rate : {"per second", "s/it", "TFLOP/s", "MFU", "waited for data"})
+    EXPECT_EQ(text.find(rate), std::string::npos) << rate << "\n" << text;
+}
+
+TEST_F(Figures, OfTheEvaluationNameTheStepOfAnEarlierModel) {
+  for (const auto& [step, says] :
+       {std::pair<std::int64_t, const char*>{-1, " evaluation loss 2.0\n"},
+        {total, " evaluation loss 2.0\n"},
+        {2, " evaluation loss 2.0 at the last evaluation; the model is that of step 2\n"}}) {
+    testing::internal::CaptureStderr();
+    {
+      Reporter reporter(all());
+      for (std::int64_t n = 1; n <= total; ++n) reporter.step(made(n));
+      reporter.evaluation(
+          {.step = total, .epoch = 1.75, .loss = 2.0, .seconds = 1, .samples = 4, .batches = 1});
+      reporter.finish({.model_step = step});
+    }
+    const std::string text = squeezed(testing::internal::GetCapturedStderr());
+    EXPECT_NE(text.find(says), std::string::npos) << text;
+  }
+}
+
 TEST_F(Figures, GoOnWhereACheckpointWasMade) {
   run();
   const Json whole = json("train_results.json");

@@ -108,6 +108,7 @@ struct EvalFacts {
 struct FinishFacts {
   std::string status = "completed";  ///< or "stopped", …
   std::string final_model;           ///< checkpoint or folder; "" leaves the line out
+  std::int64_t model_step = -1;      ///< of final_model, if it is a checkpoint before the last; else -1
   bool keeps_checkpoint = true;      ///< false: the last one has been removed, and its line is left out
   std::vector<std::string> next;     ///< lines on what to try next
 };
