@@ -78,6 +78,19 @@ struct CoresNear {
 /// node. The ranks near that node divide these cores, unless the share becomes too small (share_near()).
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near = {});
 
+/// The threads of the ranks of a host, and the cores for them.
+struct Crowd {
+  int ranks = 1;
+  int threads = 1;     ///< of each rank
+  int cores = 1;       ///< for all ranks
+  bool told = false;   ///< OMP_NUM_THREADS gives the threads
+  bool bound = false;  ///< OpenMP binds the threads of each rank, and may use all cores of the host
+};
+/// Returns the ranks of this host with the threads and cores of the calling thread.
+Crowd crowd_of(int local_ranks);
+/// Returns why threads wait for cores from the start, with what to do; empty if there are enough cores.
+std::string crowd_text(const Crowd& crowd);
+
 /// Returns a rank's share of `there` cores that are best for `ranks_there` ranks, at most `share`, its share
 /// of the whole machine. Returns 0 if the result would be less than half of `share`: the rank then stays
 /// where it is.

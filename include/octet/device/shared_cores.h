@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace octet::cpu {
@@ -25,6 +26,19 @@ class SharedCores {
   double quiet_ = 0;      ///< seconds without waiting
   double patience_ = 10;  ///< seconds after which cores count as quiet
 };
+
+/// Returns the variable by which the user lets waiting threads spin; "" if no variable is set, nullptr if the
+/// user lets them sleep. The arguments are OMP_WAIT_POLICY and GOMP_SPINCOUNT, or nullptr.
+const char* choice_to_spin(const char* policy, const char* spin_count);
+
+struct SharedCoresFacts {
+  int percent = 0;  ///< of the time that threads waited for a core
+  int threads = 1, cores = 1;
+  bool sleeps = false;        ///< waiting threads now sleep
+  const char* variable = "";  ///< as in choice_to_spin()
+};
+/// Returns the warning that cores are shared.
+std::string shared_cores_text(const SharedCoresFacts& facts);
 
 /// Makes waiting OpenMP threads sleep soon during its lifetime. GNU's library spins 300 times less if it has
 /// more threads than there are cores. This object therefore starts idle threads.
@@ -51,13 +65,14 @@ class WaitingThreads {
   WaitingThreads& operator=(const WaitingThreads&) = delete;
 
   /// Call often, between ops, from one thread. Measures at most five times a second. Logs that cores are
-  /// shared. Does nothing for a single thread, or if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set.
+  /// shared. Does nothing for a single thread, or if the user lets waiting threads sleep. Leaves the waiting
+  /// as it is if OMP_WAIT_POLICY or GOMP_SPINCOUNT is set.
   void look();
 
  private:
   void measure(std::chrono::steady_clock::time_point now);
 
-  bool chosen_;  ///< by the user
+  const char* spins_;  ///< as in choice_to_spin()
   std::vector<int> threads_;
   std::chrono::steady_clock::time_point last_{};
   double waited_ = 0;

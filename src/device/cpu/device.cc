@@ -27,7 +27,7 @@ void set_op_threads(int threads) {
 #if defined(__SANITIZE_THREAD__)
   threads = 1;  // the thread sanitizer cannot see the synchronisation inside libgomp
 #endif
-  threads_of_ops = std::max(1, threads);
+  threads_of_ops = std::max(1, std::min(threads, omp_get_thread_limit()));
   omp_set_num_threads(threads_of_ops);
 }
 

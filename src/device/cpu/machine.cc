@@ -1,5 +1,6 @@
 #include "cpu/machine.h"
 
+#include <omp.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -109,6 +110,19 @@ class CpuMask {
     }
     words_ = std::move(kept);
   }
+  /// Replaces the CPUs by those of all places of OpenMP.
+  void take_places() {
+    constexpr std::size_t bits = 8 * sizeof(unsigned long);
+    std::ranges::fill(words_, 0);
+    for (int place = 0; place < omp_get_num_places(); ++place) {
+      std::vector<int> cpus(static_cast<std::size_t>(omp_get_place_num_procs(place)));
+      omp_get_place_proc_ids(place, cpus.data());
+      for (const int cpu : cpus) {
+        const std::size_t word = static_cast<std::size_t>(cpu) / bits;
+        if (word < words_.size()) words_[word] |= 1ul << static_cast<std::size_t>(cpu) % bits;
+      }
+    }
+  }
   bool apply_to_caller() const { return known() && sched_setaffinity(0, bytes(), set()) == 0; }
 
  private:
@@ -116,6 +130,18 @@ class CpuMask {
   cpu_set_t* set() const { return reinterpret_cast<cpu_set_t*>(words_.data()); }
   mutable std::vector<unsigned long> words_;
 };
+
+/// Returns whether OpenMP binds threads to places (OMP_PROC_BIND, OMP_PLACES, GOMP_CPU_AFFINITY).
+bool threads_are_bound() {
+  return omp_get_proc_bind() != omp_proc_bind_false && omp_get_num_places() > 0;
+}
+
+/// Returns the CPUs of all places of OpenMP.
+CpuMask places_of_threads() {
+  CpuMask mask(0);
+  mask.take_places();
+  return mask;
+}
 
 /// Process id of the nearest ancestor that is Open MPI's launcher or its daemon, or 0.
 pid_t launcher() {
@@ -150,6 +176,8 @@ bool binding_was_asked_for() {
 
 int allowed_cores() {
   int cores = std::max(1, CpuMask(0).count());
+  // The mask of a bound thread is its place.
+  if (threads_are_bound()) cores = std::max(cores, places_of_threads().count());
   if (const auto quota = quota_cores()) cores = std::min(cores, *quota);
   return cores;
 }
@@ -269,17 +297,58 @@ int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
     const CpuMask given(launcher());
     if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();
   }
+  if (threads_are_bound()) {
+    // OpenMP has bound this thread to its first place, and threads that this thread starts inherit that.
+    const CpuMask places = places_of_threads();
+    if (places.count() > CpuMask(0).count()) places.apply_to_caller();
+  }
   // Equal shares, so that equal work takes equal time and every rank has the same thread count. A number set
   // by the user applies to each rank, as in every OpenMP program.
   const std::optional<int> told = told_threads();
   const int share = std::max(1, allowed_cores() / local_ranks);
-  if (near.numa_node < 0) return told.value_or(share);
+  const auto threads = [&told](int cores) { return std::min(told.value_or(cores), omp_get_thread_limit()); };
+  if (near.numa_node < 0) return threads(share);
   CpuMask there(0);
   there.keep_only(parse_cpu_list(
       first_line("/sys/devices/system/node/node" + std::to_string(near.numa_node) + "/cpulist")));
   const int part = share_near(share, there.count(), near.ranks);
   const bool stays = part > 0 && there.apply_to_caller();
-  return told.value_or(stays ? part : share);
+  return threads(stays ? part : share);
+}
+
+Crowd crowd_of(int local_ranks) {
+  Crowd crowd{.ranks = local_ranks, .threads = op_threads(), .cores = allowed_cores()};
+  const int all = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  // Ranks may have different cores of the host.
+  if (local_ranks > 1) crowd.cores = std::min(std::max(1, all), quota_cores().value_or(all));
+  crowd.told = told_threads().has_value();
+  crowd.bound = threads_are_bound() && places_of_threads().count() == all;
+  return crowd;
+}
+
+std::string crowd_text(const Crowd& crowd) {
+  const auto count = [](int n, const char* what) {
+    return std::to_string(n) + " " + what + (n == 1 ? "" : "s");
+  };
+  const std::string begin = "the cores are shared: ", cores = count(crowd.cores, "core");
+  if (crowd.ranks > crowd.cores) {
+    return begin + count(crowd.ranks, "rank") + " compute on " + cores +
+           " of this host, and wait for each other; to do: start at most " + count(crowd.cores, "rank") +
+           " on this host";
+  }
+  const int fits = std::max(1, crowd.cores / crowd.ranks);
+  if (crowd.told && crowd.threads > fits) {
+    return begin + "OMP_NUM_THREADS gives " + count(crowd.threads, "thread") + " to each of " +
+           count(crowd.ranks, "rank") + ", and this host has " + cores +
+           " for them: threads wait for a core; to do: unset OMP_NUM_THREADS, or set it to " +
+           std::to_string(fits);
+  }
+  if (crowd.bound && crowd.ranks > 1 && crowd.threads > 1) {
+    return begin + "OMP_PROC_BIND, OMP_PLACES or GOMP_CPU_AFFINITY binds the threads of all " +
+           count(crowd.ranks, "rank") +
+           " of this host to the same cores; to do: unset these variables, or give each rank its own cores";
+  }
+  return "";
 }
 
 }  // namespace octet::cpu

@@ -16,6 +16,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/strings.h"
 #include "octet/device/cpu.h"
 #include "octet/device/threads.h"
 
@@ -39,7 +40,7 @@ double waited_for_core(int thread) {
 /// Returns the system's ids of the op threads of the calling thread.
 std::vector<int> op_thread_numbers() {
   std::vector<int> numbers(static_cast<std::size_t>(std::max(1, op_threads())), 0);
-#pragma omp parallel num_threads(static_cast<int>(numbers.size()))
+#pragma omp parallel num_threads(static_cast <int>(numbers.size()))
   numbers[static_cast<std::size_t>(omp_get_thread_num())] = static_cast<int>(::gettid());
   std::erase(numbers, 0);
   return numbers;
@@ -105,14 +106,34 @@ SleepingThreads::~SleepingThreads() {
   idle_->thread.join();
 }
 
+const char* choice_to_spin(const char* policy, const char* spin_count) {
+  // GNU's OpenMP reads the count before the policy.
+  if (spin_count != nullptr) return trim(spin_count) == "0" ? nullptr : "GOMP_SPINCOUNT";
+  if (policy != nullptr)
+    return lower_case(std::string(trim(policy))) == "passive" ? nullptr : "OMP_WAIT_POLICY";
+  return "";
+}
+
+std::string shared_cores_text(const SharedCoresFacts& facts) {
+  std::string text = "the cores are shared with other work: threads of this rank";
+  if (facts.threads > facts.cores) {
+    text = "the cores are shared: this rank has " + std::to_string(facts.threads) + " threads for " +
+           std::to_string(facts.cores) + (facts.cores == 1 ? " core" : " cores") + ", and they";
+  }
+  text += " waited for a core " + std::to_string(facts.percent) + " % of the time; ";
+  if (facts.sleeps) return text + "threads that wait for each other now sleep instead of spinning";
+  if (*facts.variable == '\0') return text + "set OMP_WAIT_POLICY=passive, so that waiting threads sleep";
+  return text + facts.variable + " lets waiting threads spin: unset it, so that they sleep";
+}
+
 WaitingThreads::WaitingThreads()
-    : chosen_(environment_variable("OMP_WAIT_POLICY") != nullptr ||
-              environment_variable("GOMP_SPINCOUNT") != nullptr) {}
+    : spins_(
+          choice_to_spin(environment_variable("OMP_WAIT_POLICY"), environment_variable("GOMP_SPINCOUNT"))) {}
 
 WaitingThreads::~WaitingThreads() = default;
 
 void WaitingThreads::look() {
-  if (chosen_ || op_threads() < 2) return;
+  if (spins_ == nullptr || op_threads() < 2) return;
   const auto now = std::chrono::steady_clock::now();
   if (!threads_.empty() && now - last_ < kPeriod) return;
   measure(now);
@@ -130,13 +151,15 @@ void WaitingThreads::measure(std::chrono::steady_clock::time_point now) {
   const std::optional<bool> shared = cores_.add(more, passed);
   if (!shared) return;
   if (!*shared) return sleeping_.reset();
-  sleeping_ = std::make_unique<SleepingThreads>();
+  const bool chosen = *spins_ != '\0';
+  if (!chosen) sleeping_ = std::make_unique<SleepingThreads>();
   if (std::exchange(told_, true)) return;
-  const int percent = static_cast<int>(100 * more / (passed * static_cast<double>(threads_.size())) + 0.5);
-  log::warn("the cores are shared with other work: threads of this rank waited for a core " +
-            std::to_string(percent) + " % of the time" +
-            (sleeping_->active() ? "; threads that wait for each other now sleep instead of spinning"
-                                 : "; set OMP_WAIT_POLICY=passive, so that waiting threads sleep"));
+  const auto threads = static_cast<double>(threads_.size());
+  log::warn(shared_cores_text({.percent = static_cast<int>(100 * more / (passed * threads) + 0.5),
+                               .threads = static_cast<int>(threads_.size()),
+                               .cores = allowed_cores(),
+                               .sleeps = !chosen && sleeping_->active(),
+                               .variable = spins_}));
 }
 
 }  // namespace octet::cpu
