@@ -102,6 +102,7 @@ class IndexedFeed final : public Feed {
             .documents = batch_.micro * items.most_documents()};
   }
   std::int64_t examples() const override { return corpus_.training_items.size(); }
+  std::optional<std::int64_t> items_of_epoch() const override { return examples(); }
   std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
   // Counts micro-batches of all ranks, like Hugging Face's Trainer: the last step of an epoch may have fewer
   // of them.
@@ -245,6 +246,11 @@ class StreamFeed final : public Feed {
     return out;
   }
   std::int64_t examples() const override { return corpus_.rows->size(); }
+  // The first window is read. An epoch of several windows may have more items per row in other windows.
+  std::optional<std::int64_t> items_of_epoch() const override {
+    if (stream_.windows() > 1) return std::nullopt;
+    return first_.items.size();
+  }
   std::int64_t steps_per_epoch() const override { return 0; }
   double epochs(std::int64_t steps) const override {
     const auto rows = static_cast<double>(std::min(corpus_.rows->size(), stream_.options().window_rows));

@@ -95,20 +95,27 @@ void Run::prepare_data() {
     choose_sizes(feed::make_feed(session_, config_, one, *encoder_, corpus_)->shape());
   }
   feed_ = feed::make_feed(session_, config_, batch_, *encoder_, corpus_);
+  batch_ = within_epoch(batch_);
   if (!config_.auto_find_batch_size) choose_sizes(sample_shape());
   if (!checkpoint_) return;
   job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
 }
 
 config::Batch Run::batch_of(const config::Config& config, int world) const {
-  const config::Batch batch = config::resolve_batch(config, world);
-  return config_.streaming ? batch : config::within_epoch(batch, corpus_.training_items.size());
+  return within_epoch(config::resolve_batch(config, world));
+}
+
+config::Batch Run::within_epoch(const config::Batch& batch) const {
+  std::optional<std::int64_t> items;
+  if (!config_.streaming) items = corpus_.training_items.size();
+  if (feed_) items = feed_->items_of_epoch();
+  return items ? config::within_epoch(batch, *items) : batch;
 }
 
 void Run::say_batch() const {
   if (!session_.prints() || batch_.passes == batch_.accumulation) return;
-  log::warn("a step has " + with_commas(batch_.global) + " samples, but an epoch has only " +
-            with_commas(feed_->examples()) + ": each step trains one epoch, in " +
+  log::warn("a step of " + with_commas(batch_.global) + " samples is more than an epoch, which has " +
+            with_commas(*feed_->items_of_epoch()) + ": each step trains one epoch, in " +
             with_commas(batch_.passes) + (batch_.passes == 1 ? " micro-batch" : " micro-batches") +
             " per rank. Lower gradient_accumulation_steps or global_batch_size for more steps");
 }

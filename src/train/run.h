@@ -74,6 +74,8 @@ class Run {
   feed::Feed::Shape sample_shape() const;
   /// Like config::resolve_batch(), limited to an epoch of the data.
   config::Batch batch_of(const config::Config& config, int world) const;
+  /// Limits the micro-batches of a step to an epoch, if the length of an epoch is known.
+  config::Batch within_epoch(const config::Batch& batch) const;
   /// Warns if a step has more samples than an epoch.
   void say_batch() const;
   std::string memory_advice(const feed::Feed::Shape& sample, std::size_t limit) const;

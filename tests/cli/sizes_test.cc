@@ -99,6 +99,22 @@ TEST(LargeSizes, OfPlansAreAnsweredAtOnce) {
     expect_at_once(std::string("plan ") + words, answer(std::string("plan ") + words, folder / "said"));
 }
 
+TEST(LargeSizes, OfAStepEndWithTheEpoch) {
+  const TemporaryFolder folder("large_steps");
+  int run = 0;
+  for (const char* more : {"", "streaming=true", "packing=true", "streaming=true packing=true"}) {
+    const std::string words =
+        Task::get().config() + " device=cpu max_samples=2 max_steps=1 save_steps=1 " +
+        "per_device_train_batch_size=1 global_batch_size=null " +
+        "gradient_accumulation_steps=1048576 output_dir=" + (folder / std::to_string(++run)) +
+        (*more == '\0' ? "" : " ") + more;
+    const Answer found = answer(words, folder / "said");
+    expect_at_once(words, found);
+    EXPECT_EQ(found.code, 0) << found.said;
+    EXPECT_NE(found.said.find("is more than an epoch, which has "), std::string::npos) << found.said;
+  }
+}
+
 TEST(LargeSizes, ThatCannotFitAreRefusedBeforeTheyAreAllocated) {
   const TemporaryFolder folder("large_runs");
   struct Row {

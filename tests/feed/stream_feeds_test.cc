@@ -57,6 +57,30 @@ TEST_F(StreamFeeds, ARunGoesOnAtItsPlaceInTheStream) {
   EXPECT_EQ(steps(*again, 3), second) << "the second epoch has an order of its own";
 }
 
+TEST_F(StreamFeeds, TheItemsOfAnEpochAreKnownOnceItsOnlyWindowIsRead) {
+  for (const bool packs : {false, true}) {
+    config_.packing = packs;
+    for (const std::int64_t window : {20, 69}) {
+      config_.buffer_size = window;
+      const Corpus several = this->corpus(config_);
+      EXPECT_EQ(feed(config_, several)->items_of_epoch(), std::nullopt) << window;
+    }
+    for (const std::int64_t window : {70, 16384}) {
+      config_.buffer_size = window;
+      const Corpus corpus = this->corpus(config_);
+      const auto whole = feed(config_, corpus);
+      ASSERT_TRUE(whole->items_of_epoch()) << window;
+      whole->start(deal());
+      std::int64_t items = 0;
+      do {
+        steps(*whole, 1);
+        items += whole->step().samples;
+      } while (!whole->step().ends_epoch);
+      EXPECT_EQ(*whole->items_of_epoch(), items) << window;
+    }
+  }
+}
+
 TEST_F(StreamFeeds, FieldsAndRowsOfLaterWindowsAreReportedOnceAndInTheEnd) {
   struct Case {
     const char *name, *row, *event;

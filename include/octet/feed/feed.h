@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "octet/base/error.h"
 #include "octet/base/json_fwd.h"
@@ -43,7 +44,9 @@ class Feed {
   virtual ~Feed() = default;
   virtual Shape shape() const = 0;
   virtual std::int64_t examples() const = 0;
-  /// Returns the steps of an epoch; 0 if they are known only at its end.
+  /// Items of an epoch; nothing if only its end tells.
+  virtual std::optional<std::int64_t> items_of_epoch() const = 0;
+  /// Steps of an epoch; 0 where only its end tells.
   virtual std::int64_t steps_per_epoch() const = 0;
   /// Returns the epochs that `steps` steps make, possibly an estimate.
   virtual double epochs(std::int64_t steps) const = 0;
