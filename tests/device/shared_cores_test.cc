@@ -56,7 +56,7 @@ TEST(SharedCores, TheWarningNamesTheCauseAndWhatHelps) {
     const char *says, *ends;
   };
   const std::string other =
-      "shared with other work: threads of this rank waited for a core 40 % of the time; ";
+      "shared with other processes: threads of this rank waited for a core 40 % of the time; ";
   const Row rows[] = {
       {nullptr, nullptr, 2, 2, true, other.c_str(), "now sleep instead of spinning"},
       {nullptr, nullptr, 2, 2, false, other.c_str(),

@@ -115,7 +115,7 @@ const char* choice_to_spin(const char* policy, const char* spin_count) {
 }
 
 std::string shared_cores_text(const SharedCoresFacts& facts) {
-  std::string text = "the cores are shared with other work: threads of this rank";
+  std::string text = "the cores are shared with other processes: threads of this rank";
   if (facts.threads > facts.cores) {
     text = "the cores are shared: this rank has " + std::to_string(facts.threads) + " threads for " +
            std::to_string(facts.cores) + (facts.cores == 1 ? " core" : " cores") + ", and they";
