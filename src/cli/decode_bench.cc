@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/config/derive.h"
 #include "octet/generate/team.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
@@ -134,7 +135,7 @@ void print_decode_json(const std::string& device, const DecodeBench& b, const st
 }  // namespace
 
 std::string precision_words(const config::Config& config) {
-  std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
+  std::string base = config::computes_in_bf16(config) ? "bf16" : "fp32";
   if (!config.fp8) return base;
   return "FP8 " + config.fp8_recipe + " in " + base +
          (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "octet/base/error.h"
+#include "octet/config/derive.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
@@ -48,7 +49,7 @@ void storage_alternatives(const config::Config& config, const Consider& consider
   config::Config with = config;
   with.optim_dtype = "int8";
   if (stored.moments != DType::u8) consider("optim_dtype=int8", with);
-  if (stored.parameters == DType::bf16 || !(with.bf16 || with.pure_bf16) || setup::is_strict(config)) return;
+  if (stored.parameters == DType::bf16 || !config::computes_in_bf16(with) || setup::is_strict(config)) return;
   with.param_dtype = with.grad_dtype = "bf16";
   consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8", with);
   with.optim_dtype = "bf16";

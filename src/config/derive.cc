@@ -166,6 +166,10 @@ std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }
 
+bool computes_in_bf16(const Config& config) {
+  return config.bf16 || config.pure_bf16;
+}
+
 bool leaves_storage_open(const Config& config) {
   return config.param_dtype == "auto" || config.grad_dtype == "auto" || config.optim_dtype == "auto";
 }
@@ -183,7 +187,7 @@ std::vector<Config> storages(const Config& config) {
   // Adapters are small. Gradients in bf16 would also be summed in another order on other numbers of ranks.
   if (config.finetuning_type == "lora" || config.finetuning_type == "qlora") return all;
   const char* gradients = config.deterministic == "strict" ? "fp32" : "bf16";
-  const bool in_bf16 = config.bf16 || config.pure_bf16;
+  const bool in_bf16 = computes_in_bf16(config);
   const char* parameters = in_bf16 ? "bf16" : "fp32";
   for (const Config& next :
        {with(parameters, gradients, in_bf16 ? "bf16" : "int8"), with(parameters, gradients, "int8")}) {

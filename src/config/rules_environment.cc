@@ -200,8 +200,8 @@ class EnvironmentRules : RulesOf {
     const Set set = take({"ACCELERATE_MIXED_PRECISION"});
     if (set.empty()) return;
     const std::string asked = set.begin()->second;
-    const std::string computed = c_.fp8 ? "fp8" : c_.bf16 || c_.pure_bf16 ? "bf16" : "no";
-    if (asked == computed) return say(set, "agrees with the keys bf16 and fp8");
+    const std::string computed = c_.fp8 ? "fp8" : computes_in_bf16(c_) ? "bf16" : "no";
+    if (asked == computed) return say(set, "is what the keys bf16 and fp8 say");
     say(set,
         std::string("does nothing: the keys bf16 and fp8 decide, and this run computes in ") +
             (computed == "no" ? "fp32" : computed),

@@ -2,6 +2,7 @@
 
 #include <iterator>
 
+#include "octet/config/derive.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/run_options.h"
 #include "octet/store/options.h"
@@ -52,7 +53,7 @@ store::FixedWeights fixed_weights(const config::Config& config, const model::Sto
 
 precision::Recipe recipe_of(const config::Config& config) {
   precision::Recipe recipe;
-  recipe.compute = config.bf16 || config.pure_bf16 ? DType::bf16 : DType::f32;
+  recipe.compute = config::computes_in_bf16(config) ? DType::bf16 : DType::f32;
   if (!config.fp8) return recipe;
   recipe.kind = config.fp8_recipe == "current" ? precision::RecipeKind::current
                 : config.fp8_recipe == "block" ? precision::RecipeKind::block

@@ -83,7 +83,7 @@ store::Storage storage_of(const config::Config& config) {
 }
 
 DType export_dtype(const config::Config& config) {
-  const std::string name = config.export_dtype.value_or(config.bf16 || config.pure_bf16 ? "bf16" : "fp32");
+  const std::string name = config.export_dtype.value_or(config::computes_in_bf16(config) ? "bf16" : "fp32");
   return name == "fp16" ? DType::f16 : name == "bf16" ? DType::bf16 : DType::f32;
 }
 

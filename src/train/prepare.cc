@@ -351,7 +351,7 @@ void Run::prepare_engine() {
   rehearse(job_, session_.device(), *engine_);
   if (session_.device().kind() == DeviceKind::cpu) {
     const model::Architecture& a = engine_->options().architecture;
-    gemm_rate_ = gemm_rate(session_.device(), config_.bf16 ? DType::bf16 : DType::f32,
+    gemm_rate_ = gemm_rate(session_.device(), config::computes_in_bf16(config_) ? DType::bf16 : DType::f32,
                            {.rows = feed_->shape().tokens, .cols = a.intermediate, .inner = a.hidden});
   }
 }
@@ -375,7 +375,7 @@ StartFacts Run::start_facts() const {
       .device = session_.device().description(),
       .on_gpu = session_.device().kind() == DeviceKind::cuda,
       .hosts = session_.place().nodes,
-      .precision = config_.bf16 ? "bf16" : "fp32",
+      .precision = config::computes_in_bf16(config_) ? "bf16" : "fp32",
       .parameters_in = config_.param_dtype,
       .gradients_in = config_.grad_dtype,
       .moments_in = config_.optim_dtype,

@@ -60,9 +60,11 @@ Config with_storage_of(const Config& saved, Config config);
 /// does not divide global_batch_size.
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
 
-/// Returns the warm-up steps of a run with `total` optimizer steps, like transformers. It is warmup_steps if
-/// that is at least 1. Otherwise it is ceil(total x ratio), with ratio = warmup_steps if that is above 0,
-/// else warmup_ratio.
+/// Returns whether what is not FP8 computes in bf16; otherwise it computes in fp32.
+bool computes_in_bf16(const Config& config);
+
+/// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else
+/// ceil(total x ratio) with warmup_steps below 1, or warmup_ratio, as ratio (as transformers does).
 std::int64_t warmup_steps(const Config& config, std::int64_t total);
 
 /// Returns an interval in steps, for keys like logging_steps, save_steps and eval_steps. Values below 1 are a

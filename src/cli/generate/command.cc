@@ -18,6 +18,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/config/derive.h"
 #include "octet/generate/team.h"
 #include "octet/runtime/session.h"
 #include "octet/train/merged_model.h"
@@ -87,7 +88,7 @@ void answer(runtime::Session& session, comm::Channel& ranks, Answerer& answerer,
 
 /// Returns the dtype that --dtype auto selects for a model.
 DType compute_dtype(const ModelSource& source) {
-  if (source.checkpoint != nullptr) return source.run.bf16 || source.run.pure_bf16 ? DType::bf16 : DType::f32;
+  if (source.checkpoint != nullptr) return config::computes_in_bf16(source.run) ? DType::bf16 : DType::f32;
   return train::weights_dtype(source.folder) == DType::f32 ? DType::f32 : DType::bf16;
 }
 
