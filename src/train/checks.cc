@@ -144,7 +144,8 @@ void Run::stands_out(const std::string& what, bool was_used) {
          .where = step,
          .fix = lost
                     ? std::string("lower learning_rate, or raise loss_spike_factor or grad_norm_spike_factor")
-                    : "the last checkpoint is " + (last_checkpoint_.empty() ? "none" : last_checkpoint_) +
+                    : (last_checkpoint_.empty() ? "there is no checkpoint"
+                                                : "the last checkpoint is " + last_checkpoint_) +
                           "; spike_action: rollback skips such data"});
   });
 }

@@ -126,8 +126,9 @@ bool Run::weights_are_finite() {
     throw Error({.what = "the weights are not finite, so no checkpoint is written",
                  .found = "tensor '" + wrong + "'",
                  .where = "step " + std::to_string(step_),
-                 .fix = "lower learning_rate; the last checkpoint is " +
-                        (last_checkpoint_.empty() ? "none" : last_checkpoint_)});
+                 .fix = "lower learning_rate; " + (last_checkpoint_.empty()
+                                                       ? "there is no checkpoint"
+                                                       : "the last checkpoint is " + last_checkpoint_)});
   });
   return false;
 }

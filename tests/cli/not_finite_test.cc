@@ -154,7 +154,7 @@ TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
   EXPECT_EQ(stop.code, 1) << stop.both();
   EXPECT_EQ(errors_in(stop), 1) << stop.err;
   EXPECT_NE(stop.err.find("(loss nan, gradient norm nan); the run stops\n"), std::string::npos) << stop.err;
-  EXPECT_NE(stop.err.find("the last checkpoint is none; spike_action: rollback skips such data"),
+  EXPECT_NE(stop.err.find("there is no checkpoint; spike_action: rollback skips such data"),
             std::string::npos)
       << stop.err;
 }
