@@ -5,6 +5,7 @@
 #include "octet/base/json.h"
 #include "octet/base/model_file.h"
 #include "octet/config/derive.h"
+#include "octet/config/lint.h"
 #include "octet/device/gpus.h"
 #include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"
@@ -37,22 +38,24 @@ model::Architecture require_inputs(const config::Config& c) {
       word.shape ? model::find_shape(word.model) : runtime::read_model(c.model_name_or_path);
   if (!word.shape) require_files(c, architecture);
   feed::check_datasets(c);
-  // If one rank cannot split a step into micro-batches, no world size can.
-  if (!c.auto_find_batch_size && c.global_batch_size && !c.gradient_accumulation_steps &&
-      *c.global_batch_size % c.per_device_train_batch_size != 0) {
+  // A step that one rank cannot cut into micro-batches, no number of ranks can.
+  const std::int64_t given = std::max<std::int64_t>(1, c.gradient_accumulation_steps.value_or(1));
+  if (!c.auto_find_batch_size && c.global_batch_size &&
+      *c.global_batch_size % (c.per_device_train_batch_size * given) != 0) {
     config::resolve_batch(c, 1);
   }
   return architecture;
 }
 
-/// Returns the warnings about the run, without the warnings of the configuration.
-config::Strings warnings_of(const config::Resolved& resolved) {
+/// What is doubtful besides the `known` doubts of the configuration itself.
+config::Strings warnings_of(const config::Resolved& resolved, std::size_t known) {
   const DeviceWish wish = setup::session_wish(resolved.config).device;
   const bool on_gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
   const model::Architecture architecture = require_inputs(resolved.config);
   config::Strings all = train::doubts(resolved, architecture);
-  all.erase(all.begin(), all.begin() + std::ssize(resolved.warnings));
-  if (std::string line = train::resumption(resolved.config); !line.empty()) all.push_back(std::move(line));
+  all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(known));
+  if (std::string line = train::resumption(resolved.config); !line.empty())
+    all.push_back(config::placed(resolved, {"output_dir"}, line));
   if (on_gpu) train::require_no_fallback(resolved.config, architecture);
   if (wish != DeviceWish::cpu) {
     for (std::string& line : train::fp8_fallbacks(resolved.config, architecture))
@@ -74,12 +77,14 @@ int lint_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());
   for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
-  // An error in the inputs ends the command, so the warnings of the configuration are printed first.
-  for (const std::string& warning : resolved.warnings) std::printf("warning: %s\n", warning.c_str());
+  // A mistake in the inputs ends the command, and the doubts of the configuration are read before it.
+  const config::Strings doubts = config::doubts(resolved);
+  for (const std::string& doubt : doubts) std::printf("warning: %s\n", doubt.c_str());
   std::fflush(stdout);
-  const config::Strings warnings = with_places(resolved, [&] { return warnings_of(resolved); });
+  const config::Strings warnings =
+      with_places(resolved, [&] { return warnings_of(resolved, doubts.size()); });
   for (const std::string& warning : warnings) std::printf("warning: %s\n", warning.c_str());
-  if (!warnings.empty() || !resolved.warnings.empty()) return 1;
+  if (!warnings.empty() || !doubts.empty()) return 1;
   std::printf("nothing doubtful was found\n");
   return 0;
 }

@@ -294,7 +294,7 @@ class Translator {
     Problem why{.what = "'" + at.key + "' is not supported",
                 .found = shown(value),
                 .where = at.where,
-                .fix = entry.key};
+                .fix = removal(entry.key)};
     if (*entry.instead == '\0') complain(std::move(why));
     sources_.deepspeed.refuse(entry.instead, value, at, std::move(why));
   }

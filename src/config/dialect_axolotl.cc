@@ -230,11 +230,15 @@ class Settled {
         sources_.yaml.add(strategy, scalar_node("steps"), base_, true);
       return;
     }
+    const Setting* given = strongest(steps);
     const Setting* epochs = strongest("num_train_epochs");
     const double share = times * (epochs == nullptr ? 1.0 : epochs->value.number);
     if (times == 1 || share <= 1) return set(strategy, "epoch", *fact);
     set(strategy, "steps", *fact);
     set(steps, number_text(1 / share), *fact);
+    if (given == nullptr || strongest(steps) != given) return;  // an override of the fact decides
+    sources_.warnings.push_back(fact->at.where + ": " + fact->at.key + " is not read: " + given->at.key +
+                                " (" + given->at.where + ") decides; to do: remove one of the two");
   }
 
   void intervals() {

@@ -54,7 +54,7 @@ void refuse(const Entry& entry, const Node& node, const Location& at) {
   complain({.what = "'" + at.key + "' is not supported",
             .found = shown(node),
             .where = at.where,
-            .fix = entry.key});
+            .fix = removal(entry.key)});
 }
 
 // Whether a weak key yields, because the source also sets `entry.key` itself.

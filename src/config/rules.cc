@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "octet/base/strings.h"
+#include "octet/config/derive.h"
 #include "rules.h"
 
 namespace octet::config {
@@ -134,7 +135,7 @@ class Rules : RulesOf {
       complain({.what = named("grad_dtype", "bf16") + " needs 'param_dtype: bf16'",
                 .found = said("param_dtype") + ": " + c_.param_dtype,
                 .where = both("grad_dtype", "param_dtype"),
-                .fix = set_to("param_dtype", "bf16") + (c_.bf16 || c_.pure_bf16 ? "" : " with bf16: true") +
+                .fix = set_to("param_dtype", "bf16") + (computes_in_bf16(c_) ? "" : " with bf16: true") +
                        ", or " + set_to("grad_dtype", "fp32")});
     }
   }
@@ -290,7 +291,20 @@ class Rules : RulesOf {
   }
 
   void decides(const char* key, const char* unread) {
-    note(said(key) + " (" + at(key) + ") decides; " + said(unread) + " (" + at(unread) + ") is not read");
+    warn(at(unread) + ": " + said(unread) + " is not read: " + said(key) + " (" + at(key) +
+         ") decides; to do: " + kOneOfTwo);
+  }
+
+  // Steps between saves or evaluations that a strategy other than steps does not read.
+  void unread_intervals() {
+    for (const auto& [strategy, steps] :
+         {std::pair("save_strategy", "save_steps"), std::pair("eval_strategy", "eval_steps")}) {
+      const std::string chosen = value_text(*find_field(strategy), c_);
+      // A number next to a written 'no' is left for later.
+      if (chosen == "steps" || (chosen == "no" && r_.is_set(strategy)) || !r_.is_set(steps)) continue;
+      warn(at(steps) + ": " + said(steps) + " is not read: " + named(strategy, chosen) + " (" + at(strategy) +
+           ") decides; to do: " + set_to(strategy, "steps") + ", or remove " + said(steps));
+    }
   }
 
   void schedule() {
@@ -314,6 +328,7 @@ class Rules : RulesOf {
                   .fix = such_a_value(key)});
       }
     }
+    unread_intervals();
     const bool plateau = c_.lr_scheduler_type == kPlateau;
     for (const auto& [key, value] : {std::pair<const char*, double>{"warmup_steps", c_.warmup_steps},
                                      {"warmup_ratio", c_.warmup_ratio}}) {

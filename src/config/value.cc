@@ -1,6 +1,7 @@
 #include "value.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cmath>
@@ -129,6 +130,13 @@ bool is_harmless(const Field& field, const Value& value) {
 }
 
 }  // namespace
+
+std::string removal(const std::string& reason) {
+  static constexpr std::array kDoes{"change ", "cut ", "keep ", "remove ", "set ", "use ", "write "};
+  const bool says = std::ranges::any_of(kDoes, [&](const char* does) { return reason.starts_with(does); }) ||
+                    reason.find("remove it") != std::string::npos;
+  return says ? reason : "remove it: " + reason;
+}
 
 std::string such_a_value(const std::string& key) {
   return "give such a value; 'trainer --help " + key + "' says more";
@@ -268,7 +276,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
     value.refusal = {
         .what = "'" + at.key + ": " + written(at, canonical(field, value)) + "' is not supported",
         .where = at.where,
-        .fix = "remove it: " + field.reason,
+        .fix = removal(field.reason),
         .code = ExitCode::usage};
   }
   return value;

@@ -43,8 +43,11 @@ std::string canonical(const Field& field, const Value& value);
 /// Returns the advice for an invalid value of one of our keys.
 std::string such_a_value(const std::string& key);
 
-/// Strict readers of scalars. They accept numbers of YAML 1.1 and Python ("2e-4", "1_000"), but no forms that
-/// mean different things to different parsers ("010", "1:30", ".inf").
+/// Returns what to do about a refused key: the reason after "remove it: ", unless the reason says what to do.
+std::string removal(const std::string& reason);
+
+/// Strict readers of scalars. They take what YAML 1.1 and Python call a number ("2e-4", "1_000") and nothing
+/// that changes its meaning between readers ("010", "1:30", ".inf").
 std::optional<bool> read_bool(const std::string& text);
 std::optional<double> read_number(const std::string& text);
 

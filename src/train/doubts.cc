@@ -6,6 +6,7 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/comm/launchers.h"
 #include "octet/config/lint.h"
+#include "octet/device/cpu.h"
 #include "octet/runtime/fp8_shapes.h"
 #include "octet/setup/model_options.h"
 #include "octet/train/fit.h"
@@ -30,20 +31,37 @@ std::string resumption(const config::Config& c) {
   if (checkpoints.empty() || c.overwrite_output_dir || c.resume_from_checkpoint == "false" ||
       names_checkpoint(c))
     return "";
-  return "output_dir holds " + checkpoints.back().second + ": the run resumes from it";
+  return "output_dir holds " + checkpoints.back().second +
+         ": the run resumes from it, and trains nothing if it is complete; to do: name another output_dir, "
+         "or "
+         "set overwrite_output_dir: true, to start again";
 }
 
 config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture) {
   const config::Config& c = resolved.config;
   config::Strings all = config::doubts(resolved);
   if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
-    all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is more than the " +
-                  std::to_string(architecture.max_positions) + " positions that the model was made for");
+    all.push_back(config::placed(resolved, {"cutoff_len"},
+                                 "cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
+                                     std::to_string(architecture.max_positions) +
+                                     " positions that the model was made for: it has not learned later "
+                                     "ones; to do: lower cutoff_len"));
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && c.overwrite_output_dir) {
-    all.push_back("overwrite_output_dir: the checkpoints of output_dir are deleted, unless " +
-                  checkpoints.back().second + " belongs to this run and the run is not complete");
+    all.push_back(
+        config::placed(resolved, {"overwrite_output_dir"},
+                       "overwrite_output_dir: the checkpoints of output_dir are deleted, unless " +
+                           checkpoints.back().second +
+                           " belongs to this run and is not its last; to do: name another output_dir to "
+                           "keep them"));
+  }
+  if (!checkpoints.empty() && c.resume_from_checkpoint == "false" && !c.overwrite_output_dir) {
+    all.push_back(config::placed(
+        resolved, {"resume_from_checkpoint"},
+        "resume_from_checkpoint: false starts from the beginning, but " + checkpoints.back().second +
+            " of an earlier run stays in output_dir: a later start resumes from the newest of both; to do: "
+            "name another output_dir, or set overwrite_output_dir: true in place of resume_from_checkpoint"));
   }
   return all;
 }
@@ -81,6 +99,10 @@ void Run::say_doubts() const {
   // Settings that only slow a GPU do not matter on CPUs.
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
   config::Strings all = doubts(known, architecture_);
+  if (session_.device().kind() == DeviceKind::cpu) {
+    std::string crowd = cpu::crowd_text(cpu::crowd_of(session_.place().local_size));
+    if (!crowd.empty()) all.insert(all.begin(), std::move(crowd));
+  }
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
     all.insert(all.begin(),
                "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: "

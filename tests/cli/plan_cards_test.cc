@@ -247,10 +247,13 @@ TEST(PlanNotes, AreThoseOfARun) {
   EXPECT_TRUE(quiet["cannot_run"].empty()) << quiet["cannot_run"];
   const Json doubtful = plan_of(task.config() + " device=cpu learning_rate=0 cutoff_len=1024");
   ASSERT_EQ(doubtful["doubts"].size(), 2u) << doubtful["doubts"];
-  EXPECT_EQ(doubtful["doubts"][0], "learning_rate is 0: nothing is learned");
-  EXPECT_EQ(doubtful["doubts"][1],
-            "cutoff_len 1024 is more than the 512 positions that the model was made for");
-  expect_words(task.config() + " device=cpu learning_rate=0", {"\nwarning: learning_rate is 0"});
+  EXPECT_EQ(doubtful["doubts"][0],
+            "command line: learning_rate is 0: nothing is learned; to do: set a learning_rate above 0");
+  EXPECT_EQ(
+      doubtful["doubts"][1],
+      "command line: cutoff_len 1024 is beyond the 512 positions that the model was made for: it has not "
+      "learned later ones; to do: lower cutoff_len");
+  expect_words(task.config() + " device=cpu learning_rate=0", {"\nwarning: command line: learning_rate is 0"});
   const Json noted = plan_of(task.config() + " device=cpu flash_attn=fa2");
   ASSERT_EQ(noted["notes"].size(), 1u) << noted["notes"];
   EXPECT_NE(noted["notes"][0].get<std::string>().find("flash_attn"), std::string::npos) << noted["notes"];
@@ -262,7 +265,10 @@ TEST(PlanNotes, OfAShapeAreOfTheWordsThatAreSaid) {
   EXPECT_TRUE(plan_of("tiny device=cpu cutoff_len=64")["doubts"].empty());
   const Json doubtful = plan_of("tiny device=cpu cutoff_len=64 max_grad_norm=0");
   ASSERT_EQ(doubtful["doubts"].size(), 1u) << doubtful["doubts"];
-  EXPECT_EQ(doubtful["doubts"][0], "max_grad_norm is 0: gradients are not clipped");
+  EXPECT_EQ(doubtful["doubts"][0],
+            "command line: max_grad_norm is 0: gradients are not clipped, so one bad step can spoil the "
+            "weights; to "
+            "do: set max_grad_norm: 1.0");
 }
 
 TEST(PlanNotes, SayWhatThisVersionCannotRun) {

@@ -137,6 +137,7 @@ TEST(Said, OfLints) {
     for (const std::string& one : split(all, '\n')) {
       if (!one.empty() && !one.starts_with("note: environment ")) said += one + "\n";
     }
+    said = replaced(said, task.config(), "CONFIG");
     return replaced(replaced(said, made, "MADE"), folder.path(), "FOLDER");
   });
 }

@@ -199,9 +199,9 @@ TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
       "num_train_epochs=2 fp8=true fp8_amax_history_len=4 ";
   const Outcome run = trainer(Task::get().train(folder / "run", doubtful));
   expect_success(run);
-  EXPECT_TRUE(says(run, "warning: learning_rate is 0: nothing is learned")) << run.err;
-  EXPECT_TRUE(says(run, "more warnings: trainer lint shows them")) << run.err;
-  // The lines between the messages about the device and about the model's states.
+  EXPECT_TRUE(says(run, "warning: command line: learning_rate is 0: nothing is learned")) << run.err;
+  EXPECT_TRUE(says(run, "more doubts: trainer lint shows them")) << run.err;
+  // Between what is said of the device and what is said of the model's states.
   const std::size_t device = run.err.find("device: ");
   const std::string before = run.err.substr(device, run.err.find("states are stored as") - device);
   int warnings = 0;
@@ -216,10 +216,10 @@ TEST(Start, WhatTheModelAndTheFolderMakeDoubtfulIsSaidToo) {
     const std::string output = folder / std::to_string(np);
     const Outcome run = trainer(Task::get().train(output, "cutoff_len=600 max_steps=2 save_steps=2"), np);
     expect_success(run);
-    const std::size_t said = run.err.find("warning: " + beyond);
+    const std::size_t said = run.err.find("warning: command line: " + beyond);
     ASSERT_NE(said, std::string::npos) << run.err;
     EXPECT_LT(said, run.err.find("***** Running training *****"));
-    EXPECT_EQ(run.err.find(beyond, said + 20), std::string::npos) << "one rank says it\n" << run.err;
+    EXPECT_EQ(run.err.find(beyond, said + 30), std::string::npos) << "one rank says it\n" << run.err;
     const std::string resumes = "output_dir holds " + output + "/checkpoint-2: the run resumes from it";
     const std::string again = Task::get().train(output, "max_steps=4 ");
     const Outcome linted = trainer("lint" + again.substr(std::string("train").size()) + "device=cpu");

@@ -1,5 +1,7 @@
 #include "config/support.h"
+#include "octet/base/files.h"
 #include "octet/config/lint.h"
+#include "support/temporary_folder.h"
 
 namespace octet::config::test::rules_test {
 namespace {
@@ -49,7 +51,7 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_TRUE(said(calm + "warmup_steps: 501", "for more than half of the run"));
   EXPECT_FALSE(said(calm + "warmup_steps: 500", "half of the run"));
   EXPECT_TRUE(said(calm + "warmup_ratio: 0.6", "for more than half of the run"));
-  EXPECT_TRUE(said(calm + "num_train_epochs: 2", "max_steps counts"));
+  EXPECT_TRUE(said(calm + "num_train_epochs: 2", "num_train_epochs is not read: max_steps"));
   EXPECT_TRUE(said(calm + "val_size: 0.1", "never evaluated"));
   EXPECT_TRUE(said(calm + "save_steps: 2000", "the only checkpoint"));
   EXPECT_TRUE(said(calm + "save_steps: 10", "save_total_limit"));
@@ -72,6 +74,170 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_FALSE(said(calm + "global_batch_size: 512", "samples"));
   EXPECT_TRUE(said(calm + "gpu_transport: host", "slowest way between GPUs"));
   EXPECT_FALSE(said(calm + "gpu_transport: nccl", "gpu_transport"));
+}
+
+// Each doubt is one warning with its place, its harm and what to do. The row's last line has the place.
+TEST(Doubts, AreOneLineEachWithPlaceHarmAndFix) {
+  const std::string calm = "bf16: true\ntemplate: t\nmax_steps: 1000\nlogging_steps: 10\n";
+  const std::string lora = calm + "finetuning_type: lora\nlearning_rate: 2e-4\n";
+  const std::string plateau =
+      calm + "val_size: 0.1\neval_strategy: steps\neval_steps: 50\nlr_scheduler_type: reduce_lr_on_plateau\n";
+  const std::pair<std::string, const char*> rows[] = {
+      {calm, "learning_rate: 0"},
+      {calm, "learning_rate: 0.001"},
+      {calm, "max_grad_norm: 0"},
+      {calm, "num_train_epochs: 2"},
+      {calm, "warmup_steps: 501"},
+      {calm, "warmup_ratio: 0.6"},
+      {calm + "warmup_steps: 20\n", "warmup_ratio: 0.1"},
+      {"bf16: true\ntemplate: t\n", "num_train_epochs: 21"},
+      {lora, "lora_alpha: 0"},
+      {lora, "lora_target: q_proj,v_proj"},
+      {lora, "global_batch_size: 512"},
+      {calm + "finetuning_type: lora\n", "learning_rate: 4e-5"},
+      {plateau, "lr_scheduler_kwargs: {mode: max}"},
+      {plateau, "lr_scheduler_kwargs: {min_lr: 1}"},
+      {plateau, "lr_scheduler_kwargs: {patience: 30}"},
+      {"template: t\n", "bf16: false"},
+      {calm + "device: cpu\n", "fp8: true"},
+      {calm + "fp8: true\n", "fp8_amax_history_len: 1"},
+      {calm, "deterministic: true"},
+      {calm, "cutoff_len: 63"},
+      {calm, "val_size: 0.1"},
+      {calm, "eval_dataset: e"},
+      {calm, "disable_shuffling: true"},
+      {calm, "save_strategy: 'no'"},
+      {calm, "mtbf_hours: 3"},
+      {calm, "save_steps: 2000"},
+      {calm, "save_steps: 10"},
+      {"bf16: true\ntemplate: t\nmax_steps: 1000\n", "logging_steps: 2000"},
+      {"bf16: true\ntemplate: t\nsave_steps: 20\n", "max_steps: 30"},
+      {calm + "zero_stage: 3\n", "overlap_comm: false"},
+      {calm + "cutoff_len: 512\n", "per_device_train_batch_size: 1"},
+      {calm, "gpu_transport: host"},
+      {calm + "save_strategy: epoch\n", "save_steps: 9"},
+      {calm + "val_size: 0.1\neval_strategy: epoch\n", "eval_steps: 9"},
+      {calm, "eval_steps: 9"},
+      {calm + "fp8: true\n", "fp8_backend: torchao"},
+  };
+  for (const auto& [yaml, line] : rows) {
+    const Resolved resolved = read(yaml + line);
+    const std::string key = std::string(line).substr(0, std::string(line).find(':'));
+    const std::string place = resolved.origins.at(key).where + ": ";
+    EXPECT_TRUE(place.starts_with("test.yaml:")) << place;
+    const Strings all = doubts(resolved);
+    ASSERT_EQ(all.size(), 1u) << line;
+    EXPECT_TRUE(all[0].starts_with(place)) << line << "\n" << all[0];
+    const std::size_t fix = all[0].find("; to do: ");
+    ASSERT_NE(fix, std::string::npos) << all[0];
+    EXPECT_EQ(all[0].find("to do: ", fix + 10), std::string::npos) << all[0];
+    EXPECT_EQ(all[0].find('\n'), std::string::npos);
+    for (const std::string& note : resolved.notes)
+      EXPECT_EQ(note.find(place.substr(0, place.size() - 2)), std::string::npos) << "said twice: " << note;
+  }
+  for (const char* off : {"eval_strategy: 'no'\neval_steps: 9", "save_strategy: steps\nsave_steps: 90"})
+    EXPECT_EQ(doubts(read(calm + off)), Strings{}) << off;
+  for (const char* open : {"template: t\nlogging_steps: 10\n", "bf16: true\nlogging_steps: 10\n"}) {
+    const Strings all = doubts(read(open));
+    ASSERT_EQ(all.size(), 1u) << open;
+    EXPECT_TRUE(all[0].starts_with("test.yaml: ")) << "nobody set it: " << all[0];
+  }
+}
+
+// What is refused comes with what to do, and not with a reason alone.
+TEST(Refusals, OfOtherTrainersKeysSayWhatToDo) {
+  const char* const does[] = {"remove ", "use ", "write ", "change ", "cut ", "set ", "keep "};
+  const std::string axolotl = "base_model: m\ndatasets: [{path: d, type: chat_template}]\noutput_dir: o\n";
+  const std::string verl = "model: {partial_pretrain: m}\ndata: {train_files: d}\n";
+  const std::pair<std::string, const char*> rows[] = {
+      {axolotl, "sequence_parallel_degree: 2"},
+      {axolotl, "tensor_parallel_size: 2"},
+      {axolotl, "early_stopping_patience: 3"},
+      {axolotl, "batch_size: 8"},
+      {axolotl, "load_in_8bit: true"},
+      {axolotl, "rl: dpo"},
+      {axolotl, "float32: true"},
+      {axolotl, "tokens: [a]"},
+      {axolotl, "model_config: {a: 1}"},
+      {axolotl, "dataset_shard_num: 3"},
+      {axolotl, "trainer_cls: a.b"},
+      {axolotl, "gpu_memory_limit: 10"},
+      {verl, "ulysses_sequence_parallel_size: 2"},
+      {verl, "trainer: {default_hdfs_dir: d}"},
+      {"", "early_stopping_steps: 3"},
+      {"", "use_galore: true"},
+      {"", "fp16: true"},
+      {"", "label_smoothing_factor: 0.1"},
+      {"", "deepspeed: {sparse_gradients: true}"},
+      {"", "deepspeed: {amp: {enabled: true}}"},
+      {"", "deepspeed: {tensor_parallel: {autotp_size: 2}}"},
+      {"", "deepspeed: {compression_training: {a: 1}}"},
+      {"", "deepspeed: {zero_optimization: {offload_param: {device: cpu}}}"},
+      {"", "deepspeed: {zero_optimization: {zero_quantized_gradients: true}}"},
+  };
+  for (const auto& [file, line] : rows) {
+    const std::string ours = file.empty() ? "model_name_or_path: m\ndataset: d\noutput_dir: o\n" : file;
+    try {
+      config::load_text(ours + line, "test.yaml", {}, {.for_training = true, .environment = {}});
+      ADD_FAILURE() << line;
+    } catch (const Error& e) {
+      const std::string fix = e.problem().fix;
+      EXPECT_TRUE(std::ranges::any_of(does, [&](const char* verb) { return fix.starts_with(verb); }) ||
+                  fix.ends_with("remove it"))
+          << line << "\n"
+          << e.what();
+    }
+  }
+}
+
+// A doubt names the word of another trainer, next to which our key would be given twice.
+TEST(Doubts, NameTheWordsOfOtherTrainers) {
+  const Resolved verl = config::load_text(
+      "model: {partial_pretrain: m}\ndata: {train_files: d}\ntrainer:\n  save_freq: -1\n  test_freq: "
+      "-1\noutput_dir: "
+      "o\n",
+      "test.yaml", {}, {.for_training = true, .environment = {}});
+  const Strings all = doubts(verl);
+  const auto saves = std::ranges::find_if(all, [](const std::string& d) { return says(d, "save_strategy"); });
+  ASSERT_NE(saves, all.end());
+  EXPECT_EQ(
+      *saves,
+      "test.yaml:4 (trainer.save_freq): save_strategy is no: a run that ends early cannot go on; to do: "
+      "set save_strategy: steps in place of trainer.save_freq");
+}
+
+TEST(Doubts, OfEvaluationNameAFileThatIsTrained) {
+  const octet::test::TemporaryFolder folder("trained");
+  write_file_atomically(folder / "a.jsonl", "{}\n");
+  const std::string calm = "bf16: true\ntemplate: t\nlogging_steps: 10\neval_strategy: steps\n";
+  const std::string a = folder / "a.jsonl";
+  const std::tuple<std::string, std::string, bool> rows[] = {
+      {a, a, true},
+      {"b.jsonl," + a, a, true},
+      {a, "b.jsonl," + a, true},
+      {a, folder / "b.jsonl", false},
+      {folder.path(), folder.path(), false},  // a folder has several splits
+      {"named", "named", false},
+  };
+  for (const auto& [trained, evaluated, doubtful] : rows) {
+    const Resolved resolved = config::load_text("model_name_or_path: m\noutput_dir: o\ndataset: " + trained +
+                                                    "\neval_dataset: " + evaluated + "\n" + calm,
+                                                "test.yaml", {}, {.for_training = true, .environment = {}});
+    const Strings all = doubts(resolved);
+    EXPECT_EQ(all.size(), doubtful ? 1u : 0u) << trained << " " << evaluated;
+    for (const std::string& doubt : all)
+      EXPECT_SAYS(doubt, "test.yaml:4: eval_dataset names '" + a + "', which is trained");
+  }
+}
+
+TEST(Derive, Bf16IsComputedInWithEitherKey) {
+  for (const auto& [yaml, bf16] : {std::pair("bf16: true", true),
+                                   {"pure_bf16: true", true},
+                                   {"bf16: false\npure_bf16: true", true},
+                                   {"bf16: false", false},
+                                   {"fp8: true", false},
+                                   {"fp8: true\nbf16: true", true}})
+    EXPECT_EQ(computes_in_bf16(read(yaml).config), bf16) << yaml;
 }
 
 TEST(Rules, WhatIsForConversationsNeedsSft) {

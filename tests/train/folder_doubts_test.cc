@@ -38,8 +38,18 @@ TEST(DoubtsOfAFolder, CheckpointsThatGoAreToldOfOnlyWhereThereAreSome) {
             std::string::npos)
       << overwritten[0];
   EXPECT_NE(overwritten[0].find(newest), std::string::npos) << overwritten[0];
-  for (const char* keys : {"", "resume_from_checkpoint: false\n"})
-    EXPECT_TRUE(of_folder(folder.path(), keys).empty()) << keys;
+  EXPECT_TRUE(overwritten[0].starts_with("test.yaml:2: ")) << overwritten[0];
+  EXPECT_TRUE(of_folder(folder.path(), "").empty());
+  // A run that starts again beside the checkpoints of another one.
+  for (const char* keys : {"resume_from_checkpoint: false\n", "resume_from_checkpoint: 'false'\n"}) {
+    const config::Strings stays = of_folder(folder.path(), keys);
+    ASSERT_EQ(stays.size(), 1u) << keys;
+    EXPECT_TRUE(
+        stays[0].starts_with("test.yaml:2: resume_from_checkpoint: false starts from the beginning, but " +
+                             newest + " of an earlier run stays"))
+        << stays[0];
+    EXPECT_TRUE(of_folder(folder / "none", keys).empty());
+  }
 }
 
 TEST(DoubtsOfAFolder, TheCheckpointThatARunResumesFromIsNamed) {
@@ -49,8 +59,11 @@ TEST(DoubtsOfAFolder, TheCheckpointThatARunResumesFromIsNamed) {
   EXPECT_EQ(resumption(config), "");
   std::filesystem::create_directories(folder / "checkpoint-5");
   std::filesystem::create_directories(folder / "checkpoint-12");
-  EXPECT_EQ(resumption(config),
-            "output_dir holds " + (folder / "checkpoint-12") + ": the run resumes from it");
+  EXPECT_TRUE(
+      resumption(config).starts_with("output_dir holds " + (folder / "checkpoint-12") +
+                                     ": the run resumes from it, and trains nothing if it is complete; "
+                                     "to do: "))
+      << resumption(config);
   config.resume_from_checkpoint = "false";
   EXPECT_EQ(resumption(config), "");
   config.resume_from_checkpoint.reset();

@@ -4,9 +4,12 @@
 
 namespace octet::config {
 
-/// Returns the warnings of a configuration (Resolved::warnings), followed by settings that are valid but
-/// rarely intended. Each is a sentence with advice. load() throws for invalid settings. Only the
-/// configuration is read.
+/// The warnings of a configuration (Resolved::warnings), then settings that are allowed and rarely meant,
+/// each with its place, its harm and what to do instead. load() throws for settings that are wrong. Looks at
+/// the configuration alone.
 Strings doubts(const Resolved& resolved);
+
+/// Returns the sentence of a doubt after the place of the first of `keys` that is set, or after the file.
+std::string placed(const Resolved& resolved, const Strings& keys, const std::string& sentence);
 
 }  // namespace octet::config
