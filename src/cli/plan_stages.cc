@@ -62,6 +62,11 @@ std::string cost_of(const StageRow& row, const PlanTarget& target) {
   return duration(row.step()) + " per step, " + duration(row.exposed) + " of them exposed messages";
 }
 
+/// Returns what stages are compared by: seconds of a step on GPUs, bytes sent on CPUs.
+double compared_cost(const StageRow& row, DeviceKind kind) {
+  return kind == DeviceKind::cuda ? row.step() : static_cast<double>(row.sent);
+}
+
 }  // namespace
 
 plan::Sending sending_over(const store::StepMessages& messages, const plan::Link& link) {
@@ -118,9 +123,7 @@ std::vector<StageRow> compare_stages(const config::Config& config, const model::
 }
 
 std::optional<int> chosen_stage(const std::vector<StageRow>& stages, DeviceKind kind) {
-  const auto cost = [kind](const StageRow& row) {
-    return kind == DeviceKind::cuda ? row.step() : static_cast<double>(row.sent);
-  };
+  const auto cost = [kind](const StageRow& row) { return compared_cost(row, kind); };
   double least = std::numeric_limits<double>::infinity();
   for (const StageRow& row : stages) {
     if (row.fits) least = std::min(least, cost(row));
@@ -153,7 +156,12 @@ std::string why_stage(const std::vector<StageRow>& stages, const PlanTarget& tar
       others += "sends " + gibibytes(static_cast<std::size_t>(row.sent));
     }
   }
-  return text + others;
+  const bool cheaper =
+      chosen && std::ranges::any_of(stages, [&](const StageRow& row) {
+        return row.fits && compared_cost(row, target.kind) <
+                               compared_cost(stages[static_cast<std::size_t>(*chosen)], target.kind);
+      });
+  return text + others + (cheaper ? " (less than 2 % counts as equal, and the lowest stage is taken)" : "");
 }
 
 std::string why_level(const std::vector<LevelRow>& levels, const plan::Level& planned,
