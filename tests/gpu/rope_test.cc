@@ -49,10 +49,10 @@ TEST(Rope, TableRotationAndItsInverse) {
 TEST(NormedRope, ForwardAndBackward) {
   for (const DType dtype : kComputeTypes) {
     for (const std::int64_t dim : {2, 10, 64, 80, 128, 256}) {
-      for (const std::int64_t tokens : {0, 1, 127, 129}) {
+      for (const std::int64_t tokens : {0, 1, 129, 700}) {
         SCOPED_TRACE(std::to_string(tokens) + " tokens, heads of " + std::to_string(dim));
         const Heads heads{.q_heads = 6, .kv_heads = 2, .head_dim = dim};
-        const Tensor qkv = Tensor::random(dtype, tokens, heads.qkv_width(), 1, 2),
+        const Tensor qkv = Tensor::random(dtype, tokens, heads.qkv_width(), 1, tokens == 129 ? 2 : 0),
                      d_out = Tensor::random(dtype, tokens, heads.qkv_width(), 2);
         const auto table = static_cast<std::size_t>(300 * dim / 2);
         std::vector<float> cosines(table), sines(table);
@@ -100,8 +100,8 @@ TEST(NormedRope, ForwardAndBackward) {
                         .positions = at,
                         .cosine = cosine,
                         .sine = sine,
-                        .d_q_weight = d_q,
-                        .d_k_weight = d_k,
+                        .d_q_weight = one_plus ? nullptr : d_q,
+                        .d_k_weight = one_plus ? nullptr : d_k,
                         .quantize = copies.into,
                         .workspace = s.workspace(normed_rope_backward_workspace(s.device(), tokens, heads))});
                 copies.hold_to(d);
@@ -109,8 +109,8 @@ TEST(NormedRope, ForwardAndBackward) {
                 s.out("d_q_weight", d_q, dim, DType::f32);
                 s.out("d_k_weight", d_k, dim, DType::f32);
               },
-              // Sums over up to 129 x 6 products in another order.
-              {.relative = 1e-5, .absolute = 1e-4, .bf16_steps = 1.01});
+              // Sums over up to 700 x 6 products in another order.
+              {.relative = 1e-5, .absolute = 3e-4, .bf16_steps = 1.01});
         }
       }
     }
