@@ -25,7 +25,7 @@ struct EmbeddingBackwardArgs {
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);
 std::size_t embedding_backward_workspace(const Device& device, std::int64_t tokens, std::int64_t vocabulary);
 
-/// out[i] = x[rows[i]]: selects the rows with a label for the LM head.
+/// out[i] = x[rows[i]]. Copies bits of f32, bf16 or FP8. All rows[i] are rows of x.
 void gather_rows(Stream& stream, ConstMatrix x, const std::int32_t* rows, Matrix out);
 /// Backward of gather_rows(): x = 0, then x[rows[i]] = in[i] (rows are distinct).
 void scatter_rows(Stream& stream, ConstMatrix in, const std::int32_t* rows, Matrix x);

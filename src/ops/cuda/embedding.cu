@@ -31,6 +31,40 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Rows of words of a matrix.
+struct WordRows {
+  const std::uint8_t* data;
+  std::int64_t pitch;  ///< bytes
+};
+
+// Copies rows of `words` words. A thread has several loads in flight.
+template <typename Word>
+__global__ void __launch_bounds__(kThreads)
+    gather_words_kernel(WordRows from, const std::int32_t* rows, WordRows to, std::int64_t count,
+                        std::int64_t words) {
+  let_next_begin();
+  wait_for_previous();
+  constexpr int at_once = 4;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t begin = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x; begin < count;
+       begin += at_once * stride) {
+    Word word[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const std::int64_t at = begin + i * stride;
+      if (at < count)
+        word[i] = reinterpret_cast<const Word*>(from.data + rows[at / words] * from.pitch)[at % words];
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const std::int64_t at = begin + i * stride;
+      if (at < count)
+        reinterpret_cast<Word*>(const_cast<std::uint8_t*>(to.data) + at / words * to.pitch)[at % words] =
+            word[i];
+    }
+  }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(ConstMatrix from, const std::int32_t* rows, Matrix to, bool vector) {
@@ -193,7 +227,20 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& a) {
 }
 
 void gather_rows(Stream& stream, const GatherRowsArgs& a) {
-  gather(stream, a.x, a.rows, 1.0f, a.out, "gather_rows");
+  const auto bytes_of = [](const ConstMatrix& m, std::int64_t elements) {
+    return elements * static_cast<std::int64_t>(size_of(m.dtype));
+  };
+  const WordRows from{static_cast<const std::uint8_t*>(a.x.data), bytes_of(a.x, a.x.ld)},
+      to{static_cast<const std::uint8_t*>(a.out.data), bytes_of(a.out, a.out.ld)};
+  const std::int64_t row_bytes = bytes_of(a.out, a.out.cols);
+  const auto copy = [&](auto kernel, std::int64_t word) {
+    const std::int64_t words = row_bytes / word, count = a.out.rows * words;
+    if (count == 0) return;
+    launch_early_if(few_rows(a.out.rows), kernel, dim3(grid_of(stream, ceil_div(count, 4), kThreads)),
+                    kThreads, 0, octet::cuda::native(stream), "gather_rows", from, a.rows, to, count, words);
+  };
+  if (packs(a.x) && packs(a.out) && row_bytes % 16 == 0) return copy(gather_words_kernel<uint4>, 16);
+  copy(gather_words_kernel<std::uint8_t>, 1);
 }
 
 void scatter_rows(Stream& stream, const ScatterRowsArgs& a) {

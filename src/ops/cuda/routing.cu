@@ -162,32 +162,39 @@ __global__ void __launch_bounds__(THREADS) deal_kernel(const DealArgs a) {
 /// Rows of x that a thread prefetches before it adds them.
 constexpr int kRowsAhead = 8;
 
-template <typename T>
-__global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsArgs a, bool vector) {
+/// A block computes one token. VECTOR: all packs are whole.
+template <typename T, bool VECTOR>
+__global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsArgs a) {
   let_next_begin();
   wait_for_previous();
-  const std::int64_t row_packs = (a.out.cols + kPack - 1) / kPack;
-  const std::int64_t count = a.out.rows * row_packs;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < count;
-       p += stride) {
-    const std::int64_t token = p / row_packs, col = p % row_packs * kPack;
-    const PackAt at = pack_at(col, a.out.cols, vector);
+  const std::int64_t token = blockIdx.x;
+  const std::int32_t* const places = a.places + token * a.taken;
+  const float* const weights = a.weights == nullptr ? nullptr : a.weights + token * a.taken;
+  const int taken = static_cast<int>(a.taken);
+  for (std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kPack; col < a.out.cols;
+       col += 2 * kThreads * kPack) {
+    const PackAt at = VECTOR ? PackAt{kPack, true} : pack_at(col, a.out.cols, false);
     float sum[kPack] = {};
-    for (std::int64_t first = 0; first < a.taken; first += kRowsAhead) {
-      float x[kRowsAhead][kPack] = {}, weight[kRowsAhead] = {};
+    for (int first = 0; first < taken; first += kRowsAhead) {
+      RawPack<T> raw[kRowsAhead];
+      if constexpr (VECTOR) {
 #pragma unroll
-      for (int j = 0; j < kRowsAhead; ++j) {
-        if (first + j >= a.taken) continue;
-        const std::int64_t i = token * a.taken + first + j;
-        load_pack(row_of<T>(a.x, a.places[i]) + col, x[j], at.n, at.whole);
-        weight[j] = a.weights == nullptr ? 1.0f : a.weights[i];
+        for (int j = 0; j < kRowsAhead; ++j) {
+          if (first + j < taken) raw[j].load(row_of<T>(a.x, places[first + j]) + col);
+        }
       }
 #pragma unroll
       for (int j = 0; j < kRowsAhead; ++j) {
-        if (first + j >= a.taken) continue;
+        if (first + j >= taken) continue;
+        float x[kPack] = {};
+        if constexpr (VECTOR) {
+          raw[j].get(x);
+        } else {
+          load_pack(row_of<T>(a.x, places[first + j]) + col, x, at.n, at.whole);
+        }
+        const float weight = weights == nullptr ? 1.0f : weights[first + j];
 #pragma unroll
-        for (int i = 0; i < kPack; ++i) sum[i] += weight[j] * x[j][i];
+        for (int i = 0; i < kPack; ++i) sum[i] += weight * x[i];
       }
     }
     if (a.addend.data != nullptr) {
@@ -224,12 +231,13 @@ void deal(Stream& stream, const DealArgs& args) {
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
-  const bool vector = packs(args.x) && (args.addend.data == nullptr || packs(args.addend)) && packs(args.out);
-  const std::int64_t count = args.out.rows * ((args.out.cols + kPack - 1) / kPack);
+  if (args.out.rows == 0) return;
+  const bool vector = args.out.cols % kPack == 0 && packs(args.x) && packs(args.addend) && packs(args.out);
   with_type(args.out.dtype, [&](auto type) {
     using T = decltype(type);
-    launch_early_if(few_rows(args.out.rows), weigh_kernel<T>, dim3(grid_of(stream, count, 2 * kThreads)),
-                    2 * kThreads, 0, octet::cuda::native(stream), "weighted_rows", args, vector);
+    const auto kernel = vector ? weigh_kernel<T, true> : weigh_kernel<T, false>;
+    launch_early_if(few_rows(args.out.rows), kernel, dim3(static_cast<unsigned>(args.out.rows)), 2 * kThreads,
+                    0, octet::cuda::native(stream), "weighted_rows", args);
   });
 }
 
