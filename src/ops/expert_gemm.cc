@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "dispatch.h"
+#include "gemm_plan.h"
 #include "grouped_wish.h"
 #include "octet/ops/routing.h"
 #include "product_names.h"
@@ -14,29 +15,75 @@ namespace cpu {
 void expert_gemm(const ExpertGemmArgs& args);
 }  // namespace cpu
 namespace cuda {
-bool has_expert_gemm(const ExpertGemmArgs& args);
+bool has_expert_gemm();
 void expert_gemm(Stream& stream, const ExpertGemmArgs& args);
 }  // namespace cuda
 
+namespace {
+
+/// Returns whether a and b have dtypes that can be multiplied with each other.
+bool dtypes_fit(const ExpertGemmArgs& args) {
+  const Operand &a = args.a, &b = args.b;
+  if (a.scaling != Scaling::tensor || b.scaling != Scaling::tensor) return false;
+  if (a.dtype == DType::bf16) return b.dtype == DType::bf16;
+  return is_fp8(a.dtype) && b.dtype == DType::e4m3;
+}
+
+/// Returns whether the copy engine can read the layout of an operand that a kernel reads, as `count`
+/// matrices.
+bool can_be_copied(const Operand& x, bool transposed, std::int64_t count, std::int64_t unit) {
+  const void* const data = transposed ? x.transposed : x.data;
+  constexpr std::int64_t most = std::int64_t{1} << 31;
+  const std::int64_t rows = transposed ? x.cols * count : x.rows, cols = transposed ? x.rows / count : x.cols;
+  return (x.data == nullptr || data != nullptr) && on_boundary(data) && cols % unit == 0 && rows < most &&
+         cols < most / 4;
+}
+
+/// Returns whether the kernels of Hopper can run the GEMM.
+bool fits_kernels(const ExpertGemmArgs& args) {
+  const bool dgrad = args.product == Product::dgrad, wgrad = args.product == Product::wgrad;
+  const Matrix& d = args.d;
+  if (args.count > kMostExperts || d.ld % 8 != 0 || d.cols % 8 != 0 || !on_boundary(d.data) ||
+      !(d.dtype == DType::bf16 || (wgrad && d.dtype == DType::f32)))
+    return false;
+  // In bf16, the inner dimension of dgrad must end with a run of a kernel, because the next expert begins
+  // after it.
+  if (args.a.dtype == DType::bf16)
+    return can_be_copied(args.a, false, 1, 64) && can_be_copied(args.b, false, 1, 64);
+  return can_be_copied(args.a, wgrad, 1, 16) &&
+         can_be_copied(args.b, dgrad || wgrad, dgrad ? args.count : 1, 16);
+}
+
+bool has_data(const Operand& x) {
+  return x.rows >= 0 && x.cols >= 0 && (x.data != nullptr || x.rows * x.cols == 0);
+}
+
+}  // namespace
+
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args) {
   const std::string_view wish = grouped_wish();
-  if (wish == "never" || args.a.dtype != DType::bf16 || args.b.dtype != DType::bf16) return false;
-  if (device.kind() == DeviceKind::cpu) return wish == "always";
+  if (wish == "never" || !dtypes_fit(args)) return false;
+  if (device.kind() == DeviceKind::cpu) return wish == "always" || is_fp8(args.a.dtype);
+  if (!fits_kernels(args)) return false;
 #ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::has_expert_gemm(args);
+  if (device.kind() == DeviceKind::cuda) return cuda::has_expert_gemm();
 #endif
-  return false;
+  return device.kind() == DeviceKind::dry && device.stands_for() == DeviceKind::cuda;
 }
 
 void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {
-  const auto& [product, a, b, count, begins, d, accumulate] = args;
+  const Product product = args.product;
+  const Operand &a = args.a, &b = args.b;
+  const Matrix& d = args.d;
+  const std::int64_t count = args.count;
   const bool wgrad = product == Product::wgrad;
-  check(count > 0 && count <= kMostExperts && begins != nullptr,
+  check(count > 0 && count <= kMostExperts && args.begins != nullptr,
         "expert_gemm: there are experts, and not too many");
-  check(is_matrix(a) && is_matrix(b) && a.dtype == DType::bf16 && b.dtype == DType::bf16,
-        "expert_gemm: a and b are bf16");
-  check(is_matrix(d) && (wgrad || (d.dtype == DType::bf16 && !accumulate)),
-        "expert_gemm: d is bf16, of wgrad also f32, and only wgrad accumulates");
+  check(has_data(a) && has_data(b) && dtypes_fit(args),
+        "expert_gemm: a and b are bf16, or FP8 with one scale");
+  check(a.scale_inv == nullptr || is_fp8(a.dtype), "expert_gemm: only FP8 has scales");
+  check(is_matrix(d) && (wgrad || ((d.dtype == DType::bf16 || is_fp8(a.dtype)) && !args.accumulate)),
+        "expert_gemm: d is bf16, of wgrad and FP8 also f32, and only wgrad accumulates");
   const Matrix& weight = d;
   const std::int64_t weight_rows = wgrad ? weight.rows : b.rows, weight_cols = wgrad ? weight.cols : b.cols;
   check(weight_rows % count == 0, "expert_gemm: every expert has as many rows");
@@ -46,6 +93,8 @@ void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {
   check(a.cols == a_cols && d.cols == d_cols &&
             (wgrad ? b.cols == weight_cols && b.rows == a.rows : d.rows == a.rows),
         "expert_gemm: a, b and d fit each other");
+  check(stream.device().kind() != DeviceKind::cuda || has_expert_gemm(stream.device(), args),
+        "expert_gemm: has_expert_gemm() is true on a GPU");
   if (!wgrad && d.rows == 0) return;
   OCTET_DISPATCH_AS(stream, expert_gemm, args, profile_name_of(args.product));
 }

@@ -11,10 +11,12 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "octet/device/device.h"
 #include "octet/ops/expert_gemm.h"
+#include "octet/ops/quantize.h"
 #include "octet/ops/random.h"
 
 namespace octet::ops {
@@ -46,6 +48,22 @@ class Bench {
     void* const at = arena_.reserve("operand", static_cast<std::size_t>(rows * cols) * size_of(dtype));
     random_normal(*stream_, {.seed = 1, .deviation = 1.0f, .out = at, .dtype = dtype, .count = rows * cols});
     return {at, dtype, rows, cols, cols};
+  }
+  /// FP8 values of random numbers, with a copy that serves as transposed one.
+  Operand fp8(DType dtype, std::int64_t rows, std::int64_t cols, const float* scale) {
+    const auto bytes = static_cast<std::size_t>(rows * cols);
+    auto* const to = arena_.reserve_as<std::uint8_t>("operand", bytes);
+    auto* const turned = arena_.reserve_as<std::uint8_t>("operand", bytes);
+    const Matrix values = matrix(rows, cols);
+    quantize(*stream_, values, {.format = dtype, .row = to, .transposed = turned, .scale = scale});
+    return {.data = to, .transposed = turned, .dtype = dtype, .rows = rows, .cols = cols, .scale_inv = scale};
+  }
+  const float* scale() {
+    auto* const to = arena_.reserve_as<float>("scale", 4);
+    const float one[4] = {1, 1, 1, 1};
+    device_.copy_to_device(*stream_, to, one, sizeof(one));
+    stream_->synchronize();
+    return to;
   }
   std::int32_t* put(const std::vector<std::int32_t>& values) {
     auto* const to = arena_.reserve_as<std::int32_t>("values", values.size());
@@ -85,39 +103,87 @@ Operand operand_of(const Matrix& m) {
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
 }
 
-void measure(Device& device, const char* layer, std::int64_t tokens, std::int64_t out, std::int64_t in) {
+/// The three GEMMs of a layer and their dense counterparts.
+struct Layer {
+  const char* name;
+  std::int64_t rows, out, in;
+};
+
+void print(const Layer& layer, const char* product, double skew, double took, double dense) {
+  const double teraflop = 2e-12 * static_cast<double>(layer.rows * layer.out * layer.in);
+  std::printf("%-8s %-18s skew %.1f %8.1f us %7.1f TFLOP/s, dense %7.1f TFLOP/s, share %.3f\n", layer.name,
+              product, skew, took * 1e6, teraflop / took, teraflop / dense, dense / took);
+  std::fflush(stdout);
+}
+
+void measure_bf16(Device& device, const Layer& layer) {
   Bench b(device);
-  const std::int64_t rows = tokens * kTaken;
+  const std::int64_t rows = layer.rows, out = layer.out, in = layer.in;
   const Matrix x = b.matrix(rows, in), y = b.matrix(rows, out), weights = b.matrix(kExperts * out, in);
   const Matrix d_weights = b.matrix(kExperts * out, in);
-  // The dense GEMM has the same operations with one matrix that is as large as a block's other ones.
+  // The dense GEMM has the same number of operations with the matrix of one expert.
   const Matrix weight = b.matrix(out, in), d_weight = b.matrix(out, in);
-  const double teraflop = 2e-12 * static_cast<double>(rows * out * in);
   const double dense[] = {
       b.dense({.product = Product::forward, .a = operand_of(x), .b = operand_of(weight), .d = y}),
       b.dense({.product = Product::dgrad, .a = operand_of(y), .b = operand_of(weight), .d = x}),
       b.dense({.product = Product::wgrad, .a = operand_of(y), .b = operand_of(x), .d = d_weight})};
   for (const double skew : {0.0, 0.5}) {
     const std::int32_t* const begins = b.put(begins_of(rows, skew));
-    const ExpertGemmArgs all[] = {
-        {.product = Product::forward, .a = x, .b = weights, .count = kExperts, .begins = begins, .d = y},
-        {.product = Product::dgrad, .a = y, .b = weights, .count = kExperts, .begins = begins, .d = x},
-        {.product = Product::wgrad, .a = y, .b = x, .count = kExperts, .begins = begins, .d = d_weights}};
+    const Operand in_rows = operand_of(x), out_rows = operand_of(y), all = operand_of(weights);
+    const ExpertGemmArgs args[] = {
+        {.product = Product::forward, .a = in_rows, .b = all, .count = kExperts, .begins = begins, .d = y},
+        {.product = Product::dgrad, .a = out_rows, .b = all, .count = kExperts, .begins = begins, .d = x},
+        {.product = Product::wgrad,
+         .a = out_rows,
+         .b = in_rows,
+         .count = kExperts,
+         .begins = begins,
+         .d = d_weights}};
     const char* const names[] = {"forward", "dgrad", "wgrad"};
-    for (int i = 0; i < 3; ++i) {
-      const double took = b.seconds([&](Stream& stream) { expert_gemm(stream, all[i]); });
-      std::printf("%-8s %-8s skew %.1f %8.1f us %7.1f TFLOP/s, dense %7.1f TFLOP/s, share %.3f\n", layer,
-                  names[i], skew, took * 1e6, teraflop / took, teraflop / dense[i], dense[i] / took);
-      std::fflush(stdout);
-    }
+    for (int i = 0; i < 3; ++i)
+      print(layer, names[i], skew, b.seconds([&](Stream& stream) { expert_gemm(stream, args[i]); }),
+            dense[i]);
+  }
+}
+
+void measure_fp8(Device& device, const Layer& layer, bool fast) {
+  Bench b(device);
+  const std::int64_t rows = layer.rows, out = layer.out, in = layer.in;
+  const float* const scale = b.scale();
+  const auto fp8 = [&](DType dtype, std::int64_t r, std::int64_t c) { return b.fp8(dtype, r, c, scale); };
+  const Operand x = fp8(DType::e4m3, rows, in), y = fp8(DType::e5m2, rows, out);
+  const Operand weights = fp8(DType::e4m3, kExperts * out, in), weight = fp8(DType::e4m3, out, in);
+  const Matrix d_y = b.matrix(rows, out), d_x = b.matrix(rows, in), d_weights = b.matrix(kExperts * out, in),
+               d_weight = b.matrix(out, in);
+  const double dense[] = {
+      b.dense({.product = Product::forward, .a = x, .b = weight, .d = d_y, .fast_accumulation = fast}),
+      b.dense({.product = Product::dgrad, .a = y, .b = weight, .d = d_x, .fast_accumulation = fast}),
+      b.dense({.product = Product::wgrad, .a = y, .b = x, .d = d_weight, .fast_accumulation = fast})};
+  for (const double skew : {0.0, 0.5}) {
+    ExpertGemmArgs args{.weight_scale_step = 0,
+                        .count = kExperts,
+                        .begins = b.put(begins_of(rows, skew)),
+                        .fast_accumulation = fast};
+    const std::string suffix = fast ? " FP8, fast" : " FP8";
+    const auto run = [&](Product product, const Operand& a, const Operand& by, const Matrix& d) {
+      args.product = product, args.a = a, args.b = by, args.d = d;
+      return b.seconds([&](Stream& stream) { expert_gemm(stream, args); });
+    };
+    print(layer, ("forward" + suffix).c_str(), skew, run(Product::forward, x, weights, d_y), dense[0]);
+    print(layer, ("dgrad" + suffix).c_str(), skew, run(Product::dgrad, y, weights, d_x), dense[1]);
+    print(layer, ("wgrad" + suffix).c_str(), skew, run(Product::wgrad, y, x, d_weights), dense[2]);
   }
 }
 
 int measure(std::int64_t tokens) {
   const std::unique_ptr<Device> device = make_cuda_device();
   std::printf("%s, %lld tokens\n", device->description().c_str(), static_cast<long long>(tokens));
-  measure(*device, "gate, up", tokens, 1536, 2048);
-  measure(*device, "down", tokens, 2048, 768);
+  for (const Layer& layer :
+       {Layer{"gate, up", tokens * kTaken, 1536, 2048}, Layer{"down", tokens * kTaken, 2048, 768}}) {
+    measure_bf16(*device, layer);
+    measure_fp8(*device, layer, true);
+    measure_fp8(*device, layer, false);
+  }
   return 0;
 }
 

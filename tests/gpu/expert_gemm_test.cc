@@ -39,6 +39,10 @@ Matrix dense(Side& s, DType dtype, std::int64_t rows, std::int64_t cols, unsigne
   return {s.put(values), dtype, rows, cols, cols};
 }
 
+Operand operand_of(const Matrix& m) {
+  return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
+}
+
 void compare(const Case& c, Product product, DType dtype, bool accumulate) {
   SCOPED_TRACE(std::to_string(c.loads.size()) + " experts, " + std::to_string(c.out) + " x " +
                std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(product)) + ", " +
@@ -56,8 +60,8 @@ void compare(const Case& c, Product product, DType dtype, bool accumulate) {
         const Matrix d = wgrad ? dense(s, dtype, count * c.out, c.in, 3)
                                : dense(s, dtype, rows, forward ? c.out : c.in, 3);
         const ExpertGemmArgs args{.product = product,
-                                  .a = a,
-                                  .b = b,
+                                  .a = operand_of(a),
+                                  .b = operand_of(b),
                                   .count = count,
                                   .begins = s.put(begins),
                                   .d = d,
@@ -83,6 +87,117 @@ TEST(GpuExpertGemm, HasTheValuesOfTheCpu) {
   }
 }
 
+/// FP8 values of small magnitude with a transposed copy of each of `count` matrices [rows / count, cols].
+Operand fp8(Side& s, DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t count,
+            const float* scale, unsigned seed) {
+  const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  std::vector<std::uint8_t> values, turned(at(rows * cols));
+  for (const float x : random_floats(rows * cols, seed)) values.push_back(to_fp8(x, dtype));
+  const std::int64_t each = rows / count;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c)
+      turned[at(r / each * each * cols + c * each + r % each)] = values[at(r * cols + c)];
+  }
+  return {.data = s.put(values),
+          .transposed = s.put(turned),
+          .dtype = dtype,
+          .rows = rows,
+          .cols = cols,
+          .scale_inv = scale};
+}
+
+void compare_fp8(const Case& c, Product product, DType gradient, DType dtype, bool accumulate, bool fast) {
+  SCOPED_TRACE(std::to_string(c.loads.size()) + " experts, " + std::to_string(c.out) + " x " +
+               std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(product)) +
+               ", gradient " + std::string(name_of(gradient)) + " to " + std::string(name_of(dtype)) +
+               (accumulate ? ", added" : "") + (fast ? ", fast" : ""));
+  const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+  auto loads = c.loads;
+  // The pitch of the transposed copies is the number of rows.
+  loads.back() += (16 - std::accumulate(loads.begin(), loads.end(), 0) % 16) % 16;
+  const auto begins = begins_of(loads);
+  const auto count = static_cast<std::int64_t>(loads.size());
+  constexpr std::int64_t step = 4;
+  both(
+      [&](Side& s) {
+        const std::int64_t rows = begins.back();
+        std::vector<float> scales(static_cast<std::size_t>(count * step), 1e9f);
+        for (std::int64_t e = 0; e < count; ++e)
+          scales[static_cast<std::size_t>(e * step)] = 0.11f * static_cast<float>(1 + e % 3);
+        const Operand a = fp8(s, forward ? DType::e4m3 : gradient, rows, forward ? c.in : c.out, 1,
+                              s.put(std::vector<float>{0.37f}), 1);
+        const Operand b = wgrad ? fp8(s, DType::e4m3, rows, c.in, 1, s.put(std::vector<float>{0.7f}), 2)
+                                : fp8(s, DType::e4m3, count * c.out, c.in, count, s.put(scales), 2);
+        const Matrix d = wgrad ? dense(s, dtype, count * c.out, c.in, 3)
+                               : dense(s, dtype, rows, forward ? c.out : c.in, 3);
+        const ExpertGemmArgs args{.product = product,
+                                  .a = a,
+                                  .b = b,
+                                  .weight_scale_step = step,
+                                  .count = count,
+                                  .begins = s.put(begins),
+                                  .d = d,
+                                  .accumulate = accumulate,
+                                  .fast_accumulation = fast};
+        if (s.gpu()) {
+          ASSERT_TRUE(has_expert_gemm(s.device(), args));
+        }
+        expert_gemm(s, args);
+        s.out("d", d);
+      },
+      // Sums of up to 1,000 terms: with 14 bits, or rounded to bf16 before d is added.
+      {.relative = 1e-3,
+       .absolute = accumulate && dtype == DType::bf16 ? 0.13
+                   : fast                             ? 0.1
+                                                      : 6e-3,
+       .bf16_steps = dtype == DType::bf16 ? 2.0 : 0.0});
+}
+
+TEST(GpuExpertGemm, HasTheValuesOfTheCpuInFp8) {
+  for (const Case& c : kCases) {
+    for (const bool fast : {false, true}) {
+      compare_fp8(c, Product::forward, DType::e4m3, DType::bf16, false, fast);
+      for (const DType gradient : {DType::e4m3, DType::e5m2}) {
+        compare_fp8(c, Product::dgrad, gradient, DType::bf16, false, fast);
+        for (const DType dtype : {DType::f32, DType::bf16}) {
+          for (const bool accumulate : {false, true})
+            compare_fp8(c, Product::wgrad, gradient, dtype, accumulate, fast);
+        }
+      }
+    }
+  }
+}
+
+// Rows of the next expert are in the same run and piece of the transposed copies.
+TEST(GpuExpertGemm, Fp8RowsThatAreNotFiniteStayWithTheirExpert) {
+  constexpr std::int64_t out = 64, in = 64, rows = 32;
+  constexpr std::uint8_t nan = 0x7F;
+  for (const int end : {1, 10, 16, 31}) {
+    const std::vector<std::int32_t> begins = {0, end, rows};
+    const auto device = make_cuda_device(0);
+    Side s(*device);
+    std::vector<std::uint8_t> values(rows * 64, to_fp8(1.0f, DType::e4m3)), turned = values;
+    std::fill(values.begin() + end * 64, values.end(), nan);
+    for (std::size_t c = 0; c < 64; ++c) {
+      for (std::size_t r = static_cast<std::size_t>(end); r < rows; ++r) turned[c * rows + r] = nan;
+    }
+    const Operand x{
+        .data = s.put(values), .transposed = s.put(turned), .dtype = DType::e4m3, .rows = rows, .cols = 64};
+    const Matrix d = dense(s, DType::f32, 2 * out, in, 3);
+    expert_gemm(s, {.product = Product::wgrad, .a = x, .b = x, .count = 2, .begins = s.put(begins), .d = d});
+    s.out("d", d);
+    for (std::int64_t r = 0; r < 2 * out; ++r) {
+      for (std::int64_t c = 0; c < in; ++c) {
+        const double found = s.outputs().back().at(r, c);
+        EXPECT_EQ(std::isnan(found), r >= out) << end;
+        if (r < out) {
+          EXPECT_EQ(found, end);
+        }
+      }
+    }
+  }
+}
+
 // Rows of the next expert are in the same run of the inner dimension.
 TEST(GpuExpertGemm, RowsThatAreNotFiniteStayWithTheirExpert) {
   constexpr std::int64_t out = 64, in = 64;
@@ -93,7 +208,12 @@ TEST(GpuExpertGemm, RowsThatAreNotFiniteStayWithTheirExpert) {
   std::fill(values.begin() + 10 * 64, values.end(), to_bf16(std::numeric_limits<float>::quiet_NaN()));
   const Matrix a{s.put(values), DType::bf16, 20, out, out}, b{s.put(values), DType::bf16, 20, in, in};
   const Matrix d = dense(s, DType::f32, 2 * out, in, 3);
-  expert_gemm(s, {.product = Product::wgrad, .a = a, .b = b, .count = 2, .begins = s.put(begins), .d = d});
+  expert_gemm(s, {.product = Product::wgrad,
+                  .a = operand_of(a),
+                  .b = operand_of(b),
+                  .count = 2,
+                  .begins = s.put(begins),
+                  .d = d});
   s.out("d", d);
   for (std::int64_t r = 0; r < 2 * out; ++r) {
     for (std::int64_t c = 0; c < in; ++c) {
@@ -118,8 +238,12 @@ TEST(GpuExpertGemm, HasTheSameBitsAgainAndAgain) {
         wgrad ? dense(s, DType::bf16, begins.back(), c.in, 2) : dense(s, DType::bf16, 5 * c.out, c.in, 2);
     const Matrix d = wgrad ? dense(s, DType::f32, 5 * c.out, c.in, 3)
                            : dense(s, DType::bf16, begins.back(), forward ? c.out : c.in, 3);
-    const ExpertGemmArgs args{
-        .product = product, .a = a, .b = b, .count = 5, .begins = s.put(begins), .d = d};
+    const ExpertGemmArgs args{.product = product,
+                              .a = operand_of(a),
+                              .b = operand_of(b),
+                              .count = 5,
+                              .begins = s.put(begins),
+                              .d = d};
     expert_gemm(s, args);
     s.out("first", d);
     const auto first = s.take().bytes;

@@ -50,11 +50,14 @@ class ReplicatedSource : public ParameterSource {
           w.data = data;
           std::vector<ops::Operand> runs;
           if (is_fp8(dtype)) {
-            for (const ScaledPart& part : scaled_parts(t, recipe.scale_parts)) {
+            const auto scaled = scaled_parts(t, recipe.scale_parts);
+            // Like in a store: the scales of a tensor are 16 bytes apart.
+            auto* scale = arena.reserve_as<float>("scales", 4 * scaled.size());
+            for (const ScaledPart& part : scaled) {
               ops::Operand run{.data = data + part.begin, .dtype = dtype, .cols = t.cols};
               run.rows = part.count / t.cols;
               if (turned != nullptr) run.transposed = turned + part.begin;
-              run.scale_inv = arena.reserve_as<float>("scales", 1);
+              run.scale_inv = std::exchange(scale, scale + 4);
               runs.push_back(run);
             }
           }

@@ -24,7 +24,7 @@ struct Values {
   double at(std::int64_t r, std::int64_t c) const {
     return static_cast<double>(static_cast<float>(bits[index(r * cols + c)]));
   }
-  ConstMatrix matrix() const { return {bits.data(), DType::bf16, rows, cols, cols}; }
+  Operand operand() const { return {.data = bits.data(), .dtype = DType::bf16, .rows = rows, .cols = cols}; }
   std::int64_t rows, cols;
   std::vector<Bf16> bits;
 };
@@ -65,8 +65,8 @@ TEST(ExpertGemm, RowsMeetTheMatrixOfTheirExpert) {
       const Values a(c.rows(), inner, 2);
       std::vector<Bf16> d(index(c.rows() * cols) + 1, Bf16(7.0f));
       multiply({.product = forward ? Product::forward : Product::dgrad,
-                .a = a.matrix(),
-                .b = weight.matrix(),
+                .a = a.operand(),
+                .b = weight.operand(),
                 .count = c.count,
                 .begins = c.begins.data(),
                 .d = {d.data(), DType::bf16, c.rows(), cols, cols}});
@@ -94,8 +94,8 @@ TEST(ExpertGemm, GradientsAreSumsOverTheRowsOfEachExpert) {
     for (const bool accumulate : {false, true}) {
       std::vector<float> d(index(c.count * kOut * kIn), 2.0f);
       multiply({.product = Product::wgrad,
-                .a = d_y.matrix(),
-                .b = x.matrix(),
+                .a = d_y.operand(),
+                .b = x.operand(),
                 .count = c.count,
                 .begins = c.begins.data(),
                 .d = {d.data(), DType::f32, c.count * kOut, kIn, kIn},
@@ -116,12 +116,80 @@ TEST(ExpertGemm, GradientsAreSumsOverTheRowsOfEachExpert) {
   }
 }
 
+/// Random FP8 values and their decoded values.
+struct Fp8Values {
+  Fp8Values(DType t, std::int64_t r, std::int64_t c, unsigned seed) : dtype(t), rows(r), cols(c) {
+    for (const float x : random_floats(r * c, seed)) bytes.push_back(to_fp8(4 * x, t));
+  }
+  double at(std::int64_t r, std::int64_t c) const { return from_fp8(bytes[index(r * cols + c)], dtype); }
+  /// With a copy of all rows as transposed one, as a GPU has it.
+  Operand operand(const float* scale) const {
+    return {.data = bytes.data(),
+            .transposed = bytes.data(),
+            .dtype = dtype,
+            .rows = rows,
+            .cols = cols,
+            .scale_inv = scale};
+  }
+  DType dtype;
+  std::int64_t rows, cols;
+  std::vector<std::uint8_t> bytes;
+};
+
+TEST(ExpertGemm, Fp8IsMultipliedByTheScaleOfTheTensorAndOfTheExpert) {
+  constexpr std::int64_t step = 4;
+  const float a_scale = 0.37f, x_scale = 0.21f;
+  for (const auto& loads : kLoads) {
+    const Case c(loads);
+    const Fp8Values weight(DType::e4m3, c.count * kOut, kIn, 1), x(DType::e4m3, c.rows(), kIn, 2),
+        d_y(DType::e5m2, c.rows(), kOut, 3);
+    std::vector<float> scales(index(c.count * step), 1e9f);
+    for (std::int64_t e = 0; e < c.count; ++e) scales[index(e * step)] = 0.1f * static_cast<float>(e + 1);
+    for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+      const bool forward = product == Product::forward, wgrad = product == Product::wgrad;
+      const Fp8Values& a = forward ? x : d_y;
+      const std::int64_t rows = wgrad ? c.count * kOut : c.rows(), cols = forward ? kOut : kIn;
+      std::vector<float> sums(index(rows * cols)), sizes(sums.size());
+      for (std::int64_t r = 0; r < c.rows(); ++r) {
+        const std::int64_t e = c.expert_of(r);
+        for (std::int64_t o = 0; o < kOut; ++o) {
+          for (std::int64_t i = 0; i < kIn; ++i) {
+            const double w = weight.at(e * kOut + o, i);
+            const double term = forward ? x.at(r, i) * w
+                                : wgrad ? d_y.at(r, o) * x.at(r, i)
+                                        : d_y.at(r, o) * w;
+            const double scale = a_scale * (wgrad ? x_scale : scales[index(e * step)]);
+            const std::size_t at = index(forward ? r * kOut + o
+                                         : wgrad ? (e * kOut + o) * kIn + i
+                                                 : r * kIn + i);
+            sums[at] += static_cast<float>(scale * term);
+            sizes[at] += static_cast<float>(std::abs(scale * term));
+          }
+        }
+      }
+      std::vector<float> d_wgrad(sums.size());
+      std::vector<Bf16> d(sums.size() + 1);
+      multiply({.product = product,
+                .a = a.operand(&a_scale),
+                .b = wgrad ? x.operand(&x_scale) : weight.operand(scales.data()),
+                .weight_scale_step = step,
+                .count = c.count,
+                .begins = c.begins.data(),
+                .d = wgrad ? Matrix{d_wgrad.data(), DType::f32, rows, cols, cols}
+                           : Matrix{d.data(), DType::bf16, rows, cols, cols}});
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        EXPECT_NEAR(wgrad ? d_wgrad[i] : static_cast<float>(d[i]), sums[i],
+                    sizes[i] / (wgrad ? 1e5f : 256.0f));
+    }
+  }
+}
+
 TEST(ExpertGemm, RefusesWhatDoesNotFit) {
   const Case c({2, 1});
   const Values x(3, kIn, 1), weight(2 * kOut, kIn, 2);
   std::vector<Bf16> d(3 * kIn, Bf16(0.0f));
-  ExpertGemmArgs args{.a = x.matrix(),
-                      .b = weight.matrix(),
+  ExpertGemmArgs args{.a = x.operand(),
+                      .b = weight.operand(),
                       .count = 2,
                       .begins = c.begins.data(),
                       .d = {d.data(), DType::bf16, 3, kOut, kOut}};
@@ -133,6 +201,9 @@ TEST(ExpertGemm, RefusesWhatDoesNotFit) {
            [](ExpertGemmArgs& a) { a.d.cols = kOut - 1; },  //
            [](ExpertGemmArgs& a) { a.d.rows = 2; },         //
            [](ExpertGemmArgs& a) { a.accumulate = true; },  //
+           [](ExpertGemmArgs& a) { a.b.dtype = DType::e4m3; },
+           [](ExpertGemmArgs& a) { a.a.scaling = Scaling::whole_rows; },
+           [](ExpertGemmArgs& a) { a.a.scale_inv = reinterpret_cast<const float*>(&a); },
            [](ExpertGemmArgs& a) { a.product = Product::dgrad; },
            [](ExpertGemmArgs& a) { a.product = Product::wgrad; }}) {
     ExpertGemmArgs wrong = args;

@@ -15,20 +15,28 @@ namespace octet::ops {
 ///   dgrad    d[r] = a[r] · W_e         a: the gradient of y, b: the weight
 ///   wgrad    D_e  = Σ_r a[r]ᵀ · b[r]   a: the gradient of y, b: x; added to D_e if `accumulate`, and 0
 ///   without rows
+/// Operands are both bf16, or both FP8 with one scale per tensor, and one scale per expert for the weight. At
+/// most `a` is E5M2. FP8 values are multiplied exactly, and the sum is multiplied by both scales. A GPU then
+/// reads `transposed` of b in dgrad, which is [in, out] for each expert, and of a and b in wgrad.
+///
 /// Sums are in fp32 and rounded once; on a GPU, a bf16 D_e that is added to is rounded twice. d overlaps
 /// neither a nor b.
 struct ExpertGemmArgs {
   Product product = Product::forward;
-  ConstMatrix a;                         ///< [rows, in] or [rows, out]
-  ConstMatrix b;                         ///< [count * out, in], or [rows, in]
+  Operand a;                             ///< [rows, in] or [rows, out]
+  Operand b;                             ///< [count * out, in], or [rows, in]
+  std::int64_t weight_scale_step = 0;    ///< FP8: floats between the scale_inv of two experts of the weight
   std::int64_t count = 0;                ///< experts, at most kMostExperts
   const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to the rows of a
-  Matrix d;                              ///< [rows, out], [rows, in] bf16, or [count * out, in] f32 or bf16
-  bool accumulate = false;               ///< for wgrad only
+  Matrix d;  ///< [rows, out] or [rows, in] bf16, or f32 on a CPU in FP8; [count * out, in] f32 or bf16
+  bool accumulate = false;         ///< for wgrad only
+  bool fast_accumulation = false;  ///< like GemmArgs::fast_accumulation
 };
 
-/// True if a device has a kernel for this: Hopper, for bf16, if in and out are multiples of 64. Checks only
-/// dtypes, sizes and alignment. On a CPU, one GEMM per expert is faster. A CPU has it only if
+/// True if a device has a kernel for this: Hopper, for bf16 if in and out are multiples of 64, and for FP8 if
+/// in, out, and in wgrad the rows, are multiples of 16. Checks only dtypes, sizes, alignment, and the
+/// presence of transposed copies of FP8 operands that have data. A dry device answers for a GPU of this kind.
+/// A CPU has it for FP8. In bf16, one GEMM per expert is faster on a CPU, so it has it only if
 /// OCTETRUN_GROUPED_GEMM=always is set (for tests).
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args);
 

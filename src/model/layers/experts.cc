@@ -342,7 +342,7 @@ void Experts::compute(const Call& call, Way way) {
 }
 
 ExpertRows Experts::rows_of_experts() const {
-  return {.begins = begins_, .on_host = host_begins_};
+  return {.begins = begins_, .tokens = row_tokens_, .on_host = host_begins_};
 }
 
 void Experts::read_begins(const Call& call) {
@@ -351,12 +351,11 @@ void Experts::read_begins(const Call& call) {
   call.stream.synchronize();
 }
 
-void Experts::activate(const Call& call) {
-  const std::int64_t rows = call.tokens * shape_.taken;
-  ops::gated_activation(call.stream, {.gate_up = top(gated_, rows),
+void Experts::activate(const Call& call, const Wanted& wanted) {
+  ops::gated_activation(call.stream, {.gate_up = top(gated_, call.tokens * shape_.taken),
                                       .activation = activation_,
-                                      .out = top(activated_, rows),
-                                      .quantize = {}});
+                                      .out = wanted.values,
+                                      .quantize = wanted.quantize});
 }
 
 void Experts::compute_each(const Call& call) {
@@ -365,12 +364,11 @@ void Experts::compute_each(const Call& call) {
     for (std::size_t e = 0; e < load_.size(); ++e) load_[e] += host_begins_[e + 1] - host_begins_[e];
   }
   if (fp8_) return compute_each_by_rows(call);
-  gather(call);
   const std::int64_t rows = call.tokens * shape_.taken;
-  gate_up_.forward_experts(call, rows_of_experts(), top(made_, rows), top(gated_, rows));
+  gate_up_.forward_tokens(call, rows_of_experts(), normed(call), top(made_, rows), top(gated_, rows));
   // Backward reads no later result.
   if (call.pass.recompute) return;
-  activate(call);
+  activate(call, down_.wanted_rows(call, top(activated_, rows)));
   down_.forward_experts(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
 }
 
@@ -435,14 +433,13 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
 void Experts::backward_down(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
   const std::int64_t rows = call.tokens * shape_.taken;
-  activate(call);
-  ops::gather_rows(call.stream, top(call.common.scratch.gradient, call.tokens), row_tokens_,
-                   top(made_, rows));
+  activate(call, {.values = top(activated_, rows), .quantize = {}});
   // For rows without their weights; weigh_backward() multiplies by them.
-  down_.experts_input_gradient(call, rows_of_experts(), top(made_, rows), top(d_activated_, rows));
+  down_.input_gradient_of_tokens(call, rows_of_experts(), top(call.common.scratch.gradient, call.tokens),
+                                 top(made_, rows), top(d_activated_, rows));
   ops::weigh_backward(call.stream, {.x = top(activated_, rows),
                                     .d = top(d_activated_, rows),
-                                    .d_y = top(made_, rows),
+                                    .d_y = down_.learns() ? top(made_, rows) : ops::Matrix{},
                                     .tokens = call.tokens,
                                     .taken = shape_.taken,
                                     .places = places_,
@@ -454,14 +451,14 @@ void Experts::backward_down(const Call& call) {
 void Experts::backward_gate_up(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
   const std::int64_t rows = call.tokens * shape_.taken;
+  const Wanted wanted = gate_up_.wanted_row_gradients(call, top(gated_, rows));
   ops::gated_activation_backward(call.stream, {.gate_up = top(gated_, rows),
                                                .d_out = top(d_activated_, rows),
                                                .activation = activation_,
-                                               .d_gate_up = top(gated_, rows),
-                                               .quantize = {}});
-  gather(call);
-  gate_up_.experts_weight_gradient(call, rows_of_experts(), top(made_, rows), top(gated_, rows));
-  gate_up_.experts_input_gradient(call, rows_of_experts(), top(gated_, rows), top(made_, rows));
+                                               .d_gate_up = wanted.values,
+                                               .quantize = wanted.quantize});
+  if (gate_up_.learns()) gather(call);
+  gate_up_.experts_gradients(call, rows_of_experts(), top(made_, rows), top(gated_, rows), top(made_, rows));
 }
 
 void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {

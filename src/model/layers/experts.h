@@ -60,7 +60,7 @@ class Experts final : public Mlp {
   void compute_each(const Call& call);
   /// compute_each() if the experts' operands have scales of rows.
   void compute_each_by_rows(const Call& call);
-  void activate(const Call& call);
+  void activate(const Call& call, const Wanted& wanted);
   ExpertRows rows_of_experts() const;
   void backward_down(const Call& call);
   void backward_gate_up(const Call& call);

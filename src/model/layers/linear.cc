@@ -199,9 +199,40 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
   if (d_bias != nullptr) ops::bias_backward(call.stream, d_output, d_bias);
 }
 
-void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
-                             const ops::Matrix& out) const {
-  const bool together = weight_.multiply_rows_of_experts(call, ops::Product::forward, x, rows.begins, out);
+std::int64_t Linear::copied_rows(const Device& device, const Common& common) const {
+  // Any number of rows up to this one may be copied, also a multiple of 16.
+  const std::int64_t tokens = common.options.max_tokens, all = (tokens * taken_ + 15) / 16 * 16;
+  const auto together = [&](ops::Product product) {
+    return weight_.multiplies_together(device, common, product, all);
+  };
+  using enum ops::Product;
+  // A token takes an expert at most once.
+  return together(forward) || together(dgrad) || together(wgrad) ? all : tokens;
+}
+
+bool Linear::multiplies_together(const Call& call, ops::Product product, std::int64_t rows) const {
+  return weight_.multiplies_together(call.stream.device(), call.common, product, rows);
+}
+
+bool Linear::reads_only_fp8(const Call& call, ops::Product product, std::int64_t rows) const {
+  return expert_adapters_.empty() && call.common.recipe().fp8() && multiplies_together(call, product, rows);
+}
+
+bool Linear::shares_row_gradients(const Call& call, std::int64_t rows) const {
+  // One GEMM per expert would overwrite the copies.
+  return multiplies_gradient() && reads_only_fp8(call, ops::Product::dgrad, rows) &&
+         (!weight_.trained() || multiplies_together(call, ops::Product::wgrad, rows));
+}
+
+void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                          const ops::Operand* operand, const ops::Matrix& out) const {
+  const bool together = operand != nullptr || multiplies_together(call, ops::Product::forward, x.rows);
+  if (together) {
+    weight_.multiply_rows_of_experts(
+        call, ops::Product::forward,
+        operand != nullptr ? *operand : input_.copied(call, x, call.pass.record, ops::Product::forward),
+        rows.begins, out);
+  }
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
@@ -212,11 +243,38 @@ void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops
   });
 }
 
-void Linear::experts_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
-                                    const ops::Matrix& d_x) const {
+void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
+                            const ops::Matrix& x, const ops::Matrix& out) const {
+  if (reads_only_fp8(call, ops::Product::forward, x.rows)) {
+    const ops::Operand operand = input_.gathered(call, tokens, {rows.tokens, x.rows}, x.data);
+    return forward_rows(call, rows, x, &operand, out);
+  }
+  ops::gather_rows(call.stream, tokens, rows.tokens, x);
+  forward_rows(call, rows, x, nullptr, out);
+}
+
+Wanted Linear::wanted_rows(const Call& call, const ops::Matrix& x) const {
+  if (!reads_only_fp8(call, ops::Product::forward, x.rows)) return {.values = x, .quantize = {}};
+  return input_.wanted_copies(call, x);
+}
+
+void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                             const ops::Matrix& out) const {
+  if (!reads_only_fp8(call, ops::Product::forward, x.rows)) return forward_rows(call, rows, x, nullptr, out);
+  const ops::Operand operand = input_.copies_written(call, x);
+  forward_rows(call, rows, x, &operand, out);
+}
+
+void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
+                                 const ops::Operand* operand, const ops::Matrix& d_x) const {
   if (!passes_on_) return;
-  const bool together =
-      weight_.multiply_rows_of_experts(call, ops::Product::dgrad, d_output, rows.begins, d_x);
+  const bool together = operand != nullptr || multiplies_together(call, ops::Product::dgrad, d_output.rows);
+  if (together) {
+    weight_.multiply_rows_of_experts(
+        call, ops::Product::dgrad,
+        operand != nullptr ? *operand : output_gradient_.values_written(call, d_output).front(), rows.begins,
+        d_x);
+  }
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(d_output, begin, count), to = rows_from(d_x, begin, count);
@@ -229,12 +287,42 @@ void Linear::experts_input_gradient(const Call& call, const ExpertRows& rows, co
   });
 }
 
-void Linear::experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
-                                     const ops::Matrix& d_output) const {
+void Linear::input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
+                                      const ops::Matrix& d_output, const ops::Matrix& d_x) const {
+  if (!learns() && passes_on_ && reads_only_fp8(call, ops::Product::dgrad, d_output.rows)) {
+    const ops::Operand operand =
+        output_gradient_.gathered(call, d_tokens, {rows.tokens, d_output.rows}, d_output.data);
+    return rows_input_gradient(call, rows, d_output, &operand, d_x);
+  }
+  ops::gather_rows(call.stream, d_tokens, rows.tokens, d_output);
+  rows_input_gradient(call, rows, d_output, nullptr, d_x);
+}
+
+Wanted Linear::wanted_row_gradients(const Call& call, const ops::Matrix& d_output) const {
+  if (!shares_row_gradients(call, d_output.rows)) return {.values = d_output, .quantize = {}};
+  const bool exist = learns() || output_gradient_.needs_values(call.common);
+  return {.values = exist ? d_output : ops::Matrix{}, .quantize = output_gradient_.wanted(call)};
+}
+
+void Linear::experts_gradients(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                               const ops::Matrix& d_output, const ops::Matrix& d_x) const {
+  std::optional<ops::Operand> operand;
+  if (shares_row_gradients(call, d_output.rows)) operand = output_gradient_.written(call, d_output).front();
+  if (learns()) rows_weight_gradient(call, rows, x, d_output, operand ? &*operand : nullptr);
+  rows_input_gradient(call, rows, d_output, operand ? &*operand : nullptr, d_x);
+}
+
+void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                                  const ops::Matrix& d_output, const ops::Operand* operand) const {
   // The amax of the gradient is recorded here if no GEMM for the input reads it.
   Call again = call;
   again.pass.record = !passes_on_;
-  const bool together = weight_.trained() && weight_.add_gradients_of_experts(call, d_output, x, rows.begins);
+  const bool together = weight_.trained() && multiplies_together(call, ops::Product::wgrad, x.rows);
+  if (together) {
+    weight_.add_gradients_of_experts(
+        call, operand != nullptr ? *operand : output_gradient_.values_written(again, d_output).front(),
+        input_.copied(call, x, false, ops::Product::wgrad), rows.begins);
+  }
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     const ops::Matrix in = rows_from(x, begin, count), d_out = rows_from(d_output, begin, count);
     if (const LowRank* adapters = adapters_of(e)) {
@@ -246,6 +334,11 @@ void Linear::experts_weight_gradient(const Call& call, const ExpertRows& rows, c
     weight_.add_gradient(call, output_gradient_.values_written(again, d_out),
                          input_.copied(call, in, false, ops::Product::wgrad), e);
   });
+}
+
+void Linear::experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                                     const ops::Matrix& d_output) const {
+  if (learns()) rows_weight_gradient(call, rows, x, d_output, nullptr);
 }
 
 }  // namespace octet::model

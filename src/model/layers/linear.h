@@ -31,6 +31,7 @@ struct LinearShape {
 /// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]).
 struct ExpertRows {
   const std::int32_t* begins = nullptr;  ///< [experts + 1], on the device
+  const std::int32_t* tokens = nullptr;  ///< the token of each row, on the device
   std::span<const std::int32_t> on_host;
 };
 
@@ -87,15 +88,36 @@ class Linear {
                 const ops::Matrix& d_input) const;
 
   // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. These
-  // functions make FP8 copies in the scratch. With current scaling, the rows of an expert have one scale.
+  // functions make FP8 copies in the scratch. With current scaling, all rows have one scale if one kernel
+  // multiplies them. Otherwise the rows of each expert have one.
 
+  /// Returns the number of rows of FP8 copies that these functions make at once, at most.
+  std::int64_t copied_rows(const Device& device, const Common& common) const;
   /// The weights of all experts for grouped GEMMs; see Weight::stored().
   const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
+  /// Whether gradients of the weight or of adapters are computed, which read inputs and output gradients.
+  bool learns() const { return weight_.trained() || !expert_adapters_.empty(); }
+  /// Computes the outputs of the rows x[i] = tokens[rows.tokens[i]]. `x` is overwritten: by the rows, or by
+  /// FP8 copies if only one kernel reads them.
+  void forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
+                      const ops::Matrix& x, const ops::Matrix& out) const;
+  /// What the producer of `x` must write before forward_experts().
+  Wanted wanted_rows(const Call& call, const ops::Matrix& x) const;
+  /// Computes the outputs of rows x that were written as wanted_rows() says.
   void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                        const ops::Matrix& out) const;
-  /// Writes the gradient of x to `d_x` if it is needed. Delayed scaling records the amax of `d_output`.
-  void experts_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
-                              const ops::Matrix& d_x) const;
+  /// Writes the gradient of x to `d_x` if it is needed, for gradients d_output[i] = d_tokens[rows.tokens[i]].
+  /// `d_output` is overwritten: by these rows if the layer learns(), otherwise by rows or FP8 copies. Delayed
+  /// scaling records the amax.
+  void input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
+                                const ops::Matrix& d_output, const ops::Matrix& d_x) const;
+  /// What the producer of `d_output` must write before experts_gradients().
+  Wanted wanted_row_gradients(const Call& call, const ops::Matrix& d_output) const;
+  /// Computes the gradients of the weight and of adapters if the layer learns(), then the gradient of x if it
+  /// is needed, for gradients that were written as wanted_row_gradients() says. `d_x` may be x. x is not read
+  /// if the layer does not learn.
+  void experts_gradients(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                         const ops::Matrix& d_output, const ops::Matrix& d_x) const;
   /// Computes the gradients of the weight and of adapters if they are trained.
   void experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                                const ops::Matrix& d_output) const;
@@ -111,6 +133,19 @@ class Linear {
   /// The bias that this rank adds to each row; null: none.
   const float* added_bias(const Call& call) const { return adds_bias_ ? bias_.in(call.parameters) : nullptr; }
   std::optional<ops::LoneGemmArgs> lone(const Call& call, const ops::LoneGemmArgs& args) const;
+  bool multiplies_together(const Call& call, ops::Product product, std::int64_t rows) const;
+  /// Whether only one kernel reads rows of experts in `product`, and reads them in FP8.
+  bool reads_only_fp8(const Call& call, ops::Product product, std::int64_t rows) const;
+  /// Whether dgrad and wgrad read the same FP8 copies of the output gradient.
+  bool shares_row_gradients(const Call& call, std::int64_t rows) const;
+  /// Computes outputs, and adds those of adapters. `operand`: x for one kernel; null: x is copied if needed.
+  void forward_rows(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                    const ops::Operand* operand, const ops::Matrix& out) const;
+  /// Likewise for the gradient of x.
+  void rows_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
+                           const ops::Operand* operand, const ops::Matrix& d_x) const;
+  void rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                            const ops::Matrix& d_output, const ops::Operand* operand) const;
   /// Computes the input of DoRA's scaling: W x plus the output of adapters.
   void make_unscaled(const Call& call) const;
 

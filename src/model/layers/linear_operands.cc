@@ -1,6 +1,20 @@
 #include "layers/linear_operands.h"
 
+#include "octet/ops/embedding.h"
+
 namespace octet::model {
+namespace {
+
+/// Gathers rows of an FP8 operand into `to`.
+ops::Operand gathered_rows(const Call& call, ops::Operand all, const Rows& rows, std::uint8_t* to) {
+  ops::gather_rows(call.stream, {all.data, all.dtype, all.rows, all.cols, all.cols}, rows.rows,
+                   {to, all.dtype, rows.count, all.cols, all.cols});
+  all.data = to;
+  all.rows = rows.count;
+  return all;
+}
+
+}  // namespace
 
 void LinearInput::reserve(BlockBuffers& buffers, const Common& common, const Needs& needs) {
   const std::int64_t cols = cols_ = needs.cols;
@@ -79,6 +93,30 @@ ops::Operand LinearInput::copied(const Call& call, const ops::Matrix& values, bo
   ops::Operand operand = call.common.quantizer.prepare(call.stream, tensor_, values, copy, record);
   if (operand.data == nullptr) operand.data = copy.row;
   return operand;
+}
+
+Wanted LinearInput::wanted_copies(const Call& call, const ops::Matrix& values) const {
+  const precision::Quantizer& quantizer = call.common.quantizer;
+  return {.values = quantizer.needs_values(tensor_) ? values : ops::Matrix{},
+          .quantize = quantizer.fuse(tensor_, {.row = call.common.scratch.x_copy.row}, call.pass.record)};
+}
+
+ops::Operand LinearInput::copies_written(const Call& call, const ops::Matrix& values) const {
+  return call.common.quantizer.finish(call.stream, tensor_, values, {.row = call.common.scratch.x_copy.row});
+}
+
+ops::Operand LinearInput::gathered(const Call& call, const ops::Matrix& tokens, const Rows& rows,
+                                   void* room) const {
+  const ops::Operand all = call.common.quantizer.prepare(
+      call.stream, tensor_, tokens, {.row = static_cast<std::uint8_t*>(room)}, call.pass.record);
+  return gathered_rows(call, all, rows, call.common.scratch.x_copy.row);
+}
+
+ops::Operand OutputGradient::gathered(const Call& call, const ops::Matrix& tokens, const Rows& rows,
+                                      void* room) const {
+  const ops::Operand all = call.common.quantizer.prepare(
+      call.stream, tensor_, tokens, {.row = static_cast<std::uint8_t*>(room)}, call.pass.record);
+  return gathered_rows(call, all, rows, call.common.scratch.d_copy.row);
 }
 
 ops::QuantizeInto OutputGradient::wanted(const Call& call) const {

@@ -18,6 +18,12 @@ inline ops::Operand operand_of(const ops::Matrix& m) {
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
 }
 
+/// Which rows are gathered.
+struct Rows {
+  const std::int32_t* rows = nullptr;  ///< [count], on the device
+  std::int64_t count = 0;
+};
+
 /// The input of a linear layer, from forward to backward.
 class LinearInput {
  public:
@@ -39,8 +45,17 @@ class LinearInput {
   void values_written(const Call& call);
   /// The operand of GEMMs.
   const ops::Operand& operand() const { return operand_; }
-  /// Returns `values` with any number of rows as an operand of `product`. Makes an FP8 copy in the scratch.
+
+  // FP8 copies in the scratch, for any number of rows up to Linear::copied_rows().
+
+  /// Returns `values` as an operand of `product`.
   ops::Operand copied(const Call& call, const ops::Matrix& values, bool record, ops::Product product) const;
+  /// What the producer of `values` must write for forward. It then calls copies_written().
+  Wanted wanted_copies(const Call& call, const ops::Matrix& values) const;
+  ops::Operand copies_written(const Call& call, const ops::Matrix& values) const;
+  /// Returns the operand of forward with the rows x[i] = tokens[rows[i]]. Copies `tokens` into `room`, which
+  /// has a byte for each of its values, and gathers rows of the copy.
+  ops::Operand gathered(const Call& call, const ops::Matrix& tokens, const Rows& rows, void* room) const;
 
  private:
   /// Returns the copies that the readers of this pass need.
@@ -67,6 +82,8 @@ class OutputGradient {
   std::vector<ops::Operand> written(const Call& call, const ops::ConstMatrix& values) const;
   /// Same as written(), if the producer wrote only the values.
   std::vector<ops::Operand> values_written(const Call& call, const ops::ConstMatrix& values) const;
+  /// Like LinearInput::gathered(), as an operand of dgrad.
+  ops::Operand gathered(const Call& call, const ops::Matrix& tokens, const Rows& rows, void* room) const;
 
  private:
   std::int64_t tensor_ = precision::Quantizer::kPlain;

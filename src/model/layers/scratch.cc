@@ -8,6 +8,7 @@ namespace {
 /// The largest sizes that the linear layers of the blocks need.
 struct Widest {
   std::int64_t inputs = 0, outputs = 0, hidden = 0;
+  std::int64_t copied = 0;    ///< rows of FP8 copies
   std::int64_t weight = 0;    ///< elements
   std::int64_t scales = 0;    ///< scales of a weight by squares, in either layout
   std::int64_t adapters = 0;  ///< columns inside adapters
@@ -19,8 +20,9 @@ struct Widest {
   bool normed = false;        ///< a block has post-norms
 };
 
-Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
+Widest widest_of(const ModelLayers& layers, BlockRange blocks, const Device& device, const Common& common) {
   Widest w;
+  w.copied = common.options.max_tokens;
   for (const LinearLayer& linear : layers.linear_layers(blocks.first, blocks.last)) {
     w.inputs = std::max(w.inputs, linear.cols);
     w.outputs = std::max(w.outputs, linear.rows);
@@ -33,6 +35,7 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
     const Block& block = layers.blocks()[static_cast<std::size_t>(layer)];
     w.normed = w.normed || block.normed();
     for (const Linear* linear : block.linears()) {
+      w.copied = std::max(w.copied, linear->copied_rows(device, common));
       w.adapters = std::max(w.adapters, linear->adapters().scratch_columns());
       for (const LowRank& of_expert : linear->expert_adapters())
         w.adapters = std::max(w.adapters, of_expert.scratch_columns());
@@ -58,7 +61,7 @@ precision::Fp8Copy reserve_weight(Arena& arena, const Widest& w) {
 }  // namespace
 
 void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks, Common& common) {
-  const Widest w = widest_of(layers, blocks);
+  const Widest w = widest_of(layers, blocks, arena.device(), common);
   const std::int64_t tokens = common.options.max_tokens;
   const auto matrix = [&](const char* name, std::int64_t cols) {
     return ops::Matrix{.data = arena.reserve(name, bytes_of(tokens, cols, common.dtype)),
@@ -68,7 +71,7 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
                        .ld = cols};
   };
   const auto copy = [&](const char* name, std::int64_t cols, bool transposed) {
-    return take_copy({.rows = tokens, .cols = cols, .transposed = transposed, .scaling = common.scaling()},
+    return take_copy({.rows = w.copied, .cols = cols, .transposed = transposed, .scaling = common.scaling()},
                      [&](std::size_t bytes) { return arena.reserve(name, bytes); });
   };
   Scratch& scratch = common.scratch;

@@ -111,36 +111,63 @@ void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_outp
   }
 }
 
-bool Weight::multiply_experts(const Call& call, const ops::ExpertGemmArgs& args) const {
-  if (call.common.recipe().fp8() || call.common.options.fixed_order) return false;
-  if (!ops::has_expert_gemm(call.stream.device(), args)) return false;
+bool Weight::multiplies_together(const Device& device, const Common& common, ops::Product product,
+                                 std::int64_t rows) const {
+  const precision::Recipe& recipe = common.recipe();
+  if (experts_ == 1 || common.options.fixed_order || (recipe.fp8() && recipe.scales_with_values()))
+    return false;
+  const bool forward = product == ops::Product::forward, wgrad = product == ops::Product::wgrad;
+  const auto operand = [&](DType format, std::int64_t r, std::int64_t c) {
+    return ops::Operand{.dtype = recipe.fp8() ? format : common.dtype, .rows = r, .cols = c};
+  };
+  const std::int64_t out = this->rows(), in = cols();
+  const ops::Operand x = operand(recipe.forward_format, rows, in);
+  const std::int64_t d_rows = wgrad ? experts_ * out : rows, d_cols = forward ? out : in;
+  return ops::has_expert_gemm(
+      device, {.product = product,
+               .a = forward ? x : operand(recipe.gradient_format, rows, out),
+               .b = wgrad ? x : operand(recipe.forward_format, experts_ * out, in),
+               .count = experts_,
+               .d = {nullptr, wgrad ? common.options.gradient_dtype : common.dtype, d_rows, d_cols, d_cols}});
+}
+
+void Weight::multiply_experts(const Call& call, ops::ExpertGemmArgs args) const {
+  args.count = experts_;
+  args.fast_accumulation = args.product == ops::Product::forward || call.common.recipe().fast_gradients;
   ops::expert_gemm(call.stream, args);
-  if (call.common.audit == nullptr) return true;
+  if (call.common.audit == nullptr) return;
+  const ops::GemmWay way = args.b.dtype == DType::bf16                      ? ops::GemmWay::bf16
+                           : call.stream.device().kind() == DeviceKind::cpu ? ops::GemmWay::emulated
+                                                                            : ops::GemmWay::fp8;
   call.common.audit->count(place_, args.product,
-                           {.way = ops::GemmWay::bf16, .a = DType::bf16, .b = DType::bf16, .calls = 1});
-  return true;
+                           {.way = way, .a = args.a.dtype, .b = args.b.dtype, .calls = 1});
 }
 
-bool Weight::multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Matrix& a,
+void Weight::multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Operand& a,
                                       const std::int32_t* begins, const ops::Matrix& d) const {
-  const ops::Operand& all = stored(call);
-  return multiply_experts(call, {.product = product,
-                                 .a = a,
-                                 .b = {all.data, all.dtype, all.rows, all.cols, all.cols},
-                                 .count = experts_,
-                                 .begins = begins,
-                                 .d = d});
+  // Experts are stored one after the other. In FP8, each is a run with its scale.
+  const std::span<const ops::Operand> runs = matrix_.in(call.parameters);
+  ops::Operand all = runs.front();
+  all.rows = experts_ * rows();
+  std::int64_t step = 0;
+  if (runs.size() > 1) {
+    step = runs[1].scale_inv - runs[0].scale_inv;
+    check(static_cast<std::int64_t>(runs.size()) == experts_ &&
+              runs.back().scale_inv == runs.front().scale_inv + step * (experts_ - 1),
+          "every expert has one scale, and scales are equally spaced");
+  }
+  multiply_experts(
+      call, {.product = product, .a = a, .b = all, .weight_scale_step = step, .begins = begins, .d = d});
 }
 
-bool Weight::add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,
+void Weight::add_gradients_of_experts(const Call& call, const ops::Operand& d_y, const ops::Operand& x,
                                       const std::int32_t* begins) const {
-  return multiply_experts(call, {.product = ops::Product::wgrad,
-                                 .a = d_y,
-                                 .b = x,
-                                 .count = experts_,
-                                 .begins = begins,
-                                 .d = matrix_.in(*call.gradients),
-                                 .accumulate = !matrix_.overwrites(*call.gradients)});
+  multiply_experts(call, {.product = ops::Product::wgrad,
+                          .a = d_y,
+                          .b = x,
+                          .begins = begins,
+                          .d = matrix_.in(*call.gradients),
+                          .accumulate = !matrix_.overwrites(*call.gradients)});
 }
 
 ProductShape Weight::whole(const Common& common) const {

@@ -50,16 +50,19 @@ class Weight {
   void add_gradient(const Call& call, std::span<const ops::Operand> d_output, const ops::Operand& input,
                     std::int64_t expert = 0) const;
 
-  // The GEMMs of all experts as one kernel (ops/expert_gemm.h), for rows in the order of their experts. They
-  // return false and enqueue nothing if the device has no such kernel, with an FP8 recipe, and with
-  // fixed_order.
+  // The GEMMs of all experts as one kernel (ops/expert_gemm.h), for rows in the order of their experts.
 
+  /// Whether the device multiplies `rows` rows of all experts as one kernel. Not with scales of blocks or
+  /// rows, and not with fixed_order.
+  bool multiplies_together(const Device& device, const Common& common, ops::Product product,
+                           std::int64_t rows) const;
   /// Computes d[r] = a[r] · Wᵀ (forward) or d[r] = a[r] · W (dgrad) with the matrix of the row's expert.
-  /// `begins`: the first row of each expert, in device memory.
-  bool multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Matrix& a,
+  /// `begins`: the first row of each expert, in device memory. Requires multiplies_together().
+  void multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Operand& a,
                                 const std::int32_t* begins, const ops::Matrix& d) const;
-  /// Adds to the gradients of all experts, or overwrites them. The weight must be trained.
-  bool add_gradients_of_experts(const Call& call, const ops::Matrix& d_y, const ops::Matrix& x,
+  /// Adds to the gradients of all experts, or overwrites them. The weight must be trained. Requires
+  /// multiplies_together().
+  void add_gradients_of_experts(const Call& call, const ops::Operand& d_y, const ops::Operand& x,
                                 const std::int32_t* begins) const;
 
   std::size_t workspace(const Device& device, const Common& common) const;
@@ -72,7 +75,7 @@ class Weight {
   void set_cast(std::int64_t cast) { cast_ = cast; }
 
  private:
-  bool multiply_experts(const Call& call, const ops::ExpertGemmArgs& args) const;
+  void multiply_experts(const Call& call, ops::ExpertGemmArgs args) const;
   /// Returns the operands of `product`: the stored weight, or copies that are made now.
   std::vector<ops::Operand> operands(const Call& call, ops::Product product, std::int64_t expert) const;
 

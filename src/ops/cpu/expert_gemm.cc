@@ -11,12 +11,13 @@ std::size_t gemm_workspace(const GemmArgs& args);
 
 namespace {
 
-Operand rows_of(const ConstMatrix& m, std::int64_t begin, std::int64_t count) {
-  return {.data = static_cast<const std::uint8_t*>(m.data) +
-                  static_cast<std::size_t>(begin * m.ld) * size_of(m.dtype),
-          .dtype = m.dtype,
-          .rows = count,
-          .cols = m.cols};
+Operand rows_of(Operand x, std::int64_t begin, std::int64_t count) {
+  x.data =
+      static_cast<const std::uint8_t*>(x.data) + static_cast<std::size_t>(begin * x.cols) * size_of(x.dtype);
+  x.rows = count;
+  // A copy of all rows is not a copy of these rows.
+  x.transposed = nullptr;
+  return x;
 }
 Matrix rows_of(const Matrix& m, std::int64_t begin, std::int64_t count) {
   Matrix part = m;
@@ -37,9 +38,8 @@ void expert_gemm(const ExpertGemmArgs& args) {
                      .a = rows_of(args.a, begin, rows),
                      .b = wgrad ? rows_of(args.b, begin, rows) : rows_of(args.b, e * out, out),
                      .d = wgrad ? rows_of(args.d, e * out, out) : rows_of(args.d, begin, rows),
-                     .accumulate = args.accumulate,
-                     .a_ld = args.a.ld == args.a.cols ? 0 : args.a.ld,
-                     .b_ld = args.b.ld == args.b.cols ? 0 : args.b.ld};
+                     .accumulate = args.accumulate};
+    if (!wgrad && product.b.scale_inv != nullptr) product.b.scale_inv += e * args.weight_scale_step;
     std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
     product.workspace = {room.data(), room.size()};
     gemm(product);

@@ -1,0 +1,588 @@
+// The kernel of the GEMMs of experts in training (expert_gemm.h), on Hopper. A block computes tiles of 128 by
+// 256 or 128 columns in sequence. One thread starts copies of runs of 128 bytes of the inner dimension, as
+// many ahead as the ring holds. It also loads the next tile while the current tile is written. Two warpgroups
+// multiply 64 rows each. Two blocks form a cluster.
+#pragma once
+
+#include <algorithm>
+
+#include "cuda/bulk_copies.cuh"
+#include "cuda/grouped_gemm.cuh"
+#include "cuda/tensor_map.h"
+#include "cuda/warpgroup_wide.cuh"
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+#include "octet/ops/expert_gemm.h"
+
+namespace octet::ops::cuda {
+
+constexpr int kRunBytes = 128;  ///< bytes of a row per copy
+constexpr int kBox = 64;        ///< rows of a copy-engine box
+constexpr int kBoxBytes = kBox * kRunBytes;
+constexpr int kGroups = 2, kGroupRows = 64, kGroupThreads = 128;
+constexpr int kRows = kGroups * kGroupRows;
+/// Blocks of a cluster. Their tiles have the same columns and neighbouring rows. So each block loads a part
+/// of b for both.
+constexpr int kBlocks = 2, kClusterRows = kBlocks * kRows;
+constexpr int kRingBytes = 192 * 1024;
+/// Registers are assigned per warpgroup. The warpgroup of the copying thread leaves most registers to the
+/// others.
+constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kFewRegisters = 40, kManyRegisters = 232;
+constexpr int kWarpRows = kGroupRows * kWarp / kGroupThreads;  ///< rows of a warp
+constexpr int kSteps = 4;                                      ///< product instructions per run
+
+/// The products of a kernel in bf16. The instructions transpose operands.
+struct Bf16Products {
+  static constexpr bool FP8 = false, PROMOTED = false;
+  static constexpr int COLUMNS = 256;  ///< of a tile
+  static constexpr int RUN = 64;       ///< values of the inner dimension per copy
+};
+/// The products of a kernel in FP8. Operands are contiguous along the inner dimension. PROMOTED_SUMS: sums of
+/// a run, which have about 14 bits, are added up in fp32. This takes registers, so the tiles are narrower.
+template <bool A_IS_E5M2, bool PROMOTED_SUMS>
+struct Fp8Products {
+  static constexpr bool FP8 = true, A_E5M2 = A_IS_E5M2, PROMOTED = PROMOTED_SUMS;
+  static constexpr int COLUMNS = PROMOTED ? 128 : 256;
+  static constexpr int RUN = 128;
+};
+/// Sizes that depend on the columns of a tile.
+template <typename F>
+struct Sizes {
+  static constexpr int BOXES_OF_B = F::COLUMNS / kBox;
+  static constexpr int STAGE_BYTES = (kGroups + BOXES_OF_B) * kBoxBytes;
+  static constexpr int STAGES = kRingBytes / STAGE_BYTES;
+  static constexpr int SUMS = F::COLUMNS / 2;  ///< of a thread
+};
+
+/// Buffer in which a warp collects 128 bytes of each of its output rows, so that it writes whole cache lines.
+template <typename T>
+struct Staging {
+  static constexpr int COLUMNS = 128 / static_cast<int>(sizeof(T));
+  static constexpr int PER_LANE = 16 / static_cast<int>(sizeof(T));
+  static constexpr int LANES = COLUMNS / PER_LANE;  ///< lanes that write a row
+  static constexpr int PITCH = 128 + 16;  ///< bytes: lanes that write at the same time use different banks
+  static constexpr int BYTES = kWarpRows * PITCH;
+  std::uint8_t* data;
+  __device__ T* at(int r, int column) const { return reinterpret_cast<T*>(data + r * PITCH) + column; }
+};
+constexpr std::size_t kStagedBytes = std::size_t{kGroups} * (kGroupThreads / kWarp) * Staging<float>::BYTES;
+constexpr std::size_t kSharedBytes = std::size_t{kRingBytes} + kStagedBytes + 1024;
+
+/// ExpertGemmArgs for the kernel.
+struct Work {
+  Grouped experts;  ///< only `begins` and `count` are used
+  int rows;         ///< wgrad only: rows of the matrix of an expert
+  int columns;      ///< columns of d
+  int inner;        ///< forward and dgrad: the inner dimension
+  int weight_rows;  ///< weight rows of an expert
+  void* d;
+  std::int64_t d_ld;
+  bool adds;
+  const float *a_scale, *b_scale;  ///< FP8 only; null: 1
+  std::int64_t b_scale_step;       ///< from expert to expert
+};
+
+/// A tile: rows [first_row, first_row + rows) of a, or of the matrix of an expert, and columns from `column`
+/// on.
+struct Tile {
+  int expert, first_row, rows, column;
+};
+
+template <typename F>
+struct Ring {
+  std::uint8_t* data;
+  Barrier* filled;
+  Barrier* emptied;
+  int stage = 0, phase = 0;
+  __device__ std::uint8_t* a() const { return data + stage * Sizes<F>::STAGE_BYTES; }
+  __device__ std::uint8_t* b() const { return a() + kGroups * kBoxBytes; }
+  __device__ void advance() {
+    if (++stage < Sizes<F>::STAGES) return;
+    stage = 0;
+    phase ^= 1;
+  }
+};
+
+/// The rows of an expert as the inner dimension of wgrad. In FP8 the copy engine reads whole pieces of 16
+/// rows, so the first piece may begin with rows of the expert before.
+struct InnerRows {
+  int start, end;  ///< rows of the matrix
+  int before;      ///< rows from `start` that belong to another expert
+};
+template <typename F>
+__device__ InnerRows inner_rows(const Work& w, int expert) {
+  const int first = w.experts.begins[expert], end = w.experts.begins[expert + 1];
+  const int start = F::FP8 ? first / 16 * 16 : first;
+  return {start, end, first - start};
+}
+
+template <Product P, typename F>
+__device__ int runs_of(const Work& w, const Tile& tile) {
+  if constexpr (P == Product::wgrad) {
+    const InnerRows rows = inner_rows<F>(w, tile.expert);
+    return rows.start + rows.before == rows.end ? 0 : (rows.end - rows.start + F::RUN - 1) / F::RUN;
+  } else {
+    return (w.inner + F::RUN - 1) / F::RUN;
+  }
+}
+
+/// Returns the index of this block in its cluster.
+__device__ inline int block_of_cluster() {
+  return static_cast<int>(blockIdx.x) % kBlocks;
+}
+
+/// Calls act(tile) for the tiles of this block, in order. Both blocks of a cluster have the same number of
+/// tiles, and some tiles may have no rows.
+template <Product P, typename F, typename Act>
+__device__ void each_tile(const Work& w, const Groups<kClusterRows>& groups, Act&& act) {
+  const int across = (w.columns + F::COLUMNS - 1) / F::COLUMNS;
+  const int begin = static_cast<int>(blockIdx.x) / kBlocks, step = static_cast<int>(gridDim.x) / kBlocks;
+  const int own = block_of_cluster() * kRows;
+  const auto rows_of = [&](int all) { return max(0, min(kRows, all - own)); };
+  if constexpr (P == Product::wgrad) {
+    const int down = (w.rows + kClusterRows - 1) / kClusterRows;
+    for (int i = begin; i < w.experts.count * down * across; i += step) {
+      const int at = i % (down * across), first = at / across * kClusterRows;
+      act(Tile{i / (down * across), first + own, rows_of(w.rows - first), at % across * F::COLUMNS});
+    }
+  } else {
+    for (int i = begin; i < groups.count(w.experts) * across; i += step) {
+      const Item item = groups.item(w.experts, across, i);
+      act(Tile{item.expert, item.first_row + own, rows_of(item.rows), item.tile * F::COLUMNS});
+    }
+  }
+}
+
+/// Like copy_tile(), but writes the tile to the same address in all blocks of the cluster. The barrier of
+/// each block counts its bytes.
+__device__ inline void copy_tile_to_cluster(void* to, const CUtensorMap& map, int row, int column,
+                                            Barrier& barrier) {
+#if __CUDA_ARCH__ >= 900
+  constexpr std::uint16_t all_blocks = (1 << kBlocks) - 1;
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::"
+      "cache_hint [%0], "
+      "[%1, {%3, %4}], [%2], %5, %6;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(row), "h"(all_blocks),
+      "l"(static_cast<std::uint64_t>(Reread::often))
+      : "memory");
+#else
+  __trap();
+#endif
+}
+/// Arrives at the barrier with this address in a block of the cluster.
+__device__ inline void arrive_in_block(Barrier& barrier, int block) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, "
+      "[there];}" ::"r"(shared_address(&barrier)),
+      "r"(block)
+      : "memory");
+#endif
+}
+/// Waits for all running threads of the cluster.
+__device__ inline void meet_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+/// Where a run begins in an operand: row, and byte of the row.
+struct RunStart {
+  int row, byte;
+};
+/// Returns where box `c` of b begins: `column` is its first column of d.
+template <Product P, typename F>
+__device__ RunStart start_of_b(const Work& w, const Tile& tile, int inner, int column) {
+  const int weight = tile.expert * w.weight_rows;
+  if constexpr (F::FP8) {
+    if constexpr (P == Product::wgrad) return {column, inner_rows<F>(w, tile.expert).start + inner};
+    return {weight + column, inner};
+  } else {
+    if constexpr (P == Product::forward) return {weight + column, 2 * inner};
+    return {P == Product::dgrad ? weight + inner : w.experts.begins[tile.expert] + inner, 2 * column};
+  }
+}
+/// Returns where a box of a with the first row `first` of the tile begins.
+template <Product P, typename F>
+__device__ RunStart start_of_a(const Work& w, const Tile& tile, int inner, int first) {
+  if constexpr (P != Product::wgrad) return {first, inner * kRunBytes / F::RUN};
+  const int row = inner_rows<F>(w, tile.expert).start + inner;
+  if constexpr (F::FP8) return {first, row};
+  return {row, 2 * first};
+}
+
+/// Loads all runs of the block. Called by one thread. Boxes may include rows of the next expert.
+template <Product P, typename F>
+__device__ void fill(const Work& w, const Groups<kClusterRows>& groups, const CUtensorMap& a,
+                     const CUtensorMap& b, Ring<F> ring) {
+  constexpr int boxes = Sizes<F>::BOXES_OF_B / kBlocks;
+  each_tile<P, F>(w, groups, [&](const Tile& tile) {
+    const int runs = runs_of<P, F>(w, tile);
+    for (int run = 0; run < runs; ++run) {
+      wait_for_phase(ring.emptied[ring.stage], ring.phase ^ 1);
+      Barrier& filled = ring.filled[ring.stage];
+      arrive_for_bytes(filled, Sizes<F>::STAGE_BYTES);
+      const int inner = run * F::RUN;
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const RunStart from = start_of_a<P, F>(w, tile, inner, tile.first_row + g * kBox);
+        copy_tile(ring.a() + g * kBoxBytes, a, from.row, from.byte, filled, Reread::often);
+      }
+#pragma unroll
+      for (int part = 0; part < boxes; ++part) {
+        const int c = block_of_cluster() * boxes + part;
+        const RunStart from = start_of_b<P, F>(w, tile, inner, tile.column + c * kBox);
+        copy_tile_to_cluster(ring.b() + c * kBoxBytes, b, from.row, from.byte, filled);
+      }
+      ring.advance();
+    }
+  });
+}
+
+/// Makes writes of threads to shared memory visible to the copy engine and the tensor cores.
+__device__ inline void fence_shared_writes() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+/// Barrier of the threads of a warpgroup.
+__device__ inline void meet_warpgroup(int group) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + group), "n"(kGroupThreads) : "memory");
+}
+
+/// Returns a mask of bytes [from, to) of eight, in the order of memory. Both may be outside of 0 to 8.
+__device__ inline std::uint64_t byte_mask(int from, int to) {
+  const auto below = [](int end) {
+    return end >= 8 ? ~std::uint64_t{0} : (std::uint64_t{1} << 8 * max(end, 0)) - 1;
+  };
+  return below(to) & ~below(from);
+}
+
+/// Clears all values of the inner dimension except [first, end) in the warpgroup's part of a run of wgrad.
+/// These values belong to other experts and may be NaN. Both warpgroups clear b, so that neither depends on
+/// the progress of the other. first < 16, and 0 in bf16.
+template <typename F>
+__device__ inline void clear_others(const Ring<F>& ring, int group, int first, int end) {
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  if constexpr (F::FP8) {
+    // In each row, the first 16-byte piece and all pieces from the end on. The pieces of a row are swizzled.
+    const int last = end / 16;
+    for (int piece = first > 0 ? 0 : last; piece < 8; piece = piece < last ? last : piece + 1) {
+      const int from = first - piece * 16, to = end - piece * 16;
+      const std::uint64_t low = byte_mask(from, to), high = byte_mask(from - 8, to - 8);
+      for (int row = thread; row < kBox * (1 + Sizes<F>::BOXES_OF_B); row += kGroupThreads) {
+        std::uint8_t* const box = row < kBox ? ring.a() + group * kBoxBytes : ring.b() - kBoxBytes;
+        auto* const at = reinterpret_cast<ulonglong2*>(box + row * kRunBytes + (piece ^ row % 8) * 16);
+        ulonglong2 values = *at;
+        values.x &= low;
+        values.y &= high;
+        *at = values;
+      }
+    }
+  } else {
+    const int pieces = (F::RUN - end) * 8;  // pieces of 16 bytes in a box
+    const auto clear = [&](std::uint8_t* box) {
+      for (int i = thread; i < pieces; i += kGroupThreads)
+        reinterpret_cast<uint4*>(box + end * kRunBytes)[i] = uint4{0, 0, 0, 0};
+    };
+    clear(ring.a() + group * kBoxBytes);
+    for (int c = 0; c < Sizes<F>::BOXES_OF_B; ++c) clear(ring.b() + c * kBoxBytes);
+  }
+  fence_shared_writes();
+  meet_warpgroup(group);
+}
+
+/// Starts the products of a run. PROMOTED: sums = products, otherwise sums += products.
+template <Product P, typename F>
+__device__ void begin_run(const Ring<F>& ring, int group, float (&sums)[Sizes<F>::SUMS]) {
+  const std::uint8_t *const a = ring.a() + group * kBoxBytes, *const b = ring.b();
+  begin_products();
+  if constexpr (F::FP8) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const std::uint64_t a_at = warpgroup_operand(a + step * 32), b_at = warpgroup_operand(b + step * 32);
+      multiply_fp8<F::A_E5M2>(sums, a_at, b_at, !F::PROMOTED || step > 0);
+    }
+  } else {
+    constexpr bool a_turned = P == Product::wgrad, b_turned = P != Product::forward;
+    // A step is 16 values of the inner dimension: 32 bytes of a row, or 16 rows of a transposed operand.
+    constexpr int a_step = a_turned ? 16 * 128 : 32, b_step = b_turned ? 16 * 128 : 32;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const std::uint8_t *const a_at = a + step * a_step, *const b_at = b + step * b_step;
+      wide_multiply<a_turned, b_turned>(sums,
+                                        a_turned ? turned_operand(a_at, kBoxBytes) : warpgroup_operand(a_at),
+                                        b_turned ? turned_operand(b_at, kBoxBytes) : warpgroup_operand(b_at));
+    }
+  }
+  end_products();
+}
+
+/// Marks the stage as free for both blocks, for this warp. Done by one thread of each warp.
+template <typename F>
+__device__ void leave(const Ring<F>& ring, int stage) {
+  if (threadIdx.x % kWarp == 0) {
+    for (int block = 0; block < kBlocks; ++block) arrive_in_block(ring.emptied[stage], block);
+  }
+}
+
+/// Waits for the next run of the tile, starts its products, and returns its stage. CLEARS: the run may
+/// contain values of other experts.
+template <Product P, typename F, bool CLEARS>
+__device__ int next_run(const Work& w, const Tile& tile, int group, int run, Ring<F>& ring,
+                        float (&sums)[Sizes<F>::SUMS]) {
+  wait_for_phase(ring.filled[ring.stage], ring.phase);
+  if constexpr (CLEARS) {
+    const InnerRows rows = inner_rows<F>(w, tile.expert);
+    const int first = run == 0 ? rows.before : 0, end = min(rows.end - rows.start - run * F::RUN, F::RUN);
+    if (first > 0 || end < F::RUN) clear_others(ring, group, first, end);
+  }
+  begin_run<P, F>(ring, group, sums);
+  const int stage = ring.stage;
+  ring.advance();
+  return stage;
+}
+
+template <Product P, typename F>
+__device__ void sum_runs(const Work& w, const Tile& tile, int group, Ring<F>& ring,
+                         float (&sums)[Sizes<F>::SUMS]) {
+  const int runs = runs_of<P, F>(w, tile);
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  int before = 0;
+#pragma unroll 1
+  for (int run = 0; run < runs; ++run) {
+    const int stage = next_run<P, F, P == Product::wgrad>(w, tile, group, run, ring, sums);
+    if (run > 0) {
+      wait_for_products<1>();
+      leave(ring, before);
+    }
+    before = stage;
+  }
+  wait_for_products<0>();
+  take_sums(sums);
+  if (runs > 0) leave(ring, before);
+}
+
+/// Ends the products of a run while at most `LEFT` later runs are in flight, and adds them in fp32.
+template <int LEFT, typename F>
+__device__ void add_run(const Ring<F>& ring, int stage, float (&products)[Sizes<F>::SUMS],
+                        float (&sums)[Sizes<F>::SUMS]) {
+  wait_for_products<LEFT>();
+  take_sums(products);
+  leave(ring, stage);
+#pragma unroll
+  for (int i = 0; i < Sizes<F>::SUMS; ++i) sums[i] += products[i];
+}
+
+/// Like sum_runs(), but adds the products of each run in fp32. Two runs are in flight, except runs of wgrad
+/// with values of other experts: the branch would make the compiler wait for all products.
+template <Product P, typename F>
+__device__ void sum_promoted_runs(const Work& w, const Tile& tile, int group, Ring<F>& ring,
+                                  float (&sums)[Sizes<F>::SUMS]) {
+  constexpr bool wgrad = P == Product::wgrad;
+  const int runs = runs_of<P, F>(w, tile);
+#pragma unroll
+  for (float& sum : sums) sum = 0.0f;
+  float even[Sizes<F>::SUMS], odd[Sizes<F>::SUMS];
+  const auto add_alone = [&](int run) {
+    const int stage = next_run<P, F, wgrad>(w, tile, group, run, ring, even);
+    add_run<0>(ring, stage, even, sums);
+  };
+  int run = 0;
+  if (wgrad && runs > 0 && inner_rows<F>(w, tile.expert).before > 0) add_alone(run++);
+  const int paired = wgrad ? runs - 1 : runs;
+  if (run < paired) {
+    int even_stage = next_run<P, F, false>(w, tile, group, run++, ring, even), odd_stage = 0;
+#pragma unroll 1
+    for (; run + 1 < paired; run += 2) {
+      odd_stage = next_run<P, F, false>(w, tile, group, run, ring, odd);
+      add_run<1>(ring, even_stage, even, sums);
+      even_stage = next_run<P, F, false>(w, tile, group, run + 1, ring, even);
+      add_run<1>(ring, odd_stage, odd, sums);
+    }
+    if (run < paired) {
+      odd_stage = next_run<P, F, false>(w, tile, group, run++, ring, odd);
+      add_run<1>(ring, even_stage, even, sums);
+      add_run<0>(ring, odd_stage, odd, sums);
+    } else {
+      add_run<0>(ring, even_stage, even, sums);
+    }
+  }
+  if (wgrad && run < runs) add_alone(run);
+}
+
+__device__ inline void put_two(__nv_bfloat16* to, float first, float second) {
+  *reinterpret_cast<__nv_bfloat162*>(to) = __floats2bfloat162_rn(first, second);
+}
+__device__ inline void put_two(float* to, float first, float second) {
+  *reinterpret_cast<float2*>(to) = float2{first, second};
+}
+
+/// Adds 16 bytes of outputs element by element.
+__device__ inline uint4 added(const uint4& a, const uint4& b, float) {
+  const auto sum = [](unsigned x, unsigned y) {
+    return __float_as_uint(__uint_as_float(x) + __uint_as_float(y));
+  };
+  return {sum(a.x, b.x), sum(a.y, b.y), sum(a.z, b.z), sum(a.w, b.w)};
+}
+__device__ inline uint4 added(const uint4& a, const uint4& b, __nv_bfloat16) {
+  const auto sum = [](unsigned x, unsigned y) {
+    return packed(narrow<__nv_bfloat16>(low_half(x) + low_half(y)),
+                  narrow<__nv_bfloat16>(high_half(x) + high_half(y)));
+  };
+  return {sum(a.x, b.x), sum(a.y, b.y), sum(a.z, b.z), sum(a.w, b.w)};
+}
+
+/// Returns the factor of the sums of an expert.
+template <Product P>
+__device__ float factor_of(const Work& w, int expert) {
+  const float a = w.a_scale == nullptr ? 1.0f : *w.a_scale;
+  const std::int64_t at = P == Product::wgrad ? 0 : expert * w.b_scale_step;
+  return w.b_scale == nullptr ? a : a * w.b_scale[at];
+}
+
+template <Product P, typename F, typename T>
+__device__ void write_tile(const Work& w, const Tile& tile, int group, const float (&sums)[Sizes<F>::SUMS],
+                           std::uint8_t* staged) {
+  using Rows = Staging<T>;
+  const float factor = F::FP8 ? factor_of<P>(w, tile.expert) : 1.0f;
+  const int warp = static_cast<int>(threadIdx.x) % kGroupThreads / kWarp,
+            lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Rows staging{staged + (group * kGroupThreads / kWarp + warp) * Rows::BYTES};
+  const std::int64_t above = P == Product::wgrad ? static_cast<std::int64_t>(tile.expert) * w.rows : 0;
+  const int first = group * kGroupRows + warp * kWarpRows;  // relative to the tile
+  T* const to = static_cast<T*>(w.d) + (above + tile.first_row + first) * w.d_ld + tile.column;
+#pragma unroll
+  for (int begin = 0; begin < F::COLUMNS; begin += Rows::COLUMNS) {
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < Rows::COLUMNS / 8; ++i) {
+        const int at = 4 * (begin / 8 + i) + 2 * half;
+        T* const to_staging = staging.at(lane / 4 + 8 * half, 8 * i + lane % 4 * 2);
+        F::FP8 ? put_two(to_staging, factor * sums[at], factor * sums[at + 1])
+               : put_two(to_staging, sums[at], sums[at + 1]);
+      }
+    }
+    __syncwarp();
+    const int column = lane % Rows::LANES * Rows::PER_LANE;
+    if (tile.column + begin + column >= w.columns) continue;
+#pragma unroll
+    for (int r = lane / Rows::LANES; r < kWarpRows; r += kWarp / Rows::LANES) {
+      if (first + r >= tile.rows) break;
+      auto* const line = reinterpret_cast<uint4*>(to + r * w.d_ld + begin + column);
+      uint4 values = *reinterpret_cast<const uint4*>(staging.at(r, column));
+      if (P == Product::wgrad && w.adds) values = added(*line, values, T{});
+      *line = values;
+    }
+  }
+}
+
+/// Sets the number of registers of each thread. Called by all threads of a warpgroup.
+template <int COUNT, bool MORE>
+__device__ inline void set_registers() {
+#ifdef OCTET_HAS_WARPGROUPS
+  if constexpr (MORE) {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+  } else {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+  }
+#endif
+}
+
+template <Product P, typename F, typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    expert_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                       const Work w) {
+  constexpr int stages = Sizes<F>::STAGES;
+  __shared__ Barrier filled[stages], emptied[stages];
+  __shared__ Groups<kClusterRows> groups;
+  // The swizzle uses address bits, so the ring must be aligned to 1024 bytes.
+  std::uint8_t* const shared = dynamic_shared();
+  Ring<F> ring{
+      .data = shared + (1024 - shared_address(shared) % 1024) % 1024, .filled = filled, .emptied = emptied};
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < stages; ++stage) {
+      make_barrier(filled[stage], 1);
+      make_barrier(emptied[stage], kBlocks * kGroups * kGroupThreads / kWarp);
+    }
+    open_barriers();
+  }
+  if constexpr (P != Product::wgrad) groups.find(w.experts);
+  meet_cluster();
+  // Uniform over a warp; the shuffle lets the compiler assume this.
+  const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
+  if (group == kGroups) {
+    set_registers<kFewRegisters, false>();
+    if (threadIdx.x == kGroups * kGroupThreads) fill<P, F>(w, groups, a, b, ring);
+    return;
+  }
+  set_registers<kManyRegisters, true>();
+  std::uint8_t* const staged = ring.data + kRingBytes;
+  each_tile<P, F>(w, groups, [&](const Tile& tile) {
+    float sums[Sizes<F>::SUMS];
+    if constexpr (F::PROMOTED) {
+      sum_promoted_runs<P, F>(w, tile, group, ring, sums);
+    } else {
+      sum_runs<P, F>(w, tile, group, ring, sums);
+    }
+    write_tile<P, F, T>(w, tile, group, sums, staged);
+  });
+  // Keep the shared memory alive while the other block writes to it.
+  meet_cluster();
+}
+
+/// Operands of a kernel: row-major matrices as the kernel reads them.
+struct ExpertOperands {
+  ConstMatrix a, b;
+  std::int64_t weight_rows = 0;  ///< rows of b per expert, of forward and dgrad
+};
+
+template <Product P, typename F, typename T>
+void launch_expert_gemm(Stream& stream, const ExpertGemmArgs& args, const ExpertOperands& operands) {
+  const auto boxes = [](const ConstMatrix& m) {
+    return tensor_map({.data = m.data,
+                       .rows = m.rows,
+                       .bytes = m.ld * static_cast<std::int64_t>(size_of(m.dtype)),
+                       .tile_rows = kBox});
+  };
+  const bool wgrad = P == Product::wgrad;
+  const Work work{.experts = {.begins = args.begins, .count = static_cast<int>(args.count)},
+                  .rows = static_cast<int>(args.d.rows / args.count),
+                  .columns = static_cast<int>(args.d.cols),
+                  .inner = static_cast<int>(args.a.cols),
+                  .weight_rows = static_cast<int>(operands.weight_rows),
+                  .d = args.d.data,
+                  .d_ld = args.d.ld,
+                  .adds = args.accumulate,
+                  .a_scale = args.a.scale_inv,
+                  .b_scale = args.b.scale_inv,
+                  .b_scale_step = args.weight_scale_step};
+  const auto kernel = expert_gemm_kernel<P, F, T>;
+  octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(kSharedBytes)),
+                     "cudaFuncSetAttribute");
+  const std::int64_t across = ceil_div(args.d.cols, F::COLUMNS);
+  const std::int64_t down = wgrad ? args.count * ceil_div(work.rows, kClusterRows)
+                                  : std::min(args.d.rows, args.count + args.d.rows / kClusterRows);
+  const std::int64_t places = octet::cuda::properties(stream.device()).multiprocessors / kBlocks;
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = kBlocks, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(kBlocks * std::min(places, across * down)));
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = kSharedBytes;
+  config.stream = octet::cuda::native(stream);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  octet::cuda::check(cudaLaunchKernelEx(&config, kernel, boxes(operands.a), boxes(operands.b), work),
+                     "expert_gemm");
+}
+
+}  // namespace octet::ops::cuda
