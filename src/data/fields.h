@@ -33,8 +33,7 @@ std::set<std::string> named_columns(const RowFormat& format);
 /// Columns that hold a system text if the column of the format has none.
 inline constexpr const char* kSystemColumns[] = {"system_prompt", "system_message"};
 /// The note of a row with two system texts.
-inline constexpr const char* kOtherSystem =
-    "both a system message and a column with a system text";
+inline constexpr const char* kOtherSystem = "both a system message and a column with a system text";
 /// Fields that hold the thoughts of an answer.
 inline constexpr const char* kThoughtFields[] = {"reasoning_content", "reasoning", "thinking", "thought"};
 

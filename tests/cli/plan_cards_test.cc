@@ -253,7 +253,8 @@ TEST(PlanNotes, AreThoseOfARun) {
       doubtful["doubts"][1],
       "command line: cutoff_len 1024 is beyond the 512 positions that the model was made for: it has not "
       "learned later ones; to do: lower cutoff_len");
-  expect_words(task.config() + " device=cpu learning_rate=0", {"\nwarning: command line: learning_rate is 0"});
+  expect_words(task.config() + " device=cpu learning_rate=0",
+               {"\nwarning: command line: learning_rate is 0"});
   const Json noted = plan_of(task.config() + " device=cpu flash_attn=fa2");
   ASSERT_EQ(noted["notes"].size(), 1u) << noted["notes"];
   EXPECT_NE(noted["notes"][0].get<std::string>().find("flash_attn"), std::string::npos) << noted["notes"];

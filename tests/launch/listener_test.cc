@@ -105,7 +105,7 @@ TEST(Listener, TellsCausesApart) {
       const Heard heard = hear(row.bytes, piece);
       SCOPED_TRACE(row.bytes);
       if (row.bytes.find("process rank 5") != std::string::npos) {
-        EXPECT_EQ(heard.text, row.bytes) << "words that nobody knows come through";
+        EXPECT_EQ(heard.text, row.bytes) << "unknown texts are passed on";
         continue;
       }
       EXPECT_EQ(heard.cause, row.cause);

@@ -40,7 +40,7 @@ TEST(DoubtsOfAFolder, CheckpointsThatGoAreToldOfOnlyWhereThereAreSome) {
   EXPECT_NE(overwritten[0].find(newest), std::string::npos) << overwritten[0];
   EXPECT_TRUE(overwritten[0].starts_with("test.yaml:2: ")) << overwritten[0];
   EXPECT_TRUE(of_folder(folder.path(), "").empty());
-  // A run that starts again beside the checkpoints of another one.
+  // A run that starts at step 1 in a folder with checkpoints of another run.
   for (const char* keys : {"resume_from_checkpoint: false\n", "resume_from_checkpoint: 'false'\n"}) {
     const config::Strings stays = of_folder(folder.path(), keys);
     ASSERT_EQ(stays.size(), 1u) << keys;

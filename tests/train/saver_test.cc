@@ -98,7 +98,7 @@ TEST(SaveBeside, LeavesTheCoresToTheSteps) {
     saver.end(4);
     EXPECT_TRUE(behind);
     EXPECT_EQ(test::a_thread_runs_behind(), test::this_thread_runs_behind())
-        << "what computes goes on as it did";
+        << "computation continues as before";
   });
 }
 

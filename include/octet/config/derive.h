@@ -60,7 +60,7 @@ Config with_storage_of(const Config& saved, Config config);
 /// does not divide global_batch_size.
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
 
-/// Returns whether what is not FP8 computes in bf16; otherwise it computes in fp32.
+/// Returns whether computations outside of FP8 are in bf16; otherwise they are in fp32.
 bool computes_in_bf16(const Config& config);
 
 /// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else

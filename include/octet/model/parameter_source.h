@@ -10,8 +10,8 @@ namespace octet::model {
 
 /// The parameters of a group for the core: weights[segment][tensor]. A matrix is an operand in f32, bf16 or
 /// FP8. A vector is an operand in f32 with cols == 1. A matrix with several FP8 scales has no data in
-/// `weights`. It has `parts`[segment][tensor] instead: runs of its rows, in order, with one scale each. Runs are
-/// contiguous, and their scales are equally spaced.
+/// `weights`. It has `parts`[segment][tensor] instead: runs of its rows, in order, with one scale each. Runs
+/// are contiguous, and their scales are equally spaced.
 struct GroupParameters {
   std::vector<std::vector<ops::Operand>> weights;
   std::vector<std::vector<std::vector<ops::Operand>>> parts;

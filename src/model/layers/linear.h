@@ -101,7 +101,7 @@ class Linear {
   /// FP8 copies if only one kernel reads them.
   void forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
                       const ops::Matrix& x, const ops::Matrix& out) const;
-  /// What the producer of `x` must write before forward_experts().
+  /// Returns the outputs that the producer of `x` must write before forward_experts().
   Wanted wanted_rows(const Call& call, const ops::Matrix& x) const;
   /// Computes the outputs of rows x that were written as wanted_rows() says.
   void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
@@ -111,7 +111,7 @@ class Linear {
   /// scaling records the amax.
   void input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
                                 const ops::Matrix& d_output, const ops::Matrix& d_x) const;
-  /// What the producer of `d_output` must write before experts_gradients().
+  /// Returns the outputs that the producer of `d_output` must write before experts_gradients().
   Wanted wanted_row_gradients(const Call& call, const ops::Matrix& d_output) const;
   /// Computes the gradients of the weight and of adapters if the layer learns(), then the gradient of x if it
   /// is needed, for gradients that were written as wanted_row_gradients() says. `d_x` may be x. x is not read

@@ -50,7 +50,8 @@ class LinearInput {
 
   /// Returns `values` as an operand of `product`.
   ops::Operand copied(const Call& call, const ops::Matrix& values, bool record, ops::Product product) const;
-  /// What the producer of `values` must write for forward. It then calls copies_written().
+  /// Returns the outputs that the producer of `values` must write for forward. It then calls
+  /// copies_written().
   Wanted wanted_copies(const Call& call, const ops::Matrix& values) const;
   ops::Operand copies_written(const Call& call, const ops::Matrix& values) const;
   /// Returns the operand of forward with the rows x[i] = tokens[rows[i]]. Copies `tokens` into `room`, which
