@@ -14,7 +14,7 @@ TEST(EndsItself, ALibraryThatEndsTheProgramIsFollowedByWhatToDo) {
         std::exit(1);
       },
       testing::ExitedWithCode(1),
-      "error: a library has ended the program\n.*\n.*to do: .*threads \\(OMP_NUM_THREADS=1 ");
+      "error: a library has ended the program\n.*\n.*to do: .*threads \\(OMP_NUM_THREADS=1\\) ");
 }
 
 TEST(EndsItself, AnEndOfItsOwnSaysNoMore) {
