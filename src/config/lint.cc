@@ -51,12 +51,12 @@ class Doubts : RulesOf {
         "set a learning_rate above 0");
     const bool lora = c_.finetuning_type == "lora";
     add(lora && c_.learning_rate > 0 && c_.learning_rate < 5e-5, {"learning_rate", "finetuning_type"},
-        "learning_rate is below 5e-5: adapters want about ten times the rate of full fine-tuning",
+        "learning_rate is below 5e-5: adapters need about ten times the rate of full fine-tuning",
         "set learning_rate: 1.0e-4 to 5.0e-4");
     const bool own = lora && (!c_.adapter_name_or_path || c_.create_new_adapter);
     add(own && attention_only(c_.lora_target), {"lora_target"},
-        "lora_target names modules of attention alone: adapters in the MLP (gate_proj, up_proj, down_proj) "
-        "learn more at the same number of parameters",
+        "lora_target names only modules of attention: adapters in the MLP (gate_proj, up_proj, down_proj) "
+        "learn more with the same number of parameters",
         "set lora_target: all");
     add(lora && samples_of_a_step() > 256,
         {"global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps"},
@@ -64,7 +64,7 @@ class Doubts : RulesOf {
             " samples: with adapters, batches above 256 learn less from the same data than full fine-tuning",
         "train 256 samples or fewer per step");
     add(own && c_.lora_alpha == 0.0, {"lora_alpha"},
-        "lora_alpha is 0: what adapters learn is multiplied by nothing", "set lora_alpha to twice lora_rank");
+        "lora_alpha is 0: the output of adapters is multiplied by 0", "set lora_alpha to twice lora_rank");
     add(!lora && !c_.train_from_scratch && c_.learning_rate > 5e-4, {"learning_rate"},
         "learning_rate " + number_text(c_.learning_rate) +
             " is high for fine-tuning all weights: the model loses what it learned before",
@@ -79,7 +79,7 @@ class Doubts : RulesOf {
         "the rate rises for more than half of the run", "lower warmup_steps or warmup_ratio");
     if (plateau) follows_evaluations();
     add(c_.num_train_epochs > 20 && c_.max_steps <= 0, {"num_train_epochs"},
-        "num_train_epochs is more than 20: fine-tuning mostly overfits before",
+        "num_train_epochs is more than 20: fine-tuning mostly overfits earlier",
         "lower num_train_epochs, or evaluate during the run (eval_strategy)");
   }
 
@@ -92,8 +92,7 @@ class Doubts : RulesOf {
     };
     const auto mode = arguments.find("mode");
     add(mode != arguments.end() && mode->second == std::variant<double, std::string>("max"),
-        {"lr_scheduler_kwargs"},
-        "lr_scheduler_kwargs: {mode: max} takes a larger evaluation loss for the better one",
+        {"lr_scheduler_kwargs"}, "lr_scheduler_kwargs: {mode: max} treats a larger evaluation loss as better",
         "set mode: min");
     add(number("min_lr", 0) >= c_.learning_rate && c_.learning_rate > 0,
         {"lr_scheduler_kwargs", "learning_rate"},
@@ -105,8 +104,8 @@ class Doubts : RulesOf {
     // The first evaluation sets the best loss. A reduction after the last step has no effect.
     const std::int64_t used = (c_.max_steps - 1) / each;
     add(static_cast<double>(used) < patience + 2, {"lr_scheduler_kwargs", "lr_scheduler_type"},
-        "reduce_lr_on_plateau puts up with " + number_text(patience) +
-            " evaluations that are no better, and the run has " + std::to_string(used) +
+        "reduce_lr_on_plateau waits for " + number_text(patience) +
+            " evaluations without improvement, but the run has only " + std::to_string(used) +
             " before its last step: the rate never falls",
         "lower patience or eval_steps");
   }
@@ -116,15 +115,14 @@ class Doubts : RulesOf {
         "neither bf16 nor pure_bf16 is set: everything that is not FP8 computes in fp32, which is slow on "
         "GPUs",
         "set bf16: true");
-    add(c_.fp8 && c_.device == "cpu", {"fp8"},
-        "fp8 on a CPU computes what a GPU would, and is slower than bf16 there",
+    add(c_.fp8 && c_.device == "cpu", {"fp8"}, "fp8 on a CPU emulates a GPU, and is slower there than bf16",
         "set fp8: false, unless the numbers of a GPU are wanted");
     add(c_.fp8 && c_.fp8_recipe == "delayed" && c_.fp8_amax_history_len < 16, {"fp8_amax_history_len"},
         "fp8_amax_history_len is short: one small step shrinks the range for the next",
         "set fp8_amax_history_len: 1024");
     add((c_.deterministic == "true" || c_.deterministic == "strict") && c_.device != "cpu", {"deterministic"},
-        "deterministic: true and strict take slower attention on a GPU, much slower with documents too long "
-        "for its workspace",
+        "deterministic: true and strict make attention slower on a GPU, and much slower if documents are too "
+        "long for its workspace",
         "set deterministic: false, unless equal bits are wanted");
   }
 
@@ -132,7 +130,7 @@ class Doubts : RulesOf {
     add(c_.cutoff_len < 64, {"cutoff_len"}, "cutoff_len is below 64: most samples will be cut",
         "raise cutoff_len");
     add(c_.stage == "sft" && !c_.template_name, {"template"},
-        "no template is named: conversations are written as the tokenizer's own template says, if it has one",
+        "no template is named: conversations are written with the template of the tokenizer, if it has one",
         "set template");
     add(c_.eval_strategy == "no" && (c_.val_size > 0 || !c_.eval_dataset.empty()),
         {"eval_strategy", "val_size", "eval_dataset"}, "data are held out and never evaluated",
@@ -153,7 +151,7 @@ class Doubts : RulesOf {
 
   void output() {
     add(c_.save_strategy == "no", {"save_strategy"},
-        "save_strategy is no: a run that ends early cannot go on", "set save_strategy: steps");
+        "save_strategy is no: a run that ends early cannot resume", "set save_strategy: steps");
     const bool measured = c_.mtbf_hours && !r_.is_set("save_steps") && c_.save_strategy == "steps";
     add(measured && !c_.save_total_limit, {"mtbf_hours"},
         "with mtbf_hours checkpoints may come often, and all are kept", "set save_total_limit");
@@ -185,9 +183,9 @@ class Doubts : RulesOf {
 
   void communication() {
     add(c_.device != "cpu" && c_.gpu_transport == "host", {"gpu_transport"},
-        "gpu_transport: host is the slowest way between GPUs and meant for machines where they cannot reach "
-        "each other",
-        "set gpu_transport: auto, which takes host where nothing else works");
+        "gpu_transport: host is the slowest way between GPUs, for machines with GPUs that cannot reach each "
+        "other",
+        "set gpu_transport: auto, which chooses host if nothing else works");
   }
 
   static bool attention_only(const Strings& targets) {

@@ -68,8 +68,7 @@ constexpr Foreign kForeign[] = {
     {"TORCH_*", "", "does nothing: PyTorch is not used here", kUnset},
     {"CUDA_LAUNCH_BLOCKING", "0",
      "is what always happens: kernels on a GPU follow each other without waiting", ""},
-    {"CUDA_LAUNCH_BLOCKING", "", "slows the run: every kernel on a GPU waits for the previous kernel",
-     kUnset},
+    {"CUDA_LAUNCH_BLOCKING", "", "harms: every kernel on a GPU waits for the previous kernel", kUnset},
     {"HSA_*", "",
      "is a variable of ROCm and does nothing: this program computes on CPUs and on NVIDIA's GPUs", kUnset},
     {"WANDB_*", "", "does nothing: nothing is uploaded, and trainer_log.jsonl has every figure", ""},
@@ -201,7 +200,7 @@ class EnvironmentRules : RulesOf {
     if (set.empty()) return;
     const std::string asked = set.begin()->second;
     const std::string computed = c_.fp8 ? "fp8" : computes_in_bf16(c_) ? "bf16" : "no";
-    if (asked == computed) return say(set, "is what the keys bf16 and fp8 say");
+    if (asked == computed) return say(set, "agrees with the keys bf16 and fp8");
     say(set,
         std::string("does nothing: the keys bf16 and fp8 decide, and this run computes in ") +
             (computed == "no" ? "fp32" : computed),

@@ -42,19 +42,19 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
   config::Strings all = config::doubts(resolved);
   if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
     all.push_back(config::placed(resolved, {"cutoff_len"},
-                                 "cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
+                                 "cutoff_len " + std::to_string(c.cutoff_len) + " is more than the " +
                                      std::to_string(architecture.max_positions) +
                                      " positions that the model was made for: it has not learned later "
                                      "ones; to do: lower cutoff_len"));
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && c.overwrite_output_dir) {
-    all.push_back(
-        config::placed(resolved, {"overwrite_output_dir"},
-                       "overwrite_output_dir: the checkpoints of output_dir are deleted, unless " +
-                           checkpoints.back().second +
-                           " belongs to this run and is not its last; to do: name another output_dir to "
-                           "keep them"));
+    all.push_back(config::placed(
+        resolved, {"overwrite_output_dir"},
+        "overwrite_output_dir: the checkpoints of output_dir are deleted, unless " +
+            checkpoints.back().second +
+            " belongs to this run, and the run is not complete; to do: name another output_dir to "
+            "keep them"));
   }
   if (!checkpoints.empty() && c.resume_from_checkpoint == "false" && !c.overwrite_output_dir) {
     all.push_back(config::placed(

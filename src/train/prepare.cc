@@ -114,7 +114,7 @@ config::Batch Run::within_epoch(const config::Batch& batch) const {
 
 void Run::say_batch() const {
   if (!session_.prints() || batch_.passes == batch_.accumulation) return;
-  log::warn("a step of " + with_commas(batch_.global) + " samples is more than an epoch, which has " +
+  log::warn("a step has " + with_commas(batch_.global) + " samples, but an epoch has only " +
             with_commas(*feed_->items_of_epoch()) + ": each step trains one epoch, in " +
             with_commas(batch_.passes) + (batch_.passes == 1 ? " micro-batch" : " micro-batches") +
             " per rank. Lower gradient_accumulation_steps or global_batch_size for more steps");

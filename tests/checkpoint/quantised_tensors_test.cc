@@ -193,8 +193,8 @@ TEST_F(QuantisedTensors, WhatDoesNotFitIsRefusedWithItsOwnMessage) {
   expect("extents of at least 1", [](Tensors& t) { replace(t, "[192, 160]", "[192, 0]"); });
   expect("cannot be read", [](Tensors& t) { replace(t, "[192, 160]", "[192, -160]"); });
   expect("cannot be read", [](Tensors& t) { replace(t, "\"shape\"", "\"form\""); });
-  expect("not those of NF4", [](Tensors& t) { t.all.at("w.weight.quant_map").bytes[3] ^= 1; });
-  expect("not those of scales", [](Tensors& t) { t.all.at("w.weight.nested_quant_map").bytes[3] ^= 1; });
+  expect("is not the table of NF4", [](Tensors& t) { t.all.at("w.weight.quant_map").bytes[3] ^= 1; });
+  expect("is not the table of scales", [](Tensors& t) { t.all.at("w.weight.nested_quant_map").bytes[3] ^= 1; });
   expect("the 4-bit format of a quantised tensor is not supported", [](Tensors& t) {
     auto state = t.all.extract("w.weight.quant_state.bitsandbytes__nf4");
     state.key() = "w.weight.quant_state.bitsandbytes__fp4";

@@ -251,7 +251,7 @@ TEST(PlanNotes, AreThoseOfARun) {
             "command line: learning_rate is 0: nothing is learned; to do: set a learning_rate above 0");
   EXPECT_EQ(
       doubtful["doubts"][1],
-      "command line: cutoff_len 1024 is beyond the 512 positions that the model was made for: it has not "
+      "command line: cutoff_len 1024 is more than the 512 positions that the model was made for: it has not "
       "learned later ones; to do: lower cutoff_len");
   expect_words(task.config() + " device=cpu learning_rate=0",
                {"\nwarning: command line: learning_rate is 0"});

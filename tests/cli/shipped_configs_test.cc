@@ -151,7 +151,7 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   for (const std::string number : {"x", "0", "-1", "2x"}) {
     const Outcome none = start("gpus", all + "-n " + number + " c.yaml");
     EXPECT_EQ(none.code, 64) << none.both();
-    EXPECT_NE(none.err.find("-n is no number of ranks"), std::string::npos) << none.both();
+    EXPECT_NE(none.err.find("-n is not a number of ranks"), std::string::npos) << none.both();
     EXPECT_NE(none.err.find("found:    " + number + "\n"), std::string::npos) << none.both();
   }
   EXPECT_EQ(start("gpus", all).code, 64);

@@ -108,8 +108,8 @@ TEST(OtherLaunchers, VariablesOfHabitAreExplained) {
        {"environment WORLD_SIZE=1: does nothing: this run has 1 rank (", "environment RANK=0: does nothing",
         ", and this run has 1 host (",
         "environment CUDA_DEVICE_MAX_CONNECTIONS=1: does nothing: this run computes on CPUs",
-        "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing", "environment NCCL_DEBUG=INFO: is NCCL",
-        "environment HSA_A=1: is ROCm"}) {
+        "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
+        "environment NCCL_DEBUG=INFO: is a variable of NCCL", "environment HSA_A=1: is a variable of ROCm"}) {
     EXPECT_TRUE(says(run, said)) << said << "\n" << run.err;
   }
   const Outcome two = shell(std::string(kMpirun) + "-x GPU_NUM=8 " OCTET_TRAINER " " +
@@ -200,7 +200,7 @@ TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
   const Outcome run = trainer(Task::get().train(folder / "run", doubtful));
   expect_success(run);
   EXPECT_TRUE(says(run, "warning: command line: learning_rate is 0: nothing is learned")) << run.err;
-  EXPECT_TRUE(says(run, "more doubts: trainer lint shows them")) << run.err;
+  EXPECT_TRUE(says(run, "more warnings: trainer lint shows them")) << run.err;
   // Between what is said of the device and what is said of the model's states.
   const std::size_t device = run.err.find("device: ");
   const std::string before = run.err.substr(device, run.err.find("states are stored as") - device);

@@ -132,7 +132,7 @@ TEST_F(WrongAdapters, DescriptionsThatCannotBe) {
   spill(no_json + "/adapter_config.json", "{\"peft_type\": \"LORA\",");
   expect_adapter_refused(no_json, "adapter_config.json");
   spill(no_json + "/adapter_config.json", "[3]");
-  expect_adapter_refused(no_json, "no object");
+  expect_adapter_refused(no_json, "is not an object");
 }
 
 TEST_F(WrongAdapters, WeightsThatCannotBe) {

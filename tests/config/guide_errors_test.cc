@@ -294,7 +294,7 @@ TEST(GuideVariables, AreExplainedOnceEach) {
       {"CUDA_DEVICE_MAX_CONNECTIONS", "1", "the program uses 32"},
       {"CUDA_DEVICE_MAX_CONNECTIONS", "32", "is what this program sets"},
       {"CUDA_LAUNCH_BLOCKING", "0", "what always happens"},
-      {"CUDA_LAUNCH_BLOCKING", "1", "slows the run: every kernel"},
+      {"CUDA_LAUNCH_BLOCKING", "1", "harms: every kernel"},
       {"ACCELERATE_MIXED_PRECISION", "fp8", "this run computes in fp32; to do: set fp8: true, or unset"},
       {"ACCELERATE_MIXED_PRECISION", "no", "agrees with the keys bf16 and fp8"},
       {"FP8_BACKEND", "te", "fp8: true"},

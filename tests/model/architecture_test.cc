@@ -159,7 +159,7 @@ TEST(Architecture, SaysHowTheWeightsLie) {
   const auto refused = [](const Json& quantised, const std::string& says) {
     const std::string said = refusal_with("quantization_config", quantised);
     EXPECT_NE(said.find(says), std::string::npos) << said;
-    EXPECT_NE(said.find("take the unquantised model"), std::string::npos) << "what to do instead: " << said;
+    EXPECT_NE(said.find("use the unquantised model"), std::string::npos) << "what to do instead: " << said;
   };
   Json fp4 = nf4, eight = nf4;
   fp4["bnb_4bit_quant_type"] = "fp4";
