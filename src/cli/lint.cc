@@ -47,7 +47,7 @@ model::Architecture require_inputs(const config::Config& c) {
   return architecture;
 }
 
-/// What is doubtful besides the `known` doubts of the configuration itself.
+/// Doubts of files and folders, in addition to the `known` doubts of the configuration.
 config::Strings warnings_of(const config::Resolved& resolved, std::size_t known) {
   const DeviceWish wish = setup::session_wish(resolved.config).device;
   const bool on_gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));

@@ -33,7 +33,7 @@ TEST(AsyncSaves, AreBitForBitThoseOfARunThatStopsForThem) {
     const std::string output = folder / (std::to_string(np) + "_" + std::to_string(stage));
     const Outcome run = trainer(beside(output, keys + "zero_stage=" + std::to_string(stage)), np);
     expect_success(run);
-    EXPECT_TRUE(says(run, "the state of step 4 is taken")) << run.err;
+    EXPECT_TRUE(says(run, "the state of step 4 is copied")) << run.err;
     for (const char* step : {"2", "4", "6"})
       expect_identical(folder / (std::string("whole/checkpoint-") + step), output + "/checkpoint-" + step);
   }
@@ -67,7 +67,7 @@ TEST(AsyncSaves, AreCalledSavedOnlyWhenTheyAreReadBack) {
   const Outcome run =
       on_disk("FLIP", "checkpoint-4.,checkpoint-6.", beside(output, "save_steps=2 save_total_limit=2"));
   expect_success(run);
-  EXPECT_TRUE(says(run, "the state of step 4 is taken")) << run.err;
+  EXPECT_TRUE(says(run, "the state of step 4 is copied")) << run.err;
   EXPECT_TRUE(says(run, "the checkpoint of step 4 was saved, but is damaged")) << run.err;
   EXPECT_FALSE(says(run, "checkpoint of step 4 saved to")) << run.err;
   const auto steps = checkpoints_of(output);
@@ -84,7 +84,7 @@ TEST(AsyncSaves, AThreadThatHangsInTheDiskEndsTheRunAndSavedNothing) {
       on_disk("HANG", "checkpoint-2.", beside(folder / "run", "save_steps=2 max_steps=100000 ddp_timeout=1"));
   EXPECT_EQ(run.code, 75) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
-  EXPECT_TRUE(says(run, "the state of step 2 is taken")) << run.err;
+  EXPECT_TRUE(says(run, "the state of step 2 is copied")) << run.err;
   EXPECT_FALSE(says(run, "saved to")) << run.err;
 }
 
@@ -97,7 +97,7 @@ TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
       shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_SLOW=checkpoint-60. " OCTET_TRAINER " " +
             beside(output,
                    "max_steps=100000 save_steps=60 save_strategy=steps logging_steps=1 save_total_limit=9 ") +
-            "& job=$!; until grep -qs step.60.is.taken " + output +
+            "& job=$!; until grep -qs step.60.is.copied " + output +
             "/training.log; do sleep 0.02; done; kill -TERM $job; wait $job");
   EXPECT_EQ(run.code, 76) << run.both();
   const auto steps = checkpoints_of(output);
@@ -223,7 +223,7 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
     const Outcome run = shell(std::string("OCTETRUN_MEMORY_LIMIT=") + mebibytes + " " OCTET_TRAINER " " +
                               Task::get().train(folder / mebibytes));
     expect_success(run);
-    EXPECT_EQ(says(run, "the state of step 5 is taken"), beside) << run.err;
+    EXPECT_EQ(says(run, "the state of step 5 is copied"), beside) << run.err;
     EXPECT_EQ(says(run, "training pauses during saves, since host memory has no room"), !beside) << run.err;
     const std::string resolved = slurp(folder / mebibytes + std::string("/config.resolved.yaml"));
     EXPECT_NE(resolved.find(std::string("save_async: ") + (beside ? "true" : "false")), std::string::npos);

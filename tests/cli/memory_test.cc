@@ -257,7 +257,7 @@ TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
   const Outcome run =
       shell(memory.command(
                 2, Task::get().train(memory.output(), kKeys + "max_steps=100000 save_steps=100000"), "") +
-            "& job=$!; until grep -qs step.4.is.taken " + memory.output() +
+            "& job=$!; until grep -qs step.4.is.copied " + memory.output() +
             "/training.log; do sleep 0.02; done; kill -TERM $job; wait $job");
   EXPECT_EQ(run.code, 76) << run.both();
   EXPECT_EQ(checkpoints_of(memory.output()).size(), 1u);
@@ -300,7 +300,7 @@ TEST(MemoryCheckpoints, OutliveTheSupervisorForAWhile) {
     return memory.command(1, words, "OCTETRUN_MEMORY_KEEP=3") + " & job=$!; until grep -qs " + more + " " +
            memory.output() + "/training.log; do sleep 0.02; done; kill -KILL $job; wait $job; ";
   };
-  const Outcome first = shell(until_killed("step.4.is.taken"));
+  const Outcome first = shell(until_killed("step.4.is.copied"));
   EXPECT_EQ(first.code, 137) << first.both();
   EXPECT_FALSE(fs::is_empty(memory.memory())) << "it may be started again";
   const Outcome second = shell("sleep 0.5; " + until_killed("resumed.from.memory"));

@@ -138,7 +138,8 @@ class Linear {
   bool reads_only_fp8(const Call& call, ops::Product product, std::int64_t rows) const;
   /// Whether dgrad and wgrad read the same FP8 copies of the output gradient.
   bool shares_row_gradients(const Call& call, std::int64_t rows) const;
-  /// Computes outputs, and adds those of adapters. `operand`: x for one kernel; null: x is copied if needed.
+  /// Computes outputs, including the outputs of adapters. `operand`: x for one kernel; null: x is copied if
+  /// needed.
   void forward_rows(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                     const ops::Operand* operand, const ops::Matrix& out) const;
   /// Likewise for the gradient of x.

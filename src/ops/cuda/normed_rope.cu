@@ -177,7 +177,7 @@ __device__ inline float sum_of_lanes(float x) {
   return x;
 }
 
-/// What the lanes of a head share: the angles of their columns for a token, and the weights of both norms.
+/// Data of the columns of a lane: the angles for a token, and the weights of both norms.
 struct LaneColumns {
   float cosine[kEach], sine[kEach];
   float weight[2][2][kEach];  ///< of keys, then queries; for the first half, then the second
