@@ -287,7 +287,7 @@ TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
       memory.run(1, keys + "memory_checkpoint_steps=1", "OCTETRUN_FAILPOINT=before_memory_seal:10");
   expect_success(run);
   EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
-  EXPECT_TRUE(says(run, "the final model is the checkpoint of step 8, ")) << run.err;
+  EXPECT_TRUE(says(run, "the final model is the checkpoint of step 8: ")) << run.err;
   memory.expect_nothing_left();
 }
 

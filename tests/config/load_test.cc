@@ -478,7 +478,7 @@ TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
         "environment NCCL_DEBUG=INFO, NCCL_IB_HCA=x: is a variable of NCCL",
         "environment NVTE_DEBUG=1: does nothing: there are statistics",
         "environment HSA_ENABLE_SDMA=0: is a variable of ROCm",
-        "environment CUDA_LAUNCH_BLOCKING=1: slows the run",
+        "environment CUDA_LAUNCH_BLOCKING=1: harms",
         "environment PYTORCH_CUDA_ALLOC_CONF=expandable"}) {
     EXPECT_EQ(std::ranges::count_if(r.notes, [&](const std::string& note) { return says(note, said); }), 1)
         << said;

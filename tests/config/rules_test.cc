@@ -202,7 +202,7 @@ TEST(Doubts, NameTheWordsOfOtherTrainers) {
   ASSERT_NE(saves, all.end());
   EXPECT_EQ(
       *saves,
-      "test.yaml:4 (trainer.save_freq): save_strategy is no: a run that ends early cannot go on; to do: "
+      "test.yaml:4 (trainer.save_freq): save_strategy is no: a run that ends early cannot resume; to do: "
       "set save_strategy: steps in place of trainer.save_freq");
 }
 
