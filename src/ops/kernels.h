@@ -100,6 +100,21 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   return rows <= 16 * 256 ? 16 : (rows + 255) / 256;
 }
 
+/// Returns matrix `i` of quantize_each().
+inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
+  QuantizeArgs one{a.x, a.into};
+  one.x.rows = a.x.rows / a.count;
+  const std::int64_t begin = i * one.x.rows * a.x.cols;
+  one.x.data =
+      static_cast<const std::uint8_t*>(a.x.data) + static_cast<std::size_t>(begin) * size_of(a.x.dtype);
+  if (one.into.row != nullptr) one.into.row += begin;
+  if (one.into.transposed != nullptr) one.into.transposed += begin;
+  if (one.into.scale != nullptr) one.into.scale += i;
+  if (one.into.amax != nullptr) one.into.amax += i;
+  if (one.into.seen != nullptr) one.into.seen += i;
+  return one;
+}
+
 // The CUDA side has the same functions with the stream as first argument.
 #define OCTET_ROW_OPS(OP)                                    \
   OP(rms_norm, RmsNormArgs)                                  \
@@ -124,6 +139,7 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(add_sum, AddSumArgs)                                    \
   OP(amax, AmaxArgs)                                         \
   OP(quantize, QuantizeArgs)                                 \
+  OP(quantize_each, QuantizeEachArgs)                        \
   OP(block_quantize, BlockQuantizeArgs)                      \
   OP(transpose, TransposeArgs)                               \
   OP(current_scale, CurrentScaleArgs)                        \

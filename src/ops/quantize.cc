@@ -20,6 +20,14 @@ void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into) {
   OCTET_DISPATCH(stream, quantize, args);
 }
 
+void quantize_each(Stream& stream, const QuantizeEachArgs& args) {
+  check(is_matrix(args.x) && args.x.ld == args.x.cols, "quantize_each: x must be dense");
+  check(args.count > 0 && args.count <= 65535 && args.x.rows % args.count == 0,
+        "quantize_each: each matrix has as many rows");
+  check(is_request(args.into), "quantize_each: an FP8 copy needs an FP8 format and a scale");
+  OCTET_DISPATCH(stream, quantize_each, args);
+}
+
 void transpose(Stream& stream, const TransposeArgs& args) {
   check(args.rows >= 0 && args.cols >= 0, "transpose: a matrix has no negative sizes");
   check(args.rows * args.cols == 0 || (args.from && args.to && args.from != args.to),

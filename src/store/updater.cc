@@ -3,12 +3,42 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <span>
 
 #include "octet/device/profile.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/quantize.h"
 
 namespace octet::store {
+namespace {
+
+/// Calls act(first, count) for sequences of runs of equal size that are contiguous and have consecutive
+/// scales, as the experts of a weight. Other runs are sequences of one.
+template <class Act>
+void each_sequence(std::span<const ScaledRun> runs, Act&& act) {
+  constexpr std::size_t most = 65535;
+  for (std::size_t first = 0; first < runs.size();) {
+    std::size_t end = first + 1;
+    for (; end < runs.size() && end - first < most; ++end) {
+      const ScaledRun &before = runs[end - 1], &run = runs[end];
+      if (run.count != before.count || run.begin != before.begin + before.count ||
+          run.scale != before.scale + 1)
+        break;
+    }
+    act(runs[first], static_cast<std::int64_t>(end - first));
+    first = end;
+  }
+}
+
+/// Columns of runs that are cast without a transposed copy. Any divisor of their size gives the same values.
+constexpr std::int64_t kColumns = 1024;
+
+/// Returns the master values of `count` runs as one matrix.
+ops::ConstMatrix matrices(const Segment& s, const ScaledRun& run, std::int64_t count, std::int64_t cols) {
+  return {s.master.from(run.begin).data, s.master.dtype, count * run.count / cols, cols, cols};
+}
+
+}  // namespace
 
 Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
     : segments_(segments),
@@ -247,28 +277,36 @@ std::size_t Updater::bytes() const {
 
 void Updater::measure(const Segment& s, Stream& stream, bool parts_only, const std::int32_t* skip) {
   if (!s.row.trained()) return;
-  for (const ScaledRun& run : s.held) {
-    if (parts_only && !run.part) continue;
-    as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
-      ops::amax(stream, x, scales_->amax(run.scale), skip);
-    });
-  }
+  each_sequence(s.held, [&](const ScaledRun& run, std::int64_t count) {
+    if (parts_only && !run.part) return;
+    if (count > 1 && run.count % kColumns == 0) {
+      return ops::quantize_each(stream, {.x = matrices(s, run, count, kColumns),
+                                         .count = count,
+                                         .into = {.format = s.dtype, .amax = scales_->amax(run.scale)},
+                                         .skip = skip});
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      as_matrices(s.master.from(run.begin + i * run.count), run.count,
+                  [&](const ops::ConstMatrix& x, std::int64_t) {
+                    ops::amax(stream, x, scales_->amax(run.scale + i), skip);
+                  });
+    }
+  });
 }
 
 // Tensors are whole here. Sharded tensors are transposed after their gather or at use.
 void Updater::quantise_both_ways(Segment& s, Stream& stream) {
   for (std::size_t t = 0; t < s.scaled.size(); ++t) {
     const std::int64_t cols = s.spec->tensors[t].cols;
-    for (const ScaledRun& run : s.scaled[t]) {
-      ops::quantize(
-          stream,
-          ops::ConstMatrix(s.master.from(run.begin).data, s.master.dtype, run.count / cols, cols, cols),
-          {.format = s.dtype,
-           .row = s.copy + run.begin,
-           .transposed = s.transposed + run.begin,
-           .scale = scales_->scale(run.scale),
-           .seen = casts_->of(run.scale)});
-    }
+    each_sequence(s.scaled[t], [&](const ScaledRun& run, std::int64_t count) {
+      ops::quantize_each(stream, {.x = matrices(s, run, count, cols),
+                                  .count = count,
+                                  .into = {.format = s.dtype,
+                                           .row = s.copy + run.begin,
+                                           .transposed = s.transposed + run.begin,
+                                           .scale = scales_->scale(run.scale),
+                                           .seen = casts_->of(run.scale)}});
+    });
   }
 }
 
@@ -277,15 +315,23 @@ void Updater::quantise(Segment& s, Stream& stream) {
   const bool kept = s.transposed != nullptr && options_.transposed == TransposedWeights::kept;
   if (kept && !s.row.gathered()) return quantise_both_ways(s, stream);
   std::uint8_t* copy = s.row.gathered() ? s.shard : s.copy;
-  for (const ScaledRun& run : s.held) {
-    as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
-      ops::quantize(stream, x,
-                    {.format = s.dtype,
-                     .row = copy + run.begin + offset,
-                     .scale = scales_->scale(run.scale),
-                     .seen = casts_->of(run.scale)});
-    });
-  }
+  each_sequence(s.held, [&](const ScaledRun& run, std::int64_t count) {
+    const auto into = [&](std::int64_t i, std::int64_t offset) {
+      return ops::QuantizeInto{.format = s.dtype,
+                               .row = copy + run.begin + i * run.count + offset,
+                               .scale = scales_->scale(run.scale + i),
+                               .seen = casts_->of(run.scale + i)};
+    };
+    if (count > 1 && run.count % kColumns == 0) {
+      return ops::quantize_each(stream,
+                                {.x = matrices(s, run, count, kColumns), .count = count, .into = into(0, 0)});
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+      as_matrices(
+          s.master.from(run.begin + i * run.count), run.count,
+          [&](const ops::ConstMatrix& x, std::int64_t offset) { ops::quantize(stream, x, into(i, offset)); });
+    }
+  });
 }
 
 void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {

@@ -62,6 +62,40 @@ TEST(Quantize, BothLayoutsAndTheAmaxOfEveryShape) {
   }
 }
 
+TEST(Quantize, EachMatrixHasItsScaleAndAmax) {
+  constexpr std::int64_t count = 5;
+  for (const DType dtype : kComputeTypes) {
+    for (const auto& [rows, cols] : kShapes) {
+      for (const bool copied : {true, false}) {
+        SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols));
+        const Tensor x = Tensor::random(dtype, count * rows, cols, 1, 0);
+        both(
+            [&](Side& s) {
+              const Matrix m = s.put(x);
+              const std::vector<std::uint8_t> poison(static_cast<std::size_t>(count * rows * cols), 0xEE);
+              QuantizeInto into{.format = rows % 2 == 0 ? DType::e4m3 : DType::e5m2,
+                                .amax = s.put(std::vector<float>(count))};
+              if (copied) {
+                into.row = s.put(poison);
+                into.transposed = s.put(poison);
+                into.scale = s.put(std::vector<float>{0.5f, 3.0f, 40.0f, 1.0f, 7.0f});
+                into.seen = s.put(std::vector<Fp8Seen>(count));
+              }
+              quantize_each(s, {.x = m,
+                                .count = count,
+                                .into = into,
+                                .skip = copied ? nullptr : s.put(std::vector<std::int32_t>{0})});
+              s.out("amax", into.amax, count, DType::f32);
+              if (!copied) return;
+              s.out("row", into.row, count * rows * cols, DType::u8);
+              s.out("transposed", into.transposed, count * rows * cols, DType::u8);
+            },
+            {});
+      }
+    }
+  }
+}
+
 TEST(Scales, FollowTheSameRules) {
   const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> amaxes = {0.0f, 1e-42f, 3.5f, inf, nan, 448.0f, 1e30f, 0.1f};

@@ -110,6 +110,44 @@ TEST(Quantize, AllShapesInBothLayoutsWithTheAmax) {
   }
 }
 
+TEST(Quantize, EachMatrixHasItsScaleAndAmax) {
+  constexpr std::int64_t count = 3, rows = 5, cols = 24, all = count * rows * cols;
+  const Tensor x = Tensor::random(DType::bf16, count * rows, cols, 1, 0);
+  const std::vector<float> scales{0.5f, 3.0f, 40.0f};
+  const auto part = [&](std::int64_t i) { return static_cast<std::size_t>(i * rows * cols); };
+  struct Found {
+    std::vector<std::uint8_t> row = std::vector<std::uint8_t>(static_cast<std::size_t>(all), 0xEE),
+                              transposed = row;
+    std::vector<float> amax = std::vector<float>(count);
+    std::vector<Fp8Seen> seen = std::vector<Fp8Seen>(count);
+  } one, each, skipped;
+  CpuStream stream(2);
+  const auto into = [&](Found& f, std::int64_t i) {
+    return QuantizeInto{.format = DType::e4m3,
+                        .row = f.row.data() + part(i),
+                        .transposed = f.transposed.data() + part(i),
+                        .scale = scales.data() + i,
+                        .amax = f.amax.data() + i,
+                        .seen = f.seen.data() + i};
+  };
+  for (std::int64_t i = 0; i < count; ++i) {
+    ConstMatrix m = x.matrix();
+    m.data = static_cast<const std::uint16_t*>(m.data) + part(i);
+    m.rows = rows;
+    quantize(stream, m, into(one, i));
+  }
+  const std::int32_t no = 0, yes = 1;
+  quantize_each(stream, {.x = x.matrix(), .count = count, .into = into(each, 0), .skip = &no});
+  EXPECT_EQ(each.row, one.row);
+  EXPECT_EQ(each.transposed, one.transposed);
+  EXPECT_EQ(each.amax, one.amax);
+  for (std::size_t i = 0; i < count; ++i) expect_seen(each.seen[i], one.seen[i]);
+  quantize_each(stream, {.x = x.matrix(), .count = count, .into = into(skipped, 0), .skip = &yes});
+  EXPECT_EQ(skipped.row, Found().row);
+  EXPECT_EQ(skipped.amax, Found().amax);
+  EXPECT_THROW(quantize_each(stream, {.x = x.matrix(), .count = 4, .into = into(each, 0)}), std::logic_error);
+}
+
 // Infinities, NaN, subnormals, only zeros, one huge value, and every exponent.
 TEST(Quantize, SeesWhatTheCastLoses) {
   const std::vector<std::vector<float>> matrices{

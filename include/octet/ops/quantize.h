@@ -11,6 +11,17 @@ void amax(Stream& stream, ConstMatrix x, float* amax, const std::int32_t* skip =
 /// Writes the FP8 copies of x (f32 or bf16) that `into` requests, and raises its amax.
 void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into);
 
+/// Like quantize() for each of `count` matrices of equal shape, which are contiguous, as are their copies.
+/// Each has its own scale, amax and statistics: `into` names the first of `count` consecutive ones. Does
+/// nothing if `skip` (device; may be null) holds a non-zero value.
+struct QuantizeEachArgs {
+  ConstMatrix x;           ///< [count * rows, cols] f32 or bf16, dense
+  std::int64_t count = 0;  ///< at most 65535
+  QuantizeInto into;       ///< row: like x; transposed: [cols, rows] for each matrix
+  const std::int32_t* skip = nullptr;
+};
+void quantize_each(Stream& stream, const QuantizeEachArgs& args);
+
 /// to[c, r] = from[r, c] of bytes: computes the missing second layout of an FP8 matrix.
 struct TransposeArgs {
   const std::uint8_t* from = nullptr;  ///< [rows, cols], dense

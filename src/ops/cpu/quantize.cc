@@ -45,6 +45,14 @@ void quantize(const QuantizeArgs& a) {
   quantize_into(a.x, a.into);
 }
 
+void quantize_each(const QuantizeEachArgs& a) {
+  if (a.skip != nullptr && *a.skip != 0) return;
+  for (std::int64_t i = 0; i < a.count; ++i) {
+    const QuantizeArgs one = matrix_of(a, i);
+    quantize_into(one.x, one.into);
+  }
+}
+
 void transpose(const TransposeArgs& a) {
   // Copies in tiles, so that source and destination stay in the cache.
   constexpr std::int64_t tile = 64;

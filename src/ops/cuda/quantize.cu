@@ -2,6 +2,7 @@
 
 #include "cuda/rows.cuh"
 #include "cuda/tiles.cuh"
+#include "octet/base/error.h"
 
 namespace octet::ops::cuda {
 namespace {
@@ -24,6 +25,21 @@ struct Loaded {
     load_pack(row_of<T>(x, row) + col, y[0], at.n, at.whole);
   }
 };
+
+// The tiles of matrix blockIdx.y.
+template <typename T, bool e4m3, bool full>
+__global__ void __launch_bounds__(kTileThreads, 3)
+    each_kernel(Loaded<T> f, TileOut out, const std::int32_t* skip) {
+  if (skip != nullptr && *skip != 0) return;
+  const auto i = static_cast<std::int64_t>(blockIdx.y), begin = i * out.rows * out.cols;
+  f.x.data = static_cast<const T*>(f.x.data) + begin;
+  if (out.fp8.row != nullptr) out.fp8.row += begin;
+  if (out.transposed != nullptr) out.transposed += begin;
+  if (out.fp8.scale != nullptr) out.fp8.scale += i;
+  if (out.fp8.amax != nullptr) out.fp8.amax += i;
+  if (out.fp8.seen != nullptr) out.fp8.seen += i;
+  tall_tile<Loaded<T>, e4m3, full>(f, out);
+}
 
 constexpr int kAmaxThreads = 256;
 
@@ -172,6 +188,37 @@ void quantize(Stream& stream, const QuantizeArgs& a) {
     launch_tiles(stream, Loaded<decltype(type)>{a.x}, tile_out(a.into, a.x.rows, a.x.cols, 1), packs(a.x),
                  "quantize");
   });
+}
+
+void quantize_each(Stream& stream, const QuantizeEachArgs& a) {
+  const QuantizeArgs first = matrix_of(a, 0);
+  if (first.x.rows * first.x.cols == 0) return;
+  const TileOut out = tile_out(first.into, first.x.rows, first.x.cols, 1);
+  if (!packs(a.x) || !fits_tall(out)) {
+    check(a.skip == nullptr || (first.into.row == nullptr && first.into.transposed == nullptr),
+          "quantize_each: only an amax is skipped for these sizes");
+    for (std::int64_t i = 0; i < a.count; ++i) {
+      const QuantizeArgs one = matrix_of(a, i);
+      a.skip == nullptr ? quantize(stream, one) : amax(stream, AmaxArgs{one.x, one.into.amax, a.skip});
+    }
+    return;
+  }
+  const dim3 grid(static_cast<unsigned>(ceil_div(out.rows, kTallRows) * (out.cols / kTile)),
+                  static_cast<unsigned>(a.count));
+  const auto launch = [&](auto kernel, auto f) {
+    kernel<<<grid, kTileThreads, 0, octet::cuda::native(stream)>>>(f, out, a.skip);
+  };
+  const bool full = out.rows % kTallRows == 0;
+  with_type(a.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const Loaded<T> f{first.x};
+    if (out.fp8.e4m3) {
+      full ? launch(each_kernel<T, true, true>, f) : launch(each_kernel<T, true, false>, f);
+    } else {
+      full ? launch(each_kernel<T, false, true>, f) : launch(each_kernel<T, false, false>, f);
+    }
+  });
+  octet::cuda::check_launch("quantize_each");
 }
 
 void amax(Stream& stream, const AmaxArgs& a) {

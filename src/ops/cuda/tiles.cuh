@@ -148,11 +148,11 @@ struct TallTile {
   }
 };
 
-/// Like tile_kernel, for an F that loads and computes in two steps. `load(row, col)` returns a Raw pack.
-/// `compute(row, col, raw, y)` is the call operator for a whole pack. `column(j, col)` returns the column of
-/// output j in the copies. `full`: the last tile also has all its rows.
+/// Computes the tile of a block, like tile_kernel, for an F that loads and computes in two steps. `load(row,
+/// col)` returns a Raw pack. `compute(row, col, raw, y)` is the call operator for a whole pack. `column(j,
+/// col)` returns the column of output j in the copies. `full`: the last tile also has all its rows.
 template <typename F, bool e4m3, bool full>
-__global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out) {
+__device__ void tall_tile(const F& f, const TileOut& out) {
   __shared__ __align__(16) TallTile tile[F::outputs];
   __shared__ unsigned shared[kWarp];
   const auto across = static_cast<unsigned>(out.cols / kTile);
@@ -162,8 +162,6 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
   const int group = static_cast<int>(threadIdx.x) / (kTile / kPack);
   const std::int64_t row = row0 + group * kTallGroup, col = col0 + pack * kPack;
   const bool copies = out.fp8.row || out.transposed;
-  let_next_begin();
-  wait_for_previous();
   const float scale = copies ? *out.fp8.scale : 1.0f;
   typename F::Raw raw[kTallGroup];
 #pragma unroll
@@ -196,6 +194,13 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
   for (int j = 0; j < F::outputs; ++j) {
     tile[j].write(out.transposed, out.rows, row0, f.column(j, col0));
   }
+}
+
+template <typename F, bool e4m3, bool full>
+__global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out) {
+  let_next_begin();
+  wait_for_previous();
+  tall_tile<F, e4m3, full>(f, out);
 }
 
 /// True if tall tiles support an output.
