@@ -68,7 +68,7 @@ TEST(Quantize, EachMatrixHasItsScaleAndAmax) {
     for (const auto& [rows, cols] : kShapes) {
       for (const bool copied : {true, false}) {
         SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(cols));
-        const Tensor x = Tensor::random(dtype, count * rows, cols, 1, 0);
+        const Tensor x = Tensor::random(dtype, count * rows, cols, 1, 5, 0);
         both(
             [&](Side& s) {
               const Matrix m = s.put(x);

@@ -73,10 +73,11 @@ TEST(GpuRouting, WeightedRowsAreThoseOfTheCpu) {
   std::mt19937 random(9);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const std::int64_t cols : {1, 7, 48, 2048}) {
-      for (const std::int64_t taken : {1, 2, 8}) {
+      for (const std::int64_t taken : {1, 2, 8, 11}) {
         constexpr std::int64_t tokens = 21, rows = 50;
-        const Tensor x = Tensor::random(dtype, rows, cols, 1),
-                     addend = Tensor::random(dtype, tokens, cols, 2);
+        const std::int64_t gap = taken == 2 ? 3 : 0;
+        const Tensor x = Tensor::random(dtype, rows, cols, 1, 1, gap),
+                     addend = Tensor::random(dtype, tokens, cols, 2, 1, gap);
         const auto weights = random_floats(tokens * taken, 3);
         std::vector<std::int32_t> places(static_cast<std::size_t>(tokens * taken));
         for (std::int32_t& place : places) place = static_cast<std::int32_t>(random() % rows);

@@ -239,17 +239,25 @@ TEST(Rows, AreGatheredScatteredAndSummed) {
   for (const DType dtype : kComputeTypes) {
     for (const auto& [rows, cols] : kShapes) {
       const std::int64_t picked = (rows + 1) / 2;
-      const Tensor x = Tensor::random(dtype, rows, cols, 1);
+      const std::int64_t gap = cols % 16 == 0 ? 0 : 3;
+      const Tensor x = Tensor::random(dtype, rows, cols, 1, 1, gap);
       std::vector<std::int32_t> list;
       for (std::int64_t i = 0; i < picked; ++i) list.push_back(static_cast<std::int32_t>(rows - 1 - 2 * i));
       both(
           [&](Side& s) {
-            const Matrix from = s.put(x), some = s.put(Tensor(dtype, picked, cols)),
+            const Matrix from = s.put(x), some = s.put(Tensor(dtype, picked, cols, gap)),
                          back = s.put(Tensor(dtype, rows, cols));
             auto* which = s.put(list);
             gather_rows(s, from, which, some);
             scatter_rows(s, some, which, back);
             s.out("gathered", some);
+            // FP8 values: the bytes of the rows.
+            const std::int64_t bytes = from.ld * static_cast<std::int64_t>(size_of(dtype));
+            const ConstMatrix codes(from.data, DType::e4m3, rows, bytes, bytes);
+            auto* picked_bytes =
+                s.put(std::vector<std::uint8_t>(static_cast<std::size_t>(picked * bytes + 1), 0xEE));
+            gather_rows(s, codes, which, {picked_bytes, DType::e4m3, picked, bytes, bytes});
+            s.out("gathered bytes", picked_bytes, picked * bytes + 1, DType::u8);
             s.out("scattered", back);
           },
           {});

@@ -112,7 +112,7 @@ TEST(Quantize, AllShapesInBothLayoutsWithTheAmax) {
 
 TEST(Quantize, EachMatrixHasItsScaleAndAmax) {
   constexpr std::int64_t count = 3, rows = 5, cols = 24, all = count * rows * cols;
-  const Tensor x = Tensor::random(DType::bf16, count * rows, cols, 1, 0);
+  const Tensor x = Tensor::random(DType::bf16, count * rows, cols, 1, 5, 0);
   const std::vector<float> scales{0.5f, 3.0f, 40.0f};
   const auto part = [&](std::int64_t i) { return static_cast<std::size_t>(i * rows * cols); };
   struct Found {

@@ -18,16 +18,17 @@ namespace octet::ops {
 /// A matrix [rows, cols] with three unused columns, in host memory.
 class Tensor {
  public:
-  Tensor(DType dtype, std::int64_t rows, std::int64_t cols)
+  /// `gap`: elements between two rows. With 0, kernels can load whole packs.
+  Tensor(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 3)
       : dtype_(dtype),
         rows_(rows),
         cols_(cols),
-        ld_(cols + 3),
+        ld_(cols + gap),
         bytes_(static_cast<std::size_t>(rows * ld_) * size_of(dtype), std::byte{0x5A}) {}
 
   static Tensor random(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed,
-                       double scale = 1) {
-    Tensor t(dtype, rows, cols);
+                       double scale = 1, std::int64_t gap = 3) {
+    Tensor t(dtype, rows, cols, gap);
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t c = 0; c < cols; ++c) {
         const double x = normal(seed, RandomUse::data, static_cast<std::uint64_t>(r * cols + c));
