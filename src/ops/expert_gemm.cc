@@ -63,12 +63,14 @@ bool has_data(const Operand& x) {
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args) {
   const std::string_view wish = grouped_wish();
   if (wish == "never" || !dtypes_fit(args)) return false;
-  if (device.kind() == DeviceKind::cpu) return wish == "always" || is_fp8(args.a.dtype);
+  const bool dry = device.kind() == DeviceKind::dry;
+  const DeviceKind kind = dry ? device.stands_for() : device.kind();
+  if (kind == DeviceKind::cpu) return wish == "always" || is_fp8(args.a.dtype);
   if (!fits_kernels(args)) return false;
 #ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::has_expert_gemm();
+  if (!dry) return cuda::has_expert_gemm();
 #endif
-  return device.kind() == DeviceKind::dry && device.stands_for() == DeviceKind::cuda;
+  return dry;
 }
 
 void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {

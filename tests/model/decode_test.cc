@@ -4,6 +4,7 @@
 
 #include "octet/device/cpu.h"
 #include "octet/model/shapes.h"
+#include "octet/model/work.h"
 #include "support.h"
 
 namespace octet::model::testing::decode_test {
@@ -165,17 +166,48 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 }
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
-  const Architecture a = read_architecture(golden_folder("llama3"));
-  for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
-    for (const precision::RecipeKind kind : {precision::RecipeKind::none, precision::RecipeKind::current,
-                                             precision::RecipeKind::delayed, precision::RecipeKind::block}) {
-      const TransformerOptions options{.max_tokens = 100, .max_length = 60, .recompute = recompute};
-      const std::unique_ptr<Device> cpu = make_cpu_device({.threads = 1}), dry = make_dry_device();
-      Arena real(*cpu), planned(*dry);
-      const Transformer on_cpu(a, {.kind = kind}, real, options), on_dry(a, {.kind = kind}, planned, options);
-      EXPECT_EQ(real.bytes(), planned.bytes());
-      EXPECT_GT(real.bytes(), 0u);
+  for (const char* name : {"llama3", "qwen3-moe-trained"}) {
+    const Architecture a = read_architecture(golden_folder(name));
+    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
+      for (const precision::RecipeKind kind :
+           {precision::RecipeKind::none, precision::RecipeKind::current, precision::RecipeKind::delayed,
+            precision::RecipeKind::block}) {
+        const TransformerOptions options{.max_tokens = 100, .max_length = 60, .recompute = recompute};
+        const std::unique_ptr<Device> cpu = make_cpu_device({.threads = 1}), dry = make_dry_device();
+        Arena real(*cpu), planned(*dry);
+        const Transformer on_cpu(a, {.kind = kind}, real, options),
+            on_dry(a, {.kind = kind}, planned, options);
+        EXPECT_EQ(real.bytes(), planned.bytes());
+        EXPECT_GT(real.bytes(), 0u);
+      }
     }
+  }
+}
+
+// One kernel multiplies the rows of all experts, so all rows have an FP8 copy at the same time. With block
+// scales, each expert has GEMMs of its own rows.
+TEST(Plan, Fp8CopiesOfExpertsHaveARowForEachTokenAndExpert) {
+  const Architecture a = read_architecture(golden_folder("qwen3-moe-trained"));
+  constexpr std::int64_t tokens = 48;
+  for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {
+    const auto bytes = [&](precision::RecipeKind kind) {
+      const std::unique_ptr<Device> dry = make_dry_device({.stands_for = device});
+      Arena arena(*dry);
+      const precision::Recipe recipe{.kind = kind, .compute = DType::bf16, .gradient_format = DType::e4m3};
+      const Transformer core(a, recipe, arena, {.max_tokens = tokens, .max_length = tokens});
+      std::size_t sum = 0;
+      for (const Reservation& r : arena.reservations())
+        sum += r.name == "activations/FP8 gradients" ? r.bytes : 0;
+      return sum;
+    };
+    std::int64_t widest = 0;  // outputs of qkv, of experts' gate and up, or of dense gate and up
+    for (const LinearLayer& layer : linear_layers(a)) {
+      if (layer.fp8) widest = std::max(widest, layer.rows);
+    }
+    const std::size_t copies = device == DeviceKind::cuda ? 2 : 1;
+    const auto rows = static_cast<std::size_t>(tokens * a.experts.taken);
+    EXPECT_EQ(bytes(precision::RecipeKind::delayed), copies * rows * static_cast<std::size_t>(widest));
+    EXPECT_LT(bytes(precision::RecipeKind::block), 2 * rows * static_cast<std::size_t>(widest));
   }
 }
 

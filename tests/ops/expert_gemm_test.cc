@@ -184,6 +184,55 @@ TEST(ExpertGemm, Fp8IsMultipliedByTheScaleOfTheTensorAndOfTheExpert) {
   }
 }
 
+// A plan reserves the memory that a run will use, so it needs the answer of a dry device.
+TEST(ExpertGemm, ADryDeviceAnswersForTheDeviceThatItRepresents) {
+  const auto gpu = make_dry_device({.stands_for = DeviceKind::cuda});
+  const auto cpu = make_dry_device({.stands_for = DeviceKind::cpu});
+  struct Row {
+    Product product;
+    DType a, b;
+    std::int64_t rows, out, in;
+    bool has;
+  };
+  for (const Row& r : std::vector<Row>{
+           {Product::forward, DType::bf16, DType::bf16, 5, 64, 128, true},
+           {Product::forward, DType::bf16, DType::bf16, 5, 64, 96, false},  // in is no multiple of 64
+           {Product::dgrad, DType::bf16, DType::bf16, 5, 96, 128, false},   // nor out
+           {Product::forward, DType::e4m3, DType::e4m3, 5, 48, 96, true},
+           {Product::forward, DType::e4m3, DType::e4m3, 5, 48, 90, false},  // in is no multiple of 16
+           {Product::dgrad, DType::e5m2, DType::e4m3, 5, 40, 96, false},    // nor out
+           {Product::dgrad, DType::e5m2, DType::e4m3, 5, 48, 96, true},
+           {Product::wgrad, DType::e5m2, DType::e4m3, 32, 48, 96, true},
+           {Product::wgrad, DType::e5m2, DType::e4m3, 5, 48, 96, false},  // nor the rows, over which it sums
+           {Product::forward, DType::e4m3, DType::e5m2, 5, 48, 96, false},
+           {Product::forward, DType::f32, DType::f32, 5, 64, 64, false}}) {
+    constexpr std::int64_t count = 3;
+    const bool forward = r.product == Product::forward, wgrad = r.product == Product::wgrad;
+    const std::int64_t d_rows = wgrad ? count * r.out : r.rows, d_cols = forward ? r.out : r.in;
+    const ExpertGemmArgs args{.product = r.product,
+                              .a = {.dtype = r.a, .rows = r.rows, .cols = forward ? r.in : r.out},
+                              .b = {.dtype = r.b, .rows = wgrad ? r.rows : count * r.out, .cols = r.in},
+                              .count = count,
+                              .d = {nullptr, DType::bf16, d_rows, d_cols, d_cols}};
+    EXPECT_EQ(has_expert_gemm(*gpu, args), r.has) << r.rows << " " << r.out << " " << r.in;
+    EXPECT_EQ(has_expert_gemm(*cpu, args), r.a != DType::bf16 && r.a != DType::f32 && r.b == DType::e4m3);
+  }
+  alignas(16) const std::uint8_t data[16] = {};
+  ExpertGemmArgs copies{.product = Product::dgrad,
+                        .a = {.dtype = DType::e5m2, .rows = 5, .cols = 48},
+                        .b = {.data = data, .dtype = DType::e4m3, .rows = 3 * 48, .cols = 96},
+                        .count = 3,
+                        .d = {nullptr, DType::bf16, 5, 96, 96}};
+  EXPECT_FALSE(has_expert_gemm(*gpu, copies)) << "the transposed weight is missing";
+  copies.b.transposed = data;
+  EXPECT_TRUE(has_expert_gemm(*gpu, copies));
+  copies.b.transposed = data + 8;
+  EXPECT_FALSE(has_expert_gemm(*gpu, copies)) << "it begins outside of a boundary of 16 bytes";
+  copies.b.transposed = data;
+  copies.b.scaling = Scaling::squares;
+  EXPECT_FALSE(has_expert_gemm(*gpu, copies)) << "scales of blocks";
+}
+
 TEST(ExpertGemm, RefusesWhatDoesNotFit) {
   const Case c({2, 1});
   const Values x(3, kIn, 1), weight(2 * kOut, kIn, 2);

@@ -35,8 +35,8 @@ struct ExpertGemmArgs {
 
 /// True if a device has a kernel for this: Hopper, for bf16 if in and out are multiples of 64, and for FP8 if
 /// in, out, and in wgrad the rows, are multiples of 16. Checks only dtypes, sizes, alignment, and the
-/// presence of transposed copies of FP8 operands that have data. A dry device answers for a GPU of this kind.
-/// A CPU has it for FP8. In bf16, one GEMM per expert is faster on a CPU, so it has it only if
+/// presence of transposed copies of FP8 operands that have data. A dry device answers for a CPU, or for
+/// Hopper. A CPU has it for FP8. In bf16, one GEMM per expert is faster on a CPU, so it has it only if
 /// OCTETRUN_GROUPED_GEMM=always is set (for tests).
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args);
 
