@@ -25,6 +25,8 @@ void quantize_each(Stream& stream, const QuantizeEachArgs& args) {
   check(args.count > 0 && args.count <= 65535 && args.x.rows % args.count == 0,
         "quantize_each: each matrix has as many rows");
   check(is_request(args.into), "quantize_each: an FP8 copy needs an FP8 format and a scale");
+  check(args.skip == nullptr || (args.into.amax && !args.into.row && !args.into.transposed),
+        "quantize_each: only an amax can be skipped");
   OCTET_DISPATCH(stream, quantize_each, args);
 }
 

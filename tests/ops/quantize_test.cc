@@ -136,15 +136,19 @@ TEST(Quantize, EachMatrixHasItsScaleAndAmax) {
     m.rows = rows;
     quantize(stream, m, into(one, i));
   }
-  const std::int32_t no = 0, yes = 1;
-  quantize_each(stream, {.x = x.matrix(), .count = count, .into = into(each, 0), .skip = &no});
+  quantize_each(stream, {.x = x.matrix(), .count = count, .into = into(each, 0)});
   EXPECT_EQ(each.row, one.row);
   EXPECT_EQ(each.transposed, one.transposed);
   EXPECT_EQ(each.amax, one.amax);
   for (std::size_t i = 0; i < count; ++i) expect_seen(each.seen[i], one.seen[i]);
-  quantize_each(stream, {.x = x.matrix(), .count = count, .into = into(skipped, 0), .skip = &yes});
-  EXPECT_EQ(skipped.row, Found().row);
-  EXPECT_EQ(skipped.amax, Found().amax);
+  const std::int32_t no = 0, yes = 1;
+  for (const std::int32_t* skip : {&yes, &no}) {
+    quantize_each(stream,
+                  {.x = x.matrix(), .count = count, .into = {.amax = skipped.amax.data()}, .skip = skip});
+    EXPECT_EQ(skipped.amax, skip == &yes ? Found().amax : one.amax);
+  }
+  EXPECT_THROW(quantize_each(stream, {.x = x.matrix(), .count = count, .into = into(each, 0), .skip = &no}),
+               std::logic_error);
   EXPECT_THROW(quantize_each(stream, {.x = x.matrix(), .count = 4, .into = into(each, 0)}), std::logic_error);
 }
 

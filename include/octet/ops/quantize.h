@@ -12,8 +12,8 @@ void amax(Stream& stream, ConstMatrix x, float* amax, const std::int32_t* skip =
 void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into);
 
 /// Like quantize() for each of `count` matrices of equal shape, which are contiguous, as are their copies.
-/// Each has its own scale, amax and statistics: `into` names the first of `count` consecutive ones. Does
-/// nothing if `skip` (device; may be null) holds a non-zero value.
+/// Each has its own scale, amax and statistics: `into` names the first of `count` consecutive ones. With
+/// `skip`, only the amax may be wanted; like amax(), the op then does nothing if *skip (device) is not zero.
 struct QuantizeEachArgs {
   ConstMatrix x;           ///< [count * rows, cols] f32 or bf16, dense
   std::int64_t count = 0;  ///< at most 65535
