@@ -34,7 +34,7 @@ class Doubts : RulesOf {
   }
 
  private:
-  /// `keys`: the first one that is set gives the place. `harm` is a sentence, `fix` completes "to do:".
+  /// The first key of `keys` that is set gives the place. `harm` is a sentence, `fix` completes "to do:".
   void add(bool doubtful, const Strings& keys, const std::string& harm, std::string fix) {
     if (!doubtful) return;
     for (const std::string& key : keys) {

@@ -168,6 +168,49 @@ TEST(Quickstart, StartsNearTheLossOfAnEvenGuess) {
               std::log(config.at("vocab_size").get<double>()), 0.3);
 }
 
+// launch/setup, launch/build, ctest and nvidia-smi are replaced by scripts.
+TEST(LaunchScripts, TestsCompileTheGpuSideForAGpuOrForAllTests) {
+  const TemporaryFolder folder("test_builds");
+  const auto script = [&](const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    spill(folder / name, "#!/bin/sh\n" + text + "\n");
+    fs::permissions(folder / name, fs::perms::owner_all);
+  };
+  script("launch/setup", "exit 0");
+  script("launch/build", "mkdir -p build && echo \"$@\"");
+  script("bin/ctest", "exit 0");
+  for (const char* room : {"tests/ops", "tests/gpu"}) fs::create_directories(folder / room);
+  fs::copy_file(OCTET_SOURCE_DIR "/launch/test", folder / "launch/test");
+  struct Row {
+    std::string words;
+    int nvidia_smi;      ///< its exit code
+    std::string cached;  ///< OCTET_CUDA of an earlier build; empty: there is none
+    std::string built;
+  };
+  for (const Row& row : std::vector<Row>{{"", 9, "", "OFF"},
+                                         {"--fast", 9, "", "OFF"},
+                                         {"ops", 9, "", "OFF"},
+                                         {"--all", 9, "", "AUTO"},
+                                         {"gpu", 9, "", "AUTO"},
+                                         {"", 0, "", "AUTO"},
+                                         {"", 9, "OFF", "OFF"},
+                                         {"", 9, "AUTO", "AUTO"},
+                                         {"", 9, "ON", "AUTO"}}) {
+    script("bin/nvidia-smi", "exit " + std::to_string(row.nvidia_smi));
+    fs::remove_all(folder / "build");
+    if (!row.cached.empty()) {
+      fs::create_directories(folder / "build");
+      spill(folder / "build/CMakeCache.txt", "OCTET_CUDA:STRING=" + row.cached + "\n");
+    }
+    const Outcome run = shell("unset OCTETRUN_BUILD; PATH=" + (folder / "bin") + ":$PATH " +
+                              (folder / "launch/test") + " " + row.words);
+    EXPECT_EQ(run.code, 0) << run.both();
+    EXPECT_NE(run.out.find("-DOCTET_CUDA=" + row.built), std::string::npos)
+        << "launch/test " << row.words << ", cached '" << row.cached << "'\n"
+        << run.both();
+  }
+}
+
 // The called scripts, nproc and nvidia-smi are stand-ins.
 TEST(LaunchScripts, QuickstartSaysFirstHowLongItTakes) {
   const TemporaryFolder folder("quickstart_says");

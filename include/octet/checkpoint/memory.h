@@ -63,8 +63,8 @@ class MemoryTier {
 
   /// Takes a checkpoint, which replaces the older generation. Copies the slices before it returns, so their
   /// memory may then change. The rest (verification, copies on other hosts) is complete when wait() returns;
-  /// a separate thread does it if `beside`. Waits for an earlier take() first. A failed checkpoint leaves the
-  /// other generation, and does not end the run.
+  /// a separate thread does it if `beside` is true. Waits for an earlier take() first. A failed checkpoint
+  /// leaves the other generation, and does not end the run.
   void take(const CheckpointContents& contents, bool beside);
   /// Waits for the last take() and returns its result. Returns nothing if the result was returned already.
   std::optional<Taken> wait();

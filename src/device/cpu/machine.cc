@@ -110,7 +110,7 @@ class CpuMask {
     }
     words_ = std::move(kept);
   }
-  /// Replaces the CPUs by those of all places of OpenMP.
+  /// Replaces the CPUs by the CPUs of all places of OpenMP.
   void take_places() {
     constexpr std::size_t bits = 8 * sizeof(unsigned long);
     std::ranges::fill(words_, 0);
