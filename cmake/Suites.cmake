@@ -18,11 +18,13 @@ if(CMAKE_SCRIPT_MODE_FILE)
     if(suite MATCHES "DISABLED_")
       continue()
     endif()
-    string(APPEND tests "add_test([=[${PREFIX}${suite}]=] [=[${PROGRAM}]=] [=[--gtest_filter=${suite}.*]=])\n"
-                        "set_tests_properties([=[${PREFIX}${suite}]=] PROPERTIES ${PROPERTIES})\n")
+    # ctest adds a second value of LABELS to the first one, so each test has one.
+    set(label "${LABEL}")
     if(suite MATCHES "^Whole")
-      string(APPEND tests "set_tests_properties([=[${PREFIX}${suite}]=] PROPERTIES LABELS release)\n")
+      set(label release)
     endif()
+    string(APPEND tests "add_test([=[${PREFIX}${suite}]=] [=[${PROGRAM}]=] [=[--gtest_filter=${suite}.*]=])\n"
+                        "set_tests_properties([=[${PREFIX}${suite}]=] PROPERTIES LABELS [=[${label}]=] ${PROPERTIES})\n")
   endforeach()
   file(WRITE ${TO} "${tests}")
   return()
@@ -32,12 +34,12 @@ set(_octet_suites_script ${CMAKE_CURRENT_LIST_FILE})
 
 function(octet_discover_suites target prefix)
   cmake_parse_arguments(SUITES "" "LABEL" "PROPERTIES" ${ARGN})
-  set(properties TIMEOUT 600 LABELS ${SUITES_LABEL} WORKING_DIRECTORY "\"${CMAKE_CURRENT_BINARY_DIR}\"" ${SUITES_PROPERTIES})
+  set(properties TIMEOUT 600 WORKING_DIRECTORY "\"${CMAKE_CURRENT_BINARY_DIR}\"" ${SUITES_PROPERTIES})
   list(JOIN properties " " properties)
   set(tests ${CMAKE_CURRENT_BINARY_DIR}/${target}_suites.cmake)
   add_custom_command(TARGET ${target} POST_BUILD BYPRODUCTS ${tests}
-                     COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${target}> -D PREFIX=${prefix} -D "PROPERTIES=${properties}"
-                             -D TO=${tests} -P ${_octet_suites_script}
+                     COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${target}> -D PREFIX=${prefix} -D "LABEL=${SUITES_LABEL}"
+                             -D "PROPERTIES=${properties}" -D TO=${tests} -P ${_octet_suites_script}
                      VERBATIM)
   # A program that is not built has one test, NOT_BUILT.
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${target}_include.cmake)
