@@ -62,7 +62,7 @@ void find_unquantised(model::Architecture& architecture, const checkpoint::Weigh
           const checkpoint::QuantisedTensor* codes = weights.quantised(part.name);
           const bool nf4 = codes != nullptr && codes->format == checkpoint::QuantisedTensor::Format::nf4;
           if (nf4) weights.expect(part.name, part.shape);
-          if (tensor.fp8 && !segment.expert && !nf4) architecture.stored.unquantised.insert(part.name);
+          if (tensor.fp8 && !nf4) architecture.stored.unquantised.insert(part.name);
         }
       }
     }

@@ -42,7 +42,7 @@ Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const 
   if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) {
     return row.format;
   }
-  if (*fixed.format == Format::nf4) return spec.fp8 && !spec.expert ? Format::nf4 : row.format;
+  if (*fixed.format == Format::nf4) return spec.fp8 ? Format::nf4 : row.format;
   refuse("weights that are decoded before their GEMMs are built only in NF4",
          std::string(name_of(row.format)) + ", which GEMMs read, or NF4", name_of(*fixed.format), spec.name);
 }

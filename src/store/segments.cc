@@ -302,18 +302,18 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const S
   return s;
 }
 
-/// Sets the scales of the NF4 parts of a segment, from their tensors or their own runs. Also sets their
-/// positions in the transposed copies of the parts that share a scale.
+/// Sets the scales of the NF4 parts of a segment, from the runs that contain them. Also sets their positions
+/// in the transposed copies of the parts that share a scale.
 void tell_scales(Segment& s) {
   auto part = s.nf4.begin();
   for (std::size_t t = 0; t < s.spec->tensors.size() && part != s.nf4.end(); ++t) {
-    const std::vector<ScaledRun>& runs = s.scaled[t];
+    auto run = s.scaled[t].begin();
     for (std::size_t p = 0; p < s.spec->tensors[t].parts.size(); ++p, ++part) {
-      if (runs.empty()) continue;
-      const ScaledRun& run = runs[runs.size() == 1 ? 0 : p];
-      part->scale = run.scale;
-      part->turned = run.begin + (part->begin - run.begin) / part->cols;
-      part->turned_ld = run.count / part->cols;
+      if (s.scaled[t].empty()) continue;
+      while (part->begin >= run->begin + run->count) ++run;
+      part->scale = run->scale;
+      part->turned = run->begin + (part->begin - run->begin) / part->cols;
+      part->turned_ld = run->count / part->cols;
     }
   }
 }

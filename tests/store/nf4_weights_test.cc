@@ -210,6 +210,76 @@ TEST(Nf4Weights, BecomeFp8WithAScaleOfTheDecodedValues) {
   }
 }
 
+/// A model with one block of three experts: gate and up of each expert concatenated, and down.
+model::ParameterLayout layout_of_experts() {
+  model::ParameterLayout l = layout(1);
+  std::vector<Part> gate_up, down;
+  for (const std::string e : {"0", "1", "2"}) {
+    gate_up.insert(gate_up.end(), {{e + ".gate.weight", 7}, {e + ".up.weight", 7}});
+    down.push_back({e + ".down.weight", 20});
+  }
+  model::SegmentSpec experts = segment("layers.0 experts", model::ParameterKind::matrix,
+                                       {tensor("gate_up", 20, gate_up), tensor("down", 9, down)});
+  experts.trainable = false;
+  experts.expert = experts.fp8 = true;
+  for (model::TensorSpec& t : experts.tensors) t.fp8 = true, t.scaled_rows = t.rows / 3;
+  l.groups[1].segments.push_back(experts);
+  return l;
+}
+
+TEST(Nf4Weights, OfExpertsAreQuantisedEachAndHaveAScaleForEachExpert) {
+  for (const RecipeKind kind : {RecipeKind::none, RecipeKind::current}) {
+    for (const int stage : {0, 3}) {
+      for (const int ranks : {1, 3}) {
+        SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage));
+        const auto checked = [&](comm::Job&, comm::Collectives& group, Device& device) {
+          Options o = scenario(stage, DType::bf16, kind).options;
+          Arena arena(device);
+          ParameterStore store(layout_of_experts(), arena, group, o);
+          const auto compute = device.make_stream({});
+          store.initialise(*compute, [](const std::vector<TensorSlice>& slices) { Rank::fill(slices); });
+          const auto& p = store.acquire(1, model::Pass::backward, *compute);
+          compute->synchronize();
+          const model::SegmentSpec& experts = store.layout().groups[1].segments.back();
+          ASSERT_EQ(experts.name, "layers.0 experts");
+          const std::size_t s = store.layout().groups[1].segments.size() - 1;
+          for (std::size_t t = 0; t < experts.tensors.size(); ++t) {
+            const model::TensorSpec& spec = experts.tensors[t];
+            const auto runs = p.operands(s, t);
+            ASSERT_EQ(runs.size(), kind == RecipeKind::none ? 1u : 3u);
+            const std::int64_t rows = spec.rows / std::ssize(runs);
+            std::vector<float> amaxes(runs.size(), 0.0f);
+            for (int pass = 0; pass < 2; ++pass) {  // amaxes first
+              for (const model::NamedPart& part : spec.parts) {
+                const Quantised expected(part, DType::bf16, true);
+                const auto run = static_cast<std::size_t>(part.begin / (rows * spec.cols));
+                const ops::Operand& w = runs[run];
+                for (std::int64_t i = 0; i < part.count; ++i) {
+                  const float value = expected.values[static_cast<std::size_t>(i)];
+                  const std::int64_t at = part.begin + i - static_cast<std::int64_t>(run) * rows * spec.cols;
+                  if (pass == 0) {
+                    amaxes[run] = std::max(amaxes[run], std::abs(value));
+                  } else if (kind == RecipeKind::none) {
+                    ASSERT_EQ(value_at(w, at), value) << part.name;
+                  } else {
+                    ASSERT_EQ(*w.scale_inv, 1.0f / (448.0f / amaxes[run])) << part.name;
+                    const std::uint8_t code = to_fp8(value * (448.0f / amaxes[run]), DType::e4m3);
+                    ASSERT_EQ(static_cast<const std::uint8_t*>(w.data)[at], code) << part.name;
+                    const std::int64_t turned = at % spec.cols * rows + at / spec.cols;
+                    ASSERT_EQ(static_cast<const std::uint8_t*>(w.transposed)[turned], code) << part.name;
+                  }
+                }
+              }
+            }
+          }
+          store.release(1, model::Pass::backward, *compute);
+        };
+        comm::run_ranks_as_threads({.ranks = ranks, .stands_for = DeviceKind::cuda}, checked);
+      }
+    }
+  }
+}
+
 TEST(Nf4Weights, TensorsThatAreNotQuantisedLieAsProductsReadThem) {
   for (const RecipeKind kind : {RecipeKind::none, RecipeKind::current}) {
     for (const int stage : {0, 3}) {

@@ -70,7 +70,7 @@ struct SegmentSpec {
   ParameterKind kind = ParameterKind::matrix;
   bool fp8 = false;  ///< all its tensors are FP8-eligible
   bool trainable = true;
-  bool expert = false;  ///< weights of a mixture of experts, which are not stored in NF4
+  bool expert = false;  ///< weights of a mixture of experts: experts or routers
   std::vector<TensorSpec> tensors;
   std::int64_t used = 0;  ///< elements up to the end of the last tensor
 };
