@@ -61,10 +61,28 @@ void fill(ReplicatedSource& source, const Weights& weights) {
   }
 }
 
+/// Returns the modules with the rows of a module: itself, or gate and up of an expert for one adapter.
+std::vector<std::string> parts_of(const std::string& module, const Weights& weights) {
+  if (weights.contains(module + ".weight")) return {module};
+  const std::string expert = module.substr(0, module.rfind('.') + 1);
+  if (weights.contains(expert + "w1.weight")) return {expert + "w1", expert + "w3"};
+  return {expert + "gate_proj", expert + "up_proj"};
+}
+
+Named weight_of(const std::string& module, const Weights& weights) {
+  Named all;
+  for (const std::string& part : parts_of(module, weights)) {
+    const Named& w = weights.at(part + ".weight");
+    all.rows += w.rows, all.cols = w.cols;
+    all.values.insert(all.values.end(), w.values.begin(), w.values.end());
+  }
+  return all;
+}
+
 /// A module's adapter and weight, in double.
 struct Module {
   Module(const std::string& called, const AdapterShape& of, const Weights& weights)
-      : name(called), shape(of), w(weights.at(called + ".weight")) {
+      : name(called), shape(of), w(weight_of(called, weights)) {
     a = weights.at(kAdapterPrefix + name + ".lora_A.weight");
     b = weights.at(kAdapterPrefix + name + ".lora_B.weight");
     if (shape.dora) magnitude = weights.at(kAdapterPrefix + name + ".lora_magnitude_vector");
@@ -156,7 +174,14 @@ class ChainRule : public ::testing::TestWithParam<const char*> {
     std::vector<Module> modules;
     for (const auto& [module, shape] : tuning.modules) {
       modules.emplace_back(module, shape, weights);
-      whole[module + ".weight"] = modules.back().merged();
+      const Named all = modules.back().merged();
+      auto from = all.values.begin();
+      for (const std::string& part : parts_of(module, weights)) {
+        Values& to = whole.at(part + ".weight").values;
+        const auto end = from + std::ssize(to);
+        to.assign(from, end);
+        from = end;
+      }
     }
     fill(with.source, weights);
     fill(merged.source, whole);
@@ -165,7 +190,12 @@ class ChainRule : public ::testing::TestWithParam<const char*> {
     EXPECT_NEAR(got.loss_sum / full.loss_sum, 1, 1e-6);
     std::size_t compared = 0;
     for (const Module& module : modules) {
-      for (const auto& [tensor, gradient] : module.gradients(full.gradients.at(module.name + ".weight"))) {
+      std::vector<float> of_weight;
+      for (const std::string& part : parts_of(module.name, weights)) {
+        const std::vector<float>& rows = full.gradients.at(part + ".weight");
+        of_weight.insert(of_weight.end(), rows.begin(), rows.end());
+      }
+      for (const auto& [tensor, gradient] : module.gradients(of_weight)) {
         // Both are fp32 sums in different orders. The difference depends on the CPU's GEMM kernels.
         EXPECT_LT(relative_l2(got.gradients.at(tensor), gradient), 3e-4) << tensor;
         ++compared;
@@ -210,7 +240,53 @@ INSTANTIATE_TEST_SUITE_P(Families, ChainRule,
                            return name;
                          });
 
-class ExpertChainRule : public ChainRule {};
+class ExpertChainRule : public ChainRule {
+ protected:
+  /// Adapters of all modules of experts. `joined`: gate and up of an expert have one.
+  static Tuning of_experts(const Architecture& a, const AdapterShape& shape, bool joined) {
+    Tuning tuning{.adapters = true};
+    for (const std::string& name : tensor_names(build_layout(a))) {
+      if (name.find(".experts.") == std::string::npos) continue;
+      const std::string module = name.substr(0, name.rfind('.'));
+      const std::string expert = module.substr(0, module.rfind('.') + 1), word = module.substr(expert.size());
+      const bool down = word == "down_proj" || word == "w2";
+      tuning.modules[down || !joined ? module : expert + "gate_up_proj"] = shape;
+    }
+    return tuning;
+  }
+};
+
+TEST_P(ExpertChainRule, GivesTheGradientsOfDoraOnExperts) {
+  const Architecture a = read_architecture(golden_folder(GetParam()));
+  const Tuning all = of_experts(a, {.rank = 4, .factor = 0.8, .dora = true}, false);
+  Tuning mixed = of_experts(a, {.rank = 3, .factor = 1.1}, false);
+  for (auto& [module, shape] : mixed.modules) shape.dora = module.find(".experts.1.") != std::string::npos;
+  for (const Recompute level : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
+    expect(all, false, level);
+    expect(mixed, false, level);
+  }
+}
+
+TEST_P(ExpertChainRule, GivesTheGradientsOfAdaptersOnSharedExpertsAlone) {
+  const Architecture a = read_architecture(golden_folder(GetParam()));
+  if (a.experts.shared == 0) GTEST_SKIP() << "no shared expert";
+  const std::string shared = "mlp.shared_expert.";
+  for (const bool dora : {false, true}) {
+    for (const Recompute level : {Recompute::none, Recompute::norms, Recompute::full}) {
+      expect(tuning_of(a, {shared + "gate_proj", shared + "up_proj", shared + "down_proj"},
+                       {.rank = 4, .factor = 0.7, .dora = dora}),
+             false, level);
+    }
+  }
+}
+
+TEST_P(ExpertChainRule, GivesTheGradientsOfOneAdapterForGateAndUp) {
+  const Architecture a = read_architecture(golden_folder(GetParam()));
+  for (const std::int64_t rank : {4, 8}) {
+    for (const Recompute level : {Recompute::none, Recompute::full})
+      expect(of_experts(a, {.rank = rank, .factor = 0.8}, true), false, level);
+  }
+}
 
 TEST_P(ExpertChainRule, GivesTheGradientsOfAdaptersOnAttentionAndOnExperts) {
   const Architecture a = read_architecture(golden_folder(GetParam()));
@@ -294,10 +370,60 @@ TEST(AdapterDropout, GradientsAreThoseOfWhatWasDropped) {
   EXPECT_NE(run(0, "lora_A", 1).first, run(0, "lora_A", 2).first);
 }
 
+/// Sets adapters with dropout on the experts of all blocks.
+void drop_on_experts(Architecture& a, double dropout) {
+  a.tuning = {.adapters = true};
+  Architecture plain = a;
+  plain.tuning = {};
+  for (const std::string& name : tensor_names(build_layout(plain))) {
+    if (name.find(".experts.") == std::string::npos) continue;
+    a.tuning.modules[name.substr(0, name.rfind('.'))] = {.rank = 3, .factor = 1.5, .dropout = dropout};
+  }
+}
+
+// Only the last block moves, so that no router chooses other experts.
+TEST(AdapterDropout, OnExpertsGradientsAreThoseOfWhatWasDropped) {
+  for (const char* model : {"qwen3-moe-trained", "mixtral"}) {
+    Architecture a = read_architecture(golden_folder(model));
+    drop_on_experts(a, 0.4);
+    const HostBatch batch = golden_batch(model);
+    const Weights weights = random_weights(build_layout(a));
+    const std::string last = "layers." + std::to_string(a.layers - 1) + ".";
+    const auto run = [&](double along, const std::string& kind, std::uint64_t noise) {
+      Weights moved = weights;
+      const auto moves = [&](const std::string& name) {
+        return name.find(kind) != std::string::npos && name.find(last) != std::string::npos;
+      };
+      double slope = 0;
+      Machine machine(a, batch, {});
+      for (auto& [name, w] : moved) {
+        if (!moves(name)) continue;
+        for (std::size_t i = 0; i < w.values.size(); ++i)
+          w.values[i] += along * normal(hash64(name, 5), RandomUse::data, i);
+      }
+      fill(machine.source, moved);
+      const RunResult result = run_with_noise(machine, batch, noise);
+      for (const auto& [name, gradient] : result.gradients) {
+        if (!moves(name)) continue;
+        for (std::size_t i = 0; i < gradient.size(); ++i)
+          slope += static_cast<double>(gradient[i]) * normal(hash64(name, 5), RandomUse::data, i);
+      }
+      return std::pair{result.loss_sum, slope};
+    };
+    for (const char* kind : {"lora_A", "lora_B"}) {
+      constexpr double h = 2e-3;
+      const double found = (run(h, kind, 1).first - run(-h, kind, 1).first) / (2 * h);
+      EXPECT_NEAR(found / run(0, kind, 1).second, 1, 1e-2) << model << ", " << kind;
+    }
+    EXPECT_NE(run(0, "lora_A", 1).first, run(0, "lora_A", 2).first);
+  }
+}
+
 TEST(AdapterDropout, IsTheSameWhenBackwardMakesItAgainAndNoneInEvaluation) {
-  for (const char* name : {"llama3", "gemma2"}) {
+  for (const std::string name : {"llama3", "gemma2", "qwen3-moe-trained"}) {
     Architecture a = read_architecture(golden_folder(name));
     a.tuning = tuning_of(a, kAll, {.rank = 3, .factor = 1.5, .dropout = 0.1});
+    if (name == "qwen3-moe-trained") drop_on_experts(a, 0.1);
     const HostBatch batch = golden_batch(name);
     const Weights weights = random_weights(build_layout(a));
     for (const precision::Recipe& recipe :

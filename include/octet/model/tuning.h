@@ -22,12 +22,23 @@ struct AdapterShape {
   auto operator<=>(const AdapterShape&) const = default;
 };
 
+/// The place of an expert's adapter in the tensors of PEFT for a parameter of all experts
+/// (target_parameters).
+struct StackedAdapter {
+  std::string tensors;  ///< their names without ".lora_A.weight": "model.layers.0.mlp.experts.base_layer"
+  std::int64_t expert = 0, experts = 0;
+  auto operator<=>(const StackedAdapter&) const = default;
+};
+
 /// Which parameters of a model are trained.
 struct Tuning {
   /// False: no adapters. True: adapters and the modules in `whole` are trained, and all else is frozen.
   bool adapters = false;
   std::map<std::string, AdapterShape>
       modules;  ///< by the module's Hugging Face name, "model.layers.0.mlp.up_proj"
+  /// The modules of experts with adapters that files of PEFT hold as one tensor for all experts. A module
+  /// "mlp.experts.0.gate_up_proj" is gate and up of an expert, with one adapter.
+  std::map<std::string, StackedAdapter> stacked = {};
   std::set<std::string>
       whole;  ///< modules that are trained in full, with adapters: "model.embed_tokens", "lm_head"
   /// Multiplies the learning rate of B and of magnitudes (LoRA+: Hayou et al. 2024, arXiv:2402.12354).

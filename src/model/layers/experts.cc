@@ -116,7 +116,8 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                                                     {names_of(shape_).up, a.experts.width, kEven}}),
                        .init_std = a.initializer_range,
                        .experts = shape_.count,
-                       .taken = shape_.taken}),
+                       .taken = shape_.taken,
+                       .joined = "gate_up_proj"}),
       down_(group, {.name = "experts_down",
                     .title = "experts' down",
                     .inputs = a.experts.width,
@@ -180,7 +181,7 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   weights_ = buffers.floats("activations/weights of experts", taken, Kept::activations);
   host_begins_.resize(index(shape_.count + 1));
   for (Linear* linear : linears()) {
-    for (LowRank& adapters : linear->expert_adapters()) adapters.reserve(buffers);
+    linear->reserve_expert_adapters(buffers, common);
     if (linear->expert_adapters().empty() || !common.recipe().rows()) continue;
     throw Error({.what = "generation in FP8 with adapters on experts is not built",
                  .expected = "--dtype bf16, or merged weights",
@@ -366,8 +367,8 @@ void Experts::compute_each(const Call& call) {
   if (fp8_) return compute_each_by_rows(call);
   const std::int64_t rows = call.tokens * shape_.taken;
   gate_up_.forward_tokens(call, rows_of_experts(), normed(call), top(made_, rows), top(gated_, rows));
-  // Backward reads no later result.
-  if (call.pass.recompute) return;
+  // Without DoRA on the down projection, backward reads no later result.
+  if (call.pass.recompute && !down_.scales_experts()) return;
   activate(call, down_.wanted_rows(call, top(activated_, rows)));
   down_.forward_experts(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
 }

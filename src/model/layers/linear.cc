@@ -15,10 +15,12 @@ std::vector<Part> named(const std::vector<Part>& modules, const std::string& suf
   return parts;
 }
 
-/// A call for the rows of one expert.
-Call with_rows(const Call& call, std::int64_t rows) {
+/// A call for the rows [begin, begin + count) of one expert. `names`: of all rows, or null.
+Call with_rows(const Call& call, const std::uint64_t* names, std::int64_t begin, std::int64_t count) {
   Call own = call;
-  own.tokens = rows;
+  own.tokens = count;
+  own.first_row = begin;
+  own.names = names == nullptr ? nullptr : names + begin;
   return own;
 }
 
@@ -67,14 +69,45 @@ void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) 
   bool any = false;
   for (std::int64_t e = 0; e < shape.experts; ++e) {
     const auto first = shape.modules.begin() + e * each;
+    std::vector<Part> modules(first, first + each);
+    Part joined{.name = modules.front().name.substr(0, modules.front().name.rfind('.') + 1) + shape.joined};
+    for (const Part& module : modules) joined.rows += module.rows;
+    if (group.adapter(joined.name) != nullptr) modules = {joined};
     expert_adapters_.emplace_back(group, LowRank::Shape{.name = shape.name + ("." + std::to_string(e)),
                                                         .inputs = shape.inputs,
-                                                        .modules = {first, first + each},
+                                                        .modules = std::move(modules),
                                                         .init_std = shape.init_std,
                                                         .remade = true});
     any = any || expert_adapters_.back();
   }
   if (!any) expert_adapters_.clear();
+}
+
+void Linear::reserve_expert_adapters(BlockBuffers& buffers, const Common& common) {
+  const std::int64_t rows = common.options.max_tokens * taken_;
+  ops::Matrix unscaled;
+  if (scales_experts()) {
+    const std::int64_t cols = weight_.rows();
+    unscaled = buffers.matrix("activations/adapters", taken_ * cols, Kept::activations);
+    unscaled = {.data = unscaled.data, .dtype = unscaled.dtype, .rows = rows, .cols = cols, .ld = cols};
+  }
+  for (LowRank& adapters : expert_adapters_) adapters.reserve(buffers, unscaled);
+  if (!std::ranges::any_of(expert_adapters_, &LowRank::drops)) return;
+  row_names_ = static_cast<std::uint64_t*>(buffers.take(
+      "activations/adapters", static_cast<std::size_t>(rows) * sizeof(std::uint64_t), Kept::never));
+}
+
+bool Linear::scales_experts() const {
+  return std::ranges::any_of(expert_adapters_, &LowRank::scales);
+}
+
+const std::uint64_t* Linear::names_of_rows(const Call& call, const ExpertRows& rows,
+                                           std::int64_t count) const {
+  if (row_names_ == nullptr || call.names == nullptr) return nullptr;
+  // A name is copied as two words.
+  ops::gather_rows(call.stream, ops::ConstMatrix(call.names, DType::f32, call.tokens, 2, 2), rows.tokens,
+                   {.data = row_names_, .dtype = DType::f32, .rows = count, .cols = 2, .ld = 2});
+  return row_names_;
 }
 
 LinearLayer Linear::facts() const {
@@ -211,7 +244,8 @@ std::int64_t Linear::copied_rows(const Device& device, const Common& common) con
 }
 
 bool Linear::multiplies_together(const Call& call, ops::Product product, std::int64_t rows) const {
-  return weight_.multiplies_together(call.stream.device(), call.common, product, rows);
+  // DoRA scales the outputs and gradients of each expert.
+  return !scales_experts() && weight_.multiplies_together(call.stream.device(), call.common, product, rows);
 }
 
 bool Linear::reads_only_fp8(const Call& call, ops::Product product, std::int64_t rows) const {
@@ -233,13 +267,21 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
         operand != nullptr ? *operand : input_.copied(call, x, call.pass.record, ops::Product::forward),
         rows.begins, out);
   }
+  const std::uint64_t* names = names_of_rows(call, rows, x.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
+    const Call own = with_rows(call, names, begin, count);
+    const LowRank* adapters = adapters_of(e);
+    const bool scales = adapters != nullptr && adapters->scales();
+    const ops::Matrix sum = scales ? adapters->unscaled(own) : to;
     if (!together)
       weight_.forward(call, input_.copied(call, from, call.pass.record, ops::Product::forward), nullptr, {},
-                      to, e);
-    if (const LowRank* adapters = adapters_of(e)) adapters->forward(with_rows(call, count), from, to);
+                      sum, e);
+    if (adapters != nullptr) adapters->forward(own, from, sum);
+    if (!scales) return;
+    adapters->measure(own, weight_, e * weight_.rows());
+    adapters->scale(own, {.bias = nullptr, .addend = {}, .out = to});
   });
 }
 
@@ -275,15 +317,21 @@ void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const
         operand != nullptr ? *operand : output_gradient_.values_written(call, d_output).front(), rows.begins,
         d_x);
   }
+  const std::uint64_t* names = names_of_rows(call, rows, d_output.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
-    const ops::Matrix from = rows_from(d_output, begin, count), to = rows_from(d_x, begin, count);
-    if (!together) weight_.backward(call, output_gradient_.values_written(call, from), to, e);
-    if (const LowRank* adapters = adapters_of(e)) {
-      const Call own = with_rows(call, count);
-      adapters->inner_gradients(own, from);
-      adapters->add_input_gradient(own, to);
+    ops::Matrix from = rows_from(d_output, begin, count);
+    const ops::Matrix to = rows_from(d_x, begin, count);
+    const Call own = with_rows(call, names, begin, count);
+    const LowRank* adapters = adapters_of(e);
+    if (adapters != nullptr && adapters->scales()) {
+      adapters->scale_gradient(own, from);
+      from = adapters->unscaled_gradient(own);
     }
+    if (!together) weight_.backward(call, output_gradient_.values_written(call, from), to, e);
+    if (adapters == nullptr) return;
+    adapters->inner_gradients(own, from);
+    adapters->add_input_gradient(own, to);
   });
 }
 
@@ -323,12 +371,15 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
         call, operand != nullptr ? *operand : output_gradient_.values_written(again, d_output).front(),
         input_.copied(call, x, false, ops::Product::wgrad), rows.begins);
   }
+  const std::uint64_t* names = names_of_rows(call, rows, x.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     const ops::Matrix in = rows_from(x, begin, count), d_out = rows_from(d_output, begin, count);
     if (const LowRank* adapters = adapters_of(e)) {
-      const Call own = with_rows(call, count);
+      const Call own = with_rows(call, names, begin, count);
+      const bool scales = adapters->scales();
+      if (scales) adapters->unscale(own, d_out);
       adapters->remake(own, in);
-      adapters->gradients(own, in, d_out);
+      adapters->gradients(own, in, scales ? adapters->unscaled_gradient(own) : d_out);
     }
     if (!weight_.trained() || together) return;
     weight_.add_gradient(call, output_gradient_.values_written(again, d_out),

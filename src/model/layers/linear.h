@@ -26,6 +26,8 @@ struct LinearShape {
   /// In a mixture, `modules` lists the modules of the first expert, then of the second, …
   std::int64_t experts = 1;
   std::int64_t taken = 1;  ///< experts per token
+  /// In a mixture: the name of all modules of an expert as one module, which can have one adapter.
+  const char* joined = "";
 };
 
 /// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]).
@@ -87,6 +89,11 @@ class Linear {
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
+  /// In a mixture: reserves the buffers of adapters.
+  void reserve_expert_adapters(BlockBuffers& buffers, const Common& common);
+  /// In a mixture: whether backward reads results of the layer for its own outputs (DoRA).
+  bool scales_experts() const;
+
   // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. These
   // functions make FP8 copies in the scratch. With current scaling, all rows have one scale if one kernel
   // multiplies them. Otherwise the rows of each expert have one.
@@ -124,6 +131,8 @@ class Linear {
 
  private:
   void add_expert_adapters(GroupBuilder& group, const LinearShape& shape);
+  /// Returns the names of tokens in the order of rows, for dropout. Null without dropout.
+  const std::uint64_t* names_of_rows(const Call& call, const ExpertRows& rows, std::int64_t count) const;
   const LowRank* adapters_of(std::int64_t expert) const {
     if (expert_adapters_.empty() || !expert_adapters_[static_cast<std::size_t>(expert)]) return nullptr;
     return &expert_adapters_[static_cast<std::size_t>(expert)];
@@ -160,6 +169,7 @@ class Linear {
   VectorHandle bias_;
   LowRank adapters_;
   std::vector<LowRank> expert_adapters_;
+  std::uint64_t* row_names_ = nullptr;  ///< [tokens * taken] with dropout on experts
   LinearInput input_;
   OutputGradient output_gradient_;
 };

@@ -93,13 +93,14 @@ std::int64_t LowRank::scratch_columns() const {
   return bundles_.back().scratch + whole_columns(bundles_.back().rank);
 }
 
-void LowRank::reserve(BlockBuffers& buffers) {
+void LowRank::reserve(BlockBuffers& buffers, const ops::Matrix& unscaled) {
   for (Bundle& bundle : bundles_) {
     bundle.inner =
         buffers.matrix("activations/adapters", bundle.rank, remade_ ? Kept::never : Kept::activations);
   }
   if (!scales()) return;
-  unscaled_ = buffers.matrix("activations/adapters", outputs_, Kept::activations);
+  unscaled_ =
+      unscaled.cols > 0 ? unscaled : buffers.matrix("activations/adapters", outputs_, Kept::activations);
   const auto vector = [&] {
     const std::size_t bytes = bytes_of(outputs_, 1, DType::f32);
     return static_cast<float*>(buffers.take("activations/adapters", bytes, Kept::activations));
@@ -295,7 +296,14 @@ void LowRank::add_input_gradient(const Call& call, const ops::Matrix& d_input) c
   }
 }
 
-void LowRank::measure(const Call& call, const Weight& weight) const {
+ops::Matrix LowRank::unscaled(const Call& call) const {
+  ops::Matrix rows = unscaled_;
+  rows.data = static_cast<std::byte*>(rows.data) +
+              static_cast<std::size_t>(call.first_row * rows.ld) * size_of(rows.dtype);
+  return top(rows, call.tokens);
+}
+
+void LowRank::measure(const Call& call, const Weight& weight, std::int64_t first) const {
   const ProfileLabel label(call.stream, "adapters");
   std::int64_t column = 0;
   for (const Bundle& bundle : bundles_) {
@@ -305,7 +313,7 @@ void LowRank::measure(const Call& call, const Weight& weight) const {
       column = adapter.column + rows;
       const ops::Operand a = a_rows(call, adapter.row, adapter.rank());
       const ops::Operand& b = adapter.b.in(call.parameters).front();
-      ops::dora_scale(call.stream, {.weight = weight.rows_of(call, adapter.column, rows),
+      ops::dora_scale(call.stream, {.weight = weight.rows_of(call, first + adapter.column, rows),
                                     .a = {a.data, a.dtype, a.rows, a.cols, a.cols},
                                     .b = {b.data, b.dtype, b.rows, b.cols, b.cols},
                                     .factor = bundle.factor,
@@ -337,6 +345,11 @@ void LowRank::unscale(const Call& call, const ops::ConstMatrix& d_output) const 
                         .sums = adapter.magnitude.in(*call.gradients)});
     }
   }
+  scale_gradient(call, d_output);
+}
+
+void LowRank::scale_gradient(const Call& call, const ops::ConstMatrix& d_output) const {
+  const ProfileLabel label(call.stream, "adapters");
   ops::scale_columns(call.stream, {.x = d_output, .scale = scale_, .out = unscaled_gradient(call)});
 }
 

@@ -37,7 +37,9 @@ class LowRank {
   /// Returns the columns of the scratch for backward: the sum of the adapters' ranks. Each bundle is rounded
   /// up, so that the next bundle is aligned.
   std::int64_t scratch_columns() const;
-  void reserve(BlockBuffers& buffers);
+  /// `unscaled`: for the rows of an expert with DoRA, the buffer for y' of the rows of all experts. Without
+  /// data, the buffer is reserved, for y' of tokens.
+  void reserve(BlockBuffers& buffers, const ops::Matrix& unscaled = {});
   std::size_t workspace(const Device& device, const Common& common) const;
   /// `passes_on`: the input's gradient is needed.
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again, bool passes_on) const;
@@ -61,9 +63,10 @@ class LowRank {
   // With DoRA.
 
   /// y' [tokens, outputs], kept for backward.
-  ops::Matrix unscaled(const Call& call) const { return top(unscaled_, call.tokens); }
-  /// Computes norms and scales from the weight's values in their GEMM format.
-  void measure(const Call& call, const Weight& weight) const;
+  ops::Matrix unscaled(const Call& call) const;
+  /// Computes norms and scales from the weight's values in their GEMM format. The first module of the layer
+  /// begins at row `first` of the weight.
+  void measure(const Call& call, const Weight& weight, std::int64_t first = 0) const;
   struct Output {
     const float* bias = nullptr;  ///< may be null
     ops::ConstMatrix addend;      ///< may be without data
@@ -73,6 +76,8 @@ class LowRank {
   void scale(const Call& call, const Output& output) const;
   /// Computes the gradients of magnitudes from the gradient of y. Writes the gradient of y' to the scratch.
   void unscale(const Call& call, const ops::ConstMatrix& d_output) const;
+  /// Writes only the gradient of y'.
+  void scale_gradient(const Call& call, const ops::ConstMatrix& d_output) const;
   ops::Matrix unscaled_gradient(const Call& call) const {
     return narrowed(call.common.scratch.scaled, call.tokens, outputs_);
   }

@@ -105,6 +105,7 @@ struct Call {
   std::int64_t tokens = 0;
   PassOptions pass;
   const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null without dropout
+  std::int64_t first_row = 0;            ///< for the rows of one expert: the first of them among all rows
 
   /// Enqueues the waiting GEMMs. Call it before other work that uses their operands or results.
   void settle() const { common.lone.settle(stream); }

@@ -36,11 +36,13 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks, const Device& dev
     w.normed = w.normed || block.normed();
     for (const Linear* linear : block.linears()) {
       w.copied = std::max(w.copied, linear->copied_rows(device, common));
-      w.adapters = std::max(w.adapters, linear->adapters().scratch_columns());
-      for (const LowRank& of_expert : linear->expert_adapters())
-        w.adapters = std::max(w.adapters, of_expert.scratch_columns());
-      if (linear->adapters().drops()) w.dropped = std::max(w.dropped, linear->weight().cols());
-      if (linear->adapters().scales()) w.scaled = std::max(w.scaled, linear->weight().rows());
+      const auto add = [&](const LowRank& adapters) {
+        w.adapters = std::max(w.adapters, adapters.scratch_columns());
+        if (adapters.drops()) w.dropped = std::max(w.dropped, linear->weight().cols());
+        if (adapters.scales()) w.scaled = std::max(w.scaled, linear->weight().rows());
+      };
+      add(linear->adapters());
+      std::ranges::for_each(linear->expert_adapters(), add);
       (linear->weight().trained() ? w.trained : w.frozen) = true;
     }
   }
