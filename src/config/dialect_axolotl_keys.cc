@@ -157,7 +157,7 @@ constexpr Entry kAxolotlKeys[] = {
     {"peft_use_dora", Action::fact, "use_dora"},
     {"relora", Action::refuse, "adapters of this kind are not built; adapter: lora trains others"},
     {"unfrozen_parameters", Action::refuse, "freeze_trainable_layers sets the trained blocks"},
-    {"lora_target_parameters", Action::refuse, "only linear layers have adapters: lora_target_modules"},
+    {"lora_target_parameters", Action::refuse, "lora_target also names parameters of experts"},
     {"lora_rank_pattern", Action::refuse, "all adapters have one rank: lora_r"},
     {"lora_alpha_pattern", Action::refuse, "all adapters have one scale: lora_alpha"},
     {"peft_layers_to_transform", Action::refuse, "all layers have adapters"},

@@ -9,8 +9,11 @@
 #include "held_values.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
 #include "octet/model/build.h"
 #include "octet/model/tuning.h"
+#include "octet/runtime/stacked_adapter.h"
 
 namespace octet::runtime {
 namespace {
@@ -53,6 +56,22 @@ std::map<std::string, std::vector<std::int64_t>> expected_tensors(const model::P
   return shapes;
 }
 
+/// Returns whether PEFT before 0.19.1 wrote the folder. It exchanged A and B of parameters of experts.
+bool written_before_0_19_1(const std::string& folder) {
+  const std::string path = folder + "/adapter_config.json";
+  if (!path_exists(path)) return false;
+  const Json config = read_json(path);
+  if (!config.is_object()) return false;
+  std::vector<int> numbers;
+  for (const std::string& word : split(json_string(config, "peft_version", "", path), '.')) {
+    if (word.empty() || word.size() > 6 ||
+        !std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; }))
+      break;
+    numbers.push_back(std::stoi(word));
+  }
+  return !numbers.empty() && numbers < std::vector<int>{0, 19, 1};
+}
+
 bool same_bytes(const checkpoint::SafetensorsFile& file, const std::string& a, const std::string& b) {
   const auto one = file.bytes(file.at(a)), other = file.bytes(file.at(b));
   return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size()) == 0;
@@ -70,7 +89,10 @@ bool is_adapter(const std::string& parameter) {
          parameter.ends_with(kMagnitude);
 }
 
-AdapterFile::AdapterFile(const std::string& folder) : file_(open_file(folder)) {}
+AdapterFile::AdapterFile(const std::string& folder, const model::Tuning& tuning)
+    : file_(open_file(folder)),
+      tuning_(tuning),
+      exchanged_(!tuning.stacked.empty() && written_before_0_19_1(folder)) {}
 
 AdapterFile::AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint)
     : checkpoint_(std::move(checkpoint)) {}
@@ -94,13 +116,36 @@ std::vector<const checkpoint::TensorHeader*> AdapterFile::tensors() const {
 }
 
 std::int64_t AdapterFile::count(const std::string& name) const {
+  const auto stacked = stacked_.find(name);
+  if (stacked != stacked_.end()) return element_count(stacked->second.shape, name);
   const checkpoint::TensorHeader* tensor = find(name);
   check(tensor != nullptr, "an adapter holds the tensors that it was held against");
   return element_count(tensor->shape, name);
 }
 
-void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
-  const auto expected = expected_tensors(layout);
+std::pair<std::string, std::vector<std::int64_t>> AdapterFile::place(const std::string& name,
+                                                                     const std::vector<std::int64_t>& shape) {
+  const std::optional<StackedMatrix> matrix = file_ ? stacked_matrix(tuning_, name) : std::nullopt;
+  if (!matrix) return {name, shape};
+  const auto fits = [&](bool exchanged) {
+    const checkpoint::TensorHeader* tensor = find(exchanged ? matrix->partner : matrix->tensor);
+    return tensor != nullptr && tensor->shape == matrix->stacked(shape, exchanged);
+  };
+  // If both fit, inputs equal outputs, and the version decides.
+  const bool exchanged = fits(true) && find(matrix->tensor) != nullptr && (exchanged_ || !fits(false));
+  const std::int64_t first = matrix->element(shape, 0, exchanged);
+  const std::string& tensor = exchanged ? matrix->partner : matrix->tensor;
+  stacked_[name] = {.tensor = tensor,
+                    .shape = shape,
+                    .first = first,
+                    .row_step = matrix->element(shape, shape[1], exchanged) - first,
+                    .column_step = matrix->element(shape, 1, exchanged) - first};
+  return {tensor, matrix->stacked(shape, exchanged)};
+}
+
+void AdapterFile::require_fit(const model::ParameterLayout& layout) {
+  std::map<std::string, std::vector<std::int64_t>> expected;
+  for (const auto& [name, shape] : expected_tensors(layout)) expected.insert(place(name, shape));
   const auto refuse = [&](const std::string& what, const std::string& name, const std::string& shape = "",
                           const std::string& found = "") {
     throw Error(
@@ -135,8 +180,26 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
   }
 }
 
+void AdapterFile::read_stacked(const Stacked& matrix, std::int64_t begin, std::int64_t count,
+                               float* out) const {
+  if (last_ != matrix.tensor) {
+    const std::int64_t all = file_->at(matrix.tensor).count;
+    values_.resize(static_cast<std::size_t>(all));
+    file_->read(matrix.tensor, 0, all, values_.data());
+    last_ = matrix.tensor;
+  }
+  for (std::int64_t i = begin; i < begin + count; ++i) {
+    const std::int64_t row = i / matrix.shape[1], column = i % matrix.shape[1];
+    out[i - begin] =
+        values_[static_cast<std::size_t>(matrix.first + row * matrix.row_step + column * matrix.column_step)];
+  }
+}
+
 void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
-  if (file_) {
+  const auto stacked = stacked_.find(name);
+  if (stacked != stacked_.end()) {
+    read_stacked(stacked->second, begin, count, out);
+  } else if (file_) {
     file_->read(name, begin, count, out);
   } else {
     checkpoint_->read(name, begin, count, out);
@@ -155,11 +218,12 @@ AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase
     : base_(std::move(base)) {
   adapters_.reserve(adapters.size());
   for (const AddedAdapter& adapter : adapters) {
-    adapters_.push_back(
-        {.file = adapter.checkpoint ? AdapterFile(adapter.checkpoint) : AdapterFile(adapter.folder),
-         .tuning = adapter.architecture.tuning,
-         .module = {},
-         .at_hand = {}});
+    adapters_.push_back({.file = adapter.checkpoint
+                                     ? AdapterFile(adapter.checkpoint)
+                                     : AdapterFile(adapter.folder, adapter.architecture.tuning),
+                         .tuning = adapter.architecture.tuning,
+                         .module = {},
+                         .at_hand = {}});
     adapters_.back().file.require_fit(model::build_layout(adapter.architecture));
   }
 }
@@ -167,6 +231,20 @@ AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase
 void AddedAdapters::add_to(const std::string& name, std::int64_t begin, std::int64_t count, float* values) {
   add_first(adapters_.size(), name, begin, count, values);
 }
+
+namespace {
+
+/// Returns the name of gate and up of an expert as one module, for the name of one of them. Otherwise,
+/// returns an empty text.
+std::string joined_module(const std::string& module) {
+  const std::size_t dot = module.rfind('.');
+  const std::string word = dot == std::string::npos ? "" : module.substr(dot + 1);
+  const bool part = word == "gate_proj" || word == "up_proj" || word == "w1" || word == "w3";
+  return part && module.find(".experts.") != std::string::npos ? module.substr(0, dot + 1) + "gate_up_proj"
+                                                               : "";
+}
+
+}  // namespace
 
 // The first so many of the adapters.
 void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std::int64_t begin,
@@ -180,8 +258,17 @@ void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std
       continue;
     }
     const auto shape = one.tuning.modules.find(module);
-    if (shape == one.tuning.modules.end()) continue;
-    add_product(matrices(i, module, shape->second), begin, count, values);
+    if (shape != one.tuning.modules.end()) {
+      add_product(matrices(i, module, shape->second), begin, count, values);
+      continue;
+    }
+    const auto joined = one.tuning.modules.find(joined_module(module));
+    if (joined == one.tuning.modules.end()) continue;
+    // The rows of gate, then the rows of up.
+    const Matrices& m = matrices(i, joined->first, joined->second);
+    const auto elements = static_cast<std::int64_t>(m.b.size()) / m.rank * m.inputs;
+    const std::int64_t first = module.ends_with(".up_proj") || module.ends_with(".w3") ? elements / 2 : 0;
+    add_product(m, first + begin, count, values);
   }
 }
 

@@ -15,8 +15,9 @@
 namespace octet::runtime {
 namespace {
 
-std::optional<AdapterFile> open_adapter(const std::string& folder) {
-  return folder.empty() ? std::nullopt : std::optional<AdapterFile>(std::in_place, folder);
+std::optional<AdapterFile> open_adapter(const WeightSource& source) {
+  if (source.adapter.empty()) return std::nullopt;
+  return std::optional<AdapterFile>(std::in_place, source.adapter, source.tuning);
 }
 
 /// Whether a slice asks for scales of NF4 as they are stored, which no parameter is called.
@@ -59,7 +60,7 @@ InitialWeights::InitialWeights(const WeightSource& source, const model::Paramete
       weights_(std::make_unique<const BaseWeights>(source.folder, source.trained)),
       added_(source.added, [this](const std::string& name, std::int64_t begin, std::int64_t count,
                                   float* out) { weights_->read(name, begin, count, out); }),
-      adapter_(open_adapter(source.adapter)) {
+      adapter_(open_adapter(source)) {
   weights_->require_used(names_in_model(layout), source.tensor_prefix);
   require_finite_routers(layout, *weights_, source.folder);
   if (adapter_) adapter_->require_fit(layout);

@@ -112,6 +112,7 @@ void Instance::load_weights(const std::string& folder) {
                                                       .tensor_prefix = options_.architecture.tensor_prefix,
                                                       .added = options_.added,
                                                       .adapter = options_.adapter,
+                                                      .tuning = options_.architecture.tuning,
                                                       .seed = options_.store.adamw.seed,
                                                       .held = held_as(options_.store)},
                                          model::build_layout(whole));

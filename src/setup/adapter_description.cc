@@ -26,7 +26,6 @@ constexpr std::array kUnbuilt = {
     Unbuilt{"layers_to_transform", "adapters in some layers only"},
     Unbuilt{"exclude_modules", "modules that are left out by name"},
     Unbuilt{"trainable_token_indices", "training of single tokens"},
-    Unbuilt{"target_parameters", "adapters of parameters that are not modules"},
     Unbuilt{"alora_invocation_tokens", "activated LoRA"},
     Unbuilt{"arrow_config", "Arrow"},
     Unbuilt{"kasa_config", "KaSA"},
@@ -48,6 +47,7 @@ constexpr auto kHonoured = std::to_array<std::string_view>({
     "r",
     "rank_pattern",
     "target_modules",
+    "target_parameters",
     "use_dora",
     "use_rslora",
 });
@@ -197,6 +197,7 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   } else {
     wish.targets = words_of(config, "target_modules", where);
   }
+  wish.parameters = words_of(config, "target_parameters", where);
   wish.whole = words_of(config, "modules_to_save", where);
   return wish;
 }

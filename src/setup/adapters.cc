@@ -45,6 +45,54 @@ std::vector<Module> linear_modules(const model::Architecture& architecture) {
   return modules;
 }
 
+constexpr const char* kExperts = ".experts.";
+
+bool of_expert(const Module& module) {
+  return module.name.find(kExperts) != std::string::npos;
+}
+
+/// A parameter of all experts of a block, as transformers 5 names it: gate_up_proj or down_proj.
+struct ExpertParameter {
+  Module all;           ///< its name, and outputs and inputs of one expert
+  std::string tensors;  ///< of its adapters in PEFT's files, if no other parameter of its block has any
+  std::vector<Module> modules;  ///< of each expert
+};
+
+/// Returns the parameters of experts in the order of the model.
+std::vector<ExpertParameter> expert_parameters(const std::vector<Module>& modules) {
+  std::vector<ExpertParameter> parameters;
+  const auto parameter_of = [&](const std::string& name) -> ExpertParameter& {
+    const auto found =
+        std::ranges::find_if(parameters, [&](const ExpertParameter& p) { return p.all.name == name; });
+    return found != parameters.end() ? *found
+                                     : parameters.emplace_back(ExpertParameter{.all = {.name = name}});
+  };
+  for (const Module& module : modules) {
+    if (!of_expert(module)) continue;
+    const std::size_t experts = module.name.find(kExperts), leaf = module.name.rfind('.') + 1;
+    const std::string word = module.name.substr(leaf);
+    const bool down = word == "down_proj" || word == "w2";
+    std::string block = module.name.substr(0, experts);
+    // Since transformers 5, the mixture of a block of Mixtral is called mlp.
+    constexpr std::string_view old = "block_sparse_moe";
+    if (block.ends_with(old)) block.replace(block.size() - old.size(), old.size(), "mlp");
+    ExpertParameter& parameter = parameter_of(block + kExperts + (down ? "down_proj" : "gate_up_proj"));
+    parameter.tensors = block + ".experts";
+    const std::string joined = down ? module.name : module.name.substr(0, leaf) + "gate_up_proj";
+    const bool more = !parameter.modules.empty() && parameter.modules.back().name == joined;
+    if (!more) parameter.modules.push_back({.name = joined, .outputs = 0, .inputs = module.inputs});
+    parameter.modules.back().outputs += module.outputs;
+    parameter.all.outputs = parameter.modules.back().outputs;
+    parameter.all.inputs = module.inputs;
+  }
+  return parameters;
+}
+
+/// Whether lora_target names a parameter of experts with this word, and not modules.
+bool names_parameter(const std::string& word) {
+  return word == "gate_up_proj" || word.ends_with(".gate_up_proj") || word.ends_with("experts.down_proj");
+}
+
 /// Returns the text after the last dot.
 std::string last_word(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
@@ -134,13 +182,42 @@ std::vector<std::string> routers_named(const std::string& word, const model::Arc
   return routers;
 }
 
-void require_plain_on_experts(const AdapterWish& wish, const model::Tuning& tuning) {
-  if (!wish.dora && wish.dropout == 0) return;
-  for (const auto& [module, shape] : tuning.modules) {
-    if (module.find(".experts.") == std::string::npos) continue;
-    refuse(wish, wish.dora ? "DoRA on experts is not built" : "dropout of adapters on experts is not built",
-           wish.dora ? "use_dora: false" : "lora_dropout: 0", "an adapter for " + module,
-           "set this, or name other modules in lora_target: q_proj, k_proj, v_proj, o_proj");
+/// Adds the adapters of AdapterWish::parameters.
+void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules, model::Tuning& tuning) {
+  if (wish.parameters.empty()) return;
+  if (wish.dora || wish.dropout > 0) {
+    refuse(wish,
+           std::string(wish.dora ? "DoRA" : "dropout") +
+               " of adapters on a parameter of all experts is not known "
+               "to PEFT",
+           wish.dora ? "use_dora: false" : "lora_dropout: 0", "an adapter for " + wish.parameters.front(),
+           "set this, or name modules of single experts: gate_proj, up_proj, down_proj");
+  }
+  const std::vector<ExpertParameter> known = expert_parameters(modules);
+  std::vector<const ExpertParameter*> taken;
+  for (const ExpertParameter& parameter : known) {
+    const auto wanted = [&](const std::string& target) { return named(parameter.all.name, target); };
+    if (std::ranges::any_of(wish.parameters, wanted)) taken.push_back(&parameter);
+  }
+  for (const std::string& target : wish.parameters) {
+    if (std::ranges::any_of(taken, [&](const auto* p) { return named(p->all.name, target); })) continue;
+    refuse(wish, "no parameter of experts is called '" + target + "'",
+           known.empty() ? "names of linear modules: the model has no experts"
+                         : "mlp.experts.gate_up_proj, mlp.experts.down_proj",
+           target, known.empty() ? "give q_proj, down_proj or such names, or all" : "give one of these");
+  }
+  for (std::size_t i = 0; i < taken.size(); ++i) {
+    const ExpertParameter& parameter = *taken[i];
+    // PEFT nests the adapters of a module's parameters. The first one is the innermost.
+    const bool inner = i + 1 < taken.size() && taken[i + 1]->tensors == parameter.tensors;
+    const model::AdapterShape shape = shape_of(wish, parameter.all);
+    for (std::size_t e = 0; e < parameter.modules.size(); ++e) {
+      const std::string& name = parameter.modules[e].name;
+      tuning.modules[name] = shape;
+      tuning.stacked[name] = {.tensors = parameter.tensors + (inner ? ".base_layer" : ""),
+                              .expert = static_cast<std::int64_t>(e),
+                              .experts = std::ssize(parameter.modules)};
+    }
   }
 }
 
@@ -166,10 +243,11 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
   const std::vector<Module> modules = linear_modules(architecture);
   model::Tuning tuning{
       .adapters = true, .modules = {}, .whole = {}, .output_rate = wish.output_rate, .only = {}};
+  take_parameters(wish, modules, tuning);
   const auto take = [&](const std::function<bool(const Module&)>& wanted) {
     bool any = false;
     for (const Module& module : modules) {
-      if (!wanted(module)) continue;
+      if (!wanted(module) || (!wish.parameters.empty() && of_expert(module))) continue;
       tuning.modules[module.name] = shape_of(wish, module);
       any = true;
     }
@@ -192,7 +270,6 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
       }
     }
   }
-  require_plain_on_experts(wish, tuning);
   for (const std::string& word : wish.whole) {
     const std::vector<std::string> routers = routers_named(word, architecture);
     if (routers.empty()) tuning.whole.insert(whole_module(wish, word, architecture));
@@ -238,7 +315,8 @@ AdapterWish adapter_wish(const config::Config& config) {
   } else if (one && !std::ranges::all_of(targets.front(), plain)) {
     wish.expression = targets.front();
   } else {
-    wish.targets = targets;
+    for (const std::string& word : targets)
+      (names_parameter(word) ? wish.parameters : wish.targets).push_back(word);
   }
   return wish;
 }
@@ -290,6 +368,8 @@ Json adapter_config(const AdapterWish& wish, const model::Architecture& architec
       {"revision", nullptr},
       {"target_modules", target_modules(wish, architecture)},
       {"task_type", "CAUSAL_LM"}};
+  if (!wish.parameters.empty())
+    config["target_parameters"] = std::set<std::string>(wish.parameters.begin(), wish.parameters.end());
   for (const auto& [expression, rank] : wish.ranks) config["rank_pattern"][expression] = rank;
   for (const auto& [expression, alpha] : wish.alphas) config["alpha_pattern"][expression] = alpha;
   if (wish.rslora) config["use_rslora"] = true;

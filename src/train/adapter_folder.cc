@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "octet/base/error.h"
@@ -13,6 +14,7 @@
 #include "octet/model/tuning.h"
 #include "octet/runtime/adapter_file.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/runtime/stacked_adapter.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
 #include "octet/train/final_model.h"
@@ -31,17 +33,32 @@ std::string type_of(const Json& state) {
   return state.contains(kType) ? state[kType].get<std::string>() : "lora";
 }
 
+/// A parameter of the state, and its place in a tensor for all experts.
+struct OfExpert {
+  checkpoint::TensorHeader parameter;
+  runtime::StackedMatrix place;
+};
+
 /// The tensors of an adapter file. A tied table that is trained is stored under both of its names.
 struct Tensors {
   std::vector<checkpoint::TensorHeader> headers;
   std::string table;  ///< the tensor that is stored as the head; empty: the head itself
+  std::map<std::string, std::vector<OfExpert>> stacked = {};  ///< by the tensor for all experts
 };
 
 template <typename Header>
-Tensors tensors_of(const std::vector<Header>& state, bool tied) {
+Tensors tensors_of(const std::vector<Header>& state, bool tied, const model::Tuning& tuning = {}) {
   Tensors tensors;
   for (const checkpoint::TensorHeader& tensor : state) {
     if (!tensor.name.starts_with(model::kAdapterPrefix)) continue;
+    if (const auto place = runtime::stacked_matrix(tuning, tensor.name)) {
+      auto& experts = tensors.stacked[place->tensor];
+      if (experts.empty())
+        tensors.headers.push_back(
+            {.name = place->tensor, .dtype = DType::f32, .shape = place->stacked(tensor.shape)});
+      experts.push_back({.parameter = tensor, .place = *place});
+      continue;
+    }
     tensors.headers.push_back({.name = tensor.name, .dtype = DType::f32, .shape = tensor.shape});
     if (tied && !runtime::is_adapter(tensor.name)) tensors.table = tensor.name;
   }
@@ -54,6 +71,18 @@ Tensors tensors_of(const std::vector<Header>& state, bool tied) {
   return tensors;
 }
 
+/// Reads a tensor for all experts from the matrices of each.
+void read_stacked(const checkpoint::Checkpoint& source, const std::vector<OfExpert>& experts,
+                  std::vector<float>& values) {
+  std::vector<float> one;
+  for (const auto& [parameter, place] : experts) {
+    one.resize(static_cast<std::size_t>(element_count(parameter.shape, parameter.name)));
+    source.read(parameter.name, 0, std::ssize(one), one.data());
+    for (std::size_t i = 0; i < one.size(); ++i)
+      values[static_cast<std::size_t>(place.element(parameter.shape, static_cast<std::int64_t>(i)))] = one[i];
+  }
+}
+
 /// Writes to a temporary name; publish() renames it.
 std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& path,
                                                              const checkpoint::Checkpoint& source,
@@ -64,7 +93,12 @@ std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& 
     const std::int64_t count = element_count(tensor.shape, tensor.name);
     values.resize(static_cast<std::size_t>(count));
     const bool table = tensor.name == kHead && !tensors.table.empty();
-    source.read(table ? tensors.table : tensor.name, 0, count, values.data());
+    const auto stacked = tensors.stacked.find(tensor.name);
+    if (stacked != tensors.stacked.end()) {
+      read_stacked(source, stacked->second, values);
+    } else {
+      source.read(table ? tensors.table : tensor.name, 0, count, values.data());
+    }
     checkpoint::require_finite(tensor.name, values.data(), count, DType::f32, source.path());
     writer->append(values.data(), count);
   }
@@ -167,10 +201,11 @@ std::int64_t adapter_bytes(const std::vector<checkpoint::TensorHeader>& state, b
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config) {
   const checkpoint::Checkpoint source(e.checkpoint);
   const model::Architecture architecture = runtime::read_model(config.model_name_or_path);
-  const Tensors tensors = tensors_of(source.tensors(), architecture.tied);
+  const setup::AdapterWish wish = setup::adapter_wish(config);
+  const Tensors tensors =
+      tensors_of(source.tensors(), architecture.tied, setup::tuning_of(wish, architecture));
   const std::string weights = e.folder + "/" + kWeights;
-  Json described =
-      setup::adapter_config(setup::adapter_wish(config), architecture, config.model_name_or_path);
+  Json described = setup::adapter_config(wish, architecture, config.model_name_or_path);
   if (!tensors.table.empty()) described["ensure_weight_tying"] = true;
   make_folders(e.folder);
   const auto writer = write_weights(weights, source, tensors);

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <functional>
 
+#include "cli/adapter_task.h"
 #include "cli/safetensors_contents.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
+#include "octet/device/cpu.h"
+#include "octet/ops/nf4.h"
 
 namespace octet::test::experts_test {
 namespace {
@@ -244,10 +247,159 @@ TEST_F(ExpertTraining, RoutersAreTrainedBesideAdaptersByKey) {
   const checkpoint::SafetensorsFile adapter(folder_ / "lora/adapter_model.safetensors");
   EXPECT_NE(adapter.find("base_model.model.model.layers.1.mlp.gate.weight"), nullptr);
   for (const std::string more : {"lora_dropout=0.1", "use_dora=true"}) {
-    const Outcome run = trainer(train("refused", options + " lora_target=all " + more));
+    const Outcome run =
+        trainer(train("refused", options + " lora_target=q_proj,mlp.experts.down_proj " + more));
     EXPECT_EQ(run.code, 64) << run.both();
-    EXPECT_NE(run.err.find("on experts is not built"), std::string::npos) << run.err;
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.err.find("on a parameter of all experts"), std::string::npos) << run.err;
   }
+}
+
+/// Returns the first logprob of an answer of a model.
+double logprob_of(const TemporaryFolder& folder, const std::string& model) {
+  spill(folder / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2, 9, 8, 30]}\n");
+  const std::string answers = folder / "out.jsonl";
+  expect_success(trainer("generate " + model + " --file " + (folder / "in.jsonl") + " --out " + answers +
+                         " --overwrite --max-new 1 --max-length 64 --logprobs 1 --ignore-eos --dtype fp32 "
+                         "--device cpu"));
+  return parse_json(split(slurp(answers), '\n').at(0), answers)["logprobs"][0].get<double>();
+}
+
+// DoRA, dropout, and one adapter for gate and up: the same bits at every stage; training continues from the
+// folder, and the merged model answers like base and adapter.
+TEST_F(ExpertTraining, AdaptersOfEveryKindTrainContinueAndMerge) {
+  last("base", "", 0);
+  const std::string base = folder_ / "base";
+  const std::string common = "model_name_or_path=" + base +
+                             " train_from_scratch=false finetuning_type=lora lora_rank=4 max_steps=4 "
+                             "learning_rate=0.01 export_dtype=fp32 ";
+  const std::pair<std::string, std::string> kinds[] = {
+      {"dora", "use_dora=true"},
+      {"dropout", "lora_dropout=0.2"},
+      {"stacked", "lora_target=q_proj,mlp.experts.gate_up_proj,mlp.experts.down_proj"},
+      {"nf4", "use_dora=true quantization_bit=4"},
+  };
+  for (const auto& [name, keys] : kinds) {
+    SCOPED_TRACE(name);
+    expect_success(trainer(train(name, common + keys + " zero_stage=0"), 2));
+    expect_success(trainer(train(name + "_3", common + keys + " zero_stage=3 recompute=full"), 2));
+    expect_identical(folder_ / (name + "/checkpoint-4"), folder_ / (name + "_3/checkpoint-4"));
+    const checkpoint::SafetensorsFile adapter(folder_ / (name + "/adapter_model.safetensors"));
+    const std::string expert = "base_model.model.model.layers.0.mlp.experts.";
+    EXPECT_EQ(adapter.find(expert + "2.up_proj.lora_B.weight") != nullptr, name != "stacked");
+    EXPECT_EQ(adapter.find(expert + "2.up_proj.lora_magnitude_vector") != nullptr,
+              name == "dora" || name == "nf4");
+    EXPECT_NE(logprob_of(folder_, folder_ / name), logprob_of(folder_, base));
+    if (name == "nf4") continue;  // merged into other weights than it was trained on
+    // The folder computes what the checkpoint computes, and the merged model too.
+    const std::string merged = folder_ / (name + "_merged");
+    expect_success(trainer("export " + (folder_ / name) + " " + merged + " --merge --dtype fp32"));
+    const double trained = logprob_of(folder_, folder_ / (name + "/checkpoint-4"));
+    EXPECT_NEAR(logprob_of(folder_, folder_ / name), trained, 1e-6);
+    EXPECT_NEAR(logprob_of(folder_, merged), trained, 1e-5);
+    expect_success(trainer(train(
+        name + "_more", common + " max_steps=1 learning_rate=0 adapter_name_or_path=" + (folder_ / name))));
+    EXPECT_EQ(slurp(folder_ / (name + "_more/adapter_model.safetensors")),
+              slurp(folder_ / (name + "/adapter_model.safetensors")));
+  }
+  const checkpoint::SafetensorsFile stacked(folder_ / "stacked/adapter_model.safetensors");
+  const std::string mixture = "base_model.model.model.layers.1.mlp.experts.";
+  using Shape = std::vector<std::int64_t>;
+  EXPECT_EQ(stacked.at(mixture + "base_layer.lora_A.weight").shape, (Shape{16, 32}));
+  EXPECT_EQ(stacked.at(mixture + "base_layer.lora_B.weight").shape, (Shape{32, 16}));
+  EXPECT_EQ(stacked.at(mixture + "lora_A.weight").shape, (Shape{16, 16}));
+  EXPECT_EQ(stacked.at(mixture + "lora_B.weight").shape, (Shape{32, 16}));
+  EXPECT_EQ(read_json(folder_ / "stacked/adapter_config.json")["target_parameters"],
+            Json::array({"mlp.experts.down_proj", "mlp.experts.gate_up_proj"}));
+}
+
+/// Replaces the weights of all linear modules of the blocks by the values that their NF4 codes stand for.
+void decode_nf4(Contents& contents, bool twice) {
+  const auto cpu = make_cpu_device();
+  const auto stream = cpu->make_stream({});
+  for (auto& [name, t] : contents.all) {
+    if (name.find("_proj.weight") == std::string::npos) continue;
+    const std::int64_t count = t.shape[0] * t.shape[1], blocks = ops::nf4_blocks(count);
+    std::vector<float> values(static_cast<std::size_t>(count)), scales(static_cast<std::size_t>(blocks));
+    ASSERT_EQ(t.dtype, DType::bf16) << name;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, t.bytes.data() + 2 * i, 2);
+      values[i] = from_bf16(bits);
+    }
+    std::vector<std::uint8_t> codes(static_cast<std::size_t>(ops::nf4_code_bytes(count))),
+        scale_codes(scales.size());
+    std::vector<float> nested(static_cast<std::size_t>(ops::nf4_scale_blocks(count)));
+    float mean = 0;
+    ops::nf4_quantize(*stream,
+                      {.x = values.data(), .count = count, .codes = codes.data(), .scales = scales.data()});
+    ops::nf4_quantize_scales(*stream, {.scales = scales.data(),
+                                       .blocks = blocks,
+                                       .codes = scale_codes.data(),
+                                       .nested = nested.data(),
+                                       .mean = &mean});
+    const ops::Nf4Scales of =
+        twice ? ops::Nf4Scales{.codes = scale_codes.data(), .nested = nested.data(), .mean = &mean}
+              : ops::Nf4Scales{.plain = scales.data()};
+    ops::nf4_decode(*stream, {.codes = codes.data(), .scales = of, .count = count, .to = values.data()});
+    stream->synchronize();
+    t.dtype = DType::f32;
+    t.bytes.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+  }
+}
+
+// The codes of each tensor of an expert are those of a linear layer, and nothing else changes.
+TEST_F(ExpertTraining, AdaptersOnABaseIn4BitsComputeWhatTheDecodedBaseGives) {
+  last("base", "", 0);
+  const std::string plain = folder_ / "base";
+  for (const bool twice : {false, true}) {
+    const std::string decoded = folder_ / (twice ? "decoded2" : "decoded");
+    fs::copy(plain, decoded);
+    Contents contents(decoded + "/model.safetensors");
+    decode_nf4(contents, twice);
+    contents.write(decoded + "/model.safetensors");
+    const std::string keys = " device=cpu bf16=false finetuning_type=lora lora_rank=4 lora_target=all";
+    const std::string nf4 = keys + " quantization_bit=4 double_quantization=" + (twice ? "true" : "false");
+    const std::vector<float> expected = probed(folder_, decoded, keys);
+    EXPECT_EQ(probed(folder_, plain, nf4), expected);
+    EXPECT_GT(distance(probed(folder_, plain, keys), expected), 1e-3);
+    EXPECT_LT(distance(probed(folder_, plain, nf4 + " zero_stage=3", 2), expected), 1e-6);
+  }
+}
+
+TEST_F(ExpertTraining, AdaptersOnABaseIn4BitsHaveTheSameBitsAtEveryStage) {
+  last("base", "", 0);
+  for (const std::string recipe :
+       {"bf16=true", "bf16=true fp8=true fp8_recipe=current", "bf16=true fp8=true fp8_recipe=delayed",
+        "bf16=true fp8=true fp8_recipe=block", "bf16=true fp8=true recompute=full"}) {
+    const std::string options = "model_name_or_path=" + (folder_ / "base") +
+                                " train_from_scratch=false finetuning_type=lora lora_rank=4 max_steps=3 "
+                                "quantization_bit=4 additional_target=gate " +
+                                recipe;
+    expect_success(trainer(train("nf4", options + " zero_stage=0"), 2));
+    for (const std::string stage : {"2", "3"}) {
+      expect_success(trainer(train("other", options + " zero_stage=" + stage), 2));
+      expect_identical(folder_ / "nf4/checkpoint-3", folder_ / "other/checkpoint-3");
+      fs::remove_all(folder_ / "other");
+    }
+    fs::remove_all(folder_ / "nf4");
+  }
+}
+
+// Experts of one block at a time are decoded.
+TEST_F(ExpertTraining, AMixtureOf30BillionParametersIn4BitsFitsIn32GiB) {
+  const Outcome run = trainer(
+      "plan qwen3-30b-a3b device=cuda card=h200 world=1 finetuning_type=lora lora_target=q_proj "
+      "quantization_bit=4 bf16=true per_device_train_batch_size=1 cutoff_len=2048 recompute=full --json");
+  ASSERT_EQ(run.code, 0) << run.both();
+  const Json plan = parse_json(run.out, "plan --json");
+  constexpr double kGiB = 1 << 30;
+  EXPECT_LT(plan["total_bytes"].get<double>(), 20 * kGiB);
+  // 48 blocks of 128 experts of 3 matrices of 2048 x 768; a block decoded is 1.125 GiB in bf16.
+  const double experts = 48.0 * 128 * 3 * 2048 * 768;
+  EXPECT_LT(plan["memory"]["parameters/fixed"].get<double>(),
+            0.52 * experts + 2.0 * 2 * 151936 * 2048 + 0.6 * kGiB);
+  EXPECT_NEAR(plan["memory"]["parameters/decoded"].get<double>() / kGiB, 1.125 + 0.035, 0.01);
 }
 
 TEST_F(ExpertTraining, ArePlannedAndTimed) {

@@ -6,6 +6,10 @@
 #include "model/support.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/model/build.h"
+#include "octet/runtime/adapter_file.h"
+#include "octet/runtime/stacked_adapter.h"
 #include "support/program.h"
 
 namespace octet::setup::adapters_test {
@@ -104,6 +108,70 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                            return name;
                          });
 
+/// Adapters of parameters of all experts (target_parameters). PEFT has one tensor for all experts of a block.
+class PeftOfExperts : public testing::TestWithParam<const char*> {};
+
+TEST_P(PeftOfExperts, GivesTheLogitsTheLossAndTheGradientsOfPeft) {
+  const Case c(GetParam());
+  const Architecture& a = c.architecture;
+  ASSERT_FALSE(a.tuning.stacked.empty());
+  // The adapter under the names of the trained parameters.
+  runtime::AdapterFile file(c.folder + "/adapter", a.tuning);
+  file.require_fit(model::build_layout(a));
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const model::GroupSpec& group : model::build_layout(a).groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) {
+        for (const model::NamedPart& part : tensor.parts)
+          if (part.name.find(".lora_") != std::string::npos) shapes[part.name] = part.shape;
+      }
+    }
+  }
+  std::vector<std::vector<float>> values;
+  values.reserve(shapes.size());
+  std::vector<TensorSlice> slices;
+  for (const auto& [name, shape] : shapes) {
+    std::vector<float>& own = values.emplace_back(static_cast<std::size_t>(shape[0] * shape[1]));
+    file.read(name, 0, std::ssize(own), own.data());
+    slices.push_back({name, DType::f32, shape, 0, std::ssize(own), own.data()});
+  }
+  const test::TemporaryFolder folder("peft_of_experts");
+  checkpoint::write_safetensors(folder / "single.safetensors", slices);
+
+  const HostBatch batch = read_batch(c.golden, "");
+  const auto labels = c.numbers["label_tokens"].get<double>();
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+    Machine machine(a, batch, {.recompute = recompute});
+    machine.source.load(c.base, folder / "single.safetensors");
+    machine.arena.reserve("spare", 256);
+    const RunResult result = machine.run(batch, true);
+    EXPECT_LT(relative_l2(result.logits, read_floats(c.golden, "logits")), 1e-4);
+    EXPECT_NEAR(result.loss_sum / labels, c.numbers["loss"].get<double>(), 1e-5);
+    EXPECT_EQ(result.gradients.size(), shapes.size());
+    std::size_t elements = 0;
+    for (const auto& [name, gradient] : result.gradients) {
+      const auto place = runtime::stacked_matrix(a.tuning, name);
+      const std::vector<float> all = read_floats(c.golden, "grad." + (place ? place->tensor : name));
+      std::vector<float> expected;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        const auto at = static_cast<std::int64_t>(i);
+        expected.push_back(all.at(place ? static_cast<std::size_t>(place->element(shapes.at(name), at)) : i));
+      }
+      EXPECT_LT(relative_l2(gradient, expected, 1 / labels), 1e-3) << name;
+      elements += gradient.size();
+    }
+    EXPECT_EQ(elements, c.numbers["trainable_parameters"].get<std::size_t>());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, PeftOfExperts,
+                         testing::Values("qwen3-moe-stacked", "mixtral-stacked", "qwen2-moe-stacked"),
+                         [](const auto& c) {
+                           std::string name = c.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
 // FP8 rounds the operands of the weight's GEMMs, but not the operands of adapters. So gradients are as close
 // as without adapters.
 void expect_beside_fp8(const char* adapters) {
@@ -171,9 +239,9 @@ TEST(Adapters, BeginUniformAndByName) {
 
 class WrongAdapters : public testing::Test {
  protected:
-  std::string refusal(const std::string& config) {
+  std::string refusal(const std::string& config, const std::string& model = "llama3") {
     try {
-      const Architecture a = model::read_architecture(golden_folder("llama3"));
+      const Architecture a = model::read_architecture(golden_folder(model));
       tuning_of(read_adapter_config(parse_json(config, "adapter_config.json"), "adapter_config.json"), a);
     } catch (const Error& error) {
       return error.what();
@@ -232,7 +300,8 @@ TEST_F(WrongAdapters, AreRefusedByName) {
       {lora(R"(, "layers_to_transform": 0)"), "layers_to_transform"},
       {lora(R"(, "exclude_modules": ["q_proj"])"), "exclude_modules"},
       {lora(R"(, "trainable_token_indices": [1])"), "trainable_token_indices"},
-      {lora(R"(, "target_parameters": ["mlp.experts"])"), "target_parameters"},
+      {lora(R"(, "target_parameters": ["mlp.experts.down_proj"])"), "the model has no experts"},
+      {lora(R"(, "target_parameters": "mlp.experts.down_proj")"), "'target_parameters'"},
       {lora(R"(, "alora_invocation_tokens": [1])"), "alora_invocation_tokens"},
       {lora(R"(, "arrow_config": {"top_k": 3})"), "arrow_config"},
       {lora(R"(, "kasa_config": {"beta": 1})"), "kasa_config"},
@@ -246,6 +315,36 @@ TEST_F(WrongAdapters, AreRefusedByName) {
   };
   for (const auto& [config, says] : cases) {
     EXPECT_NE(refusal(config).find(says), std::string::npos) << config << " says: " << refusal(config);
+  }
+}
+
+TEST_F(WrongAdapters, OfParametersOfExpertsAreRefusedByName) {
+  const auto lora = [](const std::string& parameters, const std::string& more = "") {
+    return R"({"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "target_parameters": [)" +
+           parameters + "]" + more + "}";
+  };
+  const std::string down = R"("mlp.experts.down_proj")";
+  struct Row {
+    std::string config, says;
+  };
+  for (const char* model : {"qwen3-moe", "mixtral", "qwen2-moe"}) {
+    EXPECT_EQ(refusal(lora(down), model), "accepted");
+    EXPECT_EQ(refusal(lora(R"("gate_up_proj", "down_proj")"), model), "accepted");
+    EXPECT_EQ(refusal(lora(R"("model.layers.0.mlp.experts.gate_up_proj")"), model), "accepted");
+    const Row rows[] = {
+        {lora(R"("mlp.experts")"), "no parameter of experts is called 'mlp.experts'"},
+        {lora(R"("gate.weight")"), "mlp.experts.gate_up_proj, mlp.experts.down_proj"},
+        {lora(down + R"(, "model.layers.99.mlp.experts.down_proj")"), "model.layers.99"},
+        {lora("3"), "list of names"},
+        {lora(down, R"(, "use_dora": true)"), "DoRA of adapters on a parameter of all experts"},
+        {lora(down, R"(, "lora_dropout": 0.1)"), "dropout of adapters on a parameter of all experts"},
+        {lora(down, R"(, "rank_pattern": {"experts.down_proj": 1000})"), "smaller side"},
+        {lora(down, R"(, "exclude_modules": ["q_proj"])"), "exclude_modules"},
+    };
+    for (const auto& [config, says] : rows) {
+      EXPECT_NE(refusal(config, model).find(says), std::string::npos)
+          << model << ": " << config << " says: " << refusal(config, model);
+    }
   }
 }
 
@@ -294,6 +393,61 @@ TEST(AdapterTargets, AreWrittenAsPeftDoes) {
     const Json written = adapter_config(wish, a, "base");
     EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), tuning_of(wish, a)) << written;
   }
+}
+
+// A parameter of all experts has one adapter per expert. PEFT's names of the tensors depend on the other
+// parameters of the block.
+TEST(AdapterTargets, AreParametersOfExperts) {
+  for (const std::string name : {"qwen3-moe", "mixtral"}) {
+    const Architecture a = model::read_architecture(golden_folder(name));
+    const std::string expert =
+        name == "mixtral" ? "model.layers.0.block_sparse_moe.experts.3." : "model.layers.0.mlp.experts.3.";
+    const std::string down = expert + (name == "mixtral" ? "w2" : "down_proj");
+    const AdapterWish wish{.rank = 4,
+                           .alpha = 8,
+                           .targets = {"q_proj"},
+                           .parameters = {"mlp.experts.down_proj", "mlp.experts.gate_up_proj"},
+                           .ranks = {{"experts.gate_up_proj", 2}}};
+    const model::Tuning both = tuning_of(wish, a);
+    EXPECT_EQ(both.modules.at(down).rank, 4);
+    EXPECT_EQ(both.modules.at(down).factor, 2.0);
+    EXPECT_EQ(both.modules.at(expert + "gate_up_proj").rank, 2);
+    EXPECT_EQ(both.modules.at(expert + "gate_up_proj").factor, 4.0);
+    EXPECT_TRUE(both.modules.contains("model.layers.0.self_attn.q_proj"));
+    EXPECT_EQ(both.stacked.at(down),
+              (model::StackedAdapter{"model.layers.0.mlp.experts", 3, a.experts.count}));
+    EXPECT_EQ(both.stacked.at(expert + "gate_up_proj"),
+              (model::StackedAdapter{"model.layers.0.mlp.experts.base_layer", 3, a.experts.count}));
+    const model::Tuning one = tuning_of({.rank = 4, .parameters = {"experts.gate_up_proj"}}, a);
+    EXPECT_EQ(one.stacked.at(expert + "gate_up_proj").tensors, "model.layers.1.mlp.experts");
+    EXPECT_FALSE(one.modules.contains(down));
+    const Json written = adapter_config(wish, a, "base");
+    EXPECT_EQ(written["target_parameters"],
+              Json::array({"mlp.experts.down_proj", "mlp.experts.gate_up_proj"}));
+    EXPECT_EQ(written["target_modules"], Json::array({"q_proj"}));
+    EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), both);
+  }
+}
+
+TEST(AdapterTargets, AreSharedExpertsAlone) {
+  const Architecture a = model::read_architecture(golden_folder("qwen2-moe"));
+  const model::Tuning tuning = tuning_of(
+      {.rank = 2, .targets = {"shared_expert.gate_proj", "shared_expert.up_proj", "shared_expert.down_proj"}},
+      a);
+  EXPECT_EQ(tuning.modules.size(), static_cast<std::size_t>(3 * a.layers));
+  EXPECT_TRUE(tuning.modules.contains("model.layers.1.mlp.shared_expert.down_proj"));
+  // Without "shared_expert.", the name also selects modules of experts.
+  EXPECT_EQ(tuning_of({.rank = 2, .targets = {"down_proj"}}, a).modules.size(),
+            static_cast<std::size_t>((1 + a.experts.count) * a.layers));
+}
+
+TEST(AdapterTargets, OfTheKeyNameModulesOrParametersOfExperts) {
+  config::Config c;
+  c.finetuning_type = "lora";
+  c.lora_target = {"q_proj", "down_proj", "mlp.experts.gate_up_proj", "experts.down_proj"};
+  const AdapterWish wish = adapter_wish(c);
+  EXPECT_EQ(wish.targets, (std::vector<std::string>{"q_proj", "down_proj"}));
+  EXPECT_EQ(wish.parameters, (std::vector<std::string>{"mlp.experts.gate_up_proj", "experts.down_proj"}));
 }
 
 TEST(AdapterTargets, AreNamesOrAnExpression) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/architecture.h"
 #include "octet/model/layout.h"
+#include "octet/model/tuning.h"
 
 namespace octet::runtime {
 
@@ -19,16 +21,18 @@ namespace octet::runtime {
 /// which have the same names.
 class AdapterFile {
  public:
-  /// Throws Error (usage) if the file is missing. Throws like SafetensorsFile if it is broken.
-  explicit AdapterFile(const std::string& folder);
+  /// Adapters of `tuning.stacked` are in PEFT's tensors for all experts, and are read as one matrix for each
+  /// expert. Throws Error (usage) if the file is missing. Throws like SafetensorsFile if it is broken.
+  explicit AdapterFile(const std::string& folder, const model::Tuning& tuning = {});
   /// Reads the adapter from a checkpoint on disk.
   explicit AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint);
 
   /// Throws Error (usage) for a tensor that has no parameter in `layout`, for a tensor of `layout` that the
-  /// file lacks, and for a tensor of another shape. `layout` describes the model with this adapter.
-  void require_fit(const model::ParameterLayout& layout) const;
+  /// file lacks, and for a tensor of another shape. `layout` describes the model with this adapter. Call it
+  /// before other functions.
+  void require_fit(const model::ParameterLayout& layout);
 
-  bool holds(const std::string& name) const { return find(name) != nullptr; }
+  bool holds(const std::string& name) const { return stacked_.contains(name) || find(name) != nullptr; }
   /// Returns the number of elements of a tensor that the adapter holds.
   std::int64_t count(const std::string& name) const;
   /// Reads elements [begin, begin + count) of a tensor, in row-major order, as floats. Throws Error (usage)
@@ -36,12 +40,29 @@ class AdapterFile {
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
 
  private:
+  /// A matrix of an expert in a tensor for all experts.
+  struct Stacked {
+    std::string tensor;
+    std::vector<std::int64_t> shape;  ///< of the expert's matrix
+    std::int64_t first = 0;           ///< the tensor's element for the first element
+    std::int64_t row_step = 0, column_step = 0;
+  };
+  /// Returns the tensor of the file that has an expected tensor, with its shape. Adds to `stacked_`.
+  std::pair<std::string, std::vector<std::int64_t>> place(const std::string& name,
+                                                          const std::vector<std::int64_t>& shape);
+  void read_stacked(const Stacked& matrix, std::int64_t begin, std::int64_t count, float* out) const;
   const checkpoint::TensorHeader* find(const std::string& name) const;
   std::vector<const checkpoint::TensorHeader*> tensors() const;
   /// Path of the file or folder, for messages.
   const std::string& where() const { return file_ ? file_->path() : checkpoint_->path(); }
 
   std::optional<checkpoint::SafetensorsFile> file_;
+  model::Tuning tuning_;
+  bool exchanged_ = false;  ///< written by PEFT before 0.19.1
+  std::map<std::string, Stacked> stacked_;
+  // The values of the tensor for all experts that was read last.
+  mutable std::string last_;
+  mutable std::vector<float> values_;
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;  ///< null: the tensors are in the file
 };
 

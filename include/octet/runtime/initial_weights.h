@@ -30,6 +30,7 @@ struct WeightSource {
   std::string tensor_prefix;        ///< Architecture::tensor_prefix
   std::vector<AddedAdapter> added;  ///< added to the weights of `folder`, before anything is trained
   std::string adapter;              ///< folder of an adapter to continue from; empty: adapters are new
+  model::Tuning tuning = {};        ///< of the trained model
   std::uint64_t seed = 0;           ///< of new adapters
   HeldAs held;  ///< new DoRA magnitudes are norms of the weights as the model computes with them
 };

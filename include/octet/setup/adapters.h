@@ -26,6 +26,9 @@ struct AdapterWish {
   std::vector<std::string>
       targets;  ///< or modules with one of these names, or a name that ends with a dot and one of them
   std::string expression;  ///< or modules with a full name that matches
+  /// Parameters of all experts of a block with one adapter per expert, by the same rule: "experts.down_proj",
+  /// or "experts.gate_up_proj" for gate and up as one module. Then no expert's module is a target.
+  std::vector<std::string> parameters = {};
   /// Ranks and alphas of modules, by expressions that match the name or the part of the name after a dot. The
   /// first match counts.
   std::vector<std::pair<std::string, std::int64_t>> ranks;
