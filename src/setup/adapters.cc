@@ -200,7 +200,16 @@ void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules
     if (std::ranges::any_of(wish.parameters, wanted)) taken.push_back(&parameter);
   }
   for (const std::string& target : wish.parameters) {
-    if (std::ranges::any_of(taken, [&](const auto* p) { return named(p->all.name, target); })) continue;
+    bool any = std::ranges::any_of(taken, [&](const auto* p) { return named(p->all.name, target); });
+    for (const Module& module : modules) {
+      // The weight of a linear module. Its adapter is the adapter of the module.
+      const Module weight{
+          .name = module.name + ".weight", .outputs = module.outputs, .inputs = module.inputs};
+      if (of_expert(module) || !named(weight.name, target)) continue;
+      tuning.modules[module.name] = shape_of(wish, weight);
+      any = true;
+    }
+    if (any) continue;
     refuse(wish, "no parameter of experts is called '" + target + "'",
            known.empty() ? "names of linear modules: the model has no experts"
                          : "mlp.experts.gate_up_proj, mlp.experts.down_proj",
@@ -331,10 +340,17 @@ model::Architecture tuned(const config::Config& config, model::Architecture arch
 
 namespace {
 
+/// Whether PEFT with transformers 5 takes the name of a module for the name of a parameter of experts.
+bool named_like_expert(const std::string& module) {
+  constexpr std::array kNames = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
+  return std::ranges::find(kNames, last_word(module)) != kNames.end();
+}
+
 /// Returns target_modules: the expression, or the list of names.
 Json target_modules(const AdapterWish& wish, const model::Architecture& architecture) {
   if (!wish.expression.empty() && !wish.all) return wish.expression;
   std::set<std::string> names(wish.targets.begin(), wish.targets.end());
+  if (!wish.parameters.empty()) std::erase_if(names, named_like_expert);
   if (wish.all) {
     for (const Module& module : linear_modules(architecture)) names.insert(last_word(module.name));
   }
@@ -368,13 +384,36 @@ Json adapter_config(const AdapterWish& wish, const model::Architecture& architec
       {"revision", nullptr},
       {"target_modules", target_modules(wish, architecture)},
       {"task_type", "CAUSAL_LM"}};
-  if (!wish.parameters.empty())
-    config["target_parameters"] = std::set<std::string>(wish.parameters.begin(), wish.parameters.end());
+  if (!wish.parameters.empty()) {
+    std::set<std::string> parameters(wish.parameters.begin(), wish.parameters.end());
+    for (const std::string& target : wish.targets) {
+      if (named_like_expert(target)) parameters.insert(target + ".weight");
+    }
+    config["target_parameters"] = parameters;
+  }
   for (const auto& [expression, rank] : wish.ranks) config["rank_pattern"][expression] = rank;
   for (const auto& [expression, alpha] : wish.alphas) config["alpha_pattern"][expression] = alpha;
   if (wish.rslora) config["use_rslora"] = true;
   if (wish.dora) config["use_dora"] = true;
   return config;
+}
+
+std::string unread_by_peft(const AdapterWish& wish, const model::Tuning& tuning) {
+  bool experts = false, others = false;
+  for (const auto& [name, shape] : tuning.modules) {
+    const bool single = of_expert({.name = name}) && !tuning.stacked.contains(name);
+    experts = experts || single;
+    others = others || (!single && named_like_expert(name));
+  }
+  if (!experts) return "";
+  const std::string with = "PEFT with transformers 5 does not read adapters of experts ";
+  if (wish.dora) return with + "with DoRA; to do: use transformers 4, or merge the adapter";
+  if (wish.dropout > 0) return with + "with dropout; to do: use transformers 4, or merge the adapter";
+  if (!others) return "";
+  return with +
+         "together with adapters of other modules of these names; to do: name the parameters of experts: "
+         "lora_target: q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj,"
+         "mlp.experts.gate_up_proj,mlp.experts.down_proj";
 }
 
 }  // namespace octet::setup

@@ -8,6 +8,7 @@
 #include "octet/config/lint.h"
 #include "octet/device/cpu.h"
 #include "octet/runtime/fp8_shapes.h"
+#include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 #include "octet/train/fit.h"
 #include "octet/train/ladder.h"
@@ -46,6 +47,11 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
                                      std::to_string(architecture.max_positions) +
                                      " positions that the model was made for: it has not learned later "
                                      "ones; to do: lower cutoff_len"));
+  }
+  if (setup::trains_adapters(c) && architecture.experts.count > 0) {
+    const std::string unread =
+        setup::unread_by_peft(setup::adapter_wish(c), setup::tuned(c, architecture).tuning);
+    if (!unread.empty()) all.push_back(config::placed(resolved, {"lora_target"}, unread));
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && c.overwrite_output_dir) {

@@ -419,7 +419,7 @@ TEST(AdapterTargets, AreParametersOfExperts) {
     EXPECT_EQ(both.stacked.at(expert + "gate_up_proj"),
               (model::StackedAdapter{"model.layers.0.mlp.experts.base_layer", 3, a.experts.count}));
     const model::Tuning one = tuning_of({.rank = 4, .parameters = {"experts.gate_up_proj"}}, a);
-    EXPECT_EQ(one.stacked.at(expert + "gate_up_proj").tensors, "model.layers.1.mlp.experts");
+    EXPECT_EQ(one.stacked.at(expert + "gate_up_proj").tensors, "model.layers.0.mlp.experts");
     EXPECT_FALSE(one.modules.contains(down));
     const Json written = adapter_config(wish, a, "base");
     EXPECT_EQ(written["target_parameters"],
@@ -427,6 +427,46 @@ TEST(AdapterTargets, AreParametersOfExperts) {
     EXPECT_EQ(written["target_modules"], Json::array({"q_proj"}));
     EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), both);
   }
+}
+
+// PEFT with transformers 5 takes gate_proj, up_proj and down_proj for names of parameters of experts. Other
+// modules with these names are written as parameters, too.
+TEST(AdapterTargets, NextToParametersOfExpertsAreWrittenAsPeftReadsThem) {
+  for (const char* name : {"qwen2-moe", "qwen3-moe"}) {
+    const Architecture a = model::read_architecture(golden_folder(name));
+    const AdapterWish wish{.rank = 4,
+                           .alpha = 8,
+                           .targets = {"q_proj", "gate_proj", "down_proj"},
+                           .parameters = {"mlp.experts.down_proj"}};
+    const Json written = adapter_config(wish, a, "base");
+    EXPECT_EQ(written["target_modules"], Json::array({"q_proj"}));
+    EXPECT_EQ(written["target_parameters"],
+              Json::array({"down_proj.weight", "gate_proj.weight", "mlp.experts.down_proj"}));
+    const model::Tuning tuning = tuning_of(wish, a);
+    EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), tuning);
+    const bool shared = a.experts.shared > 0;
+    EXPECT_TRUE(tuning.modules.contains(shared ? "model.layers.0.mlp.shared_expert.down_proj"
+                                               : "model.layers.1.mlp.down_proj"));
+  }
+}
+
+TEST(AdapterTargets, ThatPeftDoesNotReadAreNamed) {
+  const auto said = [](const char* name, const AdapterWish& wish) {
+    return unread_by_peft(wish, tuning_of(wish, model::read_architecture(golden_folder(name))));
+  };
+  const AdapterWish all{.rank = 2, .all = true};
+  EXPECT_EQ(said("llama3", all), "");
+  EXPECT_EQ(said("mixtral", all), "");
+  EXPECT_NE(said("qwen3-moe", all).find("mlp.experts.gate_up_proj"), std::string::npos) << "a dense block";
+  EXPECT_NE(said("qwen2-moe", all).find("mlp.experts.gate_up_proj"), std::string::npos) << "a shared expert";
+  EXPECT_NE(said("mixtral", {.rank = 2, .dora = true, .all = true}).find("with DoRA"), std::string::npos);
+  EXPECT_NE(said("mixtral", {.rank = 2, .dropout = 0.1, .all = true}).find("with dropout"),
+            std::string::npos);
+  EXPECT_EQ(said("mixtral", {.rank = 2, .dora = true, .targets = {"q_proj"}}), "");
+  EXPECT_EQ(said("qwen2-moe", {.rank = 2,
+                               .targets = {"q_proj", "gate_proj"},
+                               .parameters = {"mlp.experts.gate_up_proj", "mlp.experts.down_proj"}}),
+            "");
 }
 
 TEST(AdapterTargets, AreSharedExpertsAlone) {

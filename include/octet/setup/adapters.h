@@ -89,6 +89,10 @@ AdapterWish adapter_wish(const config::Config& config);
 /// is not a linear module.
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture);
 
+/// Returns a warning if PEFT with transformers 5, which stacks the weights of experts, does not read the
+/// written adapters. Otherwise, returns an empty text.
+std::string unread_by_peft(const AdapterWish& wish, const model::Tuning& tuning);
+
 /// Returns the architecture with the adapters of a configuration, if any, or with its frozen modules
 /// (setup/freezing.h). Throws Error like tuning_of().
 model::Architecture tuned(const config::Config& config, model::Architecture architecture);
