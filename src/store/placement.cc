@@ -1,5 +1,7 @@
 #include "octet/store/placement.h"
 
+#include <algorithm>
+
 #include "octet/base/error.h"
 #include "segments.h"
 
@@ -33,6 +35,14 @@ const char* name_of(Format format) {
                .code = ExitCode::usage});
 }
 
+/// Whether the weight files have codes of at least one tensor of the segment.
+bool quantised(const model::SegmentSpec& spec, const Nf4Weights& how) {
+  return std::ranges::any_of(spec.tensors, [&](const model::TensorSpec& tensor) {
+    return std::ranges::any_of(
+        tensor.parts, [&](const model::NamedPart& part) { return !how.unquantised.contains(part.name); });
+  });
+}
+
 /// Returns the storage format of fixed weights that GEMMs read in `row.format`.
 Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
   if (fixed.home != Home::device) {
@@ -42,7 +52,7 @@ Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const 
   if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) {
     return row.format;
   }
-  if (*fixed.format == Format::nf4) return spec.fp8 ? Format::nf4 : row.format;
+  if (*fixed.format == Format::nf4) return spec.fp8 && quantised(spec, fixed.nf4) ? Format::nf4 : row.format;
   refuse("weights that are decoded before their GEMMs are built only in NF4",
          std::string(name_of(row.format)) + ", which GEMMs read, or NF4", name_of(*fixed.format), spec.name);
 }

@@ -280,6 +280,19 @@ TEST(Nf4Weights, OfExpertsAreQuantisedEachAndHaveAScaleForEachExpert) {
   }
 }
 
+// As transformers 5 saves experts in 4 bits: without codes.
+TEST(Nf4Weights, ASegmentWithoutCodesIsStoredAsGemmsReadIt) {
+  const model::ParameterLayout l = layout_of_experts();
+  Options o = scenario(0, DType::bf16).options;
+  const auto format = [&] { return placements_of(l, o, 1)[1].back().format; };
+  EXPECT_EQ(format(), Format::nf4);
+  for (const model::TensorSpec& tensor : l.groups[1].segments.back().tensors)
+    for (const model::NamedPart& part : tensor.parts) o.fixed.nf4.unquantised.insert(part.name);
+  EXPECT_EQ(format(), Format::bf16);
+  o.fixed.nf4.unquantised.erase("1.up.weight");
+  EXPECT_EQ(format(), Format::nf4);
+}
+
 TEST(Nf4Weights, TensorsThatAreNotQuantisedLieAsProductsReadThem) {
   for (const RecipeKind kind : {RecipeKind::none, RecipeKind::current}) {
     for (const int stage : {0, 3}) {
