@@ -321,12 +321,8 @@ void decode_nf4(Contents& contents, bool twice) {
     if (name.find("_proj.weight") == std::string::npos) continue;
     const std::int64_t count = t.shape[0] * t.shape[1], blocks = ops::nf4_blocks(count);
     std::vector<float> values(static_cast<std::size_t>(count)), scales(static_cast<std::size_t>(blocks));
-    ASSERT_EQ(t.dtype, DType::bf16) << name;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, t.bytes.data() + 2 * i, 2);
-      values[i] = from_bf16(bits);
-    }
+    ASSERT_EQ(t.dtype, DType::f32) << name;
+    std::memcpy(values.data(), t.bytes.data(), t.bytes.size());
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(ops::nf4_code_bytes(count))),
         scale_codes(scales.size());
     std::vector<float> nested(static_cast<std::size_t>(ops::nf4_scale_blocks(count)));
@@ -343,7 +339,6 @@ void decode_nf4(Contents& contents, bool twice) {
               : ops::Nf4Scales{.plain = scales.data()};
     ops::nf4_decode(*stream, {.codes = codes.data(), .scales = of, .count = count, .to = values.data()});
     stream->synchronize();
-    t.dtype = DType::f32;
     t.bytes.assign(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
   }
 }
@@ -364,6 +359,31 @@ TEST_F(ExpertTraining, AdaptersOnABaseIn4BitsComputeWhatTheDecodedBaseGives) {
     EXPECT_EQ(probed(folder_, plain, nf4), expected);
     EXPECT_GT(distance(probed(folder_, plain, keys), expected), 1e-3);
     EXPECT_LT(distance(probed(folder_, plain, nf4 + " zero_stage=3", 2), expected), 1e-6);
+  }
+}
+
+TEST_F(ExpertTraining, AdaptersOnAFrozenBaseInFp8FollowBf16) {
+  last("base", "", 0);
+  const auto losses = [&](const std::string& name, const std::string& keys) {
+    expect_success(
+        trainer(train(name, "model_name_or_path=" + (folder_ / "base") +
+                                " train_from_scratch=false finetuning_type=lora lora_rank=4 max_steps=4 "
+                                "learning_rate=0.01 bf16=true lora_target=gate_proj,up_proj,down_proj " +
+                                keys),
+                2));
+    std::vector<double> all;
+    for (const auto& [step, row] : steps_of(folder_ / name)) all.push_back(row["loss"].get<double>());
+    return all;
+  };
+  const std::vector<double> reference = losses("bf16", "");
+  for (const std::string recipe : {"delayed", "current", "block"}) {
+    for (const std::string more : {"", " use_dora=true"}) {
+      const std::string name = recipe + (more.empty() ? "" : "_dora");
+      const std::vector<double> found = losses(name, "zero_stage=3 fp8=true fp8_recipe=" + recipe + more);
+      ASSERT_EQ(found.size(), reference.size());
+      for (std::size_t i = 0; i < found.size(); ++i)
+        EXPECT_NEAR(found[i] / reference[i], 1, 0.01) << name << ", step " << i;
+    }
   }
 }
 
