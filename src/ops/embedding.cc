@@ -36,7 +36,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
 }
 
 void gather_rows(Stream& stream, ConstMatrix x, const std::int32_t* rows, Matrix out) {
-  const bool fp8 = is_fp8(x.dtype) && x.data != nullptr && out.data != nullptr && x.ld >= x.cols;
+  const bool there = out.rows == 0 || (x.data != nullptr && out.data != nullptr);
+  const bool fp8 = is_fp8(x.dtype) && there && x.ld >= x.cols;
   check((fp8 || (is_matrix(x) && is_matrix(out))) && out.dtype == x.dtype && out.cols == x.cols,
         "gather_rows: out must have the columns and dtype of x");
   check(out.rows == 0 || rows, "gather_rows: rows are missing");

@@ -168,59 +168,45 @@ TEST(GpuExpertGemm, HasTheValuesOfTheCpuInFp8) {
   }
 }
 
-// Rows of the next expert are in the same run and piece of the transposed copies.
-TEST(GpuExpertGemm, Fp8RowsThatAreNotFiniteStayWithTheirExpert) {
-  constexpr std::int64_t out = 64, in = 64, rows = 32;
-  constexpr std::uint8_t nan = 0x7F;
-  for (const int end : {1, 10, 16, 31}) {
-    const std::vector<std::int32_t> begins = {0, end, rows};
-    const auto device = make_cuda_device(0);
-    Side s(*device);
-    std::vector<std::uint8_t> values(rows * 64, to_fp8(1.0f, DType::e4m3)), turned = values;
-    std::fill(values.begin() + end * 64, values.end(), nan);
+/// Operand of wgrad with 64 columns: `end` rows of ones, then `others`.
+Operand rows_and_others(Side& s, DType dtype, std::int64_t rows, std::int64_t end, float others) {
+  const auto put = [&](auto one, auto other) {
+    std::vector<decltype(one)> values(static_cast<std::size_t>(rows * 64), one), turned = values;
+    std::fill(values.begin() + end * 64, values.end(), other);
     for (std::size_t c = 0; c < 64; ++c) {
-      for (std::size_t r = static_cast<std::size_t>(end); r < rows; ++r) turned[c * rows + r] = nan;
+      for (std::size_t r = static_cast<std::size_t>(end); r < static_cast<std::size_t>(rows); ++r)
+        turned[c * static_cast<std::size_t>(rows) + r] = other;
     }
-    const Operand x{
-        .data = s.put(values), .transposed = s.put(turned), .dtype = DType::e4m3, .rows = rows, .cols = 64};
-    const Matrix d = dense(s, DType::f32, 2 * out, in, 3);
-    expert_gemm(s, {.product = Product::wgrad, .a = x, .b = x, .count = 2, .begins = s.put(begins), .d = d});
-    s.out("d", d);
-    for (std::int64_t r = 0; r < 2 * out; ++r) {
-      for (std::int64_t c = 0; c < in; ++c) {
-        const double found = s.outputs().back().at(r, c);
-        EXPECT_EQ(std::isnan(found), r >= out) << end;
-        if (r < out) {
-          EXPECT_EQ(found, end);
-        }
-      }
-    }
-  }
+    return Operand{
+        .data = s.put(values), .transposed = s.put(turned), .dtype = dtype, .rows = rows, .cols = 64};
+  };
+  return dtype == DType::bf16 ? put(to_bf16(1.0f), to_bf16(others))
+                              : put(to_fp8(1.0f, dtype), to_fp8(others, dtype));
 }
 
-// Rows of the next expert are in the same run of the inner dimension.
-TEST(GpuExpertGemm, RowsThatAreNotFiniteStayWithTheirExpert) {
-  constexpr std::int64_t out = 64, in = 64;
-  const std::vector<std::int32_t> begins = {0, 10, 20};
-  const auto device = make_cuda_device(0);
-  Side s(*device);
-  std::vector<std::uint16_t> values(20 * 64, to_bf16(1.0f));
-  std::fill(values.begin() + 10 * 64, values.end(), to_bf16(std::numeric_limits<float>::quiet_NaN()));
-  const Matrix a{s.put(values), DType::bf16, 20, out, out}, b{s.put(values), DType::bf16, 20, in, in};
-  const Matrix d = dense(s, DType::f32, 2 * out, in, 3);
-  expert_gemm(s, {.product = Product::wgrad,
-                  .a = operand_of(a),
-                  .b = operand_of(b),
-                  .count = 2,
-                  .begins = s.put(begins),
-                  .d = d});
-  s.out("d", d);
-  for (std::int64_t r = 0; r < 2 * out; ++r) {
-    for (std::int64_t c = 0; c < in; ++c) {
-      const double found = s.outputs().back().at(r, c);
-      EXPECT_EQ(std::isnan(found), r >= out);
-      if (r < out) {
-        EXPECT_EQ(found, 10.0);
+// Rows of the next expert are in the same run, and in the same piece of transposed copies. Rows after the
+// last expert belong to nobody, and may have any values.
+TEST(GpuExpertGemm, WeightGradientsTakeNoRowsOfOthers) {
+  constexpr std::int64_t out = 64, in = 64, rows = 32;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const DType dtype : {DType::bf16, DType::e4m3}) {
+    for (const int end : {1, 10, 16, 31}) {
+      for (const bool last : {false, true}) {
+        SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(end) +
+                     (last ? " rows, last" : " rows"));
+        const std::vector<std::int32_t> begins =
+            last ? std::vector<std::int32_t>{0, end} : std::vector<std::int32_t>{0, end, rows};
+        const auto device = make_cuda_device(0);
+        Side s(*device);
+        const Operand x = rows_and_others(s, dtype, rows, end, last ? nan : 448.0f);
+        const auto count = static_cast<std::int64_t>(begins.size()) - 1;
+        const Matrix d = dense(s, DType::f32, count * out, in, 3);
+        expert_gemm(
+            s, {.product = Product::wgrad, .a = x, .b = x, .count = count, .begins = s.put(begins), .d = d});
+        s.out("d", d);
+        for (std::int64_t r = 0; r < out; ++r) {
+          for (std::int64_t c = 0; c < in; ++c) EXPECT_EQ(s.outputs().back().at(r, c), end);
+        }
       }
     }
   }

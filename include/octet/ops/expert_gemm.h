@@ -19,8 +19,8 @@ namespace octet::ops {
 /// most `a` is E5M2. FP8 values are multiplied exactly, and the sum is multiplied by both scales. A GPU then
 /// reads `transposed` of b in dgrad, which is [in, out] for each expert, and of a and b in wgrad.
 ///
-/// Sums are in fp32 and rounded once; on a GPU, a bf16 D_e that is added to is rounded twice. d overlaps
-/// neither a nor b.
+/// Sums are in fp32 and rounded once; on a GPU, a bf16 D_e that is added to is rounded twice. NaN or infinity
+/// in a row may reach D_e of the experts before and after it on a GPU. d overlaps neither a nor b.
 struct ExpertGemmArgs {
   Product product = Product::forward;
   Operand a;                             ///< [rows, in] or [rows, out]

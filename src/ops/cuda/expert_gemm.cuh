@@ -31,35 +31,37 @@ __device__ inline std::uint64_t byte_mask(int from, int to) {
   return below(to) & ~below(from);
 }
 
-/// Clears all values of the inner dimension except [first, end) in the warpgroup's part of a run of wgrad.
-/// These values belong to other experts and may be NaN. Both warpgroups clear b, so that neither depends on
-/// the progress of the other. first < 16, and 0 in bf16.
+/// Clears all values of the inner dimension except [first, end) in the warpgroup's rows of a of a run of
+/// wgrad: these values belong to other experts. Values of b stay, so that NaN or infinity in the rows of a
+/// neighbour spreads. The rows after the last expert have any values, so b is cleared too with `clears_b`, by
+/// both warpgroups: neither depends on the progress of the other. first < 16, and 0 in bf16.
 template <typename F>
-__device__ inline void clear_others(const Ring<F>& ring, int group, int first, int end) {
+__device__ inline void clear_others(const Ring<F>& ring, int group, int first, int end, bool clears_b) {
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads;
+  const int boxes = clears_b ? 1 + Sizes<F>::BOXES_OF_B : 1;
+  const auto box_at = [&](int i) {
+    return i == 0 ? ring.a() + group * kBoxBytes : ring.b() + (i - 1) * kBoxBytes;
+  };
   if constexpr (F::FP8) {
     // In each row, the first 16-byte piece and all pieces from the end on. The pieces of a row are swizzled.
-    const int last = end / 16;
-    for (int piece = first > 0 ? 0 : last; piece < 8; piece = piece < last ? last : piece + 1) {
+    const int last = end / 16, from_piece = first > 0 ? 0 : last;
+    const int pieces = 8 - last + (first > 0 && last > 0 ? 1 : 0);
+    for (int i = thread; i < boxes * kBox * pieces; i += kGroupThreads) {
+      const int row = i % kBox, box = i / kBox % boxes, nth = i / (kBox * boxes);
+      const int piece = nth == 0 ? from_piece : last + nth - (from_piece < last ? 1 : 0);
       const int from = first - piece * 16, to = end - piece * 16;
-      const std::uint64_t low = byte_mask(from, to), high = byte_mask(from - 8, to - 8);
-      for (int row = thread; row < kBox * (1 + Sizes<F>::BOXES_OF_B); row += kGroupThreads) {
-        std::uint8_t* const box = row < kBox ? ring.a() + group * kBoxBytes : ring.b() - kBoxBytes;
-        auto* const at = reinterpret_cast<ulonglong2*>(box + row * kRunBytes + (piece ^ row % 8) * 16);
-        ulonglong2 values = *at;
-        values.x &= low;
-        values.y &= high;
-        *at = values;
-      }
+      auto* const at = reinterpret_cast<ulonglong2*>(box_at(box) + row * kRunBytes + (piece ^ row % 8) * 16);
+      ulonglong2 values = *at;
+      values.x &= byte_mask(from, to);
+      values.y &= byte_mask(from - 8, to - 8);
+      *at = values;
     }
   } else {
     const int pieces = (F::RUN - end) * 8;  // pieces of 16 bytes in a box
-    const auto clear = [&](std::uint8_t* box) {
+    for (int box = 0; box < boxes; ++box) {
       for (int i = thread; i < pieces; i += kGroupThreads)
-        reinterpret_cast<uint4*>(box + end * kRunBytes)[i] = uint4{0, 0, 0, 0};
-    };
-    clear(ring.a() + group * kBoxBytes);
-    for (int c = 0; c < Sizes<F>::BOXES_OF_B; ++c) clear(ring.b() + c * kBoxBytes);
+        reinterpret_cast<uint4*>(box_at(box) + end * kRunBytes)[i] = uint4{0, 0, 0, 0};
+    }
   }
   fence_shared_writes();
   meet_warpgroup(group);
@@ -108,12 +110,24 @@ __device__ int next_run(const Work& w, const Tile& tile, int group, int run, Rin
   if constexpr (CLEARS) {
     const InnerRows rows = inner_rows<F>(w, tile.expert);
     const int first = run == 0 ? rows.before : 0, end = min(rows.end - rows.start - run * F::RUN, F::RUN);
-    if (first > 0 || end < F::RUN) clear_others(ring, group, first, end);
+    const bool last = tile.expert + 1 == w.experts.count;
+    if (first > 0 || end < F::RUN) clear_others(ring, group, first, end, last);
   }
   begin_run<P, F>(ring, group, sums);
   const int stage = ring.stage;
   ring.advance();
   return stage;
+}
+
+/// Reads the runs of a tile without products.
+template <typename F>
+__device__ void skip_runs(int runs, Ring<F>& ring) {
+#pragma unroll 1
+  for (int run = 0; run < runs; ++run) {
+    wait_for_phase(ring.filled[ring.stage], ring.phase);
+    leave(ring, ring.stage);
+    ring.advance();
+  }
 }
 
 template <Product P, typename F>
@@ -279,13 +293,13 @@ __device__ inline void set_registers() {
 #endif
 }
 
-template <Product P, typename F, typename T>
+template <Product P, typename F, typename T, Placing PLACING>
 __global__ void __launch_bounds__(kThreads, 1)
     expert_gemm_kernel(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
                        const Work w) {
   constexpr int stages = Sizes<F>::STAGES;
   __shared__ Barrier filled[stages], emptied[stages];
-  __shared__ Groups<kClusterRows> groups;
+  __shared__ Groups<kGroupedRows<PLACING>> groups;
   // The swizzle uses address bits, so the ring must be aligned to 1024 bytes.
   std::uint8_t* const shared = dynamic_shared();
   Ring<F> ring{
@@ -303,12 +317,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x) / kGroupThreads, 0);
   if (group == kGroups) {
     set_registers<kFewRegisters, false>();
-    if (threadIdx.x == kGroups * kGroupThreads) fill<P, F>(w, groups, a, b, ring);
+    if (threadIdx.x == kGroups * kGroupThreads) fill<P, F, PLACING>(w, groups, a, b, ring);
     return;
   }
   set_registers<kManyRegisters, true>();
   std::uint8_t* const staged = ring.data + kRingBytes;
-  each_tile<P, F>(w, groups, [&](const Tile& tile) {
+  each_tile<P, F, PLACING>(w, groups, [&](const Tile& tile) {
+    // A warpgroup without rows has nothing to write.
+    if (group * kGroupRows >= tile.rows) return skip_runs(runs_of<P, F>(w, tile), ring);
     float sums[Sizes<F>::SUMS];
     if constexpr (F::PROMOTED) {
       sum_promoted_runs<P, F>(w, tile, group, ring, sums);
@@ -327,8 +343,8 @@ struct ExpertOperands {
   std::int64_t weight_rows = 0;  ///< rows of b per expert, of forward and dgrad
 };
 
-template <Product P, typename F, typename T>
-void launch_expert_gemm(Stream& stream, const ExpertGemmArgs& args, const ExpertOperands& operands) {
+template <Product P, typename F, typename T, Placing PLACING>
+void launch_placed(Stream& stream, const ExpertGemmArgs& args, const ExpertOperands& operands) {
   const auto boxes = [](const ConstMatrix& m) {
     return tensor_map({.data = m.data,
                        .rows = m.rows,
@@ -347,13 +363,14 @@ void launch_expert_gemm(Stream& stream, const ExpertGemmArgs& args, const Expert
                   .a_scale = args.a.scale_inv,
                   .b_scale = args.b.scale_inv,
                   .b_scale_step = args.weight_scale_step};
-  const auto kernel = expert_gemm_kernel<P, F, T>;
+  const auto kernel = expert_gemm_kernel<P, F, T, PLACING>;
   octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(kSharedBytes)),
                      "cudaFuncSetAttribute");
-  const std::int64_t across = ceil_div(args.d.cols, F::COLUMNS);
+  constexpr std::int64_t rows = kGroupedRows<PLACING>, columns = F::COLUMNS * kClusterRows / rows;
+  const std::int64_t across = ceil_div(args.d.cols, columns);
   const std::int64_t down = wgrad ? args.count * ceil_div(work.rows, kClusterRows)
-                                  : std::min(args.d.rows, args.count + args.d.rows / kClusterRows);
+                                  : std::min(args.d.rows, args.count + args.d.rows / rows);
   const std::int64_t places = octet::cuda::properties(stream.device()).multiprocessors / kBlocks;
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -367,6 +384,17 @@ void launch_expert_gemm(Stream& stream, const ExpertGemmArgs& args, const Expert
   config.numAttrs = 1;
   octet::cuda::check(cudaLaunchKernelEx(&config, kernel, boxes(operands.a), boxes(operands.b), work),
                      "expert_gemm");
+}
+
+/// Two tiles beside each other fit the rows of experts better: at most 127 rows of an expert's last tile are
+/// empty, not 255. They need an even number of tiles across.
+template <Product P, typename F, typename T>
+void launch_expert_gemm(Stream& stream, const ExpertGemmArgs& args, const ExpertOperands& operands) {
+  if constexpr (P != Product::wgrad) {
+    if (ceil_div(args.d.cols, F::COLUMNS) % kBlocks == 0)
+      return launch_placed<P, F, T, Placing::beside>(stream, args, operands);
+  }
+  launch_placed<P, F, T, Placing::above>(stream, args, operands);
 }
 
 }  // namespace octet::ops::cuda

@@ -15,8 +15,7 @@ constexpr int kBox = 64;        ///< rows of a copy-engine box
 constexpr int kBoxBytes = kBox * kRunBytes;
 constexpr int kGroups = 2, kGroupRows = 64, kGroupThreads = 128;
 constexpr int kRows = kGroups * kGroupRows;
-/// Blocks of a cluster. Their tiles have the same columns and neighbouring rows. So each block loads a part
-/// of b for both.
+/// Blocks of a cluster. Their tiles are neighbours (Placing), so that they share the copies of an operand.
 constexpr int kBlocks = 2, kClusterRows = kBlocks * kRows;
 constexpr int kRingBytes = 192 * 1024;
 /// Registers are assigned per warpgroup. The warpgroup of the copying thread leaves most registers to the
@@ -112,24 +111,36 @@ __device__ inline int block_of_cluster() {
   return static_cast<int>(blockIdx.x) % kBlocks;
 }
 
+/// How the tiles of the two blocks of a cluster are placed. above: the second tile has the next rows, and
+/// both need the same columns of b. beside: the second tile has the next columns, and both need the same rows
+/// of a.
+enum class Placing { above, beside };
+
+/// Rows of the groups that each_tile() divides the rows of experts into.
+template <Placing PLACING>
+inline constexpr int kGroupedRows = PLACING == Placing::above ? kClusterRows : kRows;
+
 /// Calls act(tile) for the tiles of this block, in order. Both blocks of a cluster have the same number of
 /// tiles, and some tiles may have no rows.
-template <Product P, typename F, typename Act>
-__device__ void each_tile(const Work& w, const Groups<kClusterRows>& groups, Act&& act) {
-  const int across = (w.columns + F::COLUMNS - 1) / F::COLUMNS;
+template <Product P, typename F, Placing PLACING, typename Act>
+__device__ void each_tile(const Work& w, const Groups<kGroupedRows<PLACING>>& groups, Act&& act) {
+  constexpr bool beside = PLACING == Placing::beside;
+  constexpr int columns = beside ? kBlocks * F::COLUMNS : F::COLUMNS;
+  const int across = (w.columns + columns - 1) / columns;
   const int begin = static_cast<int>(blockIdx.x) / kBlocks, step = static_cast<int>(gridDim.x) / kBlocks;
-  const int own = block_of_cluster() * kRows;
-  const auto rows_of = [&](int all) { return max(0, min(kRows, all - own)); };
+  const int own_row = beside ? 0 : block_of_cluster() * kRows;
+  const int own_column = beside ? block_of_cluster() * F::COLUMNS : 0;
+  const auto rows_of = [&](int all) { return max(0, min(kRows, all - own_row)); };
   if constexpr (P == Product::wgrad) {
     const int down = (w.rows + kClusterRows - 1) / kClusterRows;
     for (int i = begin; i < w.experts.count * down * across; i += step) {
       const int at = i % (down * across), first = at / across * kClusterRows;
-      act(Tile{i / (down * across), first + own, rows_of(w.rows - first), at % across * F::COLUMNS});
+      act(Tile{i / (down * across), first + own_row, rows_of(w.rows - first), at % across * columns});
     }
   } else {
     for (int i = begin; i < groups.count(w.experts) * across; i += step) {
       const Item item = groups.item(w.experts, across, i);
-      act(Tile{item.expert, item.first_row + own, rows_of(item.rows), item.tile * F::COLUMNS});
+      act(Tile{item.expert, item.first_row + own_row, rows_of(item.rows), item.tile * columns + own_column});
     }
   }
 }
@@ -150,6 +161,11 @@ __device__ inline void copy_tile_to_cluster(void* to, const CUtensorMap& map, in
 #else
   __trap();
 #endif
+}
+template <bool TO_CLUSTER>
+__device__ void copy_box(void* to, const CUtensorMap& map, int row, int column, Barrier& barrier) {
+  TO_CLUSTER ? copy_tile_to_cluster(to, map, row, column, barrier)
+             : copy_tile(to, map, row, column, barrier, Reread::often);
 }
 /// Arrives at the barrier with this address in a block of the cluster.
 __device__ inline void arrive_in_block(Barrier& barrier, int block) {
@@ -195,11 +211,17 @@ __device__ RunStart start_of_a(const Work& w, const Tile& tile, int inner, int f
 }
 
 /// Loads all runs of the block. Called by one thread. Boxes may include rows of the next expert.
-template <Product P, typename F>
-__device__ void fill(const Work& w, const Groups<kClusterRows>& groups, const CUtensorMap& a,
+template <Product P, typename F, Placing PLACING>
+__device__ void fill(const Work& w, const Groups<kGroupedRows<PLACING>>& groups, const CUtensorMap& a,
                      const CUtensorMap& b, Ring<F> ring) {
-  constexpr int boxes = Sizes<F>::BOXES_OF_B / kBlocks;
-  each_tile<P, F>(w, groups, [&](const Tile& tile) {
+  // Both blocks read the same rows of a, or the same columns of b. Each block loads its part of them for
+  // both.
+  constexpr bool shares_a = PLACING == Placing::beside;
+  constexpr int boxes_of_a = shares_a ? kGroups / kBlocks : kGroups;
+  constexpr int boxes_of_b = shares_a ? Sizes<F>::BOXES_OF_B : Sizes<F>::BOXES_OF_B / kBlocks;
+  const int first_of_a = shares_a ? block_of_cluster() * boxes_of_a : 0;
+  const int first_of_b = shares_a ? 0 : block_of_cluster() * boxes_of_b;
+  each_tile<P, F, PLACING>(w, groups, [&](const Tile& tile) {
     const int runs = runs_of<P, F>(w, tile);
     for (int run = 0; run < runs; ++run) {
       wait_for_phase(ring.emptied[ring.stage], ring.phase ^ 1);
@@ -207,15 +229,16 @@ __device__ void fill(const Work& w, const Groups<kClusterRows>& groups, const CU
       arrive_for_bytes(filled, Sizes<F>::STAGE_BYTES);
       const int inner = run * F::RUN;
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
+      for (int part = 0; part < boxes_of_a; ++part) {
+        const int g = first_of_a + part;
         const RunStart from = start_of_a<P, F>(w, tile, inner, tile.first_row + g * kBox);
-        copy_tile(ring.a() + g * kBoxBytes, a, from.row, from.byte, filled, Reread::often);
+        copy_box<shares_a>(ring.a() + g * kBoxBytes, a, from.row, from.byte, filled);
       }
 #pragma unroll
-      for (int part = 0; part < boxes; ++part) {
-        const int c = block_of_cluster() * boxes + part;
+      for (int part = 0; part < boxes_of_b; ++part) {
+        const int c = first_of_b + part;
         const RunStart from = start_of_b<P, F>(w, tile, inner, tile.column + c * kBox);
-        copy_tile_to_cluster(ring.b() + c * kBoxBytes, b, from.row, from.byte, filled);
+        copy_box<!shares_a>(ring.b() + c * kBoxBytes, b, from.row, from.byte, filled);
       }
       ring.advance();
     }
