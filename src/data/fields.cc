@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -22,6 +24,8 @@ enum class Rule {
   must_hold,  ///< usable only if null, true or 1
   tokens,     ///< refused if it is a list of numbers (token ids); other values are not read
   share,      ///< a weight of the row: 0 is refused, values other than 1 are not read
+  whole,      ///< says whether the row is trained: refused if false, or a list of numbers
+  unwanted,   ///< says whether the row is left out: refused if true, or a list of numbers
   preferred,  ///< refused if false: the answer must not be learnt
   asker,      ///< NeMo's mask: usable if it names the user's role
   values,     ///< NeMo's type: usable if it does not put labels into the text
@@ -61,6 +65,17 @@ constexpr Field kRowFields[] = {
     {"weight", Rule::share},
     {"loss_weight", Rule::share},
     {"sample_weight", Rule::share},
+    {"weights", Rule::tokens},
+    {"loss_weights", Rule::tokens},
+    // Whether a row is trained: a message's fields, as columns.
+    {"train", Rule::whole},
+    {"training", Rule::whole},
+    {"trainable", Rule::whole},
+    {"trained", Rule::whole},
+    {"train_on_turn", Rule::whole},
+    {"loss", Rule::whole},
+    {"masked", Rule::unwanted},
+    {"ignore", Rule::unwanted},
     // Answers that must not be learnt: TRL, LLaMA-Factory, ms-swift.
     {"label", Rule::preferred},
     {"kto_tag", Rule::preferred},
@@ -120,6 +135,7 @@ constexpr Field kMessageFields[] = {
     {"canonical_form", Rule::refused},
     {"channel", Rule::refused},
     {"recipient", Rule::refused},
+    {"tool_call", Rule::refused},
     {"function_calls", Rule::refused},
     {"functions", Rule::refused},
     {"tools", Rule::refused},
@@ -165,9 +181,37 @@ const Field* find(std::span<const Field> table, const std::string& name) {
 
 constexpr const char* kNotRead = "it sets what is trained, but is not supported; remove the field or the row";
 
+std::string trimmed(const Json& text) {
+  return std::string(trim(text.get<std::string>()));
+}
+
+// Cells of CSV files hold lists as texts: "[0, 1]", "0,1", "0 1".
 bool is_number_list(const Json& value) {
+  if (value.is_string()) {
+    const std::string text = trimmed(value);
+    return text.find_first_of("0123456789") != std::string::npos &&
+           text.find_first_not_of("0123456789.,-+[]() \t\r\n") == std::string::npos &&
+           text.find_first_of("[(, ") != std::string::npos;
+  }
   return value.is_array() && !value.empty() &&
          std::ranges::all_of(value, [](const Json& item) { return item.is_number() || item.is_boolean(); });
+}
+
+// Returns the number of a value. Cells of CSV files hold numbers as texts.
+std::optional<double> number_of(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
+  if (value.is_number()) return value.get<double>();
+  if (!value.is_string()) return std::nullopt;
+  const std::string text = trimmed(value);
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+// Returns whether the value is false, or true, in one of the spellings of Python and CSV files.
+bool is_word(const Json& value, bool truth) {
+  if (value.is_boolean()) return value.get<bool>() == truth;
+  return value.is_string() && lower_case(trimmed(value)) == (truth ? "true" : "false");
 }
 
 void check_column(const std::string& name, Rule rule, const Json& value, Noted& noted) {
@@ -177,11 +221,21 @@ void check_column(const std::string& name, Rule rule, const Json& value, Noted& 
         refuse(name, value, "rows of token ids and masks are not supported; give texts");
       break;
     case Rule::share:
-      if (value.is_number() && value == 0) refuse(name, value, "the row is not trained");
-      if (value.is_number() && value != 1) noted.insert("a column '" + name + "' with values other than 1");
+      if (is_number_list(value)) refuse(name, value, kNotRead);
+      if (const auto number = number_of(value); is_word(value, false) || number == 0)
+        refuse(name, value, "the row is not trained");
+      else if (number && *number != 1)
+        noted.insert("a column '" + name + "' with values other than 1");
+      break;
+    case Rule::whole:
+    case Rule::unwanted:
+      if (is_number_list(value)) refuse(name, value, kNotRead);
+      if (is_word(value, rule == Rule::unwanted) || number_of(value) == (rule == Rule::unwanted ? 1 : 0))
+        refuse(name, value, "the row is not trained");
       break;
     case Rule::preferred:
-      if (value == false) refuse(name, value, "the answer must not be learnt");
+      if (is_word(value, false)) refuse(name, value, "the answer must not be learnt");
+      if (number_of(value) == 0) noted.insert("a column '" + name + "'");
       break;
     case Rule::asker: {
       const std::string asker = value.is_string() ? lower_case(value.get<std::string>()) : "";
@@ -252,11 +306,25 @@ bool check_message_fields(const Json& message, const RowFormat& format, std::str
       if (!is_nothing(value) && !last_channel) refuse(name, value, kNotRead);
     } else if (rule == Rule::must_hold) {
       if (!flag_of(value, name)) refuse(name, value, kNotRead);
-    } else if (rule == Rule::noted && !is_nothing(value)) {
-      noted.insert("a message field '" + name + "'");
+    } else if (rule == Rule::noted && (!is_nothing(value) || value == false || value == 0)) {
+      noted.insert("a message field '" + name + "'");  // false and 0 may mask
     }
   }
   return trained;
+}
+
+void check_part_fields(const Json& part, const std::string& content) {
+  if (!part.is_object()) return;
+  for (const auto& [name, value] : part.items()) {
+    const Field* field =
+        value.is_null() || name == "type" || name == "text" ? nullptr : find(kMessageFields, name);
+    if (!field) continue;
+    const bool flag = field->rule == Rule::trains || field->rule == Rule::masks;
+    const bool thought = field->rule == Rule::read && !is_nothing(value);
+    const bool replaces = field->rule == Rule::refused && !is_nothing(value);
+    if (thought || replaces || (flag && flag_of(value, name) != (field->rule == Rule::trains)))
+      refuse(name, value, "fields of a part of '" + content + "' that set what is trained are not supported");
+  }
 }
 
 }  // namespace octet::data

@@ -21,6 +21,10 @@ void check_row_fields(const Json& row, const RowFormat& format, Noted& noted);
 /// "system". Throws Unusable for a field that masks or replaces trained text and is not read.
 bool check_message_fields(const Json& message, const RowFormat& format, std::string_view turn, Noted& noted);
 
+/// Checks the fields of a part of an answer's content. Throws Unusable for a field that masks or replaces
+/// trained text. `content` is the field of the content.
+void check_part_fields(const Json& part, const std::string& content);
+
 /// Whether every format reads a column of this name.
 bool is_read_column(const std::string& name);
 

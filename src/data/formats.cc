@@ -1,8 +1,11 @@
 // The format of rows: detected from column names, or described by dataset_info.json.
+#include <algorithm>
 #include <array>
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
 #include "octet/data/dataset.h"
 #include "values.h"
 
@@ -39,6 +42,17 @@ void read_messages(RowFormat& f, const Json& row, const std::string& column) {
   f.observation_tag = "tool";
 }
 
+// Whether the column "history" of a row holds earlier turns, not a text about the past.
+bool is_history(const Json& row) {
+  const Json* value = value_at(row, "history");
+  if (!value) return row.contains("history");
+  try {
+    return structure_of(*value, "history").is_array();
+  } catch (const Unusable&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 RowFormat detect_format(const Json& row, const std::string& where) {
@@ -63,6 +77,7 @@ RowFormat detect_format(const Json& row, const std::string& where) {
       if (!has(question) || !has(answer)) continue;
       f.kind = RowFormat::Kind::pair;
       f.prompt = question, f.response = answer, f.query = "";
+      if (is_history(row)) f.history = "history";
       return f;
     }
     if (has("text")) {
@@ -96,6 +111,61 @@ RowFormat format_of_columns(const Columns& columns, const Json& row) {
   return f;
 }
 
+namespace {
+
+using Names = std::vector<std::string>;
+
+// Keys of an entry of dataset_info.json that are read or change nothing.
+const Names kEntryKeys{"file_name",       "file_sha1",  "hf_hub_url",  "ms_hub_url", "om_hub_url",
+                       "cloud_file_name", "script_url", "formatting",  "ranking",    "subset",
+                       "split",           "folder",     "num_samples", "columns",    "tags",
+                       "description",     "comment",    "license"};
+const Names kColumnKeys{"prompt", "query", "response", "history", "messages",
+                        "system", "tools", "images",   "videos",  "audios"};
+const Names kPreferenceKeys{"chosen", "rejected", "kto_tag"};
+const Names kTagKeys{"role_tag",        "content_tag",  "user_tag",  "assistant_tag",
+                     "observation_tag", "function_tag", "system_tag"};
+
+bool has(const Names& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+[[noreturn]] void refuse_preferences(const std::string& found, const std::string& place) {
+  throw Error({.what = "a data set of preferences cannot be used for supervised fine-tuning",
+               .found = found,
+               .where = place,
+               .fix = "choose a data set without " + found,
+               .code = ExitCode::usage});
+}
+
+// Throws Error for a key of "columns" or "tags" that is not in `known`: a misspelt column is not read.
+void check_keys(const Json& object, const Names& known, const std::string& part, const std::string& place) {
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || has(known, key)) continue;
+    if (part == "columns" && has(kPreferenceKeys, key))
+      refuse_preferences("'" + key + "' in \"columns\"", place);
+    const std::string near = nearest_name(key, known);
+    std::string all;
+    for (const std::string& name : known) all += (all.empty() ? "" : ", ") + name;
+    throw Error({.what = "unknown key '" + key + "' in \"" + part + "\" of a data set",
+                 .expected = all,
+                 .where = place,
+                 .fix = near.empty() ? "remove the key" : "did you mean '" + near + "'?",
+                 .code = ExitCode::usage});
+  }
+}
+
+void warn_of_keys(const Json& entry, const std::string& place) {
+  for (const auto& [key, value] : entry.items()) {
+    if (has(kEntryKeys, key) || key.starts_with("_")) continue;
+    const std::string near = nearest_name(key, kEntryKeys);
+    log::warn(place + ": key '" + key + "' is not read" +
+              (near.empty() ? "" : "; did you mean '" + near + "'?"));
+  }
+}
+
+}  // namespace
+
 RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where) {
   const std::string place = where + ": " + name;
   const auto text = [&place](const Json& object, const char* key, const std::string& fallback) {
@@ -127,12 +197,11 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
                  .code = ExitCode::usage});
   }
   if (json_bool(entry, "ranking", false, place)) {
-    throw Error({.what = "a data set of preferences cannot be used for supervised fine-tuning",
-                 .where = place,
-                 .fix = "choose a data set without \"ranking\": true",
-                 .code = ExitCode::usage});
+    refuse_preferences("\"ranking\": true", place);
   }
+  warn_of_keys(entry, place);
   if (const Json* columns = object_of("columns")) {
+    check_keys(*columns, kColumnKeys, "columns", place);
     f.prompt = text(*columns, "prompt", ""), f.query = text(*columns, "query", "");
     f.response = text(*columns, "response", ""), f.history = text(*columns, "history", "");
     f.messages = text(*columns, "messages", ""), f.system = text(*columns, "system", "");
@@ -144,6 +213,7 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
     if (f.kind == RowFormat::Kind::alpaca && f.response.empty()) f.kind = RowFormat::Kind::text;
   }
   if (const Json* tags = object_of("tags")) {
+    check_keys(*tags, kTagKeys, "tags", place);
     // As in LLaMA-Factory: if "tags" is given, roles that it does not list do not exist.
     f.role_tag = text(*tags, "role_tag", f.role_tag),
     f.content_tag = text(*tags, "content_tag", f.content_tag);

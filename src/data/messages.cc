@@ -137,6 +137,9 @@ class Conversation {
   std::string content_of(const Json& message, const std::string& turn, bool calls) const {
     const Json* content = value_at(message, format_.content_tag);
     if (content && turn == "function" && content->is_structured()) return dump_json_digits(*content);
+    if (content && content->is_array() && turn == "assistant") {
+      for (const Json& part : *content) check_part_fields(part, format_.content_tag);
+    }
     if (content) return text_of(*content, format_.content_tag, true);
     if (calls || turn == "system") return "";
     throw Unusable{"a message has no text in '" + format_.content_tag + "', which " +

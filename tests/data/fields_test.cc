@@ -145,6 +145,80 @@ TEST(Fields, ColumnsThatMaskOrReplaceRefuseTheirRow) {
        {pair(R"("documents":["d"])"), "q q, a a, noted: a column 'documents'"}});
 }
 
+// A CSV file holds flags, numbers and lists as texts.
+TEST(Fields, ColumnsOfCsvFilesThatMaskRefuseTheirRow) {
+  for (const char* mask : {R"("weight":"0")",        R"("weight":"0.0")",
+                           R"("weight":false)",      R"("weight":"False")",
+                           R"("loss_weight":" 0 ")", R"("label":"False")",
+                           R"("kto_tag":"false")",   R"("labels":"[-100, 5]")",
+                           R"("loss_mask":"0,0,1")", R"("input_ids":"[1 2]")",
+                           R"("weights":[0,1])",     R"("train":false)",
+                           R"("train":"False")",     R"("train":0)",
+                           R"("trainable":"0")",     R"("train_on_turn":[0,1])",
+                           R"("loss":[false])",      R"("loss":false)",
+                           R"("masked":true)",       R"("ignore":"True")",
+                           R"("ignore":1)"}) {
+    const std::string name = std::string(mask).substr(1, std::string(mask).find('"', 1) - 1);
+    for (const std::string& row :
+         {pair(mask), chat("", mask), R"({"instruction":"q","output":"a",)" + (mask + std::string("}"))})
+      EXPECT_EQ(shown(row).find("left out: '" + name + "' is "), 0u) << row;
+  }
+  for (const char* harmless :
+       {R"("weight":"1")", R"("weight":"heavy")", R"("label":"True")", R"("label":"news")",
+        R"("labels":"urgent, new")", R"("train":true)", R"("train":"ICE 5")", R"("loss":0.7)",
+        R"("masked":false)", R"("ignore":"")", R"("loss_mask":"")"})
+    EXPECT_EQ(shown(pair(harmless)), "q q, a a") << harmless;
+  expect_all({{pair(R"("weight":"0.5")"), "q q, a a, noted: a column 'weight' with values other than 1"},
+              {pair(R"("label":0)"), "q q, a a, noted: a column 'label'"}});
+}
+
+TEST(Fields, PartsOfAnAnswerThatAreMaskedRefuseTheirRow) {
+  const auto row = [](const std::string& field, const char* role = "assistant") {
+    const std::string parts = R"([{"type":"text","text":"b",)" + field + R"(},{"type":"text","text":"c"}])";
+    const bool asks = role == std::string("user");
+    return R"({"messages":[{"role":"user","content":)" + (asks ? parts : "\"q\"") +
+           R"(},{"role":"assistant","content":)" + (asks ? "\"a\"" : parts) + "}]}";
+  };
+  for (const char* field :
+       {R"("train":false)", R"("weight":0)", R"("loss":false)", R"("masked":true)", R"("thought":true)",
+        R"("thinking":"w")", R"("weight":0.5)", R"("refusal":"no")"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find('"', 1) - 1);
+    EXPECT_EQ(shown(row(field)).find("left out: '" + name + "' is "), 0u) << field;
+    EXPECT_EQ(shown(row(field, "user")), "q bc, a a") << field;
+  }
+  for (const char* field : {R"("train":true)", R"("weight":1)", R"("thought":false)", R"("masked":null)",
+                            R"("cache_control":{"type":"ephemeral"})", R"("annotations":[])"})
+    EXPECT_EQ(shown(row(field)), "q q, a bc") << field;
+}
+
+// A field that the table does not list may mask with false or 0.
+TEST(Fields, UnknownFieldsOfMessagesAreCountedWhateverTheirValue) {
+  for (const char* value : {"false", "true", "0", "1", "\"x\"", "[1]"})
+    EXPECT_EQ(shown(chat(R"("compute_loss":)" + std::string(value))),
+              "q q, a a, noted: a message field 'compute_loss'");
+  for (const char* value : {"null", "\"\"", "[]", "{}"})
+    EXPECT_EQ(shown(chat(R"("compute_loss":)" + std::string(value))), "q q, a a");
+}
+
+TEST(Fields, HistoriesStandBesideEveryKindOfPair) {
+  for (const char* names :
+       {"prompt completion", "prompt response", "input target", "user assistant", "question answer"}) {
+    const std::string both = names;
+    const std::string question = both.substr(0, both.find(' ')), answer = both.substr(both.find(' ') + 1);
+    const auto row = [&](const std::string& history) {
+      return "{\"" + question + "\":\"q\",\"" + answer + "\":\"a\",\"history\":" + history + "}";
+    };
+    expect_all({{row(R"([["b","c"]])"), "q b, a c, q q, a a"},
+                {row(R"("[[\"b\",\"c\"]]")"), "q b, a c, q q, a a"},
+                {row("[]"), "q q, a a"},
+                {row("null"), "q q, a a"},
+                {row(R"(["b","c"])"), "left out: 'history' is not a list of [question, answer] pairs"},
+                {row(R"("of Rome")"), "q q, a a"}});
+  }
+  EXPECT_EQ(shown(R"({"prompt":[{"role":"user","content":"q"}],"completion":"a","history":[["b","c"]]})"),
+            "left out: 'history' is given although 'prompt' or 'completion' is a list of messages");
+}
+
 TEST(Fields, SystemTextsAndToolsStandBesideEveryKindOfRow) {
   for (const std::string& row :
        {chat("", R"("system":"s","tools":[{"name":"f"}])"),
