@@ -9,6 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "splits.h"
 
 namespace octet::data {
@@ -20,6 +21,15 @@ namespace fs = std::filesystem;
 bool describes_rows(const fs::path& path) {
   static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
   return std::ranges::find(kDescriptions, path.filename().string()) != kDescriptions.end();
+}
+
+// Returns the file. Warns if the configuration names a split: a file has none, so all of its rows are read.
+std::vector<std::string> whole_file(const std::string& path, const std::string& name,
+                                    const DataOptions& options) {
+  if (!options.split.empty() && options.split != "train" && !options.evaluates)
+    log::warn("data set " + name + ": the split '" + options.split +
+              "' is not applied to a single file: all of its rows are trained");
+  return {path};
 }
 
 }  // namespace
@@ -60,7 +70,8 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& na
                  .code = ExitCode::usage});
   }
   if (!is_folder(path)) {
-    if (!entry.contains("split") || split == "train") return {path};
+    if (!entry.contains("split")) return whole_file(path, name, options);
+    if (split == "train") return {path};
     throw Error({.what = "a single file has no splits",
                  .expected = "\"split\": \"train\", or a folder with files named after their splits",
                  .found = "\"split\": \"" + split + "\"",
@@ -88,7 +99,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& na
 
 std::vector<std::string> files_of_path(const std::string& path, const std::string& name,
                                        const DataOptions& options) {
-  if (!is_folder(path)) return {path};
+  if (!is_folder(path)) return whole_file(path, name, options);
   return files_of_split({.folder = path,
                          .subset = "",
                          .split = options.split,

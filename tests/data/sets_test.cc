@@ -116,6 +116,8 @@ TEST(Said, OfDataSets) {
       const Json given = parse_json(first.substr(brace), "options");
       if (given.contains("max_samples")) options.max_samples = given["max_samples"].get<std::int64_t>();
       options.key = given.value("key", options.key);
+      options.split = given.value("split", "");
+      options.evaluates = given.value("evaluates", false);
       options.columns = {.messages = given.value("messages", ""),
                          .prompt = given.value("prompt", ""),
                          .response = given.value("response", "")};
