@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -151,6 +152,35 @@ TEST(BoundThreads, HaveAllCoresOfTheirPlaces) {
                                 "--gtest_filter='BoundThreads.DISABLED_*' > /dev/null";
     EXPECT_EQ(std::system(command.c_str()), 0) << variables;
   }
+}
+
+// Starts a process in a new control group of the system with a quota of one core. The test is skipped if the
+// user may not make such a group.
+TEST(Quota, OfAControlGroupLimitsTheThreadsOfARank) {
+  const std::string name = "/octet_test_" + std::to_string(::getpid());
+  const std::pair<std::string, std::string> kinds[] = {
+      {"/sys/fs/cgroup/cpu" + name,
+       "echo 100000 > $G/cpu.cfs_period_us && echo 100000 > $G/cpu.cfs_quota_us"},
+      {"/sys/fs/cgroup" + name, "echo 100000 100000 > $G/cpu.max"},
+  };
+  for (const auto& [group, limit] : kinds) {
+    const std::string set = "G=" + group + "; mkdir $G && " + limit + " && echo $$ > $G/cgroup.procs";
+    const std::string run = "(" + set + ") 2> /dev/null";
+    const bool allowed = std::system(run.c_str()) == 0;
+    int code = 0;
+    if (allowed) {
+      const std::string child = "P=$PPID; echo $$ > " + group +
+                                "/cgroup.procs; exec env -u OMP_NUM_THREADS WANTED_THREADS=1 /proc/$P/exe "
+                                "--gtest_also_run_disabled_tests "
+                                "--gtest_filter='BoundThreads.DISABLED_*' > /dev/null";
+      code = std::system(child.c_str());
+    }
+    ::rmdir(group.c_str());
+    if (!allowed) continue;
+    EXPECT_EQ(code, 0) << group;
+    return;
+  }
+  GTEST_SKIP() << "no control group with a CPU quota can be made here";
 }
 
 /// Returns the CPU seconds that a thread uses while it waits 50 ms for another thread at the end of a region.
