@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/config/schema.h"
 #include "option_error.h"
@@ -259,7 +260,7 @@ bool Options::parse(const Arguments& typed) {
   const auto is_override = [](const std::string& word) {
     const std::size_t equals = word.find('=');
     return !word.starts_with('-') && equals != std::string::npos && equals > 0 &&
-           word.find_first_of("/ ") >= equals;
+           word.find_first_of("/ ") >= equals && !path_exists(word);
   };
   for (std::string& word : reversed) {
     if (is_override(word) && is_setting(word)) word.insert(0, "--");

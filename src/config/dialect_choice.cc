@@ -224,6 +224,13 @@ std::string near_bare_key(const Dialect& dialect, const std::string& word) {
   return dialect.in_section(nearest_name(word, names));
 }
 
+// Returns the key of the dialect with the last word of `path` in another section: model.max_seq_len for
+// train.max_seq_len. Returns "" if there is none.
+std::string in_other_section(const Dialect& dialect, const std::string& path) {
+  const std::size_t dot = path.rfind('.');
+  return dot == std::string::npos ? "" : dialect.in_section(path.substr(dot + 1));
+}
+
 }  // namespace
 
 void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources) {
@@ -247,6 +254,8 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
   // Keys of the configuration's own trainer come before keys of others.
   if (const std::string full = dialect == nullptr ? "" : near_bare_key(*dialect, path); !full.empty())
     complain({.what = "unknown key '" + path + "'", .where = where, .fix = "did you mean '" + full + "'?"});
+  if (const std::string full = dialect == nullptr ? "" : in_other_section(*dialect, path); !full.empty())
+    complain({.what = "unknown key '" + path + "'", .where = where, .fix = "did you mean '" + full + "'?"});
   for (const Dialect* other : kDialects) {
     const Entry* entry = other == dialect ? nullptr : other->find_or_above(path);
     if (entry == nullptr) continue;
@@ -263,7 +272,13 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
   if (dialect != nullptr) {
     for (std::string& name : names_of(*dialect)) names.push_back(std::move(name));
   }
-  unknown_key(path, where, names);
+  // A usual word in a section, such as train.lr, has the same advice as the word alone.
+  const std::string word = path.substr(path.rfind('.') + 1);
+  const bool usual = !guessed_key(word).empty() && nearest_name(path, names).empty();
+  if (!usual || dialect == nullptr) unknown_key(path, where, names);
+  std::string fix = guessed_key(word);
+  if (where != "command line") fix = with_colons(std::move(fix));
+  complain({.what = "unknown key '" + path + "'", .where = where, .fix = fix});
 }
 
 }  // namespace octet::config

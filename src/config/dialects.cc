@@ -214,11 +214,14 @@ std::string guessed_key(std::string_view word) {
   return "";
 }
 
+std::string with_colons(std::string advice) {
+  for (std::size_t at = 0; (at = advice.find('=', at)) != std::string::npos;) advice.replace(at, 1, ": ");
+  return advice;
+}
+
 void unknown_key(const std::string& key, const std::string& where, const Strings& known) {
   if (std::string fix = guessed_key(key); !fix.empty()) {
-    // Converts the advice to YAML form.
-    for (std::size_t at = 0; where != "command line" && (at = fix.find('=', at)) != std::string::npos;)
-      fix.replace(at, 1, ": ");
+    if (where != "command line") fix = with_colons(std::move(fix));
     complain({.what = "unknown key '" + key + "'", .where = where, .fix = fix});
   }
   const std::string near = nearest_name(key, known);

@@ -84,6 +84,12 @@ bool is_data_path(const std::string& word) {
   return std::ranges::any_of(kEnds, [&](std::string_view end) { return word.ends_with(end); });
 }
 
+// Whether a word is a path with "=" in it, as folders of sweeps have: runs/lr=1e-5/config.yaml.
+bool is_path_with_sign(const std::string& word) {
+  return is_config_path(word) && word.find('=') != std::string::npos &&
+         (word.find('/') < word.find('=') || path_exists(word));
+}
+
 CommandLine read_arguments(const Strings& arguments) {
   CommandLine line;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -113,7 +119,7 @@ CommandLine read_arguments(const Strings& arguments) {
       }
     } else if (word.starts_with("DEEPSPEED_CONFIG=")) {
       add_override(line, "deepspeed", word.substr(sign + 1));
-    } else if (sign != std::string::npos) {
+    } else if (sign != std::string::npos && !is_path_with_sign(word)) {
       add_override(line, word.substr(0, sign), word.substr(sign + 1));
     } else if (is_config_path(word)) {
       name_file(line, word);

@@ -113,6 +113,8 @@ void check_schedule_arguments(const Config& config, const std::string& type_at,
 /// Returns the advice for a word that other programs or users use for a key: "write learning_rate=NUMBER".
 /// Returns "" for other words.
 std::string guessed_key(std::string_view word);
+/// Writes advice of the command line as YAML: "lr=NUMBER" becomes "lr: NUMBER".
+std::string with_colons(std::string advice);
 
 /// Throws Error for an unknown key. `known` are the candidates for the nearest name.
 [[noreturn]] void unknown_key(const std::string& key, const std::string& where, const Strings& known);

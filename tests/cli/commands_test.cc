@@ -28,6 +28,22 @@ TEST(Words, OfOtherProgramsNameTheCommandThatDoesIt) {
   }
 }
 
+// Folders of sweeps have "=" in their names.
+TEST(Words, ThatArePathsWithAnEqualsSignAreFiles) {
+  const TemporaryFolder folder("signs");
+  std::filesystem::create_directories(folder / "lr=1e-5");
+  const std::string path = folder / "lr=1e-5/c.yaml";
+  std::filesystem::copy_file(Task::get().config(), path);
+  for (const char* command : {"lint ", "plan "}) {
+    for (const std::string& start : {std::string(), "cd " + folder.path() + " && "}) {
+      const std::string word = start.empty() ? path : "lr=1e-5/c.yaml";
+      const Outcome read = shell(start + OCTET_TRAINER + " " + command + word + " device=cpu learning_rate=1.0e-5");
+      EXPECT_NE(read.code, 64) << read.both();
+      EXPECT_EQ(read.both().find("unknown key"), std::string::npos) << read.both();
+    }
+  }
+}
+
 TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   const TemporaryFolder folder("lint");
   const std::string config = Task::get().config() + " output_dir=" + (folder / "run") + " device=cpu ";

@@ -431,6 +431,26 @@ TEST(Load, BrokenCommandLinesAreExplained) {
   EXPECT_THROW(load({"/nowhere/a.yaml"}, quiet()), Error);
 }
 
+// Folders of sweeps have "=" in their names.
+TEST(Load, APathWithAnEqualsSignIsAPath) {
+  const octet::test::TemporaryFolder folder("signs");
+  for (const char* name : {"/lr=1e-5/a.yaml", "/seed=3.yml", "/x=1/y=2/a.json"}) {
+    const std::string path = folder.path() + name;
+    make_folders(path.substr(0, path.rfind('/')));
+    const bool json = path.ends_with(".json");
+    write_file_atomically(path,
+                          json ? R"({"model_name_or_path":"m","dataset":"d","output_dir":"o"})" : kBase);
+    EXPECT_EQ(load({path, "seed=9"}, quiet()).config.seed, 9) << path;
+  }
+  try {
+    load({"runs/lr=1e-5/gone.yaml"}, quiet());
+    ADD_FAILURE() << "a missing file was accepted";
+  } catch (const Error& e) {
+    EXPECT_SAYS(std::string(e.what()), "gone.yaml");
+    EXPECT_FALSE(says(e.what(), "unknown key")) << e.what();
+  }
+}
+
 TEST(Load, ARequiredKeyIsAskedForWithAnExample) {
   for (const char* key : {"model_name_or_path", "dataset", "output_dir"}) {
     EXPECT_SAYS(refusal("", {std::string(key) + "=null"}), std::string("'") + key + "' is not given");
@@ -477,8 +497,7 @@ TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
         "environment GPU_NUM=8: does", "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
         "environment NCCL_DEBUG=INFO, NCCL_IB_HCA=x: is a variable of NCCL",
         "environment NVTE_DEBUG=1: does nothing: there are statistics",
-        "environment HSA_ENABLE_SDMA=0: is a variable of ROCm",
-        "environment CUDA_LAUNCH_BLOCKING=1: harms",
+        "environment HSA_ENABLE_SDMA=0: is a variable of ROCm", "environment CUDA_LAUNCH_BLOCKING=1: harms",
         "environment PYTORCH_CUDA_ALLOC_CONF=expandable"}) {
     EXPECT_EQ(std::ranges::count_if(r.notes, [&](const std::string& note) { return says(note, said); }), 1)
         << said;

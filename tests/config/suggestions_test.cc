@@ -93,5 +93,25 @@ TEST(Suggestions, OfSectionsCountTheRestAlone) {
   EXPECT_EQ(offered(refusal("model: {nmae: 1}")), "model.name");
 }
 
+// A key in a wrong section is offered from its own section.
+TEST(Suggestions, OfKeysInAWrongSectionNameTheirSection) {
+  const std::string play = "model: {name: m}\ndata: {train_path: d.jsonl}\n";
+  const auto refused = [](const std::string& text) {
+    try {
+      load_text(text, "test.yaml", {}, quiet());
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  for (const auto& [wrong, right] :
+       std::vector<std::pair<std::string, std::string>>{{"train: {max_seq_len: 1024}", "model.max_seq_len"},
+                                                        {"tuning: {batch_size: 1}", "train.batch_size"},
+                                                        {"tuning: {epochs: 1}", "train.epochs"}})
+    EXPECT_EQ(offered(refused(play + wrong)), right) << wrong;
+  EXPECT_SAYS(refused(play + "train: {lr: 1e-5}"), "write learning_rate: NUMBER");
+  EXPECT_SAYS(refused(play + "train: {xyzzy: 1}"), "remove it");
+}
+
 }  // namespace
 }  // namespace octet::config::test::suggestions_test
