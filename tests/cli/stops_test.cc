@@ -279,6 +279,20 @@ TEST(OneFolder, AKilledRunFreesItAndItsFilesGo) {
 
 // --- overwriting
 
+// A run on CPUs into a new folder: nothing is deleted, no advice is for GPUs, and nothing is said of FP8.
+TEST(CpuRun, SaysNothingOfGpusFp8OrDeletedCheckpoints) {
+  const TemporaryFolder folder("cpu_run");
+  int runs = 0;
+  for (const char* keys : {"", "bf16=true", "bf16=true overwrite_output_dir=true",
+                           "overwrite_output_dir=true seed=7"}) {
+    const std::string output = folder / ("run" + std::to_string(++runs));
+    const Outcome run = trainer(Task::get().train(output, std::string("max_steps=1 device=cpu ") + keys));
+    expect_success(run);
+    for (const char* word : {"overwrite_output_dir", "deleted", "GPU", "FP8", "recipe"})
+      EXPECT_EQ(run.both().find(word), std::string::npos) << word << " with " << keys << "\n" << run.both();
+  }
+}
+
 class Overwriting : public testing::Test {
  protected:
   Overwriting() : folder_("overwriting"), output_(folder_ / "run") {
