@@ -285,6 +285,30 @@ std::vector<Split> splits_of(const SplitChoice& choice) {
   return below(folder, std::move(splits));
 }
 
+namespace {
+
+// Logs files of rows that belong to no split, as Hugging Face leaves them out: notes.jsonl beside
+// train.jsonl. A card names its files, so nothing is logged then.
+void note_files_without_split(const SplitChoice& choice, const std::vector<Split>& splits) {
+  if (chosen_config(card_configs(choice.folder), choice)) return;
+  const std::string folder = folder_of_subset(choice);
+  std::vector<std::string> others;
+  for (const std::string& file : files_below(folder)) {
+    const std::string path = folder + "/" + file;
+    const auto holds = [&](const Split& split) {
+      return std::ranges::find(split.files, path) != split.files.end();
+    };
+    if (is_row_file(file) && std::ranges::none_of(splits, holds)) others.push_back(file);
+  }
+  if (others.empty()) return;
+  const std::size_t count = others.size();
+  if (count > 3) others.resize(3), others.push_back("…");
+  log::info("data set '" + choice.name + "': files that are in no split are not read (" +
+            std::to_string(count) + "): " + listed(others));
+}
+
+}  // namespace
+
 std::vector<std::string> files_of_split(const SplitChoice& choice) {
   const std::vector<Split> splits = splits_of(choice);
   if (splits.empty()) return {};
@@ -316,6 +340,7 @@ std::vector<std::string> files_of_split(const SplitChoice& choice) {
   if (!others.empty()) {
     log::info("data set '" + choice.name + "': split " + counted(chosen) + " is read, not " + listed(others));
   }
+  note_files_without_split(choice, splits);
   return chosen.files;
 }
 

@@ -24,7 +24,7 @@ struct Layout {
   bool evaluates = false;
 };
 
-std::string opened(const Layout& layout, const std::string& entry = "") {
+std::string opened(const Layout& layout, const std::string& entry = "", std::string* said = nullptr) {
   const test::TemporaryFolder folder("splits");
   for (const std::string& file : split(layout.files, ' ')) test::spill(folder / ("set/" + file), kRow);
   if (!layout.card.empty()) test::spill(folder / "set/README.md", layout.card);
@@ -43,7 +43,8 @@ std::string opened(const Layout& layout, const std::string& entry = "") {
     EXPECT_EQ(e.code(), ExitCode::usage);
     text = e.what();
   }
-  testing::internal::GetCapturedStderr();
+  const std::string log = testing::internal::GetCapturedStderr();
+  if (said != nullptr) *said = log;
   const std::string root = folder / "set/";
   for (std::size_t at = text.find(root); at != std::string::npos; at = text.find(root))
     text.erase(at, root.size());
@@ -57,6 +58,34 @@ std::string card(const std::string& configs) {
 const std::string kUltrachat =
     "data/train_sft-00000-of-00001.jsonl data/train_gen-00000-of-00001.jsonl "
     "data/test_sft-00000-of-00001.jsonl data/test_gen-00000-of-00001.jsonl";
+
+// Files that no split has are left out, as Hugging Face does, but not silently.
+TEST(Splits, FilesThatAreInNoSplitAreNamed) {
+  const std::pair<const char*, const char*> layouts[] = {
+      {"train.jsonl heldout.jsonl", "not read (1): heldout.jsonl"},
+      {"training_data.jsonl contest.jsonl more/notes.jsonl", "not read (2): contest.jsonl, more/notes.jsonl"},
+      {"train.jsonl a.jsonl b.jsonl c.jsonl d.jsonl", "not read (4): a.jsonl, b.jsonl, c.jsonl, …"},
+      {"train/0.jsonl loose.jsonl", "not read (1): loose.jsonl"},
+      {"train.jsonl test.jsonl", ""},
+      {"a.jsonl b.jsonl", ""},
+      {"train.jsonl state.json", ""},
+  };
+  for (const auto& [files, says] : layouts) {
+    std::string said;
+    opened({.files = files, .card = "", .split = "", .read = ""}, "", &said);
+    const std::string part = "files that are in no split are ";
+    const bool silent = *says == '\0';
+    EXPECT_EQ(said.find(part) == std::string::npos, silent) << files << ": " << said;
+    EXPECT_NE(said.find(silent ? "" : part + says), std::string::npos) << files << ": " << said;
+  }
+  std::string said;
+  opened({.files = "a.jsonl b.jsonl",
+          .card = "---\nconfigs:\n- config_name: default\n  data_files: a.jsonl\n---\n",
+          .split = "",
+          .read = ""},
+         "", &said);
+  EXPECT_EQ(said.find("in no split"), std::string::npos) << "the card names its files: " << said;
+}
 
 TEST(Splits, AFolderIsReadAsHuggingFaceReadsIt) {
   const std::string named = card(
