@@ -138,12 +138,15 @@ void require_limits(int ranks, const Words& words) {
     __rlimit_resource resource;
     rlim_t least;
     const char* what;
-    const char* fix;
+    std::string fix;
   };
+  const rlim_t files = 32 + 4 * static_cast<rlim_t>(ranks);
+  const std::string for_files =
+      files > 4096 ? "ulimit -n " + std::to_string(files) + ", or a smaller -np" : "ulimit -n 4096";
   const std::array rows{
       Row{RLIMIT_FSIZE, rlim_t{8} << 20, "bytes of a file", "ulimit -f 8192 or more"},
       Row{RLIMIT_STACK, rlim_t{256} << 10, "bytes of stack", "ulimit -s 8192"},
-      Row{RLIMIT_NOFILE, 32 + 4 * static_cast<rlim_t>(ranks), "open files", "ulimit -n 4096"},
+      Row{RLIMIT_NOFILE, files, "open files", for_files},
       Row{RLIMIT_NPROC, 32, "processes and threads of a user", "ulimit -u 4096"},
       Row{RLIMIT_AS, rlim_t{trains ? 352U : 96U} << 20, "bytes of address space", "ulimit -v unlimited"},
       Row{RLIMIT_DATA, rlim_t{trains ? 240U : 32U} << 20, "bytes of data", "ulimit -d unlimited"},
@@ -153,13 +156,12 @@ void require_limits(int ranks, const Words& words) {
     if (::getrlimit(row.resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) continue;
     // The limit on processes does not apply to root.
     if (limit.rlim_cur >= row.least || (row.resource == RLIMIT_NPROC && ::geteuid() == 0)) continue;
-    throw Error(
-        {.what = "a limit of the system is too low for mpirun and its ranks",
-         .expected = "at least " + std::to_string(row.least) + " " + row.what,
-         .found = std::to_string(limit.rlim_cur),
-         .where = "the limits of this shell (ulimit -a)",
-         .fix = std::string(row.fix) + " (/etc/security/limits.conf, or the limits of the container or job)",
-         .code = ExitCode::usage});
+    throw Error({.what = "a limit of the system is too low for mpirun and its ranks",
+                 .expected = "at least " + std::to_string(row.least) + " " + row.what,
+                 .found = std::to_string(limit.rlim_cur),
+                 .where = "the limits of this shell (ulimit -a)",
+                 .fix = row.fix + " (/etc/security/limits.conf, or the limits of the container or job)",
+                 .code = ExitCode::usage});
   }
 }
 

@@ -78,14 +78,14 @@ TEST(Call, ShowsControlCharactersInOneLine) {
 }
 
 // The fix of the message under a limit of this process, or "".
-std::string refused_under(__rlimit_resource resource, rlim_t value, const std::string& line) {
+std::string refused_under(__rlimit_resource resource, rlim_t value, const std::string& line, int ranks) {
   rlimit before{};
   ::getrlimit(resource, &before);
   const rlimit limit{.rlim_cur = value, .rlim_max = before.rlim_max};
   ::setrlimit(resource, &limit);
   std::string fix;
   try {
-    require_limits(2, words(line));
+    require_limits(ranks, words(line));
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::usage);
     EXPECT_NE(e.problem().expected.find("at least "), std::string::npos);
@@ -103,17 +103,19 @@ TEST(Call, LowLimitsAreRefusedOnceForAllRanks) {
     __rlimit_resource resource;
     rlim_t least;
     std::string line, fix;
+    int ranks = 2;
   };
   for (const Row& row : {Row{RLIMIT_FSIZE, 8 * kMiB, other, "ulimit -f 8192 or more"},
                          {RLIMIT_STACK, 256 * kKiB, other, "ulimit -s 8192"},
                          {RLIMIT_NOFILE, 40, other, "ulimit -n 4096"},
+                         {RLIMIT_NOFILE, 8032, "-np 2000 seq 1", "ulimit -n 8032, or a smaller -np", 2000},
                          {RLIMIT_AS, 352 * kMiB, trainer, "ulimit -v unlimited"},
                          {RLIMIT_AS, 96 * kMiB, other, "ulimit -v unlimited"},
                          {RLIMIT_DATA, 240 * kMiB, trainer, "ulimit -d unlimited"},
                          {RLIMIT_DATA, 32 * kMiB, other, "ulimit -d unlimited"}}) {
     SCOPED_TRACE(row.fix + " " + row.line);
-    EXPECT_EQ(refused_under(row.resource, row.least - 1, row.line), row.fix);
-    EXPECT_EQ(refused_under(row.resource, row.least, row.line), "");
+    EXPECT_EQ(refused_under(row.resource, row.least - 1, row.line, row.ranks), row.fix);
+    EXPECT_EQ(refused_under(row.resource, row.least, row.line, row.ranks), "");
   }
 }
 
