@@ -7,12 +7,14 @@
 namespace octet::ops {
 namespace {
 
-void check_heads(const Heads& heads, const ConstMatrix& qkv) {
+void check_heads(const Heads& heads, const ConstMatrix& qkv, std::int64_t rotated) {
   check(is_matrix(qkv), "normed_rope: qkv must be [tokens, qkv_width] T");
   check(heads.head_dim > 0 && heads.head_dim % 2 == 0 && heads.head_dim <= kMaxNormedHeadDim,
         "normed_rope: head_dim must be even and at most kMaxNormedHeadDim");
   check(heads.q_heads >= 0 && heads.kv_heads >= 0 && heads.qkv_width() == qkv.cols,
         "normed_rope: qkv must be as wide as its heads");
+  check(rotated >= 0 && rotated <= heads.head_dim && rotated % 2 == 0,
+        "normed_rope: an even number of dimensions of a head rotates");
 }
 
 bool holds_heads(const ConstMatrix& raw, const Heads& heads, const ConstMatrix& qkv) {
@@ -23,7 +25,7 @@ bool holds_heads(const ConstMatrix& raw, const Heads& heads, const ConstMatrix& 
 }  // namespace
 
 void normed_rope(Stream& stream, const NormedRopeArgs& args) {
-  check_heads(args.heads, args.qkv);
+  check_heads(args.heads, args.qkv, args.rotated);
   check(!args.raw.data || holds_heads(args.raw, args.heads, args.qkv),
         "normed_rope: raw must hold the query and key heads of qkv");
   check(args.qkv.rows == 0 || (args.q_weight && args.k_weight && args.positions && args.cosine && args.sine),
@@ -38,7 +40,7 @@ std::size_t normed_rope_backward_workspace(const Device&, std::int64_t tokens, c
 }
 
 void normed_rope_backward(Stream& stream, const NormedRopeBackwardArgs& args) {
-  check_heads(args.heads, args.d_qkv);
+  check_heads(args.heads, args.d_qkv, args.rotated);
   check(holds_heads(args.raw, args.heads, args.d_qkv),
         "normed_rope_backward: raw must hold the query and key heads of forward");
   check(args.d_qkv.rows == 0 ||

@@ -18,6 +18,8 @@ void rope(Stream& stream, const RopeArgs& args) {
   check(args.heads.head_dim > 0 && args.heads.head_dim % 2 == 0, "rope: head_dim must be even");
   check(args.heads.q_heads >= 0 && args.heads.kv_heads >= 0 && args.heads.qkv_width() == args.qkv.cols,
         "rope: qkv must be as wide as its heads");
+  check(args.rotated >= 0 && args.rotated <= args.heads.head_dim && args.rotated % 2 == 0,
+        "rope: an even number of dimensions of a head rotates");
   check(args.qkv.rows == 0 || (args.positions && args.cosine && args.sine),
         "rope: positions and tables are needed");
   check(is_request(args.quantize), "rope: an FP8 copy needs an FP8 format and a scale");

@@ -38,6 +38,12 @@ void route(Stream& stream, const RouteArgs& args) {
         "route: there are experts, and not too many");
   check(args.taken > 0 && args.taken <= args.logits.cols, "route: no more experts are taken than there are");
   check(args.experts != nullptr && args.weights != nullptr, "route: there is room for what is taken");
+  check(args.groups > 0 && args.logits.cols % args.groups == 0, "route: groups divide the experts");
+  const std::int64_t in_group = args.logits.cols / args.groups;
+  check(args.groups == 1 || in_group >= 2, "route: a group has two experts");
+  check(
+      args.taken_groups > 0 && args.taken_groups <= args.groups && args.taken <= args.taken_groups * in_group,
+      "route: the chosen groups have as many experts as are taken");
   OCTET_DISPATCH(stream, route, args);
 }
 
@@ -100,6 +106,8 @@ void route_backward(Stream& stream, const RouteBackwardArgs& args) {
   check(args.taken > 0 && args.taken <= args.logits.cols && args.experts != nullptr &&
             args.places != nullptr && args.d_weights != nullptr,
         "route_backward: every token has experts, rows and gradients of weights");
+  check(args.d_probabilities == nullptr || args.scores == RouterScores::softmax,
+        "route_backward: only softmax scores are probabilities");
   OCTET_DISPATCH(stream, route_backward, args);
 }
 
@@ -118,8 +126,8 @@ void weigh_backward(Stream& stream, const WeighBackwardArgs& args) {
 
 void gated_rows(Stream& stream, const GatedRowsArgs& args) {
   if (args.x.rows == 0) return;
-  check(args.logits != nullptr && is_matrix(args.x) && is_matrix(args.addend) && is_matrix(args.out),
-        "gated_rows: matrices are f32 or bf16, and every row has a logit");
+  check(is_matrix(args.x) && is_matrix(args.addend) && is_matrix(args.out),
+        "gated_rows: matrices are f32 or bf16");
   check(same_form(args.x, args.out) && same_form(args.addend, args.out),
         "gated_rows: x, addend and out have the same shape and dtype");
   OCTET_DISPATCH(stream, gated_rows, args);

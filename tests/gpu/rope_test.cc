@@ -46,6 +46,77 @@ TEST(Rope, TableRotationAndItsInverse) {
   }
 }
 
+TEST(Rope, APartOfEachHeadTurns) {
+  for (const DType dtype : kComputeTypes) {
+    for (const auto& [dim, rotated] : {std::pair<std::int64_t, std::int64_t>{128, 64}, {64, 16}, {10, 4}}) {
+      for (const std::int64_t tokens : {1, 129}) {
+        const Heads heads{.q_heads = 6, .kv_heads = 2, .head_dim = dim};
+        const Tensor qkv = Tensor::random(dtype, tokens, heads.qkv_width(), 1),
+                     d_out = Tensor::random(dtype, tokens, heads.qkv_width(), 2);
+        std::vector<float> cosines, sines;
+        for (std::int64_t i = 0; i < 300 * rotated / 2; ++i) {
+          cosines.push_back(static_cast<float>(std::cos(0.37 * static_cast<double>(i))));
+          sines.push_back(static_cast<float>(std::sin(0.37 * static_cast<double>(i))));
+        }
+        std::vector<std::int32_t> positions;
+        for (std::int64_t t = 0; t < tokens; ++t)
+          positions.push_back(static_cast<std::int32_t>((t * 37) % 300));
+        both(
+            [&, rotated = rotated, dim = dim](Side& s) {
+              RopeArgs args{.qkv = s.put(qkv),
+                            .heads = heads,
+                            .positions = s.put(positions),
+                            .cosine = s.put(cosines),
+                            .sine = s.put(sines),
+                            .rotated = rotated};
+              rope(s, args);
+              s.out("rotated", args.qkv);
+              args.qkv = s.put(d_out);
+              args.inverse = true;
+              Copies copies(s, DType::e5m2, tokens, heads.qkv_width());
+              args.quantize = copies.into;
+              rope(s, args);
+              copies.hold_to(args.qkv);
+              s.out("rotated back", args.qkv);
+              const Matrix x = s.put(qkv), d = s.put(d_out), raw = s.put(Tensor(dtype, tokens, 8 * dim));
+              auto* rstd = s.put(std::vector<float>(static_cast<std::size_t>(tokens * 8), 0.0f));
+              const float *q = s.put(random_floats(dim, 3)), *k = s.put(random_floats(dim, 4));
+              normed_rope(s, {.qkv = x,
+                              .heads = heads,
+                              .q_weight = q,
+                              .k_weight = k,
+                              .positions = args.positions,
+                              .cosine = args.cosine,
+                              .sine = args.sine,
+                              .raw = raw,
+                              .rstd = rstd,
+                              .rotated = rotated});
+              s.out("normed and turned", x);
+              auto *d_q = s.put(random_floats(dim, 5)), *d_k = s.put(random_floats(dim, 6));
+              normed_rope_backward(
+                  s, {.d_qkv = d,
+                      .raw = raw,
+                      .rstd = rstd,
+                      .heads = heads,
+                      .q_weight = q,
+                      .k_weight = k,
+                      .positions = args.positions,
+                      .cosine = args.cosine,
+                      .sine = args.sine,
+                      .d_q_weight = d_q,
+                      .d_k_weight = d_k,
+                      .workspace = s.workspace(normed_rope_backward_workspace(s.device(), tokens, heads)),
+                      .rotated = rotated});
+              s.out("d_qkv", d);
+              s.out("d_q_weight", d_q, dim, DType::f32);
+              s.out("d_k_weight", d_k, dim, DType::f32);
+            },
+            {.relative = 1e-5, .absolute = 3e-4, .bf16_steps = 1.01});
+      }
+    }
+  }
+}
+
 TEST(NormedRope, ForwardAndBackward) {
   for (const DType dtype : kComputeTypes) {
     for (const std::int64_t dim : {2, 10, 64, 80, 128, 256}) {

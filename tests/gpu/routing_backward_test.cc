@@ -63,8 +63,10 @@ TEST(GpuRoutingBackward, GradientsOfLogitsAreThoseOfTheCpu) {
   for (const Shape& s : kShapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const bool normalised : {false, true}) {
-        for (const bool balanced : {false, true}) {
-          SCOPED_TRACE(words(s) + (normalised ? ", normalised" : "") + (balanced ? ", balanced" : ""));
+        for (const int kind : {0, 1, 2}) {
+          const bool balanced = kind == 1, sigmoid = kind == 2;
+          SCOPED_TRACE(words(s) + (normalised ? ", normalised" : "") + (balanced ? ", balanced" : "") +
+                       (sigmoid ? ", sigmoid" : ""));
           both(
               [&](Side& side) {
                 const Dealt dealt = dealt_on(side, s);
@@ -73,6 +75,8 @@ TEST(GpuRoutingBackward, GradientsOfLogitsAreThoseOfTheCpu) {
                     side, {.logits = dealt.logits,
                            .taken = s.taken,
                            .normalised = normalised,
+                           .scores = sigmoid ? RouterScores::sigmoid : RouterScores::softmax,
+                           .scale = sigmoid ? 2.5f : 1.0f,
                            .experts = dealt.args.experts,
                            .places = dealt.args.places,
                            .d_weights = side.put(random_floats(s.tokens * s.taken, 8)),

@@ -63,6 +63,54 @@ TEST(GpuRouting, ExpertsAreThoseOfTheCpu) {
   }
 }
 
+// Sigmoid scores have the bits of the CPU, so the choices are equal for any load, with ties.
+TEST(GpuRouting, SigmoidRoutersChooseAsOnTheCpu) {
+  struct Row {
+    std::int64_t experts, taken, groups, taken_groups;
+    bool biased;
+  };
+  std::mt19937 random(6);
+  for (const Row row : {Row{1, 1, 1, 1, false},
+                        {33, 5, 1, 1, true},
+                        {128, 8, 1, 1, true},
+                        {256, 8, 8, 4, true},
+                        {12, 6, 4, 2, true},
+                        {1024, 7, 512, 5, true},
+                        {1000, 1000, 1, 1, true}}) {
+    for (const float deviation : {0.0f, 2.0f, 60.0f}) {
+      constexpr std::int64_t tokens = 130;
+      std::normal_distribution<float> normal(0, 1);
+      std::vector<float> logits, bias;
+      for (std::int64_t i = 0; i < tokens * row.experts; ++i) logits.push_back(deviation * normal(random));
+      for (std::int64_t e = 0; e < row.experts; ++e)
+        bias.push_back(-1.25f + 0.25f * static_cast<float>(e % 5));
+      for (const bool normalised : {false, true}) {
+        SCOPED_TRACE(std::to_string(row.experts) + " experts, deviation " + std::to_string(deviation));
+        both(
+            [&](Side& s) {
+              const std::vector<float> none(static_cast<std::size_t>(tokens * row.taken), -1.0f);
+              auto* const experts = s.put(std::vector<std::int32_t>(none.size(), -1));
+              auto* const weights = s.put(none);
+              route(s, {.logits = ConstMatrix(s.put(logits), DType::f32, tokens, row.experts, row.experts),
+                        .taken = row.taken,
+                        .normalised = normalised,
+                        .scores = RouterScores::sigmoid,
+                        .scale = 2.5f,
+                        .bias = row.biased ? s.put(bias) : nullptr,
+                        .groups = row.groups,
+                        .taken_groups = row.taken_groups,
+                        .experts = experts,
+                        .weights = weights});
+              // Numbers of experts as denormal floats: all their bits count.
+              s.out("experts", reinterpret_cast<const float*>(experts), tokens * row.taken, DType::f32);
+              s.out("weights", weights, tokens * row.taken, DType::f32);
+            },
+            {.relative = 1e-6});
+      }
+    }
+  }
+}
+
 TEST(GpuRouting, EqualsAndNansAreTakenAsOnTheCpu) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> logits = {2, 5, 5, 2, 5, 0, 0, 1, nan, 3, 0, 1, 0, 0};

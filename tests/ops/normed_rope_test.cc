@@ -9,16 +9,17 @@ constexpr double kEps = 1e-5;
 
 /// Inputs of one case, and the expected results in float64.
 struct Case {
-  Case(std::int64_t rows, const Heads& h, DType t, bool plus)
+  Case(std::int64_t rows, const Heads& h, DType t, bool plus, std::int64_t rotate = 0)
       : tokens(rows),
         heads(h),
+        rotated(rotate),
         dtype(t),
         one_plus(plus),
         qkv(Tensor::random(t, rows, h.qkv_width(), 1, 2)),
         d_out(Tensor::random(t, rows, h.qkv_width(), 2)),
         q_weight(random_floats(h.head_dim, 3)),
         k_weight(random_floats(h.head_dim, 4)),
-        cosine(static_cast<std::size_t>(kPositions * h.head_dim / 2)),
+        cosine(static_cast<std::size_t>(kPositions * half())),
         sine(cosine.size()) {
     for (std::int64_t r = 0; r < rows; ++r)
       positions.push_back(static_cast<std::int32_t>(r * 37 % kPositions));
@@ -28,6 +29,8 @@ struct Case {
       sine[i] = static_cast<float>(std::sin(angle));
     }
   }
+  /// Half of the dimensions that rotate.
+  std::int64_t half() const { return (rotated == 0 ? heads.head_dim : rotated) / 2; }
   std::int64_t normed_heads() const { return heads.q_heads + heads.kv_heads; }
   double weight(std::int64_t head, std::int64_t i) const {
     const auto& w = head < heads.q_heads ? q_weight : k_weight;
@@ -42,21 +45,22 @@ struct Case {
     return 1 / std::sqrt(squares / static_cast<double>(heads.head_dim) + static_cast<double>(float{kEps}));
   }
   double angle_part(const std::vector<float>& table, std::int64_t row, std::int64_t i) const {
-    const std::int64_t half = heads.head_dim / 2;
     return static_cast<double>(
-        table[static_cast<std::size_t>(positions[static_cast<std::size_t>(row)] * half + i % half)]);
+        table[static_cast<std::size_t>(positions[static_cast<std::size_t>(row)] * half() + i % half())]);
   }
   /// Element i of a head, rotated (or rotated back). `x` returns the elements before the rotation.
   template <typename F>
   double turned(std::int64_t row, std::int64_t i, bool back, F x) const {
-    const std::int64_t half = heads.head_dim / 2, other = i < half ? i + half : i - half;
-    const double sign = (i < half) == back ? 1 : -1;
+    if (i >= 2 * half()) return x(i);
+    const double sign = (i < half()) == back ? 1 : -1;
+    const std::int64_t other = i < half() ? i + half() : i - half();
     return x(i) * angle_part(cosine, row, i) + sign * x(other) * angle_part(sine, row, i);
   }
 
   static constexpr std::int64_t kPositions = 50;
   std::int64_t tokens;
   Heads heads;
+  std::int64_t rotated;
   DType dtype;
   bool one_plus;
   Tensor qkv, d_out;
@@ -80,7 +84,8 @@ struct Forward {
                          .cosine = c.cosine.data(),
                          .sine = c.sine.data(),
                          .raw = raw.matrix(),
-                         .rstd = rstd.data()});
+                         .rstd = rstd.data(),
+                         .rotated = c.rotated});
   }
   Tensor out, raw;
   std::vector<float> rstd;
@@ -103,7 +108,7 @@ void expect_forward(const Case& c) {
       for (std::int64_t i = 0; i < dim; ++i) {
         ASSERT_EQ(f.raw.at(r, h * dim + i), c.qkv.at(r, h * dim + i));
         const double want = c.turned(r, i, false, normed);
-        const std::int64_t other = i < dim / 2 ? i + dim / 2 : i - dim / 2;
+        const std::int64_t other = i >= 2 * c.half() ? i : i < c.half() ? i + c.half() : i - c.half();
         const double slack = 1e-6 * (std::abs(normed(i)) + std::abs(normed(other)));
         ASSERT_NEAR(f.out.at(r, h * dim + i), want, std::abs(want) * f.out.rounding() + slack)
             << r << " " << h << " " << i;
@@ -133,7 +138,8 @@ struct Backward {
                                   .d_q_weight = d_q.data(),
                                   .d_k_weight = d_k.data(),
                                   .quantize = copy.into(),
-                                  .workspace = {room.data(), room.size()}});
+                                  .workspace = {room.data(), room.size()},
+                                  .rotated = c.rotated});
   }
   Tensor d;
   std::vector<float> d_q, d_k;
@@ -197,6 +203,20 @@ TEST(NormedRope, ForwardAndBackwardMatchFloat64) {
           expect_forward(c);
           expect_backward(c);
         }
+      }
+    }
+  }
+}
+
+TEST(NormedRope, APartOfEachHeadRotates) {
+  for (const DType dtype : kComputeTypes) {
+    for (const std::int64_t tokens : kRows) {
+      SCOPED_TRACE(testing::Message() << tokens << " tokens " << name_of(dtype));
+      for (const auto& [heads, rotated] :
+           {std::pair{Heads{4, 2, 64}, 32}, {Heads{3, 1, 10}, 4}, {Heads{2, 2, 128}, 128}}) {
+        const Case c(tokens, heads, dtype, false, rotated);
+        expect_forward(c);
+        expect_backward(c);
       }
     }
   }

@@ -50,11 +50,13 @@ TEST(Rope, TheTableEndsWithItsLastPosition) {
   EXPECT_EQ(sine[6], -9.0f);
 }
 
-void expect_rotation(std::int64_t tokens, const Heads& heads, DType dtype, bool inverse) {
-  SCOPED_TRACE(testing::Message() << tokens << " tokens, head_dim " << heads.head_dim << " "
-                                  << name_of(dtype));
+/// `rotated`: dimensions of a head that rotate; 0: all.
+void expect_rotation(std::int64_t tokens, const Heads& heads, DType dtype, bool inverse,
+                     std::int64_t rotated = 0) {
+  SCOPED_TRACE(testing::Message() << tokens << " tokens, head_dim " << heads.head_dim << " " << name_of(dtype)
+                                  << ", " << rotated << " rotate");
   CpuStream stream;
-  const std::int64_t half = heads.head_dim / 2;
+  const std::int64_t half = (rotated == 0 ? heads.head_dim : rotated) / 2;
   const Table table(stream, 200, half, 1.0f);
   const Tensor x = Tensor::random(dtype, tokens, heads.qkv_width(), 1);
   std::vector<std::int32_t> positions;
@@ -67,9 +69,12 @@ void expect_rotation(std::int64_t tokens, const Heads& heads, DType dtype, bool 
                 .cosine = table.cosine.data(),
                 .sine = table.sine.data(),
                 .inverse = inverse,
-                .quantize = copy.into()});
+                .quantize = copy.into(),
+                .rotated = rotated});
   for (std::int64_t t = 0; t < tokens; ++t) {
     for (std::int64_t h = 0; h < heads.q_heads + 2 * heads.kv_heads; ++h) {
+      for (std::int64_t c = h * heads.head_dim + 2 * half; c < (h + 1) * heads.head_dim; ++c)
+        ASSERT_EQ(y.at(t, c), x.at(t, c)) << "it does not rotate";
       for (std::int64_t i = 0; i < half; ++i) {
         const std::int64_t ca = h * heads.head_dim + i, cb = ca + half;
         const double a = x.at(t, ca), b = x.at(t, cb);
@@ -98,6 +103,32 @@ TEST(Rope, QueriesAndKeysTurnAndValuesStay) {
       expect_rotation(tokens, {.q_heads = 3, .kv_heads = 1, .head_dim = 10}, dtype, true);
     }
     expect_rotation(3, {.q_heads = 6, .kv_heads = 6, .head_dim = 128}, dtype, true);
+  }
+}
+
+TEST(Rope, APartOfEachHeadTurnsAndTheRestStays) {
+  for (const DType dtype : kComputeTypes) {
+    for (const bool inverse : {false, true}) {
+      for (const std::int64_t tokens : kRows) {
+        expect_rotation(tokens, {.q_heads = 4, .kv_heads = 2, .head_dim = 64}, dtype, inverse, 32);
+        expect_rotation(tokens, {.q_heads = 3, .kv_heads = 1, .head_dim = 10}, dtype, inverse, 2);
+      }
+      expect_rotation(3, {.q_heads = 6, .kv_heads = 6, .head_dim = 128}, dtype, inverse, 128);
+    }
+  }
+  const Heads heads{.q_heads = 1, .kv_heads = 1, .head_dim = 8};
+  Tensor x = Tensor::random(DType::f32, 1, heads.qkv_width(), 1);
+  CpuStream stream;
+  const Table table(stream, 4, 4, 1.0f);
+  const std::int32_t position = 1;
+  for (const std::int64_t rotated : {-2, 3, 10}) {
+    const RopeArgs args{.qkv = x.matrix(),
+                        .heads = heads,
+                        .positions = &position,
+                        .cosine = table.cosine.data(),
+                        .sine = table.sine.data(),
+                        .rotated = rotated};
+    EXPECT_THROW(rope(stream, args), std::logic_error) << rotated;
   }
 }
 

@@ -17,12 +17,14 @@ std::size_t index(std::int64_t i) {
 }
 
 /// How tokens choose experts.
-enum class Load { random, one_has_all, one_has_none, ties };
+enum class Load { random, one_has_all, one_has_none, ties, all_low };
 
 constexpr std::int64_t kTokens = 11, kExperts = 5;
 
 struct Routing {
-  Routing(Load load, std::int64_t taken_, bool normalised_) : taken(taken_), normalised(normalised_) {
+  Routing(Load load, std::int64_t taken_, bool normalised_, RouterScores scores_ = RouterScores::softmax,
+          float scale_ = 1)
+      : taken(taken_), normalised(normalised_), scores(scores_), scale(scale_) {
     std::mt19937 random(3);
     std::normal_distribution<float> normal(0, 1);
     for (std::int64_t i = 0; i < kTokens * kExperts; ++i) {
@@ -30,6 +32,7 @@ struct Routing {
       float logit = load == Load::ties ? 0.5f : normal(random);
       if (load == Load::one_has_all && e == 3) logit += 20;
       if (load == Load::one_has_none && e == 1) logit -= 20;
+      if (load == Load::all_low) logit -= 200;
       logits.push_back(logit);
     }
     const auto rows = index(kTokens * taken);
@@ -39,6 +42,8 @@ struct Routing {
     route(*stream, {.logits = logits_matrix(),
                     .taken = taken,
                     .normalised = normalised,
+                    .scores = scores,
+                    .scale = scale,
                     .experts = experts.data(),
                     .weights = weights.data()});
     deal(*stream, {.experts = experts.data(),
@@ -64,6 +69,8 @@ struct Routing {
   std::unique_ptr<Stream> stream = device->make_stream({.name = "test"});
   std::int64_t taken;
   bool normalised;
+  RouterScores scores;
+  float scale;
   std::vector<float> logits, weights, place_weights;
   std::vector<std::int32_t> experts, begins, row_tokens, places;
 };
@@ -135,6 +142,56 @@ TEST(RouteBackward, IsTheDifferenceOfTheWeightsForAnyLoad) {
       }
     }
   }
+}
+
+TEST(RouteBackward, OfSigmoidScoresIsTheDifferenceOfTheWeightsForAnyLoad) {
+  std::mt19937 random(6);
+  for (const Load load : {Load::random, Load::one_has_all, Load::one_has_none, Load::ties, Load::all_low}) {
+    for (const std::int64_t taken : {1, 2, 5}) {
+      for (const bool normalised : {false, true}) {
+        for (const float scale : {1.0f, 2.5f}) {
+          const Routing r(load, taken, normalised, RouterScores::sigmoid, scale);
+          const std::vector<float> d_weights = drawn(random, kTokens * taken);
+          std::vector<float> found(r.logits.size(), 7);
+          route_backward(*r.stream, {.logits = r.logits_matrix(),
+                                     .taken = taken,
+                                     .normalised = normalised,
+                                     .scores = RouterScores::sigmoid,
+                                     .scale = scale,
+                                     .experts = r.experts.data(),
+                                     .places = r.places.data(),
+                                     .d_weights = d_weights.data(),
+                                     .d_logits = {found.data(), DType::f32, kTokens, kExperts, kExperts}});
+          r.stream->synchronize();
+          for (std::int64_t t = 0; t < kTokens; ++t) {
+            const auto* const x = r.logits.data() + t * kExperts;
+            const auto value = [&](const std::vector<double>& logits) {
+              const auto p = [&](std::int64_t e) { return 1 / (1 + std::exp(-logits[index(e)])); };
+              double of_taken = 1e-20, sum = 0;
+              for (std::int64_t j = 0; j < taken; ++j) of_taken += p(r.experts[index(t * taken + j)]);
+              for (std::int64_t j = 0; j < taken; ++j) {
+                const std::int64_t row = r.places[index(t * taken + j)];
+                const double weight = p(r.expert_of(row)) / (normalised ? of_taken : 1);
+                sum += static_cast<double>(scale) * static_cast<double>(d_weights[index(row)]) * weight;
+              }
+              return sum;
+            };
+            for (std::int64_t e = 0; e < kExperts; ++e) {
+              EXPECT_NEAR(found[index(t * kExperts + e)], difference({x, x + kExperts}, index(e), value),
+                          4e-6)
+                  << static_cast<int>(load) << ", " << taken << " taken, token " << t;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+// A sum of weights that is 0 in fp32 divides nothing by 0.
+TEST(RouteBackward, OfScoresThatAreZeroIsZero) {
+  const Routing r(Load::all_low, 2, true, RouterScores::sigmoid);
+  for (const float weight : r.weights) EXPECT_EQ(weight, 0);
 }
 
 TEST(RouteBackward, RoundsOnceToBf16) {

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "octet/device/cpu.h"
@@ -92,6 +95,181 @@ TEST(Route, WhatCannotBeIsRefused) {
   EXPECT_THROW(routed(logits, 1, 4, 4, 5), std::logic_error);
   EXPECT_THROW(routed(logits, 1, 4, 4, 0), std::logic_error);
   EXPECT_THROW(routed(logits, 1, 1025, 1025, 1), std::logic_error);
+}
+
+/// A router of the families of models, or an extreme one.
+struct RouterCase {
+  const char* name;
+  std::int64_t experts, taken;
+  RouterScores scores = RouterScores::sigmoid;
+  bool normalised = true;
+  float scale = 1.0f;
+  bool biased = false;
+  std::int64_t groups = 1, taken_groups = 1;
+};
+constexpr RouterCase kRouters[] = {
+    {.name = "olmoe", .experts = 64, .taken = 8, .scores = RouterScores::softmax, .normalised = false},
+    {.name = "glm4_moe", .experts = 128, .taken = 8, .scale = 2.5f, .biased = true},
+    {.name = "deepseek_v3",
+     .experts = 256,
+     .taken = 8,
+     .scale = 2.5f,
+     .biased = true,
+     .groups = 8,
+     .taken_groups = 4},
+    {.name = "not normalised", .experts = 16, .taken = 3, .normalised = false, .scale = 0.5f},
+    {.name = "biased softmax", .experts = 33, .taken = 4, .scores = RouterScores::softmax, .biased = true},
+    {.name = "softmax in groups",
+     .experts = 24,
+     .taken = 5,
+     .scores = RouterScores::softmax,
+     .groups = 4,
+     .taken_groups = 2},
+    {.name = "groups of two", .experts = 1024, .taken = 5, .biased = true, .groups = 512, .taken_groups = 3},
+    {.name = "all of the groups", .experts = 12, .taken = 6, .biased = true, .groups = 4, .taken_groups = 2},
+    {.name = "one expert", .experts = 1, .taken = 1},
+};
+
+/// How the logits of tokens are distributed.
+enum class Load { random, extreme, ties, pairs, low };
+std::vector<float> logits_of(Load load, std::int64_t tokens, std::int64_t experts) {
+  std::mt19937 random(13);
+  std::normal_distribution<float> normal(0, load == Load::extreme ? 60.0f : 2.0f);
+  std::vector<float> logits;
+  for (std::int64_t i = 0; i < tokens * experts; ++i) {
+    const float drawn = normal(random);
+    // Only powers of two, so that equal logits stay equal.
+    if (load == Load::ties) logits.push_back(i / experts % 2 == 0 ? 0.5f : -2.0f);
+    if (load == Load::pairs) logits.push_back(i % experts % 2 == 1 ? logits.back() : drawn);
+    if (load == Load::low) logits.push_back(-200.0f + drawn);
+    if (load == Load::random || load == Load::extreme) logits.push_back(drawn);
+  }
+  return logits;
+}
+
+/// Experts and weights of a token in double, from scores that are rounded to fp32.
+std::vector<std::pair<std::int32_t, double>> reference(const RouterCase& c, const float* x,
+                                                       const std::vector<float>& bias) {
+  std::vector<double> p;
+  double all = 0;
+  const float highest = *std::max_element(x, x + c.experts);
+  for (std::int64_t e = 0; e < c.experts; ++e) {
+    const auto logit = static_cast<double>(x[e]);
+    p.push_back(c.scores == RouterScores::sigmoid ? 1 / (1 + std::exp(-logit))
+                                                  : std::exp(logit - static_cast<double>(highest)));
+    all += p.back();
+  }
+  std::vector<float> choice;
+  for (std::int64_t e = 0; e < c.experts; ++e) {
+    if (c.scores == RouterScores::softmax) p[index(e)] /= all;
+    choice.push_back(static_cast<float>(p[index(e)]) + (c.biased ? bias[index(e)] : 0.0f));
+  }
+  const auto best_first = [](std::vector<float> values) {
+    std::vector<std::int32_t> order(values.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, [&](std::int32_t a, std::int32_t b) {
+      return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+    });
+    return order;
+  };
+  const std::int64_t size = c.experts / c.groups;
+  std::vector<float> of_groups;
+  for (std::int64_t g = 0; g < c.groups; ++g) {
+    std::vector<float> own(choice.begin() + g * size, choice.begin() + (g + 1) * size);
+    std::ranges::sort(own, std::greater<>());
+    of_groups.push_back(own.size() > 1 ? own[0] + own[1] : own[0]);
+  }
+  std::vector<bool> open(index(c.groups));
+  const std::vector<std::int32_t> groups = best_first(of_groups);
+  for (std::int64_t i = 0; i < c.taken_groups; ++i) open[index(groups[index(i)])] = true;
+  std::vector<std::pair<std::int32_t, double>> found;
+  double sum = 1e-20;
+  for (const std::int32_t e : best_first(choice)) {
+    if (std::ssize(found) == c.taken || !open[index(e / size)]) continue;
+    found.emplace_back(e, p[index(e)]);
+    sum += p[index(e)];
+  }
+  for (auto& [expert, weight] : found)
+    weight = static_cast<double>(c.scale) * weight / (c.normalised ? sum : 1);
+  return found;
+}
+
+TEST(Route, EveryKindOfRouterChoosesLikeAReferenceInDouble) {
+  constexpr std::int64_t tokens = 29;
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  for (const RouterCase& c : kRouters) {
+    for (const Load load : {Load::random, Load::extreme, Load::ties, Load::pairs, Load::low}) {
+      SCOPED_TRACE(std::string(c.name) + ", load " + std::to_string(static_cast<int>(load)));
+      const std::vector<float> logits = logits_of(load, tokens, c.experts);
+      // Negative, so that an expert of another group with a score of 0 would be chosen.
+      std::vector<float> bias;
+      for (std::int64_t e = 0; e < c.experts; ++e) bias.push_back(-1.25f + 0.25f * static_cast<float>(e % 5));
+      Routed found{std::vector<std::int32_t>(index(tokens * c.taken), -1),
+                   std::vector<float>(index(tokens * c.taken), -1)};
+      route(*stream, {.logits = ConstMatrix(logits.data(), DType::f32, tokens, c.experts, c.experts),
+                      .taken = c.taken,
+                      .normalised = c.normalised,
+                      .scores = c.scores,
+                      .scale = c.scale,
+                      .bias = c.biased ? bias.data() : nullptr,
+                      .groups = c.groups,
+                      .taken_groups = c.taken_groups,
+                      .experts = found.experts.data(),
+                      .weights = found.weights.data()});
+      stream->synchronize();
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        const auto expected = reference(c, logits.data() + t * c.experts, bias);
+        ASSERT_EQ(std::ssize(expected), c.taken);
+        for (std::int64_t j = 0; j < c.taken; ++j) {
+          const auto& [expert, weight] = expected[index(j)];
+          EXPECT_EQ(found.experts[index(t * c.taken + j)], expert) << "token " << t << ", " << j;
+          EXPECT_NEAR(found.weights[index(t * c.taken + j)], weight, 1e-5 * weight + 1e-24) << "token " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST(Route, TheBiasChangesTheChoiceAndNoWeight) {
+  const std::vector<float> logits = {1.0f, 0.5f, -1.0f, 0.0f}, bias = {0, 0, 5, 0};
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  std::vector<std::int32_t> experts(2);
+  std::vector<float> weights(2);
+  route(*stream, {.logits = ConstMatrix(logits.data(), DType::f32, 1, 4, 4),
+                  .taken = 2,
+                  .normalised = false,
+                  .scores = RouterScores::sigmoid,
+                  .bias = bias.data(),
+                  .experts = experts.data(),
+                  .weights = weights.data()});
+  stream->synchronize();
+  EXPECT_EQ(experts, (std::vector<std::int32_t>{2, 0}));
+  EXPECT_NEAR(weights[0], 1 / (1 + std::exp(1.0)), 1e-7);
+  EXPECT_NEAR(weights[1], 1 / (1 + std::exp(-1.0)), 1e-7);
+}
+
+TEST(Route, GroupsThatCannotBeAreRefused) {
+  const std::vector<float> logits(64);
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  struct Row {
+    std::int64_t taken, groups, taken_groups;
+  };
+  for (const Row row : {Row{1, 3, 1}, Row{1, 0, 1}, Row{1, 4, 5}, Row{1, 4, 0}, Row{5, 4, 2}, Row{1, 8, 1}}) {
+    std::vector<std::int32_t> experts(8);
+    std::vector<float> weights(8);
+    const auto run = [&] {
+      route(*stream, {.logits = ConstMatrix(logits.data(), DType::f32, 1, 8, 8),
+                      .taken = row.taken,
+                      .groups = row.groups,
+                      .taken_groups = row.taken_groups,
+                      .experts = experts.data(),
+                      .weights = weights.data()});
+    };
+    EXPECT_THROW(run(), std::logic_error) << row.taken << ", " << row.groups << ", " << row.taken_groups;
+  }
 }
 
 std::vector<float> drawn(std::mt19937& random, std::int64_t count) {

@@ -23,7 +23,8 @@ struct NormedRopeArgs {
   const float* cosine = nullptr;            ///< tables of rope_table
   const float* sine = nullptr;
   Matrix raw;  ///< [tokens, (q_heads + kv_heads) * head_dim] T: the input heads; null data: not kept
-  float* rstd = nullptr;  ///< [tokens, q_heads + kv_heads] f32; null: not kept
+  float* rstd = nullptr;     ///< [tokens, q_heads + kv_heads] f32; null: not kept
+  std::int64_t rotated = 0;  ///< as RopeArgs::rotated
 };
 void normed_rope(Stream& stream, const NormedRopeArgs& args);
 
@@ -42,8 +43,9 @@ struct NormedRopeBackwardArgs {
   const float* sine = nullptr;
   float* d_q_weight = nullptr;  ///< [head_dim] f32, added to; null: not wanted
   float* d_k_weight = nullptr;
-  QuantizeInto quantize;  ///< optional FP8 copy of the whole d_qkv
-  Workspace workspace;    ///< at least normed_rope_backward_workspace bytes
+  QuantizeInto quantize;     ///< optional FP8 copy of the whole d_qkv
+  Workspace workspace;       ///< at least normed_rope_backward_workspace bytes
+  std::int64_t rotated = 0;  ///< as RopeArgs::rotated
 };
 void normed_rope_backward(Stream& stream, const NormedRopeBackwardArgs& args);
 std::size_t normed_rope_backward_workspace(const Device& device, std::int64_t tokens, const Heads& heads);

@@ -13,9 +13,10 @@ struct RmsNormArgs {
   const float* weight = nullptr;  ///< [hidden] f32
   float eps = 1e-5f;
   bool one_plus_weight = false;  ///< y = x * rstd * (1 + w), as in Gemma
-  Matrix out;                    ///< [rows, hidden] T: y; data == nullptr: only the FP8 copy is wanted
-  float* rstd = nullptr;         ///< [rows] f32
-  QuantizeInto quantize;         ///< optional FP8 copy of y
+  /// [rows, hidden] T: y; may be `residual` itself; data == nullptr: only the FP8 copy is wanted
+  Matrix out;
+  float* rstd = nullptr;  ///< [rows] f32
+  QuantizeInto quantize;  ///< optional FP8 copy of y
 };
 /// x is rounded to T before its norm is computed, so backward and forward read the same x.
 void rms_norm(Stream& stream, const RmsNormArgs& args);
@@ -27,7 +28,7 @@ struct RmsNormBackwardArgs {
   const float* rstd = nullptr;    ///< [rows]
   const float* weight = nullptr;  ///< [hidden] f32
   bool one_plus_weight = false;
-  Matrix d_residual;          ///< [rows, hidden] T, in and out; may not alias dy
+  Matrix d_residual;          ///< [rows, hidden] T, in and out; may be dy itself if it is overwritten
   bool accumulate = true;     ///< false: d_residual is overwritten
   float* d_weight = nullptr;  ///< [hidden] f32, added to; null: not wanted
   QuantizeInto quantize;      ///< optional FP8 copy of d_residual

@@ -4,14 +4,14 @@
 
 namespace octet::ops {
 
-/// Fills the cosine and sine tables [positions, head_dim / 2] f32. angle = position * inv_freq[i] is computed
+/// Fills the cosine and sine tables [positions, half_dim] f32. angle = position * inv_freq[i] is computed
 /// in fp32, like in Hugging Face. Both tables are multiplied by `factor` (YaRN's attention factor; 1
 /// otherwise).
 struct RopeTableArgs {
-  const float* inv_freq = nullptr;  ///< [head_dim / 2] f32, device
+  const float* inv_freq = nullptr;  ///< [half_dim] f32, device
   float factor = 1.0f;
   std::int64_t positions = 0;
-  std::int64_t half_dim = 0;
+  std::int64_t half_dim = 0;  ///< half of the dimensions that rotate
   float* cosine = nullptr;
   float* sine = nullptr;
 };
@@ -19,7 +19,8 @@ void rope_table(Stream& stream, const RopeTableArgs& args);
 
 /// Rotary embedding (Su et al. 2021, arXiv:2104.09864) in the rotate-half layout, in place on the query and
 /// key heads of a fused [tokens, qkv_width] matrix. (a, b) -> (a cos - b sin, b cos + a sin) with a = x[i], b
-/// = x[i + head_dim / 2]. `inverse` rotates back, which is the backward pass.
+/// = x[i + rotated / 2]. Dimensions from `rotated` on stay as they are. `inverse` rotates back, which is the
+/// backward pass.
 struct RopeArgs {
   Matrix qkv;  ///< [tokens, heads.qkv_width()] T
   Heads heads;
@@ -29,6 +30,8 @@ struct RopeArgs {
   bool inverse = false;
   QuantizeInto quantize;    ///< optional FP8 copy of the whole matrix (backward)
   bool keep_values = true;  ///< false: only the FP8 copy is wanted; qkv is undefined afterwards
+  /// The first dimensions of each head that rotate, an even number; 0: all. Tables have half as many columns.
+  std::int64_t rotated = 0;
 };
 void rope(Stream& stream, const RopeArgs& args);
 

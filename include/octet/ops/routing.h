@@ -14,13 +14,28 @@ inline constexpr std::int64_t kMostExperts = 1024;
 /// Number of partial sums of add_load() on a GPU.
 inline constexpr std::int64_t kLoadParts = 64;
 
-/// Selects experts[t, 0 … taken): the experts with the largest softmax(logits[t]), in descending order. If
-/// two are equal, the lower number is first. A NaN counts as the largest. weights[t, …] are their
-/// probabilities, divided by their sum if `normalised`. Computed in fp32.
+/// What makes scores of experts from the logits of a token. sigmoid: 1 / (1 + exp(-x)), computed in double
+/// and rounded once, so that all devices have the same scores.
+enum class RouterScores { softmax, sigmoid };
+/// Is added to the sum of a token's scores before weights are divided by it, as in transformers. The selected
+/// scores can all be 0 in fp32.
+inline constexpr float kLeastScores = 1e-20f;
+
+/// Selects experts[t, 0 … taken): the experts with the largest score(logits[t]) + bias, in descending order.
+/// If two are equal, the lower number is first. A NaN counts as the largest. weights[t, …] are their scores
+/// without bias, divided by their sum if `normalised`, times `scale`. Computed in fp32.
+///
+/// With several groups of consecutive experts, only experts of the `taken_groups` best groups are selected
+/// (DeepSeek-V3, arXiv:2412.19437). A group counts as much as the sum of its two best scores with bias.
 struct RouteArgs {
   ConstMatrix logits;      ///< [tokens, experts] f32, at most kMostExperts
-  std::int64_t taken = 0;  ///< 1 to experts
+  std::int64_t taken = 0;  ///< 1 to experts of the selected groups
   bool normalised = true;
+  RouterScores scores = RouterScores::softmax;
+  float scale = 1.0f;
+  const float* bias = nullptr;      ///< [experts]; null: none
+  std::int64_t groups = 1;          ///< divides experts; a group has at least two if there are several
+  std::int64_t taken_groups = 1;    ///< 1 to groups
   std::int32_t* experts = nullptr;  ///< [tokens, taken]
   float* weights = nullptr;         ///< [tokens, taken]
 };
@@ -73,16 +88,19 @@ struct BalanceLossArgs {
 void balance_loss(Stream& stream, const BalanceLossArgs& args);
 
 /// Backward of route(): computes the gradient of the logits from the gradient of the weights. The rows of
-/// `d_weights` are in the order of deal().
+/// `d_weights` are in the order of deal(). The choice has no gradient, and neither has the bias.
 struct RouteBackwardArgs {
   ConstMatrix logits;  ///< [tokens, experts] f32, as route() read them
   std::int64_t taken = 0;
   bool normalised = true;
-  const std::int32_t* experts = nullptr;   ///< [tokens, taken], from route()
-  const std::int32_t* places = nullptr;    ///< [tokens, taken], from deal()
-  const float* d_weights = nullptr;        ///< [tokens * taken], by row
-  const float* d_probabilities = nullptr;  ///< [experts], added for each token; null: nothing is added
-  Matrix d_logits;                         ///< [tokens, experts] f32 or bf16
+  RouterScores scores = RouterScores::softmax;
+  float scale = 1.0f;
+  const std::int32_t* experts = nullptr;  ///< [tokens, taken], from route()
+  const std::int32_t* places = nullptr;   ///< [tokens, taken], from deal()
+  const float* d_weights = nullptr;       ///< [tokens * taken], by row
+  /// [experts], added for each token to the gradient of softmax scores; null: nothing is added
+  const float* d_probabilities = nullptr;
+  Matrix d_logits;  ///< [tokens, experts] f32 or bf16
 };
 void route_backward(Stream& stream, const RouteBackwardArgs& args);
 
@@ -101,9 +119,9 @@ struct WeighBackwardArgs {
 void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
 
 /// out[t] = addend[t] + sigmoid(logits[t]) * x[t], in fp32, rounded once. Adds the output of a shared expert,
-/// which processes every token. `out` may be `addend`.
+/// which processes every token. `out` may be `addend`. Null logits: a factor of 1.
 struct GatedRowsArgs {
-  const float* logits = nullptr;  ///< [tokens]
+  const float* logits = nullptr;  ///< [tokens], or null
   ConstMatrix x;                  ///< [tokens, cols] T
   ConstMatrix addend;             ///< [tokens, cols] T
   Matrix out;                     ///< [tokens, cols] T

@@ -9,7 +9,7 @@ namespace {
 
 template <typename T>
 OCTET_SIMD void forward_row(const NormedRopeArgs& a, std::int64_t row) {
-  const std::int64_t dim = a.heads.head_dim, half = dim / 2;
+  const std::int64_t dim = a.heads.head_dim, half = (a.rotated == 0 ? dim : a.rotated) / 2;
   const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
   const float* cosine = a.cosine + a.positions[row] * half;
   const float* sine = a.sine + a.positions[row] * half;
@@ -31,6 +31,7 @@ OCTET_SIMD void forward_row(const NormedRopeArgs& a, std::int64_t row) {
       simd::store(head[i], y[i] * cosine[i] - y[half + i] * sine[i]);
       simd::store(head[half + i], y[half + i] * cosine[i] + y[i] * sine[i]);
     }
+    for (std::int64_t i = 2 * half; i < dim; ++i) simd::store(head[i], y[i]);
   }
 }
 
@@ -38,7 +39,7 @@ OCTET_SIMD void forward_row(const NormedRopeArgs& a, std::int64_t row) {
 template <typename T>
 OCTET_SIMD void backward_row(const NormedRopeBackwardArgs& a, RowQuantizer* quantizer, std::int64_t row,
                              float* __restrict d_weights) {
-  const std::int64_t dim = a.heads.head_dim, half = dim / 2;
+  const std::int64_t dim = a.heads.head_dim, half = (a.rotated == 0 ? dim : a.rotated) / 2;
   const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
   const float* cosine = a.cosine + a.positions[row] * half;
   const float* sine = a.sine + a.positions[row] * half;
@@ -57,6 +58,7 @@ OCTET_SIMD void backward_row(const NormedRopeBackwardArgs& a, RowQuantizer* quan
       dy[i] = first * cosine[i] + second * sine[i];
       dy[half + i] = second * cosine[i] - first * sine[i];
     }
+    for (std::int64_t i = 2 * half; i < dim; ++i) dy[i] = simd::load(head[i]);
     load(raw + h * dim, xhat, dim);
     for (std::int64_t i = 0; i < dim; ++i) xhat[i] *= rstd;
     if (d_weights) {

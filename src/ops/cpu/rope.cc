@@ -20,7 +20,7 @@ OCTET_INLINE void rotate(T* __restrict a, T* __restrict b, const float* __restri
 
 template <typename T>
 OCTET_SIMD void rotate_row(const RopeArgs& a, RowQuantizer* quantizer, std::int64_t row) {
-  const std::int64_t half = a.heads.head_dim / 2;
+  const std::int64_t half = (a.rotated == 0 ? a.heads.head_dim : a.rotated) / 2;
   const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
   const float* cosine = a.cosine + a.positions[row] * half;
   const float* sine = a.sine + a.positions[row] * half;

@@ -39,26 +39,85 @@ void softmax(const float* x, std::vector<float>& p) {
   for (float& one : p) one /= sum;
 }
 
-void route_token(const RouteArgs& a, std::int64_t token, std::vector<float>& p) {
-  const std::int64_t experts = a.logits.cols;
-  softmax(row_of<float>(a.logits, token), p);
+/// A sigmoid score and its derivative.
+struct Sigmoid {
+  explicit Sigmoid(float x) {
+    const double t = std::exp(-std::abs(static_cast<double>(x)));
+    score = static_cast<float>((x < 0 ? t : 1.0) / (1.0 + t));
+    slope = static_cast<float>(t / ((1.0 + t) * (1.0 + t)));
+  }
+  float score, slope;
+};
+
+/// Buffers of a thread for route().
+struct Choice {
+  explicit Choice(const RouteArgs& a)
+      : p(static_cast<std::size_t>(a.logits.cols)),
+        choice(p.size()),
+        of_groups(static_cast<std::size_t>(a.groups)),
+        open(p.size()) {}
+  std::vector<float> p, choice;  ///< scores of experts, without and with bias
+  std::vector<float> of_groups;
+  std::vector<char> open;  ///< experts that can still be selected
+};
+
+/// Returns the first of the best open values from `begin` to `end`.
+std::size_t best_of(const std::vector<float>& values, const std::vector<char>& open, std::size_t begin,
+                    std::size_t end) {
+  std::size_t best = end;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (open[i] == 0) continue;
+    if (best == end || goes_before(values[i], values[best])) best = i;
+  }
+  return best;
+}
+
+/// Opens the experts of the best groups.
+void open_groups(const RouteArgs& a, Choice& own) {
+  const auto groups = static_cast<std::size_t>(a.groups), size = own.p.size() / groups;
+  if (a.taken_groups == a.groups) {
+    std::ranges::fill(own.open, 1);
+    return;
+  }
+  std::vector<char> all(own.p.size(), 1);
+  for (std::size_t g = 0; g < groups; ++g) {
+    const std::size_t best = best_of(own.choice, all, g * size, (g + 1) * size);
+    all[best] = 0;
+    const std::size_t second = best_of(own.choice, all, g * size, (g + 1) * size);
+    own.of_groups[g] = own.choice[best] + own.choice[second];
+  }
+  std::vector<char> left(groups, 1);
+  std::ranges::fill(own.open, 0);
+  for (std::int64_t i = 0; i < a.taken_groups; ++i) {
+    const std::size_t g = best_of(own.of_groups, left, 0, groups);
+    left[g] = 0;
+    std::fill_n(own.open.begin() + static_cast<std::ptrdiff_t>(g * size), size, 1);
+  }
+}
+
+void route_token(const RouteArgs& a, std::int64_t token, Choice& own) {
+  const float* const logits = row_of<float>(a.logits, token);
+  const bool sigmoid = a.scores == RouterScores::sigmoid;
+  if (!sigmoid) softmax(logits, own.p);
+  for (std::size_t e = 0; e < own.p.size(); ++e) {
+    if (sigmoid) own.p[e] = Sigmoid(logits[e]).score;
+    own.choice[e] = a.bias == nullptr ? own.p[e] : own.p[e] + a.bias[e];
+  }
+  open_groups(a, own);
   std::int32_t* const taken = a.experts + token * a.taken;
   float* const weights = a.weights + token * a.taken;
-  float of_taken = 0;
+  float of_taken = kLeastScores;
   for (std::int64_t j = 0; j < a.taken; ++j) {
-    std::int64_t best = -1;
-    for (std::int64_t e = 0; e < experts; ++e) {
-      const float one = p[static_cast<std::size_t>(e)];
-      if (one < 0) continue;  // already selected
-      if (best < 0 || goes_before(one, p[static_cast<std::size_t>(best)])) best = e;
-    }
+    const std::size_t best = best_of(own.choice, own.open, 0, own.p.size());
     taken[j] = static_cast<std::int32_t>(best);
-    weights[j] = p[static_cast<std::size_t>(best)];
+    weights[j] = own.p[best];
     of_taken += weights[j];
-    p[static_cast<std::size_t>(best)] = -1;
+    own.open[best] = 0;
   }
-  if (!a.normalised) return;
-  for (std::int64_t j = 0; j < a.taken; ++j) weights[j] /= of_taken;
+  for (std::int64_t j = 0; j < a.taken; ++j) {
+    if (a.normalised) weights[j] /= of_taken;
+    weights[j] *= a.scale;
+  }
 }
 
 template <typename T>
@@ -83,18 +142,18 @@ OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
 
 /// Buffers of a thread for the backward pass of route().
 struct RouteBack {
-  std::vector<float> p, d;            // probabilities and their gradients
+  std::vector<float> p, slope, d;     // scores, derivatives of sigmoid scores, and gradients of scores
   std::vector<std::int32_t> experts;  // of the token, in ascending order, as its places
 };
 
-template <typename T>
-void route_token_back(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own, T) {
-  softmax(row_of<float>(a.logits, token), own.p);
+/// Writes the gradients of the scores of a token.
+void score_gradients(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own) {
   const auto at = [](std::int32_t e) { return static_cast<std::size_t>(e); };
   own.experts.assign(a.experts + token * a.taken, a.experts + (token + 1) * a.taken);
   std::ranges::sort(own.experts);
   const std::int32_t* const places = a.places + token * a.taken;
-  float sum = 0, mean = 0;  // over the selected experts: sum of probabilities, and weighted mean of gradients
+  // Over the selected experts: sum of scores, and weighted mean of gradients.
+  float sum = kLeastScores, mean = 0;
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
     sum += own.p[at(own.experts[j])];
     mean += own.p[at(own.experts[j])] * a.d_weights[places[j]];
@@ -104,11 +163,27 @@ void route_token_back(const RouteBackwardArgs& a, std::int64_t token, RouteBack&
     own.d[e] = a.d_probabilities == nullptr ? 0.0f : a.d_probabilities[e];
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
     const float d = a.d_weights[places[j]];
-    own.d[at(own.experts[j])] += a.normalised ? (d - mean) / sum : d;
+    own.d[at(own.experts[j])] += a.scale * (a.normalised ? (d - mean) / sum : d);
   }
+}
+
+template <typename T>
+void route_token_back(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own, T) {
+  const float* const logits = row_of<float>(a.logits, token);
+  T* const out = row_of<T>(a.d_logits, token);
+  if (a.scores == RouterScores::sigmoid) {
+    for (std::size_t e = 0; e < own.p.size(); ++e) {
+      const Sigmoid sigmoid(logits[e]);
+      own.p[e] = sigmoid.score, own.slope[e] = sigmoid.slope;
+    }
+    score_gradients(a, token, own);
+    for (std::size_t e = 0; e < own.p.size(); ++e) out[e] = T(own.slope[e] * own.d[e]);
+    return;
+  }
+  softmax(logits, own.p);
+  score_gradients(a, token, own);
   float inner = 0;
   for (std::size_t e = 0; e < own.p.size(); ++e) inner += own.p[e] * own.d[e];
-  T* const out = row_of<T>(a.d_logits, token);
   for (std::size_t e = 0; e < own.p.size(); ++e) out[e] = T(own.p[e] * (own.d[e] - inner));
 }
 
@@ -137,7 +212,7 @@ float sigmoid(float x) {
 
 template <typename T>
 void gate_row(const GatedRowsArgs& a, std::int64_t token, T) {
-  const float gate = sigmoid(a.logits[token]);
+  const float gate = a.logits == nullptr ? 1.0f : sigmoid(a.logits[token]);
   const T *const x = row_of<T>(a.x, token), *const addend = row_of<T>(a.addend, token);
   T* const out = row_of<T>(a.out, token);
   for (std::int64_t i = 0; i < a.x.cols; ++i) out[i] = T(simd::load(addend[i]) + gate * simd::load(x[i]));
@@ -199,7 +274,8 @@ void route_backward(const RouteBackwardArgs& args) {
   const auto experts = static_cast<std::size_t>(args.logits.cols);
   simd::parallel_rows(
       args.logits.rows, (16 + args.taken) * args.logits.cols, [&](std::int64_t begin, std::int64_t end) {
-        RouteBack own{std::vector<float>(experts), std::vector<float>(experts), {}};
+        RouteBack own{
+            std::vector<float>(experts), std::vector<float>(experts), std::vector<float>(experts), {}};
         for (std::int64_t token = begin; token < end; ++token)
           with_type(args.d_logits.dtype, [&](auto type) { route_token_back(args, token, own, type); });
       });
@@ -217,9 +293,8 @@ void route(const RouteArgs& args) {
   const std::int64_t experts = args.logits.cols;
   simd::parallel_rows(args.logits.rows, (16 + args.taken) * experts,
                       [&](std::int64_t begin, std::int64_t end) {
-                        std::vector<float> probabilities(static_cast<std::size_t>(experts));
-                        for (std::int64_t token = begin; token < end; ++token)
-                          route_token(args, token, probabilities);
+                        Choice own(args);
+                        for (std::int64_t token = begin; token < end; ++token) route_token(args, token, own);
                       });
 }
 

@@ -23,7 +23,7 @@ struct HeadAt {
 
 template <typename Args>
 __device__ inline HeadAt head_at(const Args& a, std::int64_t row, std::int64_t head) {
-  const std::int64_t half = a.heads.head_dim / 2;
+  const std::int64_t half = (a.rotated == 0 ? a.heads.head_dim : a.rotated) / 2;
   const bool query = head < a.heads.q_heads;
   return {head,
           query,
@@ -65,6 +65,8 @@ __global__ void __launch_bounds__(kThreads) normed_rope_kernel(NormedRopeArgs a)
       x[i] = from_float<T>(first * c - second * s);
       x[at.half + i] = from_float<T>(second * c + first * s);
     }
+    for (std::int64_t i = 2 * at.half + lane; i < dim; i += kWarp)
+      x[i] = from_float<T>(to_float(x[i]) * rstd * (one + at.weight[i]));
   }
 }
 
@@ -110,7 +112,17 @@ __global__ void __launch_bounds__(kThreads)
       }
       dot += dy0 * (one + at.weight[i]) * x0 + dy1 * (one + at.weight[j]) * x1;
     });
+    // Dimensions that do not rotate.
+    for (std::int64_t i = 2 * at.half + lane; i < dim; i += kWarp) {
+      const float dy = to_float(d[i]), xhat = to_float(raw[i]) * rstd;
+      if (partial) own_sum[i] += dy * xhat;
+      dot += dy * (one + at.weight[i]) * xhat;
+    }
     const float mean = __fdiv_rn(warp_reduce(dot, Plus{}), static_cast<float>(dim));
+    for (std::int64_t i = 2 * at.half + lane; i < dim; i += kWarp) {
+      const float xhat = to_float(raw[i]) * rstd;
+      d[i] = from_float<T>(rstd * (to_float(d[i]) * (one + at.weight[i]) - xhat * mean));
+    }
     each([&](std::int64_t i, float dy0, float x0, std::int64_t j, float dy1, float x1) {
       d[i] = from_float<T>(rstd * (dy0 * (one + at.weight[i]) - x0 * mean));
       d[j] = from_float<T>(rstd * (dy1 * (one + at.weight[j]) - x1 * mean));
@@ -363,7 +375,7 @@ __global__ void __launch_bounds__(kThreads)
 template <typename Args, typename Act>
 bool with_lanes(const Args& a, const Matrix& qkv, const ConstMatrix& raw, Act&& act) {
   if (!packs(qkv) || !packs(raw) || !packs(a.cosine) || !packs(a.sine) || !packs(a.q_weight) ||
-      !packs(a.k_weight))
+      !packs(a.k_weight) || (a.rotated != 0 && a.rotated != a.heads.head_dim))
     return false;
   switch (a.heads.head_dim) {
     case 64:

@@ -18,6 +18,11 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   }
 }
 
+/// Half of the dimensions of a head that rotate.
+__host__ __device__ inline std::int64_t half_of(const RopeArgs& a) {
+  return (a.rotated == 0 ? a.heads.head_dim : a.rotated) / 2;
+}
+
 /// Threads that share the heads of a row.
 constexpr unsigned kRowThreads = 64;
 
@@ -27,7 +32,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector) {
   let_next_begin();
   wait_for_previous();
-  const std::int64_t half = a.heads.head_dim / 2;
+  const std::int64_t half = half_of(a);
   const auto half_packs = static_cast<unsigned>((half + kPack - 1) / kPack);
   const unsigned in_row = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads) * half_packs;
   const bool same_columns = kRowThreads % half_packs == 0;
@@ -264,10 +269,10 @@ void launch_tall_rope(Stream& stream, const RopeArgs& a, const TileOut& out) {
 }
 
 /// True if the tile kernel supports the arguments: all packs are whole, and all strips are within one half of
-/// a head.
+/// a head, which rotates as a whole.
 bool takes_tiles(const RopeArgs& a) {
-  return (a.quantize.row || a.quantize.transposed) && a.heads.head_dim % kTile == 0 && packs(a.qkv) &&
-         packs(a.cosine) && packs(a.sine);
+  return half_of(a) == a.heads.head_dim / 2 && (a.quantize.row || a.quantize.transposed) &&
+         a.heads.head_dim % kTile == 0 && packs(a.qkv) && packs(a.cosine) && packs(a.sine);
 }
 
 }  // namespace
@@ -299,9 +304,10 @@ void rope(Stream& stream, const RopeArgs& a) {
     octet::cuda::check_launch("rope");
     return;
   }
-  const std::int64_t half = a.heads.head_dim / 2;
+  const std::int64_t half = half_of(a);
   const std::int64_t count = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads) * ceil_div(half, kPack);
-  const bool vector = packs(a.qkv) && half % kPack == 0 && packs(a.cosine) && packs(a.sine);
+  const bool vector =
+      packs(a.qkv) && half % kPack == 0 && a.heads.head_dim % kPack == 0 && packs(a.cosine) && packs(a.sine);
   // With few rows, each thread rotates one pack, so that all threads wait for memory once.
   const std::int64_t blocks_of_row =
       few_rows(a.qkv.rows) ? ceil_div(ceil_div(count, a.qkv.rows), kRowThreads) : 1;

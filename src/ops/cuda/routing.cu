@@ -1,5 +1,6 @@
 // Routing uses one warp per token. Weighted sums of rows use packs of eight elements.
 #include "cuda/early_launch.cuh"
+#include "cuda/router_scores.cuh"
 #include "cuda/rows.cuh"
 #include "octet/ops/routing.h"
 
@@ -45,17 +46,19 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
-/// A lane has at most MOST experts.
+/// Returns the best of the values that the lanes of a warp found.
+__device__ Best best_of_warp(Best best) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    best = first_of(best, {__shfl_xor_sync(kAll, best.p, step), __shfl_xor_sync(kAll, best.expert, step)});
+  }
+  return best;
+}
+
+/// Writes the softmax of the logits x of a token to p. A lane has the experts lane, lane + 32, …
 template <int MOST>
-__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
-  let_next_begin();
-  wait_for_previous();
-  const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kTokens) + threadIdx.x / kWarp;
-  if (token >= a.logits.rows) return;  // whole warps
+__device__ void softmax_scores(const float* x, int experts, float (&p)[MOST]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int experts = static_cast<int>(a.logits.cols);
-  const float* const x = static_cast<const float*>(a.logits.data) + token * a.logits.ld;
-  float p[MOST];  // probabilities of experts lane, lane + 32, …; below 0: already taken, or no expert
   float highest = x[0];
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
@@ -78,32 +81,104 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
   for (int i = 0; i < MOST; ++i) {
     if (i * kWarp + lane < experts) p[i] = __fdiv_rn(p[i], sum);
   }
-  float of_taken = 0.0f;
+}
+
+/// Returns the bits i of the lane's experts in the best groups. `of_groups`: room of the warp.
+template <int MOST>
+__device__ unsigned experts_of_groups(const RouteArgs& a, const float (&choice)[MOST], float* of_groups) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int groups = static_cast<int>(a.groups), size = static_cast<int>(a.logits.cols) / groups;
+  constexpr int kNone = static_cast<int>(kMostExperts);
+  for (int g = 0; g < groups; ++g) {
+    int first = kNone;
+    float sum = 0.0f;
+    for (int turn = 0; turn < 2; ++turn) {
+      Best best{0.0f, kNone};
+#pragma unroll
+      for (int i = 0; i < MOST; ++i) {
+        const int e = i * kWarp + lane;
+        if (e >= g * size && e < (g + 1) * size && e != first) best = first_of(best, {choice[i], e});
+      }
+      best = best_of_warp(best);
+      first = best.expert;
+      sum = turn == 0 ? best.p : sum + best.p;
+    }
+    if (lane == 0) of_groups[g] = sum;
+  }
+  __syncwarp();
+  unsigned open = 0, left = 0xFFFFFFFFu;  // left: bits of the groups lane, lane + 32, … that are not chosen
+  for (std::int64_t j = 0; j < a.taken_groups; ++j) {
+    Best best{0.0f, kNone};
+    for (int g = lane; g < groups; g += kWarp) {
+      if ((left >> (g / kWarp) & 1u) != 0) best = first_of(best, {of_groups[g], g});
+    }
+    best = best_of_warp(best);
+    const int group = best.expert;
+    if (group % kWarp == lane) left &= ~(1u << (group / kWarp));
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
+      const int e = i * kWarp + lane;
+      if (e >= group * size && e < (group + 1) * size) open |= 1u << i;
+    }
+  }
+  return open;
+}
+
+/// A lane has at most MOST experts. Dynamic shared memory: a float for each group of each warp, if a part of
+/// the groups is taken.
+template <int MOST>
+__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
+  extern __shared__ float scores_of_groups[];
+  let_next_begin();
+  wait_for_previous();
+  const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kTokens) + threadIdx.x / kWarp;
+  if (token >= a.logits.rows) return;  // whole warps
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int experts = static_cast<int>(a.logits.cols);
+  const float* const x = static_cast<const float*>(a.logits.data) + token * a.logits.ld;
+  const bool sigmoid = a.scores == RouterScores::sigmoid;
+  float p[MOST], choice[MOST];  // scores of experts lane, lane + 32, …, without and with bias
+  if (!sigmoid) softmax_scores(x, experts, p);
+  unsigned open = 0;  // bits i of experts that can still be selected
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
+    const int e = i * kWarp + lane;
+    choice[i] = 0.0f;
+    if (e >= experts) continue;
+    if (sigmoid) p[i] = Sigmoid(x[e]).score;
+    choice[i] = a.bias == nullptr ? p[i] : p[i] + a.bias[e];
+    open |= 1u << i;
+  }
+  if (a.taken_groups < a.groups)
+    open = experts_of_groups(a, choice, scores_of_groups + threadIdx.x / kWarp * a.groups);
+  float of_taken = kLeastScores;
   for (std::int64_t j = 0; j < a.taken; ++j) {
     Best best{0.0f, static_cast<int>(kMostExperts)};
 #pragma unroll
     for (int i = 0; i < MOST; ++i) {
-      const int e = i * kWarp + lane;
-      if (e < experts && !(p[i] < 0.0f)) best = first_of(best, {p[i], e});
+      if ((open >> i & 1u) != 0) best = first_of(best, {choice[i], i * kWarp + lane});
     }
-#pragma unroll
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      best = first_of(best, {__shfl_xor_sync(kAll, best.p, step), __shfl_xor_sync(kAll, best.expert, step)});
-    }
+    best = best_of_warp(best);
+    float weight = 0.0f;
 #pragma unroll
     for (int i = 0; i < MOST; ++i) {
-      if (i * kWarp + lane == best.expert) p[i] = -1.0f;
+      if (i * kWarp + lane != best.expert) continue;
+      open &= ~(1u << i);
+      weight = p[i];
     }
-    const float weight = best.p;
+    weight = __shfl_sync(kAll, weight, best.expert % kWarp);
     of_taken += weight;
     if (lane == 0) {
       a.experts[token * a.taken + j] = best.expert;
-      a.weights[token * a.taken + j] = weight;
+      a.weights[token * a.taken + j] = a.normalised ? weight : a.scale * weight;
     }
   }
   if (!a.normalised) return;
   __syncwarp();
-  for (std::int64_t j = lane; j < a.taken; j += kWarp) a.weights[token * a.taken + j] /= of_taken;
+  for (std::int64_t j = lane; j < a.taken; j += kWarp) {
+    float* const weight = a.weights + token * a.taken + j;
+    *weight = a.scale * (*weight / of_taken);
+  }
 }
 
 /// The sum of a number over the earlier threads of a block, and over all threads.
@@ -216,8 +291,10 @@ void route(Stream& stream, const RouteArgs& args) {
   const auto kernel = experts <= 4 * kWarp    ? route_kernel<4>
                       : experts <= 16 * kWarp ? route_kernel<16>
                                               : route_kernel<kMost>;
-  launch_early_if(few_rows(args.logits.rows), kernel, dim3(blocks), kThreads, 0, octet::cuda::native(stream),
-                  "route", args);
+  const std::size_t shared =
+      args.taken_groups < args.groups ? static_cast<std::size_t>(kTokens * args.groups) * sizeof(float) : 0;
+  launch_early_if(few_rows(args.logits.rows), kernel, dim3(blocks), kThreads, shared,
+                  octet::cuda::native(stream), "route", args);
 }
 
 void deal(Stream& stream, const DealArgs& args) {

@@ -1,4 +1,5 @@
 // Backward of the routing of a mixture, and the load of its experts. One warp per token or row.
+#include "cuda/router_scores.cuh"
 #include "cuda/rows.cuh"
 #include "octet/ops/routing.h"
 
@@ -123,8 +124,18 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
   const std::int64_t token = warp_of_grid();
   if (token >= a.logits.rows) return;  // whole warps
   const int experts = static_cast<int>(a.logits.cols), lane = lane_of_warp();
+  const bool sigmoid = a.scores == RouterScores::sigmoid;
+  const float* const logits = row_of<float>(a.logits, token);
   float p[MOST], d[MOST];
-  softmax_of_warp(row_of<float>(a.logits, token), experts, p);
+  if (sigmoid) {
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
+      const int e = i * kWarp + lane;
+      p[i] = e < experts ? Sigmoid(logits[e]).score : 0.0f;
+    }
+  } else {
+    softmax_of_warp(logits, experts, p);
+  }
   unsigned chosen = 0;  // bits of the lane's experts that the token takes
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
@@ -155,12 +166,12 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
     sum += p[i];
     mean += p[i] * own[i];
   }
-  sum = warp_reduce(sum, Plus{});
+  sum = warp_reduce(sum, Plus{}) + kLeastScores;
   mean = __fdiv_rn(warp_reduce(mean, Plus{}), sum);
   float inner = 0.0f;
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
-    if ((chosen >> i & 1u) != 0) d[i] += a.normalised ? __fdiv_rn(own[i] - mean, sum) : own[i];
+    if ((chosen >> i & 1u) != 0) d[i] += a.scale * (a.normalised ? __fdiv_rn(own[i] - mean, sum) : own[i]);
     inner += p[i] * d[i];
   }
   inner = warp_reduce(inner, Plus{});
@@ -168,7 +179,8 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
     const int e = i * kWarp + lane;
-    if (e < experts) out[e] = narrow<T>(p[i] * (d[i] - inner));
+    if (e >= experts) continue;
+    out[e] = narrow<T>(sigmoid ? Sigmoid(logits[e]).slope * d[i] : p[i] * (d[i] - inner));
   }
 }
 
@@ -220,7 +232,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) gate_kernel(const GatedRowsArgs a, bool vector) {
   const std::int64_t token = warp_of_grid();
   if (token >= a.x.rows) return;
-  const float gate = sigmoid(a.logits[token]);
+  const float gate = a.logits == nullptr ? 1.0f : sigmoid(a.logits[token]);
   const T *const x = row_of<T>(a.x, token), *const addend = row_of<T>(a.addend, token);
   T* const out = row_of<T>(a.out, token);
   for (std::int64_t col = lane_of_warp() * kPack; col < a.x.cols; col += kWarp * kPack) {
