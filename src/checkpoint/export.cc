@@ -194,6 +194,10 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
 
 }  // namespace
 
+bool stays_fp32(const std::string& tensor) {
+  return tensor.ends_with(".e_score_correction_bias");
+}
+
 namespace {
 
 Json config_of(const std::string& folder) {
@@ -214,7 +218,7 @@ std::vector<TensorHeader> as_exported(const std::vector<TensorHeader>& tensors, 
   for (const auto& tensor : tensors) {
     check(is_float(tensor.dtype), "parameters are floats");
     if (tied && tensor.name.ends_with("lm_head.weight")) continue;
-    wanted.push_back({tensor.name, dtype, tensor.shape});
+    wanted.push_back({tensor.name, stays_fp32(tensor.name) ? DType::f32 : dtype, tensor.shape});
   }
   return wanted;
 }

@@ -306,14 +306,17 @@ const StoredTensor& WeightFolder::expect(const std::string& name,
   return tensor;
 }
 
-void WeightFolder::require_used(const std::set<std::string>& used, const std::string& prefix) const {
+void WeightFolder::require_used(const std::set<std::string>& used, const std::string& prefix,
+                                const std::vector<std::string>& unread) const {
   std::size_t left_out = 0;
   std::string example;
   for (const StoredTensor& tensor : tensors()) {
     const std::string& name = tensor.name;
     if (used.contains(name) || name.ends_with("lm_head.weight") || name.ends_with("rotary_emb.inv_freq"))
       continue;
-    if (name.starts_with(prefix) || name.starts_with("lm_head.")) {
+    const bool known =
+        std::ranges::any_of(unread, [&](const std::string& begin) { return name.starts_with(begin); });
+    if (!known && (name.starts_with(prefix) || name.starts_with("lm_head."))) {
       throw Error({.what = "tensor '" + name + "' has no place in the model that config.json describes",
                    .found = shape_text(tensor.shape),
                    .where = tensor.file,

@@ -50,7 +50,7 @@ std::int64_t trained_parameters(const ParameterLayout& layout) {
   std::int64_t count = 0;
   for (const GroupSpec& group : layout.groups) {
     for (const SegmentSpec& segment : group.segments) {
-      for (const TensorSpec& t : segment.tensors) count += segment.trainable ? t.count() : 0;
+      for (const TensorSpec& t : segment.tensors) count += segment.trainable && t.rate > 0 ? t.count() : 0;
     }
   }
   return count;

@@ -1,6 +1,7 @@
 #include "base_weights.h"
 
 #include "octet/base/error.h"
+#include "octet/checkpoint/export.h"
 
 namespace octet::runtime {
 
@@ -13,8 +14,9 @@ bool BaseWeights::from_checkpoint(const std::string& name) const {
   return !trained_.part || trained_.checkpoint->find(name) != nullptr;
 }
 
-void BaseWeights::require_used(const std::set<std::string>& used, const std::string& prefix) const {
-  if (folder_) folder_->require_used(used, prefix);
+void BaseWeights::require_used(const std::set<std::string>& used, const std::string& prefix,
+                               const std::vector<std::string>& unread) const {
+  if (folder_) folder_->require_used(used, prefix, unread);
   if (trained_.checkpoint == nullptr) return;
   for (const checkpoint::CheckpointTensor& tensor : trained_.checkpoint->tensors()) {
     // Names with a slash are of the optimizer and of scales.
@@ -42,6 +44,7 @@ void BaseWeights::read(const TensorSlice& slice) const {
   } else {
     folder_->read(slice);
   }
+  if (checkpoint::stays_fp32(slice.name)) return;
   each_run(slice,
            [&](std::int64_t, std::int64_t count, void* data) { round(count, static_cast<float*>(data)); });
 }
@@ -52,6 +55,7 @@ void BaseWeights::read(const std::string& name, std::int64_t begin, std::int64_t
   } else {
     folder_->read(name, begin, count, out);
   }
+  if (checkpoint::stays_fp32(name)) return;
   round(count, out);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/safetensors.h"
@@ -19,7 +20,8 @@ class BaseWeights {
 
   /// Throws Error as WeightFolder::require_used, and (usage) for a parameter of the checkpoint that is not
   /// among `used`.
-  void require_used(const std::set<std::string>& used, const std::string& prefix) const;
+  void require_used(const std::set<std::string>& used, const std::string& prefix,
+                    const std::vector<std::string>& unread) const;
   /// Fills a slice (host memory, f32) of a tensor with its shape. Throws Error for a missing tensor and
   /// another shape, and for bytes of the checkpoint that are damaged.
   void read(const TensorSlice& slice) const;

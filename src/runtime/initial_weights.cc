@@ -34,12 +34,13 @@ std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
 }
 
 /// Throws Error for routers with a value that is not finite: they would send every token to the same experts.
+/// Vectors that are never trained are their biases.
 void require_finite_routers(const model::ParameterLayout& layout, const BaseWeights& weights,
                             const std::string& folder) {
   for (const model::GroupSpec& group : layout.groups) {
     for (const model::SegmentSpec& segment : group.segments) {
-      if (!segment.expert || segment.fp8) continue;
       for (const model::TensorSpec& router : segment.tensors) {
+        if (router.rate > 0 && (!segment.expert || segment.fp8)) continue;
         for (const model::NamedPart& part : router.parts) {
           std::vector<float> values(static_cast<std::size_t>(part.count));
           const std::string name = name_in_model(part.name);
@@ -61,7 +62,7 @@ InitialWeights::InitialWeights(const WeightSource& source, const model::Paramete
       added_(source.added, [this](const std::string& name, std::int64_t begin, std::int64_t count,
                                   float* out) { weights_->read(name, begin, count, out); }),
       adapter_(open_adapter(source)) {
-  weights_->require_used(names_in_model(layout), source.tensor_prefix);
+  weights_->require_used(names_in_model(layout), source.tensor_prefix, source.unread);
   require_finite_routers(layout, *weights_, source.folder);
   if (adapter_) adapter_->require_fit(layout);
 }

@@ -110,6 +110,7 @@ void Instance::load_weights(const std::string& folder) {
         std::make_unique<InitialWeights>(WeightSource{.folder = folder,
                                                       .trained = options_.trained,
                                                       .tensor_prefix = options_.architecture.tensor_prefix,
+                                                      .unread = model::unread_tensors(options_.architecture),
                                                       .added = options_.added,
                                                       .adapter = options_.adapter,
                                                       .tuning = options_.architecture.tuning,

@@ -28,9 +28,10 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
                                [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                    float* out) { base.read(name, begin, count, out); });
   // Checks that all weights of the model are present and expected.
-  const runtime::InitialWeights complete(
-      {.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
-      model::build_layout(architecture));
+  const runtime::InitialWeights complete({.folder = options.source_folder,
+                                          .tensor_prefix = architecture.tensor_prefix,
+                                          .unread = model::unread_tensors(architecture)},
+                                         model::build_layout(architecture));
   const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
   log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
             (quantised ? "the dequantised weights of " : "the weights of ") + options.source_folder);

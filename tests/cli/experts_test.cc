@@ -436,5 +436,121 @@ TEST_F(ExpertTraining, ArePlannedAndTimed) {
     EXPECT_NE(bench.out.find(row), std::string::npos) << row << bench.out;
 }
 
+const std::string kBias = "model.layers.1.mlp.gate.e_score_correction_bias";
+
+/// The quickstart's task for families with other routers.
+class RouterFamilies : public ExpertTraining {
+ protected:
+  void become_glm4() {
+    Json config = parse_json(slurp(model_ + "/config.json"), "config.json");
+    for (const char* key : {"num_experts", "output_router_logits", "router_aux_loss_coef"}) config.erase(key);
+    config.update(Json{{"model_type", "glm4_moe"},
+                       {"architectures", {"Glm4MoeForCausalLM"}},
+                       {"n_routed_experts", 8},
+                       {"num_experts_per_tok", 2},
+                       {"n_group", 4},
+                       {"topk_group", 2},
+                       {"n_shared_experts", 1},
+                       {"first_k_dense_replace", 1},
+                       {"partial_rotary_factor", 0.5},
+                       {"routed_scaling_factor", 2.5},
+                       {"use_qk_norm", true},
+                       {"num_nextn_predict_layers", 1}});
+    spill(model_ + "/config.json", config.dump());
+  }
+  /// Trains a first model, and gives its router a bias and a block that predicts further tokens.
+  std::string biased() {
+    become_glm4();
+    const Outcome run = trainer(train("base", "max_steps=1"));
+    EXPECT_EQ(run.code, 0) << run.both();
+    std::string folder = folder_ / "base";
+    Contents contents(folder + "/model.safetensors");
+    contents.all.at(kBias) = {DType::f32, {8}, bias()};
+    contents.all["model.layers.2.eh_proj.weight"] = {DType::f32, {1}, std::string(4, '\0')};
+    contents.write(folder + "/model.safetensors");
+    return folder;
+  }
+  /// Values that bf16 does not hold.
+  static std::string bias() {
+    std::vector<float> values;
+    for (int e = 0; e < 8; ++e) values.push_back(0.1f * static_cast<float>(e - 3) + 1e-6f);
+    return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+  }
+};
+
+TEST_F(RouterFamilies, TheBiasOfAChoiceStaysAsItWasReadAtEveryStage) {
+  const std::string start =
+      "model_name_or_path=" + biased() + " train_from_scratch=false max_steps=4 bf16=true ";
+  std::string reference;
+  for (const std::string stage : {"0", "1", "2", "3"}) {
+    const std::string out = folder_ / ("stage" + stage);
+    expect_success(trainer(train("stage" + stage, start + "zero_stage=" + stage), 2));
+    if (reference.empty()) reference = out + "/checkpoint-4";
+    expect_identical(reference, out + "/checkpoint-4");
+    const Contents found(out + "/model.safetensors");
+    EXPECT_EQ(found.all.at(kBias).dtype, DType::f32);
+    EXPECT_EQ(found.all.at(kBias).bytes, bias());
+    EXPECT_EQ(found.all.at("model.layers.1.mlp.gate.weight").dtype, DType::bf16);
+    EXPECT_FALSE(found.all.contains("model.layers.2.eh_proj.weight"));
+  }
+  expect_success(trainer("export " + reference + " " + (folder_ / "exported") + " --export_dtype bf16"));
+  EXPECT_EQ(Contents(folder_ / "exported/model.safetensors").all.at(kBias).bytes, bias());
+  spill(folder_ / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n");
+  std::vector<std::string> answers;
+  for (const std::string& model : {folder_ / "exported", reference}) {
+    expect_success(trainer(
+        "generate " + model + " --file " + (folder_ / "in.jsonl") + " --out " + (folder_ / "out.jsonl") +
+        " --overwrite --max-new 8 --max-length 64 --ignore-eos --logprobs 1 --device cpu"));
+    answers.push_back(slurp(folder_ / "out.jsonl"));
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+}
+
+TEST_F(RouterFamilies, ABiasThatIsMissingOrNotFiniteIsRefused) {
+  const std::string base = biased();
+  spill(folder_ / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n");
+  for (const bool missing : {true, false}) {
+    Contents contents(base + "/model.safetensors");
+    if (missing) {
+      contents.all.erase(kBias);
+    } else {
+      contents.all.at(kBias).bytes.replace(4, 4, std::string("\x00\x00\x80\x7f", 4));
+    }
+    contents.write(base + "/model.safetensors");
+    const Outcome run = trainer("generate " + base + " --file " + (folder_ / "in.jsonl") + " --out " +
+                                (folder_ / "out.jsonl") + " --max-new 1 --max-length 64 --device cpu");
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.err.find(missing ? "tensor '" + kBias + "' is missing" : "a weight is not finite"),
+              std::string::npos)
+        << run.err;
+    contents.all[kBias] = {DType::f32, {8}, bias()};
+    contents.write(base + "/model.safetensors");
+  }
+}
+
+TEST_F(RouterFamilies, OlmoeLearnsWithTheSameBitsAtEveryStageAndAnswers) {
+  Json config = parse_json(slurp(model_ + "/config.json"), "config.json");
+  config["model_type"] = "olmoe";
+  config["architectures"] = {"OlmoeForCausalLM"};
+  config["intermediate_size"] = 16;
+  config.erase("moe_intermediate_size");
+  spill(model_ + "/config.json", config.dump());
+  const std::string reference = last("stage0", "zero_stage=0", 2);
+  for (const std::string stage : {"1", "2", "3"})
+    expect_identical(reference, last("stage" + stage, "zero_stage=" + stage, 2));
+  const auto steps = steps_of(folder_ / "stage0");
+  EXPECT_LT(steps.at(12)["loss"].get<double>(), 0.9 * steps.at(1)["loss"].get<double>());
+  spill(folder_ / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n");
+  expect_success(trainer("generate " + (folder_ / "stage0") + " --file " + (folder_ / "in.jsonl") +
+                         " --out " + (folder_ / "out.jsonl") + " --max-new 4 --max-length 64 --device cpu"));
+  const Outcome split = trainer("generate " + (folder_ / "stage0") + " --tensor-parallel-size 2 --file " +
+                                    (folder_ / "in.jsonl") + " --out " + (folder_ / "split.jsonl") +
+                                    " --max-new 4 --max-length 64 --device cpu",
+                                2);
+  EXPECT_EQ(split.code, 64) << split.both();
+  EXPECT_NE(split.err.find("a norm reads all its heads"), std::string::npos) << split.err;
+}
+
 }  // namespace
 }  // namespace octet::test::experts_test

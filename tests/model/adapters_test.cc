@@ -311,7 +311,9 @@ TEST_P(ExpertChainRule, GivesTheGradientsOfAdaptersOnAttentionAndOnExperts) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, ExpertChainRule,
-                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe"), [](const auto& c) {
+                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe",
+                                           "glm4-moe-groups"),
+                         [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');
                            return name;

@@ -484,6 +484,103 @@ TEST(Architecture, ExpertsAreReadInBothSpellings) {
   EXPECT_EQ(all.experts.balance, 0) << "only with output_router_logits";
 }
 
+Json glm4_moe() {
+  Json config = llama();
+  for (const char* key : {"rope_scaling", "rope_theta", "num_key_value_heads"}) config.erase(key);
+  config.update(Json{{"model_type", "glm4_moe"},
+                     {"architectures", {"Glm4MoeForCausalLM"}},
+                     {"num_hidden_layers", 4},
+                     {"head_dim", 128},
+                     {"n_routed_experts", 16},
+                     {"num_experts_per_tok", 4},
+                     {"moe_intermediate_size", 96},
+                     {"num_nextn_predict_layers", 1}});
+  return config;
+}
+
+TEST(Architecture, Glm4MoeIsReadWithTheDefaultsOfItsClass) {
+  const Architecture a = read_architecture(glm4_moe(), "test");
+  EXPECT_EQ(a.heads.kv_heads, 8);
+  EXPECT_EQ(a.rotated(), 64);
+  EXPECT_FALSE(a.qk_norm || a.qkv_bias || a.output_bias);
+  EXPECT_EQ(mixing(a), (std::vector<bool>{false, true, true, true}));
+  EXPECT_EQ(a.experts, (ExpertShape{.count = 16,
+                                    .taken = 4,
+                                    .width = 96,
+                                    .normalised = true,
+                                    .shared = 96,
+                                    .shared_gate = false,
+                                    .scores = ops::RouterScores::sigmoid,
+                                    .choice_bias = true}));
+  EXPECT_EQ(unread_tensors(a), std::vector<std::string>{"model.layers.4."});
+  const std::pair<const char*, Json> changes[] = {{"first_k_dense_replace", 2},   {"n_shared_experts", 2},
+                                                  {"routed_scaling_factor", 2.5}, {"norm_topk_prob", false},
+                                                  {"use_qk_norm", true},          {"attention_bias", true},
+                                                  {"partial_rotary_factor", 1.0}, {"n_group", 4}};
+  for (const auto& [key, value] : changes) {
+    Json config = glm4_moe();
+    config[key] = value;
+    EXPECT_FALSE(read_architecture(config, "test") == a) << key;
+    EXPECT_NE(facts_of(read_architecture(config, "test")), facts_of(a)) << key;
+  }
+  Json config = glm4_moe();
+  config["attention_bias"] = true;
+  EXPECT_FALSE(read_architecture(config, "test").output_bias);
+  config = glm4_moe();
+  config["n_group"] = 4;
+  config["topk_group"] = 2;
+  EXPECT_EQ(read_architecture(config, "test").experts.taken_groups, 2);
+  config["rope_parameters"] = {
+      {"rope_theta", 1e4}, {"rope_type", "default"}, {"partial_rotary_factor", 0.25}};
+  EXPECT_EQ(read_architecture(config, "test").rotated(), 32) << "the spelling of transformers 5";
+  config["first_k_dense_replace"] = 4;
+  EXPECT_EQ(read_architecture(config, "test").experts, ExpertShape{}) << "every block is dense";
+}
+
+TEST(Architecture, RoutersThatCannotBeAreRefusedByName) {
+  struct Row {
+    Json keys;
+    const char* said;
+  };
+  const Row rows[] = {
+      {{{"n_group", 3}}, "an n_group that divides n_routed_experts, 16"},
+      {{{"n_group", 16}, {"topk_group", 8}}, "two or more experts in a group"},
+      {{{"n_group", 4}, {"topk_group", 5}}, "a topk_group of at most n_group, 4"},
+      {{{"topk_group", 2}}, "a topk_group of at most n_group, 1"},
+      {{{"n_group", 8}, {"topk_group", 1}}, "num_experts_per_tok of at most 2"},
+      {{{"num_experts_per_tok", 17}}, "num_experts_per_tok of at most 16"},
+      {{{"scoring_func", "softmax"}}, "scoring_func: sigmoid"},
+      {{{"topk_method", "greedy"}}, "topk_method: noaux_tc"},
+      {{{"routed_scaling_factor", 0}}, "routed_scaling_factor"},
+      {{{"partial_rotary_factor", 0.01}}, "partial_rotary_factor"},
+      {{{"partial_rotary_factor", 1.5}}, "partial_rotary_factor"},
+      {{{"n_shared_experts", 0}}, "n_shared_experts"},
+      {{{"clip_qkv", 8.0}}, "clip_qkv"},
+  };
+  for (const Row& row : rows) {
+    Json config = glm4_moe();
+    config.update(row.keys);
+    EXPECT_NE(refusal(config).find(row.said), std::string::npos) << row.keys << refusal(config);
+  }
+}
+
+TEST(Architecture, OlmoeIsReadWithTheDefaultsOfItsClass) {
+  Json config = llama();
+  for (const char* key : {"rope_scaling", "intermediate_size", "rms_norm_eps"}) config.erase(key);
+  config["model_type"] = "olmoe";
+  config["architectures"] = {"OlmoeForCausalLM"};
+  config["clip_qkv"] = nullptr;
+  const Architecture a = read_architecture(config, "test");
+  EXPECT_EQ(a.experts, (ExpertShape{.count = 64, .taken = 8, .width = 2048, .normalised = false}));
+  EXPECT_TRUE(a.qk_norm && a.qk_norm_of_all_heads);
+  EXPECT_EQ(a.padding_id, 1);
+  EXPECT_EQ(a.norm_eps, 1e-5);
+  EXPECT_EQ(mixing(a), std::vector<bool>(32, true));
+  EXPECT_THROW(require_splits(a, 2, 1), Error) << "a norm reads all heads";
+  config["clip_qkv"] = 8.0;
+  EXPECT_NE(refusal(config).find("clip_qkv: null"), std::string::npos);
+}
+
 TEST(Architecture, ExpertsWindowsAreUsedOnlyWhenAskedFor) {
   Json config = qwen3_moe();
   config["sliding_window"] = 64;

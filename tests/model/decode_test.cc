@@ -93,8 +93,9 @@ class Decoder {
 };
 
 TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
-  for (const char* name : {"llama", "llama3-tied", "llama-mha-bias", "llama-linear-rope", "mistral", "qwen2",
-                           "qwen3", "qwen3-yarn", "gemma2", "gemma3"}) {
+  for (const char* name :
+       {"llama", "llama3-tied", "llama-mha-bias", "llama-linear-rope", "mistral", "qwen2", "qwen3",
+        "qwen3-yarn", "gemma2", "gemma3", "qwen2-moe", "olmoe", "glm4-moe", "glm4-moe-groups"}) {
     Decoder decoder(name, {});
     // The prompts of all three documents, mixed in one call, into slots in another order …
     std::vector<Place> prompt;
@@ -166,7 +167,7 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 }
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
-  for (const char* name : {"llama3", "qwen3-moe-trained"}) {
+  for (const char* name : {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups"}) {
     const Architecture a = read_architecture(golden_folder(name));
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
       for (const precision::RecipeKind kind :

@@ -10,9 +10,10 @@ namespace octet::model::testing::golden_test {
 namespace {
 
 const std::vector<std::string> kCases = {
-    "llama",   "llama3", "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
-    "mistral", "qwen2",  "qwen2-tied",        "qwen3",          "qwen3-yarn",
-    "gemma2",  "gemma3", "qwen3-moe-trained", "mixtral",        "qwen2-moe"};
+    "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
+    "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
+    "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
+    "olmoe",   "glm4-moe", "glm4-moe-groups"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
@@ -354,12 +355,41 @@ TEST_P(BalancedExperts, EvaluationHasTheLossOfTheLabelsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, BalancedExperts,
-                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe"),
+                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, '-');
                            return name;
                          });
+
+// The bias of a router is stored with the trained vectors, and has no gradient.
+TEST(SigmoidRouter, TheBiasOfItsChoiceIsReadAndNotTrained) {
+  const Golden golden("glm4-moe-groups");
+  const std::string name = "model.layers.1.mlp.gate.e_score_correction_bias";
+  const HostBatch batch = read_batch(golden.file, "");
+  Machine machine(golden.architecture, batch, {.recipe = kF32});
+  machine.source.load(golden.folder);
+  const RunResult result = machine.run(batch, true);
+  for (const float d : result.gradients.at(name)) EXPECT_EQ(d, 0);
+  const ParameterLayout layout = build_layout(golden.architecture);
+  EXPECT_EQ(layout.parameter_count() - trained_parameters(layout), 8);
+  std::int64_t found = 0;
+  for (const SegmentSpec& segment : layout.groups[2].segments) {
+    for (const TensorSpec& t : segment.tensors) {
+      if (t.parts.front().name != name) continue;
+      ++found;
+      EXPECT_TRUE(segment.trainable) << "it is in checkpoints";
+      EXPECT_EQ(t.rate, 0);
+      EXPECT_FALSE(t.decay);
+    }
+  }
+  EXPECT_EQ(found, 1);
+  // Adapters freeze the model around it.
+  Architecture adapted = golden.architecture;
+  adapted.tuning.adapters = true;
+  adapted.tuning.whole = {"model.layers.1.mlp.gate"};
+  EXPECT_EQ(trained_parameters(build_layout(adapted)), 8 * golden.architecture.hidden);
+}
 
 TEST(Fp8Experts, EachExpertHasAScaleOfItsWeights) {
   const ParameterLayout layout = build_layout(read_architecture(golden_folder("qwen3-moe-trained")));
@@ -403,7 +433,8 @@ TEST(GroupedExperts, TrainLikeOneExpertAfterTheOther) {
 
 // With delayed scaling the values do not depend on the rows that are cast together.
 TEST(GroupedExperts, InFp8TrainLikeOneExpertAfterTheOther) {
-  for (const char* name : {"qwen3-moe-trained", "mixtral", "qwen2-moe"}) {
+  for (const char* name :
+       {"qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe", "glm4-moe", "glm4-moe-groups"}) {
     const Golden golden(name);
     const HostBatch batch = read_batch(golden.file, "");
     const RunResult together = run(golden, batch, {.recipe = kDelayed});

@@ -32,6 +32,9 @@ struct ExportOptions {
 using TensorReader =
     std::function<void(const std::string& name, std::int64_t begin, std::int64_t count, float* out)>;
 
+/// Whether exports write this tensor in fp32: the bias of a router, which transformers keeps in fp32 too.
+bool stays_fp32(const std::string& tensor);
+
 /// Writes model.safetensors (or shards and their index) and config.json with its dtype set. Copies
 /// generation_config.json and the tokenizer files. `tensors` are float tensors with Hugging Face names. If
 /// config.json, or its text_config, ties the head to the embedding, "lm_head.weight" is left out.

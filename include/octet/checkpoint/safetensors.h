@@ -107,8 +107,10 @@ class WeightFolder {
 
   /// Throws Error if a tensor with a name that begins with `prefix` or "lm_head." is not in `used`, because a
   /// model without it computes different results. Exceptions are a stored head of a model with tied
-  /// embeddings, and the rotary tables in old files. Logs a warning for other unused tensors.
-  void require_used(const std::set<std::string>& used, const std::string& prefix) const;
+  /// embeddings, the rotary tables in old files, and names that begin like one of `unread`. Logs a warning
+  /// for other unused tensors.
+  void require_used(const std::set<std::string>& used, const std::string& prefix,
+                    const std::vector<std::string>& unread = {}) const;
 
   /// Fills a slice (host memory, f32) of a tensor of the same shape, like SafetensorsFile::read.
   void read(const TensorSlice& slice) const;

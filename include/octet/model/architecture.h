@@ -15,6 +15,7 @@
 #include "octet/model/share.h"
 #include "octet/model/tuning.h"
 #include "octet/ops/gated_activation.h"
+#include "octet/ops/routing.h"
 #include "octet/ops/types.h"
 
 namespace octet::model {
@@ -57,8 +58,15 @@ struct ExpertShape {
   /// Coefficient of the load-balancing loss that training adds (ops/routing.h); 0: none.
   double balance = 0;
   Names names = Names::mlp;
-  /// Width of an additional expert for all tokens, weighted by a gate; 0: none.
+  /// Width of an additional expert for all tokens; 0: none. A gate weights it, if `shared_gate`.
   std::int64_t shared = 0;
+  bool shared_gate = true;
+  // The router (ops/routing.h).
+  ops::RouterScores scores = ops::RouterScores::softmax;
+  double scale = 1;                           ///< of the weights of a token's experts
+  std::int64_t groups = 1, taken_groups = 1;  ///< only experts of some groups are selected
+  /// A bias of each expert changes the choice. It is read and written with the weights, and not trained.
+  bool choice_bias = false;
   bool operator==(const ExpertShape&) const = default;
 };
 
@@ -99,7 +107,9 @@ struct Architecture {
   bool mlp_bias = false;
   bool one_plus_weight = false;  ///< norms multiply by 1 + w
   bool qk_norm = false;          ///< a norm of each query and key head, before the rotary embedding
-  bool sublayer_norms = false;   ///< norms of the outputs of attention and MLP (post-norm)
+  /// With qk_norm: one norm of all query heads of a token, and one of all key heads.
+  bool qk_norm_of_all_heads = false;
+  bool sublayer_norms = false;  ///< norms of the outputs of attention and MLP (post-norm)
   double embedding_scale = 1.0;
   /// Row of the embedding table that gets no gradient from look-ups (PyTorch's padding_idx); -1: none.
   std::int32_t padding_id = -1;
@@ -107,8 +117,11 @@ struct Architecture {
   double attention_soft_cap = 0.0;  ///< 0: none
   double logit_soft_cap = 0.0;      ///< 0: none
   std::vector<Rope> ropes;
+  std::int64_t rotary_dim = 0;     ///< the first dimensions of each head that rotate; 0: all
   std::vector<BlockShape> blocks;  ///< [layers]
   ExpertShape experts;
+  /// Stored blocks after the last one, which predict further tokens. They are not read.
+  std::int64_t further_blocks = 0;
   double initializer_range = 0.02;
   double embedding_initializer_range = 0.02;
   /// The trained parameters and the adapters. Not from config.json.
@@ -125,6 +138,8 @@ struct Architecture {
     if (shape.intermediate == 0) shape.intermediate = intermediate;
     return shape;
   }
+  /// Returns the number of dimensions of a head that rotate.
+  std::int64_t rotated() const { return rotary_dim == 0 ? heads.head_dim : rotary_dim; }
   bool operator==(const Architecture& other) const;
 };
 
@@ -141,6 +156,9 @@ Architecture read_architecture(const std::string& folder);
 /// Sets the tensor names of the text model of a multimodal checkpoint. `exists` returns whether the weight
 /// files have a tensor. Does nothing for other architectures.
 void name_tensors(Architecture& architecture, const std::function<bool(const std::string&)>& exists);
+
+/// Returns the beginnings of names of stored tensors that the model does not read.
+std::vector<std::string> unread_tensors(const Architecture& architecture);
 
 /// Returns the heads of a rank's share. It has at least one KV head.
 ops::Heads heads_of_share(const Architecture& architecture);

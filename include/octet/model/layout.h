@@ -43,7 +43,7 @@ struct TensorSpec {
   InitRule init = InitRule::normal;
   float init_std = 0.02f;            ///< with row_norms: the expected norm
   bool decay = true;                 ///< weight decay applies; false for norms and biases
-  float rate = 1.0f;                 ///< multiplies the learning rate of a step
+  float rate = 1.0f;                 ///< multiplies the learning rate of a step; 0: never trained
   bool fp8 = false;                  ///< the weight of a block's linear layer: an FP8 recipe quantises it
   bool gradient_by_product = false;  ///< a wgrad GEMM writes the whole gradient, so it need not be zeroed
                                      ///< before the first micro-batch

@@ -28,6 +28,7 @@ struct WeightSource {
   std::string folder;               ///< of a Hugging Face model
   TrainedParameters trained;        ///< replace the weights of `folder`
   std::string tensor_prefix;        ///< Architecture::tensor_prefix
+  std::vector<std::string> unread;  ///< beginnings of names of tensors that may be there and are not read
   std::vector<AddedAdapter> added;  ///< added to the weights of `folder`, before anything is trained
   std::string adapter;              ///< folder of an adapter to continue from; empty: adapters are new
   model::Tuning tuning = {};        ///< of the trained model

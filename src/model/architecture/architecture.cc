@@ -46,6 +46,8 @@ bool read_bias(Reader& config, BiasRule rule, const std::string& key) {
       return true;
     case BiasRule::by_key:
       return asked;
+    case BiasRule::not_here:
+      return false;
     case BiasRule::never:
       break;
   }
@@ -119,9 +121,70 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
   return blocks;
 }
 
+[[noreturn]] void refuse_groups(const Reader& config, const std::string& what, const std::string& expected,
+                                const std::string& found) {
+  refuse(what, expected, found, config.where(), "correct the keys of the router in this file");
+}
+
+void require_experts_in_groups(const Reader& config, const ExpertShape& experts) {
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+  if (experts.count % experts.groups != 0 || (experts.groups > 1 && experts.count / experts.groups < 2)) {
+    refuse_groups(config, "the experts cannot be grouped",
+                  "an n_group that divides n_routed_experts, " + number(experts.count) +
+                      ", with two or more experts in a group",
+                  "n_group: " + number(experts.groups));
+  }
+  if (experts.taken_groups > experts.groups) {
+    refuse_groups(config, "there are more groups per token than groups",
+                  "a topk_group of at most n_group, " + number(experts.groups),
+                  "topk_group: " + number(experts.taken_groups));
+  }
+  const std::int64_t most = experts.taken_groups * (experts.count / experts.groups);
+  if (experts.taken > most) {
+    refuse_groups(config, "there are more experts per token than experts in its groups",
+                  "num_experts_per_tok of at most " + number(most), number(experts.taken));
+  }
+}
+
+/// Reads the router of DeepSeek-V3 (arXiv:2412.19437) with the keys and defaults of Glm4MoeConfig.
+void read_sigmoid_router(Reader& config, Architecture& a) {
+  const std::string scores = config.text("scoring_func", "sigmoid");
+  if (scores != "sigmoid") {
+    refuse("the scoring function of the router is not supported by this family", "scoring_func: sigmoid",
+           scores, config.where());
+  }
+  const std::string method = config.text("topk_method", "noaux_tc");
+  if (method != "noaux_tc") {
+    refuse("the choice of experts is not supported by this family", "topk_method: noaux_tc", method,
+           config.where());
+  }
+  a.experts = {.count = config.size("n_routed_experts", 128, ops::kMostExperts),
+               .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
+               .width = config.size("moe_intermediate_size", 1408, kMaxWidth),
+               .normalised = config.boolean("norm_topk_prob", true),
+               .shared_gate = false,
+               .scores = ops::RouterScores::sigmoid,
+               .scale = config.positive("routed_scaling_factor", 1.0, 1e-6, 1e6),
+               .groups = config.size("n_group", 1, ops::kMostExperts),
+               .taken_groups = config.size("topk_group", 1, ops::kMostExperts),
+               .choice_bias = true};
+  a.experts.shared = a.experts.width * config.size("n_shared_experts", 1, ops::kMostExperts);
+  require_experts_in_groups(config, a.experts);
+  const std::int64_t dense =
+      json_int(config.object(), "first_k_dense_replace", 1, 0, kMaxLayers, config.where());
+  config.find("first_k_dense_replace");
+  for (std::int64_t i = dense; i < a.layers; ++i) a.blocks[static_cast<std::size_t>(i)].mixes_experts = true;
+  if (dense >= a.layers) a.experts = {};
+  const Json* further = config.find("num_nextn_predict_layers");
+  const char* const key = further != nullptr ? "num_nextn_predict_layers" : "num_mtp_layers";
+  config.find(key);
+  a.further_blocks = json_int(config.object(), key, 1, 0, kMaxLayers, config.where());
+}
+
 // Which blocks have experts, and which experts, as transformers' Qwen3MoeDecoderLayer decides it.
 void read_experts(Reader& config, const Family& family, Architecture& a) {
   if (!family.experts) return;
+  if (family.sigmoid_router) return read_sigmoid_router(config, a);
   // As transformers 5 writes it, and as 4 did.
   const Json *newer = config.find("num_local_experts"), *older = config.find("num_experts");
   if (newer != nullptr && older != nullptr && *newer != *older) {
@@ -134,8 +197,8 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
                .width = a.intermediate,
                .normalised = true,
                .names = ExpertShape::Names::mixtral};
+  if (!family.uniform_experts) a.experts.width = config.size("moe_intermediate_size", 768, kMaxWidth);
   if (!family.mixtral_experts) {
-    a.experts.width = config.size("moe_intermediate_size", 768, kMaxWidth);
     a.experts.normalised = config.boolean("norm_topk_prob", false);
     a.experts.names = ExpertShape::Names::mlp;
   }
@@ -149,9 +212,9 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
            "num_experts_per_tok of at most " + std::to_string(a.experts.count),
            std::to_string(a.experts.taken), config.where());
   }
-  const std::int64_t step = family.mixtral_experts ? 1 : config.size("decoder_sparse_step", 1, kMaxLayers);
+  const std::int64_t step = family.uniform_experts ? 1 : config.size("decoder_sparse_step", 1, kMaxLayers);
   std::set<std::int64_t> dense;
-  if (const Json* list = family.mixtral_experts ? nullptr : config.find("mlp_only_layers")) {
+  if (const Json* list = family.uniform_experts ? nullptr : config.find("mlp_only_layers")) {
     if (!list->is_array() ||
         !std::ranges::all_of(*list, [](const Json& one) { return one.is_number_integer(); }))
       refuse("'mlp_only_layers' cannot be used", "a list of numbers of blocks", short_json(*list),
@@ -198,10 +261,10 @@ bool Architecture::operator==(const Architecture& other) const {
     return std::tie(a.vocabulary, a.hidden, a.intermediate, a.layers, a.heads.q_heads, a.heads.kv_heads,
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
-                    a.padding_id, a.qk_norm, a.sublayer_norms, a.multimodal, a.attention_soft_cap,
-                    a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
-                    a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
-                    a.share.stage, a.share.stages);
+                    a.padding_id, a.qk_norm, a.qk_norm_of_all_heads, a.rotary_dim, a.sublayer_norms,
+                    a.multimodal, a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts,
+                    a.initializer_range, a.embedding_initializer_range, a.tuning, a.share.tensor_rank,
+                    a.share.tensor_size, a.share.stage, a.share.stages);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -254,6 +317,20 @@ ops::Activation read_activation(Reader& reader, const Family& family) {
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::gelu_tanh;
   refuse("the activation is not supported", "silu or gelu_pytorch_tanh", name,
          reader.where() + ": " + std::string(family.activation_key));
+}
+
+/// Returns the dimensions of a head that rotate; 0: all. transformers 5 writes the key into rope_parameters.
+std::int64_t read_rotary_dim(Reader& reader, std::int64_t head_dim) {
+  double factor = reader.positive("partial_rotary_factor", 1.0, 1e-6, 1.0);
+  if (const Json* parameters = reader.find("rope_parameters"); parameters != nullptr) {
+    factor = json_number(*parameters, "partial_rotary_factor", factor, reader.where() + ": rope_parameters");
+  }
+  const auto rotated = static_cast<std::int64_t>(static_cast<double>(head_dim) * factor);
+  if (!(factor <= 1.0) || rotated < 2 || rotated % 2 != 0) {
+    refuse("'partial_rotary_factor' cannot be used", "an even number of dimensions of a head that rotate",
+           std::to_string(rotated) + " of " + std::to_string(head_dim), reader.where());
+  }
+  return rotated == head_dim ? 0 : rotated;
 }
 
 /// A soft cap of a family that has such a key; null or absent: none.
@@ -330,6 +407,12 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.mlp_bias = read_bias(reader, family.mlp_bias, "mlp_bias");
   a.one_plus_weight = family.one_plus_weight;
   a.qk_norm = family.qk_norm;
+  if (!family.qk_norm_key.empty()) a.qk_norm = reader.boolean(std::string(family.qk_norm_key), false);
+  a.qk_norm_of_all_heads = family.qk_norm_of_all_heads;
+  if (family.clip_key && reader.find("clip_qkv") != nullptr) {
+    refuse("limits of queries, keys and values are not built", "clip_qkv: null",
+           short_json(*reader.find("clip_qkv")), where);
+  }
   a.sublayer_norms = family.sublayer_norms;
   if (family.scaled_embedding) a.embedding_scale = std::sqrt(static_cast<double>(a.hidden));
   auto scalar = static_cast<double>(a.heads.head_dim);
@@ -338,6 +421,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.attention_soft_cap = read_cap(reader, family.attention_cap, "attn_logit_softcapping");
   a.logit_soft_cap = read_cap(reader, family.soft_caps, "final_logit_softcapping");
   a.ropes = read_ropes(reader, family);
+  if (family.partial_rotary) a.rotary_dim = read_rotary_dim(reader, a.heads.head_dim);
   a.blocks = read_blocks(reader, family, a.layers);
   read_experts(reader, family, a);
   a.initializer_range = reader.positive("initializer_range", 0.02);
@@ -347,6 +431,13 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   }
   refuse_unknown_keys(reader, family);
   return a;
+}
+
+std::vector<std::string> unread_tensors(const Architecture& a) {
+  std::vector<std::string> names;
+  for (std::int64_t i = a.layers; i < a.layers + a.further_blocks; ++i)
+    names.push_back(a.tensor_prefix + "layers." + std::to_string(i) + ".");
+  return names;
 }
 
 ops::Heads heads_of_share(const Architecture& a) {
@@ -375,6 +466,11 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
                  "a tensor_parallel_size that divides its " + name + ", " + std::to_string(size),
                  std::to_string(tensor_size), "give another tensor_parallel_size");
   };
+  if (a.qk_norm_of_all_heads && tensor_size > 1) {
+    refuse_split("the model's layers cannot be split among ranks, because a norm reads all its heads",
+                 "a tensor_parallel_size of 1", std::to_string(tensor_size),
+                 "leave tensor_parallel_size out");
+  }
   require(a.heads.q_heads, "attention heads");
   if (a.heads.kv_heads < tensor_size ? tensor_size % a.heads.kv_heads != 0
                                      : a.heads.kv_heads % tensor_size != 0) {
@@ -387,6 +483,7 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
     if (!a.block(layer).mixes_experts) require(a.block(layer).intermediate, "intermediate_size");
   }
   if (a.experts.count > 0) require(a.experts.width, "moe_intermediate_size");
+  if (a.experts.shared > 0) require(a.experts.shared, "width of shared experts");
   if (a.vocabulary < tensor_size) require(a.vocabulary, "vocab_size");
 }
 

@@ -44,6 +44,8 @@ Json facts_of(const Architecture& a) {
              {"logit_soft_cap", a.logit_soft_cap},
              {"ropes", Json::array()},
              {"blocks", Json::array()}};
+  if (a.rotary_dim != 0) facts["rotary_dim"] = a.rotary_dim;
+  if (a.qk_norm_of_all_heads) facts["qk_norm_of_all_heads"] = true;
   for (const Rope& rope : a.ropes) facts["ropes"].push_back(facts_of(rope));
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
     const BlockShape block = a.block(layer);
@@ -57,6 +59,12 @@ Json facts_of(const Architecture& a) {
                             {"normalised", a.experts.normalised}};
     if (a.experts.shared != 0) facts["experts"]["shared"] = a.experts.shared;
     if (a.experts.balance != 0) facts["experts"]["balance"] = a.experts.balance;
+    if (!a.experts.shared_gate) facts["experts"]["shared_gate"] = false;
+    if (a.experts.scores == ops::RouterScores::sigmoid) facts["experts"]["scores"] = "sigmoid";
+    if (a.experts.scale != 1) facts["experts"]["scale"] = a.experts.scale;
+    if (a.experts.groups != 1)
+      facts["experts"]["groups"] = Json::array({a.experts.groups, a.experts.taken_groups});
+    if (a.experts.choice_bias) facts["experts"]["choice_bias"] = true;
   }
   return facts;
 }

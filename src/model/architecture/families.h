@@ -7,7 +7,8 @@
 
 namespace octet::model {
 
-enum class BiasRule { never, always, by_key };
+/// Which biases there are. not_here: the key may be true, because it turns on other biases.
+enum class BiasRule { never, not_here, always, by_key };
 /// Which blocks have a sliding window.
 /// none: no block.
 /// all: all blocks, if `sliding_window` is a number.
@@ -33,12 +34,19 @@ struct Family {
   double local_theta = 0.0;  ///< theta of the rotary embedding of windowed blocks; 0: like other blocks
   bool one_plus_weight = false;
   bool qk_norm = false;
+  bool qk_norm_of_all_heads = false;  ///< with qk_norm
+  std::string_view qk_norm_key;       ///< key of config.json that turns norms on; empty: none
+  bool partial_rotary = false;        ///< partial_rotary_factor is read
+  bool clip_key = false;              ///< clip_qkv is read; it must be null
   bool sublayer_norms = false;
   bool scaled_embedding = false;  ///< by the square root of the hidden size
   bool query_scalar = false;      ///< query_pre_attn_scalar replaces head_dim in the attention scale
   bool experts = false;           ///< keys of a mixture of experts are read
-  /// Every block has experts of `intermediate_size` with normalised weights and Mixtral's tensor names.
-  bool mixtral_experts = false;
+  bool uniform_experts = false;   ///< every block has experts of `intermediate_size`
+  bool mixtral_experts = false;   ///< normalised weights and Mixtral's tensor names
+  /// The router of DeepSeek-V3 with its keys: n_routed_experts, n_group, … The first first_k_dense_replace
+  /// blocks are dense, and n_shared_experts have no gate.
+  bool sigmoid_router = false;
   bool shared_expert = false;             ///< shared_expert_intermediate_size is read
   bool soft_caps = false;                 ///< final_logit_softcapping is read
   bool attention_cap = false;             ///< attn_logit_softcapping is read

@@ -47,6 +47,8 @@ constexpr auto kEndings = std::to_array<std::string_view>({
     "-thinking",
     "-preview",
     "-coder",
+    "-0125",
+    "-0924",
     "-2407",
     "-2501",
     "-2507",

@@ -58,7 +58,9 @@ struct RopeDefaults {
   std::int64_t max_positions;  ///< of the model
 };
 
-Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const std::string& where) {
+/// `partial`: partial_rotary_factor is read elsewhere.
+Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const std::string& where,
+                      bool partial = false) {
   if (!object.is_object())
     refuse("the rotary embedding cannot be read", "an object", short_json(object), where);
   Reader reader(object, where);
@@ -84,7 +86,8 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   if (rope.kind == RopeKind::yarn) read_yarn(reader, defaults.max_positions, rope);
   for (const auto& [key, value] : object.items()) {
     if (reader.seen().contains(key) || value.is_null()) continue;
-    if (key == "partial_rotary_factor" && value.is_number() && value.get<double>() == 1.0) continue;
+    if (key == "partial_rotary_factor" && (partial || (value.is_number() && value.get<double>() == 1.0)))
+      continue;
     if (is_unread_key(key)) continue;
     refuse("'" + key + "' of the rotary embedding is not supported", "keys of rope_type " + kind,
            short_json(value), where);
@@ -128,11 +131,12 @@ std::vector<Rope> read_ropes(Reader& config, const Family& family) {
   const Json* parameters = parameters_of(config, family, "full_attention");
   Rope rope{.theta = theta};
   if (scaling != nullptr) {
-    rope = read_rope_object(*scaling, {theta, max_positions}, config.where() + ": rope_scaling");
+    rope = read_rope_object(*scaling, {theta, max_positions}, config.where() + ": rope_scaling",
+                            family.partial_rotary);
   }
   if (parameters != nullptr) {
-    const Rope v5 =
-        read_rope_object(*parameters, {theta, max_positions}, config.where() + ": rope_parameters");
+    const Rope v5 = read_rope_object(*parameters, {theta, max_positions},
+                                     config.where() + ": rope_parameters", family.partial_rotary);
     if (scaling != nullptr && !(v5 == rope)) {
       refuse("rope_parameters and rope_scaling contradict each other", "one of them",
              short_json(*parameters) + " and " + short_json(*scaling), config.where(),

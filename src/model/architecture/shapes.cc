@@ -63,6 +63,19 @@ Json family_keys(const std::string& family) {
                  {"num_experts_per_tok", 2},
                  {"max_position_embeddings", 32768},
                  {"rope_theta", 1000000.0}});
+  } else if (family == "olmoe") {
+    keys.update({{"model_type", "olmoe"},
+                 {"num_experts", 64},
+                 {"num_experts_per_tok", 8},
+                 {"max_position_embeddings", 4096},
+                 {"rope_theta", 10000.0}});
+  } else if (family == "glm4_moe") {
+    keys.update({{"model_type", "glm4_moe"},
+                 {"head_dim", 128},
+                 {"num_experts_per_tok", 8},
+                 {"attention_bias", true},
+                 {"partial_rotary_factor", 0.5},
+                 {"rope_theta", 1000000.0}});
   } else if (family == "gemma2" || family == "gemma3_text") {
     keys = {{"model_type", family},
             {"head_dim", 256},
@@ -105,6 +118,10 @@ constexpr std::array kShapes{
     Shape{"gemma-3-27b", "gemma3_text", 5376, 21504, 62, 32, 16, 262208, true,
           R"({"head_dim": 128, "query_pre_attn_scalar": 168})"},
     Shape{"gemma-3-4b", "gemma3_text", 2560, 10240, 34, 8, 4, 262208, true},
+    Shape{"glm-4.5", "glm4_moe", 5120, 12288, 92, 96, 8, 151552, false,
+          R"({"moe_intermediate_size": 1536, "n_routed_experts": 160, "first_k_dense_replace": 3,
+              "routed_scaling_factor": 2.5, "use_qk_norm": true})"},
+    Shape{"glm-4.5-air", "glm4_moe", 4096, 10944, 46, 96, 8, 151552},
     Shape{"llama-2-13b", "llama2", 5120, 13824, 40, 40, 40, 32000},
     Shape{"llama-2-70b", "llama2", 8192, 28672, 80, 64, 8, 32000},
     Shape{"llama-2-7b", "llama2", 4096, 11008, 32, 32, 32, 32000},
@@ -124,6 +141,7 @@ constexpr std::array kShapes{
     Shape{"mistral-small-24b", "mistral", 5120, 32768, 40, 32, 8, 131072, false,
           R"({"rope_theta": 100000000.0})"},
     Shape{"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000},
+    Shape{"olmoe-1b-7b", "olmoe", 2048, 1024, 16, 16, 16, 50304},
     Shape{"qwen2.5-0.5b", "qwen2", 896, 4864, 24, 14, 2, 151936, true},
     Shape{"qwen2.5-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 151936, true},
     Shape{"qwen2.5-14b", "qwen2", 5120, 13824, 48, 40, 8, 152064},

@@ -39,6 +39,12 @@ std::vector<Part> parts_of(const ExpertShape& shape, const std::vector<Part>& of
   return parts;
 }
 
+VectorHandle choice_bias_of(GroupBuilder& group, const ExpertShape& shape) {
+  if (!shape.choice_bias) return {};
+  return group.constant("router_bias",
+                        {{names_of(shape).block + "gate.e_score_correction_bias", shape.count}});
+}
+
 ExpertShape shape_of_share(const Architecture& a) {
   ExpertShape shape = a.experts;
   shape.width = piece_of(kEven, shape.width, a.share).count;
@@ -109,6 +115,7 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
       router_(group.matrix("router", a.hidden, {{names_of(shape_).block + "gate.weight", shape_.count}},
                            {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true})),
+      choice_bias_(choice_bias_of(group, shape_)),
       gate_up_(group, {.name = "experts_gate_up",
                        .title = "experts' gate, up",
                        .inputs = a.hidden,
@@ -272,6 +279,11 @@ void Experts::pick(const Call& call) {
   ops::route(call.stream, {.logits = logits,
                            .taken = shape_.taken,
                            .normalised = shape_.normalised,
+                           .scores = shape_.scores,
+                           .scale = static_cast<float>(shape_.scale),
+                           .bias = choice_bias_.in(call.parameters),
+                           .groups = shape_.groups,
+                           .taken_groups = shape_.taken_groups,
                            .experts = taken_,
                            .weights = shares_});
   ops::deal(call.stream, {.experts = taken_,
@@ -468,6 +480,8 @@ void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {
   ops::route_backward(call.stream, {.logits = {logits_, DType::f32, call.tokens, shape_.count, shape_.count},
                                     .taken = shape_.taken,
                                     .normalised = shape_.normalised,
+                                    .scores = shape_.scores,
+                                    .scale = static_cast<float>(shape_.scale),
                                     .experts = taken_,
                                     .places = places_,
                                     .d_weights = d_weights_,

@@ -79,9 +79,10 @@ class Experts final : public Mlp {
   std::int64_t hidden_;
   ops::Activation activation_;
   Norm norm_;
-  TokenGate router_;  ///< [count, hidden]
-  Linear gate_up_;    ///< [count * 2 * width, hidden]: for each expert gate, then up
-  Linear down_;       ///< [count * hidden, width]
+  TokenGate router_;          ///< [count, hidden]
+  VectorHandle choice_bias_;  ///< [count], or none
+  Linear gate_up_;            ///< [count * 2 * width, hidden]: for each expert gate, then up
+  Linear down_;               ///< [count * hidden, width]
   std::optional<SharedExpert> shared_;
 
   ops::Matrix normed_;          ///< [tokens, hidden]

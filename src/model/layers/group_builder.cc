@@ -157,14 +157,27 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   return {place, t, trained};
 }
 
-VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init) {
+TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Part>& parts,
+                                   InitRule init) const {
   TensorSpec t{.name = prefixes_.stored + name, .cols = 1, .init = init, .decay = false};
   for (const Part& part : parts) {
     append(t, part, prefixes_.hugging_face + part.name, 1, {});
     t.parts.back().shape = {part.rows};
   }
+  return t;
+}
+
+VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init) {
   const bool trained = trains(parts);
-  return {add(segment_of(ParameterKind::vector, trained), std::move(t)), trained};
+  return {add(segment_of(ParameterKind::vector, trained), vector_of(name, parts, init)), trained};
+}
+
+VectorHandle GroupBuilder::constant(const std::string& name, const std::vector<Part>& parts) {
+  TensorSpec t = vector_of(name, parts, InitRule::zeros);
+  // A trained segment has a gradient for it, which stays 0.
+  t.rate = 0;
+  const bool among_trained = !tuning_.adapters && trains(parts);
+  return {add(segment_of(ParameterKind::vector, among_trained), std::move(t)), false};
 }
 
 GroupSpec GroupBuilder::finish() && {

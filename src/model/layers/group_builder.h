@@ -106,6 +106,9 @@ class GroupBuilder {
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
   VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
+  /// Declares a vector that is stored with the trained vectors, if modules around it are trained, and keeps
+  /// its values. Its initial values are zero.
+  VectorHandle constant(const std::string& name, const std::vector<Part>& parts);
 
   /// Returns the adapter of the group's module `module` ("mlp.up_proj"), or null.
   const AdapterShape* adapter(const std::string& module) const;
@@ -125,6 +128,7 @@ class GroupBuilder {
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
+  TensorSpec vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init) const;
   /// Appends this rank's piece of a part to the tensor. The part has `cols` columns, split by `columns`.
   void append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
               const SplitRule& columns) const;

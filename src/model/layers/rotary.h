@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "layers/buffers.h"
@@ -7,6 +8,7 @@
 #include "layers/pass.h"
 #include "layers/work.h"
 #include "octet/ops/lone_gemm.h"
+#include "octet/ops/rope.h"
 
 namespace octet::model {
 
@@ -29,7 +31,7 @@ class Rotary {
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;
   /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and
-  /// leaves `of` unchanged if heads have norms.
+  /// leaves `of` unchanged if heads have norms, or rotate only in part.
   bool put_behind(const Call& call, ops::LoneGemmArgs& of) const;
   /// Transforms the gradient of forward's result in place. `wanted`: formats that the reader needs. If it
   /// needs no values, the values of d_qkv may be undefined afterwards.
@@ -38,10 +40,22 @@ class Rotary {
  private:
   bool normed() const { return static_cast<bool>(q_norm_); }
   std::int64_t normed_heads() const { return heads_.q_heads + heads_.kv_heads; }
+  /// Queries or keys with one norm of all heads: in qkv, and before the norm.
+  struct AllHeads {
+    const VectorHandle& weight;
+    ops::Matrix heads, raw;
+    float* rstd = nullptr;  ///< [tokens]
+  };
+  std::array<AllHeads, 2> all_heads(const Call& call, const ops::Matrix& qkv) const;
+  void backward_of_all_heads(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;
+  /// Returns the rotation of heads without norms.
+  ops::RopeArgs rotation(const Call& call, const ops::Matrix& qkv) const;
 
   ops::Heads heads_;
   std::size_t rope_;
   float eps_;
+  std::int64_t rotated_;  ///< RopeArgs::rotated
+  bool all_heads_;        ///< one norm of all query heads, and one of all key heads
   bool one_plus_weight_;
   VectorHandle q_norm_, k_norm_;
   // With norms: the heads before the norms.

@@ -1,6 +1,7 @@
 #include "layers/shared_expert.h"
 
 #include <algorithm>
+#include <string>
 
 #include "octet/device/profile.h"
 #include "octet/ops/gated_activation.h"
@@ -8,29 +9,44 @@
 
 namespace octet::model {
 
+namespace {
+
+/// "mlp.shared_expert." with a gate, otherwise "mlp.shared_experts."
+std::string shared_name(const Architecture& a) {
+  return a.experts.shared_gate ? "mlp.shared_expert." : "mlp.shared_experts.";
+}
+
+std::optional<TokenGate> gate_of(GroupBuilder& group, const Architecture& a) {
+  if (!a.experts.shared_gate) return std::nullopt;
+  return TokenGate(
+      group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
+                   {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true}));
+}
+
+}  // namespace
+
 SharedExpert::SharedExpert(GroupBuilder& group, const Architecture& a)
     : hidden_(a.hidden),
       width_(piece_of(kEven, a.experts.shared, a.share).count),
       activation_(a.activation),
-      gate_(group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
-                         {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true})),
+      gate_(gate_of(group, a)),
       gate_up_(group, {.name = "shared_gate_up",
                        .title = "shared expert's gate, up",
                        .inputs = a.hidden,
-                       .modules = {{"mlp.shared_expert.gate_proj", a.experts.shared, kEven},
-                                   {"mlp.shared_expert.up_proj", a.experts.shared, kEven}},
+                       .modules = {{shared_name(a) + "gate_proj", a.experts.shared, kEven},
+                                   {shared_name(a) + "up_proj", a.experts.shared, kEven}},
                        .init_std = a.initializer_range,
                        .kept_values = true}),
       down_(group, {.name = "shared_down",
                     .title = "shared expert's down",
                     .inputs = a.experts.shared,
-                    .modules = {{"mlp.shared_expert.down_proj", a.hidden}},
+                    .modules = {{shared_name(a) + "down_proj", a.hidden}},
                     .init_std = a.initializer_range,
                     .inputs_split = kEven}) {}
 
 void SharedExpert::set_passes_on(bool passes_on) {
   gate_up_.set_passes_on(passes_on);
-  down_.set_passes_on(gate_up_.runs_back() || gate_.trained());
+  down_.set_passes_on(gate_up_.runs_back() || trains_gate());
 }
 
 void SharedExpert::reserve(BlockBuffers& buffers, const Common& common) {
@@ -38,6 +54,7 @@ void SharedExpert::reserve(BlockBuffers& buffers, const Common& common) {
   down_.reserve(buffers, common);
   gated_ = buffers.matrix("activations/shared expert", 2 * width_, Kept::activations);
   made_ = buffers.matrix("activations/shared expert", hidden_, Kept::activations);
+  if (!gate_) return;
   logits_ = buffers.floats("activations/router", 1, Kept::activations);
   if (!common.options.training) return;
   d_made_ = buffers.matrix("activations/experts' gradients", hidden_, Kept::never);
@@ -45,8 +62,8 @@ void SharedExpert::reserve(BlockBuffers& buffers, const Common& common) {
 }
 
 std::size_t SharedExpert::workspace(const Device& device, const Common& common) const {
-  return std::max(
-      {gate_.workspace(device, common), gate_up_.workspace(device, common), down_.workspace(device, common)});
+  return std::max({gate_ ? gate_->workspace(device, common) : 0, gate_up_.workspace(device, common),
+                   down_.workspace(device, common)});
 }
 
 std::vector<Operation> SharedExpert::operations(std::int64_t tokens) const {
@@ -71,24 +88,31 @@ void SharedExpert::compute(const Call& call) {
   gate_up_.forward(call, top(gated_, call.tokens));
   activate(call);
   down_.forward(call, top(made_, call.tokens));
-  gate_.forward(call, input(call), logits_);
+  if (gate_) gate_->forward(call, input(call), logits_);
 }
 
 void SharedExpert::add_to(const Call& call, const ops::Matrix& sum) const {
   ops::gated_rows(call.stream, {.logits = logits_, .x = top(made_, call.tokens), .addend = sum, .out = sum});
 }
 
+ops::Matrix SharedExpert::output_gradient(const Call& call) const {
+  const ops::Matrix d_out = top(call.common.scratch.gradient, call.tokens);
+  if (!gate_) return d_out;
+  const ops::Matrix d_made = top(d_made_, call.tokens);
+  ops::gated_rows_backward(call.stream, {.logits = logits_,
+                                         .x = top(made_, call.tokens),
+                                         .d_out = d_out,
+                                         .d_x = d_made,
+                                         .d_logits = top(d_logits_, call.tokens)});
+  return d_made;
+}
+
 void SharedExpert::backward(const Call& call, const ops::Matrix& d_input, bool passes_on) {
   const ProfileLabel label(call.stream, "shared expert");
   const Common& common = call.common;
-  const ops::Matrix gated = top(gated_, call.tokens), d_made = top(d_made_, call.tokens);
-  const ops::Matrix d_logits = top(d_logits_, call.tokens);
+  const ops::Matrix gated = top(gated_, call.tokens);
   if (common.remakes_inputs()) activate(call.again(Readers::backward));
-  ops::gated_rows_backward(call.stream, {.logits = logits_,
-                                         .x = top(made_, call.tokens),
-                                         .d_out = top(common.scratch.gradient, call.tokens),
-                                         .d_x = d_made,
-                                         .d_logits = d_logits});
+  const ops::Matrix d_made = output_gradient(call);
   const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, width_);
   down_.backward(call, d_made, down_.gradient_written(call, d_made), d_activated);
   if (gate_up_.runs_back()) {
@@ -103,7 +127,7 @@ void SharedExpert::backward(const Call& call, const ops::Matrix& d_input, bool p
     if (common.remakes_inputs()) gate_up_.input().values_written(call.again(Readers::backward));
     gate_up_.backward(call, gated, operands, d_input);
   }
-  gate_.backward(call, input(call), d_logits, d_input, passes_on);
+  if (gate_) gate_->backward(call, input(call), top(d_logits_, call.tokens), d_input, passes_on);
 }
 
 }  // namespace octet::model

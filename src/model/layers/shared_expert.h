@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "layers/linear.h"
@@ -9,7 +10,7 @@
 namespace octet::model {
 
 /// The expert of a mixture that every token takes (ExpertShape::shared): a gated MLP of linear layers. Its
-/// output is multiplied by the sigmoid of a logit per token.
+/// output is multiplied by the sigmoid of a logit per token, if it has a gate.
 class SharedExpert {
  public:
   SharedExpert(GroupBuilder& group, const Architecture& architecture);
@@ -19,9 +20,9 @@ class SharedExpert {
   const Linear& gate_up() const { return gate_up_; }
   Linear& down() { return down_; }
   const Linear& down() const { return down_; }
-  bool trained() const { return gate_.trained() || gate_up_.trained() || down_.trained(); }
+  bool trained() const { return trains_gate() || gate_up_.trained() || down_.trained(); }
   /// Whether backward has work to do.
-  bool runs_back() const { return down_.runs_back() || gate_.trained(); }
+  bool runs_back() const { return down_.runs_back() || trains_gate(); }
   void set_passes_on(bool passes_on);
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
@@ -29,9 +30,9 @@ class SharedExpert {
 
   /// The input, [tokens, hidden]. The norm writes it, and no FP8 copy.
   ops::Matrix input(const Call& call) const { return gate_up_.input().values(call); }
-  /// Computes the output and the logits from the input.
+  /// Computes the output, and the logits if there is a gate, from the input.
   void compute(const Call& call);
-  /// sum += sigmoid(logits) * output.
+  /// sum += sigmoid(logits) * output; without a gate, sum += output.
   void add_to(const Call& call, const ops::Matrix& sum) const;
   /// Computes the gradients of its tensors from the stream's gradient in the scratch. Writes the gradient of
   /// the input to `d_input` if `passes_on`.
@@ -39,10 +40,13 @@ class SharedExpert {
 
  private:
   void activate(const Call& call);
+  bool trains_gate() const { return gate_ && gate_->trained(); }
+  /// Returns the gradient of the output of the linear layers.
+  ops::Matrix output_gradient(const Call& call) const;
 
   std::int64_t hidden_, width_;  ///< `width_` is the width of the rank's share
   ops::Activation activation_;
-  TokenGate gate_;
+  std::optional<TokenGate> gate_;
   Linear gate_up_, down_;
   ops::Matrix gated_;        ///< [tokens, 2 * width]
   ops::Matrix made_;         ///< [tokens, hidden]

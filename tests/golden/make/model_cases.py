@@ -40,6 +40,13 @@ def moe(**values):
     return {**qwen(**small), "output_router_logits": False, **values}
 
 
+def glm4_moe(**values):
+    """The first block is dense."""
+    base = {k: v for k, v in moe().items() if k not in ("use_sliding_window", "output_router_logits")}
+    return {**base, **rope(10000.0, partial_rotary_factor=0.5), "head_dim": 16, "moe_intermediate_size": 16,
+            "norm_topk_prob": True, "use_qk_norm": False, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, **values}
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 CASES = {
@@ -67,6 +74,14 @@ CASES = {
     "qwen2-moe": case("Qwen2Moe", **moe(
         num_hidden_layers=2, num_experts=5, num_experts_per_tok=3, moe_intermediate_size=16, shared_expert_intermediate_size=24,
         norm_topk_prob=False, decoder_sparse_step=1, mlp_only_layers=[])),
+    "olmoe": case("Olmoe", **without("use_sliding_window", moe(
+        intermediate_size=16, num_key_value_heads=1, num_experts=6, num_experts_per_tok=2, norm_topk_prob=False,
+        **rope(10000.0)))),
+    "glm4-moe": case("Glm4Moe", **glm4_moe(
+        attention_bias=True, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1, routed_scaling_factor=1.0)),
+    "glm4-moe-groups": case("Glm4Moe", **glm4_moe(
+        use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2,
+        routed_scaling_factor=2.5, moe_intermediate_size=12)),
 }
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
@@ -86,8 +101,10 @@ def legacy_config(name):
                    "rope_local_base_freq": ropes["sliding_attention"]["rope_theta"]}
     else:
         config["rope_theta"] = ropes["rope_theta"]
+        if "partial_rotary_factor" in ropes:
+            config["partial_rotary_factor"] = ropes["partial_rotary_factor"]
         if ropes["rope_type"] != "default":
             config["rope_scaling"] = ropes
-    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe"}.get(found["kind"], found["kind"].lower())
+    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe"}.get(found["kind"], found["kind"].lower())
     architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
