@@ -70,7 +70,7 @@ void require_finite(const std::string& tensor, const float* values, std::int64_t
                .expected = "finite values that " + std::string(name_of(dtype)) + " holds",
                .found = std::to_string(value),
                .where = where + ", tensor '" + tensor + "'",
-               .fix = finite ? "export in a wider dtype: --export_dtype bfloat16 or float32" : fix,
+               .fix = finite ? "export in a wider dtype: --export_dtype bf16 or fp32" : fix,
                .code = ExitCode::usage});
 }
 

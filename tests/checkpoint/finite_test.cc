@@ -53,7 +53,7 @@ TEST(Finite, TheTensorAndTheFixAreNamed) {
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::usage);
     EXPECT_NE(std::string(e.what()).find("run/checkpoint-5, tensor 'model.norm.weight'"), std::string::npos);
-    EXPECT_NE(e.problem().fix.find("--export_dtype bfloat16"), std::string::npos);
+    EXPECT_NE(e.problem().fix.find("--export_dtype bf16"), std::string::npos);
   }
 }
 
