@@ -19,7 +19,7 @@ std::optional<Problem> problem_in(const std::function<void()>& work) {
     return std::nullopt;
   } catch (const std::exception& error) {
     Problem problem = problem_of(error).value_or(Problem{.what = error.what()});
-    if (problem.what.empty()) problem.what = "an error without a message";
+    if (problem.what.empty() && !problem.agreed) problem.what = "an error without a message";
     return problem;
   } catch (...) {
     return Problem{.what = "an exception of unknown type"};
@@ -58,6 +58,8 @@ void Channel::together(const std::function<void()>& work) {
   const auto codes = all_gather_int(mine ? std::max(1, static_cast<int>(mine->code)) : 0);
   const auto first = std::find_if(codes.begin(), codes.end(), [](std::int64_t code) { return code != 0; });
   if (first == codes.end()) return;
+  // An inner call agreed on the error, and named the place.
+  if (mine && mine->agreed) throw Error(std::move(*mine));
   const auto code = static_cast<ExitCode>(*first);
   if (first - codes.begin() != rank()) throw Error(Problem{.what = "", .code = code, .agreed = true});
   mine->code = code;

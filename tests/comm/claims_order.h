@@ -183,6 +183,19 @@ inline void expect_errors_to_be_agreed_upon(Channel& channel) {
     }
   }
   EXPECT_TRUE(thrown);
+  // An inner call has agreed before, on any rank.
+  try {
+    channel.together([&] {
+      channel.together([&] {
+        if (rank == first) throw Error(Problem{.what = "inside", .code = ExitCode::usage});
+      });
+    });
+  } catch (const Error& error) {
+    EXPECT_EQ(error.problem().what, rank == first ? "inside" : "");
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    const std::string& where = error.problem().where;
+    EXPECT_EQ(where.find("rank"), where.rfind("rank")) << where;
+  }
   // Ranks also agree on other exceptions.
   EXPECT_THROW(channel.together([&] {
     if (rank == 0) throw std::bad_alloc();
