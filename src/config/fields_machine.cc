@@ -89,6 +89,15 @@ void add_sharding(Table& t) {
          "States that are sharded over the ranks: 0 none, 1 optimizer state, 2 also gradients, 3 also "
          "parameters.")
       .one_of({"0", "1", "2", "3"});
+  t.used("expert_parallel_size", &Config::expert_parallel_size,
+         "Ranks among which the experts of every mixture are split. Each rank trains its own micro-batches, "
+         "and "
+         "sends tokens to the ranks of their experts.")
+      .details(
+          "It divides the number of ranks and the number of experts. zero_stage shards experts over the "
+          "ranks "
+          "with the same experts, and everything else over all ranks.")
+      .range(1, 1 << 20);
   t.used("overlap_comm", &Config::overlap_comm,
          "Overlap communication and computation. Results do not depend on it. Ranks with one core each on a "
          "shared node send while they wait, as with false.");

@@ -20,6 +20,7 @@ class Rules : RulesOf {
     precision();
     storage();
     strictness();
+    split_experts();
     batch();
     schedule();
     output();
@@ -267,6 +268,23 @@ class Rules : RulesOf {
            "since a single rank gathers nothing", "compute");
     refuse(!c_.auto_find_batch_size, "auto_find_batch_size", "true",
            "since bits depend on the size of a micro-batch", "false");
+  }
+
+  // Refuses what is not built for experts that are split among ranks.
+  void split_experts() {
+    if (c_.expert_parallel_size == 1) return;
+    const auto refuse = [&](bool off, const std::string& key, const std::string& value,
+                            const std::string& instead) {
+      if (off) return;
+      complain({.what = named("expert_parallel_size", std::to_string(c_.expert_parallel_size)) + " and " +
+                        named(key, value) + " together are not built",
+                .expected = key + ": " + instead,
+                .where = both("expert_parallel_size", key),
+                .fix = set_to(key, instead) + ", or expert_parallel_size: 1"});
+    };
+    refuse(c_.deterministic != "strict", "deterministic", "strict", "true");
+    refuse(!c_.error_feedback, "error_feedback", "true", "false");
+    refuse(c_.sdc_replay_steps == 0, "sdc_replay_steps", std::to_string(c_.sdc_replay_steps), "0");
   }
 
   void batch() {

@@ -84,7 +84,7 @@ void Transformer::Impl::clear_load(Stream& stream) {
 
 void Transformer::Impl::balance(const Passing& pass, const MicroBatch& batch, double* loss_sum) {
   const ExpertLoad& load = common_.scratch.load;
-  if (load.counts == nullptr) return;
+  if (load.counts == nullptr || pass.tokens == 0) return;
   const auto layers = std::ranges::count_if(architecture_.blocks, &BlockShape::mixes_experts);
   ops::balance_loss(pass.stream, {.counts = load.counts,
                                   .probabilities = load.probabilities,

@@ -12,12 +12,13 @@
 
 namespace octet::model {
 std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part) {
-  if (tensor.scaled_rows > 0 && tensor.scaled_rows < tensor.rows) {
+  if (tensor.scaled_rows > 0) {
     std::vector<ScaledPart> runs;
     const std::int64_t count = tensor.scaled_rows * tensor.cols;
-    for (std::int64_t begin = 0; begin < tensor.count(); begin += count)
-      runs.push_back(
-          {.name = tensor.name + "." + std::to_string(runs.size()), .begin = begin, .count = count});
+    for (std::int64_t begin = 0; begin < tensor.count(); begin += count) {
+      const std::string number = std::to_string((tensor.before + begin) / count);
+      runs.push_back({.name = tensor.name + "." + number, .begin = begin, .count = count});
+    }
     return runs;
   }
   if (!each_part || tensor.parts.size() < 2) {
@@ -168,7 +169,10 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
   }
 }
 
-double flops_per_token(const Architecture& a, double length) {
+double flops_per_token(const Architecture& architecture, double length) {
+  Architecture a = architecture;  // with the experts of all ranks
+  a.share.expert_rank = 0;
+  a.share.expert_size = 1;
   // Most formulas count only matrices. Vectors are negligible and are included here.
   const ParameterLayout layout = build_layout(a);
   const auto lowest = static_cast<std::size_t>(lowest_trained_group(layout));

@@ -33,6 +33,8 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
          "blocks of this rank's share", options.first_block);
   check(a.share.whole() || !options.training, "a model whose layers are split among ranks is not trained");
   check(!a.share.sums() || options.partial_sums != nullptr, "somebody adds up the parts of sums");
+  check(!a.share.splits_experts() || (options.token_exchange != nullptr && options.training),
+        "tokens reach experts of other ranks, in training");
   return options;
 }
 

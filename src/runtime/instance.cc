@@ -5,10 +5,12 @@
 #include <map>
 #include <utility>
 
+#include "expert_ranks.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/finite.h"
 #include "octet/model/build.h"
+#include "octet/model/work.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
 #include "octet/runtime/fp8_shapes.h"
@@ -32,6 +34,9 @@ void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, co
 
 InstanceOptions completed(InstanceOptions options, const Device& device, comm::Job& job) {
   require_fp8_gemms(options.store.recipe, device, job);
+  require_expert_split(job, options.architecture, options.expert_size);
+  options.architecture.share.expert_size = static_cast<int>(options.expert_size);
+  options.architecture.share.expert_rank = job.rank() % static_cast<int>(options.expert_size);
   // If the user left it open, the device decides, for sums as for GEMMs.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
   // Ranks may have cores of different number, but they gather in one order.
@@ -52,6 +57,14 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   return options;
 }
 
+/// Returns the model with the experts of all ranks.
+model::Architecture of_all(const InstanceOptions& options) {
+  model::Architecture whole = options.architecture;
+  whole.share.expert_rank = 0;
+  whole.share.expert_size = 1;
+  return whole;
+}
+
 }  // namespace
 
 Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, const InstanceOptions& options)
@@ -63,12 +76,49 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
       compute_(device.make_stream({.name = "compute"})) {
   compute_->set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
   compute_->set_claims(options_.claims);
+  store::ExpertAxis axis;
+  if (options_.expert_size > 1) {
+    experts_ =
+        std::make_unique<ExpertRanks>(job, device, static_cast<int>(options_.expert_size), options_.carrying);
+    if (device.kind() == DeviceKind::dry) experts_->reserve_staging(arena_);
+    options_.transformer.token_exchange = experts_.get();
+    axis = {.same_experts = &experts_->same_experts(), .all = model::build_layout(of_all(options_))};
+  }
   store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
-                                                   options_.store);
+                                                   options_.store, axis);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer,
                                                options_.transformer.training ? &audit_ : nullptr);
   if (device.kind() != DeviceKind::dry) tell_fallbacks();  // fallbacks that follow from the shapes
+}
+
+Instance::~Instance() = default;
+
+std::vector<comm::Traffic> Instance::take_traffic() {
+  return experts_ ? experts_->take_traffic() : std::vector<comm::Traffic>{};
+}
+
+comm::Place Instance::same_experts() const {
+  return experts_ ? experts_->same_experts().place() : job_.place();
+}
+
+void Instance::add_exchanged(store::StepMessages& messages, std::int64_t micro_batches) const {
+  if (!experts_) return;
+  const bool again = options_.transformer.recompute == model::Recompute::full;
+  const double bytes = model::exchanged_bytes(options_.architecture, options_.transformer.max_tokens,
+                                              options_.store.recipe.compute, again) *
+                       static_cast<double>(micro_batches);
+  const comm::Sent sent = comm::sent_by_gather(experts_->place(), static_cast<std::int64_t>(bytes), false);
+  messages.exchanged += sent;
+  messages.beside.alone += sent;
+}
+
+std::int64_t Instance::parameter_count() const {
+  return model::build_layout(of_all(options_)).parameter_count();
+}
+
+std::int64_t Instance::trained_parameters() const {
+  return model::trained_parameters(model::build_layout(of_all(options_)));
 }
 
 namespace {

@@ -5,6 +5,7 @@
 #include "octet/config/derive.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/run_options.h"
+#include "octet/setup/setup.h"
 #include "octet/store/options.h"
 
 namespace octet::setup {
@@ -78,6 +79,8 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   const GivenAdapters given = given_adapters(config);
   if (architecture.layers > 0) options.added = added_adapters(given.added, architecture);
   options.adapter = given.continued.value_or("");
+  options.expert_size = config.expert_parallel_size;
+  options.carrying = session_wish(config).carrying;
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
   options.store.strict = is_strict(config);

@@ -51,9 +51,10 @@ class Waits {
 
 }  // namespace
 
-Fixed::Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
+Fixed::Fixed(Segments& segments, Arena& arena, const Axes& axes, const Options& options)
     : segments_(segments),
-      collectives_(collectives),
+      axes_(axes),
+      collectives_(axes.all),
       device_(arena.device()),
       stored_(options.fixed.nf4.stored),
       at_use_(options.transposed == TransposedWeights::at_use),
@@ -102,9 +103,14 @@ void Fixed::make_scales() {
   });
   if (cut && collectives_.size() > 1) {
     stream_->synchronize();
-    Stream& stream = collectives_.reduce_stream();
-    collectives_.all_reduce_max(stream, "amaxes of fixed weights", scales_->amaxes(), scales_->count());
-    stream.synchronize();
+    axes_.each([&](comm::Collectives& collectives) {
+      if (collectives.size() == 1) return;
+      Stream& stream = collectives.reduce_stream();
+      each_run_of_scales(segments_, axes_, collectives, false, [&](std::int64_t first, std::int64_t count) {
+        collectives.all_reduce_max(stream, "amaxes of fixed weights", scales_->amaxes() + first, count);
+      });
+      stream.synchronize();
+    });
   }
   note_finite(scales_->amaxes(), scales_->count());
   scales_->update(*stream_);

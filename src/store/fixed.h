@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "axes.h"
 #include "loaded_values.h"
 #include "nf4_loader.h"
 #include "octet/comm/collectives.h"
@@ -20,7 +21,7 @@ namespace octet::store {
 /// to the same FP8 values at each use.
 class Fixed {
  public:
-  Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options);
+  Fixed(Segments& segments, Arena& arena, const Axes& axes, const Options& options);
 
   /// Loads all weights that are not trained, kLoadedPiece elements at a time. Values of FP8 weights are
   /// requested twice. All ranks must call it; `values` and `stored` are called equally often on each rank.
@@ -52,7 +53,8 @@ class Fixed {
   void write_rows(const FixedValues& values, const Segment& segment, float* piece);
 
   Segments& segments_;
-  comm::Collectives& collectives_;
+  Axes axes_;
+  comm::Collectives& collectives_;  ///< of all ranks
   Device& device_;
   bool stored_;  ///< the checkpoint has NF4 codes
   bool at_use_;

@@ -9,14 +9,13 @@
 
 namespace octet::store {
 
-Gatherer::Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales,
-                   comm::Collectives& collectives, Device& device, const Options& options)
+Gatherer::Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales, const Axes& axes,
+                   Device& device, const Options& options)
     : segments_(segments),
-      collectives_(collectives),
+      axes_(axes),
       device_(device),
-      policy_(policy_of(options, collectives.size())),
-      overlap_(options.overlap),
-      by_node_(gathers_by_node(options, collectives.place())),
+      policy_(policy_of(options, axes.all.size())),
+      options_(options),
       fixed_scales_(fixed_scales),
       transposed_at_use_(options.transposed == TransposedWeights::at_use),
       at_use_(static_cast<std::size_t>(segments.slots)),
@@ -25,6 +24,7 @@ Gatherer::Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales,
   for (Group& group : groups_) {
     group.changed = device.make_event();
     group.gathered = device.make_event();
+    group.experts_gathered = device.make_event();
   }
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     for (const Segment& s : segments.groups[g]) groups_[g].trains = groups_[g].trains || s.row.trained();
@@ -57,39 +57,49 @@ void Gatherer::gather(int group, Stream& compute) {
     at(slot.occupant).whole = at(slot.occupant).fixed = false;
   }
   slot.occupant = group;
-  Stream& stream = collectives_.gather_stream();
-  stream.wait(*at(group).changed);
-  stream.wait(*slot.released);
-  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
-    const bool there = !s.row.trained() && at(group).fixed;
-    if (s.padded > 0 && s.row.gathered() && !there) gather(s, stream);
+  Stream& stream = axes_.all.gather_stream();
+  const auto each = [&](comm::Collectives& collectives) {
+    collectives.gather_stream().wait(*at(group).changed);
+    collectives.gather_stream().wait(*slot.released);
+    for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+      const bool there = !s.row.trained() && at(group).fixed;
+      if (&axes_.of(s) == &collectives && s.padded > 0 && s.row.gathered() && !there)
+        gather(s, collectives.gather_stream());
+    }
+  };
+  axes_.each(each);
+  if (axes_.split()) {
+    axes_.same_experts.gather_stream().record(*at(group).experts_gathered);
+    stream.wait(*at(group).experts_gathered);
   }
   stream.record(*at(group).gathered);
-  if (!overlap_) compute.wait(*at(group).gathered);
+  if (!options_.overlap) compute.wait(*at(group).gathered);
   at(group).whole = at(group).fixed = true;
 }
 
 void Gatherer::gather(Segment& s, Stream& stream) {
-  std::uint8_t* place = s.gather_buffer() + static_cast<std::size_t>(segments_.rank) * s.gather_bytes();
+  std::uint8_t* place = s.gather_buffer() + static_cast<std::size_t>(s.rank) * s.gather_bytes();
+  comm::Collectives& collectives = axes_.of(s);
+  const bool by_node = gathers_by_node(options_, collectives.place());
   if (s.gather_from() != place) device_.copy(stream, place, s.gather_from(), s.gather_bytes());
   if (s.gathered_narrow()) {
-    collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                            .buffer = s.copy,
-                                            .dtype = s.dtype,
-                                            .count = s.slice,
-                                            .wire = s.gather,
-                                            .by_node = by_node_});
+    collectives.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                           .buffer = s.copy,
+                                           .dtype = s.dtype,
+                                           .count = s.slice,
+                                           .wire = s.gather,
+                                           .by_node = by_node});
   } else {
-    collectives_.all_gather(stream, {.name = s.spec->name.c_str(),
-                                     .buffer = s.gather_buffer(),
-                                     .bytes = static_cast<std::int64_t>(s.gather_bytes()),
-                                     .by_node = by_node_});
+    collectives.all_gather(stream, {.name = s.spec->name.c_str(),
+                                    .buffer = s.gather_buffer(),
+                                    .bytes = static_cast<std::int64_t>(s.gather_bytes()),
+                                    .by_node = by_node});
   }
   if (s.transposed != nullptr && !transposed_at_use_ && !s.row.decoded()) transpose(s, stream);
 }
 
 void Gatherer::gather_ahead(int group, Stream& compute) {
-  if (!overlap_ || group < 0 || group >= static_cast<int>(groups_.size()) || at(group).whole) return;
+  if (!options_.overlap || group < 0 || group >= static_cast<int>(groups_.size()) || at(group).whole) return;
   const int occupant = slot_of(group).occupant;
   if (occupant >= 0 && at(occupant).holds > 0) return;
   gather(group, compute);

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "octet/comm/collectives.h"
+#include "axes.h"
 #include "octet/precision/scaling.h"
 #include "octet/store/store.h"
 #include "segments.h"
@@ -24,8 +24,8 @@ class Gatherer {
  public:
   /// `fixed_scales`: the scales of FP8 weights that are not trained. May be null, and must outlive the
   /// gatherer.
-  Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales, comm::Collectives& collectives,
-           Device& device, const Options& options);
+  Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales, const Axes& axes, Device& device,
+           const Options& options);
 
   /// Makes the copy of `group` whole for work enqueued on `compute` after this call, until release.
   void acquire(int group, model::Pass pass, Stream& compute);
@@ -57,6 +57,7 @@ class Gatherer {
     int holds = 0;
     std::unique_ptr<Event> changed;
     std::unique_ptr<Event> gathered;
+    std::unique_ptr<Event> experts_gathered;  ///< of segments that fewer ranks share
   };
   struct Slot {
     int occupant = -1;
@@ -83,11 +84,10 @@ class Gatherer {
   void gather_ahead(int group, Stream& compute);
 
   Segments& segments_;
-  comm::Collectives& collectives_;
+  Axes axes_;
   Device& device_;
   Policy policy_;
-  bool overlap_;
-  bool by_node_;
+  Options options_;
   int lowest_ = 0;  ///< the group at which backward ends
   const precision::ScaleSet* fixed_scales_;
   bool transposed_at_use_;

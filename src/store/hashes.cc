@@ -105,7 +105,7 @@ ops::Hash Hashes::sums(Stream& compute) {
   in.device.zero(compute, cells_ + kOne, sizeof *cells_);
   std::uint64_t at = 0;
   in.segments.each([&](const Segment& s) {
-    if (!s.total) return;
+    if (!s.total || s.spec->split_experts) return;
     const auto bytes = static_cast<std::int64_t>(s.total.bytes(s.padded));
     ops::add_hash(compute, {.data = s.total.data, .bytes = bytes, .at = at, .to = cells_ + kOne});
     at += words(bytes);

@@ -5,7 +5,13 @@ namespace {
 
 class Pieces {
  public:
-  explicit Pieces(const Segments& segments) : world_(segments.world) {}
+  explicit Pieces(const Segments& segments) : world_(segments.world) {
+    for (const auto& group : segments.groups) {
+      for (const Segment& s : group) split_ = split_ || s.spec->split_experts;
+    }
+  }
+  /// Returns the axis of memory of a segment. Other ranks have other experts.
+  static Axis axis_of(const Segment& s, Axis axis) { return s.spec->split_experts ? Axis::data : axis; }
 
   void add(Held kind, const void* data, std::size_t bytes, Axis axis) {
     if (data == nullptr || bytes == 0) return;
@@ -18,13 +24,15 @@ class Pieces {
     if (scales == nullptr || scales->count() == 0) return;
     const auto count = static_cast<std::size_t>(scales->count());
     for (const TensorSlice& slice : scales->state())
-      add(kind, slice.data, static_cast<std::size_t>(slice.count) * size_of(slice.dtype), Axis::none);
-    add(kind, scales->scale(0), count * sizeof(float), Axis::none);
+      add(kind, slice.data, static_cast<std::size_t>(slice.count) * size_of(slice.dtype),
+          split_ ? Axis::data : Axis::none);
+    add(kind, scales->scale(0), count * sizeof(float), split_ ? Axis::data : Axis::none);
   }
   const std::vector<Piece>& all() const { return pieces_; }
 
  private:
   int world_;
+  bool split_ = false;  ///< other ranks have other experts, with other scales
   std::vector<Piece> pieces_;
 };
 
@@ -34,13 +42,13 @@ void add_tensors(Held kind, const Segment& s, const Array& data, std::int64_t be
                  Axis axis, Pieces& pieces) {
   if (!data) return;
   for (const TensorRun& run : runs_within(*s.spec, begin, count))
-    pieces.add(kind, data.from(run.begin).data, data.bytes(run.count), axis);
+    pieces.add(kind, data.from(run.begin).data, data.bytes(run.count), Pieces::axis_of(s, axis));
 }
 
-void add_fixed(const Segment& s, int world, Pieces& pieces) {
+void add_fixed(const Segment& s, Pieces& pieces) {
   const bool whole = s.row.axis == Axis::none;
   if (s.row.decoded()) {
-    const auto bytes = static_cast<std::size_t>(whole ? world * s.stored_slice : s.stored_slice);
+    const auto bytes = static_cast<std::size_t>(whole ? s.world * s.stored_slice : s.stored_slice);
     pieces.add(Held::frozen, whole ? s.stored : s.stored_shard, bytes, s.row.axis);
   } else {
     add_tensors(Held::frozen, s, s.kept(), s.state_begin, s.state_count, s.row.axis, pieces);
@@ -73,7 +81,8 @@ void add_trained(const Segment& s, bool keeps_transposed, Pieces& pieces) {
     if (scales == nullptr) continue;
     for (const TensorRun& run : runs_within(*s.spec, s.state_begin, s.state_count)) {
       pieces.add(Held::moments, scales + run.begin / ops::kMomentBlock,
-                 static_cast<std::size_t>(Segment::blocks(run.count)) * sizeof(float), s.row.state_axis);
+                 static_cast<std::size_t>(Segment::blocks(run.count)) * sizeof(float),
+                 Pieces::axis_of(s, s.row.state_axis));
     }
   }
 }
@@ -88,7 +97,7 @@ const char* name_of(Held kind) {
 std::vector<Piece> held(Segments& segments, Updater& updater, const Fixed& fixed, bool keeps_transposed) {
   Pieces pieces(segments);
   segments.each([&](const Segment& s) {
-    s.row.trained() ? add_trained(s, keeps_transposed, pieces) : add_fixed(s, segments.world, pieces);
+    s.row.trained() ? add_trained(s, keeps_transposed, pieces) : add_fixed(s, pieces);
   });
   pieces.add_scales(Held::parameters, updater.scales());
   pieces.add_scales(Held::frozen, fixed.scales());

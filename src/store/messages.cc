@@ -95,16 +95,15 @@ class Counter {
 }  // namespace
 
 StepMessages step_messages(const model::ParameterLayout& layout, const Options& options,
-                           const comm::Place& place, int micro_batches) {
+                           const comm::Place& place, int micro_batches, const comm::Place& same_experts) {
   StepMessages sent;
   if (place.size == 1) return sent;
   const std::unique_ptr<Device> dry = make_dry_device();
   Arena arena(*dry);
   Options counted = options;
   counted.micro_batches = micro_batches;
-  const Segments segments = reserve_segments(layout, arena, place, counted);
+  const Segments segments = reserve_segments(layout, arena, {place, same_experts}, counted);
   const Policy policy = policy_of(counted, place.size);
-  const bool gathers_so = gathers_by_node(counted, place);
   // With `strict`, a rank sends the sums left on its stack, once. Otherwise it sends one sum, once or per
   // micro-batch.
   const std::int64_t reductions =
@@ -117,9 +116,12 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   sent.beside.sum_passes = policy.reduce_each && !policy.tree ? micro_batches : 1;
   sent.beside.forward_passes = policy.shard_parameters ? micro_batches : 1;
   Counter counter(sent, counted.overlap, walk);
-  const PerByte per_byte(place);
+  const PerByte of_all(place), of_same_experts(same_experts);
   for (int g = 0; g < walk.groups; ++g) {
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
+      const comm::Place& ranks = s.spec->split_experts ? same_experts : place;
+      const PerByte& per_byte = s.spec->split_experts ? of_same_experts : of_all;
+      const bool gathers_so = gathers_by_node(counted, ranks);
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.gather_bytes());
       counter.gathered(g, per_byte.gather(shard, gathers_so), gathers_of(s.row, g, walk, micro_batches));
@@ -128,7 +130,7 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
       counter.reduced(g,
                       per_byte.reduction(slice_bytes(wire, s.gradient.dtype, s.slice),
                                          slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
-                                         reduces_by_node(counted, place, wire)),
+                                         reduces_by_node(counted, ranks, wire)),
                       reductions);
       if (s.row.state_axis != Axis::none) continue;
       counter.sums(g, per_byte.gather(slice_bytes(wire, s.total.dtype, s.slice), gathers_so));

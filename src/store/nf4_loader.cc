@@ -183,7 +183,7 @@ Nf4Loader::Run Nf4Loader::kept_of(const Segment& s, const Nf4Part& part) const {
   if (s.row.axis == Axis::none) return {0, part.count};
   // Includes elements that are only partly in this rank's bytes; a neighbour may have the other part.
   const auto size = static_cast<std::int64_t>(size_of(s.dtype));
-  const std::int64_t from = segments_.rank * s.stored_slice - part.codes;
+  const std::int64_t from = s.rank * s.stored_slice - part.codes;
   const std::int64_t begin = std::clamp<std::int64_t>(from / size, 0, part.count);
   return {begin, std::clamp<std::int64_t>((from + s.stored_slice + size - 1) / size, begin, part.count)};
 }
@@ -228,7 +228,7 @@ void Nf4Loader::write_whole(const Segment& s, const FixedValues& values, const p
 
 void Nf4Loader::keep(const Segment& s, std::int64_t begin, const std::uint8_t* bytes, std::int64_t count) {
   const bool whole = s.row.axis == Axis::none;
-  const std::int64_t own = whole ? 0 : segments_.rank * s.stored_slice;
+  const std::int64_t own = whole ? 0 : s.rank * s.stored_slice;
   const std::int64_t end = whole ? begin + count : own + s.stored_slice;
   const std::int64_t from = std::max(begin, own), to = std::min(begin + count, end);
   if (from >= to) return;

@@ -57,18 +57,34 @@ Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const 
          std::string(name_of(row.format)) + ", which GEMMs read, or NF4", name_of(*fixed.format), spec.name);
 }
 
+/// Scales of 8-bit moments must not cover experts of two ranks.
+void require_whole_blocks(const model::SegmentSpec& spec) {
+  for (const model::TensorSpec& tensor : spec.tensors) {
+    if (tensor.in_all == 0 || tensor.count() % model::kTensorAlignment == 0) continue;
+    throw Error(
+        {.what = "8-bit moments of experts that are split among ranks need whole blocks",
+         .expected = "a multiple of " + std::to_string(model::kTensorAlignment) + " elements on each rank",
+         .found = std::to_string(tensor.count()),
+         .where = tensor.name,
+         .fix = "set optim_dtype: fp32 or bf16, or expert_parallel_size: 1",
+         .code = ExitCode::usage});
+  }
+}
+
 }  // namespace
 
-Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world) {
+Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world,
+                         int same_experts) {
   const Policy policy = policy_of(options, world);
   check(!options.recipe.rows() || (!options.training && options.fixed.format != Format::nf4),
         "scales of rows are only for generation with weights in FP8");
-  const auto cut = [](bool yes) { return yes ? Axis::data : Axis::none; };
   Placements table;
   for (const model::GroupSpec& group : layout.groups) {
     auto& rows = table.emplace_back();
     for (const model::SegmentSpec& spec : group.segments) {
       Placement& row = rows.emplace_back();
+      const bool shared = !spec.split_experts || same_experts > 1;
+      const auto cut = [shared](bool yes) { return yes && shared ? Axis::data : Axis::none; };
       row.role = !options.training ? Role::inference : spec.trainable ? Role::trained : Role::frozen;
       row.format = format_of(spec, options.recipe);
       row.weights = dtype_of(row.format, options.recipe);
@@ -86,6 +102,7 @@ Placements placements_of(const model::ParameterLayout& layout, const Options& op
       row.master = options.storage.parameters;
       row.gradient = options.storage.gradients;
       row.moments = options.storage.moments;
+      if (row.moments == DType::u8) require_whole_blocks(spec);
     }
   }
   return table;

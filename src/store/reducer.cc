@@ -35,11 +35,12 @@ std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& s) {
 
 }  // namespace
 
-Reducer::Reducer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options)
+Reducer::Reducer(Segments& segments, const Axes& axes, Device& device, const Options& options)
     : segments_(segments),
-      collectives_(collectives),
+      axes_(axes),
+      collectives_(axes.all),
       device_(device),
-      policy_(policy_of(options, collectives.size())),
+      policy_(policy_of(options, axes.all.size())),
       overlap_(options.overlap),
       options_(options),
       groups_(segments.groups.size()) {
@@ -47,12 +48,13 @@ Reducer::Reducer(Segments& segments, comm::Collectives& collectives, Device& dev
     groups_[g].gradients = views(segments.groups[g]);
     for (const Segment& s : segments.groups[g]) groups_[g].trained = groups_[g].trained || s.gradient;
     groups_[g].written = device.make_event();
+    groups_[g].experts_summed = device.make_event();
     groups_[g].summed = device.make_event();
     groups_[g].complete = device.make_event();
     for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
   }
   for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
-  if (policy_.tree) tree_ = sum_tree(collectives.place(), options.micro_batches);
+  if (policy_.tree) tree_ = sum_tree(collectives_.place(), options.micro_batches);
 }
 
 int Reducer::slot(int group) const {
@@ -193,18 +195,19 @@ void Reducer::add_to_tree(int group, Stream& compute) {
 }
 
 void Reducer::sum(Segment& s, Stream& stream) {
-  collectives_.reduce_scatter(stream, {.name = s.spec->name.c_str(),
-                                       .from = s.gradient.data,
-                                       .from_dtype = s.gradient.dtype,
-                                       .to = s.sum.data,
-                                       .to_dtype = s.sum.dtype,
-                                       .count = s.slice,
-                                       .accumulate = policy_.reduce_each && index_ > 0,
-                                       .wire = wire_of(s),
-                                       .by_node = reduces_by_node(options_, collectives_.place(), wire_of(s)),
-                                       .residual = s.residual,
-                                       .order = policy_.tree ? &tree_.order : nullptr,
-                                       .earlier = left_on_stack(s)});
+  comm::Collectives& collectives = axes_.of(s);
+  collectives.reduce_scatter(stream, {.name = s.spec->name.c_str(),
+                                      .from = s.gradient.data,
+                                      .from_dtype = s.gradient.dtype,
+                                      .to = s.sum.data,
+                                      .to_dtype = s.sum.dtype,
+                                      .count = s.slice,
+                                      .accumulate = policy_.reduce_each && index_ > 0,
+                                      .wire = wire_of(s),
+                                      .by_node = reduces_by_node(options_, collectives.place(), wire_of(s)),
+                                      .residual = s.residual,
+                                      .order = policy_.tree ? &tree_.order : nullptr,
+                                      .earlier = left_on_stack(s)});
 }
 
 // At stage 0, every rank updates everything and needs all sums. A narrow wire rounds them again. The owner
@@ -213,18 +216,31 @@ void Reducer::gather_sums(Segment& s, Stream& stream) {
   const Array own = s.total.from(s.own);
   const std::size_t bytes = s.sum.bytes(s.slice);
   if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
-  collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                          .buffer = s.total.data,
-                                          .dtype = s.total.dtype,
-                                          .count = s.slice,
-                                          .wire = wire_of(s),
-                                          .by_node = gathers_by_node(options_, collectives_.place()),
-                                          .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
+  comm::Collectives& collectives = axes_.of(s);
+  collectives.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                         .buffer = s.total.data,
+                                         .dtype = s.total.dtype,
+                                         .count = s.slice,
+                                         .wire = wire_of(s),
+                                         .by_node = gathers_by_node(options_, collectives.place()),
+                                         .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
   if (s.sum.data != own.data && rounds_sums(s)) device_.copy(stream, s.sum.data, own.data, bytes);
 }
 
 bool Reducer::rounds_sums(const Segment& s) const {
   return wire_of(s) != comm::Wire::f32 && !ops::travels_as_it_lies(wire_of(s), s.total.dtype);
+}
+
+void Reducer::reduce_split_experts(int group, bool gathers) {
+  Stream& stream = axes_.same_experts.reduce_stream();
+  stream.wait(*at(group).written);
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (!s.gradient || s.padded == 0 || !s.spec->split_experts) continue;
+    sum(s, stream);
+    if (gathers && s.world > 1) gather_sums(s, stream);
+  }
+  stream.record(*at(group).experts_summed);
+  collectives_.reduce_stream().wait(*at(group).experts_summed);
 }
 
 void Reducer::reduce(int group, Stream& compute) {
@@ -234,7 +250,7 @@ void Reducer::reduce(int group, Stream& compute) {
   auto& segments = segments_.groups[static_cast<std::size_t>(group)];
   const auto each = [&](const auto& act) {
     for (Segment& s : segments) {
-      if (s.gradient && s.padded > 0) act(s);
+      if (s.gradient && s.padded > 0 && !s.spec->split_experts) act(s);
     }
   };
   bool rounds = false;  // the gather rounds this rank's sums again
@@ -242,6 +258,7 @@ void Reducer::reduce(int group, Stream& compute) {
     sum(s, stream);
     rounds = rounds || (gathers && rounds_sums(s));
   });
+  if (axes_.split()) reduce_split_experts(group, gathers);
   if (!rounds) stream.record(*at(group).summed);
   if (gathers) each([&](Segment& s) { gather_sums(s, stream); });
   if (rounds) stream.record(*at(group).summed);
@@ -258,9 +275,9 @@ void Reducer::end_micro_batch() {
 }
 
 void Reducer::forget_losses() {
-  Stream& stream = collectives_.reduce_stream();
   segments_.each([&](Segment& s) {
     if (s.residual == nullptr) return;
+    Stream& stream = axes_.of(s).reduce_stream();
     device_.zero(stream, s.residual, static_cast<std::size_t>(s.padded) * sizeof *s.residual);
   });
 }

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "octet/comm/collectives.h"
+#include "axes.h"
 #include "segments.h"
 #include "sum_tree.h"
 
@@ -20,7 +20,7 @@ namespace octet::store {
 /// buffers are also fresh at every micro-batch; give_back adds them to the rank's stack of sums.
 class Reducer {
  public:
-  Reducer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options);
+  Reducer(Segments& segments, const Axes& axes, Device& device, const Options& options);
 
   void begin_step(int micro_batches);
   void begin_micro_batch(int index);
@@ -59,8 +59,9 @@ class Reducer {
     bool asked = false;
     bool given = false;
     std::unique_ptr<Event> written;
-    std::unique_ptr<Event> summed;    ///< this rank's sums are complete
-    std::unique_ptr<Event> complete;  ///< the sums that an update reads are complete
+    std::unique_ptr<Event> experts_summed;  ///< the sums that fewer ranks share are complete
+    std::unique_ptr<Event> summed;          ///< this rank's sums are complete
+    std::unique_ptr<Event> complete;        ///< the sums that an update reads are complete
     /// Per segment: runs of elements that no GEMM overwrites, as (begin, count).
     std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> to_zero;
   };
@@ -80,10 +81,12 @@ class Reducer {
   void reduce(int group, Stream& compute);
   void sum(Segment& segment, Stream& stream);
   void gather_sums(Segment& segment, Stream& stream);
+  void reduce_split_experts(int group, bool gathers);
   void accumulate(int group, Stream& compute);
 
   Segments& segments_;
-  comm::Collectives& collectives_;
+  Axes axes_;
+  comm::Collectives& collectives_;  ///< of all ranks
   Device& device_;
   Policy policy_;
   bool overlap_;

@@ -118,7 +118,7 @@ void reserve_cut(Segment& s, Arena& arena) {
 }
 
 /// Reserves the weights of a segment that is not trained.
-void reserve_fixed(Segment& s, Arena& arena, int rank, int world, const precision::Recipe& recipe) {
+void reserve_fixed(Segment& s, Arena& arena, const precision::Recipe& recipe) {
   const bool whole = s.row.axis == Axis::none;
   if (is_fp8(s.dtype) && recipe.rows()) {
     check(whole && !s.row.decoded(), "weights with scales of rows lie whole and in FP8");
@@ -126,10 +126,10 @@ void reserve_fixed(Segment& s, Arena& arena, int rank, int world, const precisio
         "parameters/fixed", static_cast<std::size_t>(row_scale_of(*s.spec, s.spec->tensors.size())));
   }
   if (s.row.decoded()) {
-    const std::int64_t bytes = whole ? world * s.stored_slice : s.stored_slice;
+    const std::int64_t bytes = whole ? s.world * s.stored_slice : s.stored_slice;
     auto* weights = arena.reserve_as<std::uint8_t>("parameters/fixed", static_cast<std::size_t>(bytes));
     if (whole) s.stored = weights;
-    s.stored_shard = whole ? weights + rank * s.stored_slice : weights;
+    s.stored_shard = whole ? weights + s.rank * s.stored_slice : weights;
     return;
   }
   auto* weights = arena.reserve_as<std::uint8_t>("parameters/fixed", s.copy_bytes(s.state_count));
@@ -151,7 +151,7 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const
   const auto transposed_then = [&](const Segment& s) { return at_use || s.row.decoded(); };
   all.each([&](Segment& s) {
     if (!s.row.trained()) {
-      reserve_fixed(s, arena, all.rank, all.world, options.recipe);
+      reserve_fixed(s, arena, options.recipe);
     } else if (s.row.axis == Axis::none) {
       reserve_whole(s, arena);
     } else {
@@ -163,14 +163,19 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const
   if (policy.shard_parameters) {
     place_in_slots(
         all, all.copy_slot, arena, "parameters/gathered",
-        [&](const Segment& s) { return static_cast<std::size_t>(all.world) * s.gather_bytes(); },
+        [&](const Segment& s) {
+          return s.row.axis == Axis::none ? 0 : static_cast<std::size_t>(s.world) * s.gather_bytes();
+        },
         [](Segment& s, std::uint8_t* at) { (s.row.decoded() ? s.stored : s.copy) = at; });
   }
   reserve_decoded(all, arena);
   const auto place_transposed = [&](const std::vector<int>& slot, bool then) {
     place_in_slots(
         all, slot, arena, "parameters/transposed",
-        [&](const Segment& s) { return transposed_then(s) == then ? transposed_bytes(s, arena) : 0; },
+        [&](const Segment& s) {
+          const bool placed = transposed_then(s) || s.row.axis != Axis::none;
+          return placed && transposed_then(s) == then ? transposed_bytes(s, arena) : 0;
+        },
         [](Segment& s, std::uint8_t* at) { s.transposed = at; });
   };
   place_transposed(all.at_use_slot, true);
@@ -211,7 +216,7 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   all.each([&](Segment& s) {
     if (!s.row.trained()) return;
     reserve_sums(s, arena, policy, options.deterministic || options.strict);
-    if (options.error_feedback && all.world > 1 && rounds(s, options)) {
+    if (options.error_feedback && s.world > 1 && rounds(s, options)) {
       s.residual = arena.reserve_as<std::uint16_t>("gradients/residuals", static_cast<std::size_t>(s.padded));
     }
     for (int i = 0; i < tree_buffers; ++i) {
@@ -239,7 +244,7 @@ void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
                      .rate = tensor.rate,
                      .amax_index = scaled.size() == 1 ? scaled.front().scale : -1,
                      .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
-                     .first = s.state_begin + run.begin - tensor.offset});
+                     .first = tensor.before + s.state_begin + run.begin - tensor.offset});
   for (const ScaledRun& part : scaled) {
     const std::int64_t begin = std::max(run.begin, part.begin - s.state_begin);
     const std::int64_t end = std::min(run.begin + run.count, part.begin + part.count - s.state_begin);
@@ -279,14 +284,17 @@ std::vector<TensorRun> runs_within(const model::SegmentSpec& spec, std::int64_t 
 namespace {
 
 /// Returns a segment with its formats and extents, without memory.
-Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const Segments& all,
+Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const Places& places,
                    const Options& options) {
+  const comm::Place& place = spec.split_experts ? places.same_experts : places.all;
   Segment s;
   s.spec = &spec;
   s.row = row;
-  s.padded = model::padded_count(spec, all.world);
-  s.slice = s.padded / all.world;
-  s.own = s.slice * all.rank;
+  s.rank = place.rank;
+  s.world = place.size;
+  s.padded = model::padded_count(spec, s.world);
+  s.slice = s.padded / s.world;
+  s.own = s.slice * s.rank;
   s.dtype = row.weights;
   s.master.dtype = row.master;
   s.gradient.dtype = row.gradient;
@@ -294,7 +302,7 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const S
   s.gather = gather_wire(s, options);
   if (row.decoded()) {
     s.nf4 = nf4_parts(spec, options.fixed.nf4, s.dtype);
-    s.stored_slice = nf4_slice_bytes(s.nf4, all.world);
+    s.stored_slice = nf4_slice_bytes(s.nf4, s.world);
   }
   const bool whole = row.kept_axis() == Axis::none;
   s.state_begin = whole ? 0 : s.own;
@@ -338,10 +346,11 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
 
 }  // namespace
 
-Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const comm::Place& place,
+Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
                           const Options& options) {
+  const comm::Place& place = places.all;
   const Policy policy = policy_of(options, place.size);
-  const Placements table = placements_of(layout, options, place.size);
+  const Placements table = placements_of(layout, options, place.size, places.same_experts.size);
   Segments all;
   all.rank = place.rank;
   all.world = place.size;
@@ -358,7 +367,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
     const auto first_scale = static_cast<std::int64_t>(all.scale_names.size());
     for (std::size_t i = 0; i < layout.groups[g].segments.size(); ++i) {
       const model::SegmentSpec& spec = layout.groups[g].segments[i];
-      Segment s = segment_of(spec, table[g][i], all, options);
+      Segment s = segment_of(spec, table[g][i], places, options);
       (s.row.trained() ? all.trains : all.fixed) = true;
       number_scales(s, all, options);
       for (const TensorRun& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);

@@ -46,6 +46,8 @@ struct ScaledRun {
 struct Segment {
   const model::SegmentSpec* spec = nullptr;
   Placement row;
+  int rank = 0;             ///< among the ranks that share the segment
+  int world = 1;            ///< number of these ranks
   std::int64_t padded = 0;  ///< elements of the whole segment: world * slice
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< first element of this rank's slice: rank * slice
@@ -172,8 +174,13 @@ struct Segments {
   }
 };
 
+/// The places of this rank among all ranks, and among the ranks with the same experts.
+struct Places {
+  comm::Place all, same_experts;
+};
+
 /// Reserves all memory. The result points into `layout`.
-Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const comm::Place& place,
+Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
                           const Options& options);
 
 }  // namespace octet::store

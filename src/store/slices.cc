@@ -87,8 +87,8 @@ void append_scales(const Segment& s, float* scales, const SliceChoice& choice, c
         begin + run.begin;  // in the segment; a multiple of kMomentBlock, like all boundaries here
     slices.push_back({.name = prefix + tensor.name,
                       .dtype = DType::f32,
-                      .shape = {Segment::blocks(tensor.count())},
-                      .begin = (first - tensor.offset) / ops::kMomentBlock,
+                      .shape = {Segment::blocks(tensor.in_all > 0 ? tensor.in_all : tensor.count())},
+                      .begin = (tensor.before + first - tensor.offset) / ops::kMomentBlock,
                       .count = Segment::blocks(run.count),
                       .data = choice.whole ? nullptr : scales + (first - s.state_begin) / ops::kMomentBlock});
   }
@@ -102,8 +102,8 @@ void append_residuals(Segments& segments, std::vector<TensorSlice>& slices) {
     append_slices(*s.spec, {.begin = 0, .count = s.padded, .data = {s.residual, DType::bf16}}, "residuals/",
                   slices);
     for (std::size_t i = first; i < slices.size(); ++i) {
-      slices[i].begin = segments.rank * slices[i].count;
-      slices[i].shape.insert(slices[i].shape.begin(), segments.world);
+      slices[i].begin = s.rank * slices[i].count;
+      slices[i].shape.insert(slices[i].shape.begin(), s.world);
     }
   });
 }

@@ -45,17 +45,22 @@ class Rehearsal final : public model::ParameterSource {
 }  // namespace
 
 ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
-                               const Options& options)
-    : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options)) {}
+                               const Options& options, ExpertAxis experts)
+    : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options, std::move(experts))) {}
 
 ParameterStore::~ParameterStore() {
   // Gathers may still write to memory that the arena is about to free. Does not wait during stack unwinding:
   // the other ranks of a gather may have failed.
   if (std::uncaught_exceptions() > parts_->exceptions_at_start) return;
   try {
-    parts_->collectives.gather_stream().synchronize();
-    parts_->collectives.reduce_stream().synchronize();
-    if (parts_->collectives.size() > 1) parts_->collectives.unshare(gathered_memory(parts_->segments));
+    parts_->axes.each([&](comm::Collectives& collectives) {
+      collectives.gather_stream().synchronize();
+      collectives.reduce_stream().synchronize();
+    });
+    parts_->axes.each([&](comm::Collectives& collectives) {
+      if (collectives.size() > 1)
+        collectives.unshare(gathered_memory(parts_->segments, parts_->axes, collectives));
+    });
   } catch (const std::exception& error) {
     log::warn(std::string("messages of a parameter store that ends: ") + error.what());
   }
@@ -157,8 +162,10 @@ std::unique_ptr<model::ParameterSource> ParameterStore::rehearsal() {
 void ParameterStore::synchronize(Stream& compute) {
   compute.synchronize();
   parts_->updater.synchronize();
-  parts_->collectives.gather_stream().synchronize();
-  parts_->collectives.reduce_stream().synchronize();
+  parts_->axes.each([](comm::Collectives& collectives) {
+    collectives.gather_stream().synchronize();
+    collectives.reduce_stream().synchronize();
+  });
 }
 
 void ParameterStore::limit_steps(const ops::StepLimits& limits) {

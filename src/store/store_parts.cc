@@ -1,5 +1,6 @@
 #include "store_parts.h"
 
+#include <iterator>
 #include <utility>
 
 #include "slices.h"
@@ -45,15 +46,17 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
 
 }  // namespace
 
-std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
+std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const Axes& axes,
+                                                const comm::Collectives& collectives) {
   std::vector<comm::SharedMemory> memory;
   const auto add = [&](void* address, std::size_t bytes) {
     if (address != nullptr && bytes > 0) memory.push_back({address, bytes});
   };
   for (const auto& group : segments.groups) {
     for (const Segment& s : group) {
+      if (&axes.of(s) != &collectives) continue;
       if (s.row.gathered()) {
-        add(s.gather_buffer(), static_cast<std::size_t>(segments.world) * s.gather_bytes());
+        add(s.gather_buffer(), static_cast<std::size_t>(s.world) * s.gather_bytes());
       } else if (s.total) {
         add(s.total.data, s.total.bytes(s.padded));
       }
@@ -63,36 +66,84 @@ std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
 }
 
 ParameterStore::Parts::Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with,
-                             const Options& how)
+                             const Options& how, ExpertAxis shared)
     : layout(std::move(of)),
       collectives(with),
+      experts(std::move(shared)),
+      axes{with, experts.same_experts != nullptr ? *experts.same_experts : with},
       device(arena.device()),
       options(how),
-      segments(reserve_segments(layout, arena, with.place(), how)),
-      fixed(segments, arena, with, how),
-      gatherer(segments, fixed.scales(), with, device, how),
-      reducer(segments, with, device, how),
-      updater(segments, arena, with, how),
+      segments(reserve_segments(layout, arena, axes.places(), how)),
+      fixed(segments, arena, axes, how),
+      gatherer(segments, fixed.scales(), axes, device, how),
+      reducer(segments, axes, device, how),
+      updater(segments, arena, axes, how),
       amaxes(with, device, how),
       parameters(operands(segments, updater.scales(), fixed.scales())),
       seen(device),
       needed(device) {
-  if (with.size() > 1) with.share(gathered_memory(segments));
+  if (axes.split()) {
+    with_all_experts([&](Segments& all) {
+      for (const std::string& name : all.scale_names) all_scales.emplace(name, std::ssize(all_scales));
+    });
+  }
+  axes.each([&](comm::Collectives& one) {
+    if (one.size() > 1) one.share(gathered_memory(segments, axes, one));
+  });
   expect_mirrors(arena);
 }
 
 void ParameterStore::Parts::expect_mirrors(Arena& arena) {
   std::vector<TensorSlice> saved = state_slices(segments, {.own_only = true, .moments = true});
   std::vector<TensorSlice> read = state_slices(segments, {.own_only = false, .moments = true});
-  if (collectives.rank() == 0) append_scales(saved);
-  append_scales(read);
+  append_scales(saved, Scope::own);
+  append_scales(read, Scope::held);
   arena.expect_passing("state/saved", HostMirror::bytes_for(saved, device), MemoryKind::host);
   arena.expect_passing("state/loaded", HostMirror::bytes_for(read, device), MemoryKind::host);
 }
 
-void ParameterStore::Parts::append_scales(std::vector<TensorSlice>& slices) {
+void ParameterStore::Parts::append_scales(std::vector<TensorSlice>& slices, Scope scope) {
   if (updater.scales() == nullptr) return;
-  for (TensorSlice& slice : updater.scales()->state()) slices.push_back(std::move(slice));
+  for (TensorSlice& slice : updater.scales()->state()) {
+    if (axes.split()) {
+      append_split_scales(slice, scope, slices);
+    } else if (scope != Scope::own || collectives.rank() == 0) {
+      slices.push_back(std::move(slice));
+    }
+  }
+}
+
+// The last dimension of the state has one element per scale. Checkpoints have the scales of all ranks.
+void ParameterStore::Parts::append_split_scales(const TensorSlice& held, Scope scope,
+                                                std::vector<TensorSlice>& slices) {
+  const std::int64_t own = std::ssize(segments.scale_names), all = std::ssize(all_scales);
+  TensorSlice slice = held;
+  slice.shape.back() = all;
+  const std::int64_t rows = held.count / own;
+  if (scope == Scope::whole) {
+    slice.count = rows * all;
+    return slices.push_back(std::move(slice));
+  }
+  axes.each([&](comm::Collectives& one) {
+    if (scope == Scope::own && one.rank() != 0) return;
+    each_run_of_scales(segments, axes, one, true, [&](std::int64_t first, std::int64_t count) {
+      for (std::int64_t i = first; i < first + count; ++i) {
+        const std::int64_t at = all_scales.at(segments.scale_names[static_cast<std::size_t>(i)]);
+        for (std::int64_t row = 0; row < rows; ++row) {
+          slice.begin = row * all + at;
+          slice.count = 1;
+          slice.data = static_cast<float*>(held.data) + row * own + i;
+          slices.push_back(slice);
+        }
+      }
+    });
+  });
+}
+
+std::vector<TensorSlice> ParameterStore::Parts::whole_tensors() {
+  const SliceChoice choice{.moments = true, .whole = true};
+  if (!axes.split()) return state_slices(segments, choice);
+  return with_all_experts([&](Segments& all) { return state_slices(all, choice); });
 }
 
 }  // namespace octet::store

@@ -3,6 +3,8 @@
 
 #include <exception>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "activation_amaxes.h"
@@ -16,11 +18,13 @@
 
 namespace octet::store {
 
-/// Returns the memory that gathers, and at stage 0 gradient sums, are written to.
-std::vector<comm::SharedMemory> gathered_memory(const Segments& segments);
+/// Returns the memory that gathers of `collectives`, and at stage 0 gradient sums, are written to.
+std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const Axes& axes,
+                                                const comm::Collectives& collectives);
 
 struct ParameterStore::Parts {
-  Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with, const Options& how);
+  Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with, const Options& how,
+        ExpertAxis shared);
   /// Registers with the arena the host memory for copies when state is saved or loaded.
   void expect_mirrors(Arena& arena);
 
@@ -35,10 +39,25 @@ struct ParameterStore::Parts {
   }
   /// Fills the masters of a segment with fp32 values, rounded to nearest in the storage format.
   void fill_rounded(Segment& segment, const std::function<void(const std::vector<TensorSlice>&)>& fill);
-  void append_scales(std::vector<TensorSlice>& slices);
+  /// Appends the state of FP8 weights: what this rank saves, what it holds, or whole tensors without data.
+  enum class Scope { own, held, whole };
+  void append_scales(std::vector<TensorSlice>& slices, Scope scope);
+  void append_split_scales(const TensorSlice& held, Scope scope, std::vector<TensorSlice>& slices);
+  /// Calls `use` with the segments of a rank that has all experts, without memory.
+  template <typename Use>
+  auto with_all_experts(Use&& use) {
+    const std::unique_ptr<Device> dry = make_dry_device({.stands_for = device.stands_for()});
+    Arena arena(*dry);
+    Segments all = reserve_segments(experts.all, arena, axes.places(), options);
+    return use(all);
+  }
+  /// Returns all tensors of masters and moments, with the experts of all ranks, whole and without data.
+  std::vector<TensorSlice> whole_tensors();
 
   model::ParameterLayout layout;
   comm::Collectives& collectives;
+  ExpertAxis experts;
+  Axes axes;
   Device& device;
   Options options;
   Segments segments;
@@ -48,7 +67,8 @@ struct ParameterStore::Parts {
   Updater updater;
   ActivationAmaxes amaxes;
   std::vector<model::GroupParameters> parameters;
-  HostMirror seen;    ///< copies returned by owned_slices and gradient_slices
+  std::map<std::string, std::int64_t> all_scales;  ///< with split experts: the scales of all ranks, by name
+  HostMirror seen;                                 ///< copies returned by owned_slices and gradient_slices
   HostMirror needed;  ///< copies returned by needed_slices, until refresh_copies sends them
   std::int64_t optimizer_steps = 0;
   int exceptions_at_start = std::uncaught_exceptions();

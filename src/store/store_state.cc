@@ -112,7 +112,7 @@ void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
 std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSlice>& others) const {
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
   const bool first = parts_->collectives.rank() == 0;
-  if (first) parts_->append_scales(slices);
+  parts_->append_scales(slices, Parts::Scope::own);
   slices.insert(slices.end(), others.begin(), others.end());
   slices = parts_->seen.fetch(std::move(slices));
   if (first) slices.push_back(parts_->step_slice());
@@ -126,15 +126,15 @@ SnapshotSources ParameterStore::owned_places(const std::vector<TensorSlice>& oth
     const bool moves = slice.name.starts_with("residuals/");
     (moves ? places.moving : places.still).push_back(std::move(slice));
   }
+  parts_->append_scales(places.still, Parts::Scope::own);
   if (parts_->collectives.rank() != 0) return places;
-  parts_->append_scales(places.still);
   places.host.push_back(parts_->step_slice());
   return places;
 }
 
 std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorSlice>& others) const {
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
-  parts_->append_scales(slices);
+  parts_->append_scales(slices, Parts::Scope::held);
   slices.insert(slices.end(), others.begin(), others.end());
   slices = parts_->needed.fetch(std::move(slices));
   slices.push_back(parts_->step_slice());
@@ -142,8 +142,8 @@ std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorS
 }
 
 std::vector<TensorSlice> ParameterStore::state_tensors(const std::vector<TensorSlice>& others) const {
-  std::vector<TensorSlice> tensors = state_slices(parts_->segments, {.moments = true, .whole = true});
-  parts_->append_scales(tensors);
+  std::vector<TensorSlice> tensors = parts_->whole_tensors();
+  parts_->append_scales(tensors, Parts::Scope::whole);
   tensors.insert(tensors.end(), others.begin(), others.end());
   tensors.push_back(parts_->step_slice());
   for (TensorSlice& tensor : tensors) tensor.data = nullptr;

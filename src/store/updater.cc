@@ -40,16 +40,17 @@ ops::ConstMatrix matrices(const Segment& s, const ScaledRun& run, std::int64_t c
 
 }  // namespace
 
-Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
+Updater::Updater(Segments& segments, Arena& arena, const Axes& axes, const Options& options)
     : segments_(segments),
-      collectives_(collectives),
+      axes_(axes),
+      collectives_(axes.all),
       device_(arena.device()),
       options_(options),
-      policy_(policy_of(options, collectives.size())),
+      policy_(policy_of(options, axes.all.size())),
       norm_(arena),
       carrier_(segments, arena, options.state_piece),
       scalars_(arena.reserve_as<ops::StepScalars>("step/scalars", 1)),
-      losses_(policy_.tree ? static_cast<std::size_t>(collectives.size()) *
+      losses_(policy_.tree ? static_cast<std::size_t>(axes.all.size()) *
                                  static_cast<std::size_t>(options.micro_batches)
                            : 1),
       totals_(arena.reserve_as<double>("step/totals", 1 + losses_)),
@@ -359,12 +360,17 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
 
 void Updater::reduce_amaxes(Stream& compute) {
   if (collectives_.size() == 1 || scales_->count() == 0) return;
-  Stream& stream = collectives_.reduce_stream();
   compute.record(*ready_);
-  stream.wait(*ready_);
-  collectives_.all_reduce_max(stream, "amaxes of weights", scales_->amaxes(), scales_->count());
-  stream.record(*reduced_);
-  compute.wait(*reduced_);
+  axes_.each([&](comm::Collectives& collectives) {
+    if (collectives.size() == 1) return;
+    Stream& stream = collectives.reduce_stream();
+    stream.wait(*ready_);
+    each_run_of_scales(segments_, axes_, collectives, true, [&](std::int64_t first, std::int64_t count) {
+      collectives.all_reduce_max(stream, "amaxes of weights", scales_->amaxes() + first, count);
+    });
+    stream.record(*reduced_);
+    compute.wait(*reduced_);
+  });
 }
 
 StepResult Updater::result() const {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 
+#include "axes.h"
 #include "gatherer.h"
 #include "octet/ops/step_limits.h"
 #include "octet/optim/gradient_norm.h"
@@ -16,7 +17,7 @@ namespace octet::store {
 /// Ends a step: totals over the ranks, norm, update, compute copies, FP8 weights.
 class Updater {
  public:
-  Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options);
+  Updater(Segments& segments, Arena& arena, const Axes& axes, const Options& options);
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
 
@@ -80,7 +81,8 @@ class Updater {
   void quantise_both_ways(Segment& segment, Stream& stream);
 
   Segments& segments_;
-  comm::Collectives& collectives_;
+  Axes axes_;
+  comm::Collectives& collectives_;  ///< of all ranks
   Device& device_;
   Options options_;
   Policy policy_;

@@ -241,7 +241,7 @@ void Bench::tell_speed() {
 }
 
 void Bench::tell_engine() {
-  result_.parameters = engine_->store().layout().parameter_count();
+  result_.parameters = engine_->instance().parameter_count();
   result_.reserved_bytes =
       static_cast<std::size_t>(job_.all_max(static_cast<std::int64_t>(engine_->arena().bytes())));
   result_.used_bytes = static_cast<std::size_t>(job_.all_max(memory_in_use(session_.device())));

@@ -152,7 +152,7 @@ void Engine::begin(int micro_batches) {
 
 void Engine::micro_batch(const runtime::HostBatch& batch, const model::LogitsHook& logits) {
   store().begin_micro_batch(micro_batch_, compute(), core().activation_scales());
-  if (batch.tokens() == 0) {
+  if (batch.tokens() == 0 && options().expert_size == 1) {
     store().contribute_nothing(compute());
   } else {
     core().train(store(), compute(),
@@ -196,7 +196,7 @@ RankLoss Engine::own_loss() const {
 
 void Engine::evaluate(const runtime::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens) {
   arena().seal();
-  if (batch.tokens() == 0) {
+  if (batch.tokens() == 0 && options().expert_size == 1) {
     store().pass_by(compute());
     return;
   }
@@ -210,7 +210,7 @@ void Engine::evaluate(const runtime::HostBatch& batch, double* loss_sum, std::in
 
 std::vector<double> Engine::log_probabilities(const runtime::HostBatch& batch) {
   arena().seal();
-  if (batch.tokens() == 0) {
+  if (batch.tokens() == 0 && options().expert_size == 1) {
     store().pass_by(compute());
     return {};
   }

@@ -55,7 +55,9 @@ std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions&
   std::array<store::StepMessages, 4> messages{};
   for (store.stage = 0; store.stage < 4; ++store.stage) {
     messages[static_cast<std::size_t>(store.stage)] =
-        store::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches));
+        store::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches),
+                             engine.instance().same_experts());
+    engine.instance().add_exchanged(messages[static_cast<std::size_t>(store.stage)], micro_batches);
   }
   return messages;
 }

@@ -361,8 +361,8 @@ StartFacts Run::start_facts() const {
   StartFacts facts{
       .model = config_.model_name_or_path,
       .family = architecture_.model_type,
-      .parameters = engine_->store().layout().parameter_count(),
-      .trained = model::trained_parameters(engine_->store().layout()),
+      .parameters = engine_->instance().parameter_count(),
+      .trained = engine_->instance().trained_parameters(),
       .method = config_.finetuning_type,
       .fresh = fresh_,
       .rows = config_.streaming ? corpus_.rows->size() : counts.rows,
@@ -446,8 +446,8 @@ void Run::start_reporter() {
   facts.micro_batch = batch_.micro;
   facts.accumulation = batch_.accumulation;
   facts.world = batch_.world;
-  facts.all_parameters = engine_->store().layout().parameter_count();
-  facts.trainable_parameters = model::trained_parameters(engine_->store().layout());
+  facts.all_parameters = engine_->instance().parameter_count();
+  facts.trainable_parameters = engine_->instance().trained_parameters();
   facts.logging_steps = config::interval_steps(config_.logging_steps, total_steps_);
   facts.logging_first_step = config_.logging_first_step;
   facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);

@@ -30,7 +30,9 @@ void rehearse(comm::Job& job, Device& device, Engine& engine) {
   engine.instance().gather_parameters();
   std::string kind;
   job.together([&] {
-    if (!engine.compute().reproducible()) kind = ops::gemm_machine(device);
+    // Ranks that exchange tokens run at once.
+    if (!engine.compute().reproducible() && engine.options().expert_size == 1)
+      kind = ops::gemm_machine(device);
   });
   rehearse(job, {.kind = kind,
                  .run = [&] { engine.rehearse(); },

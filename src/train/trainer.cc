@@ -108,7 +108,8 @@ bool Run::logs_at(std::int64_t step) const {
 }
 
 void Run::report_step(const store::StepResult& result, const Waits& waits) {
-  const auto traffic = session_.take_traffic();
+  auto traffic = session_.take_traffic();
+  std::ranges::move(engine_->instance().take_traffic(), std::back_inserter(traffic));
   own_loss_.add(engine_->own_loss());
   report::StepFacts facts;
   if (logs_at(step_)) {

@@ -221,10 +221,24 @@ std::vector<KeyRow> precision_rows() {
   };
 }
 
+/// The planned memory of one of two ranks with a mixture of experts.
+std::string memory_of_experts(const config::Resolved& r) {
+  model::Architecture a = architecture();
+  a.blocks.assign(static_cast<std::size_t>(a.layers), {.mixes_experts = true});
+  a.experts = {.count = 4, .taken = 2, .width = 64, .normalised = true};
+  const comm::Place place{.size = 2, .local_size = 2, .node_of = {0, 0}};
+  std::string text;
+  for (const auto& row :
+       train::plan_memory(setup::instance_options(r.config, a, 32, 16, 2), place, DeviceKind::cpu).by_part())
+    text += row.name + " " + std::to_string(row.bytes) + ", ";
+  return text;
+}
+
 std::vector<KeyRow> sharing_rows() {
   const Keys stage1{{"zero_stage", "1"}}, fp8_wire{{"reduce_dtype", "fp8"}, {"zero_stage", "1"}};
   return {
       {"zero_stage", {}, {{"1"}, {"2"}, {"3"}}, memory_of_two},
+      {"expert_parallel_size", {}, {{"2"}}, memory_of_experts},
       // It does not change the bits, and other tests measure its time.
       {"overlap_comm",
        {},

@@ -163,6 +163,59 @@ TEST_F(ExpertTraining, AFinishedModelIsReadAgain) {
                          (folder_ / "out.jsonl") + " --max-new 4 --max-length 64 --device cpu"));
 }
 
+// The checkpoint of a run on two ranks with split experts is continued on four ranks, and on one.
+TEST_F(ExpertTraining, SplitExpertsHaveTheCheckpointsOfARunWithoutSplit) {
+  last("whole", "bf16=false", 2);
+  const std::string split = last("split", "bf16=false expert_parallel_size=2", 2);
+  const Outcome same = trainer("inspect " + split + " --verify");
+  EXPECT_EQ(same.code, 0) << same.both();
+  const auto loss = [&](const std::string& folder) {
+    return steps_of(folder_ / folder).at(12)["loss"].get<double>();
+  };
+  EXPECT_NEAR(loss("split") / loss("whole"), 1, 1e-5);
+  Contents whole(folder_ / "whole/model.safetensors"), other(folder_ / "split/model.safetensors");
+  ASSERT_EQ(whole.all.size(), other.all.size());
+  for (const auto& [name, tensor] : whole.all) EXPECT_EQ(other.all.at(name).shape, tensor.shape) << name;
+  for (const auto& [np, options] : std::vector<std::pair<int, std::string>>{
+           {4, "expert_parallel_size=4 zero_stage=3"}, {1, "expert_parallel_size=1"}}) {
+    const std::string again = folder_ / ("again" + std::to_string(np));
+    fs::copy(folder_ / "split", again, fs::copy_options::recursive);
+    for (const auto& entry : fs::directory_iterator(again)) {
+      const std::string name = entry.path().filename();
+      if (name == "checkpoint-12" || name.starts_with("model")) fs::remove_all(entry.path());
+    }
+    const Outcome run =
+        trainer(train("again" + std::to_string(np), "bf16=false overwrite_output_dir=false " + options), np);
+    expect_success(run);
+    EXPECT_NE(run.both().find("checkpoint-6"), std::string::npos) << run.both();
+    EXPECT_NEAR(loss("again" + std::to_string(np)) / loss("whole"), 1, 1e-5);
+  }
+}
+
+TEST_F(ExpertTraining, SplitsThatDoNotFitAreRefused) {
+  struct Row {
+    std::string options;
+    int np;
+    std::string said;
+  };
+  const Row rows[] = {
+      {"expert_parallel_size=3", 3, "a divisor of the 4 experts of a block"},
+      {"expert_parallel_size=2", 1, "a divisor of the number of ranks, 1"},
+      {"expert_parallel_size=0", 2, "expert_parallel_size"},
+      {"expert_parallel_size=2 deterministic=strict", 2, "together are not built"},
+      {"expert_parallel_size=2 finetuning_type=lora lora_target=up_proj", 2, "adapters on other modules"},
+      {"expert_parallel_size=2 model_name_or_path=" + Task::get().model(), 2,
+       "1 for a model without experts"},
+  };
+  for (const Row& row : rows) {
+    const Outcome run =
+        trainer(train("refused", "per_device_train_batch_size=1 global_batch_size=6 " + row.options), row.np);
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.both().find(row.said), std::string::npos) << row.said << "\n" << run.both();
+  }
+}
+
 TEST_F(ExpertTraining, WrongWeightsAreRefusedByName) {
   const std::string router = "model.layers.0.mlp.gate.weight";
   const std::string expert = "model.layers.2.mlp.experts.3.down_proj.weight";

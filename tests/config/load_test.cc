@@ -364,6 +364,10 @@ TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
 }
 
 TEST(Load, ANarrowGatherNeedsSomethingToGather) {
+  EXPECT_SAYS(refusal("expert_parallel_size: 2\nsdc_steps: 10\nsdc_replay_steps: 10\ndeterministic: true"),
+              "'expert_parallel_size: 2' and 'sdc_replay_steps: 10' together are not built");
+  EXPECT_SAYS(refusal("expert_parallel_size: 2\nerror_feedback: true\nreduce_dtype: int8"),
+              "'expert_parallel_size: 2' and 'error_feedback: true' together are not built");
   EXPECT_SAYS(refusal("error_feedback: true"),
               "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'");
   EXPECT_TRUE(read("error_feedback: true\nreduce_dtype: int8\n").config.error_feedback);

@@ -137,6 +137,7 @@ struct Config {
   std::string gpu_transport = "auto";
   std::string gpu_sums = "auto";
   std::string reduce_dtype = "fp32";
+  std::int64_t expert_parallel_size = 1;
   bool error_feedback = false;
   std::string gather_dtype = "compute";
   std::string hierarchical_comm = "auto";

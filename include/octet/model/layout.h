@@ -48,7 +48,9 @@ struct TensorSpec {
   bool gradient_by_product = false;  ///< a wgrad GEMM writes the whole gradient, so it need not be zeroed
                                      ///< before the first micro-batch
   std::int64_t scaled_rows = 0;      ///< rows per FP8 scale: the rows of an expert; 0: see scaled_parts()
-  std::int64_t offset = 0;           ///< first element inside its segment, a multiple of kTensorAlignment
+  std::int64_t before = 0;  ///< elements of earlier experts, which other ranks have (Share::expert_size)
+  std::int64_t in_all = 0;  ///< elements of all experts, with those of other ranks; 0: count()
+  std::int64_t offset = 0;  ///< first element inside its segment, a multiple of kTensorAlignment
   std::int64_t count() const { return rows * cols; }
 };
 
@@ -70,7 +72,8 @@ struct SegmentSpec {
   ParameterKind kind = ParameterKind::matrix;
   bool fp8 = false;  ///< all its tensors are FP8-eligible
   bool trainable = true;
-  bool expert = false;  ///< weights of a mixture of experts: experts or routers
+  bool expert = false;         ///< weights of a mixture of experts: experts or routers
+  bool split_experts = false;  ///< has only this rank's experts; only ranks with the same experts share it
   std::vector<TensorSpec> tensors;
   std::int64_t used = 0;  ///< elements up to the end of the last tensor
 };

@@ -1,5 +1,6 @@
 // The part of a model that one rank computes: a piece of every layer (tensor parallelism; Shoeybi et al.
-// 2019, arXiv:1909.08053) of some of the blocks (pipeline parallelism).
+// 2019, arXiv:1909.08053) of some of the blocks (pipeline parallelism), and some of the experts of every
+// mixture (expert parallelism; Lepikhin et al. 2020, arXiv:2006.16668).
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,18 @@ namespace octet::model {
 
 /// A rank's share of a model. The ranks of a tensor group hold pieces of the same layers. The ranks of a
 /// pipeline hold the stages of the model, each a run of blocks. Stage 0 has the embedding, and the last stage
-/// has the head. Both have a tied table.
+/// has the head. Both have a tied table. The ranks of an expert group hold different experts of every mixture
+/// and everything else alike.
 struct Share {
   int tensor_rank = 0;
   int tensor_size = 1;
   int stage = 0;
   int stages = 1;
+  int expert_rank = 0;
+  int expert_size = 1;
 
   bool operator==(const Share&) const = default;
+  /// Whether this rank computes all layers of all its tokens, except experts of other ranks.
   bool whole() const { return tensor_size == 1 && stages == 1; }
   /// Whether outputs of layers are partial sums over the tensor group.
   bool sums() const { return tensor_size > 1; }
@@ -23,6 +28,10 @@ struct Share {
   bool adds_once() const { return tensor_rank == 0; }
   bool first() const { return stage == 0; }
   bool last() const { return stage + 1 == stages; }
+  bool splits_experts() const { return expert_size > 1; }
+  /// This rank's experts of a mixture of `count`: [first_expert, first_expert + own_experts).
+  std::int64_t own_experts(std::int64_t count) const { return count / expert_size; }
+  std::int64_t first_expert(std::int64_t count) const { return expert_rank * own_experts(count); }
   /// The blocks [first_block, last_block) of `layers`. The numbers of blocks per stage differ by at most one.
   std::int64_t first_block(std::int64_t layers) const { return layers * stage / stages; }
   std::int64_t last_block(std::int64_t layers) const { return layers * (stage + 1) / stages; }

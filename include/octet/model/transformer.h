@@ -9,6 +9,7 @@
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
 #include "octet/model/partial_sums.h"
+#include "octet/model/token_exchange.h"
 #include "octet/precision/audit.h"
 #include "octet/precision/casts.h"
 #include "octet/precision/scaling.h"
@@ -50,6 +51,10 @@ struct TransformerOptions {
   int last_block = -1;
   /// Sums the layers' outputs over the tensor group. Required if Share::sums(). Must outlive the core.
   PartialSums* partial_sums = nullptr;
+  /// Brings tokens to experts of other ranks. Required if Share::splits_experts(). Must outlive the core. The
+  /// ranks of the expert group then make the same calls; a rank without tokens calls with an empty
+  /// micro-batch.
+  TokenExchange* token_exchange = nullptr;
 };
 
 /// A flat micro-batch: the tokens of its documents are concatenated without padding. All pointers are device

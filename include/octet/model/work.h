@@ -33,6 +33,18 @@ struct LinearLayer {
 /// shape are one entry.
 std::vector<LinearLayer> linear_layers(const Architecture& architecture);
 
+/// What the ranks of an expert group exchange in a micro-batch, in multiples of the rows of this rank's
+/// tokens.
+struct Exchanges {
+  int rows = 0;     ///< exchanges of rows of hidden values
+  int again = 0;    ///< more of them if blocks are recomputed in full
+  int weights = 0;  ///< exchanges of one fp32 value per row
+};
+
+/// Returns the bytes that a rank sends to one other rank of its expert group in a micro-batch of `tokens`
+/// tokens, if each rank gets the same number of its rows. `blocks_again`: Recompute::full.
+double exchanged_bytes(const Architecture& architecture, std::int64_t tokens, DType dtype, bool blocks_again);
+
 enum class OperationKind { product, attention, norm, rotary, activation, adapters, embedding, loss };
 
 /// How often backward recomputes a forward operation, by Recompute: none, norms, qkv, full.

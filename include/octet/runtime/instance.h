@@ -17,9 +17,12 @@
 #include "octet/precision/audit.h"
 #include "octet/runtime/adapter_file.h"
 #include "octet/runtime/trained_parameters.h"
+#include "octet/store/messages.h"
 #include "octet/store/store.h"
 
 namespace octet::runtime {
+
+class ExpertRanks;
 
 /// Options of an instance.
 struct InstanceOptions {
@@ -27,6 +30,10 @@ struct InstanceOptions {
   TrainedParameters trained;        ///< replace the parameters of the same names in the folder
   std::vector<AddedAdapter> added;  ///< added to the weights of the base during loading
   std::string adapter;              ///< folder of the initial adapter; empty: adapters are new
+  /// Ranks among which the experts of every mixture are split, in training. The instance sets
+  /// Architecture::share from it.
+  std::int64_t expert_size = 1;
+  comm::Carrying carrying = {};  ///< of the groups that split experts
   store::Options store;
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< per micro-batch
@@ -59,6 +66,7 @@ class Instance {
  public:
   /// Throws Error for options that are invalid or do not fit the device.
   Instance(Device& device, comm::Job& job, comm::Collectives& data, const InstanceOptions& options);
+  ~Instance();
   Instance(const Instance&) = delete;
   Instance& operator=(const Instance&) = delete;
 
@@ -87,6 +95,16 @@ class Instance {
   model::Transformer& core() { return *core_; }
   const model::Transformer& core() const { return *core_; }
   precision::Audit& audit() { return audit_; }
+  /// Returns the traffic of the groups that split experts since the last call, and resets it.
+  std::vector<comm::Traffic> take_traffic();
+  /// Returns this rank's place among the ranks with the same experts.
+  comm::Place same_experts() const;
+  /// Adds the rows that this rank sends to experts of other ranks in a step, if every rank of the expert
+  /// group gets the same number of rows. Nothing overlaps with them.
+  void add_exchanged(store::StepMessages& messages, std::int64_t micro_batches) const;
+  /// Returns the number of parameters of all ranks together, of all tensors or of the trained ones.
+  std::int64_t parameter_count() const;
+  std::int64_t trained_parameters() const;
   /// Returns the reserved device memory, added up by the first part of the names.
   std::vector<MemoryRow> memory() const;
 
@@ -99,6 +117,7 @@ class Instance {
   Arena arena_;
   precision::Audit audit_;
   std::unique_ptr<Stream> compute_;
+  std::unique_ptr<ExpertRanks> experts_;  ///< null: every rank has all experts
   std::unique_ptr<store::ParameterStore> store_;
   std::unique_ptr<model::Transformer> core_;
   bool required_fp8_ = false;  ///< set after the first check that any GEMM ran in FP8

@@ -57,6 +57,8 @@ struct Placement {
 /// Returns one row per segment, by group. Throws as policy_of() does. Throws Error (usage) for homes and
 /// formats that are not implemented.
 using Placements = std::vector<std::vector<Placement>>;
-Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world);
+/// `same_experts`: number of ranks that share segments with SegmentSpec::split_experts.
+Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world,
+                         int same_experts = 1);
 
 }  // namespace octet::store

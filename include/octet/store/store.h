@@ -20,6 +20,13 @@ enum class Scales {
   as_loaded      ///< scales of a checkpoint that was read into needed_slices()
 };
 
+/// With expert parallelism (model::Share::expert_size): how experts are shared by ranks.
+struct ExpertAxis {
+  /// The ranks with the same experts. Null: every rank has all experts.
+  comm::Collectives* same_experts = nullptr;
+  model::ParameterLayout all = {};  ///< the layout with the experts of all ranks
+};
+
 /// The parameters of a model, their gradients and optimizer state on this rank, as the placement table
 /// specifies (placement.h).
 ///
@@ -57,10 +64,11 @@ enum class Scales {
 /// out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
-  /// `collectives` belongs to the data axis. `arena` and `collectives` must be of the same device and outlive
-  /// the store. Throws as policy_of() and placements_of() do.
+  /// `collectives` belongs to all ranks that train other micro-batches. `arena` and all collectives must be
+  /// of the same device and outlive the store. Segments with SegmentSpec::split_experts are sharded and
+  /// reduced among the ranks of `experts`. Throws as policy_of() and placements_of() do.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
-                 const Options& options);
+                 const Options& options, ExpertAxis experts = {});
   /// Waits for pending gathers and reductions, so all ranks must destroy their stores. Does not wait during
   /// stack unwinding.
   ~ParameterStore() override;

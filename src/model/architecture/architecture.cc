@@ -264,7 +264,8 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.padding_id, a.qk_norm, a.qk_norm_of_all_heads, a.rotary_dim, a.sublayer_norms,
                     a.multimodal, a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts,
                     a.initializer_range, a.embedding_initializer_range, a.tuning, a.share.tensor_rank,
-                    a.share.tensor_size, a.share.stage, a.share.stages);
+                    a.share.tensor_size, a.share.stage, a.share.stages, a.share.expert_rank,
+                    a.share.expert_size);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }

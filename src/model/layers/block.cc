@@ -56,6 +56,12 @@ std::vector<Operation> Block::operations(std::int64_t tokens, std::int64_t lengt
   return all;
 }
 
+Exchanges Block::exchanges() const {
+  Exchanges all = mlp_->exchanges();
+  if (!runs_back()) all.again = 0;
+  return all;
+}
+
 NormInput Block::sum(const Call& call, const ops::Matrix& after) const {
   return mlp_->sum(call, top(middle_, call.tokens), after);
 }

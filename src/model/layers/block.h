@@ -26,6 +26,7 @@ class Block {
   std::vector<const Linear*> linears() const;
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
+  Exchanges exchanges() const;
   std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
 
   /// The buffer of the block's input, [tokens, hidden].

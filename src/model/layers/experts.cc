@@ -29,9 +29,11 @@ ExpertNames names_of(const ExpertShape& shape) {
   return {"mlp.", "gate_proj", "up_proj", "down_proj"};
 }
 
-std::vector<Part> parts_of(const ExpertShape& shape, const std::vector<Part>& of_one) {
+/// Returns the parts of this rank's experts.
+std::vector<Part> parts_of(const ExpertShape& shape, const Share& share, const std::vector<Part>& of_one) {
   std::vector<Part> parts;
-  for (std::int64_t e = 0; e < shape.count; ++e) {
+  const std::int64_t first = share.first_expert(shape.count);
+  for (std::int64_t e = first; e < first + share.own_experts(shape.count); ++e) {
     for (const Part& part : of_one)
       parts.push_back(
           {names_of(shape).block + "experts." + std::to_string(e) + "." + part.name, part.rows, part.split});
@@ -116,23 +118,28 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       router_(group.matrix("router", a.hidden, {{names_of(shape_).block + "gate.weight", shape_.count}},
                            {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true})),
       choice_bias_(choice_bias_of(group, shape_)),
+      sources_(a.share.expert_size),
+      own_(a.share.own_experts(shape_.count)),
       gate_up_(group, {.name = "experts_gate_up",
                        .title = "experts' gate, up",
                        .inputs = a.hidden,
-                       .modules = parts_of(shape_, {{names_of(shape_).gate, a.experts.width, kEven},
-                                                    {names_of(shape_).up, a.experts.width, kEven}}),
+                       .modules = parts_of(shape_, a.share,
+                                           {{names_of(shape_).gate, a.experts.width, kEven},
+                                            {names_of(shape_).up, a.experts.width, kEven}}),
                        .init_std = a.initializer_range,
-                       .experts = shape_.count,
+                       .experts = own_,
                        .taken = shape_.taken,
+                       .sources = sources_,
                        .joined = "gate_up_proj"}),
       down_(group, {.name = "experts_down",
                     .title = "experts' down",
                     .inputs = a.experts.width,
-                    .modules = parts_of(shape_, {{names_of(shape_).down, a.hidden}}),
+                    .modules = parts_of(shape_, a.share, {{names_of(shape_).down, a.hidden}}),
                     .init_std = a.initializer_range,
                     .inputs_split = kEven,
-                    .experts = shape_.count,
-                    .taken = shape_.taken}) {
+                    .experts = own_,
+                    .taken = shape_.taken,
+                    .sources = sources_}) {
   if (shape_.shared > 0) shared_.emplace(group, a);
 }
 
@@ -171,10 +178,11 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
     normed_ = buffers.matrix("activations/experts' input", hidden_,
                              common.remakes_inputs() ? Kept::never : Kept::activations);
   }
-  made_ = rows_matrix(buffers, "activations/experts' rows", taken, hidden_);
+  const std::int64_t rows = sources_ * std::min(taken, own_);  // per token, at most
+  made_ = rows_matrix(buffers, "activations/experts' rows", rows, hidden_);
   gated_ =
-      rows_matrix(buffers, "activations/experts' gate and up", taken, 2 * shape_.width, Kept::activations);
-  activated_ = rows_matrix(buffers, "activations/experts' activations", taken, shape_.width);
+      rows_matrix(buffers, "activations/experts' gate and up", rows, 2 * shape_.width, Kept::activations);
+  activated_ = rows_matrix(buffers, "activations/experts' activations", rows, shape_.width);
   logits_ = buffers.floats("activations/router", shape_.count, Kept::activations);
   const auto numbers = [&](const char* name) {
     return reinterpret_cast<std::int32_t*>(buffers.floats(name, taken, Kept::activations));
@@ -187,6 +195,10 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   places_ = numbers("activations/rows of tokens");
   weights_ = buffers.floats("activations/weights of experts", taken, Kept::activations);
   host_begins_.resize(index(shape_.count + 1));
+  if (sources_ > 1) {
+    exchanged_.emplace(*common.options.token_exchange, shape_, hidden_);
+    exchanged_->reserve(buffers, common.options.max_tokens);
+  }
   for (Linear* linear : linears()) {
     linear->reserve_expert_adapters(buffers, common);
     if (linear->expert_adapters().empty() || !common.recipe().rows()) continue;
@@ -196,7 +208,7 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
                  .code = ExitCode::usage});
   }
   if (common.options.training) {
-    d_activated_ = rows_matrix(buffers, "activations/experts' gradients", taken, shape_.width);
+    d_activated_ = rows_matrix(buffers, "activations/experts' gradients", rows, shape_.width);
     d_logits_ = buffers.matrix("activations/experts' gradients", shape_.count, Kept::never);
     d_weights_ = buffers.floats("activations/experts' gradients", taken, Kept::never);
   }
@@ -257,6 +269,15 @@ std::vector<Operation> Experts::operations(std::int64_t tokens) const {
   // Rows are gathered and put together again.
   all.push_back(moves(OperationKind::embedding, 4 * values * hidden, {0, 0, 0, 0}));
   if (down_.runs_back()) all.push_back(moves_back(OperationKind::embedding, 6 * values * hidden));
+  return all;
+}
+
+Exchanges Experts::exchanges() const {
+  if (sources_ == 1) return {};
+  Exchanges all{.rows = 2, .again = 1};
+  if (down_.runs_back()) all.rows += 1, all.weights = 2;
+  if (gate_up_.runs_back() && gate_up_.learns()) ++all.rows;
+  if (norm_.runs_back()) ++all.rows;
   return all;
 }
 
@@ -355,17 +376,35 @@ void Experts::compute(const Call& call, Way way) {
 }
 
 ExpertRows Experts::rows_of_experts() const {
+  if (exchanged_) return exchanged_->rows();
   return {.begins = begins_, .tokens = row_tokens_, .on_host = host_begins_};
 }
 
+std::int64_t Experts::row_count(const Call& call) const {
+  return exchanged_ ? exchanged_->count() : call.tokens * shape_.taken;
+}
+
+ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens) {
+  return exchanged_ ? exchanged_->send(call, name, tokens, row_tokens_) : tokens;
+}
+
+ops::Matrix Experts::at_tokens(const Call& call, const char* name) {
+  const ops::Matrix made = top(made_, row_count(call));
+  return exchanged_ ? exchanged_->give_back(call, name, made) : made;
+}
+
 void Experts::read_begins(const Call& call) {
+  if (call.tokens == 0) {
+    std::ranges::fill(host_begins_, 0);
+    return call.stream.synchronize();
+  }
   call.stream.device().copy_to_host(call.stream, host_begins_.data(), begins_,
                                     host_begins_.size() * sizeof(std::int32_t));
   call.stream.synchronize();
 }
 
 void Experts::activate(const Call& call, const Wanted& wanted) {
-  ops::gated_activation(call.stream, {.gate_up = top(gated_, call.tokens * shape_.taken),
+  ops::gated_activation(call.stream, {.gate_up = top(gated_, row_count(call)),
                                       .activation = activation_,
                                       .out = wanted.values,
                                       .quantize = wanted.quantize});
@@ -377,8 +416,10 @@ void Experts::compute_each(const Call& call) {
     for (std::size_t e = 0; e < load_.size(); ++e) load_[e] += host_begins_[e + 1] - host_begins_[e];
   }
   if (fp8_) return compute_each_by_rows(call);
-  const std::int64_t rows = call.tokens * shape_.taken;
-  gate_up_.forward_tokens(call, rows_of_experts(), normed(call), top(made_, rows), top(gated_, rows));
+  if (exchanged_) exchanged_->agree(call, host_begins_);
+  const std::int64_t rows = row_count(call);
+  const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call));
+  gate_up_.forward_tokens(call, rows_of_experts(), tokens, top(made_, rows), top(gated_, rows));
   // Without DoRA on the down projection, backward reads no later result.
   if (call.pass.recompute && !down_.scales_experts()) return;
   activate(call, down_.wanted_rows(call, top(activated_, rows)));
@@ -424,16 +465,20 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   const Way way = way_of(call);
   call.settle();
   normalise(call, before, way == Way::by_number ? into(normed_copy_) : ops::QuantizeInto{});
-  if (call.tokens == 0) {
+  if (call.tokens == 0 && !exchanged_) {
     std::ranges::fill(host_begins_, 0);
     return;
   }
-  if (shared_) shared_->compute(call);
-  pick(call);
+  if (call.tokens > 0) {
+    if (shared_) shared_->compute(call);
+    pick(call);
+  }
   compute(call, way);
   if (call.pass.recompute) return;
+  const ops::Matrix rows = at_tokens(call, "results of experts");
+  if (call.tokens == 0) return;
   const ops::Matrix made = sums_ ? top(call.common.scratch.delta, call.tokens) : after;
-  ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
+  ops::weighted_rows(call.stream, {.x = rows,
                                    .taken = shape_.taken,
                                    .places = places_,
                                    .weights = weights_,
@@ -445,32 +490,40 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
 
 void Experts::backward_down(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t rows = call.tokens * shape_.taken;
+  const std::int64_t rows = row_count(call);
   activate(call, {.values = top(activated_, rows), .quantize = {}});
   // For rows without their weights; weigh_backward() multiplies by them.
-  down_.input_gradient_of_tokens(call, rows_of_experts(), top(call.common.scratch.gradient, call.tokens),
-                                 top(made_, rows), top(d_activated_, rows));
+  const ops::Matrix d_tokens =
+      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens));
+  RowWeights weights{.taken = shape_.taken, .places = places_, .weights = weights_, .gradients = d_weights_};
+  if (exchanged_) weights = exchanged_->send_weights(call, weights);
+  down_.input_gradient_of_tokens(call, rows_of_experts(), d_tokens, top(made_, rows),
+                                 top(d_activated_, rows));
   ops::weigh_backward(call.stream, {.x = top(activated_, rows),
                                     .d = top(d_activated_, rows),
                                     .d_y = down_.learns() ? top(made_, rows) : ops::Matrix{},
-                                    .tokens = call.tokens,
-                                    .taken = shape_.taken,
-                                    .places = places_,
-                                    .weights = weights_,
-                                    .d_weights = d_weights_});
+                                    .tokens = rows / weights.taken,
+                                    .taken = weights.taken,
+                                    .places = weights.places,
+                                    .weights = weights.weights,
+                                    .d_weights = weights.gradients});
   down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
+  if (exchanged_) exchanged_->give_back_gradients(call, d_weights_);
 }
 
 void Experts::backward_gate_up(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t rows = call.tokens * shape_.taken;
+  const std::int64_t rows = row_count(call);
   const Wanted wanted = gate_up_.wanted_row_gradients(call, top(gated_, rows));
   ops::gated_activation_backward(call.stream, {.gate_up = top(gated_, rows),
                                                .d_out = top(d_activated_, rows),
                                                .activation = activation_,
                                                .d_gate_up = wanted.values,
                                                .quantize = wanted.quantize});
-  if (gate_up_.learns()) gather(call);
+  if (gate_up_.learns()) {
+    const ops::Matrix tokens = at_experts(call, "tokens for experts, again", normed(call));
+    ops::gather_rows(call.stream, tokens, rows_of_experts().tokens, top(made_, rows));
+  }
   gate_up_.experts_gradients(call, rows_of_experts(), top(made_, rows), top(gated_, rows), top(made_, rows));
 }
 
@@ -506,7 +559,7 @@ void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::Q
   if (gate_up_.runs_back()) backward_gate_up(call);
   if (norm_.runs_back() || router_.trained()) backward_router(call, d_normed);
   if (!norm_.runs_back()) return;
-  ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
+  ops::weighted_rows(call.stream, {.x = at_tokens(call, "gradients of experts"),
                                    .taken = shape_.taken,
                                    .places = places_,
                                    .addend = d_normed,

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "layers/exchanged_rows.h"
 #include "layers/mlp.h"
 #include "layers/shared_expert.h"
 #include "layers/token_gate.h"
@@ -16,7 +17,8 @@ namespace octet::model {
 /// is dropped. The device computes the routing. Without training, grouped GEMMs (grouped_gemm.h) read it on
 /// the device if they exist. Otherwise the host waits for the routing, and enqueues one GEMM for all experts
 /// (expert_gemm.h) or one for each. The router is in the compute dtype, and its softmax is in fp32. If layers
-/// are split among ranks, each rank has a part of every expert's width and the whole router.
+/// are split among ranks, each rank has a part of every expert's width and the whole router. If experts are
+/// split among ranks, rows of tokens are sent to the ranks of their experts, and outputs are sent back.
 ///
 /// The normed stream, gate and up, and the routing are kept for backward. It recomputes the inputs of both
 /// GEMMs.
@@ -36,6 +38,7 @@ class Experts final : public Mlp {
   void reserve(BlockBuffers& buffers, const Common& common) override;
   std::size_t workspace(const Device& device, const Common& common) const override;
   std::vector<Operation> operations(std::int64_t tokens) const override;
+  Exchanges exchanges() const override;
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                const ops::Matrix& after) override;
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) override;
@@ -62,6 +65,12 @@ class Experts final : public Mlp {
   void compute_each_by_rows(const Call& call);
   void activate(const Call& call, const Wanted& wanted);
   ExpertRows rows_of_experts() const;
+  /// Returns the rows that this rank's experts compute: rows of its tokens, or the rows that were sent to it.
+  std::int64_t row_count(const Call& call) const;
+  /// Returns the matrix that rows_of_experts() indexes, for values of this rank's tokens.
+  ops::Matrix at_experts(const Call& call, const char* name, const ops::Matrix& tokens);
+  /// Returns the outputs of all experts for this rank's rows. `made_` holds the outputs of its experts.
+  ops::Matrix at_tokens(const Call& call, const char* name);
   void backward_down(const Call& call);
   void backward_gate_up(const Call& call);
   /// Computes the gradient of the router, and adds the gradient of its input to `d_normed`.
@@ -81,15 +90,17 @@ class Experts final : public Mlp {
   Norm norm_;
   TokenGate router_;          ///< [count, hidden]
   VectorHandle choice_bias_;  ///< [count], or none
-  Linear gate_up_;            ///< [count * 2 * width, hidden]: for each expert gate, then up
-  Linear down_;               ///< [count * hidden, width]
+  std::int64_t sources_;      ///< ranks that send tokens to this rank's experts
+  std::int64_t own_;          ///< experts of this rank
+  Linear gate_up_;            ///< [own * 2 * width, hidden]: for each expert gate, then up
+  Linear down_;               ///< [own * hidden, width]
   std::optional<SharedExpert> shared_;
 
   ops::Matrix normed_;          ///< [tokens, hidden]
-  ops::Matrix made_;            ///< [tokens * taken, hidden]: rows by expert, inputs and outputs
-  ops::Matrix gated_;           ///< [tokens * taken, 2 * width]
-  ops::Matrix activated_;       ///< [tokens * taken, width]
-  ops::Matrix d_activated_;     ///< [tokens * taken, width]
+  ops::Matrix made_;            ///< [rows, hidden]: rows by expert, inputs and outputs
+  ops::Matrix gated_;           ///< [rows, 2 * width]
+  ops::Matrix activated_;       ///< [rows, width]
+  ops::Matrix d_activated_;     ///< [rows, width]
   ops::Matrix d_logits_;        ///< [tokens, count]
   float* d_weights_ = nullptr;  ///< [tokens * taken]
   /// FP8 operands of three of these matrices; empty: GEMMs read the values.
@@ -101,6 +112,7 @@ class Experts final : public Mlp {
   std::int32_t *begins_ = nullptr, *row_tokens_ = nullptr, *places_ = nullptr;
   float* weights_ = nullptr;
   std::vector<std::int32_t> host_begins_;
+  std::optional<ExchangedRows> exchanged_;  ///< with experts of other ranks
   std::vector<std::int64_t> no_load() const {
     return std::vector<std::int64_t>(static_cast<std::size_t>(shape_.count));
   }

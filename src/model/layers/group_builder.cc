@@ -148,11 +148,17 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";
   for (const Part& part : parts)
     append(t, part, prefix + prefixes_.hugging_face + part.name, cols, traits.columns);
-  if (traits.experts > 1) t.scaled_rows = t.rows / traits.experts;
+  const bool split = traits.experts > 0 && share_.splits_experts();
+  if (traits.experts > 0) t.scaled_rows = t.rows / traits.experts;
+  if (split) {
+    t.before = share_.expert_rank * t.count();
+    t.in_all = share_.expert_size * t.count();
+  }
   SegmentSpec& segment = traits.expert ? segment_named(group_.name + (traits.fp8 ? " experts" : " router"),
                                                        ParameterKind::matrix, trained)
                                        : segment_of(ParameterKind::matrix, trained);
   segment.expert = traits.expert;
+  segment.split_experts = split;
   const TensorPlace place = add(segment, t);
   return {place, t, trained};
 }

@@ -77,7 +77,7 @@ struct MatrixTraits {
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
   bool expert = false;               ///< of a mixture: in a later segment, because a segment has one format
-  std::int64_t experts = 1;          ///< number of concatenated experts; each has an FP8 scale
+  std::int64_t experts = 0;          ///< number of concatenated experts; each has an FP8 scale; 0: no mixture
   SplitRule columns = {};            ///< how its columns are cut
 };
 

@@ -42,23 +42,25 @@ void each_expert(const ExpertRows& rows, Act&& act) {
 Linear::Linear(GroupBuilder& group, const LinearShape& shape)
     : name_(shape.name),
       title_(shape.title),
-      experts_(shape.experts),
+      experts_(std::max<std::int64_t>(1, shape.experts)),
       taken_(shape.taken),
+      sources_(shape.sources),
+      mixture_(shape.experts > 0),
       kept_values_(shape.kept_values),
       adds_bias_(shape.adds_bias),
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
                            {.init_std = shape.init_std,
                             .fp8 = true,
                             .gradient_by_product = true,
-                            .expert = shape.experts > 1,
+                            .expert = mixture_,
                             .experts = shape.experts,
                             .columns = shape.inputs_split}),
-              shape.experts),
+              experts_),
       adapters_(group, {.name = shape.name,
                         .inputs = shape.inputs,
-                        .modules = shape.experts > 1 ? std::vector<Part>() : shape.modules,
+                        .modules = mixture_ ? std::vector<Part>() : shape.modules,
                         .init_std = shape.init_std}) {
-  if (shape.experts > 1) add_expert_adapters(group, shape);
+  if (mixture_) add_expert_adapters(group, shape);
   if (shape.bias) {
     bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros);
   }
@@ -116,7 +118,7 @@ LinearLayer Linear::facts() const {
           .rows = weight_.rows(),
           .cols = weight_.cols(),
           .fp8 = true,
-          .cast_alone = kept_values_ || experts_ > 1,
+          .cast_alone = kept_values_ || mixture_,
           .experts = experts_,
           .taken = taken_};
 }
@@ -234,7 +236,8 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
 
 std::int64_t Linear::copied_rows(const Device& device, const Common& common) const {
   // Any number of rows up to this one may be copied, also a multiple of 16.
-  const std::int64_t tokens = common.options.max_tokens, all = (tokens * taken_ + 15) / 16 * 16;
+  const std::int64_t tokens = common.options.max_tokens * sources_;
+  const std::int64_t all = (tokens * std::min(taken_, experts_) + 15) / 16 * 16;
   const auto together = [&](ops::Product product) {
     return weight_.multiplies_together(device, common, product, all);
   };

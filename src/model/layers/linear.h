@@ -24,8 +24,9 @@ struct LinearShape {
   SplitRule inputs_split = {};  ///< how ranks split its inputs; its outputs are then partial sums
   bool adds_bias = true;        ///< false: another rank adds the bias to the sum
   /// In a mixture, `modules` lists the modules of the first expert, then of the second, …
-  std::int64_t experts = 1;
-  std::int64_t taken = 1;  ///< experts per token
+  std::int64_t experts = 0;  ///< of this rank; 0: no mixture
+  std::int64_t taken = 1;    ///< experts per token
+  std::int64_t sources = 1;  ///< ranks that send their tokens to these experts
   /// In a mixture: the name of all modules of an expert as one module, which can have one adapter.
   const char* joined = "";
 };
@@ -44,6 +45,8 @@ class Linear {
   Linear(GroupBuilder& group, const LinearShape& shape);
 
   const char* name() const { return name_; }
+  /// Whether it has the weights of experts.
+  bool of_mixture() const { return mixture_; }
   /// Whether any of its tensors is trained.
   bool trained() const;
   /// Sets whether the gradient of its input is needed.
@@ -161,7 +164,8 @@ class Linear {
 
   const char* name_;
   const char* title_;
-  std::int64_t experts_, taken_;
+  std::int64_t experts_, taken_, sources_;
+  bool mixture_;
   bool kept_values_;
   bool adds_bias_;
   bool passes_on_ = true;

@@ -4,6 +4,7 @@
 
 #include "layers/linear.h"
 #include "layers/norm.h"
+#include "octet/model/work.h"
 
 namespace octet::model {
 
@@ -27,6 +28,9 @@ class Mlp {
   virtual void reserve(BlockBuffers& buffers, const Common& common) = 0;
   virtual std::size_t workspace(const Device& device, const Common& common) const = 0;
   virtual std::vector<Operation> operations(std::int64_t tokens) const = 0;
+
+  /// Returns the exchanges with other ranks of a trained micro-batch.
+  virtual Exchanges exchanges() const { return {}; }
 
   /// Computes the output from the stream `before`. If `before` has a pending sum, this first writes the sum
   /// to `stream`. See SublayerOutput::forward() for `after`.

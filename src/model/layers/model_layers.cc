@@ -126,6 +126,18 @@ std::vector<LinearLayer> linear_layers(const Architecture& architecture) {
   return all;
 }
 
+double exchanged_bytes(const Architecture& a, std::int64_t tokens, DType dtype, bool blocks_again) {
+  const ModelLayers layers(a);
+  double bytes = 0;  // per row
+  for (const Block& block : layers.blocks()) {
+    const Exchanges e = block.exchanges();
+    const int rows = e.rows + (blocks_again ? e.again : 0);
+    bytes += rows * static_cast<double>(a.hidden) * static_cast<double>(size_of(dtype)) +
+             e.weights * static_cast<double>(sizeof(float));
+  }
+  return bytes * static_cast<double>(tokens * a.experts.taken) / a.share.expert_size;
+}
+
 std::vector<Operation> operations(const Architecture& architecture, std::int64_t tokens,
                                   std::int64_t length) {
   const ModelLayers layers(architecture);

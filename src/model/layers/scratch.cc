@@ -26,7 +26,6 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks, const Device& dev
   for (const LinearLayer& linear : layers.linear_layers(blocks.first, blocks.last)) {
     w.inputs = std::max(w.inputs, linear.cols);
     w.outputs = std::max(w.outputs, linear.rows);
-    w.experts = w.experts || linear.experts > 1;
     w.weight = std::max(w.weight, linear.rows * linear.cols);
     w.scales = std::max({w.scales, ops::scale_count(ops::Scaling::squares, linear.rows, linear.cols),
                          ops::scale_count(ops::Scaling::squares, linear.cols, linear.rows)});
@@ -35,6 +34,7 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks, const Device& dev
     const Block& block = layers.blocks()[static_cast<std::size_t>(layer)];
     w.normed = w.normed || block.normed();
     for (const Linear* linear : block.linears()) {
+      w.experts = w.experts || linear->of_mixture();
       w.copied = std::max(w.copied, linear->copied_rows(device, common));
       const auto add = [&](const LowRank& adapters) {
         w.adapters = std::max(w.adapters, adapters.scratch_columns());
