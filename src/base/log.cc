@@ -8,13 +8,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "octet/base/environment.h"
 #include "octet/base/files.h"
 #include "octet/base/log_rows.h"
+#include "octet/base/log_start.h"
 #include "octet/base/printable.h"
 
 namespace octet::log {
@@ -30,6 +33,26 @@ struct Early {
 };
 
 constexpr std::size_t kMostEarly = 10'000;  // lines; commands without a file may print more
+constexpr int kColumns = 80;
+constexpr int kTable = 15;    // rows that are reserved for the table of a run
+constexpr int kOrdinary = 2;  // rows of early warnings that only messages about the training may take
+
+/// A message that waits for the table of a run.
+struct Held {
+  Level level;
+  Importance importance;
+  std::string text;
+};
+
+/// The screen of a run before its first step.
+struct Start {
+  bool active = false;
+  bool table = false;  ///< the rows of the table are known
+  bool counted = false;
+  int most = 0, before = 0;  ///< rows: of the screen, and printed before it
+  std::vector<Held> held;
+  int warnings = 0, notes = 0;  ///< messages that are not printed
+};
 
 struct State {
   std::mutex mutex;
@@ -39,6 +62,7 @@ struct State {
   std::string file_for_errors;
   bool speaks = true;
   int rows = 0;  ///< printed
+  Start start;
   void (*before)() = nullptr;
   void (*after)() = nullptr;
   State() {
@@ -80,19 +104,111 @@ void keep(State& s, Level level, const std::string& text) {
   }
 }
 
-void say(Level level, const char* prefix, const std::string& line) {
-  State& s = state();
-  const std::lock_guard lock(s.mutex);
-  if (!s.speaks && level < spdlog::level::err) return;
-  const std::string shown = prefix + printable(line);
-  keep(s, level, shown);
-  if (level < spdlog::level::info && (line.empty() || environment_variable("OCTETRUN_VERBOSE") == nullptr))
-    return;
+void print(State& s, Level level, const std::string& shown) {
   if (s.before) s.before();
   s.screen->log(level, shown);
   s.screen->flush();
   s.rows += rows_of(shown);
   if (s.after) s.after();
+}
+
+bool verbose() {
+  return environment_variable("OCTETRUN_VERBOSE") != nullptr;
+}
+
+void count(Start& start, Level level) {
+  ++(level >= spdlog::level::warn ? start.warnings : start.notes);
+}
+
+std::string counted(int count, const char* word) {
+  return std::to_string(count) + " more " + word + (count == 1 ? "" : "s");
+}
+
+/// Prints the number of messages that were not printed.
+void print_count(State& s) {
+  Start& start = s.start;
+  if (start.warnings + start.notes == 0) return;
+  std::string text;
+  if (start.warnings > 0) text = counted(start.warnings, "warning");
+  if (start.notes > 0) text += (text.empty() ? "" : ", ") + counted(start.notes, "note");
+  print(s, spdlog::level::info, text + ": read training.log, or type trainer lint CONFIG");
+  start.warnings = start.notes = 0;
+  start.counted = true;
+}
+
+/// Returns the beginning of a text that takes at most `rows` rows.
+std::string cut(const std::string& text, int rows) {
+  std::string begin;
+  for (const char c : text) {
+    if (rows_of(begin + c + "…") > rows) break;
+    begin += c;
+  }
+  while (begin.size() < text.size() && !begin.empty() && (text[begin.size()] & 0xC0) == 0x80)
+    begin.pop_back();  // no part of a character
+  return begin + "…";
+}
+
+/// Prints the most important held messages into `room` rows and counts the others.
+void print_held(State& s, int room) {
+  Start& start = s.start;
+  std::vector<Held> held = std::move(start.held);
+  start.held.clear();
+  std::ranges::stable_sort(held, std::greater{}, &Held::importance);
+  int need = 0;
+  for (const Held& message : held) need += rows_of(message.text);
+  if (need > room) --room;  // for the count
+  bool full = false;
+  for (const Held& message : held) {
+    const int rows = rows_of(message.text);
+    if (!full && rows <= room) {
+      print(s, message.level, message.text);
+      room -= rows;
+      continue;
+    }
+    if (!full && room > 0) print(s, message.level, cut(message.text, room));
+    full = true;
+    count(start, message.level);
+  }
+  print_count(s);
+}
+
+void end(State& s) {
+  if (!s.start.active) return;
+  print_held(s, s.start.most - (s.rows - s.start.before));
+  s.start = {};
+}
+
+/// Returns whether a message may be printed at once. Otherwise holds or counts it.
+bool admits(State& s, Level level, Importance importance, const std::string& shown) {
+  Start& start = s.start;
+  if (!start.active || importance == Importance::waiting) return true;
+  const int used = s.rows - start.before + rows_of(shown);
+  if (start.table) {
+    if (level < spdlog::level::warn) return true;  // a line of the table
+    if (used + (start.counted ? 0 : 1) <= start.most) return true;
+    count(start, level);
+    return false;
+  }
+  const int early = start.most - kTable - 1;
+  if (importance == Importance::training && used <= early) return true;
+  if (importance == Importance::warning && used <= early - kOrdinary) return true;
+  start.held.push_back({level, importance, shown});
+  return false;
+}
+
+void say(Level level, const char* prefix, const std::string& line, Importance importance) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (!s.speaks && level < spdlog::level::err) return;
+  const std::string shown = prefix + printable(line);
+  keep(s, level, shown);
+  if (level < spdlog::level::info && (line.empty() || !verbose())) return;
+  if (level >= spdlog::level::err) {
+    end(s);
+  } else if (level >= spdlog::level::info && !admits(s, level, importance, shown)) {
+    return;
+  }
+  print(s, level, shown);
 }
 
 }  // namespace
@@ -124,9 +240,18 @@ void set_hooks(void (*before)(), void (*after)()) {
   state().after = after;
 }
 
-int rows_of(const std::string& line) {
-  const auto columns = std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; });  // of UTF-8
-  return static_cast<int>((std::max<std::ptrdiff_t>(columns, 1) + 79) / 80);
+int rows_of(const std::string& text) {
+  int rows = 0, columns = 0;
+  const auto end_line = [&] { rows += (std::max(std::exchange(columns, 0), 1) + kColumns - 1) / kColumns; };
+  for (const char c : text) {
+    if (c == '\n') {
+      end_line();
+    } else if ((c & 0xC0) != 0x80) {  // of UTF-8
+      ++columns;
+    }
+  }
+  end_line();
+  return rows;
 }
 
 int rows_printed() {
@@ -134,17 +259,41 @@ int rows_printed() {
   return state().rows;
 }
 
-void info(const std::string& line) {
-  say(spdlog::level::info, "", line);
+StartScreen::StartScreen(int rows) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.start = {.active = !verbose(), .most = rows, .before = s.rows};
 }
-void warn(const std::string& line) {
-  say(spdlog::level::warn, "warning: ", line);
+
+StartScreen::~StartScreen() {
+  end_start();
+}
+
+void begin_table(int rows) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (!s.start.active) return;
+  print_held(s, s.start.most - (s.rows - s.start.before) - rows);
+  s.start.table = true;
+}
+
+void end_start() {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  end(s);
+}
+
+void info(const std::string& line, Importance importance) {
+  say(spdlog::level::info, "", line, importance);
+}
+void warn(const std::string& line, Importance importance) {
+  say(spdlog::level::warn, "warning: ", line, importance);
 }
 void error(const std::string& line) {
-  say(spdlog::level::err, "error: ", line);
+  say(spdlog::level::err, "error: ", line, Importance::waiting);
 }
 void debug(const std::string& line) {
-  say(spdlog::level::debug, "", line);
+  say(spdlog::level::debug, "", line, Importance::note);
 }
 
 void write_from_handler(const char* text, std::size_t size) {

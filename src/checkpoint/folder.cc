@@ -97,7 +97,8 @@ void remove_stale(const std::string& output_dir) {
     log::info("removing the files of an interrupted save: " + entry.path().string());
     std::error_code failed;
     fs::remove_all(entry.path(), failed);
-    if (failed) log::warn("cannot remove " + entry.path().string() + ": " + failed.message());
+    if (failed)
+      log::warn("cannot remove " + entry.path().string() + ": " + failed.message(), log::Importance::setting);
   }
 }
 
@@ -125,7 +126,8 @@ Found find_latest(comm::Channel& channel, const std::string& output_dir, const F
       found.path = path;
       return found;
     }
-    if (channel.rank() == 0) log::warn("skipping an invalid checkpoint: " + path + "\n" + *first);
+    if (channel.rank() == 0)
+      log::warn("skipping an invalid checkpoint: " + path + "\n" + *first, log::Importance::training);
     found.rejected.emplace_back(path, *first);
   }
   return found;
@@ -187,7 +189,8 @@ void rotate(const std::string& output_dir, std::int64_t keep_last, const std::st
     fs::remove_all(going, code);
     if (!code) fs::rename(path, going, code);
     if (!code) fs::remove_all(going, code);
-    if (code) log::warn("cannot remove an old checkpoint: " + path + ": " + code.message());
+    if (code)
+      log::warn("cannot remove an old checkpoint: " + path + ": " + code.message(), log::Importance::setting);
     removed = true;
   }
   if (removed) sync_folder(output_dir);

@@ -249,7 +249,8 @@ class FolderLock::Impl {
     if (this_machine && owner.namespace_ == self_.namespace_)
       return owner.started != 0 && start_of(std::to_string(owner.pid)) == owner.started;
     log::info("checking whether the last owner of the folder still runs, process " +
-              std::to_string(owner.pid) + " on " + owner.host + ": " + held_path_);
+                  std::to_string(owner.pid) + " on " + owner.host + ": " + held_path_,
+              log::Importance::waiting);
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < seconds(options_.patience_seconds)) {
       std::this_thread::sleep_for(seconds(options_.beat_seconds / 4));

@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "octet/base/log_start.h"
 #include "octet/config/config.h"
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
@@ -11,9 +12,12 @@
 namespace octet::cli {
 namespace {
 
+constexpr int kStartRows = 20;
+
 int train_once(const Arguments& arguments) {
   const config::Resolved config = config::load(arguments);
   const setup::SessionWish wish = setup::session_wish(config.config);
+  const log::StartScreen start(kStartRows);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
     return with_places(config, [&] {

@@ -158,7 +158,8 @@ void check_columns(const DataSource& source, const std::string& where, const cha
     if (column.empty() || there.contains(column) || column == RowFormat{}.query) continue;
     const std::string near = nearest_name(column, {there.begin(), there.end()});
     log::warn(where + ": no column '" + column + "' in the first rows" +
-              (near.empty() ? "" : "; did you mean '" + near + "'?"));
+                  (near.empty() ? "" : "; did you mean '" + near + "'?"),
+              log::Importance::training);
   }
 }
 

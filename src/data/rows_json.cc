@@ -176,11 +176,13 @@ class JsonRows : public RowReader {
     }
     if (lists.size() == 1) {
       find_list(lists[0].begin);
-      log::info(bytes_.path() + ": the rows are the list '" + lists[0].key + "' of one object");
+      log::info(bytes_.path() + ": the rows are the list '" + lists[0].key + "' of one object",
+                log::Importance::data);
       return;
     }
     find_values(begin);
-    if (rows_.size() > 1) log::info(bytes_.path() + ": the rows are objects that span several lines");
+    if (rows_.size() > 1)
+      log::info(bytes_.path() + ": the rows are objects that span several lines", log::Importance::data);
   }
 
   void keep(std::size_t begin, std::size_t end, std::int64_t line) {

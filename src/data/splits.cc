@@ -266,8 +266,8 @@ std::vector<Split> splits_of(const SplitChoice& choice) {
     return below(folder, by_names(files_below(folder)));
   }
   if (!config->others.empty()) {
-    log::warn("data set '" + choice.name +
-              "': these keys of its card are ignored: " + listed(config->others));
+    log::warn("data set '" + choice.name + "': these keys of its card are ignored: " + listed(config->others),
+              log::Importance::setting);
   }
   std::string folder = choice.folder;
   if (!config->folder.empty()) folder += "/" + config->folder;
@@ -338,7 +338,8 @@ std::vector<std::string> files_of_split(const SplitChoice& choice) {
     if (split.name != chosen.name) others.push_back(counted(split));
   }
   if (!others.empty()) {
-    log::info("data set '" + choice.name + "': split " + counted(chosen) + " is read, not " + listed(others));
+    log::info("data set '" + choice.name + "': split " + counted(chosen) + " is read, not " + listed(others),
+              log::Importance::data);
   }
   note_files_without_split(choice, splits);
   return chosen.files;

@@ -41,8 +41,10 @@ void watch_unknown(const text::Tokenizer& tokenizer, const Sample& sample) {
   const double share = text::unknown_share(tokenizer, all);
   if (share <= 0.5 || said.exchange(true)) return;
   log::warn("most of a text is unknown to the tokenizer: " + std::to_string(static_cast<int>(share * 100)) +
-            " % of its bytes vanish or become the unknown token, in the row that begins '" + head(all, 40) +
-            "'. Check that tokenizer.json is complete, and fits the model and the language of the data");
+                " % of its bytes vanish or become the unknown token, in the row that begins '" +
+                head(all, 40) +
+                "'. Check that tokenizer.json is complete, and fits the model and the language of the data",
+            log::Importance::training);
 }
 
 }  // namespace
@@ -78,9 +80,10 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     why_no_template_ = std::move(match.reason);
     if (template_ && !match.other_blanks.empty()) {
       log::warn(options.folder +
-                ": the model's own chat template changes blanks around contents of the role '" +
-                match.other_blanks + "'; they are trained as the template '" + template_->name() +
-                "' writes them. To train as the chat template writes, set template: to its file");
+                    ": the model's own chat template changes blanks around contents of the role '" +
+                    match.other_blanks + "'; they are trained as the template '" + template_->name() +
+                    "' writes them. To train as the chat template writes, set template: to its file",
+                log::Importance::training);
     }
   }
   if (template_) {

@@ -44,7 +44,7 @@ void report_columns(const data::RowMix& mix) {
                              "; columns with texts that are not read: " + listed(use.unread_texts);
     // Printed if texts are left out, or if fields decide how texts are trained. Otherwise only logged.
     if (use.decides || !use.unread_texts.empty()) {
-      log::info(line);
+      log::info(line, log::Importance::data);
     } else {
       log::debug(line);
     }

@@ -26,14 +26,18 @@ constexpr Event kEvents[] = {
      false, true},
 };
 
+void warn(const std::string& line) {
+  log::warn(line, log::Importance::training);
+}
+
 // Logs complaints. The names of unusable rows follow the complaints about unusable rows.
 void log_all(const std::vector<Complaint>& all, const std::vector<std::string>& rows,
              const std::string& what) {
   std::size_t next = 0;
   for (; next < all.size() && all[next].unusable; ++next)
-    log::warn(what + ": " + all[next].rows + " " + all[next].event);
-  for (const std::string& row : rows) log::warn("  " + row);
-  for (; next < all.size(); ++next) log::warn(what + ": " + all[next].rows + " " + all[next].event);
+    warn(what + ": " + all[next].rows + " " + all[next].event);
+  for (const std::string& row : rows) warn("  " + row);
+  for (; next < all.size(); ++next) warn(what + ": " + all[next].rows + " " + all[next].event);
 }
 
 }  // namespace

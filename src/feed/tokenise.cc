@@ -36,7 +36,8 @@ std::optional<data::Encoded> load_tokens(runtime::Session& session, const config
     return found;
   }
   if (session.prints() && damaged) {
-    log::warn(what + ": " + cache.path(recipe) + " is damaged; the data are tokenised again");
+    log::warn(what + ": " + cache.path(recipe) + " is damaged; the data are tokenised again",
+              log::Importance::setting);
   } else if (session.prints() && !config.overwrite_cache) {
     const auto differences = cache.nearest_differences(recipe);
     if (!differences.empty()) {

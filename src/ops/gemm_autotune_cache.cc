@@ -79,8 +79,9 @@ AutotuneCache::AutotuneCache(const std::string& folder, std::string machine) : m
   try {
     choices_ = read();
   } catch (const std::exception& e) {
-    log::warn("the stored algorithms of GEMMs in " + path_ +
-              " cannot be read and are chosen again: " + e.what());
+    log::warn(
+        "the stored algorithms of GEMMs in " + path_ + " cannot be read and are chosen again: " + e.what(),
+        log::Importance::setting);
   }
 }
 
@@ -129,7 +130,8 @@ void AutotuneCache::keep(const std::vector<ProductKey>& products, const Algorith
     log::warn(
         "the algorithms of GEMMs cannot be stored for the next run (name another folder with OCTETRUN_CACHE, "
         "or set it to off): " +
-        std::string(e.what()));
+            std::string(e.what()),
+        log::Importance::setting);
     path_.clear();
   }
 }

@@ -8,6 +8,7 @@
 
 #include "octet/base/environment.h"
 #include "octet/base/json.h"
+#include "octet/base/log_rows.h"
 #include "octet/base/strings.h"
 #include "octet/report/plot.h"
 #include "reporter_impl.h"
@@ -60,12 +61,14 @@ Reporter::Impl::Impl(RunFacts f)
       log((make_folders(facts.output_dir), facts.output_dir + "/trainer_log.jsonl"), facts.first_step),
       bar(facts.first_step, facts.total_steps, {.lines = logged_steps(facts)}) {
   if (log.broken() > 0) {
-    log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
+    log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped",
+              log::Importance::setting);
   }
   if (facts.plot && !draws_plots())
     log::warn(
         "plot_loss: this program was built without cairo and draws no plots: install libcairo2-dev and build "
-        "again");
+        "again",
+        log::Importance::setting);
   take_over();
   totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
   progress.job = supervised_start();
@@ -217,26 +220,43 @@ Json Reporter::state() const {
   return impl_->state(false);
 }
 
+// The table, then Hugging Face's names. Tools search the output for three of them. The others are only
+// logged.
+std::vector<Reporter::Impl::BannerLine> Reporter::Impl::banner() const {
+  std::vector<BannerLine> lines{{"***** Running training *****", true}};
+  std::size_t width = 0;
+  for (const auto& [name, value] : facts.about) width = std::max(width, name.size());
+  for (const auto& [name, value] : facts.about)
+    lines.push_back({"  " + name + std::string(width + 2 - name.size(), ' ') + value, true});
+  const auto add = [&](const std::string& name, const std::string& value, bool shown = false) {
+    lines.push_back({"  " + name + " = " + value, shown});
+  };
+  add("Num examples", with_commas(facts.examples), facts.lines_of_hugging_face);
+  add("Num Epochs", python_number(facts.epochs, 6));
+  add("Instantaneous batch size per device", with_commas(facts.micro_batch));
+  add("Total train batch size (w. parallel, distributed & accumulation)",
+      with_commas(facts.micro_batch * facts.accumulation * facts.world), facts.lines_of_hugging_face);
+  add("Gradient Accumulation steps", with_commas(facts.accumulation));
+  add("Total optimization steps", with_commas(facts.total_steps));
+  add("Number of trainable parameters", with_commas(facts.trainable_parameters), facts.lines_of_hugging_face);
+  return lines;
+}
+
+int Reporter::start_rows() const {
+  int rows = 0;
+  for (const Impl::BannerLine& line : impl_->banner()) rows += line.shown ? log::rows_of(line.text) : 0;
+  return rows;
+}
+
 void Reporter::start() {
   const RunFacts& f = impl_->facts;
-  // Hugging Face's names. Tools search the output for three of them.
-  const auto text = [](const std::string& name, const std::string& value) {
-    return "  " + name + " = " + value;
-  };
-  log::info("***** Running training *****");
-  std::size_t width = 0;
-  for (const auto& [name, value] : f.about) width = std::max(width, name.size());
-  for (const auto& [name, value] : f.about)
-    log::info("  " + name + std::string(width + 2 - name.size(), ' ') + value);
-  const auto tools = f.lines_of_hugging_face ? log::info : log::debug;
-  tools(text("Num examples", with_commas(f.examples)));
-  log::debug(text("Num Epochs", python_number(f.epochs, 6)));
-  log::debug(text("Instantaneous batch size per device", with_commas(f.micro_batch)));
-  tools(text("Total train batch size (w. parallel, distributed & accumulation)",
-             with_commas(f.micro_batch * f.accumulation * f.world)));
-  log::debug(text("Gradient Accumulation steps", with_commas(f.accumulation)));
-  log::debug(text("Total optimization steps", with_commas(f.total_steps)));
-  tools(text("Number of trainable parameters", with_commas(f.trainable_parameters)));
+  for (const Impl::BannerLine& line : impl_->banner()) {
+    if (line.shown) {
+      log::info(line.text);
+    } else {
+      log::debug(line.text);
+    }
+  }
   const double share = f.all_parameters > 0 ? 100.0 * static_cast<double>(f.trainable_parameters) /
                                                   static_cast<double>(f.all_parameters)
                                             : 0;

@@ -41,6 +41,12 @@ struct Reporter::Impl {
 
   explicit Impl(RunFacts f);
 
+  struct BannerLine {
+    std::string text;
+    bool shown = false;  ///< on the screen; otherwise only logged
+  };
+  std::vector<BannerLine> banner() const;
+
   // Restores the sums at first_step: exactly if the state of that step is known, else as far as the rows give
   // them.
   void take_over() {

@@ -29,7 +29,7 @@ void warn_once(const std::string& line) {
   static std::mutex mutex;
   static std::set<std::string> said;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (said.insert(line).second) log::warn(line);
+  if (said.insert(line).second) log::warn(line, log::Importance::training);
 }
 
 std::string quoted(const std::string& token) {

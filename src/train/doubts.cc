@@ -89,32 +89,25 @@ config::Strings fp8_fallbacks(const config::Config& config, const model::Archite
   return all;
 }
 
-config::Strings first_doubts(const config::Strings& doubts, std::size_t most) {
-  check(most >= 2, "doubts have a line and one that counts the rest");
-  if (doubts.size() <= most) return doubts;
-  config::Strings lines(doubts.begin(), doubts.begin() + static_cast<std::ptrdiff_t>(most - 1));
-  lines.push_back("and " + std::to_string(doubts.size() - lines.size()) +
-                  " more warnings: trainer lint shows them");
-  return lines;
-}
-
 void Run::say_doubts() const {
-  constexpr std::size_t kMost = 10;
   if (!session_.prints()) return;
   config::Resolved known = resolved_;
   // Settings that only slow a GPU do not matter on CPUs.
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
-  config::Strings all = doubts(known, architecture_);
   if (session_.device().kind() == DeviceKind::cpu) {
     std::string crowd = cpu::crowd_text(cpu::crowd_of(session_.place().local_size));
-    if (!crowd.empty()) all.insert(all.begin(), std::move(crowd));
+    if (!crowd.empty()) log::warn(crowd);
   }
   if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
-    all.insert(all.begin(),
-               "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: "
-               "start the run with launch/mpirun, or stop it with kill -USR2");
+    log::warn(
+        "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: "
+        "start the run with launch/mpirun, or stop it with kill -USR2");
   }
-  for (const std::string& line : first_doubts(all, kMost)) log::warn(line);
+  const std::size_t of_settings = config::doubts(known).size();
+  const config::Strings all = doubts(known, architecture_);
+  // Model and output folder come after the settings and are more important.
+  for (std::size_t i = 0; i < all.size(); ++i)
+    log::warn(all[i], i < of_settings ? log::Importance::setting : log::Importance::warning);
 }
 
 }  // namespace octet::train

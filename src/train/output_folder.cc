@@ -118,7 +118,8 @@ void set_aside(const std::string& folder) {
   sync_folder(aside);
   sync_folder(folder);
   log::info("overwrite_output_dir: the checkpoints of the previous run are kept in " + aside +
-            " until this run has a checkpoint");
+                " until this run has a checkpoint",
+            log::Importance::data);
 }
 
 void remove_from_aside(const std::string& folder) {
@@ -129,7 +130,8 @@ void remove_from_aside(const std::string& folder) {
   for (const auto& [step, path] : own_checkpoints(aside)) {
     if (!code) fs::remove_all(path, code);
   }
-  if (code) log::warn("cannot remove old checkpoints: " + aside + ": " + code.message());
+  if (code)
+    log::warn("cannot remove old checkpoints: " + aside + ": " + code.message(), log::Importance::setting);
   fs::remove(aside, code);
 }
 

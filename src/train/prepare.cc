@@ -9,6 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/log_rows.h"
+#include "octet/base/log_start.h"
 #include "octet/base/model_file.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
@@ -115,9 +116,10 @@ config::Batch Run::within_epoch(const config::Batch& batch) const {
 void Run::say_batch() const {
   if (!session_.prints() || batch_.passes == batch_.accumulation) return;
   log::warn("a step has " + with_commas(batch_.global) + " samples, but an epoch has only " +
-            with_commas(*feed_->items_of_epoch()) + ": each step trains one epoch, in " +
-            with_commas(batch_.passes) + (batch_.passes == 1 ? " micro-batch" : " micro-batches") +
-            " per rank. Lower gradient_accumulation_steps or global_batch_size for more steps");
+                with_commas(*feed_->items_of_epoch()) + ": each step trains one epoch, in " +
+                with_commas(batch_.passes) + (batch_.passes == 1 ? " micro-batch" : " micro-batches") +
+                " per rank. Lower gradient_accumulation_steps or global_batch_size for more steps",
+            log::Importance::training);
 }
 
 void Run::prepare_schedule() {
@@ -326,20 +328,23 @@ void Run::prepare_engine() {
       if (fingerprint != feed_->fingerprint()) {
         log::warn(
             "the training data differ from the data of the checkpoint: the run continues at the same place "
-            "in the new data");
+            "in the new data",
+            log::Importance::training);
       }
       const std::string changed =
           runtime::config_changes(checkpoint_->state().value("model_config", Json()), model_config_);
       if (!changed.empty()) {
         log::warn("since the checkpoint was written, files of " + config_.model_name_or_path +
-                  " changed: " + changed + "; the run continues with the new values");
+                      " changed: " + changed + "; the run continues with the new values",
+                  log::Importance::training);
       }
       const std::string words = json_string(checkpoint_->state(), "template_words", "", checkpoint_->path());
       const auto& chat = encoder_->chat_template();
       if (!words.empty() && chat && chat->words_hash() != words)
         log::warn(
             "the template file changed after the checkpoint was written: the run continues with the new "
-            "template");
+            "template",
+            log::Importance::training);
       tell_batch();
     }
   } else {
@@ -411,25 +416,18 @@ StartFacts Run::start_facts() const {
   return facts;
 }
 
-// Prints as many notes as fit on a screen with the table, its heading and the lines of tools. training.log
-// has all notes.
 void Run::say_notes() const {
-  constexpr int kScreen = 20, kTable = 15;
-  const bool many_gpus = resolved_.dialect == "SFT-Play" && session_.device().kind() == DeviceKind::cuda;
-  const int most = many_gpus ? 1 : kScreen - kTable;
-  const config::Strings notes = config::notes_of(resolved_, job_.size(), session_.place().nodes);
-  std::size_t shown = 0;
-  for (const std::string& note : notes) {
-    const bool last = shown + 1 == notes.size();
-    if (log::rows_printed() + log::rows_of(note) + (last ? 0 : 1) > most) break;
+  for (const std::string& note : config::notes_of(resolved_, job_.size(), session_.place().nodes))
     log::info(note);
-    ++shown;
-  }
-  for (std::size_t i = shown; i < notes.size(); ++i) log::debug(notes[i]);
-  if (shown < notes.size()) {
-    log::info(std::to_string(notes.size() - shown) + (shown > 0 ? " more" : "") +
-              " notes on the configuration are in training.log");
-  }
+}
+
+// Prints the tables after the messages that fit on the screen with them.
+void Run::say_tables(const std::vector<std::string>& start_lines) const {
+  int rows = reporter_->start_rows();
+  for (const std::string& line : start_lines) rows += log::rows_of(line);
+  log::begin_table(rows);
+  for (const std::string& line : start_lines) log::info(line);
+  reporter_->start();
 }
 
 void Run::start_reporter() {
@@ -525,14 +523,9 @@ void Run::prepare() {
       log::debug("Training is resumed from " + checkpoint_->path() +
                  "; change `output_dir` or use `overwrite_output_dir` to avoid");
     }
-    if (checkpoint_ && step_ >= total_steps_) {
-      log::info("nothing is left to train: " + checkpoint_->path() + " is of step " + with_commas(step_) +
-                " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to continue");
-    }
     const std::string step = config::automatic_step_text(config_, batch_);
     if (!step.empty()) log::debug(step);
     say_batch();
-    for (const std::string& line : start_lines) log::info(line);
     log::debug(feed::show_example(feed_->shown(), *encoder_, false));
     say_fp8();
     std::string memory = "memory per rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
@@ -542,7 +535,11 @@ void Run::prepare() {
     }
     log::debug(memory);
     say_state_of_host();
-    reporter_->start();
+    say_tables(start_lines);
+    if (checkpoint_ && step_ >= total_steps_) {
+      log::info("nothing is left to train: " + checkpoint_->path() + " is of step " + with_commas(step_) +
+                " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to continue");
+    }
   });
 }
 

@@ -52,7 +52,9 @@ std::string Run::read_checkpoint() {
 }
 
 void Run::fall_back(const std::string& why) {
-  if (session_.prints()) log::warn("skipping an invalid checkpoint: " + checkpoint_->path() + "\n" + why);
+  if (session_.prints())
+    log::warn("skipping an invalid checkpoint: " + checkpoint_->path() + "\n" + why,
+              log::Importance::training);
   const std::int64_t step = checkpoint_->step();
   engine_.reset();  // it is partly filled from the damaged checkpoint
   const bool in_memory = checkpoint_->memory() != nullptr;
@@ -77,13 +79,15 @@ void Run::tell_batch() const {
       json_int(state, "total_steps", total_steps_, 0, INT64_C(1) << 60, checkpoint_->path());
   if (before == batch_.global) return;
   log::warn("a step trains " + with_commas(batch_.global) + " samples from here on, instead of " +
-            with_commas(before) + ": the run continues at the same place in the data and ends after step " +
-            with_commas(total_steps_) +
-            (steps == total_steps_ ? ""
-                                   : " instead of " + with_commas(steps) +
-                                         ", which stretches or "
-                                         "shortens the schedule of the learning rate") +
-            "; set global_batch_size to keep the number of samples with any number of ranks");
+                with_commas(before) +
+                ": the run continues at the same place in the data and ends after step " +
+                with_commas(total_steps_) +
+                (steps == total_steps_ ? ""
+                                       : " instead of " + with_commas(steps) +
+                                             ", which stretches or "
+                                             "shortens the schedule of the learning rate") +
+                "; set global_batch_size to keep the number of samples with any number of ranks",
+            log::Importance::training);
 }
 
 }  // namespace octet::train

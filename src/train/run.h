@@ -88,7 +88,7 @@ class Run {
   void say_fp8() const;
   /// Logs the storage formats of the states if the configuration sets less than fp32.
   void say_storage_asked() const;
-  /// Logs settings that are rarely intended, in at most ten lines.
+  /// Warns of settings that are rarely intended.
   void say_doubts() const;
   /// Logs how much optimizer state is stored in host memory.
   void say_state_of_host() const;
@@ -138,6 +138,8 @@ class Run {
   void tell_batch() const;
   /// Prints notes on the configuration.
   void say_notes() const;
+  /// Prints the lines for SFT-Play and the banner.
+  void say_tables(const std::vector<std::string>& start_lines) const;
   StartFacts start_facts() const;
   void start_reporter();
   std::string training_log() const { return config_.output_dir + "/training.log"; }

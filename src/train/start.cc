@@ -61,7 +61,7 @@ void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<T
     converted[slash == std::string::npos ? "parameters" : slice.name.substr(0, slash)] = from + " to " + to;
   }
   for (const auto& [kind, how] : converted) {
-    if (says) log::warn("the checkpoint's " + kind + " are converted from " + how);
+    if (says) log::warn("the checkpoint's " + kind + " are converted from " + how, log::Importance::training);
   }
 }
 
@@ -86,8 +86,8 @@ bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlic
   if (!strange) return true;
   std::erase_if(needed, [](const TensorSlice& slice) { return is_scale(slice.name); });
   if (says)
-    log::warn(
-        "the FP8 scales start from new values: the checkpoint has none, or a history of another length");
+    log::warn("the FP8 scales start from new values: the checkpoint has none, or a history of another length",
+              log::Importance::training);
   return false;
 }
 
@@ -102,7 +102,8 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
   });
   if (dropped > 0 && says) {
     log::warn(
-        "error_feedback starts from zero: the checkpoint has no rounding errors for this number of ranks");
+        "error_feedback starts from zero: the checkpoint has no rounding errors for this number of ranks",
+        log::Importance::training);
   }
 }
 
@@ -283,12 +284,14 @@ void report_differences(const checkpoint::Checkpoint& checkpoint, const config::
   if (hash == config::resume_hash(config)) return;
   const config::Config saved = saved_config(checkpoint);
   for (const std::string& difference : config::resume_differences(saved, config)) {
-    log::warn("since the checkpoint was written, the configuration changed: " + difference);
+    log::warn("since the checkpoint was written, the configuration changed: " + difference,
+              log::Importance::training);
   }
   if (hash != config::resume_hash(saved)) {
     log::warn(
         "the checkpoint was written by another version of this program, with other keys: check that the "
-        "settings still have the same meaning");
+        "settings still have the same meaning",
+        log::Importance::training);
   }
 }
 

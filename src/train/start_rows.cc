@@ -81,9 +81,7 @@ std::string steps_row(const StartFacts& f) {
   std::snprintf(epochs, sizeof epochs, "%.4g", f.epochs);
   std::string text = with_commas(f.steps) + ", " + epochs + (f.epochs == 1 ? " epoch" : " epochs");
   if (f.sft_play && !f.resumed_from.empty()) text += ", resumed at step " + with_commas(f.first_step);
-  if (f.first_step >= f.steps) {
-    text += ", nothing is left to train";
-  } else if (f.least_seconds * static_cast<double>(f.steps - f.first_step) >= 1) {
+  if (f.first_step < f.steps && f.least_seconds * static_cast<double>(f.steps - f.first_step) >= 1) {
     const double left = static_cast<double>(f.steps - f.first_step);
     text += ", at least " + clock_time(left * f.least_seconds) + " on " + f.rates_of;
   }

@@ -15,6 +15,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/log_start.h"
 #include "octet/base/strings.h"
 #include "octet/comm/launchers.h"
 #include "octet/device/cpu.h"
@@ -188,6 +189,7 @@ store::StepResult Run::train_step() {
   const std::string spike = spikes_->look(result);
   report_step(result, waits);
   engine_->instance().check_products();
+  log::end_start();
   guard(result, spike);
   return result;
 }
@@ -458,6 +460,7 @@ int Run::run() {
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }
+  log::end_start();
   if (!stopped) signals.end_steps();
   finish(stopped);
   if (memory_) memory_->remove();

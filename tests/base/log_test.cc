@@ -10,6 +10,7 @@
 #include <string>
 
 #include "octet/base/log_rows.h"
+#include "octet/base/log_start.h"
 #include "support/program.h"
 
 namespace octet::log::log_test {
@@ -74,6 +75,8 @@ TEST(Log, CountsTheRowsOfTheScreen) {
   std::string bar;
   for (int i = 0; i < 80; ++i) bar += "\u2588";
   EXPECT_EQ(rows_of(bar), 1);
+  EXPECT_EQ(rows_of("two\nlines"), 2);
+  EXPECT_EQ(rows_of(std::string(81, 'x') + "\n\n"), 4);
   const std::string screen = screen_of(folder.path(), [&] {
     warn(std::string(72, 'x'));  // "warning: " makes two rows of it
     debug("not for the screen");
@@ -81,6 +84,106 @@ TEST(Log, CountsTheRowsOfTheScreen) {
     info(std::to_string(rows_printed()));
   });
   EXPECT_TRUE(screen.ends_with("a line\n3\n")) << screen;
+}
+
+// The rows of a screen of 80 columns.
+int rows(const std::string& screen) {
+  return rows_of(screen.substr(0, screen.size() - 1));
+}
+
+TEST(Log, TheStartOfARunHasTheMostImportantMessagesAndCountsTheOthers) {
+  const test::TemporaryFolder folder("log");
+  ::unsetenv("OCTETRUN_VERBOSE");
+  const std::string file = folder / "training.log";
+  const auto start = [&](
+                         int warnings, int table, const std::function<void()>& after = [] {}) {
+    return screen_of(folder.path(), [&] {
+      const StartScreen screen(20);
+      info("waits.", Importance::waiting);
+      for (int i = 0; i < 5; ++i) info("note " + std::to_string(i) + ".");
+      for (int i = 0; i < warnings; ++i) warn("setting " + std::to_string(i) + ".", Importance::setting);
+      for (int i = 0; i < warnings; ++i) warn("fault " + std::to_string(i) + ".");
+      warn("trains something else.", Importance::training);
+      open_file(file);
+      begin_table(table);
+      for (int i = 0; i < table; ++i) info("row of the table");
+      after();
+      end_start();
+      info("a step");
+    });
+  };
+  for (const int table : {10, 13, 15}) {
+    test::spill(file, "");
+    const std::string screen = start(30, table);
+    EXPECT_LE(rows(screen), 21) << "with the step\n" << screen;
+    EXPECT_EQ(count(screen, "row of the table"), table);
+    EXPECT_EQ(count(screen, "warning: trains something else."), 1) << screen;
+    EXPECT_EQ(count(screen, "waits."), 1);
+    EXPECT_EQ(count(screen, "setting"), 0) << "faults are more important\n" << screen;
+    EXPECT_EQ(count(screen, "note 0"), 0);
+    const int faults = count(screen, "warning: fault");
+    EXPECT_GE(faults, 2);
+    EXPECT_EQ(
+        count(screen, std::to_string(60 - faults) +
+                          " more warnings, 5 more notes: read training.log, or type trainer lint CONFIG"),
+        1)
+        << screen;
+    const std::string kept = test::slurp(file);
+    for (int i = 0; i < 30; ++i) {
+      EXPECT_EQ(count(kept, "warning: setting " + std::to_string(i) + "."), 1);
+      EXPECT_EQ(count(kept, "warning: fault " + std::to_string(i) + "."), 1);
+    }
+  }
+  // All messages fit: none is left out, and nothing is counted.
+  const std::string few = start(1, 11);
+  for (const char* line : {"note 4.", "warning: setting 0.", "warning: fault 0.", "trains something else."})
+    EXPECT_EQ(count(few, line), 1) << few;
+  EXPECT_EQ(count(few, " more "), 0) << few;
+  EXPECT_EQ(rows(few), 21) << "the screen and the step";
+  // Warnings after the table fill the rest of the screen.
+  const std::string late = start(0, 11, [] {
+    for (int i = 0; i < 5; ++i) warn("late " + std::to_string(i));
+  });
+  EXPECT_EQ(count(late, "warning: late"), 1) << late;
+  EXPECT_EQ(count(late, "4 more warnings: read training.log"), 1) << late;
+}
+
+TEST(Log, ErrorsEndTheLimitOfTheStart) {
+  const test::TemporaryFolder folder("log");
+  ::unsetenv("OCTETRUN_VERBOSE");
+  const std::string screen = screen_of(folder.path(), [&] {
+    const StartScreen start(20);
+    warn("a doubt", Importance::setting);
+    error("one\n  two");
+    for (int i = 0; i < 30; ++i) error("error " + std::to_string(i));
+    warn("afterwards", Importance::setting);
+  });
+  EXPECT_LT(screen.find("warning: a doubt"), screen.find("error: one\n  two")) << screen;
+  EXPECT_EQ(count(screen, "error: "), 31) << screen;
+  EXPECT_EQ(count(screen, "warning: afterwards"), 1) << screen;
+  // A run that ends before its table has its messages on the screen.
+  const std::string ended = screen_of(folder.path(), [&] {
+    const StartScreen start(20);
+    warn("a doubt", Importance::setting);
+    info("a note");
+  });
+  EXPECT_EQ(ended, "warning: a doubt\na note\n");
+  // One message that is longer than the room is cut, and counted.
+  const std::string cut = screen_of(folder.path(), [&] {
+    const StartScreen start(20);
+    warn(std::string(800, 'x') + "end", Importance::training);
+    begin_table(15);
+  });
+  EXPECT_EQ(rows(cut), 5) << cut;
+  EXPECT_EQ(count(cut, "…\n1 more warning: read training.log"), 1) << cut;
+  ::setenv("OCTETRUN_VERBOSE", "1", 1);
+  const std::string all = screen_of(folder.path(), [&] {
+    const StartScreen start(20);
+    for (int i = 0; i < 40; ++i) info("note");
+    begin_table(0);
+  });
+  EXPECT_EQ(count(all, "note"), 40);
+  ::unsetenv("OCTETRUN_VERBOSE");
 }
 
 TEST(Log, TheErrorOfARankThatDoesNotPrintReachesTheFileOfTheRankThatDoes) {

@@ -7,6 +7,7 @@
 #include <regex>
 
 #include "cli/task.h"
+#include "octet/base/log_rows.h"
 #include "support/page.h"
 
 namespace octet::test::screens_test {
@@ -53,6 +54,7 @@ std::string without_figures(std::string line, const std::string& folder) {
   static const std::pair<std::regex, const char*> kFigures[] = {
       {std::regex("CPU \\(.*\\)"), "CPU (NAME, THREADS)"},
       {std::regex("[0-9.]+ [KMG]iB per rank; the host has .*"), "BYTES per rank; the host has BYTES"},
+      {std::regex(", at least [0-9:]+ on this CPU"), ""},  // of a slow machine
       {std::regex("\\[[0-9:]+<.*\\]"), "[TIMES]"},
       {std::regex("'(loss|grad_norm)': [^,]*"), "'$1': NUMBER"},
       {std::regex("[0-9.e+-]+ s/it, [0-9:]+ left, .* tokens/s, .* TFLOP/s, memory .*"), "RATES"},
@@ -92,6 +94,60 @@ TEST(Screens, AreAsAPersonSeesThem) {
     EXPECT_TRUE(stepped) << printed;
     return screen;
   });
+}
+
+/// Returns the rows of 80 columns before the first step.
+int rows_before_step(const std::string& screen) {
+  const std::size_t end = std::min(screen.find("{'loss'"), screen.size());
+  return end == 0 ? 0 : log::rows_of(screen.substr(0, end - 1));
+}
+
+int lines_with(const std::string& text, const std::string& part) {
+  const std::vector<std::string> lines = split(text, '\n');
+  return static_cast<int>(
+      std::ranges::count_if(lines, [&](const std::string& line) { return line.find(part) != line.npos; }));
+}
+
+TEST(Screens, OfARunWithThirtyWarningsHaveTwentyRowsAndItsLogHasAll) {
+  const TemporaryFolder folder("warnings");
+  const std::string row = R"({"messages": [{"role": "user", "content": "a"}, )"
+                          R"({"role": "assistant", "content": "b"}], "note": "a text"})";
+  std::string files;
+  constexpr int kFiles = 30;
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string name = folder / ("f" + std::to_string(i) + ".jsonl");
+    spill(name, row + "\n" + (i == 0 ? "{\"messages\": 7}\n" : ""));
+    files += (i == 0 ? "" : ",") + name;
+  }
+  const std::string program = "env -u OCTETRUN_VERBOSE " OCTET_TRAINER " ";
+  const std::string run = folder / "run";
+  const Outcome trained = shell(
+      program + Task::get().train(run, "device=cpu max_steps=2 plot_loss=false global_batch_size=4 dataset=" +
+                                           files + " eval_dataset=" + files + " eval_strategy=steps"));
+  ASSERT_EQ(trained.code, 0) << trained.both();
+  EXPECT_LE(rows_before_step(trained.err), 20) << trained.err;
+  EXPECT_EQ(lines_with(trained.err, "training data: 1 rows were left out because they are not usable"), 1)
+      << "it changes what is trained\n"
+      << trained.err;
+  EXPECT_TRUE(std::regex_search(
+      trained.err,
+      std::regex(
+          "\n[0-9]+ more warnings, [0-9]+ more notes: read training.log, or type trainer lint CONFIG\n")))
+      << trained.err;
+  const std::string log = slurp(run + "/training.log");
+  EXPECT_GE(lines_with(log, "warning: "), kFiles + 1);
+  for (int i = 0; i < kFiles; ++i) {
+    const std::string name = "eval_dataset names '" + (folder / ("f" + std::to_string(i) + ".jsonl")) + "'";
+    EXPECT_EQ(lines_with(log, name), 1) << name;
+  }
+  EXPECT_LT(lines_with(trained.err, "eval_dataset names"), 5) << trained.err;
+  // An error is on the screen, after warnings.
+  spill(folder / "unusable.jsonl", "{\"messages\": 7}\n");
+  const Outcome refused = shell(program + Task::get().train(run + "2", "device=cpu learning_rate=0 dataset=" +
+                                                                           (folder / "unusable.jsonl")));
+  EXPECT_NE(refused.code, 0);
+  EXPECT_EQ(lines_with(refused.err, "error: "), 1) << refused.err;
+  EXPECT_LT(refused.err.find("learning_rate is 0"), refused.err.find("error: ")) << refused.err;
 }
 
 }  // namespace

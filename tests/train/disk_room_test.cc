@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
-#include "octet/train/doubts.h"
 #include "support/program.h"
 
 namespace octet::train::disk_room_test {
@@ -156,21 +155,6 @@ TEST(BytesOfAFolder, AreThoseOfItsFiles) {
   test::spill(folder / "b", "1");
   EXPECT_EQ(bytes_of_folder(folder.path()), 6);
   EXPECT_EQ(bytes_of_folder(folder / "none"), 0);
-}
-
-TEST(FirstDoubts, AreTenLinesAtMostTheLastOfWhichCountsTheRest) {
-  const auto lines = [](std::size_t count) {
-    config::Strings all;
-    for (std::size_t i = 0; i < count; ++i) all.push_back("doubt " + std::to_string(i));
-    return first_doubts(all, 10);
-  };
-  EXPECT_TRUE(lines(0).empty());
-  EXPECT_EQ(lines(10).size(), 10u);
-  EXPECT_EQ(lines(10).back(), "doubt 9");
-  EXPECT_EQ(lines(11).size(), 10u);
-  EXPECT_EQ(lines(11)[8], "doubt 8");
-  EXPECT_EQ(lines(11).back(), "and 2 more warnings: trainer lint shows them");
-  EXPECT_EQ(lines(30).back(), "and 21 more warnings: trainer lint shows them");
 }
 
 }  // namespace

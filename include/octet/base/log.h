@@ -17,8 +17,18 @@ void open_file_for_errors(const std::string& path);
 /// Called before a line is printed and after, so that a progress bar can step aside.
 void set_hooks(void (*before)(), void (*after)());
 
-void info(const std::string& line);
-void warn(const std::string& line);
+/// The importance of a message before the first step of a run (log_start.h).
+enum class Importance {
+  note,      ///< information
+  setting,   ///< a setting that is rarely meant, or a harmless fault
+  data,      ///< how data are read
+  warning,   ///< anything else
+  training,  ///< it changes what is trained
+  waiting,   ///< the program waits; the message is printed at once
+};
+
+void info(const std::string& line, Importance importance = Importance::note);
+void warn(const std::string& line, Importance importance = Importance::warning);
 void error(const std::string& line);
 void debug(const std::string& line);
 

@@ -5,8 +5,8 @@
 
 namespace octet::log {
 
-/// Returns the rows that a line takes on a screen of 80 columns.
-int rows_of(const std::string& line);
+/// Returns the rows that a text of one or more lines takes on a screen of 80 columns.
+int rows_of(const std::string& text);
 /// Returns the rows that information, warnings and errors have taken so far.
 int rows_printed();
 

@@ -127,6 +127,8 @@ class Reporter {
   Reporter(const Reporter&) = delete;
   Reporter& operator=(const Reporter&) = delete;
 
+  /// Returns the rows that the banner takes on a screen of 80 columns.
+  int start_rows() const;
   /// Prints the banner and draws the bar.
   void start();
   /// Records a step. Writes a row if logging_steps requires it, for the first step (logging_first_step), and

@@ -23,8 +23,4 @@ config::Strings fp8_fallbacks(const config::Config& config, const model::Archite
 /// Throws the Error (usage) that ends a run on a GPU if `fp8_fallback: error` is set and there are fallbacks.
 void require_no_fallback(const config::Config& config, const model::Architecture& architecture);
 
-/// Returns the sentences in at most `most` lines, `most` >= 2. If there are more, the last line has their
-/// number.
-config::Strings first_doubts(const config::Strings& doubts, std::size_t most);
-
 }  // namespace octet::train
