@@ -56,6 +56,8 @@ class Builder {
     Level& level = levels_.back();
     if (is_known(level, name)) {
       throw Error({.what = "key '" + name + "' occurs twice in one JSON object",
+                   .expected = "each key once",
+                   .found = "the key again, with another or the same value",
                    .where = where_,
                    .fix = "keep one of the two",
                    .code = ExitCode::usage});

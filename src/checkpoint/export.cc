@@ -231,6 +231,8 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   const std::vector<TensorHeader> wanted = as_exported(tensors, options.dtype, is_tied(options, config));
   if (wanted.empty())
     throw Error({.what = "there are no parameters to export",
+                 .expected = "at least one tensor",
+                 .found = "none",
                  .where = options.folder,
                  .fix = "name a checkpoint of a model with weights",
                  .code = ExitCode::usage});

@@ -135,10 +135,13 @@ MemoryHold::MemoryHold(const std::string& folder) {
     struct stat st {};
     if (::lstat(folder.c_str(), &st) != 0) continue;  // removed in the meantime
     if (!S_ISDIR(st.st_mode) || st.st_uid != ::geteuid()) {
-      throw Error({.what = "the folder for checkpoints in memory belongs to another user",
-                   .where = folder,
-                   .fix = "remove it, or name another place (OCTETRUN_MEMORY_FOLDER)",
-                   .code = ExitCode::usage});
+      throw Error(
+          {.what = "the folder for checkpoints in memory belongs to another user",
+           .expected = "a folder of user " + std::to_string(::geteuid()),
+           .found = S_ISDIR(st.st_mode) ? "user " + std::to_string(st.st_uid) : std::string("not a folder"),
+           .where = folder,
+           .fix = "remove it, or name another place (OCTETRUN_MEMORY_FOLDER)",
+           .code = ExitCode::usage});
     }
     Descriptor file = open_in(folder, "lock");
     if (file.get() < 0) {

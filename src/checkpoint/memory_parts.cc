@@ -205,6 +205,8 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
         if (hash64({bytes, size}) !=
             part.header.chunks[slice.first_chunk + static_cast<std::size_t>(blocks[i].chunk)]) {
           throw Error({.what = "bytes of a checkpoint changed during the transfer from another host's memory",
+                       .expected = "the checksum that the checkpoint stores",
+                       .found = "another checksum",
                        .where = words_ + ", tensor '" + slice.tensor.name + "', from rank " +
                                 std::to_string(part.giver),
                        .fix = "start the run again, which takes the newest checkpoint on the disk",

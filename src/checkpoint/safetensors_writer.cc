@@ -80,6 +80,8 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
     header += "],\"data_offsets\":[" + std::to_string(at) + ",";
     if (__builtin_add_overflow(at, bytes, &at) || at > INT64_MAX / 2)
       throw Error({.what = "the tensors are too large for one file",
+                   .expected = "fewer than 2^62 bytes",
+                   .found = "more, up to tensor '" + tensor.name + "'",
                    .where = path,
                    .fix = "write several files: a smaller --size",
                    .code = ExitCode::usage});
@@ -89,6 +91,8 @@ FileHeader header_of(const std::vector<TensorHeader>& tensors,
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > kMaxSafetensorsHeader)
     throw Error({.what = "too many tensors for one safetensors file",
+                 .expected = "a header of at most " + std::to_string(kMaxSafetensorsHeader) + " bytes",
+                 .found = std::to_string(header.size()) + " bytes",
                  .where = path,
                  .fix = "write several files: a smaller --size",
                  .code = ExitCode::usage});

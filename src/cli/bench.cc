@@ -157,7 +157,7 @@ void require_one_kind(bool decode, bool decoding_given, bool saves) {
         "sequences, context, kv_cache_dtype, tensor_parallel_size and pipeline_parallel_size are settings of "
         "--decode",
         "give --decode");
-  if (decode && saves) refuse("--decode and --save exclude each other", "give one of them");
+  if (decode && saves) refuse("--decode and --save exclude each other", "give --decode or --save, not both");
 }
 
 std::string shapes_text() {

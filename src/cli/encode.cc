@@ -70,6 +70,8 @@ class LineEncoder {
     if (!repeat.is_array() || repeat.size() != 2 || !repeat[0].is_string() ||
         !repeat[1].is_number_unsigned()) {
       throw Error({.what = "\"repeat\" is not a text and a count",
+                   .expected = "a list of a text and a count",
+                   .found = repeat.dump().substr(0, 80),
                    .where = where,
                    .fix = "write {\"repeat\": [\"a text\", 3]}",
                    .code = ExitCode::usage});
@@ -78,6 +80,8 @@ class LineEncoder {
     const auto count = repeat[1].get<std::uint64_t>();
     if (unit.size() * count > (std::uint64_t{1} << 30) || count > (std::uint64_t{1} << 30)) {
       throw Error({.what = "\"repeat\" asks for more than 1 GiB",
+                   .expected = "at most " + std::to_string(std::uint64_t{1} << 30) + " bytes",
+                   .found = std::to_string(count) + " times " + std::to_string(unit.size()) + " bytes",
                    .where = where,
                    .fix = "repeat it less often",
                    .code = ExitCode::usage});
@@ -97,6 +101,8 @@ class LineEncoder {
   Json decode(const Json& list, const std::string& where) const {
     if (!list.is_array())
       throw Error({.what = "\"ids\" is not a list",
+                   .expected = "a list of numbers",
+                   .found = list.dump().substr(0, 80),
                    .where = where,
                    .fix = "write {\"ids\": [1, 2]}",
                    .code = ExitCode::usage});
@@ -119,6 +125,8 @@ class LineEncoder {
     const Json& given = *it;
     if (!given.is_object())
       throw Error({.what = "\"options\" is not an object",
+                   .expected = "an object of names and values",
+                   .found = given.dump().substr(0, 80),
                    .where = where,
                    .fix = "write \"options\": {\"cutoff_len\": 64}",
                    .code = ExitCode::usage});
@@ -286,6 +294,8 @@ int encode_command(const Arguments& arguments) {
     const Json parsed = parse_json_digits(line, where);
     if (!parsed.is_object())
       throw Error({.what = "a line is not a JSON object",
+                   .expected = "an object in braces",
+                   .found = parsed.dump().substr(0, 80),
                    .where = where,
                    .fix = "write {\"text\": \"...\"}; 'trainer encode --help' lists what a line may hold",
                    .code = ExitCode::usage});

@@ -94,6 +94,8 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
   const bool adapter = path_exists(wish.path + "/adapter_config.json");
   if (adapter && !wish.merge) {
     throw Error({.what = "the folder has an adapter, which needs no export",
+                 .expected = "a checkpoint, or --merge with an adapter",
+                 .found = "adapter_config.json, no --merge",
                  .where = wish.path,
                  .fix = "add --merge to write a whole model",
                  .code = ExitCode::usage});
@@ -170,6 +172,8 @@ int export_trained(const ExportWish& wish) {
   if (setup::trains_adapters(run)) return export_trained_adapters(wish, run, e);
   if (wish.merge) {
     throw Error({.what = "the checkpoint holds no adapters to merge",
+                 .expected = "a checkpoint of a run with finetuning_type: lora",
+                 .found = "finetuning_type: " + run.finetuning_type,
                  .where = wish.path,
                  .fix = "leave --merge out: the checkpoint is a whole model",
                  .code = ExitCode::usage});

@@ -159,6 +159,8 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
     if (both || target.kind != DeviceKind::cuda) {
       throw Error({.what = both ? "kv_cache_bytes and gpu_memory_utilization both set the size of the cache"
                                 : "gpu_memory_utilization is a share of a GPU's memory",
+                   .expected = both ? "kv_cache_bytes or gpu_memory_utilization, not both" : "device=cuda",
+                   .found = both ? "kv_cache_bytes=" + plan.kv_cache_bytes : std::string("device=cpu"),
                    .where = "command line",
                    .fix = both ? "give one of them" : "give kv_cache_bytes instead, or device=cuda",
                    .code = ExitCode::usage});

@@ -172,6 +172,8 @@ int plan_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   if (tokens.count() > 0 && generates) {
     throw Error({.what = "tokens is a setting of training plans, not of --generate",
+                 .expected = "tokens or --generate, not both",
+                 .found = "both",
                  .where = "command line",
                  .fix = "leave out tokens or --generate",
                  .code = ExitCode::usage});
@@ -179,6 +181,8 @@ int plan_command(const Arguments& arguments) {
   for (const Option& option : of_generation) {
     if (option.count() == 0 || generates) continue;
     throw Error({.what = option.name().substr(2) + " is a setting of --generate",
+                 .expected = "--generate",
+                 .found = "a plan of a training",
                  .where = "command line",
                  .fix = "give --generate, or leave it out",
                  .code = ExitCode::usage});

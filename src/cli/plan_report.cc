@@ -110,6 +110,9 @@ std::optional<std::int64_t> steps_of_run(const config::Config& config, double to
   if (tokens <= 0) return config.max_steps > 0 ? std::optional(config.max_steps) : std::nullopt;
   if (config.max_steps > 0) {
     throw Error({.what = "max_steps and tokens both set the length of the run",
+                 .expected = "max_steps or tokens, not both",
+                 .found = "max_steps " + std::to_string(config.max_steps) + ", tokens " +
+                          std::to_string(static_cast<std::int64_t>(tokens)),
                  .where = "command line",
                  .fix = "give one of them",
                  .code = ExitCode::usage});

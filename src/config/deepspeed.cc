@@ -231,6 +231,8 @@ class Translator {
       return;
     }
     complain({.what = "DeepSpeed has no 'fp8' section: it silently ignores this one",
+              .expected = "'fp8: true' in the YAML",
+              .found = "a section 'fp8' in DeepSpeed's JSON",
               .where = at.where,
               .fix = "remove the section and set 'fp8: true' in the YAML"});
   }

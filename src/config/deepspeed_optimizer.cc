@@ -140,6 +140,8 @@ void check_decay(const Section& section, Sources& sources) {
 void require_flag(const Section& section, const std::string& param, bool needed, const char* why) {
   if (flag_of(section, param, needed) == needed) return;
   complain({.what = "'" + section.at(param).key + ": " + (needed ? "false" : "true") + "' is not supported",
+            .expected = param + ": " + (needed ? "true" : "false"),
+            .found = needed ? "false" : "true",
             .where = section.at(param).where,
             .fix = std::string("remove it: ") + why});
 }

@@ -32,6 +32,8 @@ class Expander {
       result += text.substr(at, begin - at) + value_of(text.substr(begin + 2, end - begin - 2), line);
       if (result.size() > kMaxExpanded) {
         complain({.what = "an interpolation expands to a text that is too long",
+                  .expected = "at most " + std::to_string(kMaxExpanded) + " characters",
+                  .found = std::to_string(result.size()),
                   .where = place(name_, line),
                   .fix = "write the text itself"});
       }
@@ -84,6 +86,8 @@ class Expander {
     if (found != environment_.end()) return found->second;
     if (comma == std::string::npos) {
       complain({.what = "the environment variable " + text + " is not set",
+                .expected = "a value in the environment",
+                .found = "none, and no default after a comma",
                 .where = place(name_, line),
                 .fix = "set it, or write ${oc.env:" + text + ",default}"});
     }

@@ -43,6 +43,8 @@ class Builder : public YAML::EventHandler {
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) {
       complain({.what = "a YAML alias refers to itself",
+                .expected = "an alias of a value that ends before it",
+                .found = "an alias inside of its own anchor",
                 .where = place(name_, mark.line + 1),
                 .fix = "replace the alias by its value"});
     }
@@ -135,6 +137,8 @@ class Builder : public YAML::EventHandler {
     }
     if (node.text == "<<" && !node.quoted) {
       complain({.what = "YAML merge keys (<<) are not supported",
+                .expected = "a name of a key",
+                .found = "<<",
                 .where = place(name_, node.line),
                 .fix = "write the keys out"});
     }
@@ -192,8 +196,11 @@ void check_size(std::uintmax_t bytes, const std::string& name) {
 void check_bytes(std::string_view text, const std::string& name) {
   check_size(text.size(), name);
   if (!is_utf8(text) || text.find('\0') != std::string_view::npos) {
-    complain(
-        {.what = "this is not a text file in UTF-8", .where = name, .fix = "save the file as UTF-8 text"});
+    complain({.what = "this is not a text file in UTF-8",
+              .expected = "YAML or JSON in UTF-8",
+              .found = "a binary file, or another encoding",
+              .where = name,
+              .fix = "save the file as UTF-8 text"});
   }
 }
 

@@ -44,6 +44,8 @@ class Rules : RulesOf {
     need(!c_.output_dir.empty(), "output_dir", "runs/first");
     if (!c_.do_train) {
       complain({.what = named("do_train", "false") + " is not supported",
+                .expected = "do_train: true",
+                .found = said("do_train") + ": false",
                 .where = at("do_train"),
                 .fix = "this command trains; remove " + said("do_train")});
     }
@@ -121,6 +123,8 @@ class Rules : RulesOf {
       if (c_.param_dtype != "bf16") {
         complain({.what = said("pure_bf16") + " stores parameters in bf16, and " +
                           named("param_dtype", "fp32") + " forbids it",
+                  .expected = "param_dtype: bf16, or auto",
+                  .found = said("param_dtype") + ": " + c_.param_dtype,
                   .where = both("pure_bf16", "param_dtype"),
                   .fix = "keep one of the two; bf16: true computes in bf16 with fp32 parameters"});
       }
@@ -229,18 +233,24 @@ class Rules : RulesOf {
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
       complain({.what = said("gradient_checkpointing") + " and " + said("disable_gradient_checkpointing") +
                         " exclude each other",
+                .expected = one_of(said("gradient_checkpointing"), said("disable_gradient_checkpointing")),
+                .found = "both are true",
                 .where = both("gradient_checkpointing", "disable_gradient_checkpointing"),
                 .fix = kOneOfTwo});
     }
     if (c_.recompute_requested == "none" && c_.gradient_checkpointing && *c_.gradient_checkpointing) {
       complain({.what = named("recompute", "none") + " and " + named("gradient_checkpointing", "true") +
                         " exclude each other",
+                .expected = "the same choice in both keys",
+                .found = "one switches recomputation off, the other on",
                 .where = both("recompute", "gradient_checkpointing"),
                 .fix = kOneOfTwo});
     }
     if (c_.recompute_requested && *c_.recompute_requested != "none" && c_.disable_gradient_checkpointing) {
       complain({.what = named("recompute", *c_.recompute_requested) + " and " +
                         named("disable_gradient_checkpointing", "true") + " exclude each other",
+                .expected = "the same choice in both keys",
+                .found = "one switches recomputation on, the other off",
                 .where = both("recompute", "disable_gradient_checkpointing"),
                 .fix = kOneOfTwo});
     }
@@ -301,6 +311,10 @@ class Rules : RulesOf {
       complain({.what = named("auto_find_batch_size", "true") + " and " +
                         said("gradient_accumulation_steps") + " exclude each other if there is " +
                         said("global_batch_size"),
+                .expected = "two of the three: the third follows from them",
+                .found = said("gradient_accumulation_steps") + ": " +
+                         std::to_string(*c_.gradient_accumulation_steps) + ", " + said("global_batch_size") +
+                         ": " + std::to_string(*c_.global_batch_size),
                 .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
                 .fix = "remove " + said("gradient_accumulation_steps") +
                        ": it follows from the automatic micro-batch; or " + said("global_batch_size") + " (" +
@@ -382,6 +396,9 @@ class Rules : RulesOf {
       if ((flag && *flag) || *c_.resume_from_checkpoint == "auto") {
         complain({.what = said("overwrite_output_dir") + " and " + said("resume_from_checkpoint") +
                           " exclude each other",
+                  .expected = one_of(said("overwrite_output_dir") + " (a new run)",
+                                     said("resume_from_checkpoint") + " (the earlier run)"),
+                  .found = said("resume_from_checkpoint") + ": " + *c_.resume_from_checkpoint,
                   .where = both("overwrite_output_dir", "resume_from_checkpoint"),
                   .fix = kOneOfTwo});
       }

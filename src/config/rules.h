@@ -56,6 +56,10 @@ class RulesOf {
     const std::string word = said(key);
     return "set " + key + ": " + value + (word == key ? "" : " in place of " + word);
   }
+  /// Returns what is expected of two keys or values that exclude each other.
+  static std::string one_of(const std::string& a, const std::string& b) {
+    return a + " or " + b + ", not both";
+  }
   // Whether the key is set to another value than its default, which is worth a note.
   bool changed(const std::string& key) const {
     const Field* field = find_field(key);

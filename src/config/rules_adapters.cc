@@ -52,6 +52,8 @@ class AdapterRules : RulesOf {
     if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
       complain({.what = "adapters need the weights of their base, but 'train_from_scratch: true' begins with "
                         "random weights",
+                .expected = one_of(said("adapter_name_or_path"), said("train_from_scratch")),
+                .found = said("adapter_name_or_path") + ": " + *c_.adapter_name_or_path,
                 .where = both("adapter_name_or_path", "train_from_scratch"),
                 .fix = "remove one of the two"});
     }

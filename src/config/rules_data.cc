@@ -79,6 +79,8 @@ class DataRules : RulesOf {
     if (!c_.pack_factor || c_.truncation != "error") return;
     complain(
         {.what = "'" + said("pack_factor") + "' cuts texts, but " + named("truncation", "error") + " forbids",
+         .expected = "truncation: cut with " + said("pack_factor"),
+         .found = said("truncation") + ": error",
          .where = both("pack_factor", "truncation"),
          .fix = "remove " + said("pack_factor") + ", or " + set_to("truncation", "cut")});
   }
@@ -121,6 +123,8 @@ class DataRules : RulesOf {
     const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
     complain({.what = named("lr_scheduler_type", kPlateau) + " needs evaluations, but " +
                       named("eval_strategy", "no") + " makes none",
+              .expected = "eval_strategy: steps or epoch",
+              .found = said("eval_strategy") + ": no",
               .where = both("lr_scheduler_type", "eval_strategy"),
               .fix = set_to("eval_strategy", "steps or epoch") +
                      (evaluates ? "" : " with eval_dataset or val_size") + ", or " + without});
@@ -133,6 +137,8 @@ class DataRules : RulesOf {
     if (noted("greater_is_better") == "true") {
       complain({.what = named("greater_is_better", "true") +
                         " asks for the model with the largest evaluation loss",
+                .expected = "greater_is_better: false, since a smaller loss is better",
+                .found = said("greater_is_better") + ": true",
                 .where = at("greater_is_better"),
                 .fix = set_to("greater_is_better", "false") + ", or leave it out"});
     }
@@ -145,6 +151,8 @@ class DataRules : RulesOf {
       const char* held_out = evaluates ? "" : " with eval_dataset or val_size";
       complain({.what = named("load_best_model_at_end", "true") + " needs evaluated checkpoints, but " +
                         named(key, "no") + " makes none",
+                .expected = std::string(key) + ": steps or epoch",
+                .found = said(key) + ": no",
                 .where = both("load_best_model_at_end", key),
                 .fix = set_to(key, other == "no" ? "steps" : other) + held_out + ", or " +
                        set_to("load_best_model_at_end", "false")});
@@ -170,6 +178,8 @@ class DataRules : RulesOf {
       complain(
           {.what = named("load_best_model_at_end", "true") +
                    " needs an evaluation of each checkpoint, but mtbf_hours chooses the steps of checkpoints",
+           .expected = one_of(said("load_best_model_at_end"), said("mtbf_hours")),
+           .found = "both",
            .where = both("load_best_model_at_end", "mtbf_hours"),
            .fix = set_to("save_steps", "a multiple of eval_steps") + ", or " + without});
     }
@@ -197,6 +207,8 @@ class DataRules : RulesOf {
   void data() {
     if (c_.mask_history && c_.train_on_prompt) {
       complain({.what = said("mask_history") + " and " + said("train_on_prompt") + " exclude each other",
+                .expected = one_of(said("mask_history"), said("train_on_prompt")),
+                .found = "both are true",
                 .where = both("mask_history", "train_on_prompt"),
                 .fix = kOneOfTwo});
     }
@@ -212,6 +224,8 @@ class DataRules : RulesOf {
     }
     if (c_.neat_packing && r_.is_set("packing") && !c_.packing) {
       complain({.what = said("neat_packing") + " packs, but " + named("packing", "false") + " forbids it",
+                .expected = "packing: true with " + said("neat_packing"),
+                .found = said("packing") + ": false",
                 .where = both("neat_packing", "packing"),
                 .fix = kOneOfTwo});
     }
@@ -246,6 +260,9 @@ class DataRules : RulesOf {
     }
     if (c_.streaming && c_.tokenized_path) {
       complain({.what = said("streaming") + " and " + said("tokenized_path") + " exclude each other",
+                .expected = one_of(said("streaming") + " (rows are tokenised during training)",
+                                   said("tokenized_path") + " (all rows are tokenised first)"),
+                .found = said("tokenized_path") + ": " + *c_.tokenized_path,
                 .where = both("streaming", "tokenized_path"),
                 .fix = "remove " + said("tokenized_path") + ", or " + set_to("streaming", "false")});
     }
@@ -265,12 +282,17 @@ class DataRules : RulesOf {
     }
     if (c_.val_size > 0 && !c_.eval_dataset.empty()) {
       complain({.what = said("val_size") + " and " + said("eval_dataset") + " exclude each other",
+                .expected = one_of(said("val_size"), said("eval_dataset")),
+                .found = said("val_size") + ": " + number_text(c_.val_size) + ", " + said("eval_dataset") +
+                         ": " + c_.eval_dataset.front(),
                 .where = both("val_size", "eval_dataset"),
                 .fix = kOneOfTwo});
     }
     const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
     if (c_.eval_strategy != "no" && !evaluates) {
       complain({.what = named("eval_strategy", c_.eval_strategy) + " has nothing to evaluate",
+                .expected = "rows to evaluate: eval_dataset, or val_size above 0",
+                .found = "neither",
                 .where = at("eval_strategy"),
                 .fix = "set eval_dataset or val_size, or " + without_evaluation()});
     }

@@ -132,6 +132,7 @@ bool has(const Names& names, const std::string& name) {
 
 [[noreturn]] void refuse_preferences(const std::string& found, const std::string& place) {
   throw Error({.what = "a data set of preferences cannot be used for supervised fine-tuning",
+               .expected = "rows with one answer each",
                .found = found,
                .where = place,
                .fix = "choose a data set without " + found,

@@ -60,6 +60,8 @@ class LineReader : public RowReader {
     }
     if (!is_utf8(t)) {
       throw Error({.what = "a row is not valid UTF-8",
+                   .expected = "UTF-8",
+                   .found = "bytes of another encoding",
                    .where = where(i),
                    .fix = "convert the file to UTF-8",
                    .code = ExitCode::usage});

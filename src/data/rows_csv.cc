@@ -19,7 +19,8 @@ class CsvReader : public RowReader {
     if (records_.empty()) return;
     if (take_other_separator()) {
       log::info(path + ": the cells are separated by " +
-                (separator_ == '\t' ? "tabs" : std::string("'") + separator_ + "'"));
+                    (separator_ == '\t' ? "tabs" : std::string("'") + separator_ + "'"),
+                log::Importance::data);
       records_.clear();
       find_records();
     }
@@ -120,6 +121,8 @@ class CsvReader : public RowReader {
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (!is_utf8(text)) {
       throw Error({.what = "a row is not valid UTF-8",
+                   .expected = "UTF-8",
+                   .found = "bytes of another encoding",
                    .where = bytes_.path() + ":" + std::to_string(r.line),
                    .fix = "convert the file to UTF-8",
                    .code = ExitCode::usage});

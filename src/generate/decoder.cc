@@ -225,7 +225,11 @@ int Decoder::follow() {
 void Decoder::require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const {
   const auto length = std::ssize(ids);
   if (length == 0)
-    throw Error({.what = "a prompt is empty", .fix = "write a question", .code = ExitCode::usage});
+    throw Error({.what = "a prompt is empty",
+                 .expected = "at least one token",
+                 .found = "0 tokens",
+                 .fix = "write a question",
+                 .code = ExitCode::usage});
   if (length > most) {
     throw Error({.what = "a prompt is too long",
                  .expected = "at most " + std::to_string(most) + " tokens",

@@ -130,12 +130,14 @@ void ChatTemplate::check(const TemplateOptions& options) const {
     throw Error({.what = what, .where = "template " + row_->name, .fix = fix, .code = ExitCode::usage});
   };
   if (options.mask_history && options.train_on_prompt) {
-    refuse("mask_history and train_on_prompt exclude each other", "leave one of them false");
+    refuse("mask_history and train_on_prompt exclude each other",
+           "set mask_history or train_on_prompt to false");
   }
   if (options.train_on_prompt && row_->efficient_eos) {
     refuse("this template does not support train_on_prompt", "leave train_on_prompt false");
   }
-  if (options.cutoff_len < 1) refuse("cutoff_len must be at least 1", "");
+  if (options.cutoff_len < 1)
+    refuse("cutoff_len must be at least 1", "set cutoff_len to the tokens of a sequence, such as 2048");
   if (options.tool_format && !find_tool_format(*options.tool_format)) {
     const std::string nearest = nearest_name(*options.tool_format, tool_format_names());
     std::string all;

@@ -158,6 +158,8 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
     if (content.empty() || !is_utf8(content) ||
         utf8_length(static_cast<unsigned char>(content[0])) != content.size()) {
       throw Error({.what = "a Strip decoder's content is not one character",
+                   .expected = "one character in UTF-8",
+                   .found = "'" + content.substr(0, 40) + "'",
                    .where = where,
                    .fix = kBrokenTokenizer,
                    .code = ExitCode::usage});
@@ -171,6 +173,8 @@ void add(const Json& json, const std::string& where, PieceDecoder& out) {
     const std::string mark = json_string(json, "replacement", "\xE2\x96\x81", where);
     if (mark.empty())
       throw Error({.what = "a Metaspace decoder has no replacement",
+                   .expected = "a replacement",
+                   .found = "an empty text",
                    .where = where,
                    .fix = kBrokenTokenizer,
                    .code = ExitCode::usage});

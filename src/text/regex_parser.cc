@@ -346,6 +346,8 @@ class Parser {
 RegexNode parse_regex(std::string_view pattern) {
   if (!is_utf8(pattern)) {
     throw Error({.what = "the tokenizer's regular expression is not UTF-8",
+                 .expected = "UTF-8",
+                 .found = "bytes of another encoding",
                  .fix = kBrokenPattern,
                  .code = ExitCode::usage});
   }

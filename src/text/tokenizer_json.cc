@@ -194,6 +194,8 @@ TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& whe
   Json::sax_parse(text.begin(), text.end(), &reader);
   if (!out.root.is_object()) {
     throw Error({.what = "the tokenizer file is not a JSON object",
+                 .expected = "an object in braces",
+                 .found = std::string("JSON of type ") + out.root.type_name(),
                  .where = where,
                  .fix = kBrokenTokenizer,
                  .code = ExitCode::usage});

@@ -166,6 +166,8 @@ bool Run::goes_back() {
     throw Error({.what = too_often ? "the run has returned to a checkpoint " +
                                          std::to_string(kMostRollbacks) + " times without a new checkpoint"
                                    : std::string("there is no checkpoint to return to"),
+                 .expected = "a new checkpoint after each return",
+                 .found = too_often ? "none since the first return" : "no checkpoint in output_dir",
                  .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
                  .fix = too_often ? "remove the hosts that the messages above name; if the messages name "
                                     "spikes, lower learning_rate"

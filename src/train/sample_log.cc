@@ -35,6 +35,8 @@ SampleLog::SampleLog(comm::Channel& channel, const std::string& output_dir, std:
     file_.open(path, std::ios::app | std::ios::binary);
     if (!file_)
       throw Error({.what = "the log of samples cannot be opened",
+                   .expected = "a file that can be written",
+                   .found = std::strerror(errno),
                    .where = path,
                    .fix = "check the permissions of the folder and the free space of its disk"});
   });

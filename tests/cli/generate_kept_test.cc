@@ -239,7 +239,7 @@ TEST_F(GenerateFile, WrongCallsAreRefusedInASentence) {
   refused("--extract abc", "--extract has no group");
   refused("--allow a", "give --extract");
   refused("--extract \"(a)\" --retries 2", "every retry gives the same answer");
-  refused("--min-new 9", "--min-new is above --max-new");
+  refused("--min-new 9", "--min-new 9 is above --max-new");
   refused("--score --exact-match", "--score gives no answers");
   refused("a question", "on the command line and in a file");
   spill(folder_ / "prompt.txt", "no place");

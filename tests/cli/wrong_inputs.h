@@ -145,7 +145,7 @@ inline constexpr Wrong kInputs[] = {
       {"generate_without_model", "generate", "", "", 64, "MODEL is required", "", "command line", "'trainer generate --help' lists the options"},
       {"generate_of_nothing", "generate {}/none why", "", "", 64, "the folder of the model does not exist", "", "{}/none", "name the folder that holds it"},
       {"score_and_match", "generate {}/made/model --file {}/base.yaml --score --exact-match", "", "", 64, "--score gives no answers", "", "command line", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file"},
-      {"rouge_without_file", "generate {}/made/model why --rouge-l", "", "", 64, "--rouge-l needs questions in a file", "", "command line", "name it with --file"},
+      {"rouge_without_file", "generate {}/made/model why --rouge-l", "", "", 64, "--rouge-l needs questions in a file", "", "command line", "name the file with --file"},
       {"bench_shape", "bench tinny", "", "", 64, "'tinny' is neither the folder of a model nor a shape with a name", "", "", "did you mean 'tiny'?"},
       {"help_of_nothing", "--help lerning_rate", "", "", 64, "there is no command, key or page 'lerning_rate'", "", "command line", "did you mean 'learning_rate'?"},
       {"data_missing", "{}/base.yaml dataset={}/none.jsonl", "", "", 64, "data set '{}/none.jsonl' is not known", "no such file, and no dataset_info.json", "dataset (command line)", "check the path, or dataset_dir"},

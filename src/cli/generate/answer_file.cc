@@ -166,6 +166,8 @@ class Books {
     tell(times, counts);
     if (judges && judged_ == 0) {
       throw Error({.what = "the file has no answers to compare with",
+                   .expected = "rows with an answer",
+                   .found = "0 rows with an answer",
                    .where = options_.file,
                    .fix = "leave out --exact-match and --rouge-l, or name a file of rows with answers",
                    .code = ExitCode::usage});

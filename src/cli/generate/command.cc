@@ -58,6 +58,8 @@ void require_possible(const GenerateOptions& o) {
   generate::require_possible(o.answers.sampling);
   if (o.retries > 0 && o.answers.sampling.temperature == 0) {
     throw Error({.what = "at temperature 0 every retry gives the same answer",
+                 .expected = "a temperature above 0 with --retries",
+                 .found = "--retries " + std::to_string(o.retries) + ", temperature 0",
                  .where = "command line",
                  .fix = "give --temperature, or leave out --retries",
                  .code = ExitCode::usage});

@@ -162,6 +162,9 @@ void take_cache_words(const Options& options, GenerateOptions& o, const CacheWor
              share = options.count("--gpu-memory-utilization") > 0;
   if (bytes && share) {
     throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both set the size of the cache",
+                 .expected = "--kv-cache-bytes or --gpu-memory-utilization, not both",
+                 .found = "--kv-cache-bytes " + words.bytes + ", --gpu-memory-utilization " +
+                          std::to_string(words.utilization),
                  .where = "command line",
                  .fix = "give one of them",
                  .code = ExitCode::usage});
@@ -177,7 +180,7 @@ void require_consistent(const GenerateOptions& o) {
     throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
   };
   const auto needs_file = [&](bool given, const std::string& option) {
-    if (given && o.file.empty()) refuse(option + " needs questions in a file", "name it with --file");
+    if (given && o.file.empty()) refuse(option + " needs questions in a file", "name the file with --file");
   };
   needs_file(o.exact_match, "--exact-match");
   needs_file(o.rouge_l, "--rouge-l");
@@ -189,7 +192,7 @@ void require_consistent(const GenerateOptions& o) {
   needs_file(o.answers.logprobs >= 0, "--logprobs");
   needs_file(o.shard.of > 1, "--shard");
   if (!o.file.empty() && !o.questions.empty())
-    refuse("questions are given on the command line and in a file", "give one of them");
+    refuse("questions are given on the command line and in a file", "give questions or --file, not both");
   if (!o.extract && (!o.allow.empty() || o.retries > 0))
     refuse("--allow and --retries need --extract", "give --extract");
   if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
@@ -212,7 +215,10 @@ void require_consistent(const GenerateOptions& o) {
     refuse(
         "--n x --max-new x --logprobs is above " + with_commas(kMostScores) + ", which is too much for a row",
         "lower one of them: --logprobs to " + std::to_string(kMostScores / scores) + " or less");
-  if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
+  if (o.answers.min_new > o.answers.max_new)
+    refuse("--min-new " + std::to_string(o.answers.min_new) + " is above --max-new " +
+               std::to_string(o.answers.max_new),
+           "lower --min-new, or raise --max-new");
   for (const std::string& input : {o.file, o.prompt_file}) {
     if (o.out.empty() || input.empty()) continue;
     for (const std::string& output : {o.out, o.out + ".rows"}) {
@@ -226,7 +232,11 @@ void require_consistent(const GenerateOptions& o) {
 // Refuses known recipes of training that decoding does not support, with the reason.
 void require_answerable(const std::string& recipe, const GenerateOptions& o, bool given) {
   const auto refuse = [](const std::string& what, const std::string& instead) {
-    throw Error({.what = what, .where = "command line", .fix = "give " + instead, .code = ExitCode::usage});
+    throw Error({.what = what,
+                 .expected = instead,
+                 .where = "command line",
+                 .fix = "give " + instead,
+                 .code = ExitCode::usage});
   };
   if (given && !o.fp8)
     refuse("--fp8-recipe is a setting of --dtype fp8", "--dtype fp8, or leave --fp8-recipe out");

@@ -106,6 +106,8 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
   } else if (path_exists(path_)) {
     require_ours("choose another --out, or replace it with --overwrite");
     throw Error({.what = "the file for answers exists, and its notes on model and settings are missing",
+                 .expected = notes_path_,
+                 .found = "no such file",
                  .where = path_,
                  .fix = "choose another --out, or replace it with --overwrite",
                  .code = ExitCode::usage});

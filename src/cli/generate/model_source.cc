@@ -81,6 +81,8 @@ void take_folder(ModelSource& source, const std::string& path) {
   const setup::NamedModel named = setup::named_model(path);
   if (!path_exists(named.folder)) {
     throw Error({.what = "the folder of the model does not exist",
+                 .expected = "a folder with config.json",
+                 .found = "nothing",
                  .where = named.folder,
                  .fix = "name the folder that holds it",
                  .code = ExitCode::usage});

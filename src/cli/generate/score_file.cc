@@ -66,6 +66,8 @@ ScoreRow row_of(const RowResult& result, std::int64_t best, const std::string& w
   }
   if (whole) return row;
   throw Error({.what = "a stored row of scores is damaged",
+               .expected = "a score for each token, and --top-logprobs of each",
+               .found = "lists of other lengths",
                .where = where,
                .fix = "start again with --overwrite",
                .code = ExitCode::usage});
