@@ -235,7 +235,7 @@ std::string hash128_hex(std::string_view bytes) {
 std::string hash128_hex(std::span<const std::string_view> parts) {
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
                                                                               &XXH3_freeState);
-  check(state && XXH3_128bits_reset(state.get()) == XXH_OK, "a hash has a state");
+  check(state && XXH3_128bits_reset(state.get()) == XXH_OK, "the state of the hash is not null");
   for (const std::string_view part : parts) XXH3_128bits_update(state.get(), part.data(), part.size());
   const XXH128_hash_t h = XXH3_128bits_digest(state.get());
   constexpr char digits[] = "0123456789abcdef";

@@ -210,9 +210,9 @@ Checkpoint open_parts(comm::Channel& channel, const PartsByRank& chosen, const s
       part.giver = giver_of(*entry, channel.place());
       part.memory = open_here(*entry, entries, channel.place().node);
       if (part.giver != channel.rank()) continue;
-      check(part.memory.has_value(), "who gives a part has it");
+      check(part.memory.has_value(), "the rank that sends a part has it");
       const auto header = read_header(*part.memory);
-      check(header.has_value(), "a part that holds has a header");
+      check(header.has_value(), "a valid part has a header");
       mine.number(rank).text(packed(*header));
     }
   });
@@ -346,7 +346,7 @@ struct Coming {
   std::string page;  ///< its first page, which is written last
 
   void put(std::size_t at, const std::string& bytes) {
-    check(at + bytes.size() <= memory->bytes().size(), "a part is as long as it was said to be");
+    check(at + bytes.size() <= memory->bytes().size(), "a part has the announced length");
     const std::size_t skipped = at == 0 ? static_cast<std::size_t>(kPartPage) : 0;
     if (at == 0) page = bytes.substr(0, skipped);
     std::memcpy(memory->bytes().data() + at + skipped, bytes.data() + skipped, bytes.size() - skipped);

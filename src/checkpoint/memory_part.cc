@@ -62,7 +62,7 @@ std::string_view text_of(const std::byte* bytes, std::int64_t size) {
 
 // Throws Error for a slice outside its tensor, or with a byte count that overflows.
 void require_possible(const PartSlice& slice) {
-  check(slice.tensor.dtype <= DType::boolean, "a tensor has a type that is known");
+  check(slice.tensor.dtype <= DType::boolean, "the dtype of the tensor is known");
   byte_count(slice.tensor);
   check_inside({.name = slice.tensor.name,
                 .dtype = slice.tensor.dtype,

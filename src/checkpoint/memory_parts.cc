@@ -185,7 +185,7 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
       const Part& part = parts_[static_cast<std::size_t>(blocks[i].part)];
       if (part.giver != channel.rank()) continue;
       const PartSlice& slice = part.header.slices[static_cast<std::size_t>(blocks[i].slice)];
-      check(part.memory.has_value(), "who gives a part has it");
+      check(part.memory.has_value(), "the rank that sends a part has it");
       mine.append(reinterpret_cast<const char*>(part.memory->bytes().data()) + slice.offset +
                       blocks[i].chunk * kChunkBytes,
                   static_cast<std::size_t>(bytes_of(slice, blocks[i].chunk)));
@@ -198,7 +198,7 @@ void MemoryParts::read(comm::Channel& channel, const std::vector<TensorSlice>& s
         const PartSlice& slice = part.header.slices[static_cast<std::size_t>(blocks[i].slice)];
         const auto giver = static_cast<std::size_t>(part.giver);
         const auto size = static_cast<std::size_t>(bytes_of(slice, blocks[i].chunk));
-        check(taken[giver] + size <= all[giver].size(), "a giver gives what is asked for");
+        check(taken[giver] + size <= all[giver].size(), "the sending rank sends all requested bytes");
         const char* bytes = all[giver].data() + taken[giver];
         taken[giver] += size;
         if (part.memory) continue;

@@ -310,7 +310,7 @@ bool Carriers::sums_directly(std::int64_t count, DType dtype) const {
 }
 
 void Carriers::sum_directly(Stream& stream, const DirectSumArgs& args) {
-  check(sums_directly(args.count, args.dtype), "direct sums are made where they can be");
+  check(sums_directly(args.count, args.dtype), "direct sums are used only where they are supported");
   ops::peer_sum(stream, {.values = args.values,
                          .addend = args.addend,
                          .to = args.to,

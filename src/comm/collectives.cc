@@ -155,7 +155,7 @@ Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
 }
 
 void Collectives::sum_directly(Stream&, const DirectSumArgs&) {
-  check(false, "direct sums are made where sums_directly() says so");
+  check(false, "direct sums are used only if sums_directly() is true");
 }
 
 }  // namespace octet::comm

@@ -35,7 +35,7 @@ class DryCollectives final : public Collectives {
       : channel_(group.size() == job.size ? job : place_among(job, group.ranks), group.ranks),
         gather_(device.make_stream({.name = "gather"})),
         reduce_(device.make_stream({.name = "reduce"})) {
-    check(device.kind() == DeviceKind::dry, "a rank that does not exist has a dry device");
+    check(device.kind() == DeviceKind::dry, "a planned rank has a dry device");
   }
 
   const Place& place() const override { return channel_.place(); }

@@ -53,7 +53,8 @@ class MemoryPeerAccess final : public PeerAccess {
 
   void move(Stream& stream, const std::optional<CounterStep>& first, std::span<const Piece> pieces,
             std::span<const CounterStep> then, std::uint32_t*) override {
-    check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
+    check(pieces.size() <= most_moved && then.size() <= most_moved,
+          "the number of pieces is below its limit");
     if (first) write(stream, first->counter, first->value);
     cpu::enqueue(stream, [all = std::vector<Piece>(pieces.begin(), pieces.end()), this] {
       alive_();  // throws if the job has failed: the memory's owner may be gone

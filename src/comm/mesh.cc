@@ -65,7 +65,7 @@ int Mesh::size(const std::string& axis) const {
 }
 
 int Mesh::coordinate(const std::string& axis, int rank) const {
-  check(rank >= 0 && rank < ranks_, "a mesh is asked for one of its ranks");
+  check(rank >= 0 && rank < ranks_, "the rank is below the size of the mesh");
   const std::size_t at = find(axis);
   return rank / stride(at) % axes_[at].size;
 }

@@ -106,8 +106,9 @@ void MessageCollectives::enqueue(Stream& stream, const std::shared_ptr<Timed>& t
   call.notes = &notes_;
   call.name = timed->operation.what.c_str();
   if (place().size == 1) {
-    cpu::enqueue(stream,
-                 [this, timed] { check(group_.advance(*timed, true), "a lone rank waits for nobody"); });
+    cpu::enqueue(stream, [this, timed] {
+      check(group_.advance(*timed, true), "a world of one rank waits for no other rank");
+    });
     return;
   }
   group_.expect(*timed);

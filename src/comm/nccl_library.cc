@@ -143,7 +143,7 @@ std::string NcclLibrary::description() const {
 void* NcclLibrary::address_of(const char* name) const {
   const bool looked_for =
       std::ranges::any_of(needed_functions, [&](std::string_view f) { return f == name; });
-  octet::check(looked_for, "only functions of NCCL that were looked for are asked for");
+  octet::check(looked_for, "only functions of NCCL that were loaded are called");
   return dlsym(handle_, name);
 }
 

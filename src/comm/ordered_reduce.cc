@@ -74,12 +74,12 @@ void check_order(const ReduceScatterArgs& args, const Place& place) {
   const SumOrder& order = *args.order;
   const bool wide = args.wire == Wire::f32 && args.from_dtype == DType::f32 && args.to_dtype == DType::f32;
   check(wide && !args.accumulate, "a sum in a given order travels in fp32, into its place");
-  check(static_cast<int>(order.parts.size()) == place.size, "an order of summation knows every rank");
+  check(static_cast<int>(order.parts.size()) == place.size, "an order of summation contains every rank");
   check(std::ranges::all_of(order.parts, [](int parts) { return parts >= 1; }), "every rank has an addend");
   check(static_cast<int>(args.earlier.size()) + 1 == order.parts[static_cast<std::size_t>(place.rank)],
         "a rank gives as many addends as the order says");
   const auto addends = std::accumulate(order.parts.begin(), order.parts.end(), std::size_t{0});
-  check(order.merges.size() == addends, "an order of summation knows every addend");
+  check(order.merges.size() == addends, "an order of summation contains every addend");
   int height = 0;
   for (const int merges : order.merges) {
     height += 1 - merges;

@@ -152,7 +152,7 @@ void PeerExchange::send_eagerly(Stream& stream, std::span<const Outgoing> out, c
   Few<Piece> pieces;
   Few<CounterStep> said, arrive;
   for (const Outgoing& message : out) {
-    check(message.bytes <= eager_.room, "an eager message fits its place");
+    check(message.bytes <= eager_.room, "an eager message fits its slot");
     if (message.bytes > 0) {
       pieces.add({message.from, eager_.of_member[index(message.peer)] + place, message.bytes});
     }

@@ -85,7 +85,7 @@ void RankJob::run(const std::shared_ptr<Timed>& timed) {
     // Shares ownership of `timed` and points to its operation.
     options_.engine->run(std::shared_ptr<Operation>(timed, &timed->operation));
   } else {
-    check(timed->operation.steps.resume(), "a lone rank waits for nobody");
+    check(timed->operation.steps.resume(), "a world of one rank waits for no other rank");
   }
   meter_.count(timed->kind, {.calls = 1,
                              .bytes_sent = timed->operation.call.bytes_sent,

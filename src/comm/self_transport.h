@@ -24,7 +24,7 @@ class SelfTransport final : public Transport {
 
  private:
   static int nobody() {
-    check(false, "a lone rank sends and receives nothing");
+    check(false, "a world of one rank sends and receives nothing");
     return 0;
   }
   Place place_;

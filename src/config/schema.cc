@@ -32,7 +32,7 @@ struct Index {
       Strings all = field.aliases;
       all.insert(all.begin(), field.name);
       for (const auto& name : all) {
-        check(by_name.emplace(name, &field).second, "one key stands twice in the table");
+        check(by_name.emplace(name, &field).second, "each key occurs once in the table");
         names.push_back(name);
       }
     }

@@ -19,7 +19,8 @@ std::int64_t end_of_batch(const Encoded& set, std::int64_t begin, std::int64_t b
 }  // namespace
 
 Items pack_knapsack(const Encoded& set, const KnapsackOptions& options) {
-  check(options.capacity > 0 && options.batch_rows > 0, "a knapsack has room, a batch has rows");
+  check(options.capacity > 0 && options.batch_rows > 0,
+        "the knapsack size and the number of rows are above 0");
   Items items;
   items.shared_context = options.shared_context;
   for (std::int64_t begin = 0; begin < set.documents();) {
@@ -47,7 +48,7 @@ Items pack_knapsack(const Encoded& set, const KnapsackOptions& options) {
 }
 
 Encoded cut_blocks(const Encoded& set, const BlockOptions& options) {
-  check(options.length > 0 && options.batch_rows > 0, "a block has tokens, a batch has rows");
+  check(options.length > 0 && options.batch_rows > 0, "a block of tokens and a batch of rows are not empty");
   Encoded blocks;
   for (std::int64_t begin = 0; begin < set.documents();) {
     const std::int64_t end = end_of_batch(set, begin, options.batch_rows);

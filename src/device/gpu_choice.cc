@@ -287,7 +287,7 @@ bool shares_gpus(const char* value) {
 
 const GpuInfo& chosen_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank) {
   const auto r = static_cast<std::size_t>(rank);
-  check(r < choice.ordinals.size(), "a rank that has chosen a GPU");
+  check(r < choice.ordinals.size(), "the rank has chosen a GPU");
   const auto found = std::ranges::find(ranks[r].gpus, choice.ordinals[r], &GpuInfo::ordinal);
   check(found != ranks[r].gpus.end(), "a rank chooses among the GPUs that it sees");
   return *found;

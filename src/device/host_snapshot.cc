@@ -58,7 +58,7 @@ std::vector<TensorSlice> HostSnapshot::take(const SnapshotSources& from) {
       if (slice.rows > 1) here.pitch = slice.count;
       each_run(slice, [&](std::int64_t, std::int64_t count, const void* data) {
         const std::size_t size = static_cast<std::size_t>(count) * size_of(slice.dtype);
-        check(at + size <= bytes_, "a snapshot is taken of what its memory was reserved for");
+        check(at + size <= bytes_, "a snapshot has the size that was reserved for it");
         copy(memory_ + at, data, size);
         at += size;
       });

@@ -32,7 +32,7 @@ void Profile::end() {
 }
 
 std::map<std::string, Profile::Row> Profile::collect() {
-  check(depth_ == 0, "a profile is collected outside sections");
+  check(depth_ == 0, "a profile is collected outside of its sections");
   std::map<std::string, Row> rows;
   for (const Section& section : sections_) {
     Row& row = rows[section.name];

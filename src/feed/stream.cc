@@ -17,7 +17,8 @@ constexpr std::uint32_t kWindows = 0x57EA0000u;
 
 Stream::Stream(const data::RowMix& mix, const data::Encoder& encoder, StreamOptions options)
     : mix_(mix), encoder_(encoder), options_(std::move(options)) {
-  check(options_.window_rows > 0 && options_.global_batch > 0 && mix.size() > 0, "a stream has rows");
+  check(options_.window_rows > 0 && options_.global_batch > 0 && mix.size() > 0,
+        "a stream of data has at least one row");
   windows_ = (mix.size() + options_.window_rows - 1) / options_.window_rows;
 }
 

@@ -213,7 +213,7 @@ void Decoder::dismiss(int code) {
 }
 
 int Decoder::follow() {
-  check(team_ != nullptr && !team_->leads(), "those who do not lead follow");
+  check(team_ != nullptr && !team_->leads(), "every rank that does not lead follows");
   comm::Channel& channel = options_.architecture.share.last() ? team_->mates() : team_->ahead();
   while (true) {
     const std::string told = channel.broadcast({}, 0);
@@ -365,7 +365,7 @@ std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
 
 std::vector<Answer> Decoder::complete(const std::vector<Request>& requests, const AnswerOptions& options,
                                       const OnToken& on_token) {
-  check(!busy(), "a list of requests is answered when no other is");
+  check(!busy(), "only one list of requests is answered at a time");
   require([&] {
     require_possible(options.sampling);
     for (const Request& request : requests) require_ids(request.prompt, options_.capacity - 1);
@@ -404,7 +404,7 @@ void Decoder::take_text(const std::vector<std::int32_t>& ids, std::int64_t piece
 }
 
 Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t best) {
-  check(options_.score_rows > 0, "the decoder was made for scores");
+  check(options_.score_rows > 0, "the decoder was built for scores");
   require_ids(ids, options_.capacity);
   Score score;
   take_text(ids, options_.score_rows, [&](std::int64_t begin, std::int64_t end) {

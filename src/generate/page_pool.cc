@@ -55,7 +55,7 @@ void PagePool::hold(std::int32_t page) {
 }
 
 void PagePool::give(std::int32_t page, bool worth_keeping) {
-  check(page < touched() && holders(page) > 0, "only a page that is held is given back");
+  check(page < touched() && holders(page) > 0, "only a page in use is released");
   if (--holders_[static_cast<std::size_t>(page)] == 0) link(entry(page), ring(worth_keeping));
 }
 

@@ -121,7 +121,7 @@ void PagedCache::append(Sequence& sequence, const std::vector<std::int32_t>& pag
 
 void PagedCache::begin(Sequence& sequence, const Found& found, std::vector<PageCopy>& copies) {
   HeldPages& held = sequence.held;
-  check(held.count() == 0 && sequence.cached == 0, "a sequence begins with nothing");
+  check(held.count() == 0 && sequence.cached == 0, "a sequence is empty before its first token");
   const std::size_t full = found.path.size();
   held.pages.assign(groups(), std::vector<std::int32_t>(full, PagePool::kNone));
   held.first.assign(groups(), full);

@@ -76,7 +76,7 @@ PassPlan unpacked(const std::string& bytes) {
   const auto numbers = reader.take<std::int64_t>();
   const auto logits = reader.take<char>();
   reader.end();
-  check(numbers.size() == 3, "a plan has three numbers");
+  check(numbers.size() == 3, "a plan has exactly three numbers");
   plan.tokens.alone = numbers[0];
   plan.wanted = {.best = numbers[1] != 0,
                  .normalizers = numbers[2] != 0,

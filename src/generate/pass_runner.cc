@@ -154,7 +154,7 @@ void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
 std::vector<bool> PassRunner::lay_out_listing(const Wanted& wanted, std::int64_t rows) {
   std::vector<bool> listed(wanted.listed.size(), false);
   if (listed.empty()) return listed;
-  check(most_listed_ > 0, "rows are listed where there is room for it");
+  check(most_listed_ > 0, "there is room for the listed rows");
   std::fill_n(host_listing_, rows, WantedOfRow{}.temperature);
   std::fill_n(host_listing_ + rows, rows, WantedOfRow{}.draw);
   for (std::size_t row = 0; row < listed.size(); ++row) {
@@ -204,7 +204,8 @@ void PassRunner::fetch_logits(const Wanted& wanted) {
 }
 
 void PassRunner::begin(const PassPlan& plan) {
-  check(on_the_way_.size() < (parts_.ahead ? sides_.size() : 1), "a pass begins when there is a side for it");
+  check(on_the_way_.size() < (parts_.ahead ? sides_.size() : 1),
+        "a pass begins only when one of the two buffers is free");
   side_ = on_the_way_.empty() ? 0 : 1 - on_the_way_.back().side;
   for (const PageCopy& copy : plan.copies)
     cache_.copy_page(device(), compute(), copy.from, copy.to, copy.tokens);
@@ -236,7 +237,7 @@ void PassRunner::begin(const PassPlan& plan) {
 }
 
 void PassRunner::finish() {
-  check(!on_the_way_.empty(), "a pass that was begun is waited for");
+  check(!on_the_way_.empty(), "a pass that began is waited for before it ends");
   wait_for(device(), *sides_[on_the_way_.front().side].finished);
   last_ = std::move(on_the_way_.front());
   on_the_way_.pop_front();

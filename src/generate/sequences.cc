@@ -107,7 +107,7 @@ void Sequences::take(Sequence& s, PassTokens& pass) {
 }
 
 bool Sequences::land(Sequence& s) {
-  check(s.in_flight > 0, "a sequence lands as often as it was taken");
+  check(s.in_flight > 0, "a sequence is returned as often as it was taken");
   --s.in_flight;
   --in_flight_;
   if (!s.ended) return true;
@@ -152,7 +152,7 @@ PassTokens Sequences::pass(std::size_t room, std::int64_t batches, bool behind) 
   take_decoding(pass, (std::ssize(active_) + batches - 1) / batches, behind);
   pass.alone = std::ssize(pass.ids);
   take_prompts(pass, room);
-  check(active_.empty() || !pass.ids.empty() || before > 0, "the oldest sequence always goes on");
+  check(active_.empty() || !pass.ids.empty() || before > 0, "the oldest sequence always continues");
   return pass;
 }
 
@@ -192,7 +192,7 @@ void Sequences::end(Sequence& sequence) {
 }
 
 void Sequences::forget() {
-  check(!busy(), "what the cache holds is forgotten between sequences");
+  check(!busy(), "the cache is cleared only between sequences");
   cache_.forget();
 }
 

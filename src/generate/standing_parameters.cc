@@ -21,12 +21,12 @@ const model::GroupParameters& StandingParameters::acquire(int group, model::Pass
 }
 
 const model::GroupGradients& StandingParameters::gradients(int group, Stream& compute) {
-  check(false, "standing parameters are not trained");
+  check(false, "parameters that stay on the device are not trained");
   return source_.gradients(group, compute);
 }
 
 void StandingParameters::give_back(int, Stream&) {
-  check(false, "standing parameters are not trained");
+  check(false, "parameters that stay on the device are not trained");
 }
 
 }  // namespace octet::generate

@@ -90,7 +90,8 @@ void TensorSums::in_two(Stream& compute, const char* name, const ops::Matrix& va
   auto* at = static_cast<std::byte*>(values.data);
   const bool filled_up = slice * ranks != count;
   if (filled_up) {
-    check(slice_bytes * static_cast<std::size_t>(ranks) <= slices_bytes_, "there is room for what is summed");
+    check(slice_bytes * static_cast<std::size_t>(ranks) <= slices_bytes_,
+          "there is room for the summed values");
     at = slices_;
     device_.copy(compute, at, values.data, bytes_of(values));
   }

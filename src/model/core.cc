@@ -40,7 +40,7 @@ Transformer::Impl::Impl(const Architecture& architecture, const precision::Recip
 }
 
 void Transformer::Impl::require_whole() const {
-  check(has_embedding() && has_head(), "a part of the blocks makes no whole pass");
+  check(has_embedding() && has_head(), "a rank with some of the blocks computes no whole pass");
 }
 
 void Transformer::Impl::reserve(Arena& arena) {
@@ -278,7 +278,7 @@ void Transformer::Impl::leave(const Passing& pass, const std::int32_t* ids, cons
 void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                                 const ops::ConstMatrix& in, const ops::Matrix& out, double* loss_sum,
                                 const LogitsHook& logits) {
-  check(common_.options.training, "a core built without training buffers trains nothing");
+  check(common_.options.training, "only a core with training buffers trains");
   check_batch(batch);
   const Passing pass = training_pass(source, stream, batch);
   clear_load(stream);

@@ -26,7 +26,7 @@ Piece piece_of(const SplitRule& rule, std::int64_t size, const Share& share) {
   if (rule.kind == SplitRule::Kind::whole || ranks == 1) return {0, size, size};
   if (rule.kind == SplitRule::Kind::vocabulary) return vocabulary_piece(size, share);
   const std::int64_t units = size / rule.unit;
-  check(units * rule.unit == size, "what stays together is not cut");
+  check(units * rule.unit == size, "rows that stay together are not cut");
   if (rule.kind == SplitRule::Kind::repeated && units < ranks) {
     check(ranks % units == 0, "every unit is on as many ranks");
     return {rank * units / ranks * rule.unit, rule.unit, size};

@@ -31,10 +31,10 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
   expect(options.first_block >= a.share.first_block(a.layers) &&
              options.last_block <= a.share.last_block(a.layers),
          "blocks of this rank's share", options.first_block);
-  check(a.share.whole() || !options.training, "a model whose layers are split among ranks is not trained");
-  check(!a.share.sums() || options.partial_sums != nullptr, "somebody adds up the parts of sums");
+  check(a.share.whole() || !options.training, "training needs all layers on each rank");
+  check(!a.share.sums() || options.partial_sums != nullptr, "a share with partial sums needs PartialSums");
   check(!a.share.splits_experts() || (options.token_exchange != nullptr && options.training),
-        "tokens reach experts of other ranks, in training");
+        "a share of the experts needs a TokenExchange, in training");
   return options;
 }
 

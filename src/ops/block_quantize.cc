@@ -15,8 +15,8 @@ void block_quantize(Stream& stream, const BlockQuantizeArgs& args) {
         "block_quantize: each copy comes with its scales");
   check(args.scaling != Scaling::whole_rows ||
             (args.row != nullptr && args.transposed == nullptr && args.seen == nullptr),
-        "block_quantize: of whole rows there is the row copy, which nobody watches");
-  check(args.seen == nullptr || args.row != nullptr, "block_quantize: what is seen is that of the row copy");
+        "block_quantize: scales of whole rows need the row copy, without statistics");
+  check(args.seen == nullptr || args.row != nullptr, "block_quantize: statistics need the row copy");
   if (args.x.rows == 0 || args.x.cols == 0) return;
   OCTET_DISPATCH(stream, block_quantize, args);
 }

@@ -25,7 +25,7 @@ void set_gemm_choosing(const Device& device, bool choosing);
 namespace {
 
 void check_operand(const Operand& x) {
-  check(x.rows >= 0 && x.cols >= 0, "gemm: operands have no negative sizes");
+  check(x.rows >= 0 && x.cols >= 0, "gemm: the sizes of the operands are 0 or more");
   check(x.dtype == DType::f32 || x.dtype == DType::bf16 || is_fp8(x.dtype),
         "gemm: operands are f32, bf16 or FP8");
 }

@@ -19,7 +19,7 @@ void listed_logits(Stream& stream, const ListedLogitsArgs& args) {
   check(args.temperatures != nullptr && args.draws != nullptr,
         "listed_logits: every row has a temperature and a draw");
   check(args.most > 0 && args.rows != nullptr && args.listed != nullptr,
-        "listed_logits: there is room for what is told of each row and for the logits that are listed");
+        "listed_logits: there is room for the results of each row and for the listed logits");
   OCTET_DISPATCH(stream, listed_logits, args);
 }
 

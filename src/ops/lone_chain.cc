@@ -44,7 +44,7 @@ bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
 
 void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms) {
   check(gemms.size() <= kLoneChain && follow_each_other(gemms),
-        "lone_chain: up to four GEMMs, each of what the one in front of it makes");
+        "lone_chain: up to four GEMMs, each with the output of the previous GEMM as its input");
 #ifdef OCTET_HAVE_CUDA
   if (stream.device().kind() == DeviceKind::cuda) {
     for (const LoneGemmArgs& a : gemms) check_lone_gemm(a);

@@ -46,9 +46,9 @@ void check_lone_gemm(const LoneGemmArgs& a) {
   check(a.end != End::gated || w.rows % 2 == 0, "lone_gemm: gate and up have as many rows");
   check(a.end != End::rotated || (w.rows == a.heads.qkv_width() && a.positions != nullptr &&
                                   a.cosine != nullptr && a.sine != nullptr),
-        "lone_gemm: what is rotated are queries, keys and values, by tables and positions");
+        "lone_gemm: rotation needs queries, keys, values, tables and positions");
   check(a.addend.data == nullptr || (a.end == End::plain && is_matrix(a.addend) && same_form(a.addend, a.y)),
-        "lone_gemm: a plain product alone takes an addend, of its shape and dtype");
+        "lone_gemm: only a plain GEMM takes an addend, which has the shape and dtype of the output");
 }
 
 bool has_lone_gemm(const Device& device, const LoneGemmArgs& args) {

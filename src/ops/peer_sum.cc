@@ -24,7 +24,7 @@ void peer_sum(Stream& stream, const PeerSumArgs& args) {
   check(args.room % sizeof(std::uint64_t) == 0 && peer_sum_takes(args.count, args.dtype, args.room),
         "peer_sum: values in f32 or bf16, as many as the places have room for, in words of 8 bytes");
   check(args.values != nullptr && args.to != nullptr && args.to != args.addend && args.begun != nullptr,
-        "peer_sum: values, a place for their sum apart from the addend, and the count of sums");
+        "peer_sum: values, a separate buffer for their sum, and the count of sums are needed");
   OCTET_DISPATCH(stream, peer_sum, args);
 }
 

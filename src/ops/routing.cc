@@ -37,13 +37,13 @@ void route(Stream& stream, const RouteArgs& args) {
   check(args.logits.cols > 0 && args.logits.cols <= kMostExperts,
         "route: there are experts, and not too many");
   check(args.taken > 0 && args.taken <= args.logits.cols, "route: no more experts are taken than there are");
-  check(args.experts != nullptr && args.weights != nullptr, "route: there is room for what is taken");
-  check(args.groups > 0 && args.logits.cols % args.groups == 0, "route: groups divide the experts");
+  check(args.experts != nullptr && args.weights != nullptr, "route: there is room for the chosen experts");
+  check(args.groups > 0 && args.logits.cols % args.groups == 0, "route: the groups divide the experts");
   const std::int64_t in_group = args.logits.cols / args.groups;
-  check(args.groups == 1 || in_group >= 2, "route: a group has two experts");
+  check(args.groups == 1 || in_group >= 2, "route: a group has at least two experts");
   check(
       args.taken_groups > 0 && args.taken_groups <= args.groups && args.taken <= args.taken_groups * in_group,
-      "route: the chosen groups have as many experts as are taken");
+      "route: the chosen groups have enough experts");
   OCTET_DISPATCH(stream, route, args);
 }
 
@@ -54,7 +54,7 @@ void deal(Stream& stream, const DealArgs& args) {
   check(args.tokens <= INT32_MAX / args.taken, "deal: rows are counted in 31 bits");
   check(args.begins != nullptr && args.row_tokens != nullptr && args.places != nullptr &&
             args.place_weights != nullptr && args.experts != nullptr && args.weights != nullptr,
-        "deal: there is room for what is dealt");
+        "deal: there is room for the results");
   OCTET_DISPATCH(stream, deal, args);
 }
 

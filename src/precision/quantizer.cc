@@ -140,7 +140,7 @@ ops::Operand Quantizer::in_blocks(Stream& stream, const ops::ConstMatrix& x, ops
 
 ops::Operand Quantizer::weight(Stream& stream, std::int64_t i, const ops::ConstMatrix& w,
                                const Fp8Copy& copy) const {
-  check(recipe_.blocks(), "only block scaling makes weights where they are read");
+  check(recipe_.blocks(), "only block scaling makes weights at their use");
   return in_blocks(stream, w, ops::Scaling::squares, copy,
                    copy.row == nullptr || i == kPlain ? nullptr : casts_->of(first_weight_ + i));
 }

@@ -78,7 +78,7 @@ void ScaleSet::update_from(Stream& stream, int part) {
 }
 
 void ScaleSet::update(Stream& stream, std::int64_t first, std::int64_t count) {
-  check(first >= 0 && count >= 0 && first + count <= this->count(), "scales are updated that there are");
+  check(first >= 0 && count >= 0 && first + count <= this->count(), "only existing scales are updated");
   if (count == 0) return;
   if (recipe_.kind == RecipeKind::delayed) return update_delayed(stream, amax_, first, count);
   ops::current_scale(stream, {.amax = amax_ + first,
@@ -104,7 +104,7 @@ void ScaleSet::take(Stream& stream, const ScaleSet& from) {
 }
 
 void ScaleSet::restore(Stream& stream) {
-  check(recipe_.kind == RecipeKind::delayed, "scales that were read are those of delayed scaling");
+  check(recipe_.kind == RecipeKind::delayed, "only scales of delayed scaling are read from a checkpoint");
   // Without an amax an update leaves histories and scales as they are, and makes the inverses.
   stream.device().zero(stream, amax_, formats_.size() * sizeof(float));
   update(stream);

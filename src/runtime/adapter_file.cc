@@ -119,7 +119,7 @@ std::int64_t AdapterFile::count(const std::string& name) const {
   const auto stacked = stacked_.find(name);
   if (stacked != stacked_.end()) return element_count(stacked->second.shape, name);
   const checkpoint::TensorHeader* tensor = find(name);
-  check(tensor != nullptr, "an adapter holds the tensors that it was held against");
+  check(tensor != nullptr, "the adapter has the tensors that it was compared with");
   return element_count(tensor->shape, name);
 }
 

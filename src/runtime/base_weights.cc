@@ -60,7 +60,7 @@ void BaseWeights::read(const std::string& name, std::int64_t begin, std::int64_t
 }
 
 const checkpoint::WeightFolder& BaseWeights::folder() const {
-  check(folder_.has_value(), "a run does not begin with the parameters of a checkpoint");
+  check(folder_.has_value(), "a run that resumes does not initialise its parameters");
   return *folder_;
 }
 

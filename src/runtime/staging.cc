@@ -79,7 +79,7 @@ model::MicroBatch Staging::upload(Stream& stream, const HostBatch& batch, std::s
 
 model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::size_t host_set) {
   check_batch(batch);
-  check(host_set < sets_, "a host set is one of those that were planned");
+  check(host_set < sets_, "the index of the host set is below the planned number");
   if (host_set >= cu_seqlens_of_.size()) cu_seqlens_of_.resize(host_set + 1);
   std::int32_t* host = host_words_ + host_set * words_of_set_;
   const auto copy = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {

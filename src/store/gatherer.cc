@@ -53,7 +53,7 @@ void Gatherer::transpose(const Segment& s, Stream& stream) {
 void Gatherer::gather(int group, Stream& compute) {
   Slot& slot = slot_of(group);
   if (slot.occupant >= 0 && slot.occupant != group) {
-    check(at(slot.occupant).holds == 0, "a block is released before the next but one is acquired");
+    check(at(slot.occupant).holds == 0, "a block is released before the block after the next is acquired");
     at(slot.occupant).whole = at(slot.occupant).fixed = false;
   }
   slot.occupant = group;
@@ -109,7 +109,7 @@ Gatherer::AtUse& Gatherer::occupy_at_use(int group) {
   AtUse& slot = at_use_[static_cast<std::size_t>(segments_.at_use_slot[static_cast<std::size_t>(group)])];
   if (slot.occupant == group) return slot;
   check(slot.occupant < 0 || at(slot.occupant).holds == 0,
-        "a block is released before the next one is acquired, where something is made at its use");
+        "a block that is made at its use is released before the next block is acquired");
   return slot = {.occupant = group};
 }
 
@@ -195,7 +195,7 @@ void Gatherer::before_change(Stream& compute) {
 }
 
 void Gatherer::changed(int group, Stream& stream) {
-  check(at(group).holds == 0, "parameters change while nobody holds them");
+  check(at(group).holds == 0, "parameters change only while no group is acquired");
   // A gathered copy stays valid if all its weights are frozen.
   at(group).whole = at(group).whole && at(group).fixed && !at(group).trains;
   stream.record(*at(group).changed);

@@ -89,7 +89,7 @@ StateHashes Hashes::state(Stream& compute) {
 }
 
 bool Hashes::masters_are_finite(ParameterStore& store, Stream& compute) {
-  check(!store.parts_->stepping, "masters are looked at between steps");
+  check(!store.parts_->stepping, "master weights are read only between steps");
   store.synchronize(compute);
   return store.parts_->updater.masters_are_finite(compute);
 }

@@ -14,7 +14,7 @@ void check_storage(const Options& options) {
   check(known(s.parameters) && known(s.gradients) && (known(s.moments) || s.moments == DType::u8),
         "states are stored in f32 or bf16, moments in 8 bits too");
   check(s.parameters != DType::bf16 || options.recipe.compute == DType::bf16,
-        "parameters in bf16 are computed with in bf16");
+        "parameters in bf16 need bf16 as compute dtype");
   check(s.gradients != DType::bf16 || s.parameters == DType::bf16,
         "gradients are stored in bf16 where parameters are");
 }
@@ -22,7 +22,7 @@ void check_storage(const Options& options) {
 void check_strict(const Options& options) {
   check(options.wire == comm::Wire::f32 && options.gather_wire == comm::Wire::f32 &&
             options.storage.gradients == DType::f32 && options.recipe.kind != precision::RecipeKind::delayed,
-        "strict bits do not go over narrow wires, into narrow gradients or through delayed scales");
+        "strict bits need fp32 wires and gradients, and no delayed scales");
   check(options.micro_batches >= 1, "a strict step has at least one micro-batch");
 }
 

@@ -97,12 +97,12 @@ bool Reducer::occupied(int group) {
 const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
   Group& g = at(group);
   if (!g.trained) return g.gradients;
-  check(open_ && !g.given, "gradients are asked for inside a micro-batch, before they are given back");
+  check(open_ && !g.given, "gradients are acquired inside a micro-batch, before they are released");
   if (g.asked) return g.gradients;
   if (policy_.shard_gradients) {
     for (int other = 0; other < static_cast<int>(groups_.size()); ++other) {
       check(other == group || slot(other) != slot(group) || !occupied(other),
-            "a block's gradients are given back before the next but one asks for its own");
+            "gradients of a block are released before the block after the next acquires its own");
     }
   }
   g.asked = true;
@@ -126,7 +126,7 @@ void Reducer::clear(int group, Stream& compute) {
 
 void Reducer::give_back(int group, Stream& compute) {
   if (!at(group).trained) return;
-  check(at(group).asked && !at(group).given, "gradients are given back once, after they were asked for");
+  check(at(group).asked && !at(group).given, "gradients are released once, after they were acquired");
   at(group).fresh = false;
   if (look_) look_(group, index_, compute);
   returned(group, compute);
@@ -135,7 +135,7 @@ void Reducer::give_back(int group, Stream& compute) {
 void Reducer::contribute_nothing(int group, Stream& compute) {
   Group& g = at(group);
   if (!g.trained) return;
-  check(open_ && !g.asked && !g.given, "nothing is contributed where no gradients were asked for");
+  check(open_ && !g.asked && !g.given, "gradients are added only after they were acquired");
   // Buffers that are not reduced now need no zeros: they stay fresh for a later micro-batch.
   if (g.fresh && (reduces() || policy_.tree)) {
     compute.wait(reduced(group));
@@ -269,7 +269,7 @@ void Reducer::reduce(int group, Stream& compute) {
 
 void Reducer::end_micro_batch() {
   check(open_, "a micro-batch ends once");
-  for (const Group& group : groups_) check(group.given, "every group's gradients are given back");
+  for (const Group& group : groups_) check(group.given, "the gradients of every group are released");
   open_ = false;
   if (policy_.tree) height_ += 1 - tree_.merges[static_cast<std::size_t>(index_)];
 }

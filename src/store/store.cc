@@ -88,7 +88,7 @@ void ParameterStore::give_back(int group, Stream& compute) {
 }
 
 void ParameterStore::begin_step(int micro_batches) {
-  check(parts_->segments.trains, "a store without gradients takes no steps");
+  check(parts_->segments.trains, "only a store with gradients updates parameters");
   check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
   parts_->stepping = true;
   parts_->seen.clear();
@@ -155,7 +155,7 @@ StepResult ParameterStore::collect() {
 }
 
 std::unique_ptr<model::ParameterSource> ParameterStore::rehearsal() {
-  check(parts_->segments.trains && !parts_->stepping, "a step is rehearsed between steps");
+  check(parts_->segments.trains && !parts_->stepping, "a rehearsal runs between two steps");
   return std::make_unique<Rehearsal>(parts_->layout, parts_->parameters, parts_->gatherer, parts_->reducer);
 }
 

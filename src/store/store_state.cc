@@ -104,7 +104,7 @@ void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
 }
 
 void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
-  check(!parts_->stepping, "copies are made anew between steps");
+  check(!parts_->stepping, "copies are made again only between steps");
   parts_->needed.send();
   parts_->updater.make_copies(scales, parts_->gatherer, compute);
 }

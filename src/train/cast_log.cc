@@ -70,7 +70,7 @@ std::vector<precision::CastRow> casts_of_all(comm::Channel& channel,
   std::vector<precision::CastRow> all;
   std::map<std::string, std::size_t> known;
   for (const std::string& of_rank : channel.all_gather_bytes(bytes)) {
-    check(of_rank.size() == bytes.size(), "all ranks say the same of themselves");
+    check(of_rank.size() == bytes.size(), "all ranks describe their hosts in the same way");
     for (std::size_t i = 0; i < own.size(); ++i) {
       const auto [at, is_new] = known.try_emplace(own[i].name, all.size());
       if (is_new) all.push_back({.name = own[i].name});

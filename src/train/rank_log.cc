@@ -49,7 +49,7 @@ AllFacts exchange_facts(comm::Channel& channel, const OwnFacts& own) {
   const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
   for (const std::string& text : channel.all_gather_bytes(bytes)) {
     Message said;
-    check(text.size() == sizeof said, "all ranks say the same of themselves");
+    check(text.size() == sizeof said, "all ranks describe their hosts in the same way");
     std::memcpy(&said, text.data(), sizeof said);
     all.losses.push_back(said.has_loss != 0 ? std::optional(said.loss) : std::nullopt);
     all.reserved_bytes = std::max(all.reserved_bytes, said.reserved_bytes);

@@ -60,7 +60,8 @@ void Run::fall_back(const std::string& why) {
   const bool in_memory = checkpoint_->memory() != nullptr;
   const auto older =
       in_memory ? find_start(job_, config_) : find_start(job_, config_, Damaged{.step = step, .why = why});
-  check(older.has_value() || in_memory, "an older checkpoint is found, or it is said that there is none");
+  check(older.has_value() || in_memory,
+        "an older checkpoint is found, or an error reports that there is none");
   checkpoint_.reset();
   disk_start_ = {};
   from_ = older ? "disk" : "";

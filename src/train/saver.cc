@@ -144,7 +144,7 @@ Saver::Written Saver::write_beside(const SaveBeside& save) {
 }
 
 void Saver::begin(SaveBeside save) {
-  check(!in_flight() && reading_ == nullptr, "one save at a time is in flight");
+  check(!in_flight() && reading_ == nullptr, "only one save runs at a time");
   if (!watchdog_) {
     watchdog_ = std::make_unique<runtime::Watchdog>("rank " + std::to_string(channel_.rank()) + " on " +
                                                     channel_.place().host);

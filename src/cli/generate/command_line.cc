@@ -57,7 +57,7 @@ void add_answer_options(Options& options, GenerateOptions& o) {
                   "stop token: an id that ends an answer; may be given several times")
       .repeated()
       .check(whole(0, INT32_MAX));
-  options.add_flag("--ignore-eos", o.ignore_eos, "end tokens do not end an answer: only its limit does");
+  options.add_flag("--ignore-eos", o.ignore_eos, "end tokens do not end an answer; only its limit does");
 }
 
 void add_file_options(Options& options, GenerateOptions& o, std::string& shard, std::string& pattern) {

@@ -102,7 +102,7 @@ std::string score_note(const std::vector<std::int32_t>& ids, const generate::Dec
   if (best > 0) {
     Json top_ids = Json::array(), top_logprobs = Json::array(), rest = Json::array();
     for (const auto& top : score.top) {
-      check(std::ssize(top) == best, "as many tokens as were asked for");
+      check(std::ssize(top) == best, "the number of tokens equals the requested number");
       double sum = 0;
       for (const auto& [id, logprob] : top) {
         top_ids.push_back(id);

@@ -168,7 +168,7 @@ void NcclExchange::reduce_scatter(Stream& stream, const void* from, void* to, st
   const auto source = reinterpret_cast<std::uintptr_t>(from), target = reinterpret_cast<std::uintptr_t>(to);
   check(target + slice <= source || source + slice * static_cast<std::size_t>(group_.size) <= target ||
             target == source + slice * static_cast<std::size_t>(group_.member),
-        "a sum overwrites no addend but that of its own slice");
+        "a sum overwrites only the addend of its own slice");
   CUstream_st* const native = cuda::native(stream);
   require(
       nccl_->reduce_scatter(from, to, static_cast<std::size_t>(count),

@@ -98,7 +98,8 @@ class CudaPeerAccess final : public PeerAccess {
 
   void move(Stream& stream, const std::optional<CounterStep>& first, std::span<const Piece> pieces,
             std::span<const CounterStep> then, std::uint32_t* ticket) override {
-    check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
+    check(pieces.size() <= most_moved && then.size() <= most_moved,
+          "the number of pieces is below its limit");
     MoveArgs args;
     if (first) args.first = *first;
     for (const Piece& piece : pieces) args.pieces[args.piece_count++] = piece;
@@ -154,7 +155,7 @@ class CudaPeerAccess final : public PeerAccess {
 
   void close(void* opened) override {
     const auto given = given_.find(opened);
-    check(given != given_.end(), "memory is closed that was opened");
+    check(given != given_.end(), "only opened memory is closed");
     const auto allocation = opened_.find(given->second);
     given_.erase(given);
     if (--allocation->second.uses > 0) return;

@@ -291,7 +291,8 @@ int share_near(int share, int there, int ranks_there) {
 }
 
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
-  check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks, "a rank outside its node");
+  check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks,
+        "the local rank is below the ranks of the node");
   if (environment_variable("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
     // The user sets the launcher's affinity (taskset, numactl, a batch system).
     const CpuMask given(launcher());

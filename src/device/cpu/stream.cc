@@ -307,7 +307,7 @@ bool serve(Stream& stream) {
 
 void on_wait(Stream& stream, OnWait call) {
   const auto waiters = cpu_stream(stream).waiters();
-  check(waiters != nullptr, "those who wait are known of served streams");
+  check(waiters != nullptr, "served streams have a list of waiting requests");
   waiters->on_wait(std::move(call));
 }
 

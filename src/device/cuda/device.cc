@@ -120,7 +120,7 @@ class CudaEvent final : public Event {
 /// Allocates memory of the current GPU and sets all bits, immediately and outside of the stream's recording.
 unsigned* words_of_ones(std::int64_t words) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing memory to be taken beside a recording");
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing memory to be reserved during a recording");
   const std::size_t bytes = static_cast<std::size_t>(words) * sizeof(unsigned);
   unsigned* all = nullptr;
   cudaStream_t apart = nullptr;

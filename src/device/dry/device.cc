@@ -31,7 +31,7 @@ class DryStream final : public Stream {
 class DryDevice final : public Device {
  public:
   explicit DryDevice(const DryOptions& options) : options_(options) {
-    check(options.stands_for != DeviceKind::dry, "a dry device stands for one that computes");
+    check(options.stands_for != DeviceKind::dry, "a dry device plans for a CPU or a GPU");
   }
 
   DeviceKind kind() const override { return DeviceKind::dry; }

@@ -242,7 +242,7 @@ void check_alone(const CachedAttentionArgs& args) {
     const auto from = std::lower_bound(places.begin(), places.end(), std::pair(args.slots[t], 0));
     alone = from == places.end() || from->first != args.slots[t];
   }
-  check(alone, "cached_attention: a lone token is the only one of its sequence");
+  check(alone, "cached_attention: a single-token sequence has one token");
 }
 
 template <typename T>

@@ -172,8 +172,8 @@ class Trial {
   void put(void* to, const std::vector<T>& values) {
     octet::cuda::check(
         cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, native_),
-        "copying what is multiplied for a trial");
-    octet::cuda::check(cudaStreamSynchronize(native_), "copying what is multiplied for a trial");
+        "copying the operands of a trial GEMM");
+    octet::cuda::check(cudaStreamSynchronize(native_), "copying the operands of a trial GEMM");
   }
   std::vector<std::uint8_t> read(const void* from, std::int64_t rows) {
     std::vector<std::uint8_t> all(static_cast<std::size_t>(rows * outputs_) * size_of(like_.d_type));
