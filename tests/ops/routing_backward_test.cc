@@ -357,5 +357,18 @@ TEST(GatedRows, AndTheirGradientAreThoseInDouble) {
   }
 }
 
+TEST(GatedRows, WithoutLogitsAreSums) {
+  std::mt19937 random(4);
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  const std::vector<float> x = drawn(random, 35), addend = drawn(random, 35);
+  std::vector<float> out = addend;
+  gated_rows(*stream, {.x = ConstMatrix(x.data(), DType::f32, 5, 7, 7),
+                       .addend = ConstMatrix(out.data(), DType::f32, 5, 7, 7),
+                       .out = {out.data(), DType::f32, 5, 7, 7}});
+  stream->synchronize();
+  for (std::size_t i = 0; i < out.size(); ++i) EXPECT_EQ(out[i], addend[i] + x[i]);
+}
+
 }  // namespace
 }  // namespace octet::ops::routing_backward_test
