@@ -285,8 +285,7 @@ TEST(OneFolder, AKilledRunFreesItAndItsFilesGo) {
 TEST(CpuRun, SaysNothingOfGpusFp8OrDeletedCheckpoints) {
   const TemporaryFolder folder("cpu_run");
   int runs = 0;
-  for (const char* keys : {"", "bf16=true", "bf16=true overwrite_output_dir=true",
-                           "overwrite_output_dir=true seed=7"}) {
+  for (const char* keys : {"bf16=true", "bf16=true overwrite_output_dir=true"}) {
     const std::string output = folder / ("run" + std::to_string(++runs));
     const Outcome run = trainer(Task::get().train(output, std::string("max_steps=1 device=cpu ") + keys));
     expect_success(run);
