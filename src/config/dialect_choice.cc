@@ -231,6 +231,10 @@ std::string in_other_section(const Dialect& dialect, const std::string& path) {
   return dot == std::string::npos ? "" : dialect.in_section(path.substr(dot + 1));
 }
 
+[[noreturn]] void refuse_key(const std::string& path, const std::string& where, const std::string& fix) {
+  complain({.what = "unknown key '" + path + "'", .where = where, .fix = fix});
+}
+
 }  // namespace
 
 void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources) {
@@ -252,10 +256,10 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
   if (where == "command line" && dialect == nullptr && !guessed_key(path).empty())
     unknown_key(path, where, field_names());
   // Keys of the configuration's own trainer come before keys of others.
-  if (const std::string full = dialect == nullptr ? "" : near_bare_key(*dialect, path); !full.empty())
-    complain({.what = "unknown key '" + path + "'", .where = where, .fix = "did you mean '" + full + "'?"});
-  if (const std::string full = dialect == nullptr ? "" : in_other_section(*dialect, path); !full.empty())
-    complain({.what = "unknown key '" + path + "'", .where = where, .fix = "did you mean '" + full + "'?"});
+  for (const auto find : {near_bare_key, in_other_section}) {
+    const std::string full = dialect == nullptr ? "" : find(*dialect, path);
+    if (!full.empty()) refuse_key(path, where, "did you mean '" + full + "'?");
+  }
   for (const Dialect* other : kDialects) {
     const Entry* entry = other == dialect ? nullptr : other->find_or_above(path);
     if (entry == nullptr) continue;
@@ -278,7 +282,7 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
   if (!usual || dialect == nullptr) unknown_key(path, where, names);
   std::string fix = guessed_key(word);
   if (where != "command line") fix = with_colons(std::move(fix));
-  complain({.what = "unknown key '" + path + "'", .where = where, .fix = fix});
+  refuse_key(path, where, fix);
 }
 
 }  // namespace octet::config
