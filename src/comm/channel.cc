@@ -66,7 +66,8 @@ void Channel::together(const std::function<void()>& work) {
   mine->agreed = true;
   if (size() > 1) {
     mine->where += (mine->where.empty() ? "" : ", ");
-    mine->where += "rank " + std::to_string(rank_of_job(rank())) + " on " + place().host;
+    mine->where += "rank " + std::to_string(rank_of_job(rank()));
+    if (!place().host.empty()) mine->where += " on " + place().host;  // ranks of a plan have no host
   }
   throw Error(std::move(*mine));
 }
