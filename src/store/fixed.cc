@@ -170,7 +170,7 @@ void Fixed::load(const FixedValues& values, const Nf4Loader::Stored& stored) {
   most_ = passing.reserve_as<float>("largest magnitude of weights", 1);
   device_.zero(*stream_, most_, sizeof *most_);
   finite_ = true;
-  Nf4Loader loader(segments_, collectives_, *stream_, passing, {.values = piece, .most = most_});
+  Nf4Loader loader(segments_, axes_, *stream_, passing, {.values = piece, .most = most_});
   if (scales_) {
     device_.zero(*stream_, scales_->amaxes(), static_cast<std::size_t>(scales_->count()) * sizeof(float));
   }

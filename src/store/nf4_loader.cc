@@ -38,10 +38,10 @@ Share share_of(std::int64_t count, int world, int rank, std::int64_t piece) {
 
 }  // namespace
 
-Nf4Loader::Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
+Nf4Loader::Nf4Loader(const Segments& segments, const Axes& axes, Stream& stream, Arena& arena,
                      const Memory& memory)
     : segments_(segments),
-      collectives_(collectives),
+      axes_(axes),
       device_(arena.device()),
       stream_(stream),
       values_(memory.values),
@@ -79,18 +79,19 @@ void Nf4Loader::load(const Segment& s, const FixedValues& values, const Stored& 
     } else {
       quantise(s, part, values, bytes);
     }
-    if (amaxes != nullptr) raise(part, bytes, amaxes);
+    if (amaxes != nullptr) raise(s, part, bytes, amaxes);
     if (!whole) keep(s, part.codes, bytes, part.bytes());
   }
 }
 
 void Nf4Loader::quantise(const Segment& s, const Nf4Part& part, const FixedValues& values,
                          std::uint8_t* bytes) {
-  const int world = collectives_.size();
+  comm::Collectives& sharers = axes_.of(s);
+  const int world = sharers.size();
   auto* const in_place = reinterpret_cast<float*>(bytes + (part.scales - part.codes));
   float* const scales = part.twice ? scales_ : in_place;
   for (std::int64_t piece = 0; piece < pieces_of(part.count, world); ++piece) {
-    const Share own = share_of(part.count, world, collectives_.rank(), piece);
+    const Share own = share_of(part.count, world, sharers.rank(), piece);
     const std::int64_t count = own.end - own.begin;
     values(stream_, s, part.begin + own.begin, count, values_);
     if (count > 0) {
@@ -107,7 +108,7 @@ void Nf4Loader::quantise(const Segment& s, const Nf4Part& part, const FixedValue
                                   .codes = bytes + own.begin / 2,
                                   .scales = scales + own.begin / ops::kNf4Block});
     }
-    exchange(part, piece, bytes, scales);
+    exchange(sharers, part, piece, bytes, scales);
   }
   if (!part.twice) return;
   ops::nf4_quantize_scales(stream_, {.scales = scales,
@@ -117,8 +118,9 @@ void Nf4Loader::quantise(const Segment& s, const Nf4Part& part, const FixedValue
                                      .mean = reinterpret_cast<float*>(bytes + (part.mean - part.codes))});
 }
 
-void Nf4Loader::exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* bytes, float* scales) {
-  const int world = collectives_.size();
+void Nf4Loader::exchange(comm::Collectives& sharers, const Nf4Part& part, std::int64_t piece,
+                         std::uint8_t* bytes, float* scales) {
+  const int world = sharers.size();
   if (world == 1) return;
   const auto act = [&](int rank, const auto& on) {
     const Share share = share_of(part.count, world, rank, piece);
@@ -126,21 +128,20 @@ void Nf4Loader::exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* 
     on(scales + share.begin / ops::kNf4Block, static_cast<std::size_t>(share.blocks()) * sizeof(float));
   };
   std::string mine;
-  act(collectives_.rank(), [&](const void*, std::size_t count) { mine.resize(mine.size() + count); });
+  act(sharers.rank(), [&](const void*, std::size_t count) { mine.resize(mine.size() + count); });
   std::size_t at = 0;
-  act(collectives_.rank(), [&](const void* from, std::size_t count) {
+  act(sharers.rank(), [&](const void* from, std::size_t count) {
     if (count > 0) device_.copy_to_host(stream_, mine.data() + at, from, count);
     at += count;
   });
   stream_.synchronize();
-  const std::vector<std::string> all = collectives_.channel().all_gather_bytes(mine);
+  const std::vector<std::string> all = sharers.channel().all_gather_bytes(mine);
   for (int rank = 0; rank < world; ++rank) {
     const std::string& theirs = all[static_cast<std::size_t>(rank)];
     at = 0;
     act(rank, [&](void* to, std::size_t count) {
       check(at + count <= theirs.size(), "every rank sends its share of a tensor");
-      if (rank != collectives_.rank() && count > 0)
-        device_.copy_to_device(stream_, to, theirs.data() + at, count);
+      if (rank != sharers.rank() && count > 0) device_.copy_to_device(stream_, to, theirs.data() + at, count);
       at += count;
     });
   }
@@ -162,10 +163,11 @@ void Nf4Loader::read_stored(const Nf4Part& part, const Stored& stored, std::uint
   stream_.synchronize();
 }
 
-void Nf4Loader::raise(const Nf4Part& part, const std::uint8_t* bytes, float* amaxes) {
-  const int world = collectives_.size();
+void Nf4Loader::raise(const Segment& s, const Nf4Part& part, const std::uint8_t* bytes, float* amaxes) {
+  const comm::Collectives& sharers = axes_.of(s);
+  const int world = sharers.size();
   for (std::int64_t piece = 0; piece < pieces_of(part.count, world); ++piece) {
-    const Share own = share_of(part.count, world, collectives_.rank(), piece);
+    const Share own = share_of(part.count, world, sharers.rank(), piece);
     const std::int64_t count = own.end - own.begin;
     if (count == 0) continue;
     ops::nf4_decode(stream_, {.codes = bytes,

@@ -3,16 +3,17 @@
 #include <functional>
 #include <vector>
 
+#include "axes.h"
 #include "loaded_values.h"
 #include "octet/base/tensor_slice.h"
-#include "octet/comm/collectives.h"
 #include "octet/precision/scaling.h"
 #include "segments.h"
 
 namespace octet::store {
 
-/// Converts tensors to NF4, one after the other, on the device that stores them. The ranks share the work:
-/// each rank quantises a run of whole blocks of every tensor, and sends it to the others.
+/// Converts tensors to NF4, one after the other, on the device that stores them. The ranks that share a
+/// segment (Axes) share the work: each quantises a run of whole blocks of every tensor, and sends it to the
+/// others.
 class Nf4Loader {
  public:
   /// Fills slices of codes and scales as ParameterStore::initialise describes. Empty: there are none, and
@@ -27,8 +28,7 @@ class Nf4Loader {
 
   /// Reserves memory in `arena`: a piece in bf16, the scales of a tensor with double quantisation, and the
   /// bytes of a sharded tensor.
-  Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
-            const Memory& memory);
+  Nf4Loader(const Segments& segments, const Axes& axes, Stream& stream, Arena& arena, const Memory& memory);
 
   /// Fills the quantised tensors of the segment. All ranks must call it. `amaxes` (device), indexed by scale,
   /// are raised by the values that this rank decodes. Null: no scales are needed.
@@ -42,10 +42,11 @@ class Nf4Loader {
  private:
   /// `bytes`: device memory for the tensor, beginning with its codes.
   void quantise(const Segment& segment, const Nf4Part& part, const FixedValues& values, std::uint8_t* bytes);
-  /// Sends this rank's run of elements to all ranks, and receives theirs.
-  void exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* bytes, float* scales);
+  /// Sends this rank's run of elements to the ranks that share the segment, and receives theirs.
+  void exchange(comm::Collectives& sharers, const Nf4Part& part, std::int64_t piece, std::uint8_t* bytes,
+                float* scales);
   void read_stored(const Nf4Part& part, const Stored& stored, std::uint8_t* bytes);
-  void raise(const Nf4Part& part, const std::uint8_t* bytes, float* amaxes);
+  void raise(const Segment& segment, const Nf4Part& part, const std::uint8_t* bytes, float* amaxes);
   /// Calls `act` for pieces of the unquantised tensors that this rank keeps.
   template <typename Do>
   void each_whole(const Segment& segment, const FixedValues& values, Do&& act);
@@ -58,7 +59,7 @@ class Nf4Loader {
   Run kept_of(const Segment& segment, const Nf4Part& part) const;
 
   const Segments& segments_;
-  comm::Collectives& collectives_;
+  const Axes axes_;
   Device& device_;
   Stream& stream_;
   // Memory of the device.
