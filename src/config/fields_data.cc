@@ -38,8 +38,8 @@ void add_adapters(Table& t) {
       .decides_numbers();
   t.used("lora_target", &Config::lora_target,
          "Modules with an adapter: all (every linear module of the blocks), names (q_proj, v_proj), or one "
-         "regular expression for whole names. Names of parameters of all experts: "
-         "mlp.experts.gate_up_proj, mlp.experts.down_proj.")
+         "regular expression for whole names.")
+      .details("mlp.experts.gate_up_proj and mlp.experts.down_proj are parameters of all experts.")
       .decides_numbers();
   t.used("use_rslora", &Config::use_rslora, "Multiply by lora_alpha / sqrt(lora_rank) instead.")
       .decides_numbers();

@@ -224,12 +224,12 @@ TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
   const TemporaryFolder folder("memory");
   for (const std::string threads : {"2", "16"}) {
     const std::string first = "export OMP_NUM_THREADS=" + threads + "; ulimit -v ";
-    for (const std::string kilobytes : {"220000", "300000", "400000"}) {
+    for (const std::string kilobytes : {"150000", "300000", "400000"}) {
       SCOPED_TRACE(threads + " threads, " + kilobytes);
       const Outcome run = shell(first + kilobytes + "; " OCTET_TRAINER " " +
                                 Task::get().train(folder / ("run" + threads + "of" + kilobytes)));
       // Nearly enough suffices if threads happen to share allocator arenas.
-      if (run.code == 0 && kilobytes != "220000") continue;
+      if (run.code == 0 && kilobytes != "150000") continue;
       EXPECT_EQ(run.code, 64) << run.both();
       EXPECT_EQ(errors_in(run), 1) << run.both();
       for (const char* piece : {"memory", "to do: "})
