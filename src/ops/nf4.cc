@@ -43,6 +43,10 @@ bool has_scales(const Nf4Scales& s) {
   return s.plain != nullptr || (s.codes != nullptr && s.nested != nullptr && s.mean != nullptr);
 }
 
+bool is_series(const Nf4Series& s) {
+  return s.tensors >= 1 && s.bytes % 16 == 0;
+}
+
 }  // namespace
 
 const float* nf4_values() {
@@ -71,6 +75,7 @@ void nf4_decode(Stream& stream, const Nf4DecodeArgs& args) {
   check(args.begin >= 0 && args.begin % kNf4Block == 0, "nf4_decode: a part begins at a block");
   check(has_scales(args.scales) || stream.device().kind() == DeviceKind::dry,
         "nf4_decode: scales are plain or quantised");
+  check(is_series(args.series), "nf4_decode: tensors of a series are at distances of 16 bytes");
   if (args.count == 0) return;
   OCTET_DISPATCH(stream, nf4_decode, args);
 }
@@ -82,6 +87,7 @@ void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& args) {
         "nf4_to_fp8: the rows of the transposed copy do not overlap");
   check((has_scales(args.scales) && args.scale != nullptr) || stream.device().kind() == DeviceKind::dry,
         "nf4_to_fp8: scales are plain or quantised, and the cast has one");
+  check(is_series(args.series), "nf4_to_fp8: tensors of a series are at distances of 16 bytes");
   if (args.rows * args.cols == 0 || (args.row == nullptr && args.transposed == nullptr)) return;
   OCTET_DISPATCH(stream, nf4_to_fp8, args);
 }

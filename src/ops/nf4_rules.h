@@ -58,6 +58,31 @@ struct Nf4Table {
   return product + mean;
 }
 
+template <typename T>
+constexpr T* moved(T* address, std::int64_t elements) {
+  return address == nullptr ? nullptr : address + elements;
+}
+/// Returns the arguments of the tensor `i` of a series.
+constexpr Nf4Scales nth_of_series(const Nf4Scales& s, std::int64_t bytes) {
+  const std::int64_t floats = bytes / static_cast<std::int64_t>(sizeof(float));
+  return {moved(s.plain, floats), moved(s.codes, bytes), moved(s.nested, floats), moved(s.mean, floats)};
+}
+constexpr Nf4DecodeArgs nth_of_series(Nf4DecodeArgs a, std::int64_t i) {
+  a.codes += i * a.series.bytes;
+  a.scales = nth_of_series(a.scales, i * a.series.bytes);
+  const std::int64_t element = a.dtype == DType::f32 ? 4 : 2;
+  a.to = moved(static_cast<std::uint8_t*>(a.to), i * a.series.elements * element);
+  return a;
+}
+constexpr Nf4ToFp8Args nth_of_series(Nf4ToFp8Args a, std::int64_t i) {
+  a.codes += i * a.series.bytes;
+  a.scales = nth_of_series(a.scales, i * a.series.bytes);
+  a.scale = moved(a.scale, i * a.series.scale);
+  a.row = moved(a.row, i * a.series.elements);
+  a.transposed = moved(a.transposed, i * a.series.transposed);
+  return a;
+}
+
 namespace cpu {
 void nf4_quantize(const Nf4QuantizeArgs& args);
 void nf4_quantize_scales(const Nf4QuantizeScalesArgs& args);

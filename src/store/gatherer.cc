@@ -114,7 +114,8 @@ Gatherer::AtUse& Gatherer::occupy_at_use(int group) {
 }
 
 void Gatherer::decode(const Segment& s, bool transposed, Stream& stream) {
-  for (const Nf4Part& part : s.nf4) {
+  for (const Nf4Run& run : s.nf4_runs) {
+    const Nf4Part& part = s.nf4[run.first];
     std::uint8_t* to = s.copy + s.copy_bytes(part.begin);
     const std::uint8_t* codes = s.stored + part.codes;
     if (!part.quantised) {
@@ -129,13 +130,15 @@ void Gatherer::decode(const Segment& s, bool transposed, Stream& stream) {
                                .scale = fixed_scales_->scale(part.scale),
                                .row = to,
                                .transposed = transposed ? s.transposed + part.turned : nullptr,
-                               .transposed_ld = part.turned_ld});
+                               .transposed_ld = part.turned_ld,
+                               .series = run.series});
     } else {
       ops::nf4_decode(stream, {.codes = codes,
                                .scales = part.scales_in(s.stored),
                                .count = part.count,
                                .to = to,
-                               .dtype = s.dtype});
+                               .dtype = s.dtype,
+                               .series = run.series});
     }
   }
 }

@@ -69,6 +69,59 @@ std::vector<Nf4Part> nf4_parts(const model::SegmentSpec& spec, const Nf4Weights&
   return parts;
 }
 
+namespace {
+
+ops::Nf4Series distance_of(const Nf4Part& a, const Nf4Part& b) {
+  return {.bytes = b.codes - a.codes,
+          .elements = b.begin - a.begin,
+          .transposed = b.turned - a.turned,
+          .scale = b.scale - a.scale};
+}
+bool same_distance(const ops::Nf4Series& a, const ops::Nf4Series& b) {
+  return a.bytes == b.bytes && a.elements == b.elements && a.transposed == b.transposed && a.scale == b.scale;
+}
+bool same_shape(const Nf4Part& a, const Nf4Part& b) {
+  return a.quantised && b.quantised && a.count == b.count && a.cols == b.cols && a.turned_ld == b.turned_ld &&
+         a.twice == b.twice && (a.scale < 0) == (b.scale < 0);
+}
+
+/// Returns the longest run from a part on, with any step: the gates of experts alternate with ups.
+std::vector<std::size_t> longest_run(const std::vector<Nf4Part>& parts, const std::vector<bool>& used,
+                                     std::size_t first) {
+  constexpr std::size_t most_steps = 3;
+  std::vector<std::size_t> longest{first};
+  for (std::size_t step = 1; step <= most_steps; ++step) {
+    std::vector<std::size_t> run{first};
+    for (std::size_t next = first + step; next < parts.size(); next += step) {
+      const Nf4Part& last = parts[run.back()];
+      if (used[next] || !same_shape(last, parts[next])) break;
+      if (run.size() > 1 &&
+          !same_distance(distance_of(parts[run[0]], parts[run[1]]), distance_of(last, parts[next])))
+        break;
+      run.push_back(next);
+    }
+    if (run.size() > longest.size()) longest = std::move(run);
+  }
+  return longest;
+}
+
+}  // namespace
+
+std::vector<Nf4Run> nf4_runs(const std::vector<Nf4Part>& parts) {
+  std::vector<Nf4Run> runs;
+  std::vector<bool> used(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (used[i]) continue;
+    const std::vector<std::size_t> members = longest_run(parts, used, i);
+    Nf4Run run{.first = i};
+    if (members.size() > 1) run.series = distance_of(parts[i], parts[members[1]]);
+    run.series.tensors = std::ssize(members);
+    for (const std::size_t member : members) used[member] = true;
+    runs.push_back(run);
+  }
+  return runs;
+}
+
 std::int64_t nf4_slice_bytes(const std::vector<Nf4Part>& parts, int world) {
   const std::int64_t bytes = parts.empty() ? 0 : parts.back().end;
   return up_to((bytes + world - 1) / world, kSliceUnit);

@@ -48,6 +48,14 @@ std::vector<Nf4Array> arrays_of(const Nf4Part& part);
 /// Returns the parts of a segment. `dtype` is what GEMMs read. Each array begins on a 16-byte boundary.
 std::vector<Nf4Part> nf4_parts(const model::SegmentSpec& spec, const Nf4Weights& how, DType dtype);
 
+/// Parts of one shape at equal distances, beginning with the part `first`.
+struct Nf4Run {
+  std::size_t first = 0;
+  ops::Nf4Series series;
+};
+/// Returns all parts as runs that are as long as possible. The gates of experts are one run, for example.
+std::vector<Nf4Run> nf4_runs(const std::vector<Nf4Part>& parts);
+
 /// Returns the bytes of one of `world` equal slices of the segment.
 std::int64_t nf4_slice_bytes(const std::vector<Nf4Part>& parts, int world);
 

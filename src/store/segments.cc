@@ -342,6 +342,7 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
     }
   }
   tell_scales(s);
+  s.nf4_runs = nf4_runs(s.nf4);
 }
 
 }  // namespace

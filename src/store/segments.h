@@ -67,6 +67,7 @@ struct Segment {
 
   // NF4: the only weights, as bytes.
   std::vector<Nf4Part> nf4;
+  std::vector<Nf4Run> nf4_runs;  ///< all parts
   std::int64_t stored_slice = 0;         ///< bytes; rank r's slice begins at r * stored_slice
   std::uint8_t* stored = nullptr;        ///< [world * stored_slice] whole
   std::uint8_t* stored_shard = nullptr;  ///< [stored_slice] this rank's slice; inside `stored` unless sharded

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "gpu/sides.h"
+#include "support/nf4_series.h"
 
 namespace octet::ops::nf4_test {
 namespace {
@@ -111,6 +112,45 @@ TEST(Nf4, CastToFp8ItHasTheBitsOfTheCpu) {
             },
             {});
       }
+    }
+  }
+}
+
+// Experts are decoded together. Whole tiles, missing rows, and shapes without tiles.
+TEST(Nf4, ASeriesHasTheBitsOfTheCpu) {
+  constexpr std::int64_t tensors = 5;
+  for (const auto& [rows, cols] : {std::array<std::int64_t, 2>{7, 9}, {16, 128}, {200, 256}, {33, 130}}) {
+    const StoredNf4 x(tensors, rows, cols);
+    const std::int64_t count = rows * cols, ld = 2 * rows;
+    for (const bool twice : {false, true}) {
+      both(
+          [&](Side& s) {
+            const std::uint8_t* const base = s.put(x.data);
+            const Nf4Series series{
+                .tensors = tensors, .bytes = x.bytes, .elements = count, .transposed = cols * ld, .scale = 1};
+            auto* values = s.put(std::vector<float>(static_cast<std::size_t>(tensors * count), 7.0f));
+            nf4_decode(s, {.codes = base,
+                           .scales = twice ? x.twice(base) : x.plain(base),
+                           .count = count,
+                           .to = values,
+                           .series = series});
+            s.out("values", values, tensors * count, DType::f32);
+            auto* row = s.put(untouched(tensors * count));
+            auto* turned = s.put(untouched(tensors * cols * ld));
+            nf4_to_fp8(s, {.codes = base,
+                           .scales = twice ? x.twice(base) : x.plain(base),
+                           .rows = rows,
+                           .cols = cols,
+                           .through = DType::bf16,
+                           .scale = s.put(std::vector<float>{61.5f, 3.0f, 9.0f, 100.0f, 1.5f}),
+                           .row = row,
+                           .transposed = turned,
+                           .transposed_ld = ld,
+                           .series = series});
+            s.out("rows", row, tensors * count, DType::u8);
+            s.out("transposed", turned, tensors * cols * ld, DType::u8);
+          },
+          {});
     }
   }
 }

@@ -9,6 +9,7 @@
 
 #include "octet/checkpoint/safetensors.h"
 #include "ops/tensor.h"
+#include "support/nf4_series.h"
 
 namespace octet::ops::nf4_test {
 namespace {
@@ -192,6 +193,61 @@ TEST_F(Nf4, CastToFp8ItHasTheBitsOfDecodingAndCasting) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_F(Nf4, ASeriesIsItsTensorsOneByOne) {
+  constexpr std::int64_t tensors = 3;
+  for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 9}, {33, 130}}) {
+    const StoredNf4 x(tensors, rows, cols);
+    const std::int64_t count = rows * cols, ld = rows + 5;
+    const std::vector<float> fp8_scales{61.0f, 0.0f, 7.0f, 0.0f, 91.0f};
+    for (const bool twice : {false, true}) {
+      const auto scales = [&](std::int64_t t) {
+        const std::uint8_t* base = x.data.data() + t * x.bytes;
+        return twice ? x.twice(base) : x.plain(base);
+      };
+      // Gaps between the outputs of tensors stay as they are.
+      const Nf4Series series{.tensors = tensors,
+                             .bytes = x.bytes,
+                             .elements = count + 3,
+                             .transposed = cols * ld + 2,
+                             .scale = 2};
+      const auto room = [&](std::int64_t each) {
+        return std::vector<std::uint8_t>(static_cast<std::size_t>(tensors * each), 0xEE);
+      };
+      std::vector<std::uint8_t> rows_found = room(count + 3), rows_wanted = rows_found;
+      std::vector<std::uint8_t> turned_found = room(cols * ld + 2), turned_wanted = turned_found;
+      std::vector<float> found(static_cast<std::size_t>(tensors * (count + 3)), 7.0f), wanted = found;
+      Nf4ToFp8Args cast{.codes = x.data.data(),
+                        .scales = scales(0),
+                        .rows = rows,
+                        .cols = cols,
+                        .scale = fp8_scales.data(),
+                        .row = rows_found.data(),
+                        .transposed = turned_found.data(),
+                        .transposed_ld = ld,
+                        .series = series};
+      Nf4DecodeArgs decoded{
+          .codes = x.data.data(), .scales = scales(0), .count = count, .to = found.data(), .series = series};
+      nf4_to_fp8(stream_, cast);
+      nf4_decode(stream_, decoded);
+      cast.series = decoded.series = {};
+      for (std::int64_t t = 0; t < tensors; ++t) {
+        cast.codes = decoded.codes = x.data.data() + t * x.bytes;
+        cast.scales = decoded.scales = scales(t);
+        cast.scale = fp8_scales.data() + 2 * t;
+        cast.row = rows_wanted.data() + t * (count + 3);
+        cast.transposed = turned_wanted.data() + t * (cols * ld + 2);
+        decoded.to = wanted.data() + t * (count + 3);
+        nf4_to_fp8(stream_, cast);
+        nf4_decode(stream_, decoded);
+      }
+      static_cast<Stream&>(stream_).synchronize();
+      EXPECT_EQ(found, wanted);
+      EXPECT_EQ(rows_found, rows_wanted);
+      EXPECT_EQ(turned_found, turned_wanted);
     }
   }
 }

@@ -63,6 +63,16 @@ struct Nf4Scales {
   const float* mean = nullptr;          ///< device scalar
 };
 
+/// Tensors of one shape at equal distances, which one call decodes. Each has its codes and scales at the same
+/// distance in bytes from those of the tensor before, a multiple of 16.
+struct Nf4Series {
+  std::int64_t tensors = 1;
+  std::int64_t bytes = 0;       ///< of codes and scales
+  std::int64_t elements = 0;    ///< of the output
+  std::int64_t transposed = 0;  ///< elements of the transposed output
+  std::int64_t scale = 0;       ///< floats between the FP8 scales
+};
+
 /// Decodes: value times scale in fp32, rounded once to `dtype`. The decoded part of the tensor begins at a
 /// block. `codes` and `scales` belong to the whole tensor.
 struct Nf4DecodeArgs {
@@ -72,6 +82,7 @@ struct Nf4DecodeArgs {
   std::int64_t count = 0;
   void* to = nullptr;        ///< [count] in `dtype`, starting with element `begin`
   DType dtype = DType::f32;  ///< f32 or bf16
+  Nf4Series series = {};
 };
 void nf4_decode(Stream& stream, const Nf4DecodeArgs& args);
 
@@ -88,6 +99,7 @@ struct Nf4ToFp8Args {
   std::uint8_t* row = nullptr;         ///< [rows, cols], dense
   std::uint8_t* transposed = nullptr;  ///< [cols, rows]
   std::int64_t transposed_ld = 0;      ///< row pitch in elements: at least `rows`
+  Nf4Series series = {};
 };
 void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& args);
 

@@ -86,6 +86,17 @@ OCTET_SIMD void cast_rows(const Nf4ToFp8Args& a, std::int64_t first, std::int64_
   }
 }
 
+/// Calls act(tensor, first, last) for rows [begin, end) of a series with `rows` rows per tensor.
+template <typename Act>
+void each_of_series(std::int64_t rows, std::int64_t begin, std::int64_t end, Act&& act) {
+  while (begin < end) {
+    const std::int64_t tensor = begin / rows, first = begin % rows;
+    const std::int64_t last = std::min(rows, first + end - begin);
+    act(tensor, first, last);
+    begin += last - first;
+  }
+}
+
 }  // namespace
 
 void nf4_quantize(const Nf4QuantizeArgs& a) {
@@ -117,14 +128,23 @@ void nf4_quantize_scales(const Nf4QuantizeScalesArgs& a) {
 }
 
 void nf4_decode(const Nf4DecodeArgs& a) {
-  simd::parallel_rows(nf4_blocks(a.count), kNf4Block, [&](std::int64_t begin, std::int64_t end) {
-    with_type(a.dtype, [&](auto type) { decode_blocks<decltype(type)>(a, begin, end); });
+  const std::int64_t blocks = nf4_blocks(a.count);
+  simd::parallel_rows(a.series.tensors * blocks, kNf4Block, [&](std::int64_t begin, std::int64_t end) {
+    with_type(a.dtype, [&](auto type) {
+      each_of_series(blocks, begin, end, [&](std::int64_t tensor, std::int64_t first, std::int64_t last) {
+        decode_blocks<decltype(type)>(nth_of_series(a, tensor), first, last);
+      });
+    });
   });
 }
 
 void nf4_to_fp8(const Nf4ToFp8Args& a) {
-  simd::parallel_rows(a.rows, a.cols, [&](std::int64_t begin, std::int64_t end) {
-    with_type(a.through, [&](auto type) { cast_rows<decltype(type)>(a, begin, end); });
+  simd::parallel_rows(a.series.tensors * a.rows, a.cols, [&](std::int64_t begin, std::int64_t end) {
+    with_type(a.through, [&](auto type) {
+      each_of_series(a.rows, begin, end, [&](std::int64_t tensor, std::int64_t first, std::int64_t last) {
+        cast_rows<decltype(type)>(nth_of_series(a, tensor), first, last);
+      });
+    });
   });
 }
 

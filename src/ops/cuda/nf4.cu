@@ -124,7 +124,9 @@ constexpr int kAtOnce = 4;  ///< packs of a thread with loads in flight together
 
 /// A pack is eight elements, or four bytes of codes.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) decode_kernel(Nf4DecodeArgs a, ScaleMap map, bool vector) {
+__global__ void __launch_bounds__(kThreads)
+    decode_kernel(const __grid_constant__ Nf4DecodeArgs all, ScaleMap map, bool vector) {
+  const Nf4DecodeArgs a = nth_of_series(all, blockIdx.y);
   __shared__ Lookup lookup;
   lookup.fill(a.scales, map);
   const float mean = mean_of(a.scales);
@@ -161,7 +163,9 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(Nf4DecodeArgs a, Scale
 /// A tile has kTallRows rows and twice kTile columns, which are two NF4 blocks of a row. A thread converts
 /// four rows of 16 elements. Columns are whole tiles; the last tile may lack rows.
 template <typename T, bool e4m3>
-__global__ void __launch_bounds__(kTileThreads) cast_tile_kernel(Nf4ToFp8Args a, ScaleMap map) {
+__global__ void __launch_bounds__(kTileThreads)
+    cast_tile_kernel(const __grid_constant__ Nf4ToFp8Args all, ScaleMap map) {
+  const Nf4ToFp8Args a = nth_of_series(all, blockIdx.y);
   static_assert(kTileThreads == kThreads && kTile == kNf4Block);
   __shared__ Lookup lookup;
   __shared__ __align__(16) TallTile tile[2];
@@ -210,7 +214,9 @@ __global__ void __launch_bounds__(kTileThreads) cast_tile_kernel(Nf4ToFp8Args a,
 
 /// Any shape, one element per thread.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) cast_kernel(Nf4ToFp8Args a, ScaleMap map) {
+__global__ void __launch_bounds__(kThreads)
+    cast_kernel(const __grid_constant__ Nf4ToFp8Args all, ScaleMap map) {
+  const Nf4ToFp8Args a = nth_of_series(all, blockIdx.y);
   __shared__ Lookup lookup;
   lookup.fill(a.scales, map);
   const float mean = mean_of(a.scales), scale = *a.scale;
@@ -227,6 +233,11 @@ __global__ void __launch_bounds__(kThreads) cast_kernel(Nf4ToFp8Args a, ScaleMap
 
 bool on(const void* address, std::uintptr_t boundary) {
   return reinterpret_cast<std::uintptr_t>(address) % boundary == 0;
+}
+
+/// The tensors of a series, one for each row of the grid of thread blocks.
+unsigned tensors_of(const Nf4Series& series) {
+  return static_cast<unsigned>(series.tensors);
 }
 
 }  // namespace
@@ -247,8 +258,8 @@ void nf4_quantize_scales(Stream& stream, const Nf4QuantizeScalesArgs& a) {
 }
 
 void nf4_decode(Stream& stream, const Nf4DecodeArgs& a) {
-  const unsigned grid = grid_of(stream, a.count, kThreads * kPack * kAtOnce);
-  const bool vector = on(a.to, 16) && on(a.codes, 4);
+  const dim3 grid(grid_of(stream, a.count, kThreads * kPack * kAtOnce), tensors_of(a.series));
+  const bool vector = on(a.to, 16) && on(a.codes, 4) && a.series.elements % kPack == 0;
   with_type(a.dtype, [&](auto type) {
     decode_kernel<decltype(type)><<<grid, kThreads, 0, octet::cuda::native(stream)>>>(a, scale_map(), vector);
   });
@@ -257,16 +268,19 @@ void nf4_decode(Stream& stream, const Nf4DecodeArgs& a) {
 
 void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& a) {
   cudaStream_t queue = octet::cuda::native(stream);
-  const bool turns =
-      a.transposed == nullptr || (on(a.transposed, 16) && a.transposed_ld % 16 == 0 && a.rows % 16 == 0);
-  const bool tiles = a.cols % (2 * kTile) == 0 && on(a.codes, 8) && on(a.row, 16) && turns;
+  const bool turns = a.transposed == nullptr || (on(a.transposed, 16) && a.series.transposed % 16 == 0 &&
+                                                 a.transposed_ld % 16 == 0 && a.rows % 16 == 0);
+  const bool tiles =
+      a.cols % (2 * kTile) == 0 && on(a.codes, 8) && on(a.row, 16) && a.series.elements % 16 == 0 && turns;
+  const unsigned tensors = tensors_of(a.series);
   with_type(a.through, [&](auto type) {
     using T = decltype(type);
     if (!tiles) {
-      cast_kernel<T><<<grid_of(stream, a.rows * a.cols, kThreads), kThreads, 0, queue>>>(a, scale_map());
+      const dim3 grid(grid_of(stream, a.rows * a.cols, kThreads), tensors);
+      cast_kernel<T><<<grid, kThreads, 0, queue>>>(a, scale_map());
       return;
     }
-    const auto grid = static_cast<unsigned>(ceil_div(a.rows, kTallRows) * (a.cols / (2 * kTile)));
+    const dim3 grid(static_cast<unsigned>(ceil_div(a.rows, kTallRows) * (a.cols / (2 * kTile))), tensors);
     if (a.format == DType::e4m3) {
       cast_tile_kernel<T, true><<<grid, kTileThreads, 0, queue>>>(a, scale_map());
     } else {
