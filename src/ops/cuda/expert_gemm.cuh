@@ -386,15 +386,15 @@ void launch_placed(Stream& stream, const ExpertGemmArgs& args, const ExpertOpera
                      "expert_gemm");
 }
 
-/// Two tiles beside each other fit the rows of experts better: at most 127 rows of an expert's last tile are
+/// Two tiles side by side fit the rows of experts better: at most 127 rows of an expert's last tile are
 /// empty, not 255. They need an even number of tiles across.
 template <Product P, typename F, typename T>
 void launch_expert_gemm(Stream& stream, const ExpertGemmArgs& args, const ExpertOperands& operands) {
   if constexpr (P != Product::wgrad) {
     if (ceil_div(args.d.cols, F::COLUMNS) % kBlocks == 0)
-      return launch_placed<P, F, T, Placing::beside>(stream, args, operands);
+      return launch_placed<P, F, T, Placing::side_by_side>(stream, args, operands);
   }
-  launch_placed<P, F, T, Placing::above>(stream, args, operands);
+  launch_placed<P, F, T, Placing::stacked>(stream, args, operands);
 }
 
 }  // namespace octet::ops::cuda

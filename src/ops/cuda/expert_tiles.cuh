@@ -111,25 +111,25 @@ __device__ inline int block_of_cluster() {
   return static_cast<int>(blockIdx.x) % kBlocks;
 }
 
-/// How the tiles of the two blocks of a cluster are placed. above: the second tile has the next rows, and
-/// both need the same columns of b. beside: the second tile has the next columns, and both need the same rows
-/// of a.
-enum class Placing { above, beside };
+/// How the tiles of the two blocks of a cluster are placed. stacked: the second tile has the next rows, and
+/// both need the same columns of b. side_by_side: the second tile has the next columns, and both need the
+/// same rows of a.
+enum class Placing { stacked, side_by_side };
 
 /// Rows of the groups that each_tile() divides the rows of experts into.
 template <Placing PLACING>
-inline constexpr int kGroupedRows = PLACING == Placing::above ? kClusterRows : kRows;
+inline constexpr int kGroupedRows = PLACING == Placing::stacked ? kClusterRows : kRows;
 
 /// Calls act(tile) for the tiles of this block, in order. Both blocks of a cluster have the same number of
 /// tiles, and some tiles may have no rows.
 template <Product P, typename F, Placing PLACING, typename Act>
 __device__ void each_tile(const Work& w, const Groups<kGroupedRows<PLACING>>& groups, Act&& act) {
-  constexpr bool beside = PLACING == Placing::beside;
-  constexpr int columns = beside ? kBlocks * F::COLUMNS : F::COLUMNS;
+  constexpr bool side_by_side = PLACING == Placing::side_by_side;
+  constexpr int columns = side_by_side ? kBlocks * F::COLUMNS : F::COLUMNS;
   const int across = (w.columns + columns - 1) / columns;
   const int begin = static_cast<int>(blockIdx.x) / kBlocks, step = static_cast<int>(gridDim.x) / kBlocks;
-  const int own_row = beside ? 0 : block_of_cluster() * kRows;
-  const int own_column = beside ? block_of_cluster() * F::COLUMNS : 0;
+  const int own_row = side_by_side ? 0 : block_of_cluster() * kRows;
+  const int own_column = side_by_side ? block_of_cluster() * F::COLUMNS : 0;
   const auto rows_of = [&](int all) { return max(0, min(kRows, all - own_row)); };
   if constexpr (P == Product::wgrad) {
     const int down = (w.rows + kClusterRows - 1) / kClusterRows;
@@ -216,7 +216,7 @@ __device__ void fill(const Work& w, const Groups<kGroupedRows<PLACING>>& groups,
                      const CUtensorMap& b, Ring<F> ring) {
   // Both blocks read the same rows of a, or the same columns of b. Each block loads its part of them for
   // both.
-  constexpr bool shares_a = PLACING == Placing::beside;
+  constexpr bool shares_a = PLACING == Placing::side_by_side;
   constexpr int boxes_of_a = shares_a ? kGroups / kBlocks : kGroups;
   constexpr int boxes_of_b = shares_a ? Sizes<F>::BOXES_OF_B : Sizes<F>::BOXES_OF_B / kBlocks;
   const int first_of_a = shares_a ? block_of_cluster() * boxes_of_a : 0;
