@@ -48,7 +48,6 @@ runtime::InstanceOptions options_of(const How& how) {
   config.zero_stage = how.stage;
   config.optim_dtype = how.moments;
   config.expert_parallel_size = how.split;
-  if (how.nf4) config.quantization_bit = 4;
   model::Architecture a = model::find_shape("tiny");
   a.layers = 2;
   a.vocabulary = 128;
@@ -64,6 +63,7 @@ runtime::InstanceOptions options_of(const How& how) {
   if (how.frozen) a.tuning.only = {"model.layers.0.self_attn", "model.layers.1.mlp.gate", "lm_head"};
   runtime::InstanceOptions options = setup::instance_options(config, a, 64, 64, 3);
   options.max_micro_batches = 2;
+  if (how.nf4) options.store.fixed.format = store::Format::nf4;
   if (how.frozen) options.architecture.tuning = a.tuning;
   if (how.recompute == std::string("norms")) options.transformer.recompute = model::Recompute::norms;
   if (how.recompute == std::string("full")) options.transformer.recompute = model::Recompute::full;
