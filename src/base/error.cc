@@ -29,6 +29,8 @@ std::optional<Problem> problem_of(const std::exception& exception) {
   if (const auto* error = dynamic_cast<const Error*>(&exception)) return error->problem();
   if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) return without_memory("out of memory");
   const auto* refused = dynamic_cast<const std::system_error*>(&exception);
+  if (refused != nullptr && refused->code() == std::errc::not_enough_memory)
+    return without_memory(refused->what());
   if (refused != nullptr && refused->code() == std::errc::resource_unavailable_try_again) {
     return Problem{.what = "the system refuses more threads or memory to this process",
                    .found = refused->what(),

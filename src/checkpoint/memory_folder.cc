@@ -260,9 +260,9 @@ namespace {
 std::int64_t bytes_in(const std::string& folder) {
   std::int64_t bytes = 0;
   std::error_code code;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, code)) {
+  for (fs::recursive_directory_iterator at(folder, code), end; !code && at != end; at.increment(code)) {
     struct stat st {};
-    if (::lstat(entry.path().c_str(), &st) == 0 && S_ISREG(st.st_mode)) bytes += st.st_blocks * 512;
+    if (::lstat(at->path().c_str(), &st) == 0 && S_ISREG(st.st_mode)) bytes += st.st_blocks * 512;
   }
   return bytes;
 }

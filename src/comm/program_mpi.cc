@@ -93,8 +93,8 @@ bool open_mpi_speaks_pmi2(int major_version, const std::string& folder) {
   if (major_version >= 5) return false;  // PMIx only
   std::error_code none;
   bool plugins = false;
-  for (const auto& entry : fs::recursive_directory_iterator(folder, none)) {
-    const std::string name = entry.path().filename();
+  for (fs::recursive_directory_iterator at(folder, none), end; !none && at != end; at.increment(none)) {
+    const std::string name = at->path().filename();
     if (!name.starts_with("mca_pmix_")) continue;
     if (name.starts_with("mca_pmix_s1.") || name.starts_with("mca_pmix_s2.")) return true;
     plugins = true;

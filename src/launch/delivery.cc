@@ -42,8 +42,11 @@ void find_ranks(const ProcessTree& tree, pid_t parent, int signal, std::vector<p
 std::set<std::string> sockets_of(pid_t process) {
   std::set<std::string> found;
   std::error_code none;
-  for (const auto& entry : fs::directory_iterator("/proc/" + std::to_string(process) + "/fd", none)) {
-    const std::string link = fs::read_symlink(entry.path(), none).string();
+  fs::directory_iterator at("/proc/" + std::to_string(process) + "/fd", none);
+  // The process may end while its folder is read.
+  for (const fs::directory_iterator end; !none && at != end; at.increment(none)) {
+    std::error_code closed;
+    const std::string link = fs::read_symlink(at->path(), closed).string();
     constexpr std::string_view kSocket = "socket:[";
     if (link.starts_with(kSocket))
       found.insert(link.substr(kSocket.size(), link.size() - kSocket.size() - 1));

@@ -21,6 +21,10 @@ TEST(ProblemOf, MemoryAndThreadsThatAreNotToBeHadComeWithAMend) {
   ASSERT_TRUE(memory);
   EXPECT_EQ(memory->what, "out of memory");
   EXPECT_NE(memory->fix.find("smaller model or batch"), std::string::npos);
+  const auto refused = problem_of(std::system_error(std::make_error_code(std::errc::not_enough_memory)));
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->fix, memory->fix);
+  EXPECT_EQ(refused->code, memory->code);
   const auto threads =
       problem_of(std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again)));
   ASSERT_TRUE(threads);
