@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -47,8 +48,7 @@ struct Held {
 /// The screen of a run before its first step.
 struct Start {
   bool active = false;
-  bool table = false;  ///< the rows of the table are known
-  bool counted = false;
+  bool table = false;        ///< the rows of the table are known
   int most = 0, before = 0;  ///< rows: of the screen, and printed before it
   std::vector<Held> held;
   int warnings = 0, notes = 0;  ///< messages that are not printed
@@ -131,9 +131,9 @@ void print_count(State& s) {
   std::string text;
   if (start.warnings > 0) text = counted(start.warnings, "warning");
   if (start.notes > 0) text += (text.empty() ? "" : ", ") + counted(start.notes, "note");
-  print(s, spdlog::level::info, text + ": read training.log, or type trainer lint CONFIG");
-  start.warnings = start.notes = 0;
-  start.counted = true;
+  text += ": read training.log, or type trainer lint CONFIG";
+  keep(s, spdlog::level::info, text);
+  print(s, spdlog::level::info, text);
 }
 
 /// Returns the beginning of a text that takes at most `rows` rows.
@@ -143,12 +143,11 @@ std::string cut(const std::string& text, int rows) {
     if (rows_of(begin + c + "…") > rows) break;
     begin += c;
   }
-  while (begin.size() < text.size() && !begin.empty() && (text[begin.size()] & 0xC0) == 0x80)
-    begin.pop_back();  // no part of a character
   return begin + "…";
 }
 
-/// Prints the most important held messages into `room` rows and counts the others.
+/// Prints the most important held messages into `room` rows, and counts the others. One row stays free for
+/// print_count() if messages are left.
 void print_held(State& s, int room) {
   Start& start = s.start;
   std::vector<Held> held = std::move(start.held);
@@ -169,12 +168,13 @@ void print_held(State& s, int room) {
     full = true;
     count(start, message.level);
   }
-  print_count(s);
 }
 
 void end(State& s) {
   if (!s.start.active) return;
-  print_held(s, s.start.most - (s.rows - s.start.before));
+  // Without a file, the screen is the only place of the messages.
+  print_held(s, s.file ? s.start.most - (s.rows - s.start.before) : std::numeric_limits<int>::max());
+  print_count(s);
   s.start = {};
 }
 
@@ -185,7 +185,7 @@ bool admits(State& s, Level level, Importance importance, const std::string& sho
   const int used = s.rows - start.before + rows_of(shown);
   if (start.table) {
     if (level < spdlog::level::warn) return true;  // a line of the table
-    if (used + (start.counted ? 0 : 1) <= start.most) return true;
+    if (used + 1 <= start.most) return true;
     count(start, level);
     return false;
   }
@@ -252,11 +252,6 @@ int rows_of(const std::string& text) {
   }
   end_line();
   return rows;
-}
-
-int rows_printed() {
-  const std::lock_guard lock(state().mutex);
-  return state().rows;
 }
 
 StartScreen::StartScreen(int rows) {

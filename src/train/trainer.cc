@@ -187,9 +187,9 @@ store::StepResult Run::train_step() {
   if (memory_interval_) memory_interval_->stepped(waits.seconds);
   waits.messages = watch.take();
   const std::string spike = spikes_->look(result);
+  log::end_start();
   report_step(result, waits);
   engine_->instance().check_products();
-  log::end_start();
   guard(result, spike);
   return result;
 }

@@ -20,10 +20,10 @@ void set_hooks(void (*before)(), void (*after)());
 /// The importance of a message before the first step of a run (log_start.h).
 enum class Importance {
   note,      ///< information
-  setting,   ///< a setting that is rarely meant, or a harmless fault
+  setting,   ///< a doubtful setting, or a fault without consequences
   data,      ///< how data are read
-  warning,   ///< anything else
-  training,  ///< it changes what is trained
+  warning,   ///< any other warning
+  training,  ///< a change of the trained data or weights
   waiting,   ///< the program waits; the message is printed at once
 };
 

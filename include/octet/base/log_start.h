@@ -4,8 +4,8 @@
 
 namespace octet::log {
 
-/// Limits the screen from its construction to end_start(), an error, or its end, unless OCTETRUN_VERBOSE is
-/// set. Information and less important warnings wait for begin_table().
+/// Limits the rows on the screen until end_start(), the first error or the destructor. OCTETRUN_VERBOSE
+/// removes the limit. Information and less important warnings wait for begin_table().
 class StartScreen {
  public:
   explicit StartScreen(int rows);
@@ -15,12 +15,11 @@ class StartScreen {
   StartScreen& operator=(const StartScreen&) = delete;
 };
 
-/// Prints the most important waiting messages, so that a table of `rows` rows still fits, and counts the
-/// others. Afterwards information belongs to the table and is printed. Warnings are printed while there is
-/// room.
+/// Prints the most important waiting messages, so that a table of `rows` rows fits. Later information is
+/// printed as rows of the table, and later warnings are printed if rows are left.
 void begin_table(int rows);
-/// Ends the limit before the report of the first step. Prints messages that still wait, and counts the
-/// others.
+/// Ends the limit, before the report of the first step. Prints waiting messages while rows are left, or all
+/// if no file was opened, and the number of the others.
 void end_start();
 
 }  // namespace octet::log
