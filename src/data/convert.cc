@@ -34,8 +34,8 @@ Sample convert_pair(const Json& row, const RowFormat& f, Noted& noted) {
   Sample sample;
   if (f.kind == RowFormat::Kind::pair && ((question && question->is_array()) || response->is_array())) {
     if (const Json* history = value_at(row, f.history); history && !is_nothing(*history))
-      throw Unusable{"'" + f.history + "' is given although '" + f.prompt + "' or '" + f.response +
-                     "' is a list of messages"};
+      throw Unusable{"'" + f.history + "' cannot be combined with messages in '" + f.prompt + "' or '" +
+                     f.response + "': put the earlier turns into the messages"};
     sample = convert_message_pair(question ? *question : *query, *response, f, noted);
     Sample beside;
     read_columns_beside(row, f, beside, noted);

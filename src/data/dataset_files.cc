@@ -27,8 +27,11 @@ bool describes_rows(const fs::path& path) {
 std::vector<std::string> whole_file(const std::string& path, const std::string& name,
                                     const DataOptions& options) {
   if (!options.split.empty() && options.split != "train" && !options.evaluates)
-    log::warn("data set " + name + ": the split '" + options.split +
-              "' is not applied to a single file: all of its rows are trained");
+    log::warn(
+        "data set " + name + ": the split '" + options.split +
+            "' is not applied to a single file: all of its rows are trained; to do: name a folder with a "
+            "file for each split, or leave the split out",
+        log::Importance::training);
   return {path};
 }
 

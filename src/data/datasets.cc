@@ -91,11 +91,16 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
       } catch (const Error&) {
         continue;  // counted and reported when the rows are encoded
       }
-      const RowFormat found = detect_format(row, file->where(i));
+      RowFormat found = detect_format(row, file->where(i));
       if (!format) {
         format = found;
         first = file->path();
-      } else if (*format != found) {
+        break;
+      }
+      // Only some of the files may have histories.
+      if (format->history.empty()) format->history = found.history;
+      found.history = format->history;
+      if (*format != found) {
         throw Error({.what = "the files of data set '" + name + "' have different columns",
                      .expected = "rows as in " + first,
                      .found = "others",

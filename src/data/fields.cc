@@ -24,8 +24,8 @@ enum class Rule {
   must_hold,  ///< usable only if null, true or 1
   tokens,     ///< refused if it is a list of numbers (token ids); other values are not read
   share,      ///< a weight of the row: 0 is refused, values other than 1 are not read
-  whole,      ///< says whether the row is trained: refused if false, or a list of numbers
-  unwanted,   ///< says whether the row is left out: refused if true, or a list of numbers
+  whole,      ///< selects the row: refused if false, or if a list of numbers
+  unwanted,   ///< excludes the row: refused if true, or if a list of numbers
   preferred,  ///< refused if false: the answer must not be learnt
   asker,      ///< NeMo's mask: usable if it names the user's role
   values,     ///< NeMo's type: usable if it does not put labels into the text
@@ -179,22 +179,12 @@ const Field* find(std::span<const Field> table, const std::string& name) {
   throw Unusable{"'" + name + "' is " + short_text(value) + ": " + why};
 }
 
+constexpr const char* kNotTrained =
+    "the row is not trained; remove the row, or the column if it means something else";
 constexpr const char* kNotRead = "it sets what is trained, but is not supported; remove the field or the row";
 
 std::string trimmed(const Json& text) {
   return std::string(trim(text.get<std::string>()));
-}
-
-// Cells of CSV files hold lists as texts: "[0, 1]", "0,1", "0 1".
-bool is_number_list(const Json& value) {
-  if (value.is_string()) {
-    const std::string text = trimmed(value);
-    return text.find_first_of("0123456789") != std::string::npos &&
-           text.find_first_not_of("0123456789.,-+[]() \t\r\n") == std::string::npos &&
-           text.find_first_of("[(, ") != std::string::npos;
-  }
-  return value.is_array() && !value.empty() &&
-         std::ranges::all_of(value, [](const Json& item) { return item.is_number() || item.is_boolean(); });
 }
 
 // Returns the number of a value. Cells of CSV files hold numbers as texts.
@@ -206,6 +196,24 @@ std::optional<double> number_of(const Json& value) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
+}
+
+// Cells of CSV files hold lists as texts: "[0, 1]", "0,1,1", "0 1 1". Two numbers may be one with a comma.
+bool is_number_list(const Json& value) {
+  if (value.is_string()) {
+    const std::string text = trimmed(value);
+    constexpr const char* between = ", \t\r\n[]()";
+    std::size_t numbers = 0, begin = text.find_first_not_of(between);
+    while (begin != std::string::npos) {
+      const std::size_t end = std::min(text.find_first_of(between, begin), text.size());
+      if (!number_of(text.substr(begin, end - begin))) return false;
+      ++numbers;
+      begin = text.find_first_not_of(between, end);
+    }
+    return numbers >= 3 || (numbers > 0 && text.front() == '[');
+  }
+  return value.is_array() && !value.empty() &&
+         std::ranges::all_of(value, [](const Json& item) { return item.is_number() || item.is_boolean(); });
 }
 
 // Returns whether the value is false, or true, in one of the spellings of Python and CSV files.
@@ -223,7 +231,7 @@ void check_column(const std::string& name, Rule rule, const Json& value, Noted& 
     case Rule::share:
       if (is_number_list(value)) refuse(name, value, kNotRead);
       if (const auto number = number_of(value); is_word(value, false) || number == 0)
-        refuse(name, value, "the row is not trained");
+        refuse(name, value, kNotTrained);
       else if (number && *number != 1)
         noted.insert("a column '" + name + "' with values other than 1");
       break;
@@ -231,10 +239,14 @@ void check_column(const std::string& name, Rule rule, const Json& value, Noted& 
     case Rule::unwanted:
       if (is_number_list(value)) refuse(name, value, kNotRead);
       if (is_word(value, rule == Rule::unwanted) || number_of(value) == (rule == Rule::unwanted ? 1 : 0))
-        refuse(name, value, "the row is not trained");
+        refuse(name, value, kNotTrained);
+      if (!is_nothing(value) && number_of(value) != (rule == Rule::unwanted ? 0 : 1) &&
+          !is_word(value, rule == Rule::whole))
+        noted.insert("a column '" + name + "'");
       break;
     case Rule::preferred:
-      if (is_word(value, false)) refuse(name, value, "the answer must not be learnt");
+      if (is_word(value, false))
+        refuse(name, value, "the answer must not be learnt; remove the column if it means something else");
       if (number_of(value) == 0) noted.insert("a column '" + name + "'");
       break;
     case Rule::asker: {
@@ -323,7 +335,10 @@ void check_part_fields(const Json& part, const std::string& content) {
     const bool thought = field->rule == Rule::read && !is_nothing(value);
     const bool replaces = field->rule == Rule::refused && !is_nothing(value);
     if (thought || replaces || (flag && flag_of(value, name) != (field->rule == Rule::trains)))
-      refuse(name, value, "fields of a part of '" + content + "' that set what is trained are not supported");
+      refuse(name, value,
+             "fields of a part of '" + content +
+                 "' that choose the trained text are not supported; "
+                 "remove the field or the row");
   }
 }
 

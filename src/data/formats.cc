@@ -42,10 +42,11 @@ void read_messages(RowFormat& f, const Json& row, const std::string& column) {
   f.observation_tag = "tool";
 }
 
-// Whether the column "history" of a row holds earlier turns, not a text about the past.
+// Returns whether the column "history" has earlier turns, and not a text. CSV files have an empty text for
+// none.
 bool is_history(const Json& row) {
   const Json* value = value_at(row, "history");
-  if (!value) return row.contains("history");
+  if (!value || *value == "") return row.contains("history");
   try {
     return structure_of(*value, "history").is_array();
   } catch (const Unusable&) {
@@ -160,8 +161,9 @@ void warn_of_keys(const Json& entry, const std::string& place) {
   for (const auto& [key, value] : entry.items()) {
     if (has(kEntryKeys, key) || key.starts_with("_")) continue;
     const std::string near = nearest_name(key, kEntryKeys);
-    log::warn(place + ": key '" + key + "' is not read" +
-              (near.empty() ? "" : "; did you mean '" + near + "'?"));
+    log::warn(
+        place + ": key '" + key + "' is not read" + (near.empty() ? "" : "; did you mean '" + near + "'?"),
+        log::Importance::training);
   }
 }
 

@@ -287,18 +287,16 @@ std::vector<Split> splits_of(const SplitChoice& choice) {
 
 namespace {
 
-// Logs files of rows that belong to no split, as Hugging Face leaves them out: notes.jsonl beside
-// train.jsonl. A card names its files, so nothing is logged then.
+// Logs row files that belong to no split, for example notes.jsonl in the folder of train.jsonl. `datasets`
+// does not read them either. A card lists its files, so nothing is logged.
 void note_files_without_split(const SplitChoice& choice, const std::vector<Split>& splits) {
   if (chosen_config(card_configs(choice.folder), choice)) return;
   const std::string folder = folder_of_subset(choice);
+  std::set<std::string> known;
+  for (const Split& split : splits) known.insert(split.files.begin(), split.files.end());
   std::vector<std::string> others;
   for (const std::string& file : files_below(folder)) {
-    const std::string path = folder + "/" + file;
-    const auto holds = [&](const Split& split) {
-      return std::ranges::find(split.files, path) != split.files.end();
-    };
-    if (is_row_file(file) && std::ranges::none_of(splits, holds)) others.push_back(file);
+    if (is_row_file(file) && !known.contains(folder + "/" + file)) others.push_back(file);
   }
   if (others.empty()) return;
   const std::size_t count = others.size();

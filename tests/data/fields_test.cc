@@ -165,11 +165,14 @@ TEST(Fields, ColumnsOfCsvFilesThatMaskRefuseTheirRow) {
   }
   for (const char* harmless :
        {R"("weight":"1")", R"("weight":"heavy")", R"("label":"True")", R"("label":"news")",
-        R"("labels":"urgent, new")", R"("train":true)", R"("train":"ICE 5")", R"("loss":0.7)",
-        R"("masked":false)", R"("ignore":"")", R"("loss_mask":"")"})
+        R"("labels":"urgent, new")", R"("labels":"3, 5")", R"("weight":"1 000")", R"("weight":"0,5")",
+        R"("train":true)", R"("masked":false)", R"("ignore":"")", R"("loss_mask":"")"})
     EXPECT_EQ(shown(pair(harmless)), "q q, a a") << harmless;
   expect_all({{pair(R"("weight":"0.5")"), "q q, a a, noted: a column 'weight' with values other than 1"},
-              {pair(R"("label":0)"), "q q, a a, noted: a column 'label'"}});
+              {pair(R"("label":0)"), "q q, a a, noted: a column 'label'"},
+              {pair(R"("train":"ICE 5")"), "q q, a a, noted: a column 'train'"},
+              {pair(R"("loss":0.7)"), "q q, a a, noted: a column 'loss'"},
+              {pair(R"("masked":"yes")"), "q q, a a, noted: a column 'masked'"}});
 }
 
 TEST(Fields, PartsOfAnAnswerThatAreMaskedRefuseTheirRow) {
@@ -212,11 +215,14 @@ TEST(Fields, HistoriesStandBesideEveryKindOfPair) {
                 {row(R"("[[\"b\",\"c\"]]")"), "q b, a c, q q, a a"},
                 {row("[]"), "q q, a a"},
                 {row("null"), "q q, a a"},
+                {row(R"("")"), "q q, a a"},
                 {row(R"(["b","c"])"), "left out: 'history' is not a list of [question, answer] pairs"},
                 {row(R"("of Rome")"), "q q, a a"}});
   }
-  EXPECT_EQ(shown(R"({"prompt":[{"role":"user","content":"q"}],"completion":"a","history":[["b","c"]]})"),
-            "left out: 'history' is given although 'prompt' or 'completion' is a list of messages");
+  EXPECT_EQ(
+      shown(R"({"prompt":[{"role":"user","content":"q"}],"completion":"a","history":[["b","c"]]})"),
+      "left out: 'history' cannot be combined with messages in 'prompt' or 'completion': put the earlier "
+      "turns into the messages");
 }
 
 TEST(Fields, SystemTextsAndToolsStandBesideEveryKindOfRow) {

@@ -47,6 +47,9 @@ class Sets {
     write("parts/en/a.jsonl", text + text);
     write("unlike/1.jsonl", "{\n" + qa);
     write("unlike/2.jsonl", text);
+    write("histories/1.jsonl", R"({"prompt":"q","completion":"a"})");
+    write("histories/2.jsonl", R"({"prompt":"q","completion":"a","history":[["b","c"]]})");
+    write("histories/3.jsonl", R"({"prompt":"q","completion":"a","history":""})");
     write("gap.jsonl", "{\n" + qa);
     write("broken.jsonl", "{\n");
     write("numbers.jsonl", "1\n2\n");
