@@ -88,14 +88,15 @@ std::vector<ExpertParameter> expert_parameters(const std::vector<Module>& module
   return parameters;
 }
 
-/// Whether lora_target names a parameter of experts with this word, and not modules.
-bool names_parameter(const std::string& word) {
-  return word == "gate_up_proj" || word.ends_with(".gate_up_proj") || word.ends_with("experts.down_proj");
-}
-
 /// Returns the text after the last dot.
 std::string last_word(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
+}
+
+/// Whether lora_target names a parameter of experts with this word, and not modules.
+bool names_parameter(const std::string& word) {
+  return last_word(word) == "gate_up_proj" || word == "experts.down_proj" ||
+         word.ends_with(".experts.down_proj");
 }
 
 bool named(const std::string& module, const std::string& target) {
@@ -187,11 +188,9 @@ void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules
   if (wish.parameters.empty()) return;
   if (wish.dora || wish.dropout > 0) {
     refuse(wish,
-           std::string(wish.dora ? "DoRA" : "dropout") +
-               " of adapters on a parameter of all experts is not known "
-               "to PEFT",
+           std::string("PEFT has no ") + (wish.dora ? "DoRA" : "dropout") + " for adapters of parameters",
            wish.dora ? "use_dora: false" : "lora_dropout: 0", "an adapter for " + wish.parameters.front(),
-           "set this, or name modules of single experts: gate_proj, up_proj, down_proj");
+           "set this, or name modules instead of parameters");
   }
   const std::vector<ExpertParameter> known = expert_parameters(modules);
   std::vector<const ExpertParameter*> taken;
@@ -202,15 +201,16 @@ void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules
   for (const std::string& target : wish.parameters) {
     bool any = std::ranges::any_of(taken, [&](const auto* p) { return named(p->all.name, target); });
     for (const Module& module : modules) {
+      if (of_expert(module)) continue;
       // The weight of a linear module. Its adapter is the adapter of the module.
       const Module weight{
           .name = module.name + ".weight", .outputs = module.outputs, .inputs = module.inputs};
-      if (of_expert(module) || !named(weight.name, target)) continue;
+      if (!named(weight.name, target)) continue;
       tuning.modules[module.name] = shape_of(wish, weight);
       any = true;
     }
     if (any) continue;
-    refuse(wish, "no parameter of experts is called '" + target + "'",
+    refuse(wish, "no parameter that can have an adapter is called '" + target + "'",
            known.empty() ? "names of linear modules: the model has no experts"
                          : "mlp.experts.gate_up_proj, mlp.experts.down_proj",
            target, known.empty() ? "give q_proj, down_proj or such names, or all" : "give one of these");
@@ -399,16 +399,20 @@ Json adapter_config(const AdapterWish& wish, const model::Architecture& architec
 }
 
 std::string unread_by_peft(const AdapterWish& wish, const model::Tuning& tuning) {
-  bool experts = false, others = false;
+  bool experts = false, gate = false, up = false, others = false;
   for (const auto& [name, shape] : tuning.modules) {
     const bool single = of_expert({.name = name}) && !tuning.stacked.contains(name);
+    const std::string word = last_word(name);
     experts = experts || single;
+    gate = gate || (single && (word == "gate_proj" || word == "w1"));
+    up = up || (single && (word == "up_proj" || word == "w3"));
     others = others || (!single && named_like_expert(name));
   }
   if (!experts) return "";
   const std::string with = "PEFT with transformers 5 does not read adapters of experts ";
   if (wish.dora) return with + "with DoRA; to do: use transformers 4, or merge the adapter";
   if (wish.dropout > 0) return with + "with dropout; to do: use transformers 4, or merge the adapter";
+  if (gate != up) return with + "of gate or up alone; to do: name both, or merge the adapter";
   if (!others) return "";
   return with +
          "together with adapters of other modules of these names; to do: name the parameters of experts: "

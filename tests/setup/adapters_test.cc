@@ -332,12 +332,12 @@ TEST_F(WrongAdapters, OfParametersOfExpertsAreRefusedByName) {
     EXPECT_EQ(refusal(lora(R"("gate_up_proj", "down_proj")"), model), "accepted");
     EXPECT_EQ(refusal(lora(R"("model.layers.0.mlp.experts.gate_up_proj")"), model), "accepted");
     const Row rows[] = {
-        {lora(R"("mlp.experts")"), "no parameter of experts is called 'mlp.experts'"},
+        {lora(R"("mlp.experts")"), "no parameter that can have an adapter is called 'mlp.experts'"},
         {lora(R"("gate.weight")"), "mlp.experts.gate_up_proj, mlp.experts.down_proj"},
         {lora(down + R"(, "model.layers.99.mlp.experts.down_proj")"), "model.layers.99"},
         {lora("3"), "list of names"},
-        {lora(down, R"(, "use_dora": true)"), "DoRA of adapters on a parameter of all experts"},
-        {lora(down, R"(, "lora_dropout": 0.1)"), "dropout of adapters on a parameter of all experts"},
+        {lora(down, R"(, "use_dora": true)"), "PEFT has no DoRA for adapters of parameters"},
+        {lora(down, R"(, "lora_dropout": 0.1)"), "PEFT has no dropout for adapters of parameters"},
         {lora(down, R"(, "rank_pattern": {"experts.down_proj": 1000})"), "smaller side"},
         {lora(down, R"(, "exclude_modules": ["q_proj"])"), "exclude_modules"},
     };
@@ -476,6 +476,9 @@ TEST(AdapterTargets, AreSharedExpertsAlone) {
       a);
   EXPECT_EQ(tuning.modules.size(), static_cast<std::size_t>(3 * a.layers));
   EXPECT_TRUE(tuning.modules.contains("model.layers.1.mlp.shared_expert.down_proj"));
+  const Architecture glm = model::read_architecture(golden_folder("glm4-moe"));
+  EXPECT_EQ(tuning_of({.rank = 2, .targets = {"shared_experts.down_proj"}}, glm).modules.size(),
+            static_cast<std::size_t>(std::ranges::count_if(glm.blocks, &model::BlockShape::mixes_experts)));
   // Without "shared_expert.", the name also selects modules of experts.
   EXPECT_EQ(tuning_of({.rank = 2, .targets = {"down_proj"}}, a).modules.size(),
             static_cast<std::size_t>((1 + a.experts.count) * a.layers));
@@ -484,9 +487,10 @@ TEST(AdapterTargets, AreSharedExpertsAlone) {
 TEST(AdapterTargets, OfTheKeyNameModulesOrParametersOfExperts) {
   config::Config c;
   c.finetuning_type = "lora";
-  c.lora_target = {"q_proj", "down_proj", "mlp.experts.gate_up_proj", "experts.down_proj"};
+  c.lora_target = {"q_proj", "down_proj", "shared_experts.down_proj", "mlp.experts.gate_up_proj",
+                   "experts.down_proj"};
   const AdapterWish wish = adapter_wish(c);
-  EXPECT_EQ(wish.targets, (std::vector<std::string>{"q_proj", "down_proj"}));
+  EXPECT_EQ(wish.targets, (std::vector<std::string>{"q_proj", "down_proj", "shared_experts.down_proj"}));
   EXPECT_EQ(wish.parameters, (std::vector<std::string>{"mlp.experts.gate_up_proj", "experts.down_proj"}));
 }
 
