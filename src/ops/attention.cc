@@ -83,7 +83,7 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
   check(!args.fixed_order || args.k_scale_inv == nullptr,
         "attention: keys and values that E4M3 rounded are not those of training");
   check(args.alone >= 0 && args.alone <= args.qkv.rows,
-        "attention: the number of single-token sequences is at most the number of sequences");
+        "attention: there are at most as many single-token sequences as tokens");
   const CachePages& pages = args.pages;
   check(pages.table == nullptr || (pages.tokens > 0 && (pages.tokens & (pages.tokens - 1)) == 0 &&
                                    pages.pitch * pages.tokens >= args.capacity),

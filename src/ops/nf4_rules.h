@@ -62,15 +62,16 @@ template <typename T>
 constexpr T* moved(T* address, std::int64_t elements) {
   return address == nullptr ? nullptr : address + elements;
 }
-/// Returns the arguments of the tensor `i` of a series.
+/// Returns the scales that begin `bytes` later.
 constexpr Nf4Scales nth_of_series(const Nf4Scales& s, std::int64_t bytes) {
   const std::int64_t floats = bytes / static_cast<std::int64_t>(sizeof(float));
   return {moved(s.plain, floats), moved(s.codes, bytes), moved(s.nested, floats), moved(s.mean, floats)};
 }
+/// Returns the arguments of the tensor `i` of a series.
 constexpr Nf4DecodeArgs nth_of_series(Nf4DecodeArgs a, std::int64_t i) {
   a.codes += i * a.series.bytes;
   a.scales = nth_of_series(a.scales, i * a.series.bytes);
-  const std::int64_t element = a.dtype == DType::f32 ? 4 : 2;
+  const auto element = static_cast<std::int64_t>(size_of(a.dtype));
   a.to = moved(static_cast<std::uint8_t*>(a.to), i * a.series.elements * element);
   return a;
 }

@@ -131,7 +131,8 @@ std::pair<std::string, std::vector<std::int64_t>> AdapterFile::place(const std::
     const checkpoint::TensorHeader* tensor = find(exchanged ? matrix->partner : matrix->tensor);
     return tensor != nullptr && tensor->shape == matrix->stacked(shape, exchanged);
   };
-  // If both fit, inputs equal outputs, and the version decides.
+  // A and B are exchanged if only the exchanged shapes fit. If both orders fit (inputs equal outputs), the
+  // version of PEFT decides.
   const bool exchanged = fits(true) && find(matrix->tensor) != nullptr && (exchanged_ || !fits(false));
   const std::int64_t first = matrix->element(shape, 0, exchanged);
   const std::string& tensor = exchanged ? matrix->partner : matrix->tensor;
@@ -182,16 +183,18 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) {
 
 void AdapterFile::read_stacked(const Stacked& matrix, std::int64_t begin, std::int64_t count,
                                float* out) const {
-  if (last_ != matrix.tensor) {
+  if (!values_.contains(matrix.tensor)) {
+    if (values_.size() >= 2) values_.clear();
     const std::int64_t all = file_->at(matrix.tensor).count;
-    values_.resize(static_cast<std::size_t>(all));
-    file_->read(matrix.tensor, 0, all, values_.data());
-    last_ = matrix.tensor;
+    std::vector<float>& values = values_[matrix.tensor];
+    values.resize(static_cast<std::size_t>(all));
+    file_->read(matrix.tensor, 0, all, values.data());
   }
+  const std::vector<float>& values = values_.at(matrix.tensor);
   for (std::int64_t i = begin; i < begin + count; ++i) {
     const std::int64_t row = i / matrix.shape[1], column = i % matrix.shape[1];
     out[i - begin] =
-        values_[static_cast<std::size_t>(matrix.first + row * matrix.row_step + column * matrix.column_step)];
+        values[static_cast<std::size_t>(matrix.first + row * matrix.row_step + column * matrix.column_step)];
   }
 }
 

@@ -60,7 +60,7 @@ void BaseWeights::read(const std::string& name, std::int64_t begin, std::int64_t
 }
 
 const checkpoint::WeightFolder& BaseWeights::folder() const {
-  check(folder_.has_value(), "a run that resumes does not initialise its parameters");
+  check(folder_.has_value(), "the weights come from a folder, not from a checkpoint");
   return *folder_;
 }
 

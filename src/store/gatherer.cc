@@ -198,7 +198,7 @@ void Gatherer::before_change(Stream& compute) {
 }
 
 void Gatherer::changed(int group, Stream& stream) {
-  check(at(group).holds == 0, "parameters change only while no group is acquired");
+  check(at(group).holds == 0, "parameters change only while their group is not acquired");
   // A gathered copy stays valid if all its weights are frozen.
   at(group).whole = at(group).whole && at(group).fixed && !at(group).trains;
   stream.record(*at(group).changed);

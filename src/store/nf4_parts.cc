@@ -85,12 +85,13 @@ bool same_shape(const Nf4Part& a, const Nf4Part& b) {
          a.twice == b.twice && (a.scale < 0) == (b.scale < 0);
 }
 
-/// Returns the longest run from a part on, with any step: the gates of experts alternate with ups.
+/// Returns the longest run that begins at a part, with a step of 1 to 3 parts: the gates of experts alternate
+/// with the ups.
 std::vector<std::size_t> longest_run(const std::vector<Nf4Part>& parts, const std::vector<bool>& used,
                                      std::size_t first) {
-  constexpr std::size_t most_steps = 3;
+  constexpr std::size_t kMostSteps = 3;
   std::vector<std::size_t> longest{first};
-  for (std::size_t step = 1; step <= most_steps; ++step) {
+  for (std::size_t step = 1; step <= kMostSteps; ++step) {
     std::vector<std::size_t> run{first};
     for (std::size_t next = first + step; next < parts.size(); next += step) {
       const Nf4Part& last = parts[run.back()];

@@ -53,7 +53,7 @@ struct Nf4Run {
   std::size_t first = 0;
   ops::Nf4Series series;
 };
-/// Returns all parts as runs that are as long as possible. The gates of experts are one run, for example.
+/// Returns all parts as few, long runs. The gates of experts are one run, for example.
 std::vector<Nf4Run> nf4_runs(const std::vector<Nf4Part>& parts);
 
 /// Returns the bytes of one of `world` equal slices of the segment.

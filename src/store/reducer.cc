@@ -135,7 +135,7 @@ void Reducer::give_back(int group, Stream& compute) {
 void Reducer::contribute_nothing(int group, Stream& compute) {
   Group& g = at(group);
   if (!g.trained) return;
-  check(open_ && !g.asked && !g.given, "gradients are added only after they were acquired");
+  check(open_ && !g.asked && !g.given, "a group adds nothing only if its gradients were not acquired");
   // Buffers that are not reduced now need no zeros: they stay fresh for a later micro-batch.
   if (g.fresh && (reduces() || policy_.tree)) {
     compute.wait(reduced(group));

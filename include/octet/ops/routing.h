@@ -14,8 +14,8 @@ inline constexpr std::int64_t kMostExperts = 1024;
 /// Number of partial sums of add_load() on a GPU.
 inline constexpr std::int64_t kLoadParts = 64;
 
-/// What makes scores of experts from the logits of a token. sigmoid: 1 / (1 + exp(-x)), computed in double
-/// and rounded once, so that all devices have the same scores.
+/// The function that makes scores of experts from logits of a token. sigmoid: 1 / (1 + exp(-x)), computed in
+/// double and rounded once, so that devices nearly always agree.
 enum class RouterScores { softmax, sigmoid };
 /// Is added to the sum of a token's scores before weights are divided by it, as in transformers. The selected
 /// scores can all be 0 in fp32.

@@ -47,7 +47,8 @@ class AdapterFile {
     std::int64_t first = 0;           ///< the tensor's element for the first element
     std::int64_t row_step = 0, column_step = 0;
   };
-  /// Returns the tensor of the file that has an expected tensor, with its shape. Adds to `stacked_`.
+  /// Returns name and shape of the file's tensor that contains an expected tensor. Records the position of an
+  /// expert's matrix in `stacked_`.
   std::pair<std::string, std::vector<std::int64_t>> place(const std::string& name,
                                                           const std::vector<std::int64_t>& shape);
   void read_stacked(const Stacked& matrix, std::int64_t begin, std::int64_t count, float* out) const;
@@ -58,11 +59,10 @@ class AdapterFile {
 
   std::optional<checkpoint::SafetensorsFile> file_;
   model::Tuning tuning_;
-  bool exchanged_ = false;  ///< written by PEFT before 0.19.1
+  bool exchanged_ = false;  ///< A and B of parameters are exchanged, as PEFT before 0.19.1 wrote them
   std::map<std::string, Stacked> stacked_;
-  // The values of the tensor for all experts that was read last.
-  mutable std::string last_;
-  mutable std::vector<float> values_;
+  /// The tensors for all experts that were read last, at most two: readers alternate between A and B.
+  mutable std::map<std::string, std::vector<float>> values_;
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;  ///< null: the tensors are in the file
 };
 

@@ -169,6 +169,10 @@ void read_sigmoid_router(Reader& config, Architecture& a) {
                .taken_groups = config.size("topk_group", 1, ops::kMostExperts),
                .choice_bias = true};
   a.experts.shared = a.experts.width * config.size("n_shared_experts", 1, ops::kMostExperts);
+  if (a.experts.shared > kMaxWidth) {
+    refuse("the shared experts are too wide", "at most " + std::to_string(kMaxWidth),
+           std::to_string(a.experts.shared), config.where());
+  }
   require_experts_in_groups(config, a.experts);
   const std::int64_t dense =
       json_int(config.object(), "first_k_dense_replace", 1, 0, kMaxLayers, config.where());
@@ -326,10 +330,12 @@ std::int64_t read_rotary_dim(Reader& reader, std::int64_t head_dim) {
   if (const Json* parameters = reader.find("rope_parameters"); parameters != nullptr) {
     factor = json_number(*parameters, "partial_rotary_factor", factor, reader.where() + ": rope_parameters");
   }
-  const auto rotated = static_cast<std::int64_t>(static_cast<double>(head_dim) * factor);
-  if (!(factor <= 1.0) || rotated < 2 || rotated % 2 != 0) {
-    refuse("'partial_rotary_factor' cannot be used", "an even number of dimensions of a head that rotate",
-           std::to_string(rotated) + " of " + std::to_string(head_dim), reader.where());
+  const bool fits = factor > 0.0 && factor <= 1.0;
+  const auto rotated = fits ? static_cast<std::int64_t>(static_cast<double>(head_dim) * factor) : 0;
+  if (rotated < 2 || rotated % 2 != 0) {
+    refuse("'partial_rotary_factor' cannot be used",
+           "a number above 0 and at most 1, with an even number of dimensions that rotate",
+           Json(factor).dump() + " of " + std::to_string(head_dim) + " dimensions", reader.where());
   }
   return rotated == head_dim ? 0 : rotated;
 }

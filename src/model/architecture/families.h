@@ -7,7 +7,8 @@
 
 namespace octet::model {
 
-/// Which biases there are. not_here: the key may be true, because it turns on other biases.
+/// Whether linear layers have a bias. not_here: none, also if the key is true, because it is about other
+/// biases.
 enum class BiasRule { never, not_here, always, by_key };
 /// Which blocks have a sliding window.
 /// none: no block.

@@ -131,8 +131,7 @@ std::vector<Rope> read_ropes(Reader& config, const Family& family) {
   const Json* parameters = parameters_of(config, family, "full_attention");
   Rope rope{.theta = theta};
   if (scaling != nullptr) {
-    rope = read_rope_object(*scaling, {theta, max_positions}, config.where() + ": rope_scaling",
-                            family.partial_rotary);
+    rope = read_rope_object(*scaling, {theta, max_positions}, config.where() + ": rope_scaling", false);
   }
   if (parameters != nullptr) {
     const Rope v5 = read_rope_object(*parameters, {theta, max_positions},

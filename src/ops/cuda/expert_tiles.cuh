@@ -132,6 +132,7 @@ __device__ void each_tile(const Work& w, const Groups<kGroupedRows<PLACING>>& gr
   const int own_column = side_by_side ? block_of_cluster() * F::COLUMNS : 0;
   const auto rows_of = [&](int all) { return max(0, min(kRows, all - own_row)); };
   if constexpr (P == Product::wgrad) {
+    static_assert(!side_by_side, "wgrad has stacked tiles");
     const int down = (w.rows + kClusterRows - 1) / kClusterRows;
     for (int i = begin; i < w.experts.count * down * across; i += step) {
       const int at = i % (down * across), first = at / across * kClusterRows;

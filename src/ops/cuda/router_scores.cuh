@@ -5,7 +5,7 @@
 
 namespace octet::ops::cuda {
 
-/// A sigmoid score and its derivative, computed in double and rounded once, with the bits of the CPU.
+/// A sigmoid score and its derivative, computed in double and rounded once, as on a CPU.
 struct Sigmoid {
   __device__ explicit Sigmoid(float x) {
     const double t = exp(-fabs(static_cast<double>(x)));
