@@ -91,12 +91,10 @@ void add_sharding(Table& t) {
       .one_of({"0", "1", "2", "3"});
   t.used("expert_parallel_size", &Config::expert_parallel_size,
          "Ranks among which the experts of every mixture are split. Each rank trains its own micro-batches, "
-         "and "
-         "sends tokens to the ranks of their experts.")
+         "and sends tokens to the ranks of their experts.")
       .details(
           "It divides the number of ranks and the number of experts. zero_stage shards experts over the "
-          "ranks "
-          "with the same experts, and everything else over all ranks.")
+          "ranks with the same experts, and everything else over all ranks.")
       .range(1, 1 << 20);
   t.used("overlap_comm", &Config::overlap_comm,
          "Overlap communication and computation. Results do not depend on it. Ranks with one core each on a "

@@ -280,7 +280,7 @@ class Rules : RulesOf {
            "since bits depend on the size of a micro-batch", "false");
   }
 
-  // Refuses what is not built for experts that are split among ranks.
+  // Refuses keys that are not built for experts that are split among ranks.
   void split_experts() {
     if (c_.expert_parallel_size == 1) return;
     const auto refuse = [&](bool off, const std::string& key, const std::string& value,

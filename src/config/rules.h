@@ -56,7 +56,7 @@ class RulesOf {
     const std::string word = said(key);
     return "set " + key + ": " + value + (word == key ? "" : " in place of " + word);
   }
-  /// Returns what is expected of two keys or values that exclude each other.
+  /// Returns the text "A or B, not both".
   static std::string one_of(const std::string& a, const std::string& b) {
     return a + " or " + b + ", not both";
   }

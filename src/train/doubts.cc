@@ -34,8 +34,7 @@ std::string resumption(const config::Config& c) {
     return "";
   return "output_dir holds " + checkpoints.back().second +
          ": the run resumes from it, and trains nothing if it is complete; to do: name another output_dir, "
-         "or "
-         "set overwrite_output_dir: true, to start again";
+         "or set overwrite_output_dir: true, to start again";
 }
 
 config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture) {

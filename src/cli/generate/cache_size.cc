@@ -76,7 +76,7 @@ std::size_t cache_bytes(const GenerateOptions& o, const generate::DecoderOptions
     throw Error(
         {.what = "--gpu-memory-utilization is a share of a GPU's memory, but this command computes on a CPU",
          .expected = "--kv-cache-bytes BYTES",
-         .found = "--gpu-memory-utilization " + std::to_string(*o.gpu_memory_utilization),
+         .found = "--gpu-memory-utilization",
          .where = "command line",
          .fix = "give --kv-cache-bytes instead",
          .code = ExitCode::usage});

@@ -163,8 +163,7 @@ void take_cache_words(const Options& options, GenerateOptions& o, const CacheWor
   if (bytes && share) {
     throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both set the size of the cache",
                  .expected = "--kv-cache-bytes or --gpu-memory-utilization, not both",
-                 .found = "--kv-cache-bytes " + words.bytes + ", --gpu-memory-utilization " +
-                          std::to_string(words.utilization),
+                 .found = "--kv-cache-bytes " + words.bytes + " and --gpu-memory-utilization",
                  .where = "command line",
                  .fix = "give one of them",
                  .code = ExitCode::usage});
