@@ -9,15 +9,15 @@
 #include <cstring>
 #include <utility>
 
-#include "convert.h"
-#include "file_io.h"
+#include "files/file_io.h"
 #include "manifest.h"
-#include "memory_parts.h"
+#include "memory/memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "outline.h"
+#include "weights/convert.h"
 
 namespace octet::checkpoint {
 namespace {

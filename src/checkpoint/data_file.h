@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "file_io.h"
+#include "files/file_io.h"
 
 namespace octet::checkpoint {
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "failpoint.h"
+#include "files/failpoint.h"
 #include "manifest.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "file_io.h"
+#include "files/file_io.h"
 #include "h5_objects.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"

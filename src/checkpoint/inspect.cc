@@ -6,12 +6,12 @@
 #include <cmath>
 #include <cstdio>
 
-#include "convert.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
 #include "values.h"
+#include "weights/convert.h"
 
 namespace octet::checkpoint {
 namespace {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <unordered_set>
 
-#include "file_io.h"
+#include "files/file_io.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "file_io.h"
+#include "files/file_io.h"
 #include "manifest.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "memory_parts.h"
+#include "memory/memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 

@@ -14,8 +14,8 @@
 
 #include "coverage.h"
 #include "data_file.h"
-#include "failpoint.h"
-#include "file_io.h"
+#include "files/failpoint.h"
+#include "files/file_io.h"
 #include "h5_layout.h"
 #include "manifest.h"
 #include "octet/base/error.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "convert.h"
+#include "weights/convert.h"
 
 namespace octet::checkpoint {
 

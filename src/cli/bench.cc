@@ -20,7 +20,7 @@
 #include "octet/train/save_bench.h"
 #include "octet/train/trainer.h"
 #include "options.h"
-#include "shape_words.h"
+#include "plan/shape_words.h"
 #include "with_places.h"
 
 namespace octet::cli {

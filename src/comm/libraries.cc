@@ -1,8 +1,8 @@
 #include "octet/comm/libraries.h"
 
-#include "mpi_world.h"
-#include "nccl_carrier.h"
-#include "nccl_library.h"
+#include "gpu/nccl_carrier.h"
+#include "gpu/nccl_library.h"
+#include "mpi/mpi_world.h"
 
 namespace octet::comm {
 

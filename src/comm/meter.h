@@ -6,8 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "messages/transport.h"
 #include "octet/comm/traffic.h"
-#include "transport.h"
 
 namespace octet::comm {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "dialects.h"
+#include "dialects/dialects.h"
 #include "octet/base/strings.h"
 #include "settings.h"
 

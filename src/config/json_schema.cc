@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "dialects.h"
+#include "dialects/dialects.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/config/schema.h"

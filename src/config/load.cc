@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "dialects.h"
+#include "dialects/dialects.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "settings.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "regex.h"
+#include "regex/regex.h"
 
 namespace octet::text {
 

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "cast_log.h"
+#include "logs/cast_log.h"
+#include "logs/rank_log.h"
+#include "logs/step_watch.h"
 #include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -24,8 +26,6 @@
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
 #include "octet/train/rehearsal.h"
-#include "rank_log.h"
-#include "step_watch.h"
 #include "steps.h"
 
 namespace octet::train {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "gemm_rate.h"
+#include "logs/gemm_rate.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <map>
 
-#include "finite.h"
+#include "faults/finite.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"

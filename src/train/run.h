@@ -6,7 +6,12 @@
 #include <optional>
 #include <string>
 
-#include "expert_log.h"
+#include "faults/silent_faults.h"
+#include "faults/spikes.h"
+#include "logs/expert_log.h"
+#include "logs/rank_log.h"
+#include "logs/sample_log.h"
+#include "logs/step_watch.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/memory.h"
@@ -24,14 +29,9 @@
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
 #include "octet/train/start_rows.h"
-#include "output_folder.h"
-#include "rank_log.h"
-#include "sample_log.h"
-#include "save_interval.h"
-#include "saver.h"
-#include "silent_faults.h"
-#include "spikes.h"
-#include "step_watch.h"
+#include "saves/output_folder.h"
+#include "saves/save_interval.h"
+#include "saves/saver.h"
 #include "steps.h"
 
 namespace octet::train {

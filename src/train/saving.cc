@@ -4,7 +4,6 @@
 #include <thread>
 #include <utility>
 
-#include "disk_room.h"
 #include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -15,6 +14,7 @@
 #include "octet/runtime/same_model.h"
 #include "octet/text/template_match.h"
 #include "run.h"
+#include "saves/disk_room.h"
 #include "start.h"
 
 namespace octet::train {

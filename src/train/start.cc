@@ -11,7 +11,7 @@
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/read_together.h"
-#include "saver.h"
+#include "saves/saver.h"
 
 namespace octet::train {
 namespace {

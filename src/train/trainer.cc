@@ -9,8 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "cast_log.h"
-#include "expert_log.h"
+#include "faults/spikes.h"
+#include "logs/cast_log.h"
+#include "logs/expert_log.h"
 #include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
@@ -27,7 +28,6 @@
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "run.h"
-#include "spikes.h"
 #include "start.h"
 
 namespace octet::train {

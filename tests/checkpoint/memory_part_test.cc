@@ -1,5 +1,5 @@
 // Impossible headers of parts. Their hash may be correct, because the writer computed it.
-#include "../src/checkpoint/memory_part.h"
+#include "../src/checkpoint/memory/memory_part.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,8 @@
 #include <mutex>
 #include <set>
 
-#include "../src/checkpoint/convert.h"
-#include "../src/checkpoint/memory_pairs.h"
+#include "../src/checkpoint/memory/memory_pairs.h"
+#include "../src/checkpoint/weights/convert.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/read_together.h"

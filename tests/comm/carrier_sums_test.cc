@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "composed.h"
+#include "gpu/composed.h"
+#include "messages/transport.h"
 #include "octet/base/dtype.h"
-#include "transport.h"
 
 namespace octet::comm::carrier_sums_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "../src/comm/deadline.h"
+#include "../src/comm/job/deadline.h"
 
 #include <gtest/gtest.h>
 

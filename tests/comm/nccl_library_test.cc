@@ -1,5 +1,5 @@
 // Loading NCCL, with stand-in libraries: the files tried, the rejections and their messages.
-#include "nccl_library.h"
+#include "gpu/nccl_library.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

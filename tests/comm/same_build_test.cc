@@ -1,5 +1,5 @@
 // Ranks of different programs.
-#include "same_build.h"
+#include "job/same_build.h"
 
 #include <gtest/gtest.h>
 

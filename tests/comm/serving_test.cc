@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
-#include "../src/comm/memory_transport.h"
-#include "../src/comm/message_engine.h"
-#include "../src/comm/rank_job.h"
+#include "../src/comm/job/rank_job.h"
+#include "../src/comm/messages/memory_transport.h"
+#include "../src/comm/messages/message_engine.h"
 #include "comm/ranks.h"
 #include "octet/base/error.h"
 

@@ -1,4 +1,4 @@
-#include "../src/checkpoint/memory_part.h"
+#include "../src/checkpoint/memory/memory_part.h"
 
 #include <filesystem>
 

@@ -2,7 +2,7 @@
 // at once and one by one), and the errors of unusable files.
 #include <gtest/gtest.h>
 
-#include "../src/text/tool_format.h"
+#include "../src/text/templates/tool_format.h"
 #include "folder.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"

@@ -7,7 +7,7 @@
 #include <limits>
 #include <map>
 
-#include "../../src/train/cast_log.h"
+#include "../../src/train/logs/cast_log.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/comm/threads.h"

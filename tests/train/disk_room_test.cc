@@ -1,5 +1,5 @@
 // Disk space, compared with sums that this file computes.
-#include "../src/train/disk_room.h"
+#include "../src/train/saves/disk_room.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The ranks that the hashes of all ranks identify as faulty.
-#include "../src/train/fault_verdict.h"
+#include "../src/train/faults/fault_verdict.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The output folder between two runs.
-#include "../src/train/output_folder.h"
+#include "../src/train/saves/output_folder.h"
 
 #include <gtest/gtest.h>
 

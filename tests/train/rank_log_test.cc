@@ -1,5 +1,5 @@
 // Facts of ranks in the log: the largest memory, and the loss of each rank.
-#include "../src/train/rank_log.h"
+#include "../src/train/logs/rank_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Ranks with different starts.
-#include "../src/train/sameness.h"
+#include "../src/train/faults/sameness.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // samples.jsonl of a run, and its continuation by the next run.
-#include "../src/train/sample_log.h"
+#include "../src/train/logs/sample_log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "../src/train/save_interval.h"
+#include "../src/train/saves/save_interval.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Saves concurrent with steps: log messages, counts, and threads that end early.
-#include "../src/train/saver.h"
+#include "../src/train/saves/saver.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Detection of steps with outlying loss or gradient norm.
-#include "../src/train/spikes.h"
+#include "../src/train/faults/spikes.h"
 
 #include <gtest/gtest.h>
 

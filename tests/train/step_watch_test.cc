@@ -1,5 +1,5 @@
 // Message times of a step on a link of known speed.
-#include "../src/train/step_watch.h"
+#include "../src/train/logs/step_watch.h"
 
 #include <gtest/gtest.h>
 

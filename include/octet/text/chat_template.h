@@ -1,7 +1,8 @@
 // Chat templates convert a conversation to token ids and labels. They equal LLaMA-Factory's templates of the
 // same name.
 //
-// A template is a row of a table (src/text/template_table.cc). It has lists of slots. A slot is a string with
+// A template is a row of a table (src/text/templates/template_table.cc). It has lists of slots. A slot is a
+// string with
 // {{content}}, or a single special id. Each string is tokenised separately, so no token spans two slots.
 // Special tokens in texts of users become their ids.
 #pragma once

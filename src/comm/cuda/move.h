@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "peer_access.h"
+#include "gpu/peer_access.h"
 
 namespace octet::comm {
 

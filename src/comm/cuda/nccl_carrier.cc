@@ -1,4 +1,4 @@
-#include "nccl_carrier.h"
+#include "gpu/nccl_carrier.h"
 
 #include <cuda_runtime_api.h>
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "broken_step.h"
+#include "job/broken_step.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"
 

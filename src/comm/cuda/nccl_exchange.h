@@ -9,8 +9,8 @@
 #include <span>
 #include <string>
 
-#include "exchange.h"
-#include "nccl_library.h"
+#include "gpu/exchange.h"
+#include "gpu/nccl_library.h"
 #include "octet/device/device.h"
 
 struct ncclComm;

@@ -1,4 +1,4 @@
-#include "peer_access.h"
+#include "gpu/peer_access.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

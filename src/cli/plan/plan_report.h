@@ -1,0 +1,81 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octet/config/config.h"
+#include "octet/config/derive.h"
+#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
+#include "octet/plan/time.h"
+#include "octet/store/messages.h"
+#include "octet/train/ladder.h"
+#include "plan/plan_notes.h"
+#include "plan/plan_stages.h"
+#include "plan/plan_target.h"
+
+namespace octet::cli {
+
+/// Another configuration that fits if the planned run does not: its keys, and its fastest sizes.
+struct Alternative {
+  std::string keys;
+  plan::Choice choice;
+  std::size_t bytes = 0;  ///< of device memory
+};
+
+/// All figures of `trainer plan`.
+struct PlanReport {
+  config::Config config;  ///< with the storage of states that the run would choose
+  std::string model;
+  config::Batch batch;
+  plan::Choice choice;
+  plan::Memory memory;
+  std::size_t staging = 0, nccl = 0, libraries = 0;
+  plan::Work work;
+  plan::Time time;
+  /// Bytes that rank 0 sends per step, by zero_stage.
+  std::array<store::StepMessages, 4> messages{};
+  int ranks_of_host = 1;
+  bool on_gpus_of_one_host = false;
+  int stage = 0;
+  /// The largest micro-batch of each level. Levels that do not allow a larger one than a cheaper level are
+  /// left out.
+  std::vector<plan::Choice> fitting;
+  std::vector<train::Rung> ladder;        ///< if the run does not fit
+  std::vector<Alternative> alternatives;  ///< if the run does not fit
+  std::string fp8;                        ///< note, if FP8 does not pay off
+  std::vector<StageRow> stages;           ///< for the planned micro-batch; empty for one rank
+  std::vector<LevelRow> levels;           ///< for the planned stage and micro-batch
+  std::optional<std::int64_t> steps;      ///< of the whole run, if known
+  PlanNotes notes;
+  std::size_t total() const { return memory.bytes + staging + nccl + libraries; }
+  /// Returns the seconds of a step's messages over a link, by zero_stage. A link inside a host carries the
+  /// messages within the host. A link between hosts carries the rest, for all ranks of the host.
+  std::array<double, 4> seconds_over(const plan::Link& link) const;
+  /// Returns the part of seconds_over() that computation cannot hide. See plan::exposed_seconds for the
+  /// assumptions.
+  std::array<double, 4> exposed_over(const plan::Link& link) const;
+  /// Returns the seconds of a rank's messages per step over NVLink, if all GPUs are in one host. Returns 0
+  /// otherwise, because the network decides.
+  double message_seconds() const;
+  /// Lower bound of a step: messages overlap fully with computation.
+  double floor_seconds() const { return std::max(time.seconds, message_seconds()); }
+  std::int64_t tokens_per_step() const { return batch.global * config.cutoff_len; }
+  /// Returns a lower bound of the cost of one step on all ranks at gpu_hour_price.
+  double cost_per_step() const;
+};
+
+/// Returns the steps of a run from max_steps or from `tokens` (0: not given); nullopt if neither is set.
+/// Throws Error (usage) if both are set.
+std::optional<std::int64_t> steps_of_run(const config::Config& config, double tokens,
+                                         std::int64_t tokens_per_step);
+
+/// Plans a run of `model` with `config`; `notes` and `steps` are not filled. The data is unknown, so every
+/// sample is taken as cutoff_len long.
+PlanReport make_plan(const config::Config& config, const std::string& model, const PlanTarget& target);
+
+}  // namespace octet::cli

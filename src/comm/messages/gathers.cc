@@ -1,0 +1,157 @@
+// Gathers, of bytes and of values in a narrow format.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "index.h"
+#include "messages/collectives.h"
+#include "octet/ops/wire.h"
+
+namespace octet::comm {
+namespace {
+
+// Slices that are forwarded inside other nodes are sent in pieces of this size, so both transfers overlap.
+constexpr std::int64_t handed_on_bytes = std::int64_t{1} << 20;
+// Other slices use larger pieces, with some in flight at a time. A transport with gigabytes in flight serves
+// all of them at once, and no piece completes early.
+constexpr std::int64_t direct_bytes = std::int64_t{1} << 22;
+
+// Sends every rank's part of a piece to all ranks: to the ranks of its node and, once per other node, to a
+// delegate, which forwards it. All ranks post in the same order, so messages between two ranks match.
+class GatherByNode {
+ public:
+  GatherByNode(Call& call, const Hierarchy& hierarchy)
+      : h_(hierarchy),
+        me_(call.place().rank),
+        node_(h_.node_of[index(me_)]),
+        mates_(h_.mates(me_)),
+        first_(call),
+        second_(call) {
+    for (const int rank : h_.charges(me_)) {
+      if (rank != me_) charges_.push_back(rank);
+    }
+  }
+
+  bool through(std::int64_t piece, bool handed_on) {
+    return (handed_on ? second_ : first_)[piece].complete();
+  }
+
+  /// part(rank) is both source and destination of a rank's part of this piece.
+  template <typename Part>
+  void post_first(std::int64_t piece, std::size_t bytes, Part part) {
+    Messages& messages = first_[piece];
+    for_mates([&](int mate) { messages.receive(mate, part(mate), bytes); });
+    for (const int rank : charges_) messages.receive(rank, part(rank), bytes);
+    for_mates([&](int mate) { messages.send(mate, part(me_), bytes); });
+    for (int d = 1; d < static_cast<int>(h_.nodes.size()); ++d) {
+      const int node = (node_ + d) % static_cast<int>(h_.nodes.size());
+      messages.send(h_.delegate(node, me_), part(me_), bytes);
+    }
+  }
+
+  template <typename Part>
+  void post_second(std::int64_t piece, std::size_t bytes, Part part) {
+    Messages& messages = second_[piece];
+    for_mates([&](int mate) {
+      for (const int rank : h_.charges(mate)) {
+        if (rank != mate) messages.receive(mate, part(rank), bytes);
+      }
+    });
+    for_mates([&](int mate) {
+      for (const int rank : charges_) messages.send(mate, part(rank), bytes);
+    });
+  }
+
+ private:
+  // Starts with the next rank, so the ranks do not all send to the same rank at once.
+  template <typename Do>
+  void for_mates(Do&& act) const {
+    const auto mine = std::ranges::find(mates_, me_) - mates_.begin();
+    const auto n = static_cast<std::ptrdiff_t>(mates_.size());
+    for (std::ptrdiff_t d = 1; d < n; ++d) act(mates_[index((mine + d) % n)]);
+  }
+
+  const Hierarchy& h_;
+  int me_;
+  int node_;
+  const std::vector<int>& mates_;
+  std::vector<int> charges_;  // on other nodes
+  MessageSets first_;
+  MessageSets second_;
+};
+
+}  // namespace
+
+Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args) {
+  GatherByNode gather(call, hierarchy);
+  const std::int64_t piece = hierarchy.nodes.size() == 1 ? direct_bytes : handed_on_bytes;
+  const std::int64_t pieces = (args.bytes + piece - 1) / piece;
+  const auto bytes = [&](std::int64_t p) {
+    return static_cast<std::size_t>(std::min(piece, args.bytes - p * piece));
+  };
+  const auto part = [&](std::int64_t p) {
+    return [&, p](int rank) { return static_cast<std::byte*>(args.buffer) + rank * args.bytes + p * piece; };
+  };
+  for (std::int64_t p = 0, next = 0; p < pieces; ++p) {
+    for (; next < std::min(p + staging_sets, pieces); ++next) {
+      gather.post_first(next, bytes(next), part(next));
+    }
+    while (!gather.through(p, false)) co_await pause;
+    gather.post_second(p, bytes(p), part(p));
+    while (!gather.through(p, true)) co_await pause;
+  }
+}
+
+Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                              AllGatherValuesArgs args) {
+  const Place& place = call.place();
+  if (place.size == 1) co_return;
+  if (args.wire == Wire::f32 || (args.wire == Wire::bf16 && args.dtype == DType::bf16)) {
+    Steps plain = all_gather_steps(
+        call, hierarchy,
+        {.buffer = args.buffer, .bytes = args.count * static_cast<std::int64_t>(size_of(args.dtype))});
+    while (!plain.resume()) co_await pause;
+    co_return;
+  }
+  GatherByNode gather(call, hierarchy);
+  const std::int64_t pieces = (args.count + staging.chunk - 1) / staging.chunk;
+  const auto length = [&](std::int64_t p) { return std::min(staging.chunk, args.count - p * staging.chunk); };
+  const auto bytes = [&](std::int64_t p) { return ops::wire_bytes(args.wire, length(p)); };
+  const auto part = [&](std::int64_t p) {
+    return [&, p](int rank) {
+      const int set = static_cast<int>(p % staging_sets);
+      return rank == place.rank ? staging.leaving(set, rank) : staging.arriving(set, rank);
+    };
+  };
+  const auto values = [&](std::int64_t p, int rank) {
+    const auto element = static_cast<std::int64_t>(size_of(args.dtype));
+    return static_cast<std::byte*>(args.buffer) + (rank * args.count + p * staging.chunk) * element;
+  };
+  const auto begin = [&](std::int64_t p) {
+    // Rounding errors are added to the residual of the own slice, which holds the errors of earlier
+    // reductions. The next reduction corrects both.
+    ops::encode_values({.wire = args.wire,
+                        .from = values(p, place.rank),
+                        .dtype = args.dtype,
+                        .count = length(p),
+                        .to = part(p)(place.rank),
+                        .residual = args.residual == nullptr ? nullptr : args.residual + p * staging.chunk,
+                        .adds_residual = false});
+    gather.post_first(p, bytes(p), part(p));
+  };
+  for (std::int64_t p = 0, next = 0; p < pieces; ++p) {
+    for (; next < std::min(p + staging_sets, pieces); ++next) begin(next);
+    while (!gather.through(p, false)) co_await pause;
+    gather.post_second(p, bytes(p), part(p));
+    while (!gather.through(p, true)) co_await pause;
+    for (int r = 0; r < place.size; ++r) {
+      ops::decode_values({.wire = args.wire,
+                          .part = part(p)(r),
+                          .count = length(p),
+                          .dtype = args.dtype,
+                          .to = values(p, r)});
+    }
+  }
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,111 @@
+// Converts single values of axolotl's keys.
+#include <algorithm>
+#include <array>
+
+#include "dialects/axolotl.h"
+
+namespace octet::config::axolotl {
+
+void wrong(const Node& node, const Location& at, const std::string& expected, const std::string& fix) {
+  complain({.what = "value of '" + at.key + "' cannot be used",
+            .expected = expected,
+            .found = shown(node),
+            .where = at.where,
+            .fix = fix});
+}
+
+std::string word_of(const Node& node) {
+  return node.kind == Node::Kind::scalar ? node.text : "";
+}
+
+bool is_on(const Node& node) {
+  return read_bool(word_of(node)).value_or(false);
+}
+
+bool is_on(const Fact& fact) {
+  const auto on = read_bool(word_of(fact.node));
+  if (!on) wrong(fact.node, fact.at, "true or false");
+  return *on;
+}
+
+Node list_of(const Node& node) {
+  if (node.kind == Node::Kind::list) return node;
+  Node list;
+  list.kind = Node::Kind::list;
+  list.items.push_back(node);
+  return list;
+}
+
+// auto means true if the hardware has bf16, which is always the case here. full also stores weights in bf16.
+void take_bf16(const Node& node, const Location& at, const Target& target) {
+  const std::string word = word_of(node);
+  if (word == "full") return target.settings.add("pure_bf16", scalar_node("true"), at, target.replace);
+  target.settings.add("bf16", word == "auto" ? scalar_node("true") : node, at, target.replace);
+}
+
+void take_fp16(const Node& node, const Location& at, const Target& target) {
+  if (word_of(node) != "auto") target.settings.add("fp16", node, at, target.replace);
+}
+
+void take_tf32(const Node& node, const Location& at, const Target& target) {
+  if (word_of(node) != "auto") target.settings.add("tf32", node, at, target.replace);
+}
+
+// Any form of checkpointing enables ours. Activations that axolotl would offload are recomputed.
+void take_checkpointing(const Node& node, const Location& at, const Target& target) {
+  const std::string word = word_of(node);
+  const bool offloads = word == "unsloth" || word == "offload" || word == "offload_disk";
+  target.settings.add("gradient_checkpointing", offloads ? scalar_node("true") : node, at, target.replace);
+  if (offloads) target.sources.note("'" + at.key + ": " + word + "' computes activations again here");
+}
+
+// Translates template names. Some names also exist here with another text; they are refused.
+void take_template(const Node& node, const Location& at, const Target& target) {
+  static constexpr std::array<std::pair<const char*, const char*>, 5> kNames{
+      {{"qwen_25", "qwen"},
+       {"phi_35", "phi"},
+       {"mistral_v2v3", "mistral"},
+       {"mistral_v3_tekken", "ministral"},
+       {"deepseek_v3", "deepseek3"}}};
+  static constexpr std::array kOthers{"alpaca", "mistral_v1", "phi_3"};
+  const std::string word = word_of(node);
+  // The model's own template is the default here.
+  if (word.starts_with("tokenizer_default") || word == "jinja") return;
+  if (std::ranges::find(kOthers, word) != kOthers.end())
+    wrong(node, at, "a template that Octet has, such as chatml, llama3, qwen_25 or mistral_v2v3",
+          "leave the key out to train with the model's own template; template: takes LLaMA-Factory's names");
+  const auto* found = std::ranges::find(kNames, word, [](const auto& pair) { return pair.first; });
+  target.settings.add("template", found == kNames.end() ? node : scalar_node(found->second), at,
+                      target.replace);
+  if (word.starts_with("mistral_"))
+    target.sources.note(
+        "'" + at.key + ": " + word +
+        "' writes a system message before the first question, but axolotl leaves it out in training");
+}
+
+void take_long_rows(const Node& node, const Location& at, const Target& target) {
+  const std::string word = word_of(node);
+  if (word != "drop" && word != "truncate" && word != "raise") wrong(node, at, "drop, truncate or raise");
+  target.settings.add("truncation", scalar_node(word == "raise" ? "error" : "cut"), at, target.replace);
+  if (word == "drop") {
+    target.sources.note("'" + at.key +
+                        ": drop' cuts long rows, but axolotl leaves them out; raise ends the run instead");
+  }
+}
+
+void take_special_tokens(const Node& node, const Location& at, const Target& target) {
+  if (node.kind != Node::Kind::map) wrong(node, at, "a map of names to tokens");
+  target.sources.facts["special_tokens"] = {.node = node, .at = at, .override = target.replace};
+}
+
+// Liger and cut cross entropy are faster kernels for the same computation.
+void take_plugins(const Node& node, const Location& at, const Target& target) {
+  for (const Node& plugin : list_of(node).items) {
+    const std::string name = word_of(plugin);
+    if (name.find("liger") == std::string::npos && name.find("cut_cross_entropy") == std::string::npos)
+      wrong(plugin, at, "liger or cut_cross_entropy", "no foreign code is run; remove it");
+    target.sources.note("'" + at.key + ": " + name + "' changes nothing here: kernels are always fused");
+  }
+}
+
+}  // namespace octet::config::axolotl

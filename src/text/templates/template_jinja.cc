@@ -1,0 +1,414 @@
+// Writes a row of the table as a Jinja chat template. Every literal is part of an expression, and every tag
+// strips the blanks around it. The file can therefore have line breaks between tags.
+#include "octet/text/template_jinja.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "templates/template_file.h"
+#include "templates/template_row.h"
+
+namespace octet::text {
+namespace {
+
+/// Returns `text` as a Jinja string in single quotes.
+std::string jinja_string(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) {
+    // Line ends are escaped, because a copy of the file may have other line ends.
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else {
+      if (c == '\\' || c == '\'') out += '\\';
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+/// An expression that concatenates texts.
+class Joined {
+ public:
+  void literal(std::string_view text) {
+    if (!text.empty()) terms_.push_back(jinja_string(text));
+  }
+  void expression(std::string text) { terms_.push_back(std::move(text)); }
+  std::string text() const {
+    std::string out;
+    for (const std::string& term : terms_) out += (out.empty() ? "" : " + ") + term;
+    return out.empty() ? "''" : out;
+  }
+
+ private:
+  std::vector<std::string> terms_;
+};
+
+constexpr std::string_view kContent = "{{content}}";
+
+/// Adds `slot` with its {{content}} replaced by the value of the expression `content`.
+void add_filled(Joined& to, const std::string& slot, const std::string& content) {
+  const std::size_t at = slot.find(kContent);
+  to.literal(std::string_view(slot).substr(0, at));
+  if (at == std::string::npos) return;
+  to.expression(content);
+  to.literal(std::string_view(slot).substr(at + kContent.size()));
+}
+
+/// Lines before this statement strip all blanks. The text after it keeps its blanks.
+const std::string kAsItStands = "{%- if true %}{% endif %}\n";
+
+/// The lines of a template.
+class Lines {
+ public:
+  Lines& tag(const std::string& statement) {
+    text_ += "{%- " + statement + " -%}\n";
+    return *this;
+  }
+  Lines& print(const std::string& expression) {
+    text_ += "{{- " + expression + " -}}\n";
+    return *this;
+  }
+  Lines& set(const std::string& name, const std::string& expression) {
+    return tag("set " + name + " = " + expression);
+  }
+  std::string text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Training tokenises each part of a conversation separately, and some tokenizers add a blank before each
+/// text. The template tokenises one long text, so it must write these blanks between parts.
+struct Blanks {
+  const Tokenizer* tokenizer = nullptr;  ///< null: it adds no blanks
+  bool before_blanks = false;            ///< also adds a blank before a text that begins with one
+  bool after_tokens = false;             ///< also adds a blank after a special token inside a text
+
+  explicit Blanks(const Tokenizer* one) {
+    const auto bare = one == nullptr ? std::vector<TokenId>{} : one->encode("x").ids;
+    const std::string first = bare.empty() ? "" : one->id_to_token(bare.front());
+    if (!first.starts_with("\xE2\x96\x81") && !first.starts_with("\xC4\xA0")) return;  // Llama's, GPT-2's
+    tokenizer = one;
+    before_blanks = one->encode(" x").ids != bare;
+    const auto behind = one->encode(one->eos_token() + "x").ids;
+    after_tokens =
+        behind.size() == bare.size() + 1 && std::equal(bare.begin(), bare.end(), behind.begin() + 1);
+  }
+
+  /// Returns the expression before a part that begins with `text`: `gap`, or "".
+  std::string before(const std::string& gap, const std::string& text) const {
+    if (tokenizer == nullptr || gap == "''" || (!before_blanks && text.starts_with(' '))) return "";
+    const auto ids = tokenizer->encode(text).ids;
+    const bool token = ids.empty() || text.starts_with(tokenizer->id_to_token(ids.front()));
+    return token ? "" : gap;
+  }
+  /// Like before(), for a part that is the value of the expression `value`.
+  std::string before_value(const std::string& gap, const std::string& value) const {
+    if (tokenizer == nullptr || gap == "''") return "";
+    return before_blanks ? gap : "('' if " + value + ".startswith(' ') else " + gap + ")";
+  }
+  std::string behind_token() const { return after_tokens ? "''" : "' '"; }
+};
+
+/// Prints slots with their {{content}} replaced by the value of the expression `content`. ns.gap is the text
+/// before the next part.
+void print_slots(Lines& out, const Slots& slots, const std::string& content, const Blanks& blanks) {
+  if (slots.empty()) return;
+  Joined all;
+  std::string gap = "ns.gap";
+  for (const Slot& slot : slots) {
+    if (slot.kind != Slot::Kind::text) {
+      all.expression(slot.kind == Slot::Kind::bos ? "bos" : "eos");
+      gap = blanks.behind_token();
+      continue;
+    }
+    const bool value_first = slot.text.starts_with(kContent), bare = slot.text == kContent;
+    const std::string blank = value_first ? blanks.before_value(gap, content)
+                                          : blanks.before(gap, slot.text.substr(0, slot.text.find(kContent)));
+    if (bare && !blank.empty()) {
+      all.expression("(" + blank + " + " + content + " if " + content + " else '')");
+    } else {
+      // Without content, the text after it comes first.
+      const std::string rest = value_first ? blanks.before(gap, slot.text.substr(kContent.size())) : blank;
+      const std::string other = rest.empty() ? "''" : rest;
+      if (!blank.empty())
+        all.expression(rest == blank ? blank : "(" + blank + " if " + content + " else " + other + ")");
+      add_filled(all, slot.text, content);
+    }
+    gap = bare ? "(' ' if " + content + " else " + gap + ")" : "' '";
+  }
+  out.print(all.text());
+  if (blanks.tokenizer != nullptr) out.set("ns.gap", gap);
+}
+
+/// An expression for a tool as {"type": "function", "function": ...}.
+constexpr const char* kWrapped =
+    "(tool if tool['type'] == 'function' else {'type': 'function', 'function': tool})";
+
+/// Writes descriptions of tools into ns.tools, and their names into ns.names. Servers may pass tools without
+/// parameters, or parameters without properties. These tools have no arguments.
+void describe_tools(Lines& out) {
+  out.set("f", "tool['function'] if tool['type'] == 'function' else tool");
+  out.set("ns.names", "ns.names + (', ' if ns.names else '') + f['name']");
+  out.set("ns.tools",
+          "ns.tools + '> Tool Name: ' + f['name'] + '\\nTool Description: ' ~ "
+          "f.get('description', '') ~ '\\nTool Args:\\n'");
+  out.set("parameters", "f.get('parameters') or {}");
+  out.set("required", "parameters.get('required') or []");
+  out.tag("for name, p in (parameters.get('properties') or {}) | items");
+  out.set(
+      "ns.tools",
+      "ns.tools + '  - ' + name + ' (' ~ p.get('type', '') ~ (', required' if name in required else '') ~ "
+      "'): ' ~ p.get('description', '')");
+  out.tag("if p.get('enum')");
+  out.set("ns.tools", "ns.tools + ', should be one of [' + p['enum'] | join(', ') + ']'");
+  out.tag("endif").tag("if p.get('items')");
+  out.set("ns.tools", "ns.tools + ', where each item should be ' ~ p['items'].get('type', '')");
+  out.tag("endif");
+  out.set("ns.tools", "ns.tools + '\\n'");
+  out.tag("endfor");
+  out.set("ns.tools", "ns.tools + '\\n'");
+}
+
+/// Returns the format's prompt with tools, names and date inserted.
+std::string tools_prompt(const ToolFormat& format) {
+  Joined out;
+  std::string_view rest = format.prompt;
+  while (!rest.empty()) {
+    const std::size_t open = rest.find("{{");
+    out.literal(rest.substr(0, open));
+    if (open == std::string_view::npos) break;
+    const std::size_t close = rest.find("}}", open);
+    const std::string_view name = rest.substr(open + 2, close - open - 2);
+    out.expression(name == "tools" ? "ns.tools" : name == "names" ? "ns.names" : "strftime_now('%d %b %Y')");
+    rest = rest.substr(close + 2);
+  }
+  return out.text();
+}
+
+void write_tools(Lines& out, const ToolFormat& format) {
+  out.tag("if tools");
+  out.tag("for tool in tools");
+  if (format.tool_form == "description") {
+    describe_tools(out);
+  } else if (format.tool_form == "json list") {
+    out.set("ns.tools", "ns.tools + (', ' if ns.tools else '') + " + std::string(kWrapped) + " | tojson");
+  } else {
+    const std::string indent =
+        format.tool_indent > 0 ? "(indent=" + std::to_string(format.tool_indent) + ")" : "";
+    Joined one;
+    one.expression("ns.tools");
+    one.literal(format.tool_before);
+    one.expression(std::string(kWrapped) + " | tojson" + indent);
+    one.literal(format.tool_after);
+    out.set("ns.tools", one.text());
+  }
+  out.tag("endfor");
+  if (format.tool_form == "json list") out.set("ns.tools", "'[' + ns.tools + ']'");
+  out.set("system", "system + " + tools_prompt(format));
+  out.tag("endif");
+}
+
+/// Writes the tool calls of a message into ns.calls.
+void write_calls(Lines& out, const ToolFormat& format) {
+  using List = ToolFormat::List;
+  out.set("ns.calls", "''");
+  out.tag("for call in message['tool_calls']");
+  out.set("f", "call['function'] if call['function'] else call");
+  out.set("arguments", "f['arguments'] if f['arguments'] is string else f['arguments'] | tojson");
+  Joined one;
+  if (format.call_form == "text") {
+    const std::string& text = format.call_text;
+    const std::size_t name = text.find("{{name}}"), arguments = text.find("{{arguments}}");
+    check(name < arguments && arguments != std::string::npos, "a call names its function first");
+    one.literal(std::string_view(text).substr(0, name));
+    one.expression("f['name']");
+    one.literal(std::string_view(text).substr(name + 8, arguments - name - 8));
+    one.expression("arguments");
+    one.literal(std::string_view(text).substr(arguments + 13));
+  } else {
+    if (format.call_list == List::never) one.literal(format.call_before);
+    one.literal("{\"name\": ");
+    one.expression("f['name'] | tojson");
+    one.literal(", \"" + format.call_arguments + "\": ");
+    one.expression("arguments");
+    one.literal("}");
+    if (format.call_list == List::never) one.literal(format.call_after);
+  }
+  const bool apart = format.call_form == "text" || format.call_list == List::never;
+  const std::string between = jinja_string(apart ? format.call_between : ", ");
+  out.set("ns.calls", "ns.calls + (" + between + " if ns.calls else '') + " + one.text());
+  out.tag("endfor");
+  if (apart) return;
+  if (format.call_list == List::always) {
+    out.set("ns.calls", "'[' + ns.calls + ']'");
+  } else {
+    out.set("ns.calls", "'[' + ns.calls + ']' if message['tool_calls'] | length > 1 else ns.calls");
+  }
+}
+
+/// Removes thoughts of earlier answers unless they are preserved. Without thinking, removes the thoughts of
+/// every answer. A removed thought goes from its start tag to the next end tag. Line ends at the start of the
+/// rest are removed, too. A last answer without a thought gets an empty thought.
+void handle_thoughts(Lines& out, const Blanks& blanks) {
+  out.tag("if thinking == false or not (loop.last or preserved)");
+  out.set("ns.kept", "''");
+  out.set("ns.open", "''");
+  out.tag("for part in content.split('<think>\\n')");
+  out.tag("if loop.first");
+  out.set("ns.kept", "part");
+  out.tag("elif '\\n</think>\\n\\n' in part");
+  out.set("ns.kept", "ns.kept + part.split('\\n</think>\\n\\n', 1)[1]");
+  out.set("ns.open", "''");
+  out.tag("else");
+  out.set("ns.open", "ns.open + '<think>\\n' + part");
+  out.tag("endif");
+  out.tag("endfor");
+  out.set("content", "(ns.kept + ns.open).lstrip('\\n')");
+  out.tag("endif");
+  out.tag("if loop.last and '<think>' not in content and '</think>' not in content");
+  const std::string blank = blanks.before_value("' '", "content");
+  const std::string answer = blank.empty() ? "content" : "(" + blank + " + content if content else '')";
+  out.set("content", "'<think>\\n\\n</think>\\n\\n' + " + answer);
+  out.tag("endif");
+}
+
+/// Sets `system` to the system text of the messages, or to `usual`. Sets `turns` to the other messages.
+void take_system(Lines& out, const std::string& usual, bool trims) {
+  out.set("system", jinja_string(usual));
+  out.set("turns", "messages");
+  out.tag("if messages and messages[0]['role'] == 'system'");
+  const std::string content = std::string("messages[0]['content']") + (trims ? " | trim" : "");
+  out.tag("if " + content).set("system", content).tag("endif");
+  out.set("turns", "messages[1:]");
+  out.tag("endif");
+}
+
+/// Writes the text before the first turn. If the system text is part of the first turn, sets ns.begin to it.
+void write_begin(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
+  print_slots(out, row.prefix, "''", blanks);
+  out.tag("if system");
+  if (row.fuse_system) {
+    Joined fused;
+    add_filled(fused, row.system.at(0).text, "system");
+    out.set("ns.begin", fused.text());
+  } else {
+    print_slots(out, row.system, "system", blanks);
+  }
+  out.tag("endif");
+}
+
+void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& format, const Slots& function,
+                const Blanks& blanks) {
+  out.set("content", "message['content'] if message['content'] else ''");
+  std::string trims;
+  for (const std::string& role : row.trims) {
+    if (role != "system")
+      trims += (trims.empty() ? "'" : ", '") + (role == "observation" ? "tool" : role) + "'";
+  }
+  if (!trims.empty())
+    out.tag("if message['role'] in [" + trims + "]").set("content", "content | trim").tag("endif");
+  if (row.fuse_system) {
+    out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
+  }
+  out.tag("if message['role'] == 'user'");
+  print_slots(out, row.user, "content", blanks);
+  out.tag("elif message['role'] == 'tool'");
+  print_slots(out, row.observation, "content", blanks);
+  out.tag("elif message['role'] == 'assistant'");
+  if (row.thinks) handle_thoughts(out, blanks);
+  out.tag("if message['tool_calls']");
+  write_calls(out, format);
+  print_slots(out, function, row.fuse_system ? "ns.calls" : "(content + ns.calls)", blanks);
+  out.tag("else");
+  print_slots(out, row.assistant, "content", blanks);
+  out.tag("endif");
+  out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
+}
+
+/// Writes the text after the last turn.
+void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
+  if (row.efficient_eos) {
+    out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
+    out.tag("endif");
+  }
+  if (row.thinks) {
+    out.tag("if add_generation_prompt and not thinking");
+    const std::string blank = blanks.before("ns.gap", "<think>\n");
+    out.print((blank.empty() ? "" : blank + " + ") + "'<think>\\n\\n</think>\\n\\n'").tag("endif");
+  }
+}
+
+/// Returns the default of enable_thinking as an expression: the option of the run.
+std::string usually_thinks(const TemplateOptions& options) {
+  if (!options.enable_thinking) return "none";
+  return *options.enable_thinking ? "true" : "false";
+}
+
+}  // namespace
+
+std::string jinja_of_file(const TemplateFile& file, const TemplateOptions& options,
+                          const Tokenizer& tokenizer) {
+  const std::string usual = jinja_string(options.default_system.value_or(""));
+  if (file.kind() == TemplateFile::Kind::conversation) {
+    Lines out;
+    if (options.enable_thinking == false) {
+      out.tag("if enable_thinking is not defined").set("enable_thinking", "false").tag("endif");
+    }
+    if (usual != "''") {
+      out.tag("if not (messages and messages[0]['role'] == 'system' and messages[0]['content'])");
+      out.set("messages", "[{'role': 'system', 'content': " + usual + "}] + messages").tag("endif");
+    }
+    const std::string before = out.text();
+    return before.empty() ? file.source() : before + kAsItStands + file.source();
+  }
+  Lines out;
+  out.set("told", "namespace(system=" + usual + ", first=true)");
+  out.tag("for message in messages");
+  out.tag("if message['role'] == 'system'");
+  out.set("told.system", "message['content'] or told.system");
+  out.tag("elif message['role'] == 'user'");
+  out.set("system", "told.system").set(file.question(), "message['content']");
+  out.set("add_generation_prompt", "true");
+  if (file.adds_bos(tokenizer)) out.print("bos_token if told.first else ''");
+  out.set("told.first", "false").set("told.system", "''");
+  Lines end;
+  end.tag("elif message['role'] == 'assistant'").print("message['content'] + eos_token");
+  end.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
+  end.tag("endfor");
+  // Jinja does not write the last line end of a file. A final expression keeps the blanks before it.
+  std::string body = file.source();
+  if (body.ends_with('\n')) body.pop_back();
+  return out.text() + kAsItStands + body + "{{ '' }}\n" + end.text();
+}
+
+std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, const Tokenizer* tokenizer) {
+  if (const auto& file = ChatTemplate::Row::of(chat).file) {
+    check(tokenizer != nullptr, "a file is written for a tokenizer");
+    return jinja_of_file(*file, options, *tokenizer);
+  }
+  const ChatTemplate::Row* const row = &ChatTemplate::Row::of(chat);
+  const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));
+  check(format != nullptr, "the options of a chat template were checked");
+  const Blanks blanks(tokenizer);
+  Lines out;
+  out.set("bos", "bos_token if bos_token else ''").set("eos", "eos_token if eos_token else ''");
+  out.set("ns", "namespace(tools='', names='', calls='', begin='', gap='')");
+  if (row->thinks) {
+    out.set("thinking", "enable_thinking if enable_thinking is defined else " + usually_thinks(options));
+    out.set("preserved", options.preserve_thinking ? "true" : "false");
+  }
+  take_system(out, options.default_system.value_or(row->default_system), row->trims.contains("system"));
+  write_tools(out, *format);
+  write_begin(out, *row, blanks);
+  out.tag("for message in turns");
+  write_turn(out, *row, *format, function_slots(*row, options), blanks);
+  out.tag("endfor");
+  write_end(out, *row, blanks);
+  return out.text();
+}
+
+}  // namespace octet::text

@@ -1,0 +1,293 @@
+#include "octet/text/tokenizer.h"
+
+#include <algorithm>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/tokenizer_parts.h"
+
+namespace octet::text {
+
+namespace {
+
+// Returns the number of the calling thread. Threads are numbered in the order of their first encode().
+std::size_t thread_number() {
+  static std::atomic<std::size_t> next{0};
+  thread_local const std::size_t number = next++;
+  return number;
+}
+
+}  // namespace
+
+ScratchPool::~ScratchPool() {
+  for (Slot& slot : slots_) delete slot.idle.load();
+}
+
+std::unique_ptr<EncodeScratch> ScratchPool::take() {
+  const std::size_t own = thread_number();
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    std::atomic<EncodeScratch*>& idle = slots_[(own + i) % kSlots].idle;
+    if (idle.load(std::memory_order_relaxed) == nullptr) continue;
+    if (EncodeScratch* found = idle.exchange(nullptr)) return std::unique_ptr<EncodeScratch>(found);
+  }
+  return std::make_unique<EncodeScratch>();
+}
+
+void ScratchPool::give(std::unique_ptr<EncodeScratch> scratch) {
+  const std::size_t own = thread_number();
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    EncodeScratch* none = nullptr;
+    if (slots_[(own + i) % kSlots].idle.compare_exchange_strong(none, scratch.get())) {
+      static_cast<void>(scratch.release());
+      return;
+    }
+  }
+}
+
+Tokenizer::Parts::Parts(const Parts& other)
+    : pipeline(other.pipeline),
+      added(other.added),
+      decoded(other.decoded),
+      max_id(other.max_id),
+      bos(other.bos),
+      eos(other.eos),
+      pad(other.pad),
+      unk(other.unk),
+      add_bos(other.add_bos),
+      folder(other.folder),
+      files(other.files),
+      changed(other.changed) {}
+
+TokenId Tokenizer::Parts::find(const std::string& token) const {
+  const TokenId id = added.find(token);
+  return id >= 0 ? id : pipeline->bpe.find(token);
+}
+
+const std::string* Tokenizer::Parts::piece(TokenId id) const {
+  if (const AddedToken* token = added.find(id)) return &token->content;
+  return pipeline->bpe.piece(id);
+}
+
+bool Tokenizer::Parts::is_special(TokenId id) const {
+  const std::string* token = piece(id);
+  return token && added.is_special(*token);
+}
+
+void Tokenizer::Parts::index() {
+  added.index(pipeline->normalizer.get());
+  max_id = pipeline->bpe.max_id();
+  for (const auto& [id, token] : added.all()) max_id = std::max(max_id, id);
+  if (!pipeline->decoder.byte_level) return;
+  decoded.assign(static_cast<std::size_t>(max_id) + 1, {});
+  for (TokenId id = 0; id <= max_id; ++id) {
+    if (const std::string* token = piece(id)) {
+      decoded[static_cast<std::size_t>(id)] = bytes_of_piece(*token).value_or(*token);
+    }
+  }
+}
+
+void Tokenizer::Parts::add_special(const std::string& content) {
+  if (content.empty() || !is_utf8(content)) {
+    throw Error({.what = "a special token cannot be added",
+                 .expected = "a string of at least one character, UTF-8",
+                 .found = content.empty() ? "an empty string" : "bytes that are not UTF-8",
+                 .fix = "correct the token",
+                 .code = ExitCode::usage});
+  }
+  const AddedToken token{.content = content, .special = true};
+  TokenId id = find(content);
+  if (id < 0) id = max_id + 1;
+  const AddedToken* old = added.find(id);
+  if (old && *old == token) return;
+  added.set(token, id);
+  changed = true;
+  index();
+}
+
+void Tokenizer::Parts::encode(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& ids,
+                              std::vector<Span>* offsets) const {
+  if (text.size() > INT32_MAX) {
+    throw Error({.what = "a text is too long to be tokenised",
+                 .expected = "less than 2 GiB",
+                 .found = human_bytes(static_cast<double>(text.size())),
+                 .fix = "cut it into documents",
+                 .code = ExitCode::usage});
+  }
+  if (!is_utf8(text)) {
+    throw Error({.what = "a text is not UTF-8 and cannot be tokenised",
+                 .found = "'" + std::string(text.substr(0, 40)) + "'...",
+                 .fix = "convert the data to UTF-8",
+                 .code = ExitCode::usage});
+  }
+  auto scratch = pool.take();
+  scratch->made.clear();
+  scratch->raw.clear();
+  scratch->found.clear();
+  scratch->tokens.clear();
+  const PostProcessor& post = pipeline->post_processor;
+  if (options.add_special) ids.insert(ids.end(), post.before.begin(), post.before.end());
+
+  added.cut({text}, false, options, scratch->raw);
+  for (const Found& part : scratch->raw) {
+    if (part.id >= 0) {
+      scratch->found.push_back(part);
+      continue;
+    }
+    TextView view = part.view;
+    if (pipeline->normalizer && !pipeline->normalizer->keeps(view.text)) {
+      scratch->made.push_back(pipeline->normalizer->apply(view));
+      view = scratch->made.back().view();
+    }
+    added.cut(view, true, options, scratch->found);
+  }
+  std::vector<Span> spans;
+  for (const Found& part : scratch->found) emit(part, *scratch, ids, offsets ? &spans : nullptr);
+
+  if (offsets) {
+    if (post.trim.enabled) trim_offsets(post.trim, text, scratch->tokens, spans);
+    if (options.add_special) offsets->insert(offsets->end(), post.before.size(), Span{});
+    offsets->insert(offsets->end(), spans.begin(), spans.end());
+    if (options.add_special) offsets->insert(offsets->end(), post.after.size(), Span{});
+  }
+  if (options.add_special) ids.insert(ids.end(), post.after.begin(), post.after.end());
+  pool.give(std::move(scratch));
+}
+
+void Tokenizer::Parts::emit(const Found& found, EncodeScratch& scratch, std::vector<TokenId>& ids,
+                            std::vector<Span>* offsets) const {
+  const bool trims = offsets && pipeline->post_processor.trim.enabled;
+  if (found.id >= 0) {
+    ids.push_back(found.id);
+    if (offsets) offsets->push_back(found.view.range(0, found.view.text.size()));
+    if (trims) scratch.tokens.push_back(found.view.text);
+    return;
+  }
+  auto& pieces = scratch.pieces;
+  pieces.assign(1, found.view);
+  for (const auto& step : pipeline->pre_tokenizer.steps) step->apply(pieces, scratch.made);
+  for (const TextView& word : pieces) {
+    if (word.text.empty()) continue;
+    pipeline->bpe.encode(word.text, scratch.bpe);
+    std::size_t at = 0;
+    for (const Symbol& symbol : scratch.bpe.symbols) {
+      ids.push_back(symbol.id);
+      if (!offsets) continue;
+      const std::size_t end = at + symbol.length;
+      offsets->push_back(symbol.length > 0 && end <= word.text.size() ? word.range(at, end) : Span{});
+      if (trims) scratch.tokens.push_back(*pipeline->bpe.piece(symbol.id));
+      at = end;
+    }
+  }
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::Tokenizer(const Tokenizer& other) : parts_(std::make_unique<Parts>(*other.parts_)) {}
+Tokenizer& Tokenizer::operator=(const Tokenizer& other) {
+  if (this != &other) parts_ = std::make_unique<Parts>(*other.parts_);
+  return *this;
+}
+Tokenizer::~Tokenizer() = default;
+
+Encoding Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  Encoding out;
+  parts_->encode(text, options, out.ids, options.offsets ? &out.offsets : nullptr);
+  return out;
+}
+
+void Tokenizer::encode_to(std::string_view text, std::vector<TokenId>& ids,
+                          const EncodeOptions& options) const {
+  parts_->encode(text, options, ids, nullptr);
+}
+
+std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
+  const PieceDecoder& decoder = parts_->pipeline->decoder;
+  std::string bytes;
+  std::vector<std::string> pieces;
+  for (const TokenId id : ids) {
+    const std::string* piece = parts_->piece(id);
+    if (!piece || (skip_special && parts_->added.is_special(*piece))) continue;
+    if (decoder.byte_level) {
+      bytes += parts_->decoded[static_cast<std::size_t>(id)];
+    } else {
+      pieces.push_back(*piece);
+    }
+  }
+  if (decoder.byte_level) return utf8_lossy(bytes);
+  for (const auto& step : decoder.steps) step->apply(pieces);
+  std::string out;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (decoder.none && i > 0) out += ' ';
+    out += pieces[i];
+  }
+  return out;
+}
+
+std::int64_t Tokenizer::vocab_size() const {
+  return std::int64_t{parts_->max_id} + 1;
+}
+TokenId Tokenizer::token_to_id(const std::string& token) const {
+  return parts_->find(token);
+}
+std::string Tokenizer::id_to_token(TokenId id) const {
+  const std::string* piece = parts_->piece(id);
+  return piece ? *piece : std::string();
+}
+bool Tokenizer::has_id(TokenId id) const {
+  return parts_->piece(id) != nullptr;
+}
+bool Tokenizer::is_special(TokenId id) const {
+  return parts_->is_special(id);
+}
+TokenId Tokenizer::bos_id() const {
+  return parts_->bos.id;
+}
+TokenId Tokenizer::eos_id() const {
+  return parts_->eos.id;
+}
+TokenId Tokenizer::pad_id() const {
+  return parts_->pad.id;
+}
+TokenId Tokenizer::unk_id() const {
+  return parts_->unk.id;
+}
+const std::string& Tokenizer::bos_token() const {
+  return parts_->bos.token;
+}
+const std::string& Tokenizer::eos_token() const {
+  return parts_->eos.token;
+}
+const std::string& Tokenizer::pad_token() const {
+  return parts_->pad.token;
+}
+std::optional<bool> Tokenizer::add_bos_token() const {
+  return parts_->add_bos;
+}
+const std::vector<std::string>& Tokenizer::files() const {
+  return parts_->files;
+}
+bool Tokenizer::changed() const {
+  return parts_->changed;
+}
+
+TokenId Tokenizer::add_special_token(const std::string& content) {
+  parts_->add_special(content);
+  return parts_->find(content);
+}
+
+void Tokenizer::set_eos_token(const std::string& content) {
+  if (parts_->eos.token == content) return;
+  parts_->eos = {content, add_special_token(content)};
+  parts_->changed = true;
+}
+
+void Tokenizer::set_pad_token(const std::string& content) {
+  if (parts_->pad.token == content) return;
+  const TokenId known = parts_->find(content);
+  parts_->pad = {content, known >= 0 ? known : add_special_token(content)};
+  parts_->changed = true;
+}
+
+}  // namespace octet::text
