@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "octet/base/strings.h"
+#include "octet/device/device.h"
 
 namespace octet {
 namespace {
@@ -197,6 +198,15 @@ std::optional<int> first_rank(const std::vector<RankGpus>& ranks, const Holds& h
 const char* name_of(DeviceWish wish) {
   if (wish == DeviceWish::cpu) return "cpu";
   return wish == DeviceWish::cuda ? "cuda" : "auto";
+}
+
+DeviceWish wish_named(std::string_view word) {
+  if (word == "cpu") return DeviceWish::cpu;
+  return word == "cuda" ? DeviceWish::cuda : DeviceWish::automatic;
+}
+
+bool leads_to_gpu(DeviceWish wish) {
+  return wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
 }
 
 GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {

@@ -1,6 +1,6 @@
 // Devices: memory, streams and events, with a CPU, a CUDA and a dry implementation. Code above `device`,
-// `ops` and `comm` does not depend on the implementation. All work is enqueued on streams and ordered by
-// events. The host waits once a step.
+// `ops` and `comm` does not depend on the implementation, and reads facts about it in traits.h. All work is
+// enqueued on streams and ordered by events. The host waits once a step.
 #pragma once
 
 #include <array>
@@ -12,16 +12,13 @@
 #include <vector>
 
 #include "octet/base/dtype.h"
+#include "octet/device/traits.h"
 
 namespace octet {
 
 class Device;
 class Profile;
 class Stream;
-
-/// Devices of kind cpu and cuda compute. A dry device allocates nothing and runs nothing: a trainer that is
-/// built on it yields the memory plan for the simulated device kind.
-enum class DeviceKind { cpu, cuda, dry };
 
 /// A point in a stream that other streams and the host can wait for. It can be recorded again: a wait refers
 /// to the latest record that was enqueued before the wait. An event that was never recorded is complete.
@@ -90,6 +87,10 @@ class Device {
   virtual DeviceKind kind() const = 0;
   /// cpu or cuda: the kind that determines layouts and scratch sizes of reservations.
   virtual DeviceKind stands_for() const { return kind(); }
+  /// Returns the facts about the device itself.
+  const DeviceTraits& traits() const { return traits_of(kind()); }
+  /// Returns the facts about the kind that reservations are laid out for: stands_for().
+  const DeviceTraits& planned_traits() const { return traits_of(stands_for()); }
   /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (139.8 GiB)".
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -20,6 +21,12 @@ enum class DeviceWish {
 };
 /// Returns the configuration's word for it: auto, cpu or cuda.
 const char* name_of(DeviceWish wish);
+/// Returns the wish that a word of the configuration names. Other words than cpu and cuda: automatic.
+DeviceWish wish_named(std::string_view word);
+/// The wish of a run that opens no GPU, even if the machine has GPUs.
+inline constexpr DeviceWish kWithoutGpus = DeviceWish::cpu;
+/// Returns whether one rank with this wish computes on GPU 0 of this machine, or ends without it.
+bool leads_to_gpu(DeviceWish wish);
 
 /// Data that one rank contributes.
 struct RankGpus {
