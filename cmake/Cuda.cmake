@@ -121,7 +121,6 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
 add_library(octet_cuda_options INTERFACE)
-target_compile_definitions(octet_cuda_options INTERFACE OCTET_HAVE_CUDA=1)
 target_compile_options(octet_cuda_options INTERFACE
   $<$<COMPILE_LANGUAGE:CUDA>:${OCTET_CUDA_CODE}
                              --expt-relaxed-constexpr

@@ -47,10 +47,12 @@ function(octet_room name)
   cmake_parse_arguments(ROOM "" "" "EXPORTS;USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
-  # A folder named cuda has the CUDA sources of its room, in C++ and CUDA C++.
+  # A folder named cuda has the CUDA sources of its room, in C++ and CUDA C++. A file named no_cuda.cc replaces
+  # them in builds without CUDA.
   if(OCTET_HAVE_CUDA)
     file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cu)
     list(APPEND sources ${kernels})
+    list(FILTER sources EXCLUDE REGEX "/no_cuda\\.cc$")
   else()
     list(FILTER sources EXCLUDE REGEX "/src/${name}/cuda/")
   endif()

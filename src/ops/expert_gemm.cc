@@ -67,10 +67,7 @@ bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args) {
   const DeviceKind kind = dry ? device.stands_for() : device.kind();
   if (kind == DeviceKind::cpu) return wish == "always" || is_fp8(args.a.dtype);
   if (!fits_kernels(args)) return false;
-#ifdef OCTET_HAVE_CUDA
-  if (!dry) return cuda::has_expert_gemm();
-#endif
-  return dry;
+  return dry || cuda::has_expert_gemm();
 }
 
 void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {

@@ -80,12 +80,10 @@ void check_shapes(const GemmArgs& args) {
 }
 
 GemmOutcome dispatch(Stream& stream, const GemmArgs& args) {
-#ifdef OCTET_HAVE_CUDA
   if (stream.device().kind() == DeviceKind::cuda) {
     const ProfileSection section(stream, profile_name_of(args.product));
     return cuda::gemm(stream, args);  // only this call can report that the library refuses
   }
-#endif
   OCTET_DISPATCH_AS(stream, gemm, args, profile_name_of(args.product));
   return stream.device().kind() == DeviceKind::dry ? GemmOutcome{} : gemm_outcome(stream.device(), args);
 }
@@ -113,15 +111,11 @@ std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
 }
 
 bool gemm_needs_transposed_fp8(const Device& device) {
-  return device.stands_for() == DeviceKind::cuda;
+  return device.planned_traits().needs_transposed_fp8;
 }
 
 std::string why_no_fp8_gemm(const Device& device) {
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::why_no_fp8_gemm(device);
-#endif
-  (void)device;
-  return {};
+  return device.kind() == DeviceKind::cuda ? cuda::why_no_fp8_gemm(device) : std::string();
 }
 
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling) {
@@ -142,8 +136,6 @@ GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args) {
   return outcome_of(args, plan.way, plan.reason, 1);
 }
 
-#ifdef OCTET_HAVE_CUDA
-
 std::string gemm_machine(const Device& device) {
   return device.kind() == DeviceKind::cuda ? cuda::gemm_machine(device) : std::string();
 }
@@ -159,21 +151,5 @@ void learn_autotuned_gemms(const Device& device, const std::string& text) {
 void set_gemm_choosing(const Device& device, bool choosing) {
   if (device.kind() == DeviceKind::cuda) cuda::set_gemm_choosing(device, choosing);
 }
-
-#else
-
-std::string gemm_machine(const Device&) {
-  return {};
-}
-
-std::string autotuned_gemms(const Device&) {
-  return {};
-}
-
-void learn_autotuned_gemms(const Device&, const std::string&) {}
-
-void set_gemm_choosing(const Device&, bool) {}
-
-#endif
 
 }  // namespace octet::ops

@@ -34,19 +34,13 @@ bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
   if ((dtype != DType::bf16 && dtype != DType::e4m3) || args.x.dtype != dtype) return false;
   if (args.d.dtype != DType::bf16 || wish == "never") return false;
   if (device.kind() == DeviceKind::cpu) return wish == "always";
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_gemm(args);
-#endif
-  return false;
+  return device.kind() == DeviceKind::cuda && cuda::has_grouped_gemm(args);
 }
 
 bool wants_rows_in_order(const Device& device, const GroupedGemmArgs& args) {
   constexpr std::int64_t of_expert = 4;
   if (device.kind() == DeviceKind::cpu) return args.d.rows >= of_expert * args.count;
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_tiles(args);
-#endif
-  return false;
+  return device.kind() == DeviceKind::cuda && cuda::has_grouped_tiles(args);
 }
 
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args) {

@@ -36,21 +36,16 @@ bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
   if (gemms.size() < 2 || gemms.size() > kLoneChain || refuses_chains()) return false;
   const auto taken = [&](const LoneGemmArgs& a) { return has_lone_gemm(device, a); };
   if (!std::ranges::all_of(gemms, taken) || !follow_each_other(gemms)) return false;
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::has_lone_chain(device, gemms);
-#endif
-  return true;
+  return device.kind() != DeviceKind::cuda || cuda::has_lone_chain(device, gemms);
 }
 
 void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms) {
   check(gemms.size() <= kLoneChain && follow_each_other(gemms),
         "lone_chain: up to four GEMMs, each with the output of the previous GEMM as its input");
-#ifdef OCTET_HAVE_CUDA
   if (stream.device().kind() == DeviceKind::cuda) {
     for (const LoneGemmArgs& a : gemms) check_lone_gemm(a);
     return cuda::lone_chain(stream, gemms);
   }
-#endif
   for (const LoneGemmArgs& a : gemms) lone_gemm(stream, a);
 }
 

@@ -24,7 +24,7 @@ bool asked_of_cpu() {
   return wish != nullptr && std::strcmp(wish, "always") == 0;
 }
 
-[[maybe_unused]] bool refused() {  // unused in a build without CUDA
+bool refused() {
   const char* wish = environment_variable("OCTETRUN_LONE_GEMM");
   return wish != nullptr && std::strcmp(wish, "never") == 0;
 }
@@ -56,10 +56,7 @@ bool has_lone_gemm(const Device& device, const LoneGemmArgs& args) {
   const Operand& w = args.weight;
   if (w.dtype != DType::bf16 && (w.dtype != DType::e4m3 || w.scaling != Scaling::whole_rows)) return false;
   if (device.kind() == DeviceKind::cpu) return asked_of_cpu();
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return !refused() && cuda::has_lone_gemm(device, args);
-#endif
-  return false;
+  return device.kind() == DeviceKind::cuda && !refused() && cuda::has_lone_gemm(device, args);
 }
 
 void lone_gemm(Stream& stream, const LoneGemmArgs& args) {

@@ -3,8 +3,7 @@
 namespace octet::ops {
 
 bool reproducible_by_default(const Device& device) {
-  const DeviceKind kind = device.kind() == DeviceKind::dry ? device.stands_for() : device.kind();
-  return kind != DeviceKind::cuda;
+  return (device.traits().computes ? device.traits() : device.planned_traits()).reproducible;
 }
 
 }  // namespace octet::ops

@@ -17,7 +17,6 @@ void weigh_backward(const WeighBackwardArgs& args);
 void gated_rows(const GatedRowsArgs& args);
 void gated_rows_backward(const GatedRowsBackwardArgs& args);
 }  // namespace cpu
-#ifdef OCTET_HAVE_CUDA
 namespace cuda {
 void route(Stream& stream, const RouteArgs& args);
 void deal(Stream& stream, const DealArgs& args);
@@ -29,7 +28,6 @@ void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
 void gated_rows(Stream& stream, const GatedRowsArgs& args);
 void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args);
 }  // namespace cuda
-#endif
 
 void route(Stream& stream, const RouteArgs& args) {
   if (args.logits.rows == 0) return;
