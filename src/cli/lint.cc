@@ -50,14 +50,14 @@ model::Architecture require_inputs(const config::Config& c) {
 /// Doubts of files and folders, in addition to the `known` doubts of the configuration.
 config::Strings warnings_of(const config::Resolved& resolved, std::size_t known) {
   const DeviceWish wish = setup::session_wish(resolved.config).device;
-  const bool on_gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
+  const bool on_gpu = leads_to_gpu(wish);
   const model::Architecture architecture = require_inputs(resolved.config);
   config::Strings all = train::doubts(resolved, architecture);
   all.erase(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(known));
   if (std::string line = train::resumption(resolved.config); !line.empty())
     all.push_back(config::placed(resolved, {"output_dir"}, line));
   if (on_gpu) train::require_no_fallback(resolved.config, architecture);
-  if (wish != DeviceWish::cpu) {
+  if (wish != kWithoutGpus) {
     for (std::string& line : train::fp8_fallbacks(resolved.config, architecture))
       all.push_back(std::move(line));
   }

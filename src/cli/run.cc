@@ -105,7 +105,7 @@ int printed(const Error& e) {
 int refuse(const Error& e) {
   if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
   try {
-    const runtime::Session session(DeviceWish::cpu, std::current_exception());
+    const runtime::Session session(kWithoutGpus, std::current_exception());
   } catch (const Error& met) {
     // If the ranks did not meet, because this rank failed in opening its session, it prints its own error.
     return printed(met.problem().agreed ? met : e);

@@ -317,7 +317,7 @@ PassTokens Decoder::next_tokens(bool behind) {
 }
 
 bool Decoder::runs_ahead() const {
-  return options_.run_ahead.value_or(model_->device().kind() == DeviceKind::cuda) && own_ != nullptr &&
+  return options_.run_ahead.value_or(model_->device().traits().runs_ahead) && own_ != nullptr &&
          team_ == nullptr && !walks_together();
 }
 

@@ -44,7 +44,7 @@ void require_strict_possible(const DecoderOptions& options, const Device& device
   if (recipe.rows())
     refuse("answers with FP8 scales of whole rows are not strict: training does not use them", in_blocks,
            "set fp8_recipe: block, or compute in bf16");
-  if (recipe.fp8() && device.stands_for() == DeviceKind::cuda)
+  if (recipe.fp8() && device.planned_traits().autotunes_gemms)
     refuse("answers in FP8 are not strict on a GPU: its GEMM library chooses kernels by the number of tokens",
            "bf16 or fp32 on a GPU", "set fp8: false, or device: cpu");
   if (options.architecture.share.sums())

@@ -72,7 +72,7 @@ Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more) {
 }
 
 std::size_t library_bytes(DeviceKind kind) {
-  return kind == DeviceKind::cuda ? std::size_t{768} << 20 : 0;
+  return traits_of(kind).library_bytes;
 }
 
 std::size_t parse_bytes(const std::string& text, const std::string& name) {

@@ -80,7 +80,7 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
   if (options_.expert_size > 1) {
     experts_ =
         std::make_unique<ExpertRanks>(job, device, static_cast<int>(options_.expert_size), options_.carrying);
-    if (device.kind() == DeviceKind::dry) experts_->reserve_staging(arena_);
+    if (!device.traits().computes) experts_->reserve_staging(arena_);
     options_.transformer.token_exchange = experts_.get();
     axis = {.same_experts = &experts_->same_experts(), .all = model::build_layout(of_all(options_))};
   }
@@ -89,7 +89,7 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer,
                                                options_.transformer.training ? &audit_ : nullptr);
-  if (device.kind() != DeviceKind::dry) tell_fallbacks();  // fallbacks that follow from the shapes
+  if (device.traits().computes) tell_fallbacks();  // fallbacks that follow from the shapes
 }
 
 Instance::~Instance() = default;

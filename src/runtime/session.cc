@@ -28,7 +28,7 @@ namespace {
 // Returns the facts of this rank that the ranks exchange before they choose GPUs.
 RankGpus describe_rank(DeviceWish device, const comm::Place& place) {
   RankGpus mine{.host = place.host, .device = device};
-  if (device == DeviceWish::cpu) return mine;
+  if (device == kWithoutGpus) return mine;
   mine.shares = shares_gpus(environment_variable("OCTETRUN_SHARE_GPUS"));
   // The kernel lists GPUs even if the program has no CUDA or the driver's library is missing.
   mine.driver = has_cuda_driver() || !nvidia_files().empty();
@@ -139,7 +139,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
   if (!device_) device_ = open_cpu(place_);
   if (!refused) cpu::start_op_threads();
   warn_of(choice);
-  if (!on_gpus && device != DeviceWish::cpu) tell_of_others();
+  if (!on_gpus && device != kWithoutGpus) tell_of_others();
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
   unless_refused([&] { data_ = job_->collectives(group, *device_, carrying); });
   if (!data_) {
@@ -171,7 +171,7 @@ std::vector<comm::Traffic> Session::take_traffic() {
 }
 
 void Session::mention_idle_gpus(const std::string& command) const {
-  if (place_.size > 1 || usable_gpus_ < 2 || device_->kind() == DeviceKind::cpu) return;
+  if (place_.size > 1 || usable_gpus_ < 2 || !device_->traits().counts_as_gpu) return;
   const std::string count = std::to_string(usable_gpus_);
   log::info("this machine has " + count + " GPUs, and one is used: `launch/mpirun -np " + count +
             " build/bin/trainer " + command + "` uses all");

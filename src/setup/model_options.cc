@@ -115,7 +115,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
 std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind) {
   std::vector<model::Recompute> recompute(std::begin(plan::kRecompute), std::end(plan::kRecompute));
   if (!leaves_recompute_open(config)) recompute = {recompute_of(config.recompute())};
-  const bool transposed = has_fp8_weights(config) && kind == DeviceKind::cuda;
+  const bool transposed = has_fp8_weights(config) && traits_of(kind).needs_transposed_fp8;
   const std::string& when = config.fp8_transposed_weights;
   std::vector<plan::Level> all;
   for (const model::Recompute level : recompute) {

@@ -11,8 +11,7 @@ SessionWish session_wish(const config::Config& config) {
 }
 
 DeviceWish device_wish(const std::string& word) {
-  if (word == "cpu") return DeviceWish::cpu;
-  return word == "cuda" ? DeviceWish::cuda : DeviceWish::automatic;
+  return wish_named(word);
 }
 
 comm::Carrier carrier_of(const std::string& transport) {

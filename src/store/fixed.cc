@@ -163,7 +163,7 @@ void Fixed::write_rows(const FixedValues& values, const Segment& s, float* piece
 }
 
 void Fixed::load(const FixedValues& values, const Nf4Loader::Stored& stored) {
-  if (!segments_.fixed || device_.kind() == DeviceKind::dry) return;
+  if (!segments_.fixed || !device_.traits().computes) return;
   Arena passing(device_);
   const Waits waits(*stream_);
   auto* const piece = passing.reserve_as<float>("values of weights", static_cast<std::size_t>(kLoadedPiece));

@@ -51,7 +51,7 @@ void reserve(Array& array, Arena& arena, const char* name, std::int64_t count,
 
 /// Returns the memory kind of state that only updates access.
 MemoryKind kind_of_state(const Segment& s, const Arena& arena) {
-  const bool away = s.row.state_home == Home::pinned && arena.device().stands_for() == DeviceKind::cuda;
+  const bool away = s.row.state_home == Home::pinned && arena.device().planned_traits().has_host_link;
   return away ? MemoryKind::pinned : MemoryKind::device;
 }
 

@@ -70,7 +70,7 @@ Updater::Updater(Segments& segments, Arena& arena, const Axes& axes, const Optio
 void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& compute) {
   learning_rate_ = input.learning_rate;
   // Memory of the dry device cannot be accessed.
-  if (device_.kind() != DeviceKind::dry) {
+  if (device_.traits().computes) {
     host_->scalars_in = optim::step_scalars(
         options_.adamw,
         {.step = step, .learning_rate = input.learning_rate, .max_grad_norm = options_.max_grad_norm});
@@ -374,7 +374,7 @@ void Updater::reduce_amaxes(Stream& compute) {
 }
 
 StepResult Updater::result() const {
-  if (device_.kind() == DeviceKind::dry) return {.learning_rate = learning_rate_};
+  if (!device_.traits().computes) return {.learning_rate = learning_rate_};
   return {.loss_sum = std::accumulate(totals_out_ + 1, totals_out_ + 1 + losses_, 0.0),
           .label_tokens = static_cast<std::int64_t>(totals_out_[0]),
           .grad_norm = static_cast<double>(host_->scalars_out.grad_norm),

@@ -235,7 +235,7 @@ void Bench::tell_speed() {
   const double flops =
       model::flops_per_token(engine_->options().architecture, static_cast<double>(shape_.length));
   result_.flops_per_second = flops * result_.tokens_per_second / static_cast<double>(batch_.world);
-  if (session_.device().kind() == DeviceKind::cuda) {
+  if (session_.device().traits().has_known_rates) {
     result_.utilisation = report::flop_utilisation(flops, result_.tokens_per_second, batch_.world);
   }
 }

@@ -21,8 +21,8 @@ namespace {
 std::vector<std::string> fallbacks_of(const config::Config& config, const model::Architecture& architecture) {
   if (!config.fp8) return {};
   const std::int64_t micro = config.auto_find_batch_size ? 1 : config.per_device_train_batch_size;
-  const plan::Choice choice{micro, setup::levels_of(config, DeviceKind::cuda).front()};
-  return plan_fallbacks(worst_options(config, architecture, choice, 1), {}, DeviceKind::cuda);
+  const plan::Choice choice{micro, setup::levels_of(config, kGpuKind).front()};
+  return plan_fallbacks(worst_options(config, architecture, choice, 1), {}, kGpuKind);
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ void Run::say_doubts() const {
   config::Resolved known = resolved_;
   // Settings that only slow a GPU do not matter on CPUs.
   if (session_.device().host_reaches_memory()) known.config.device = "cpu";
-  if (session_.device().kind() == DeviceKind::cpu) {
+  if (session_.device().traits().uses_host_cores) {
     std::string crowd = cpu::crowd_text(cpu::crowd_of(session_.place().local_size));
     if (!crowd.empty()) log::warn(crowd);
   }

@@ -47,8 +47,8 @@ void Engine::plan_memory_checkpoints() {
   }
   bytes *= job().place().nodes > 1 ? 4 : 2;
   const char* name = "state/memory checkpoints";
-  if (device.stands_for() == DeviceKind::cuda) return arena().expect_passing(name, bytes, MemoryKind::host);
-  if (device.kind() == DeviceKind::dry) arena().reserve(name, bytes);
+  if (device.planned_traits().has_host_link) return arena().expect_passing(name, bytes, MemoryKind::host);
+  if (!device.traits().computes) arena().reserve(name, bytes);
 }
 
 std::vector<TensorSlice> Engine::activation_state() {

@@ -144,7 +144,7 @@ bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& plac
                        std::size_t limit, std::size_t host_free) {
   options.snapshot = true;
   const plan::Memory memory = plan_memory(options, place, kind);
-  if (kind == DeviceKind::cpu) return memory.bytes <= limit / 4 * 3;
+  if (!traits_of(kind).has_host_link) return memory.bytes <= limit / 4 * 3;
   // A start from a checkpoint stages it in host memory on its way to the GPU.
   std::size_t passing = 0;
   for (const plan::MemoryRow& row : memory.host) passing = std::max(passing, row.bytes);

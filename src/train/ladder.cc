@@ -87,7 +87,7 @@ class Ladder {
 
   // Suggests host memory only if it has room.
   void offload() {
-    if (options_.kind != DeviceKind::cuda || config_.optim_state_cpu_offload) return;
+    if (!traits_of(options_.kind).has_host_link || config_.optim_state_cpu_offload) return;
     config::Config before = config_;
     config_.optim_state_cpu_offload = true;
     const auto ranks = static_cast<std::size_t>(std::max(1, options_.place.local_size));

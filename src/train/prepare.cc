@@ -48,7 +48,7 @@ std::vector<std::string> lines_of_sft_play(runtime::Session& session, const conf
       .batch = batch,
       .automatic = config.auto_find_batch_size || config.gradient_accumulation_steps == config::kAutomatic};
   const Device& device = session.device();
-  if (device.kind() == DeviceKind::cuda) {
+  if (device.traits().counts_as_gpu) {
     // "GPU 0: NVIDIA H200 (139.8 GiB)"
     const std::string text = device.description();
     const std::size_t begin = text.find(": ") + 2, end = text.rfind(" (");
@@ -201,7 +201,7 @@ void Run::say_fp8() const {
   log::debug("FP8 backend: " + (own ? std::string("native") : name) + " (this program's own FP8 core" +
              (own ? "" : " instead") + "), recipe " + config_.fp8_recipe + ", format " + config_.fp8_format);
   log::debug(engine_->audit().table());
-  if (session_.device().kind() != DeviceKind::cuda) return;
+  if (!session_.device().traits().has_known_rates) return;
   plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.passes);
   work.tokens = feed_->shape().tokens;  // evaluations may need more
   const std::string warning = plan::fp8_warning(work);
@@ -354,7 +354,7 @@ void Run::prepare_engine() {
   make_checks();
   require_memory_room();
   rehearse(job_, session_.device(), *engine_);
-  if (session_.device().kind() == DeviceKind::cpu) {
+  if (!session_.device().traits().has_known_rates) {
     const model::Architecture& a = engine_->options().architecture;
     gemm_rate_ = gemm_rate(session_.device(), config::computes_in_bf16(config_) ? DType::bf16 : DType::f32,
                            {.rows = feed_->shape().tokens, .cols = a.intermediate, .inner = a.hidden});
@@ -378,7 +378,7 @@ StartFacts Run::start_facts() const {
       .sequences = config_.packing ? feed_->examples() : 0,
       .cutoff = config_.cutoff_len,
       .device = session_.device().description(),
-      .on_gpu = session_.device().kind() == DeviceKind::cuda,
+      .on_gpu = session_.device().traits().counts_as_gpu,
       .hosts = session_.place().nodes,
       .precision = config::computes_in_bf16(config_) ? "bf16" : "fp32",
       .parameters_in = config_.param_dtype,
@@ -451,7 +451,7 @@ void Run::start_reporter() {
   facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);
   facts.eval_steps = config::interval_steps(config_.eval_steps.value_or(config_.logging_steps), total_steps_);
   facts.flops_per_token = model::flops_per_token(engine_->options().architecture, feed_->mean_context());
-  if (session_.device().kind() != DeviceKind::cuda) facts.peak_flops = 0;
+  if (!session_.device().traits().has_known_rates) facts.peak_flops = 0;
   facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
   facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
   facts.resumed_from = from_;

@@ -26,7 +26,7 @@ void rehearse(comm::Channel& channel, const Rehearsal& rehearsal) {
 }
 
 void rehearse(comm::Job& job, Device& device, Engine& engine) {
-  if (job.size() == 1 || device.kind() != DeviceKind::cuda) return;
+  if (job.size() == 1 || !device.traits().autotunes_gemms) return;
   engine.instance().gather_parameters();
   std::string kind;
   job.together([&] {

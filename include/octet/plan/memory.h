@@ -39,8 +39,7 @@ struct Memory {
 /// The reservations of an arena, with `more` rows that others hold (messages on their way).
 Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more = {});
 
-/// Bytes that a process takes on a GPU besides its reservations: the driver's context, the machine code of
-/// the program, cuBLASLt, cuDNN and their code. On the CPU: 0, because it is small compared with the model.
+/// Returns DeviceTraits::library_bytes: what a process uses on a device in addition to its reservations.
 std::size_t library_bytes(DeviceKind kind);
 
 /// What NCCL 2.28 takes on a GPU: a gigabyte once, and 288 MiB for each communicator. Measured with two H200:

@@ -30,7 +30,7 @@ struct Rung {
 /// The hardware for the run.
 struct LadderOptions {
   comm::Place place;
-  DeviceKind kind = DeviceKind::cpu;
+  DeviceKind kind = kHostKind;
   std::size_t limit = 0;  ///< memory of a rank in bytes
   /// On GPUs: host memory in bytes for the ranks of a host; 0: unknown.
   std::size_t host = 0;

@@ -16,7 +16,7 @@ namespace {
 std::size_t bytes_beside(generate::DecoderOptions options) {
   const model::Share share = std::exchange(options.architecture.share, {});
   const int rank = first_rank_of_stage(share.stage, share.tensor_size, share.stages) + share.tensor_rank;
-  const PlannedRank planned(DeviceKind::cuda, rank, share.tensor_size, share.stages);
+  const PlannedRank planned(kGpuKind, rank, share.tensor_size, share.stages);
   options.architecture.share = share;
   options.cache_bytes = generate::least_cache_bytes(options);
   options.architecture.share = {};
@@ -25,13 +25,13 @@ std::size_t bytes_beside(generate::DecoderOptions options) {
   for (const Reservation& r : decoder->arena().reservations()) {
     if (r.name == "KV cache") cache += r.bytes;
   }
-  return decoder->arena().bytes() - cache + plan::library_bytes(DeviceKind::cuda);
+  return decoder->arena().bytes() - cache + plan::library_bytes(kGpuKind);
 }
 
 }  // namespace
 
 std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind, std::int64_t batch) {
-  return asked.value_or(std::max<std::int64_t>(kind == DeviceKind::cuda ? 4096 : 512, 2 * batch));
+  return asked.value_or(std::max<std::int64_t>(traits_of(kind).busy_tokens, 2 * batch));
 }
 
 void require_share(double share, const std::string& name) {
@@ -70,7 +70,7 @@ std::size_t cache_bytes_of_share(std::optional<double> asked, const generate::De
 std::size_t cache_bytes(const GenerateOptions& o, const generate::DecoderOptions& decoder,
                         const Device& device) {
   if (o.kv_cache_bytes) return *o.kv_cache_bytes;
-  if (device.kind() == DeviceKind::cuda)
+  if (device.traits().counts_as_gpu)
     return cache_bytes_of_share(o.gpu_memory_utilization, decoder, device.memory().free);
   if (o.gpu_memory_utilization) {
     throw Error(

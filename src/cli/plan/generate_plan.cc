@@ -156,7 +156,7 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
   if (plan.gpu_memory_utilization) {
     require_share(*plan.gpu_memory_utilization, "gpu_memory_utilization");
     const bool both = !plan.kv_cache_bytes.empty();
-    if (both || target.kind != DeviceKind::cuda) {
+    if (both || !target.traits().counts_as_gpu) {
       throw Error({.what = both ? "kv_cache_bytes and gpu_memory_utilization both set the size of the cache"
                                 : "gpu_memory_utilization is a share of a GPU's memory",
                    .expected = both ? "kv_cache_bytes or gpu_memory_utilization, not both" : "device=cuda",
@@ -216,7 +216,7 @@ void print_generate_report(const GeneratePlan& plan, const PlanTarget& target, c
   std::printf("  %-32s %12s\n", "in all", human_bytes(static_cast<double>(asked.bytes)).c_str());
   std::printf("  %-32s %12s: %s\n", "the device has", human_bytes(static_cast<double>(target.memory)).c_str(),
               fit ? "fits" : "does NOT fit");
-  const bool gpu = target.kind == DeviceKind::cuda;
+  const bool gpu = target.traits().has_known_rates;
   std::printf("\n%8s %12s %12s", "batch", "memory", "");
   if (gpu) std::printf(" %14s %14s", "floor, ms", "tokens/s");
   std::printf("\n");
@@ -255,7 +255,7 @@ void print_generate_json(const GeneratePlan& plan, const PlanTarget& target, con
   }
   std::printf("%s\n", Json{{"model", plan.model},
                            {"notes", plan.note.empty() ? Json::array() : Json::array({plan.note})},
-                           {"device", target.kind == DeviceKind::cuda ? "cuda" : "cpu"},
+                           {"device", target.traits().word},
                            {"dtype", plan.dtype},
                            {"kv_cache_dtype", plan.kv_cache_dtype},
                            {"batch", plan.batch},

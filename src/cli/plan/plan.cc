@@ -45,7 +45,7 @@ void take_card(PlanTarget& t, const plan::Card& card) {
 
 /// Takes the named card, else the card of this machine, else an H200.
 void take_gpu(PlanTarget& t, const std::string& card) {
-  t.kind = DeviceKind::cuda;
+  t.kind = kGpuKind;
   take_card(t, plan::find_card(card.empty() ? "h200" : card));
   if (!card.empty() || !cuda_available(0)) return;
   const std::unique_ptr<Device> device = make_cuda_device(0);
@@ -62,7 +62,7 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   PlanTarget t;
   t.place = place_of(s);
   const DeviceWish wish = setup::session_wish(config).device;
-  if (!s.card.empty() && wish == DeviceWish::cpu) {
+  if (!s.card.empty() && wish == kWithoutGpus) {
     throw Error({.what = "a card is a GPU, but this configuration computes on CPUs",
                  .expected = "device=cuda, or no card",
                  .found = "card=" + s.card + " and device=cpu",
@@ -70,8 +70,7 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
                  .fix = "leave one of them out",
                  .code = ExitCode::usage});
   }
-  const bool gpu =
-      !s.card.empty() || wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
+  const bool gpu = !s.card.empty() || leads_to_gpu(wish);
   if (gpu) {
     take_gpu(t, s.card);
   } else {

@@ -16,7 +16,7 @@ const char* transposed_name(const plan::Level& level) {
 /// Returns the exposed message time per link. Empty for CPUs, because their compute time is not modelled.
 Json exposed_of(const PlanReport& r, const PlanTarget& target) {
   Json links = Json::object();
-  if (target.kind != DeviceKind::cuda) return links;
+  if (!target.traits().has_known_rates) return links;
   for (const plan::Link& link : plan::links()) links[link.name] = r.exposed_over(link);
   return links;
 }
@@ -47,7 +47,7 @@ void add_choice(Json& all, const PlanReport& r, const PlanTarget& target) {
 
 /// Adds lower bounds of the cost of a step and of the run; null if the price or the steps are not known.
 void add_cost(Json& all, const PlanReport& r, const PlanTarget& target) {
-  const bool gpus = target.kind == DeviceKind::cuda, priced = gpus && r.config.gpu_hour_price.has_value();
+  const bool gpus = target.traits().counts_as_gpu, priced = gpus && r.config.gpu_hour_price.has_value();
   all["gpus"] = gpus ? r.batch.world : 0;
   all["gpu_hour_price"] = priced ? Json(*r.config.gpu_hour_price) : Json();
   all["steps"] = r.steps ? Json(*r.steps) : Json();
@@ -96,7 +96,7 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
            {"parameters", layout.parameter_count()},
            {"trained_parameters", model::trained_parameters(layout)},
            {"world", target.place.size},
-           {"device", target.kind == DeviceKind::cuda ? "cuda" : "cpu"},
+           {"device", target.traits().word},
            {"zero_stage", config.zero_stage},
            {"param_dtype", config.param_dtype},
            {"grad_dtype", config.grad_dtype},

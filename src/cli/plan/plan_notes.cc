@@ -68,7 +68,7 @@ PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const st
   std::error_code ignored;
   if (std::filesystem::is_directory(model, ignored))
     check_folder(notes, resolved.config, model, architecture);
-  if (kind == DeviceKind::cpu) return notes;
+  if (traits_of(kind).emulates_fp8) return notes;
   const model::Architecture shape = model::find_shape(model);
   check(notes, [&] { train::require_no_fallback(resolved.config, shape); });
   if (resolved.config.fp8_fallback == "error") return notes;

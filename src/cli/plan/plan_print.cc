@@ -41,7 +41,7 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
 
 /// Prints host memory for a run on GPUs. On CPUs there is only one kind of memory.
 void print_host_memory(const PlanReport& r, const PlanTarget& target) {
-  if (target.kind != DeviceKind::cuda) return;
+  if (!target.traits().has_host_link) return;
   std::printf("\nmemory of the host per rank\n");
   const std::size_t state = r.memory.state_of_host(), pinned = r.memory.pinned_bytes();
   if (state > 0) {
@@ -69,7 +69,7 @@ void print_stages(const char* name, const std::array<double, 4>& values, double 
 /// Prints rows of a table with one column per stage.
 void print_links(const PlanReport& r, const PlanTarget& target) {
   constexpr double millisecond = 1e-3;
-  const bool gpus = target.kind == DeviceKind::cuda;
+  const bool gpus = target.traits().has_known_rates;
   for (const plan::Link& link : plan::links()) {
     const bool used = link.between_hosts ? target.place.nodes > 1 : target.place.local_size > 1 && gpus;
     if (!used) continue;
@@ -93,7 +93,7 @@ void print_messages(const PlanReport& r, const PlanTarget& target) {
   if (target.place.local_size > 1) print_stages("MiB to ranks of its host", inside, mebibyte);
   if (target.place.nodes > 1) print_stages("MiB to ranks of other hosts", between, mebibyte);
   print_links(r, target);
-  if (target.kind == DeviceKind::cuda) {
+  if (target.traits().has_known_rates) {
     std::printf(
         "  exposed: messages that forward and backward passes cannot hide, if the passes take their least "
         "time\n"
@@ -111,7 +111,7 @@ void print_messages(const PlanReport& r, const PlanTarget& target) {
 }
 
 void print_time(const PlanReport& r, const PlanTarget& target) {
-  if (target.kind != DeviceKind::cuda) {
+  if (!target.traits().has_known_rates) {
     std::printf("\ntime: estimated only for GPUs (device=cuda); trainer bench measures this machine\n");
     return;
   }
@@ -148,7 +148,7 @@ std::string money(double amount) {
 /// Prints time and price of the whole run, as far as they are known.
 void print_run(const PlanReport& r, const PlanTarget& target) {
   const bool priced = r.config.gpu_hour_price.value_or(0) > 0;
-  if (target.kind != DeviceKind::cuda || (!priced && !r.steps)) return;
+  if (!target.traits().counts_as_gpu || (!priced && !r.steps)) return;
   std::printf("\nleast time and cost of the run");
   if (priced) std::printf(", at %s per GPU and hour", money(*r.config.gpu_hour_price).c_str());
   std::printf("\n");

@@ -139,7 +139,7 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   r.work = planner.work(r.choice, r.memory);
   r.time = plan::time_of(r.work, target.rates);
   r.messages = planner.messages(r.choice);
-  r.on_gpus_of_one_host = target.kind == DeviceKind::cuda && target.place.nodes == 1;
+  r.on_gpus_of_one_host = target.traits().counts_as_gpu && target.place.nodes == 1;
   r.ranks_of_host = target.place.local_size;
   r.stage = static_cast<int>(config.zero_stage);
   r.fp8 = plan::fp8_warning(r.work, target.rates);

@@ -26,7 +26,7 @@ std::string gibibytes(std::size_t bytes) {
 /// Returns a lower bound of the seconds of a step with a choice; 0 on a CPU.
 double seconds_of(const Planner& planner, const PlanTarget& target, const plan::Choice& choice,
                   const plan::Memory& memory) {
-  if (target.kind != DeviceKind::cuda) return 0;
+  if (!target.traits().has_known_rates) return 0;
   return plan::time_of(planner.work(choice, memory), target.rates).seconds;
 }
 
@@ -57,14 +57,14 @@ double exposed_of(const store::StepMessages& messages, const plan::Time& time, s
 
 /// Returns "401.2 ms per step, 12.0 ms of them exposed messages"; on a CPU the bytes that are sent.
 std::string cost_of(const StageRow& row, const PlanTarget& target) {
-  if (target.kind != DeviceKind::cuda)
+  if (!target.traits().has_known_rates)
     return gibibytes(static_cast<std::size_t>(row.sent)) + " sent per step";
   return duration(row.step()) + " per step, " + duration(row.exposed) + " of them exposed messages";
 }
 
 /// Returns what stages are compared by: seconds of a step on GPUs, bytes sent on CPUs.
 double compared_cost(const StageRow& row, DeviceKind kind) {
-  return kind == DeviceKind::cuda ? row.step() : static_cast<double>(row.sent);
+  return traits_of(kind).has_known_rates ? row.step() : static_cast<double>(row.sent);
 }
 
 }  // namespace
@@ -84,7 +84,7 @@ plan::Sending sending_over(const store::StepMessages& messages, const plan::Link
 
 std::vector<const plan::Link*> assumed_links(const PlanTarget& target) {
   std::vector<const plan::Link*> all;
-  if (target.kind != DeviceKind::cuda) return all;
+  if (!target.traits().has_known_rates) return all;
   for (const plan::Link& link : plan::links()) {
     const std::string name = link.name;
     if (name == "NVLink" || (name == "400 Gbit/s" && target.place.nodes > 1)) all.push_back(&link);
@@ -150,7 +150,7 @@ std::string why_stage(const std::vector<StageRow>& stages, const PlanTarget& tar
     others += (others.empty() ? "" : ", ") + std::to_string(row.stage) + " ";
     if (!row.fits) {
       others += (chosen ? "does not fit (" : "needs ") + gibibytes(row.bytes) + (chosen ? ")" : "");
-    } else if (target.kind == DeviceKind::cuda) {
+    } else if (target.traits().has_known_rates) {
       others += "takes " + duration(row.step());
     } else {
       others += "sends " + gibibytes(static_cast<std::size_t>(row.sent));
@@ -184,7 +184,7 @@ std::string why_level(const std::vector<LevelRow>& levels, const plan::Level& pl
            (faster.empty() ? ", and no level is faster" : ", and nothing faster does: " + faster);
   const std::string other = plan::keys_of(best->level);
   if (!fits(*at)) return name + " does not fit; " + other + " does";
-  if (target.kind != DeviceKind::cuda || best->seconds == at->seconds)
+  if (!target.traits().has_known_rates || best->seconds == at->seconds)
     return name + " is set, and " + other + " fits, too";
   return name + " is set; " + other + " fits, too, and takes " + duration(at->seconds - best->seconds) +
          " less per step";

@@ -25,7 +25,7 @@ std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t w
 }  // namespace
 
 std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
-  if (target.kind != DeviceKind::cuda || target.place.size == 1) return 0;
+  if (!target.traits().has_transports || target.place.size == 1) return 0;
   const auto [asked, sums] = setup::session_wish(config).carrying;
   const bool between = target.place.nodes > 1 && asked != comm::Carrier::host;
   if (asked == comm::Carrier::nccl || between) return plan::nccl_bytes(2);

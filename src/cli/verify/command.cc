@@ -111,7 +111,7 @@ std::vector<Check> checks_of(runtime::Session& session, const Wish& wish, Leftov
        }},
       {"messages", [&] { return check_messages(session); }},
   };
-  if (session.device().kind() == DeviceKind::cuda)
+  if (session.device().traits().has_transports)
     checks.push_back({"NCCL", [&] { return check_nccl(session); }});
   if (session.place().size > 1) {
     checks.push_back({"carrier", [&] { return check_carrier(session); }});

@@ -224,7 +224,7 @@ std::string check_device(runtime::Session& session, const std::optional<Problem>
     throw Error(problem);
   }
   const MemoryInfo memory = session.device().memory();
-  const std::string others = session.device().kind() == DeviceKind::cpu ? amd_gpus_text() : "";
+  const std::string others = session.device().traits().counts_as_gpu ? "" : amd_gpus_text();
   return session.device().description() + ", " + human_bytes(static_cast<double>(memory.free)) + " free" +
          (others.empty() ? "" : "; " + others);
 }

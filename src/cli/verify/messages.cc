@@ -128,7 +128,7 @@ bool peers_are_expected(runtime::Session& session) {
 std::string check_links(runtime::Session& session) {
   comm::Job& job = session.job();
   Device& device = session.device();
-  const bool gpus = device.kind() == DeviceKind::cuda;
+  const bool gpus = device.traits().has_transports;
   constexpr int kTries = 3;
   const std::size_t bytes = std::size_t{gpus ? 64u : 4u} << 20;
   const std::string head = "GB/s between every two ranks, both ways at once, messages of " +

@@ -66,7 +66,7 @@ std::string compare_steps(runtime::Session& session) {
     throw failed("a small FP8 step is far from one in bf16", text(plain), text(found), kReport);
   }
   return text(found) +
-         (session.device().kind() == DeviceKind::cuda ? ", as on the CPU; " : ", near that of bf16; ") +
+         (session.device().traits().emulates_fp8 ? ", near that of bf16; " : ", as on the CPU; ") +
          found.products;
 }
 

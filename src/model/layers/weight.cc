@@ -70,9 +70,9 @@ std::optional<ops::LoneGemmArgs> Weight::lone(const Call& call, ops::LoneGemmArg
 void Weight::forward(const Call& call, const ops::LoneGemmArgs& args) const {
   call.common.lone.add(call.stream, args);
   if (call.common.audit == nullptr) return;
-  const ops::GemmWay way = args.weight.dtype == DType::bf16                 ? ops::GemmWay::bf16
-                           : call.stream.device().kind() == DeviceKind::cpu ? ops::GemmWay::emulated
-                                                                            : ops::GemmWay::fp8;
+  const ops::GemmWay way = args.weight.dtype == DType::bf16             ? ops::GemmWay::bf16
+                           : call.stream.device().traits().emulates_fp8 ? ops::GemmWay::emulated
+                                                                        : ops::GemmWay::fp8;
   call.common.audit->count(place_, ops::Product::forward,
                            {.way = way, .a = args.weight.dtype, .b = args.weight.dtype, .calls = 1});
 }
@@ -136,9 +136,9 @@ void Weight::multiply_experts(const Call& call, ops::ExpertGemmArgs args) const 
   args.fast_accumulation = args.product == ops::Product::forward || call.common.recipe().fast_gradients;
   ops::expert_gemm(call.stream, args);
   if (call.common.audit == nullptr) return;
-  const ops::GemmWay way = args.b.dtype == DType::bf16                      ? ops::GemmWay::bf16
-                           : call.stream.device().kind() == DeviceKind::cpu ? ops::GemmWay::emulated
-                                                                            : ops::GemmWay::fp8;
+  const ops::GemmWay way = args.b.dtype == DType::bf16                  ? ops::GemmWay::bf16
+                           : call.stream.device().traits().emulates_fp8 ? ops::GemmWay::emulated
+                                                                        : ops::GemmWay::fp8;
   call.common.audit->count(place_, args.product,
                            {.way = way, .a = args.a.dtype, .b = args.b.dtype, .calls = 1});
 }

@@ -64,12 +64,12 @@ SilentFaults::SilentFaults(Engine& engine, comm::Job& job, comm::Collectives& da
 void SilentFaults::require_alike(bool strict) const {
   const Device& device = engine_.arena().device();
   std::string mine = device.description();
-  if (strict || device.kind() != DeviceKind::cpu) mine = mine.substr(0, mine.rfind(','));
-  if (device.kind() == DeviceKind::cuda) mine = mine.substr(mine.find(':') + 1);
+  if (strict || !device.traits().uses_host_cores) mine = mine.substr(0, mine.rfind(','));
+  if (device.traits().counts_as_gpu) mine = mine.substr(mine.find(':') + 1);
   const std::vector<std::string> all = job_.all_gather_bytes(mine);
   const std::set<std::string> kinds(all.begin(), all.end());
   job_.together([&] {
-    if (device.kind() == DeviceKind::cuda && !strict) {
+    if (!device.traits().reproducible && !strict) {
       throw Error({.what = "gradients of GPUs can be compared only if all ranks have the same bits",
                    .expected = "deterministic: strict",
                    .where = "configuration key 'sdc_replay_steps'",
