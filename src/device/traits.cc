@@ -50,6 +50,8 @@ constexpr std::array<DeviceTraits, 3> kTraits{{
      .library_bytes = 0,
      .busy_tokens = 512},
 }};
+static_assert(kTraits.size() == static_cast<std::size_t>(DeviceKind::dry) + 1,
+              "each kind has a row, dry last");
 
 }  // namespace
 
