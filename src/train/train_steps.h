@@ -27,7 +27,7 @@ class TrainSteps {
   /// Starts or restarts the steps at that position.
   void start();
   /// Takes, checks and reports a step. If StepGuard::wants_back() is true afterwards, the run must return to
-  /// a checkpoint, and the step may be incomplete. Throws feed::DataError if the data cannot be read.
+  /// a checkpoint. The step may then be incomplete. Throws feed::DataError if the data cannot be read.
   void take();
 
  private:

@@ -47,7 +47,7 @@ class Saves {
   void make_interval();
   /// Creates the saver before the first step, and restores the best checkpoint of an earlier part of the run.
   void begin();
-  /// Suppresses the warning about steps that wait for saves. For a user who did not ask for concurrent saves.
+  /// Suppresses the warning about steps that wait for saves, if the user did not ask for concurrent saves.
   void wait_quietly() { told_that_it_waits_ = true; }
 
   /// Records the seconds of a step.
