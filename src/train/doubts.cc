@@ -1,18 +1,13 @@
 #include "octet/train/doubts.h"
 
-#include "octet/base/environment.h"
 #include "octet/base/error.h"
-#include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/comm/launchers.h"
 #include "octet/config/lint.h"
-#include "octet/device/cpu.h"
 #include "octet/runtime/fp8_shapes.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 #include "octet/train/fit.h"
 #include "octet/train/ladder.h"
-#include "run.h"
 #include "start.h"
 
 namespace octet::train {
@@ -86,27 +81,6 @@ config::Strings fp8_fallbacks(const config::Config& config, const model::Archite
                   runtime::kFp8Shapes + (ends ? ", or set fp8_fallback: warn" : ""));
   }
   return all;
-}
-
-void Run::say_doubts() const {
-  if (!session_.prints()) return;
-  config::Resolved known = resolved_;
-  // Settings that only slow a GPU do not matter on CPUs.
-  if (session_.device().host_reaches_memory()) known.config.device = "cpu";
-  if (session_.device().traits().uses_host_cores) {
-    std::string crowd = cpu::crowd_text(cpu::crowd_of(session_.place().local_size));
-    if (!crowd.empty()) log::warn(crowd);
-  }
-  if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
-    log::warn(
-        "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: "
-        "start the run with launch/mpirun, or stop it with kill -USR2");
-  }
-  const std::size_t of_settings = config::doubts(known).size();
-  const config::Strings all = doubts(known, architecture_);
-  // Model and output folder come after the settings and are more important.
-  for (std::size_t i = 0; i < all.size(); ++i)
-    log::warn(all[i], i < of_settings ? log::Importance::setting : log::Importance::warning);
 }
 
 }  // namespace octet::train

@@ -1,0 +1,116 @@
+#include "evaluations.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "due_steps.h"
+#include "octet/base/clock.h"
+#include "octet/base/json.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/report/number.h"
+#include "octet/setup/run_options.h"
+#include "plateau_state.h"
+
+namespace octet::train {
+
+void Evaluations::evaluate(double epoch) {
+  run_.begins("an evaluation");
+  const auto start = std::chrono::steady_clock::now();
+  comm::Job& job = run_.job;
+  const feed::Corpus& corpus = parts_.corpus;
+  const std::int64_t micro = config::evaluation_batch(run_.config, parts_.batch.micro);
+  const std::int64_t items = corpus.evaluation_items.size();
+  const std::int64_t each = micro * job.size();
+  std::vector<double> losses;  // of each batch of this rank
+  std::int64_t labels = 0;
+  for (std::int64_t first = 0; first < items; first += each) {
+    std::vector<std::int64_t> which;
+    for (std::int64_t i = 0; i < micro; ++i) {
+      const std::int64_t item = first + job.rank() * micro + i;
+      which.push_back(item < items ? item : -1);
+    }
+    parts_.engine->evaluate(feed::make_batch(corpus.evaluation, corpus.evaluation_items, which),
+                            &losses.emplace_back(0.0), &labels);
+  }
+  const auto batches = static_cast<std::int64_t>(losses.size());
+  const auto of_ranks = job.all_gather_bytes(
+      std::string(reinterpret_cast<const char*>(losses.data()), losses.size() * sizeof(double)));
+  // Summed in batch order, so that the result is equal on every rank and for any world size.
+  double total = 0;
+  for (std::size_t batch = 0; batch < losses.size(); ++batch) {
+    for (const std::string& bytes : of_ranks) {
+      double part = 0;
+      std::memcpy(&part, bytes.data() + batch * sizeof part, sizeof part);
+      total += part;
+    }
+  }
+  labels = job.all_sum(labels);
+  latest_ = {.step = run_.step, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
+  if (lowest_.step < 0 || latest_.loss < lowest_.loss) lowest_ = latest_;
+  if (!parts_.reporter) return;
+  parts_.reporter->evaluation({.step = run_.step,
+                               .epoch = epoch,
+                               .loss = latest_.loss,
+                               .seconds = seconds_since(start),
+                               .samples = items,
+                               .batches = batches,
+                               .perplexity = setup::is_pretraining(run_.config)});
+}
+
+bool Evaluations::is_due() const {
+  const Turn turn{.when = setup::evaluates_when(run_.config),
+                  .interval = run_.config.eval_steps.value_or(run_.config.logging_steps)};
+  return is_turn(turn, run_.step, run_.total_steps, parts_.feed->step().ends_epoch);
+}
+
+void Evaluations::evaluate_in_turn() {
+  if (parts_.corpus.evaluation.documents() == 0) return;
+  const bool last = run_.step == run_.total_steps && setup::evaluates_when(run_.config) != setup::When::never;
+  if (!last && !is_due()) return;
+  evaluate(parts_.feed->step().epoch);
+  // The evaluation at the end of the run does not count, because a longer run would not have it.
+  if (is_due()) tell_schedule();
+}
+
+void Evaluations::make_up() {
+  if (!std::exchange(owed_, false)) return;
+  evaluate(json_number(parts_.checkpoint->state(), "epoch", 0, parts_.checkpoint->path()));
+  tell_schedule();
+}
+
+void Evaluations::tell_schedule() {
+  optim::Plateau* plateau = parts_.schedule->plateau();
+  if (plateau == nullptr) return;
+  const double before = plateau->learning_rate();
+  if (!plateau->take(latest_.loss) || !run_.prints()) return;
+  log::info("step " + with_commas(run_.step) +
+            ": the evaluation loss no longer improves: the learning rate falls from " +
+            report::python_number(before, 5) + " to " + report::python_number(plateau->learning_rate(), 5));
+}
+
+void Evaluations::add_to(Json& state) const {
+  const optim::Plateau* plateau = parts_.schedule->plateau();
+  if (plateau == nullptr) return;
+  state["plateau"] = plateau_json(plateau->state());
+  // A stopped run saves before its evaluation. The next start evaluates.
+  if (is_due() && latest_.step != run_.step) state["plateau"]["owes_evaluation"] = true;
+}
+
+void Evaluations::take_over() {
+  optim::Plateau* plateau = parts_.schedule->plateau();
+  owed_ = false;
+  if (plateau == nullptr || !parts_.checkpoint) return;
+  const Json& state = parts_.checkpoint->state();
+  const auto saved = state.find("plateau");
+  if (saved == state.end()) return;  // written by a run with another schedule
+  const std::string where = parts_.checkpoint->path() + ": plateau";
+  plateau->restore(read_plateau(*saved, where));
+  owed_ = json_bool(*saved, "owes_evaluation", false, where);
+}
+
+}  // namespace octet::train

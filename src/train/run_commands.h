@@ -1,0 +1,36 @@
+// Commands that a run suggests when it ends.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "octet/config/config.h"
+
+namespace octet::text {
+class ChatTemplate;
+}
+
+namespace octet::train {
+
+/// Quotes a word for a shell.
+std::string shell_word(const std::string& word);
+
+/// How a run was started.
+struct Launch {
+  std::vector<std::string> command_line;  ///< of a rank
+  int ranks = 1;
+  bool supervised = false;      ///< by launch/supervise
+  bool hands_on_stops = false;  ///< by launch/mpirun
+};
+
+/// Returns the command that resumes a stopped run from `checkpoint`. Runs on several hosts also need the
+/// options of the launcher, which ranks do not see.
+std::string resuming_command(const Launch& launch, const config::Config& config,
+                             const std::string& checkpoint);
+
+/// Returns commands to try with the model of a finished run. `program`: the first word of the command line.
+/// `chat`: the template of the run, or null.
+std::vector<std::string> next_commands(const std::string& program, const config::Config& config,
+                                       const text::ChatTemplate* chat);
+
+}  // namespace octet::train
