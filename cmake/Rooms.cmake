@@ -38,7 +38,7 @@ set(OCTET_ROOMS_WITH_CUDA device ops comm)
 
 # The rooms with loops over values, bytes or text. Other rooms are compiled with -O1, which takes a third less
 # time.
-set(OCTET_HOT_ROOMS base device ops comm optim text data checkpoint)
+set(OCTET_HOT_ROOMS base device ops comm optim text data weights checkpoint memory_tier)
 
 # octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
 # EXPORTS: rooms that its public headers include; rooms that link it see their headers, too.

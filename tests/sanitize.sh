@@ -72,8 +72,8 @@ thread() {
     test_in thread comm_share_tests 'Sizes/ThreadRanks*/np2:LoneRank*:ThreadRankFailure*'
     return
   fi
-  local programs=(device_tests comm_tests store_tests data_tests text_tests checkpoint_tests report_tests runtime_tests
-    feed_tests generate_tests train_tests)
+  local programs=(device_tests comm_tests store_tests data_tests text_tests files_tests weights_tests checkpoint_tests
+    memory_tier_tests report_tests runtime_tests feed_tests generate_tests train_tests)
   build thread tsan "${programs[@]}"
   for program in "${programs[@]}"; do test_in thread "$program" "$(without_long_ones "$program")"; done
 }
@@ -91,8 +91,8 @@ address() {
     return
   fi
   local programs=(base_tests device_tests ops_tests comm_tests precision_tests model_tests optim_tests plan_tests
-    store_tests checkpoint_tests text_tests config_tests data_tests report_tests runtime_tests feed_tests generate_tests
-    train_tests fuzz_tests)
+    store_tests files_tests weights_tests checkpoint_tests memory_tier_tests text_tests config_tests data_tests report_tests
+    runtime_tests feed_tests generate_tests train_tests fuzz_tests)
   build address asan "${programs[@]}" comm_mpi_tests store_mpi_tests trainer
   for program in "${programs[@]}"; do test_in address "$program" "$(without_long_ones "$program")"; done
   for np in 2 4; do

@@ -37,10 +37,10 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_MEMORY_FOLDER", "a folder of each host",
      "folder of checkpoints in memory (`memory_checkpoint_steps`): a memory file system, or a local disk. "
      "Not set: /dev/shm",
-     "src/checkpoint/memory/memory_folder.cc", user},
+     "src/memory_tier/memory_folder.cc", user},
     {"OCTETRUN_MEMORY_KEEP", "seconds",
      "time until checkpoints in memory are removed after their run has ended without a restart. Not set: 900",
-     "src/checkpoint/memory/memory_folder.cc", user},
+     "src/memory_tier/memory_folder.cc", user},
     {"OCTETRUN_VERBOSE", "anything",
      "a run also prints the lines that it writes to `training.log` only: columns of data sets, the first "
      "example, tables of memory and GEMMs",
@@ -82,11 +82,11 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_LONE_GEMM", "`always` or `never`",
      "`always`: GEMMs of very few tokens and the small ops around them are one op, also on a CPU. `never`: "
      "nowhere. Not set: on a GPU, where they are one kernel",
-     "src/ops/lone_gemm.cc", test},
+     "src/ops/decode_gemm.cc", test},
     {"OCTETRUN_LONE_CHAIN", "`never`",
      "`never`: consecutive GEMMs of few tokens are one kernel each. Not set: on Hopper, single-token GEMMs "
      "in E4M3 are one kernel, from the output of attention to the next queries, keys and values",
-     "src/ops/lone_chain.cc", test},
+     "src/ops/decode_chain.cc", test},
     {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
      "`always`: the GEMMs of all experts are one op, also on a CPU. `never`: each expert has separate GEMMs. "
      "Not set: one kernel on a GPU, in bf16 and FP8; with many tokens only on Hopper",
@@ -106,7 +106,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_FAILPOINT", "`NAME` or `NAME:COUNT`",
      "the process kills itself (SIGKILL) when it passes this point of a save for the COUNT-th time; "
      "`full_disk`: folders with a file disk-is-full have no room",
-     "src/checkpoint/files/failpoint.cc", test},
+     "src/files/failpoint.cc", test},
     {"OCTETRUN_DELAYS", "milliseconds, 0 to 1000",
      "longest random delay before one of 32 collectives is enqueued, and before one of 32 begins on its "
      "stream; each rank draws its delays",
@@ -160,7 +160,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"PATH", "folders", "`trainer supervise` finds the program there", "src/supervise/command.cc", foreign},
     {"LD_LIBRARY_PATH", "the system's",
      "passed to the process that removes checkpoints in memory of an ended run",
-     "src/checkpoint/memory/memory_folder.cc", foreign},
+     "src/memory_tier/memory_folder.cc", foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/gpu/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
      "for the driver: the GPUs of a process, and their order", "src/device/gpu_answers.cc", foreign},

@@ -172,7 +172,8 @@ std::string arrays_file_bytes(const ArraysFile& contents) {
   }
   std::map<std::string, std::int64_t> offsets;
   for (const auto& [name, array] : contents.arrays) {
-    check(byte_count(array.type, array.shape) == std::ssize(array.bytes), "an array has its shape's bytes");
+    check(byte_count(array.type, array.shape) == std::ssize(array.bytes),
+          "an array has its shape's bytes");
     const Handle type(created_type(array.type), H5Tclose, name);
     offsets[name] = file.add_dataset("/" + name, type, array.shape);
   }

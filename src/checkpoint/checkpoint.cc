@@ -9,15 +9,14 @@
 #include <cstring>
 #include <utility>
 
-#include "files/file_io.h"
-#include "manifest.h"
-#include "memory/memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/checkpoint/manifest.h"
+#include "octet/files/file_io.h"
+#include "octet/weights/convert.h"
 #include "outline.h"
-#include "weights/convert.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -62,9 +61,9 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
 
 void Checkpoint::open_data() {
   // Opening a pipe instead of a file must not block until a writer opens it.
-  Descriptor file = open_file(data_path_, O_RDONLY | O_NONBLOCK);
+  files::Descriptor file = files::open_file(data_path_, O_RDONLY | O_NONBLOCK);
   struct stat st {};
-  if (::fstat(file.get(), &st) != 0) file_error("cannot read a file", data_path_, errno);
+  if (::fstat(file.get(), &st) != 0) files::file_error("cannot read a file", data_path_, errno);
   if (!S_ISREG(st.st_mode)) damaged_checkpoint("a checkpoint's data file is not a regular file", data_path_);
   if (st.st_size != manifest_.file_bytes) {
     damaged_checkpoint("a checkpoint's data file has the wrong size", data_path_,
@@ -81,8 +80,8 @@ void Checkpoint::open_data() {
   file.release();
 }
 
-Checkpoint::Checkpoint(std::shared_ptr<MemoryParts> parts)
-    : path_(parts->words()), data_path_(path_), memory_(std::move(parts)) {
+Checkpoint::Checkpoint(std::shared_ptr<SharedState> state)
+    : path_(state->words()), data_path_(path_), memory_(std::move(state)) {
   manifest_ = memory_->manifest();
   config_yaml_ = memory_->config_yaml();
   state_ = parse_json(memory_->state(), path_ + ", state");
@@ -148,7 +147,7 @@ const CheckpointTensor& Checkpoint::at(const std::string& name) const {
 
 void Checkpoint::read_bytes(std::int64_t offset, void* out, std::int64_t bytes) const {
   check(!memory_, "a checkpoint in memory is read by all ranks together");
-  read_at(fd_, data_path_, out, bytes, offset);
+  files::read_at(fd_, data_path_, out, bytes, offset);
 }
 
 void Checkpoint::read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, std::byte* out,
@@ -171,14 +170,14 @@ const CheckpointTensor& Checkpoint::require_fit(const TensorSlice& slice) const 
   const std::string where = path_ + ", tensor '" + slice.name + "'";
   if (slice.shape != tensor.shape) {
     throw Error({.what = "a tensor of the checkpoint has another shape",
-                 .expected = shape_text(slice.shape),
-                 .found = shape_text(tensor.shape),
+                 .expected = weights::shape_text(slice.shape),
+                 .found = weights::shape_text(tensor.shape),
                  .where = where,
                  .fix = "resume with the model that wrote the checkpoint",
                  .code = ExitCode::usage});
   }
   check_inside(slice);
-  if (slice.dtype != tensor.dtype && !(is_float(slice.dtype) && is_float(tensor.dtype))) {
+  if (slice.dtype != tensor.dtype && !(weights::is_float(slice.dtype) && weights::is_float(tensor.dtype))) {
     throw Error({.what = "a tensor of the checkpoint has another kind of dtype",
                  .expected = std::string(name_of(slice.dtype)),
                  .found = std::string(name_of(tensor.dtype)),
@@ -226,8 +225,8 @@ void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const
           std::memcpy(out, from, static_cast<std::size_t>(stop - at_byte));
         } else {
           floats.resize(static_cast<std::size_t>(elements));
-          to_float(tensor.dtype, from, elements, floats.data());
-          from_float(slice.dtype, floats.data(), elements, out);
+          weights::to_float(tensor.dtype, from, elements, floats.data());
+          weights::from_float(slice.dtype, floats.data(), elements, out);
         }
         out += elements * static_cast<std::int64_t>(size_of(slice.dtype));
         at_byte = stop;

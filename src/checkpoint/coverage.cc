@@ -1,11 +1,11 @@
-#include "coverage.h"
+#include "octet/checkpoint/coverage.h"
 
 #include <algorithm>
 #include <map>
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "packing.h"
+#include "octet/checkpoint/packing.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -32,13 +32,13 @@ std::vector<Piece> runs_of(const std::vector<Piece>& pieces) {
 }
 
 struct Given {
-  TensorHeader header;
+  weights::TensorHeader header;
   std::size_t rank = 0;  ///< the first rank with this tensor
   std::vector<Piece> pieces;
 };
 
 void check_cover(const Given& given, const std::vector<Piece>& pieces) {
-  const std::string tensor = "tensor '" + given.header.name + "' " + shape_text(given.header.shape);
+  const std::string tensor = "tensor '" + given.header.name + "' " + weights::shape_text(given.header.shape);
   std::int64_t at = 0;
   std::size_t before = 0;
   for (const Piece& piece : pieces) {
@@ -80,13 +80,13 @@ Coverage cover(const std::vector<std::string>& descriptions) {
   std::map<std::string, Given> by_name;
   for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
     for (Unpacker unpacker(descriptions[rank]); !unpacker.done();) {
-      TensorHeader header = unpacker.header();
+      weights::TensorHeader header = unpacker.header();
       const std::int64_t begin = unpacker.number(), count = unpacker.number();
       const std::int64_t rows = unpacker.number(), stride = unpacker.number();
       Given& given = by_name.try_emplace(header.name, Given{header, rank, {}}).first->second;
       if (given.header.shape != header.shape || given.header.dtype != header.dtype) {
-        const auto text = [](const TensorHeader& h) {
-          return std::string(name_of(h.dtype)) + shape_text(h.shape);
+        const auto text = [](const weights::TensorHeader& h) {
+          return std::string(name_of(h.dtype)) + weights::shape_text(h.shape);
         };
         throw Error({.what = "ranks disagree about a tensor of a checkpoint",
                      .expected = text(given.header) + " as on rank " + std::to_string(given.rank),

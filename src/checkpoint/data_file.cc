@@ -25,8 +25,9 @@ void DataFile::Free::operator()(void* memory) const {
   std::free(memory);
 }
 
-DataFile::DataFile(const std::string& path, bool direct) : path_(path), file_(open_file(path, O_RDWR)) {
-  if (direct) direct_ = Descriptor(::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
+DataFile::DataFile(const std::string& path, bool direct)
+    : path_(path), file_(files::open_file(path, O_RDWR)) {
+  if (direct) direct_ = files::Descriptor(::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
 }
 
 void DataFile::write(const void* bytes, std::int64_t size, std::int64_t offset) {
@@ -34,10 +35,10 @@ void DataFile::write(const void* bytes, std::int64_t size, std::int64_t offset) 
   const std::int64_t first = (offset + kPage - 1) / kPage * kPage, last = (offset + size) / kPage * kPage;
   if (direct_.get() < 0 || last - first < kLeastDirect ||
       !write_pages(from + (first - offset), last - first, first)) {
-    return write_at(file_.get(), path_, from, size, offset);
+    return files::write_at(file_.get(), path_, from, size, offset);
   }
-  write_at(file_.get(), path_, from, first - offset, offset);
-  write_at(file_.get(), path_, from + (last - offset), offset + size - last, last);
+  files::write_at(file_.get(), path_, from, first - offset, offset);
+  files::write_at(file_.get(), path_, from + (last - offset), offset + size - last, last);
 }
 
 // Returns false if the file system rejects direct writes; later calls then do not try them.
@@ -54,7 +55,8 @@ bool DataFile::write_pages(const std::byte* bytes, std::int64_t size, std::int64
       from = static_cast<std::byte*>(std::memcpy(pages_.get(), bytes, static_cast<std::size_t>(most)));
     const ssize_t n = ::pwrite(direct_.get(), from, static_cast<std::size_t>(most), offset);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno != EINVAL && errno != EOPNOTSUPP) file_error("cannot write a file", path_, errno);
+    if (n < 0 && errno != EINVAL && errno != EOPNOTSUPP)
+      files::file_error("cannot write a file", path_, errno);
     // After a short write, the next offset may be unaligned.
     if (n <= 0 || n % kPage != 0) {
       direct_ = {};

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "files/file_io.h"
+#include "octet/files/file_io.h"
 
 namespace octet::checkpoint {
 
@@ -20,7 +20,7 @@ class DataFile {
   /// Writes all `size` bytes at `offset`. Throws Error.
   void write(const void* bytes, std::int64_t size, std::int64_t offset);
   /// Blocks until all writes are on the device.
-  void sync() { sync_file(file_.get(), path_); }
+  void sync() { files::sync_file(file_.get(), path_); }
 
  private:
   struct Free {
@@ -29,7 +29,7 @@ class DataFile {
   bool write_pages(const std::byte* bytes, std::int64_t size, std::int64_t offset);
 
   std::string path_;
-  Descriptor file_, direct_;
+  files::Descriptor file_, direct_;
   std::unique_ptr<std::byte, Free> pages_;  ///< buffer for unaligned bytes; allocated when needed
 };
 

@@ -8,13 +8,13 @@
 #include <optional>
 #include <string_view>
 
-#include "files/failpoint.h"
-#include "manifest.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "packing.h"
+#include "octet/checkpoint/manifest.h"
+#include "octet/checkpoint/packing.h"
+#include "octet/files/failpoint.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -183,7 +183,7 @@ void rotate(const std::string& output_dir, std::int64_t keep_last, const std::st
       continue;
     }
     if (folder_name(step) == best) continue;
-    failpoint("before_prune");
+    files::failpoint("before_prune");
     const std::string going = path + ".tmp-pruned";
     std::error_code code;
     fs::remove_all(going, code);

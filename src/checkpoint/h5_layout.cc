@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
-#include "files/file_io.h"
 #include "h5_objects.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
+#include "octet/files/file_io.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -114,7 +114,7 @@ FileLayout lay_out(const LayoutRequest& request) {
 
 void copy_image(const FileLayout& layout, int fd, const std::string& path) {
   for (const auto& [offset, page] : layout.image.pages()) {
-    write_at(fd, path, page->data(), std::min(SparseImage::kPage, layout.file_bytes - offset), offset);
+    files::write_at(fd, path, page->data(), std::min(SparseImage::kPage, layout.file_bytes - offset), offset);
   }
 }
 

@@ -5,13 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "octet/checkpoint/tensor_header.h"
+#include "octet/weights/tensor_header.h"
 #include "sparse_image.h"
 
 namespace octet::checkpoint {
 
 struct LayoutRequest {
-  std::vector<TensorHeader> tensors;
+  std::vector<weights::TensorHeader> tensors;
   /// Fixed-length UTF-8 string datasets "/state" and "/config" of these sizes (at least 1).
   std::int64_t state_bytes = 1;
   std::int64_t config_bytes = 1;

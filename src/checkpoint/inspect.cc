@@ -10,15 +10,15 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/weights/convert.h"
 #include "values.h"
-#include "weights/convert.h"
 
 namespace octet::checkpoint {
 namespace {
 
 TensorSummary summarise(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
   TensorSummary summary;
-  static_cast<TensorHeader&>(summary) = static_cast<const TensorHeader&>(tensor);
+  static_cast<weights::TensorHeader&>(summary) = static_cast<const weights::TensorHeader&>(tensor);
   summary.bytes = tensor.bytes;
   summary.hash = tensor.hash;
   double squares = 0;
@@ -126,7 +126,7 @@ std::string render(const Inspection& inspection, bool with_config) {
   std::vector<std::vector<std::string>> rows{
       {"tensor", "dtype", "shape", "bytes", "norm", "min", "max", "hash"}};
   for (const auto& tensor : inspection.tensors) {
-    rows.push_back({tensor.name, std::string(name_of(tensor.dtype)), shape_text(tensor.shape),
+    rows.push_back({tensor.name, std::string(name_of(tensor.dtype)), weights::shape_text(tensor.shape),
                     with_commas(tensor.bytes), number(tensor.l2), number(tensor.low), number(tensor.high),
                     tensor.hash +
                         (tensor.not_finite ? "  " + with_commas(tensor.not_finite) + " not finite" : "") +
@@ -182,8 +182,8 @@ TensorDifference compare(const Checkpoint& a, const Checkpoint& b, const Checkpo
   if (x.hash == y.hash) return difference;
   if (x.shape != y.shape || x.dtype != y.dtype) {
     difference.comparison = x.shape != y.shape ? Comparison::other_shape : Comparison::other_dtype;
-    difference.detail = std::string(name_of(x.dtype)) + " " + shape_text(x.shape) + ", " +
-                        std::string(name_of(y.dtype)) + " " + shape_text(y.shape);
+    difference.detail = std::string(name_of(x.dtype)) + " " + weights::shape_text(x.shape) + ", " +
+                        std::string(name_of(y.dtype)) + " " + weights::shape_text(y.shape);
     return difference;
   }
   difference.comparison = Comparison::different;

@@ -1,4 +1,4 @@
-#include "manifest.h"
+#include "octet/checkpoint/manifest.h"
 
 #include <xxhash.h>
 
@@ -9,10 +9,10 @@
 #include <optional>
 #include <unordered_set>
 
-#include "files/file_io.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/files/file_io.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -88,7 +88,7 @@ CheckpointTensor tensor_of(const Json& entry, std::int64_t file_bytes, const std
       damaged_manifest(path, "shape of tensor '" + tensor.name + "' is impossible", "", extent.dump());
     tensor.shape.push_back(extent.get<std::int64_t>());
   }
-  tensor.bytes = byte_count(tensor);
+  tensor.bytes = weights::byte_count(tensor);
   tensor.offset = whole(entry, "offset", path);
   check_range(tensor.offset, tensor.bytes, file_bytes, "tensor '" + tensor.name + "'", path);
   const std::string chunks = text_of(entry, "chunks", path);
@@ -109,8 +109,8 @@ CheckpointTensor tensor_of(const Json& entry, std::int64_t file_bytes, const std
 
 }  // namespace
 
-std::string content_hash(const TensorHeader& tensor, const std::vector<std::uint64_t>& chunks) {
-  std::string text = std::string(name_of(tensor.dtype)) + shape_text(tensor.shape);
+std::string content_hash(const weights::TensorHeader& tensor, const std::vector<std::uint64_t>& chunks) {
+  std::string text = std::string(name_of(tensor.dtype)) + weights::shape_text(tensor.shape);
   for (const std::uint64_t chunk : chunks) append_hex(text, chunk);
   return hash128_hex(text);
 }
@@ -229,7 +229,7 @@ std::string hash_layout(int fd, const std::string& path, const Manifest& manifes
   for (const auto& [begin, end] : taken) {
     while (at < begin) {
       const auto n = std::min<std::int64_t>(begin - at, static_cast<std::int64_t>(buffer.size()));
-      read_at(fd, path, buffer.data(), n, at);
+      files::read_at(fd, path, buffer.data(), n, at);
       XXH3_128bits_update(state.get(), buffer.data(), static_cast<std::size_t>(n));
       at += n;
     }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "manifest.h"
 #include "octet/base/files.h"
+#include "octet/checkpoint/manifest.h"
 #include "octet/checkpoint/save.h"
 
 namespace octet::checkpoint {
@@ -33,8 +33,8 @@ Manifest planned_manifest(const LayoutRequest& request, const FileLayout& layout
   manifest.config = {.offset = layout.config_offset, .bytes = request.config_bytes, .hash = {}};
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     CheckpointTensor tensor;
-    static_cast<TensorHeader&>(tensor) = request.tensors[i];
-    tensor.bytes = byte_count(tensor);
+    static_cast<weights::TensorHeader&>(tensor) = request.tensors[i];
+    tensor.bytes = weights::byte_count(tensor);
     tensor.offset = layout.offsets[i];
     manifest.tensors.push_back(std::move(tensor));
   }

@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <memory>
 
-#include "files/file_io.h"
-#include "manifest.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/keeper.h"
+#include "octet/checkpoint/manifest.h"
+#include "octet/files/file_io.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -26,7 +26,7 @@ struct Free {
 
 // Drops the clean pages of a file from the page cache.
 void drop_pages(const std::string& path) {
-  const Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK);
+  const files::Descriptor file = files::open_file(path, O_RDONLY | O_NONBLOCK);
   ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
@@ -38,13 +38,13 @@ class DeviceFile {
     if (!buffer_) throw std::bad_alloc();
     int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
     direct_ = fd >= 0;
-    file_ = direct_ ? Descriptor(fd) : open_file(path, O_RDONLY);
+    file_ = direct_ ? files::Descriptor(fd) : files::open_file(path, O_RDONLY);
   }
   /// Returns `bytes` bytes (at most a chunk) at `offset`; valid until the next call.
   const char* read(std::int64_t offset, std::int64_t bytes) {
     auto* buffer = static_cast<char*>(buffer_.get());
     if (direct_ && read_aligned(offset, bytes)) return buffer + offset % kDirectAlignment;
-    read_at(file_.get(), path_, buffer, bytes, offset);
+    files::read_at(file_.get(), path_, buffer, bytes, offset);
     return buffer;
   }
 
@@ -59,11 +59,11 @@ class DeviceFile {
       const ssize_t n = ::pread(file_.get(), static_cast<char*>(buffer_.get()) + done,
                                 static_cast<std::size_t>(size - done), first + done);
       if (n < 0 && errno == EINTR) continue;
-      if (n < 0 && errno != EINVAL) file_error("cannot read a file back", path_, errno);
+      if (n < 0 && errno != EINVAL) files::file_error("cannot read a file back", path_, errno);
       // After a short read, the next offset may be unaligned.
       if (n <= 0) {
         direct_ = false;
-        file_ = open_file(path_, O_RDONLY);
+        file_ = files::open_file(path_, O_RDONLY);
         return false;
       }
       done += n;
@@ -73,7 +73,7 @@ class DeviceFile {
 
   std::string path_;
   std::unique_ptr<void, Free> buffer_;
-  Descriptor file_;
+  files::Descriptor file_;
   bool direct_ = false;
 };
 

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "memory/memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 
@@ -124,7 +123,7 @@ void read_round(comm::Channel& channel, const Checkpoint& checkpoint,
 
 void read_together(comm::Channel& channel, const Checkpoint& checkpoint,
                    const std::vector<TensorSlice>& slices) {
-  if (const MemoryParts* memory = checkpoint.memory()) {
+  if (const SharedState* memory = checkpoint.memory()) {
     channel.together([&] {
       for (const TensorSlice& slice : slices) checkpoint.require_fit(slice);
     });

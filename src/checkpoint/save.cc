@@ -12,21 +12,21 @@
 #include <random>
 #include <unordered_map>
 
-#include "coverage.h"
 #include "data_file.h"
-#include "files/failpoint.h"
-#include "files/file_io.h"
 #include "h5_layout.h"
-#include "manifest.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/checkpoint/coverage.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/manifest.h"
 #include "octet/checkpoint/own_checkpoint.h"
+#include "octet/checkpoint/packing.h"
+#include "octet/files/failpoint.h"
+#include "octet/files/file_io.h"
 #include "outline.h"
-#include "packing.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -86,22 +86,23 @@ class Saving {
                           .zero_stage = contents_.zero_stage};
     cut_chunks_ = std::move(coverage.cut_chunks);
 
-    if (plays_full_disk(output_dir_))
-      file_error("cannot take disk space for a checkpoint", output_dir_, ENOSPC);
+    if (files::plays_full_disk(output_dir_))
+      files::file_error("cannot take disk space for a checkpoint", output_dir_, ENOSPC);
     const FileLayout layout = lay_out(request);
     manifest_ = planned_manifest(request, layout);
     require_space(layout.file_bytes + manifest_bytes(manifest_));
     std::string name = output_dir_ + "/" + folder_name(contents_.step) + ".tmp-" +
                        std::to_string(::getpid()) + "-" + std::to_string(std::random_device{}());
-    if (::mkdir(name.c_str(), 0755) != 0) file_error("cannot make a folder for a checkpoint", name, errno);
+    if (::mkdir(name.c_str(), 0755) != 0)
+      files::file_error("cannot make a folder for a checkpoint", name, errno);
     temporary_ = std::move(name);
-    const Descriptor file = open_file(data_path(), O_RDWR | O_CREAT | O_EXCL);
+    const files::Descriptor file = files::open_file(data_path(), O_RDWR | O_CREAT | O_EXCL);
     // Disk space is reserved before any rank writes. If a file system cannot reserve space (EOPNOTSUPP), the
     // writes report a full disk.
     if (::fallocate(file.get(), 0, 0, layout.file_bytes) != 0 && errno != EOPNOTSUPP)
-      file_error("cannot take disk space for a checkpoint", data_path(), errno);
+      files::file_error("cannot take disk space for a checkpoint", data_path(), errno);
     if (::ftruncate(file.get(), layout.file_bytes) != 0)
-      file_error("cannot set the size of a file", data_path(), errno);
+      files::file_error("cannot set the size of a file", data_path(), errno);
     copy_image(layout, file.get(), data_path());
 
     manifest_.state.hash = hash128_hex(state_text_);
@@ -139,7 +140,7 @@ class Saving {
       temporary_ = unpacker.text();
       for (std::int64_t n = unpacker.number(); n > 0; --n) {
         CheckpointTensor tensor;
-        static_cast<TensorHeader&>(tensor) = unpacker.header();
+        static_cast<weights::TensorHeader&>(tensor) = unpacker.header();
         tensor.bytes = unpacker.number();
         tensor.offset = unpacker.number();
         manifest_.tensors.push_back(std::move(tensor));
@@ -159,7 +160,7 @@ class Saving {
 
   // Chunks inside one run are hashed in memory, so that a later read detects errors of the disk.
   void write_slices() {
-    failpoint("before_write");
+    files::failpoint("before_write");
     const std::string path = data_path();
     DataFile file(path, contents_.direct);
     for (const auto& slice : contents_.slices) {
@@ -176,13 +177,13 @@ class Saving {
         }
         file.write(data, end - begin, tensor.offset + begin);
       });
-      failpoint("mid_write");
+      files::failpoint("mid_write");
     }
     if (leads_) {
       file.write(state_text_.data(), manifest_.state.bytes, manifest_.state.offset);
       file.write(config_text_.data(), manifest_.config.bytes, manifest_.config.offset);
     }
-    failpoint("before_fsync");
+    files::failpoint("before_fsync");
     file.sync();
   }
 
@@ -190,7 +191,7 @@ class Saving {
   // makes writes of other nodes visible at open.
   void hash_cut_chunks() {
     const std::string path = data_path();
-    const Descriptor file = open_file(path, O_RDONLY);
+    const files::Descriptor file = files::open_file(path, O_RDONLY);
     std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
     for (auto i = static_cast<std::size_t>(comm_.rank()); i < cut_chunks_.size();
          i += static_cast<std::size_t>(comm_.size())) {
@@ -198,7 +199,7 @@ class Saving {
       const CheckpointTensor& tensor = manifest_.tensors[index];
       const std::int64_t begin = chunk * kChunkBytes;
       const std::int64_t bytes = std::min(kChunkBytes, tensor.bytes - begin);
-      read_at(file.get(), path, buffer.data(), bytes, tensor.offset + begin);
+      files::read_at(file.get(), path, buffer.data(), bytes, tensor.offset + begin);
       add_hash(index, chunk, buffer.data(), bytes);
     }
   }
@@ -222,14 +223,14 @@ class Saving {
       tensor.hash = content_hash(tensor, tensor.chunks);
     }
     {
-      const Descriptor file = open_file(data_path(), O_RDONLY);
+      const files::Descriptor file = files::open_file(data_path(), O_RDONLY);
       manifest_.layout_hash = hash_layout(file.get(), data_path(), manifest_);
     }
-    failpoint("before_manifest");
+    files::failpoint("before_manifest");
     write_file_atomically(temporary_ + "/" + kManifestName, manifest_text(manifest_));
-    failpoint("before_rename");
+    files::failpoint("before_rename");
     give_name(target);
-    failpoint("after_rename");
+    files::failpoint("after_rename");
     sync_folder(output_dir_);
   }
 
@@ -238,7 +239,7 @@ class Saving {
     if (!path_exists(target) || is_own_checkpoint(target)) return;
     std::string kept = target + ".kept";
     for (int i = 2; path_exists(kept); ++i) kept = target + ".kept-" + std::to_string(i);
-    if (::rename(target.c_str(), kept.c_str()) != 0) file_error("cannot move a folder", target, errno);
+    if (::rename(target.c_str(), kept.c_str()) != 0) files::file_error("cannot move a folder", target, errno);
     log::warn(
         "a folder had the name of the new checkpoint, but no checkpoint of this program in it. It was "
         "renamed to " +
@@ -249,7 +250,7 @@ class Saving {
     spare(target);
     if (!path_exists(target)) {
       if (::rename(temporary_.c_str(), target.c_str()) != 0)
-        file_error("cannot rename a finished checkpoint into place", target, errno);
+        files::file_error("cannot rename a finished checkpoint into place", target, errno);
       temporary_.clear();
       return;
     }
@@ -257,10 +258,10 @@ class Saving {
     // checkpoint then has the temporary name and is removed.
     if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
     if (errno != EINVAL && errno != ENOSYS)
-      file_error("cannot rename a finished checkpoint into place", target, errno);
+      files::file_error("cannot rename a finished checkpoint into place", target, errno);
     const std::string old = temporary_ + "-old";
     if (::rename(target.c_str(), old.c_str()) != 0 || ::rename(temporary_.c_str(), target.c_str()) != 0)
-      file_error("cannot rename a finished checkpoint into place", target, errno);
+      files::file_error("cannot rename a finished checkpoint into place", target, errno);
     temporary_ = old;
   }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "weights/convert.h"
+#include "octet/weights/convert.h"
 
 namespace octet::checkpoint {
 
@@ -26,13 +26,13 @@ std::vector<double> to_doubles(DType dtype, const std::vector<std::byte>& bytes,
   std::vector<double> values(n);
   if (dtype == DType::f64) {
     if (n > 0) std::memcpy(values.data(), bytes.data(), n * sizeof(double));
-  } else if (is_float(dtype)) {
+  } else if (weights::is_float(dtype)) {
     std::vector<float> floats(n);
-    to_float(dtype, bytes.data(), count, floats.data());
+    weights::to_float(dtype, bytes.data(), count, floats.data());
     std::copy(floats.begin(), floats.end(), values.begin());
   } else {
     std::vector<std::int64_t> integers(n);
-    to_int64(dtype, bytes.data(), count, integers.data());
+    weights::to_int64(dtype, bytes.data(), count, integers.data());
     std::transform(integers.begin(), integers.end(), values.begin(),
                    [](std::int64_t x) { return double(x); });
   }

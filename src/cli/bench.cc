@@ -108,7 +108,7 @@ void print_bench_json(const config::Config& c, runtime::Session& session, const 
             {"comm_exposed_seconds_most", r.most_exposed_seconds},
             {"comm_bytes", r.comm_bytes},
             {"setup_seconds", r.setup_seconds},
-            {"products", *r.products}};
+            {"products", *r.gemms}};
   if (!r.fp8->is_null()) line["fp8"] = *r.fp8;
   for (const StepProfileRow& row : r.profile) {
     line["profile"].push_back({{"kind", row.name}, {"seconds", row.seconds}, {"calls", row.calls}});

@@ -15,13 +15,13 @@
 #include "octet/base/own_end.h"
 #include "octet/base/strings.h"
 #include "octet/base/terminal.h"
-#include "octet/checkpoint/memory_folder.h"
 #include "octet/cli/cli.h"
 #include "octet/comm/job.h"
 #include "octet/comm/launchers.h"
 #include "octet/config/config.h"
 #include "octet/device/gpus.h"
 #include "octet/device/threads.h"
+#include "octet/memory_tier/memory_folder.h"
 #include "octet/runtime/session.h"
 #include "octet/runtime/signals.h"
 #include "options.h"
@@ -202,7 +202,7 @@ const char* instead_of(std::string_view word) {
 
 int dispatch(const Arguments& arguments) {
   // Internal: only the program itself starts this process.
-  if (arguments.size() == 2 && arguments[0] == "--keep-memory") return checkpoint::keep_memory(arguments[1]);
+  if (arguments.size() == 2 && arguments[0] == "--keep-memory") return memory_tier::keep_memory(arguments[1]);
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     const Arguments topic(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
     std::printf("%s", help(topic).c_str());

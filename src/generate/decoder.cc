@@ -191,7 +191,7 @@ PassPlan Decoder::planned(PassTokens tokens) {
 }
 
 void Decoder::begin(const PassPlan& plan) {
-  if (team_ != nullptr && team_->leads()) team_->mates().broadcast(plan.told, 0);
+  if (team_ != nullptr && team_->leads()) team_->stage_ranks().broadcast(plan.told, 0);
   runner_->begin(plan);
   ++counts_.passes;
   counts_.replayed = runner_->replayed();
@@ -208,13 +208,13 @@ void Decoder::dismiss(int code) {
   check(team_ != nullptr && team_->leads(), "a leader dismisses the ranks of its team");
   if (std::exchange(dismissed_, true)) return;
   for (const PassPlan& plan : std::exchange(ahead_->in_flight, {})) run(plan);
-  for (comm::Channel* channel : {&team_->ahead(), &team_->mates()})
+  for (comm::Channel* channel : {&team_->ahead(), &team_->stage_ranks()})
     channel->broadcast(std::string(1, static_cast<char>(code)), 0);
 }
 
 int Decoder::follow() {
   check(team_ != nullptr && !team_->leads(), "every rank that does not lead follows");
-  comm::Channel& channel = options_.architecture.share.last() ? team_->mates() : team_->ahead();
+  comm::Channel& channel = options_.architecture.share.last() ? team_->stage_ranks() : team_->ahead();
   while (true) {
     const std::string told = channel.broadcast({}, 0);
     if (told.size() == 1) return static_cast<unsigned char>(told.front());

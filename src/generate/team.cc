@@ -52,7 +52,7 @@ Team::Team(comm::Job& job, Device& device, int tensor_size, int stages, const co
   tensor_->take_times(false);
   pipeline_->take_times(false);
   ahead_ = job.channel("passes of stages ahead", ahead_of_leader(rank, replica_, share_));
-  mates_ = job.channel("passes of a stage", mesh.group("tensor", rank));
+  stage_ranks_ = job.channel("passes of a stage", mesh.group("tensor", rank));
   peers_ = job.channel("peers of replicas", mesh.group("data", rank));
 }
 

@@ -184,7 +184,7 @@ void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, cons
 }
 
 void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& out) {
-  common_.lone.clear();
+  common_.decode_queue.clear();
   for (int layer = range_.first; layer < range_.last; ++layer) {
     Block& block = layers_.block(layer);
     const bool last = layer + 1 == range_.last;

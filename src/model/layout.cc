@@ -176,7 +176,7 @@ double flops_per_token(const Architecture& architecture, double length) {
   // Most formulas count only matrices. Vectors are negligible and are included here.
   const ParameterLayout layout = build_layout(a);
   const auto lowest = static_cast<std::size_t>(lowest_trained_group(layout));
-  double products = 0, attention = 0;
+  double gemms = 0, attention = 0;
   for (std::size_t g = a.tied ? 0 : 1; g < layout.groups.size(); ++g) {
     // A tied table counts as the head's weight.
     const bool passes_back = g >= lowest || g == 0;
@@ -187,11 +187,11 @@ double flops_per_token(const Architecture& architecture, double length) {
                                ? static_cast<double>(a.experts.taken) / static_cast<double>(a.experts.count)
                                : 1.0;
       for (const TensorSpec& t : segment.tensors)
-        products += taken * (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
+        gemms += taken * (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
     }
     if (g > 0 && g + 1 < layout.groups.size()) attention += passes_back ? 6.0 : 2.0;
   }
-  return products + attention * length * static_cast<double>(a.q_width());
+  return gemms + attention * length * static_cast<double>(a.q_width());
 }
 
 }  // namespace octet::model

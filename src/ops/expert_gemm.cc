@@ -4,10 +4,10 @@
 
 #include "checks.h"
 #include "dispatch.h"
+#include "gemm_names.h"
 #include "gemm_plan.h"
 #include "grouped_wish.h"
 #include "octet/ops/routing.h"
-#include "product_names.h"
 
 namespace octet::ops {
 
@@ -41,7 +41,7 @@ bool can_be_copied(const Operand& x, bool transposed, std::int64_t count, std::i
 
 /// Returns whether the kernels of Hopper can run the GEMM.
 bool fits_kernels(const ExpertGemmArgs& args) {
-  const bool dgrad = args.product == Product::dgrad, wgrad = args.product == Product::wgrad;
+  const bool dgrad = args.gemm_kind == GemmKind::dgrad, wgrad = args.gemm_kind == GemmKind::wgrad;
   const Matrix& d = args.d;
   if (args.count > kMostExperts || d.ld % 8 != 0 || d.cols % 8 != 0 || !on_boundary(d.data) ||
       !(d.dtype == DType::bf16 || (wgrad && d.dtype == DType::f32)))
@@ -71,11 +71,11 @@ bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args) {
 }
 
 void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {
-  const Product product = args.product;
+  const GemmKind gemm_kind = args.gemm_kind;
   const Operand &a = args.a, &b = args.b;
   const Matrix& d = args.d;
   const std::int64_t count = args.count;
-  const bool wgrad = product == Product::wgrad;
+  const bool wgrad = gemm_kind == GemmKind::wgrad;
   check(count > 0 && count <= kMostExperts && args.begins != nullptr,
         "expert_gemm: there are experts, and not too many");
   check(has_data(a) && has_data(b) && dtypes_fit(args),
@@ -87,15 +87,15 @@ void expert_gemm(Stream& stream, const ExpertGemmArgs& args) {
   const std::int64_t weight_rows = wgrad ? weight.rows : b.rows, weight_cols = wgrad ? weight.cols : b.cols;
   check(weight_rows % count == 0, "expert_gemm: every expert has as many rows");
   const std::int64_t out = weight_rows / count;
-  const std::int64_t a_cols = product == Product::forward ? weight_cols : out;
-  const std::int64_t d_cols = product == Product::forward ? out : weight_cols;
+  const std::int64_t a_cols = gemm_kind == GemmKind::forward ? weight_cols : out;
+  const std::int64_t d_cols = gemm_kind == GemmKind::forward ? out : weight_cols;
   check(a.cols == a_cols && d.cols == d_cols &&
             (wgrad ? b.cols == weight_cols && b.rows == a.rows : d.rows == a.rows),
         "expert_gemm: a, b and d fit each other");
   check(stream.device().kind() != DeviceKind::cuda || has_expert_gemm(stream.device(), args),
         "expert_gemm: has_expert_gemm() is true on a GPU");
   if (!wgrad && d.rows == 0) return;
-  OCTET_DISPATCH_AS(stream, expert_gemm, args, profile_name_of(args.product));
+  OCTET_DISPATCH_AS(stream, expert_gemm, args, profile_name_of(args.gemm_kind));
 }
 
 }  // namespace octet::ops

@@ -4,8 +4,8 @@
 
 #include "cuda/scratch.h"
 #include "dispatch.h"
+#include "gemm_names.h"
 #include "gemm_plan.h"
-#include "product_names.h"
 
 namespace octet::ops {
 
@@ -33,10 +33,10 @@ void check_operand(const Operand& x) {
 /// Checks that the copies and scales that a GEMM with block scales reads exist.
 void check_block_copies(const Device& device, const GemmArgs& args) {
   const auto row = [](const Operand& x) { return x.data && x.scale_inv; };
-  const auto turned = [](const Operand& x) { return x.transposed && x.transposed_scale_inv; };
-  const bool wgrad = args.product == Product::wgrad;
-  const bool b_turned = wgrad || (args.product == Product::dgrad && gemm_needs_transposed_fp8(device));
-  check((wgrad ? turned(args.a) : row(args.a)) && (b_turned ? turned(args.b) : row(args.b)),
+  const auto flipped = [](const Operand& x) { return x.transposed && x.transposed_scale_inv; };
+  const bool wgrad = args.gemm_kind == GemmKind::wgrad;
+  const bool b_transposed = wgrad || (args.gemm_kind == GemmKind::dgrad && gemm_needs_transposed_fp8(device));
+  check((wgrad ? flipped(args.a) : row(args.a)) && (b_transposed ? flipped(args.b) : row(args.b)),
         "gemm: operands with scales of blocks have the copies that the product reads, and their scales");
 }
 
@@ -49,21 +49,21 @@ void check_shapes(const GemmArgs& args) {
   check(is_fp8(a.dtype) ? is_fp8(b.dtype) : a.dtype == b.dtype,
         "gemm: operands are both f32, both bf16 or both FP8");
   check(!(a.dtype == DType::e5m2 && b.dtype == DType::e5m2), "gemm: at most one operand is E5M2");
-  const Scaling second = args.product == Product::wgrad ? Scaling::rows : Scaling::squares;
+  const Scaling second = args.gemm_kind == GemmKind::wgrad ? Scaling::rows : Scaling::squares;
   const bool whole_rows = a.scaling == Scaling::whole_rows;
   check(!whole_rows || (a.dtype == DType::e4m3 && b.dtype == DType::e4m3 && b.scaling == a.scaling &&
-                        args.product == Product::forward && !args.accumulate),
+                        args.gemm_kind == GemmKind::forward && !args.accumulate),
         "gemm: with scales of whole rows, E4M3 is multiplied forward and nothing is accumulated");
   check(whole_rows || (a.scaling == Scaling::tensor
                            ? b.scaling == Scaling::tensor
                            : is_fp8(a.dtype) && a.scaling == Scaling::rows && b.scaling == second),
         "gemm: with scales of blocks, activations and gradients are scaled by rows, weights by squares");
-  const bool by_rows = args.product == Product::wgrad;
+  const bool by_rows = args.gemm_kind == GemmKind::wgrad;
   const std::int64_t inner_a = by_rows ? a.rows : a.cols;
-  const std::int64_t inner_b = args.product == Product::forward ? b.cols : b.rows;
+  const std::int64_t inner_b = args.gemm_kind == GemmKind::forward ? b.cols : b.rows;
   check(inner_a == inner_b, "gemm: the inner dimensions of both operands agree");
   check(args.d.rows == (by_rows ? a.cols : a.rows), "gemm: D has the rows of the product");
-  check(args.d.cols == (args.product == Product::forward ? b.rows : b.cols),
+  check(args.d.cols == (args.gemm_kind == GemmKind::forward ? b.rows : b.cols),
         "gemm: D has the columns of the product");
   check(args.d.dtype == DType::f32 || args.d.dtype == DType::bf16, "gemm: D is f32 or bf16");
   check(args.d.ld >= args.d.cols, "gemm: the rows of D do not overlap");
@@ -71,7 +71,7 @@ void check_shapes(const GemmArgs& args) {
             (args.b_ld == 0 || (args.b_ld >= b.cols && !is_fp8(b.dtype))),
         "gemm: only the rows of a wider matrix in f32 or bf16 lie apart");
   check(args.factor == 1.0f || !is_fp8(a.dtype), "gemm: FP8 operands have scales in place of a factor");
-  check(args.bias == nullptr || args.product == Product::forward, "gemm: only forward adds a bias");
+  check(args.bias == nullptr || args.gemm_kind == GemmKind::forward, "gemm: only forward adds a bias");
   const ConstMatrix& addend = args.addend;
   check(addend.data == nullptr ||
             (!args.accumulate && addend.data != args.d.data && addend.dtype == args.d.dtype &&
@@ -81,10 +81,10 @@ void check_shapes(const GemmArgs& args) {
 
 GemmOutcome dispatch(Stream& stream, const GemmArgs& args) {
   if (stream.device().kind() == DeviceKind::cuda) {
-    const ProfileSection section(stream, profile_name_of(args.product));
+    const ProfileSection section(stream, profile_name_of(args.gemm_kind));
     return cuda::gemm(stream, args);  // only this call can report that the library refuses
   }
-  OCTET_DISPATCH_AS(stream, gemm, args, profile_name_of(args.product));
+  OCTET_DISPATCH_AS(stream, gemm, args, profile_name_of(args.gemm_kind));
   return stream.device().kind() == DeviceKind::dry ? GemmOutcome{} : gemm_outcome(stream.device(), args);
 }
 

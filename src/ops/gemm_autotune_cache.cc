@@ -24,7 +24,7 @@ constexpr std::size_t kMostKept = 4096;
 /// documents of varying lengths never reach this number.
 constexpr int kRecurs = 1000;
 
-using Choices = std::map<ProductKey, AlgorithmBits>;
+using Choices = std::map<GemmKey, AlgorithmBits>;
 
 std::string variable(const char* name) {
   const char* value = environment_variable(name);
@@ -43,8 +43,8 @@ std::array<T, N> numbers(const Json& list) {
   return result;
 }
 
-Json listed(const ProductKey& product, const AlgorithmBits& algorithm) {
-  return {{"product", product}, {"algorithm", algorithm}};
+Json listed(const GemmKey& key, const AlgorithmBits& algorithm) {
+  return {{"product", key}, {"algorithm", algorithm}};
 }
 
 /// Throws Error if the text was not made by listed().
@@ -85,7 +85,7 @@ AutotuneCache::AutotuneCache(const std::string& folder, std::string machine) : m
   }
 }
 
-std::map<ProductKey, AlgorithmBits> AutotuneCache::read() const {
+std::map<GemmKey, AlgorithmBits> AutotuneCache::read() const {
   if (!path_exists(path_)) return {};
   const Json file = read_json(path_);
   if (!file.is_object()) throw Error("it is no object");
@@ -96,17 +96,17 @@ std::map<ProductKey, AlgorithmBits> AutotuneCache::read() const {
   return choices_in(file, "choices");
 }
 
-std::optional<AlgorithmBits> AutotuneCache::find(const ProductKey& product) const {
-  const auto found = choices_.find(product);
+std::optional<AlgorithmBits> AutotuneCache::find(const GemmKey& key) const {
+  const auto found = choices_.find(key);
   if (found == choices_.end()) return std::nullopt;
   return found->second;
 }
 
-void AutotuneCache::keep(const std::vector<ProductKey>& products, const AlgorithmBits& algorithm) {
-  for (const ProductKey& product : products) choices_[product] = algorithm;
+void AutotuneCache::keep(const std::vector<GemmKey>& gemms, const AlgorithmBits& algorithm) {
+  for (const GemmKey& key : gemms) choices_[key] = algorithm;
   if (path_.empty()) return;
   try {
-    std::map<ProductKey, AlgorithmBits> others;
+    std::map<GemmKey, AlgorithmBits> others;
     try {
       others = read();
     } catch (const std::exception&) {
@@ -114,13 +114,13 @@ void AutotuneCache::keep(const std::vector<ProductKey>& products, const Algorith
     }
     choices_.merge(others);
     Json list = Json::array();
-    for (const ProductKey& product : products) {
-      list.push_back(listed(product, algorithm));
+    for (const GemmKey& key : gemms) {
+      list.push_back(listed(key, algorithm));
     }
-    for (const auto& [product, its] : choices_) {
+    for (const auto& [key, its] : choices_) {
       if (list.size() >= kMostKept) break;
-      if (std::find(products.begin(), products.end(), product) == products.end()) {
-        list.push_back(listed(product, its));
+      if (std::find(gemms.begin(), gemms.end(), key) == gemms.end()) {
+        list.push_back(listed(key, its));
       }
     }
     make_folders(path_.substr(0, path_.rfind('/')));
@@ -136,15 +136,15 @@ void AutotuneCache::keep(const std::vector<ProductKey>& products, const Algorith
   }
 }
 
-std::optional<AlgorithmBook::Known> AlgorithmBook::known(const ProductKey& exact, const ProductKey& similar,
+std::optional<AlgorithmBook::Known> AlgorithmBook::known(const GemmKey& exact, const GemmKey& similar,
                                                          bool may_choose) {
-  const auto in_run = [](const std::map<ProductKey, AlgorithmBits>& map,
-                         const ProductKey& key) -> std::optional<Known> {
+  const auto in_run = [](const std::map<GemmKey, AlgorithmBits>& map,
+                         const GemmKey& key) -> std::optional<Known> {
     const auto found = map.find(key);
     if (found == map.end()) return std::nullopt;
     return Known{.algorithm = found->second, .of = key};
   };
-  const auto of_earlier_runs = [&](const ProductKey& key) -> std::optional<Known> {
+  const auto of_earlier_runs = [&](const GemmKey& key) -> std::optional<Known> {
     const auto found = kept_.find(key);
     if (!may_choose || !found || bad_.contains(key)) return std::nullopt;
     return Known{.algorithm = *found, .of = key, .checked = false};
@@ -160,12 +160,11 @@ std::optional<AlgorithmBook::Known> AlgorithmBook::known(const ProductKey& exact
   return of_earlier_runs(similar);
 }
 
-std::optional<AlgorithmBook::Known> AlgorithmBook::nearest(const ProductKey& similar,
-                                                           std::size_t tokens) const {
+std::optional<AlgorithmBook::Known> AlgorithmBook::nearest(const GemmKey& similar, std::size_t tokens) const {
   std::optional<Known> best;
   double distance = 0;
   for (const auto& [key, algorithm] : similar_) {
-    ProductKey like = key;
+    GemmKey like = key;
     like[tokens] = similar[tokens];
     if (like != similar) continue;
     const double far = std::abs(std::log2(static_cast<double>(key[tokens])) -
@@ -178,7 +177,7 @@ std::optional<AlgorithmBook::Known> AlgorithmBook::nearest(const ProductKey& sim
   return best;
 }
 
-void AlgorithmBook::checked(const Known& known, const ProductKey& similar, bool good) {
+void AlgorithmBook::checked(const Known& known, const GemmKey& similar, bool good) {
   if (!good) {
     bad_.insert(known.of);
     return;
@@ -187,18 +186,17 @@ void AlgorithmBook::checked(const Known& known, const ProductKey& similar, bool 
   similar_.try_emplace(similar, known.algorithm);
 }
 
-void AlgorithmBook::choose(const ProductKey& exact, const ProductKey& similar,
-                           const AlgorithmBits& algorithm) {
+void AlgorithmBook::choose(const GemmKey& exact, const GemmKey& similar, const AlgorithmBits& algorithm) {
   exact_[exact] = algorithm;
-  std::vector<ProductKey> products = {exact};
-  if (similar_.try_emplace(similar, algorithm).second) products.push_back(similar);
-  kept_.keep(products, algorithm);
+  std::vector<GemmKey> gemms = {exact};
+  if (similar_.try_emplace(similar, algorithm).second) gemms.push_back(similar);
+  kept_.keep(gemms, algorithm);
 }
 
 std::string AlgorithmBook::text() const {
   const auto list = [](const Choices& choices) {
     Json all = Json::array();
-    for (const auto& [product, algorithm] : choices) all.push_back(listed(product, algorithm));
+    for (const auto& [key, algorithm] : choices) all.push_back(listed(key, algorithm));
     return all;
   };
   return Json{{"format", kFormat}, {"exact", list(exact_)}, {"similar", list(similar_)}}.dump();

@@ -14,7 +14,7 @@
 namespace octet::ops {
 
 /// Shape, types and alignment of a GEMM.
-using ProductKey = std::array<std::int64_t, 16>;
+using GemmKey = std::array<std::int64_t, 16>;
 /// An algorithm in its library's description, valid for the same version of that library.
 using AlgorithmBits = std::array<std::uint64_t, 8>;
 
@@ -29,18 +29,18 @@ class AutotuneCache {
   /// nothing is read or stored. A damaged file is reported and written again.
   AutotuneCache(const std::string& folder, std::string machine);
 
-  std::optional<AlgorithmBits> find(const ProductKey& product) const;
+  std::optional<AlgorithmBits> find(const GemmKey& key) const;
   /// Stores one algorithm for some GEMMs and writes the file, including choices that other processes wrote
   /// meanwhile. A failure to write is reported once; then nothing is stored.
-  void keep(const std::vector<ProductKey>& products, const AlgorithmBits& algorithm);
+  void keep(const std::vector<GemmKey>& gemms, const AlgorithmBits& algorithm);
   /// Path of the file; empty if nothing is stored.
   const std::string& path() const { return path_; }
 
  private:
-  std::map<ProductKey, AlgorithmBits> read() const;
+  std::map<GemmKey, AlgorithmBits> read() const;
 
   std::string machine_, path_;
-  std::map<ProductKey, AlgorithmBits> choices_;
+  std::map<GemmKey, AlgorithmBits> choices_;
 };
 
 /// The algorithm for each GEMM on one machine: an algorithm chosen for its exact shape or for a similar
@@ -54,23 +54,23 @@ class AlgorithmBook {
 
   struct Known {
     AlgorithmBits algorithm{};
-    ProductKey of{};      ///< the GEMM, exact or similar, that it was chosen for
+    GemmKey of{};         ///< the GEMM, exact or similar, that it was chosen for
     bool checked = true;  ///< false: chosen in an earlier run, must be checked before use
   };
   /// Returns the algorithm for a GEMM. Returns nothing if an algorithm should be chosen or, with `may_choose`
   /// false, if none is known. Choices of earlier runs are returned only if `may_choose` is true: then the
   /// caller can check them.
-  std::optional<Known> known(const ProductKey& exact, const ProductKey& similar, bool may_choose);
+  std::optional<Known> known(const GemmKey& exact, const GemmKey& similar, bool may_choose);
   /// For use when choosing is no longer allowed: returns the algorithm that this run chose or checked for the
   /// nearest GEMM. That GEMM differs from `similar` only in element `tokens` of its key. The nearest GEMM has
   /// the smallest ratio of the two token counts; of two with equal ratios, it has more tokens. Returns
   /// nothing if there is no such GEMM.
-  std::optional<Known> nearest(const ProductKey& similar, std::size_t tokens) const;
+  std::optional<Known> nearest(const GemmKey& similar, std::size_t tokens) const;
   /// Reports the check of an unchecked result of known(). If not `good`, known() never returns this algorithm
   /// again.
-  void checked(const Known& known, const ProductKey& similar, bool good);
+  void checked(const Known& known, const GemmKey& similar, bool good);
   /// Stores the algorithm chosen for a GEMM, for this run and later runs.
-  void choose(const ProductKey& exact, const ProductKey& similar, const AlgorithmBits& algorithm);
+  void choose(const GemmKey& exact, const GemmKey& similar, const AlgorithmBits& algorithm);
   /// Returns the choices and checked algorithms of this run as text, for another process on a machine of the
   /// same kind.
   std::string text() const;
@@ -82,14 +82,14 @@ class AlgorithmBook {
 
  private:
   AutotuneCache kept_;
-  std::map<ProductKey, AlgorithmBits> exact_, similar_;
+  std::map<GemmKey, AlgorithmBits> exact_, similar_;
   /// Per similar shape: the last GEMM, and how often it came in a row.
   struct Streak {
-    ProductKey exact{};
+    GemmKey exact{};
     int length = 0;
   };
-  std::map<ProductKey, Streak> streaks_;
-  std::set<ProductKey> bad_;  ///< choices of earlier runs that failed their check
+  std::map<GemmKey, Streak> streaks_;
+  std::set<GemmKey> bad_;  ///< choices of earlier runs that failed their check
 };
 
 }  // namespace octet::ops

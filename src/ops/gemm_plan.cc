@@ -40,9 +40,9 @@ GemmReason reason_to_decode(const GemmPlan& plan, const Matrix& d) {
 }  // namespace
 
 GemmPlan plan_gemm(const GemmArgs& args) {
-  GemmPlan plan{.a = side_of(args.a, args.product != Product::wgrad),
-                .b = side_of(args.b, args.product == Product::forward),
-                .k = args.product == Product::wgrad ? args.a.rows : args.a.cols};
+  GemmPlan plan{.a = side_of(args.a, args.gemm_kind != GemmKind::wgrad),
+                .b = side_of(args.b, args.gemm_kind == GemmKind::forward),
+                .k = args.gemm_kind == GemmKind::wgrad ? args.a.rows : args.a.cols};
   if (!is_fp8(args.a.dtype)) {
     plan.way = args.a.dtype == DType::bf16 ? GemmWay::bf16 : GemmWay::f32;
     return plan;

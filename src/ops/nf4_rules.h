@@ -54,8 +54,8 @@ struct Nf4Table {
 
 /// Returns the value of a scale's code. The product and the sum are rounded separately.
 [[gnu::always_inline]] constexpr float nf4_scale(float value, float nested, float mean) {
-  const float product = value * nested;
-  return product + mean;
+  const float scaled = value * nested;
+  return scaled + mean;
 }
 
 template <typename T>

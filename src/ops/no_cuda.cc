@@ -9,12 +9,12 @@
 #include "octet/base/error.h"
 #include "octet/ops/attention.h"
 #include "octet/ops/best_tokens.h"
+#include "octet/ops/decode_chain.h"
+#include "octet/ops/decode_gemm.h"
 #include "octet/ops/expert_gemm.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/grouped_gemm.h"
 #include "octet/ops/listed_logits.h"
-#include "octet/ops/lone_chain.h"
-#include "octet/ops/lone_gemm.h"
 #include "octet/ops/peer_sum.h"
 #include "octet/ops/routing.h"
 
@@ -50,7 +50,7 @@ OCTET_LEFT_OUT(gated_rows_backward, GatedRowsBackwardArgs)
 OCTET_LEFT_OUT(grouped_gemm, GroupedGemmArgs)
 OCTET_LEFT_OUT(limit_step, LimitStepArgs)
 OCTET_LEFT_OUT(listed_logits, ListedLogitsArgs)
-OCTET_LEFT_OUT(lone_gemm, LoneGemmArgs)
+OCTET_LEFT_OUT(decode_gemm, DecodeGemmArgs)
 OCTET_LEFT_OUT(nf4_decode, Nf4DecodeArgs)
 OCTET_LEFT_OUT(nf4_quantize, Nf4QuantizeArgs)
 OCTET_LEFT_OUT(nf4_quantize_scales, Nf4QuantizeScalesArgs)
@@ -66,8 +66,8 @@ GemmOutcome gemm(Stream&, const GemmArgs&) {
   throw_no_cuda("gemm");
 }
 
-void lone_chain(Stream&, std::span<const LoneGemmArgs>) {
-  throw_no_cuda("lone_chain");
+void decode_chain(Stream&, std::span<const DecodeGemmArgs>) {
+  throw_no_cuda("decode_chain");
 }
 
 bool has_expert_gemm() {
@@ -82,11 +82,11 @@ bool has_grouped_tiles(const GroupedGemmArgs&) {
   return false;
 }
 
-bool has_lone_chain(const Device&, std::span<const LoneGemmArgs>) {
+bool has_decode_chain(const Device&, std::span<const DecodeGemmArgs>) {
   return false;
 }
 
-bool has_lone_gemm(const Device&, const LoneGemmArgs&) {
+bool has_decode_gemm(const Device&, const DecodeGemmArgs&) {
   return false;
 }
 

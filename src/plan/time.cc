@@ -48,11 +48,11 @@ double compute_bytes(const precision::Recipe& recipe) {
 }
 
 /// Returns the seconds of a GEMM. `fp8`: its operands are FP8.
-double product_seconds(const model::Operation& o, bool fp8, const precision::Recipe& recipe,
-                       const Rates& rates) {
+double gemm_seconds(const model::Operation& o, bool fp8, const precision::Recipe& recipe,
+                    const Rates& rates) {
   const double compute = compute_bytes(recipe), operand = fp8 ? 1 : compute;
   // Gradients of weights are written in fp32.
-  const double result = o.product == ops::Product::wgrad ? 4 : compute;
+  const double result = o.gemm_kind == ops::GemmKind::wgrad ? 4 : compute;
   const auto m = static_cast<double>(o.m), n = static_cast<double>(o.n), k = static_cast<double>(o.k);
   const Kernel kernel{.flops = o.flops,
                       .bytes = operand * (m * k + n * k) + result * m * n,
@@ -108,9 +108,9 @@ struct RowNames {
 RowNames names_of(const model::Operation& o) {
   using Kind = model::OperationKind;
   switch (o.kind) {
-    case Kind::product:
+    case Kind::gemm:
       if (o.layer.name == "head") return {"head", "head", ""};
-      return {"forward GEMMs", o.product == ops::Product::dgrad ? "dgrad GEMMs" : "wgrad GEMMs",
+      return {"forward GEMMs", o.gemm_kind == ops::GemmKind::dgrad ? "dgrad GEMMs" : "wgrad GEMMs",
               "recompute: GEMMs"};
     case Kind::attention:
       return {"attention", "attention", "recompute: attention"};
@@ -141,8 +141,8 @@ Kernel kernel_of(const model::Operation& o, const Work& w, const Rates& rates) {
 
 void add_operation(Rows& rows, const model::Operation& o, const Work& w, const Rates& rates) {
   const RowNames names = names_of(o);
-  const bool product = o.kind == model::OperationKind::product;
-  const double seconds = product ? product_seconds(o, w.recipe.fp8() && o.layer.fp8, w.recipe, rates)
+  const bool is_gemm = o.kind == model::OperationKind::gemm;
+  const double seconds = is_gemm ? gemm_seconds(o, w.recipe.fp8() && o.layer.fp8, w.recipe, rates)
                                  : seconds_of(kernel_of(o, w, rates), rates);
   o.backward ? rows.in_backward() : rows.in_forward();
   rows.add(o.backward ? names.backward : names.forward, seconds, 1);
@@ -248,8 +248,8 @@ std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates) {
   for (const model::LinearLayer& l : model::linear_layers(work.architecture)) {
     if (!l.fp8) continue;
     double gain = 0;
-    for (const model::Operation& o : model::products_of(l, work.tokens * l.taken)) {
-      gain += product_seconds(o, false, work.recipe, rates) - product_seconds(o, true, work.recipe, rates);
+    for (const model::Operation& o : model::gemms_of(l, work.tokens * l.taken)) {
+      gain += gemm_seconds(o, false, work.recipe, rates) - gemm_seconds(o, true, work.recipe, rates);
     }
     const double bytes = quantise_bytes(work.recipe) * static_cast<double>(work.tokens * l.taken) *
                          static_cast<double>(l.rows + l.cols);
@@ -305,10 +305,10 @@ std::string fp8_warning(const Work& work, const Rates& rates) {
   }
   if (names.empty()) return {};
   const LayerBalance sum = sum_of(balance);
-  const std::string products =
+  const std::string gemms =
       sum.gain >= 0 ? " it saves " + microseconds(sum.gain) + " microseconds of each layer's GEMMs"
                     : " it makes each layer's GEMMs " + microseconds(-sum.gain) + " microseconds slower";
-  const std::string figures = "with " + with_commas(work.tokens) + " tokens per micro-batch" + products +
+  const std::string figures = "with " + with_commas(work.tokens) + " tokens per micro-batch" + gemms +
                               ", and its quantised copies cost " + microseconds(sum.cost) +
                               " (estimated for " + rates.card + ")";
   if (sum.gain > sum.cost) return "FP8 pays, but not in " + names + ": " + figures;

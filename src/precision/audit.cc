@@ -9,11 +9,11 @@
 namespace octet::precision {
 namespace {
 
-constexpr std::array kProducts = {ops::Product::forward, ops::Product::dgrad, ops::Product::wgrad};
+constexpr std::array kGemms = {ops::GemmKind::forward, ops::GemmKind::dgrad, ops::GemmKind::wgrad};
 
-const char* name_of(ops::Product product) {
-  if (product == ops::Product::forward) return "forward";
-  return product == ops::Product::dgrad ? "dgrad" : "wgrad";
+const char* name_of(ops::GemmKind gemm_kind) {
+  if (gemm_kind == ops::GemmKind::forward) return "forward";
+  return gemm_kind == ops::GemmKind::dgrad ? "dgrad" : "wgrad";
 }
 
 std::string short_name(DType format) {
@@ -65,14 +65,14 @@ std::string words_of(ops::GemmWay way, ops::GemmReason reason) {
 struct Audit::Group {
   std::size_t row;
   ops::GemmOutcome outcome;  ///< calls: of all passes together
-  std::array<std::int64_t, 3> products{}, calls{};
+  std::array<std::int64_t, 3> gemms{}, calls{};
   std::set<std::int64_t> layers;
-  std::int64_t all() const { return products[0] + products[1] + products[2]; }
+  std::int64_t all() const { return gemms[0] + gemms[1] + gemms[2]; }
   /// "forward, wgrad".
   std::string passes() const {
     std::string text;
-    for (const ops::Product p : kProducts) {
-      if (products[static_cast<std::size_t>(p)] == 0) continue;
+    for (const ops::GemmKind p : kGemms) {
+      if (gemms[static_cast<std::size_t>(p)] == 0) continue;
       text += std::string(text.empty() ? "" : ", ") + name_of(p);
     }
     return text;
@@ -84,17 +84,17 @@ std::size_t Audit::plan(AuditRow row) {
   return rows_.size() - 1;
 }
 
-void Audit::count(const AuditPlace& place, ops::Product product, const ops::GemmOutcome& outcome) {
+void Audit::count(const AuditPlace& place, ops::GemmKind gemm_kind, const ops::GemmOutcome& outcome) {
   if (outcome.way == ops::GemmWay::none) return;
   check(place.row < rows_.size(), "products are counted at rows that were planned");
   Sum& sum = counts_[{.row = place.row,
                       .layer = place.layer,
-                      .product = product,
+                      .gemm_kind = gemm_kind,
                       .way = outcome.way,
                       .reason = outcome.reason,
                       .a = outcome.a,
                       .b = outcome.b}];
-  ++sum.products;
+  ++sum.gemms;
   sum.calls += outcome.calls;
 }
 
@@ -102,12 +102,12 @@ void Audit::add(std::span<const AuditCount> counts) {
   for (const AuditCount& c : counts) {
     Sum& sum = counts_[{.row = static_cast<std::size_t>(c.row),
                         .layer = c.layer,
-                        .product = c.product,
+                        .gemm_kind = c.gemm_kind,
                         .way = c.outcome.way,
                         .reason = c.outcome.reason,
                         .a = c.outcome.a,
                         .b = c.outcome.b}];
-    sum.products += c.products;
+    sum.gemms += c.gemms;
     sum.calls += c.outcome.calls;
   }
 }
@@ -118,9 +118,9 @@ std::vector<AuditCount> Audit::counts() const {
     all.push_back(
         {.row = static_cast<std::int64_t>(key.row),
          .layer = key.layer,
-         .product = key.product,
+         .gemm_kind = key.gemm_kind,
          .outcome = {.way = key.way, .reason = key.reason, .a = key.a, .b = key.b, .calls = sum.calls},
-         .products = sum.products});
+         .gemms = sum.gemms});
   }
   return all;
 }
@@ -133,32 +133,32 @@ std::vector<Audit::Group> Audit::groups() const {
     auto group = std::ranges::find_if(
         groups, [&](const Group& g) { return g.row == key.row && g.outcome == outcome; });
     if (group == groups.end()) group = groups.insert(groups.end(), Group{.row = key.row, .outcome = outcome});
-    group->products[static_cast<std::size_t>(key.product)] += sum.products;
-    group->calls[static_cast<std::size_t>(key.product)] += sum.calls;
+    group->gemms[static_cast<std::size_t>(key.gemm_kind)] += sum.gemms;
+    group->calls[static_cast<std::size_t>(key.gemm_kind)] += sum.calls;
     group->layers.insert(key.layer);
   }
   return groups;
 }
 
-std::int64_t Audit::counted(ops::Product product, DType format) const {
+std::int64_t Audit::counted(ops::GemmKind gemm_kind, DType format) const {
   std::int64_t sum = 0;
   for (const auto& [key, one] : counts_) {
     const bool fp8 = ops::multiplies_fp8(key.way);
     const DType ran = key.way == ops::GemmWay::f32 ? DType::f32 : DType::bf16;
-    if (key.product == product && (fp8 ? is_fp8(format) : format == ran)) sum += one.products;
+    if (key.gemm_kind == gemm_kind && (fp8 ? is_fp8(format) : format == ran)) sum += one.gemms;
   }
   return sum;
 }
 
-std::int64_t Audit::fp8_products() const {
+std::int64_t Audit::fp8_gemms() const {
   std::int64_t sum = 0;
-  for (const ops::Product product : kProducts) sum += counted(product, DType::e4m3);
+  for (const ops::GemmKind gemm_kind : kGemms) sum += counted(gemm_kind, DType::e4m3);
   return sum;
 }
 
-std::int64_t Audit::products() const {
+std::int64_t Audit::gemms() const {
   std::int64_t all = 0;
-  for (const auto& [key, sum] : counts_) all += sum.products;
+  for (const auto& [key, sum] : counts_) all += sum.gemms;
   return all;
 }
 
@@ -175,10 +175,10 @@ std::vector<std::string> Audit::take_fallbacks() {
   for (const Group& group : groups()) tell(group);
   for (std::size_t row = 0; row < rows_.size(); ++row) {
     std::map<ops::GemmReason, Group> planned;
-    for (std::size_t p = 0; p < kProducts.size(); ++p) {
+    for (std::size_t p = 0; p < kGemms.size(); ++p) {
       const ops::GemmOutcome& outcome = rows_[row].planned[p];
       Group& group = planned.try_emplace(outcome.reason, Group{.row = row, .outcome = outcome}).first->second;
-      group.products[p] = 1;
+      group.gemms[p] = 1;
     }
     for (const auto& [reason, group] : planned) tell(group);
   }
@@ -212,7 +212,7 @@ std::string Audit::table() const {
       const ops::GemmOutcome& planned = row.planned[p];
       formats[p] = falls_back(row, planned.way) ? "bf16" : (p == 0 ? x : g) + " x " + x;
       if (planned.reason == ops::GemmReason::none) continue;
-      reason += (reason.empty() ? "" : "; ") + std::string(name_of(kProducts[p])) + " " +
+      reason += (reason.empty() ? "" : "; ") + std::string(name_of(kGemms[p])) + " " +
                 words_of(planned.way, planned.reason);
     }
     text += line(row.name, std::to_string(row.layers), shape(row), formats, reason);
@@ -224,13 +224,13 @@ std::string Audit::table() const {
 }
 
 std::string Audit::summary() const {
-  const auto of = [&](ops::Product p) {
+  const auto of = [&](ops::GemmKind p) {
     return with_commas(counted(p, DType::e4m3)) + " of " +
            with_commas(counted(p, DType::e4m3) + counted(p, DType::bf16) + counted(p, DType::f32));
   };
-  std::string text = "GEMMs in FP8: " + with_commas(fp8_products()) + " of " + with_commas(products()) +
-                     " (forward " + of(ops::Product::forward) + ", dgrad " + of(ops::Product::dgrad) +
-                     ", wgrad " + of(ops::Product::wgrad) + ")";
+  std::string text = "GEMMs in FP8: " + with_commas(fp8_gemms()) + " of " + with_commas(gemms()) +
+                     " (forward " + of(ops::GemmKind::forward) + ", dgrad " + of(ops::GemmKind::dgrad) +
+                     ", wgrad " + of(ops::GemmKind::wgrad) + ")";
   std::int64_t emulated = 0;
   std::string rest;
   for (const Group& group : groups()) {
@@ -248,16 +248,16 @@ std::string Audit::summary() const {
 Json Audit::to_json() const {
   Json all = Json::array();
   for (const Group& group : groups()) {
-    for (std::size_t p = 0; p < kProducts.size(); ++p) {
-      if (group.products[p] == 0) continue;
+    for (std::size_t p = 0; p < kGemms.size(); ++p) {
+      if (group.gemms[p] == 0) continue;
       Json one{{"product", rows_[group.row].name},
-               {"pass", name_of(kProducts[p])},
+               {"pass", name_of(kGemms[p])},
                {"layers", ranges(group.layers)},
                {"way", ops::name_of(group.outcome.way)}};
       if (group.outcome.reason != ops::GemmReason::none) one["reason"] = ops::text_of(group.outcome.reason);
       one["a"] = octet::name_of(group.outcome.a);
       one["b"] = octet::name_of(group.outcome.b);
-      one["products"] = group.products[p];
+      one["products"] = group.gemms[p];
       one["calls"] = group.calls[p];
       all.push_back(std::move(one));
     }
@@ -266,7 +266,7 @@ Json Audit::to_json() const {
 }
 
 void Audit::require_fp8() const {
-  if (!recipe_.fp8() || products() == 0 || fp8_products() > 0) return;
+  if (!recipe_.fp8() || gemms() == 0 || fp8_gemms() > 0) return;
   throw Error({.what = "fp8: true is set, but no GEMM ran in FP8",
                .expected = "FP8 GEMMs in the linear layers",
                .found = summary() + "\n" + table(),

@@ -175,9 +175,9 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
     scalars.emplace_back("rank" + std::to_string(rank) + "/loss", *f.rank_losses[rank]);
   }
   if (f.fp8->is_object()) {
-    for (const auto& [product, operands] : f.fp8->items()) {
+    for (const auto& [gemm_kind, operands] : f.fp8->items()) {
       for (const auto& [operand, values] : operands.items()) {
-        const std::string tag = "fp8/" + product + "/" + operand;
+        const std::string tag = "fp8/" + gemm_kind + "/" + operand;
         scalars.emplace_back(tag + "_saturated", number_of(values, "saturated"));
         scalars.emplace_back(tag + "_lost", number_of(values, "lost"));
       }

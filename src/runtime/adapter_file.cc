@@ -21,11 +21,11 @@ namespace {
 constexpr const char* kFile = "adapter_model.safetensors";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
 
-checkpoint::SafetensorsFile open_file(const std::string& folder) {
+weights::SafetensorsFile open_file(const std::string& folder) {
   const std::string path = folder + "/" + kFile;
   if (path_exists(path)) {
     try {
-      return checkpoint::SafetensorsFile(path);
+      return weights::SafetensorsFile(path);
     } catch (const Error& e) {
       // The same start fails again.
       Problem problem = e.problem();
@@ -72,7 +72,7 @@ bool written_before_0_19_1(const std::string& folder) {
   return !numbers.empty() && numbers < std::vector<int>{0, 19, 1};
 }
 
-bool same_bytes(const checkpoint::SafetensorsFile& file, const std::string& a, const std::string& b) {
+bool same_bytes(const weights::SafetensorsFile& file, const std::string& a, const std::string& b) {
   const auto one = file.bytes(file.at(a)), other = file.bytes(file.at(b));
   return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size()) == 0;
 }
@@ -97,15 +97,15 @@ AdapterFile::AdapterFile(const std::string& folder, const model::Tuning& tuning)
 AdapterFile::AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint)
     : checkpoint_(std::move(checkpoint)) {}
 
-const checkpoint::TensorHeader* AdapterFile::find(const std::string& name) const {
+const weights::TensorHeader* AdapterFile::find(const std::string& name) const {
   if (file_) return file_->find(name);
   return name.starts_with(model::kAdapterPrefix) ? checkpoint_->find(name) : nullptr;
 }
 
-std::vector<const checkpoint::TensorHeader*> AdapterFile::tensors() const {
-  std::vector<const checkpoint::TensorHeader*> all;
+std::vector<const weights::TensorHeader*> AdapterFile::tensors() const {
+  std::vector<const weights::TensorHeader*> all;
   if (file_) {
-    for (const checkpoint::StoredTensor& tensor : file_->tensors()) all.push_back(&tensor);
+    for (const weights::StoredTensor& tensor : file_->tensors()) all.push_back(&tensor);
     return all;
   }
   // A checkpoint also holds the state of the optimizer, under other names.
@@ -118,7 +118,7 @@ std::vector<const checkpoint::TensorHeader*> AdapterFile::tensors() const {
 std::int64_t AdapterFile::count(const std::string& name) const {
   const auto stacked = stacked_.find(name);
   if (stacked != stacked_.end()) return element_count(stacked->second.shape, name);
-  const checkpoint::TensorHeader* tensor = find(name);
+  const weights::TensorHeader* tensor = find(name);
   check(tensor != nullptr, "the adapter has the tensors that it was compared with");
   return element_count(tensor->shape, name);
 }
@@ -128,7 +128,7 @@ std::pair<std::string, std::vector<std::int64_t>> AdapterFile::place(const std::
   const std::optional<StackedMatrix> matrix = file_ ? stacked_matrix(tuning_, name) : std::nullopt;
   if (!matrix) return {name, shape};
   const auto fits = [&](bool exchanged) {
-    const checkpoint::TensorHeader* tensor = find(exchanged ? matrix->partner : matrix->tensor);
+    const weights::TensorHeader* tensor = find(exchanged ? matrix->partner : matrix->tensor);
     return tensor != nullptr && tensor->shape == matrix->stacked(shape, exchanged);
   };
   // A and B are exchanged if only the exchanged shapes fit. If both orders fit (inputs equal outputs), the
@@ -159,15 +159,15 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) {
          .code = ExitCode::usage});
   };
   for (const auto& [name, shape] : expected) {
-    const checkpoint::TensorHeader* tensor = find(name);
+    const weights::TensorHeader* tensor = find(name);
     if (tensor == nullptr) refuse("the adapter lacks a tensor that its configuration asks for", name);
     if (tensor->shape != shape) {
-      refuse("a tensor of the adapter does not fit the model", name, checkpoint::shape_text(shape),
-             checkpoint::shape_text(tensor->shape));
+      refuse("a tensor of the adapter does not fit the model", name, weights::shape_text(shape),
+             weights::shape_text(tensor->shape));
     }
   }
-  for (const checkpoint::TensorHeader* held : tensors()) {
-    const checkpoint::TensorHeader& tensor = *held;
+  for (const weights::TensorHeader* held : tensors()) {
+    const weights::TensorHeader& tensor = *held;
     if (expected.contains(tensor.name)) continue;
     // A tied head has the embedding's table, which PEFT writes under both names.
     const auto table = std::ranges::find_if(
@@ -262,7 +262,7 @@ void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std
     }
     const auto shape = one.tuning.modules.find(module);
     if (shape != one.tuning.modules.end()) {
-      add_product(matrices(i, module, shape->second), begin, count, values);
+      add_multiplied(matrices(i, module, shape->second), begin, count, values);
       continue;
     }
     const auto joined = one.tuning.modules.find(joined_module(module));
@@ -271,7 +271,7 @@ void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std
     const Matrices& m = matrices(i, joined->first, joined->second);
     const auto elements = static_cast<std::int64_t>(m.b.size()) / m.rank * m.inputs;
     const std::int64_t first = module.ends_with(".up_proj") || module.ends_with(".w3") ? elements / 2 : 0;
-    add_product(m, first + begin, count, values);
+    add_multiplied(m, first + begin, count, values);
   }
 }
 
@@ -310,7 +310,7 @@ std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& 
     const std::int64_t begin = static_cast<std::int64_t>(j) * m.inputs;
     base_(name, begin, m.inputs, row.data());
     add_first(number, name, begin, m.inputs, row.data());
-    add_product(m, begin, m.inputs, row.data());
+    add_multiplied(m, begin, m.inputs, row.data());
     double squares = 0;
     for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
     scales[j] = squares > 0 ? static_cast<float>(1.0 / std::sqrt(squares)) : 0.0f;
@@ -318,7 +318,7 @@ std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& 
   return scales;
 }
 
-void AddedAdapters::add_product(const Matrices& m, std::int64_t begin, std::int64_t count, float* values) {
+void AddedAdapters::add_multiplied(const Matrices& m, std::int64_t begin, std::int64_t count, float* values) {
   std::vector<float> sum(static_cast<std::size_t>(std::min(m.inputs, count)));
   for (std::int64_t i = begin; i < begin + count;) {
     const std::int64_t row = i / m.inputs, column = i % m.inputs;

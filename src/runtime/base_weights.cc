@@ -59,7 +59,7 @@ void BaseWeights::read(const std::string& name, std::int64_t begin, std::int64_t
   round(count, out);
 }
 
-const checkpoint::WeightFolder& BaseWeights::folder() const {
+const weights::WeightFolder& BaseWeights::folder() const {
   check(folder_.has_value(), "the weights come from a folder, not from a checkpoint");
   return *folder_;
 }

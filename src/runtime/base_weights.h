@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "octet/base/tensor_slice.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/runtime/trained_parameters.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::runtime {
 
@@ -28,14 +28,14 @@ class BaseWeights {
   /// Elements [begin, begin + count) of a tensor in row-major order.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
   /// The folder's own weights, for what only a run that begins asks for.
-  const checkpoint::WeightFolder& folder() const;
+  const weights::WeightFolder& folder() const;
 
  private:
   bool from_checkpoint(const std::string& name) const;
   void round(std::int64_t count, float* values) const;
 
   TrainedParameters trained_;
-  std::optional<checkpoint::WeightFolder> folder_;
+  std::optional<weights::WeightFolder> folder_;
 };
 
 }  // namespace octet::runtime

@@ -8,9 +8,9 @@
 
 #include "base_weights.h"
 #include "held_values.h"
-#include "octet/checkpoint/finite.h"
 #include "octet/model/build.h"
 #include "octet/model/tuning.h"
+#include "octet/weights/finite.h"
 
 namespace octet::runtime {
 namespace {
@@ -45,9 +45,8 @@ void require_finite_routers(const model::ParameterLayout& layout, const BaseWeig
           std::vector<float> values(static_cast<std::size_t>(part.count));
           const std::string name = name_in_model(part.name);
           weights.read({name, DType::f32, part.shape, 0, part.count, values.data()});
-          checkpoint::require_finite(
-              name, values.data(), part.count, DType::f32, folder,
-              "fetch the weights again, or take another model: a router must be finite");
+          weights::require_finite(name, values.data(), part.count, DType::f32, folder,
+                                  "fetch the weights again, or take another model: a router must be finite");
         }
       }
     }
@@ -83,9 +82,9 @@ void InitialWeights::read_base(const TensorSlice& slice) const {
 void InitialWeights::read_norms(const TensorSlice& slice) const {
   const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
   const std::string name = module + ".weight";
-  const checkpoint::WeightFolder& folder = weights_->folder();
-  const checkpoint::StoredTensor* stored = folder.find(name);
-  const checkpoint::QuantisedTensor* quantised = folder.quantised(name);
+  const weights::WeightFolder& folder = weights_->folder();
+  const weights::StoredTensor* stored = folder.find(name);
+  const weights::QuantisedTensor* quantised = folder.quantised(name);
   const std::vector<std::int64_t> shape = quantised != nullptr ? quantised->header.shape
                                           : stored != nullptr  ? stored->shape
                                                                : std::vector<std::int64_t>();

@@ -8,7 +8,6 @@
 #include "expert_ranks.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
-#include "octet/checkpoint/finite.h"
 #include "octet/model/build.h"
 #include "octet/model/work.h"
 #include "octet/ops/gemm.h"
@@ -16,6 +15,7 @@
 #include "octet/runtime/fp8_shapes.h"
 #include "octet/runtime/initial_weights.h"
 #include "octet/store/hashes.h"
+#include "octet/weights/finite.h"
 
 namespace octet::runtime {
 namespace {
@@ -134,9 +134,9 @@ HeldAs held_as(const store::Options& options) {
 void refuse_frozen(comm::Job& job, const std::string& folder, const std::vector<AddedAdapter>& added) {
   job.together([&] {
     if (job.rank() != 0) return;
-    std::string tensor = checkpoint::first_not_finite_tensor(folder);
+    std::string tensor = weights::first_not_finite_tensor(folder);
     for (const AddedAdapter& adapter : added) {
-      if (tensor.empty()) tensor = checkpoint::first_not_finite_tensor(adapter.folder, "adapter_model");
+      if (tensor.empty()) tensor = weights::first_not_finite_tensor(adapter.folder, "adapter_model");
     }
     throw Error({.what = "a frozen weight is not finite",
                  .expected = "finite values: FP8 and NF4 would replace others by the largest finite one",
@@ -201,7 +201,7 @@ void Instance::tell_fallbacks() {
   }
 }
 
-void Instance::check_products() {
+void Instance::check_gemms() {
   if (!options_.store.recipe.fp8()) return;
   // Ranks may have other numbers of tokens, or none, and so other reasons.
   if (options_.fp8_fallback_ends) {

@@ -13,14 +13,14 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/model_file.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/same_model.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::runtime {
 
 bool has_weights(const std::string& folder) {
-  if (checkpoint::WeightFolder::exists(folder)) return true;
+  if (weights::WeightFolder::exists(folder)) return true;
   static constexpr std::array kOther{".bin",  ".pt",      ".pth", ".ckpt",
                                      ".gguf", ".msgpack", ".h5",  ".safetensors"};
   std::error_code code;
@@ -53,14 +53,14 @@ namespace {
 
 /// Finds the linear-layer tensors of the blocks that are stored without codes. The files are more reliable
 /// than llm_int8_skip_modules, which uses the names of a class. Throws Error for codes of another shape.
-void find_unquantised(model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
+void find_unquantised(model::Architecture& architecture, const weights::WeightFolder& weights) {
   if (architecture.stored.format != model::StoredWeights::Format::nf4) return;
   for (const model::GroupSpec& group : model::build_layout(architecture).groups) {
     for (const model::SegmentSpec& segment : group.segments) {
       for (const model::TensorSpec& tensor : segment.tensors) {
         for (const model::NamedPart& part : tensor.parts) {
-          const checkpoint::QuantisedTensor* codes = weights.quantised(part.name);
-          const bool nf4 = codes != nullptr && codes->format == checkpoint::QuantisedTensor::Format::nf4;
+          const weights::QuantisedTensor* codes = weights.quantised(part.name);
+          const bool nf4 = codes != nullptr && codes->format == weights::QuantisedTensor::Format::nf4;
           if (nf4) weights.expect(part.name, part.shape);
           if (tensor.fp8 && !nf4) architecture.stored.unquantised.insert(part.name);
         }
@@ -78,10 +78,10 @@ void warn_once(const std::string& line) {
 }
 
 /// Returns whether the weights hold a head and an embedding with different values.
-bool holds_another_head(const model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
+bool holds_another_head(const model::Architecture& architecture, const weights::WeightFolder& weights) {
   const std::string table = architecture.tensor_prefix + "embed_tokens.weight", head = architecture.head_name;
-  const checkpoint::StoredTensor* const one = weights.find(head);
-  const checkpoint::StoredTensor* const other = weights.find(table);
+  const weights::StoredTensor* const one = weights.find(head);
+  const weights::StoredTensor* const other = weights.find(table);
   if (one == nullptr || other == nullptr) return false;
   if (one->count != other->count) return true;
   constexpr std::int64_t kRun = 1 << 16;
@@ -130,7 +130,7 @@ void compare_dtype(const Json& config, const std::string& folder) {
   const auto wanted = kNames.find(named->get<std::string>());
   if (wanted == kNames.end()) return;
   std::map<DType, std::int64_t> elements;
-  for (const checkpoint::StoredTensor& tensor : checkpoint::WeightFolder(folder).tensors()) {
+  for (const weights::StoredTensor& tensor : weights::WeightFolder(folder).tensors()) {
     if (tensor.name.ends_with(".weight")) elements[tensor.dtype] += tensor.count;
   }
   const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
@@ -165,8 +165,8 @@ model::Architecture read_model(const std::string& folder) {
   model::Architecture architecture = model::read_architecture(folder);
   const bool asks = architecture.multimodal || architecture.tied ||
                     architecture.stored.format == model::StoredWeights::Format::nf4;
-  if (!asks || !checkpoint::WeightFolder::exists(folder)) return architecture;
-  const checkpoint::WeightFolder weights(folder);
+  if (!asks || !weights::WeightFolder::exists(folder)) return architecture;
+  const weights::WeightFolder weights(folder);
   model::name_tensors(architecture, [&](const std::string& name) { return weights.find(name) != nullptr; });
   find_unquantised(architecture, weights);
   if (architecture.tied && holds_another_head(architecture, weights)) {
@@ -202,7 +202,7 @@ void compare_sources(const text::Tokenizer& tokenizer, const std::string& folder
               std::to_string(tokenizer.eos_id()) + ", and the model's configuration ends texts with " +
               named(known) + ": trained answers end with eos_token; check whether the files belong together");
   }
-  if (!checkpoint::WeightFolder::exists(folder)) return;
+  if (!weights::WeightFolder::exists(folder)) return;
   if (path_exists(folder + "/model.safetensors") && path_exists(folder + "/model.safetensors.index.json")) {
     warn_once(folder +
               ": model.safetensors and model.safetensors.index.json both exist: model.safetensors is read, "

@@ -14,7 +14,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
-#include "octet/checkpoint/folder_lock.h"
+#include "octet/files/folder_lock.h"
 
 namespace octet::runtime {
 namespace {
@@ -69,7 +69,7 @@ class Line {
     const timespec moment{.tv_sec = 0, .tv_nsec = 300'000'000};
     ::nanosleep(&moment, nullptr);
   }
-  checkpoint::remove_held_lock_files();
+  files::remove_held_lock_files();
   ::_exit(code);
 }
 

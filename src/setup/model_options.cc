@@ -89,9 +89,9 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.error_feedback = config.error_feedback;
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as stored
-  options.store.by_node = config.hierarchical_comm == "auto"   ? store::ByNode::automatic
-                          : config.hierarchical_comm == "true" ? store::ByNode::on
-                                                               : store::ByNode::off;
+  options.store.hierarchical = config.hierarchical_comm == "auto"   ? store::Hierarchical::automatic
+                               : config.hierarchical_comm == "true" ? store::Hierarchical::on
+                                                                    : store::Hierarchical::off;
   options.store.transposed = transposed_of(config);
   options.store.recipe = recipe_of(config);
   options.store.adamw = {.beta1 = config.adam_beta1,

@@ -80,7 +80,7 @@ void Gatherer::gather(int group, Stream& compute) {
 void Gatherer::gather(Segment& s, Stream& stream) {
   std::uint8_t* place = s.gather_buffer() + static_cast<std::size_t>(s.rank) * s.gather_bytes();
   comm::Collectives& collectives = axes_.of(s);
-  const bool by_node = gathers_by_node(options_, collectives.place());
+  const bool hierarchical = gathers_hierarchically(options_, collectives.place());
   if (s.gather_from() != place) device_.copy(stream, place, s.gather_from(), s.gather_bytes());
   if (s.gathered_narrow()) {
     collectives.all_gather_values(stream, {.name = s.spec->name.c_str(),
@@ -88,12 +88,12 @@ void Gatherer::gather(Segment& s, Stream& stream) {
                                            .dtype = s.dtype,
                                            .count = s.slice,
                                            .wire = s.gather,
-                                           .by_node = by_node});
+                                           .hierarchical = hierarchical});
   } else {
     collectives.all_gather(stream, {.name = s.spec->name.c_str(),
                                     .buffer = s.gather_buffer(),
                                     .bytes = static_cast<std::int64_t>(s.gather_bytes()),
-                                    .by_node = by_node});
+                                    .hierarchical = hierarchical});
   }
   if (s.transposed != nullptr && !transposed_at_use_ && !s.row.decoded()) transpose(s, stream);
 }
@@ -129,8 +129,8 @@ void Gatherer::decode(const Segment& s, bool transposed, Stream& stream) {
                                .format = s.dtype,
                                .scale = fixed_scales_->scale(part.scale),
                                .row = to,
-                               .transposed = transposed ? s.transposed + part.turned : nullptr,
-                               .transposed_ld = part.turned_ld,
+                               .transposed = transposed ? s.transposed + part.flipped : nullptr,
+                               .transposed_ld = part.transposed_ld,
                                .series = run.series});
     } else {
       ops::nf4_decode(stream, {.codes = codes,

@@ -19,16 +19,16 @@ std::int64_t slice_bytes(comm::Wire wire, DType dtype, std::int64_t count) {
 class PerByte {
  public:
   explicit PerByte(const comm::Place& place) {
-    for (const bool by_node : {false, true}) {
-      gather_[by_node] = comm::sent_by_gather(place, 1, by_node);
-      wire_[by_node] = comm::sent_by_reduction(place, 1, 0, by_node);
-      inside_[by_node] = comm::sent_by_reduction(place, 0, 1, by_node);
+    for (const bool hierarchical : {false, true}) {
+      gather_[hierarchical] = comm::sent_by_gather(place, 1, hierarchical);
+      wire_[hierarchical] = comm::sent_by_reduction(place, 1, 0, hierarchical);
+      inside_[hierarchical] = comm::sent_by_reduction(place, 0, 1, hierarchical);
     }
   }
-  comm::Sent gather(std::int64_t slice, bool by_node) const { return gather_[by_node] * slice; }
-  comm::Sent reduction(std::int64_t wire, std::int64_t inside, bool by_node) const {
-    comm::Sent sent = wire_[by_node] * wire;
-    return sent += inside_[by_node] * inside;
+  comm::Sent gather(std::int64_t slice, bool hierarchical) const { return gather_[hierarchical] * slice; }
+  comm::Sent reduction(std::int64_t wire, std::int64_t inside, bool hierarchical) const {
+    comm::Sent sent = wire_[hierarchical] * wire;
+    return sent += inside_[hierarchical] * inside;
   }
 
  private:
@@ -121,7 +121,7 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
       const comm::Place& ranks = s.spec->split_experts ? same_experts : place;
       const PerByte& per_byte = s.spec->split_experts ? of_same_experts : of_all;
-      const bool gathers_so = gathers_by_node(counted, ranks);
+      const bool gathers_so = gathers_hierarchically(counted, ranks);
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.gather_bytes());
       counter.gathered(g, per_byte.gather(shard, gathers_so), gathers_of(s.row, g, walk, micro_batches));
@@ -130,7 +130,7 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
       counter.reduced(g,
                       per_byte.reduction(slice_bytes(wire, s.gradient.dtype, s.slice),
                                          slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
-                                         reduces_by_node(counted, ranks, wire)),
+                                         reduces_hierarchically(counted, ranks, wire)),
                       reductions);
       if (s.row.state_axis != Axis::none) continue;
       counter.sums(g, per_byte.gather(slice_bytes(wire, s.total.dtype, s.slice), gathers_so));

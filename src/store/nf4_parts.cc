@@ -74,15 +74,15 @@ namespace {
 ops::Nf4Series distance_of(const Nf4Part& a, const Nf4Part& b) {
   return {.bytes = b.codes - a.codes,
           .elements = b.begin - a.begin,
-          .transposed = b.turned - a.turned,
+          .transposed = b.flipped - a.flipped,
           .scale = b.scale - a.scale};
 }
 bool same_distance(const ops::Nf4Series& a, const ops::Nf4Series& b) {
   return a.bytes == b.bytes && a.elements == b.elements && a.transposed == b.transposed && a.scale == b.scale;
 }
 bool same_shape(const Nf4Part& a, const Nf4Part& b) {
-  return a.quantised && b.quantised && a.count == b.count && a.cols == b.cols && a.turned_ld == b.turned_ld &&
-         a.twice == b.twice && (a.scale < 0) == (b.scale < 0);
+  return a.quantised && b.quantised && a.count == b.count && a.cols == b.cols &&
+         a.transposed_ld == b.transposed_ld && a.twice == b.twice && (a.scale < 0) == (b.scale < 0);
 }
 
 /// Returns the longest run that begins at a part, with a step of 1 to 3 parts: the gates of experts alternate

@@ -19,8 +19,8 @@ struct Nf4Part {
   std::int64_t cols = 0;
   std::int64_t scale = -1;  ///< if GEMMs read FP8: its number among the scales of fixed weights
   /// If GEMMs read FP8: first element and row stride in the segment's transposed copies.
-  std::int64_t turned = 0;
-  std::int64_t turned_ld = 0;
+  std::int64_t flipped = 0;
+  std::int64_t transposed_ld = 0;
   bool quantised = true;
   bool twice = false;  ///< double quantisation
 

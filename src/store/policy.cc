@@ -54,13 +54,14 @@ bool several_nodes_of_several(const comm::Place& place) {
 
 }  // namespace
 
-bool gathers_by_node(const Options& options, const comm::Place& place) {
-  return options.by_node != ByNode::off && several_nodes_of_several(place);
+bool gathers_hierarchically(const Options& options, const comm::Place& place) {
+  return options.hierarchical != Hierarchical::off && several_nodes_of_several(place);
 }
 
-bool reduces_by_node(const Options& options, const comm::Place& place, comm::Wire wire) {
-  if (options.by_node == ByNode::automatic) return wire != comm::Wire::f32 && several_nodes_of_several(place);
-  return options.by_node == ByNode::on;
+bool reduces_hierarchically(const Options& options, const comm::Place& place, comm::Wire wire) {
+  if (options.hierarchical == Hierarchical::automatic)
+    return wire != comm::Wire::f32 && several_nodes_of_several(place);
+  return options.hierarchical == Hierarchical::on;
 }
 
 }  // namespace octet::store

@@ -25,7 +25,7 @@ std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& s) {
   std::vector<std::pair<std::int64_t, std::int64_t>> runs;
   std::int64_t begin = 0;
   for (const model::TensorSpec& t : s.spec->tensors) {
-    if (!t.gradient_by_product) continue;
+    if (!t.gradient_by_gemm) continue;
     if (t.offset > begin) runs.emplace_back(begin, t.offset - begin);
     begin = t.offset + t.count();
   }
@@ -196,18 +196,19 @@ void Reducer::add_to_tree(int group, Stream& compute) {
 
 void Reducer::sum(Segment& s, Stream& stream) {
   comm::Collectives& collectives = axes_.of(s);
-  collectives.reduce_scatter(stream, {.name = s.spec->name.c_str(),
-                                      .from = s.gradient.data,
-                                      .from_dtype = s.gradient.dtype,
-                                      .to = s.sum.data,
-                                      .to_dtype = s.sum.dtype,
-                                      .count = s.slice,
-                                      .accumulate = policy_.reduce_each && index_ > 0,
-                                      .wire = wire_of(s),
-                                      .by_node = reduces_by_node(options_, collectives.place(), wire_of(s)),
-                                      .residual = s.residual,
-                                      .order = policy_.tree ? &tree_.order : nullptr,
-                                      .earlier = left_on_stack(s)});
+  collectives.reduce_scatter(
+      stream, {.name = s.spec->name.c_str(),
+               .from = s.gradient.data,
+               .from_dtype = s.gradient.dtype,
+               .to = s.sum.data,
+               .to_dtype = s.sum.dtype,
+               .count = s.slice,
+               .accumulate = policy_.reduce_each && index_ > 0,
+               .wire = wire_of(s),
+               .hierarchical = reduces_hierarchically(options_, collectives.place(), wire_of(s)),
+               .residual = s.residual,
+               .order = policy_.tree ? &tree_.order : nullptr,
+               .earlier = left_on_stack(s)});
 }
 
 // At stage 0, every rank updates everything and needs all sums. A narrow wire rounds them again. The owner
@@ -217,13 +218,14 @@ void Reducer::gather_sums(Segment& s, Stream& stream) {
   const std::size_t bytes = s.sum.bytes(s.slice);
   if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
   comm::Collectives& collectives = axes_.of(s);
-  collectives.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                         .buffer = s.total.data,
-                                         .dtype = s.total.dtype,
-                                         .count = s.slice,
-                                         .wire = wire_of(s),
-                                         .by_node = gathers_by_node(options_, collectives.place()),
-                                         .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
+  collectives.all_gather_values(stream,
+                                {.name = s.spec->name.c_str(),
+                                 .buffer = s.total.data,
+                                 .dtype = s.total.dtype,
+                                 .count = s.slice,
+                                 .wire = wire_of(s),
+                                 .hierarchical = gathers_hierarchically(options_, collectives.place()),
+                                 .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
   if (s.sum.data != own.data && rounds_sums(s)) device_.copy(stream, s.sum.data, own.data, bytes);
 }
 

@@ -320,8 +320,8 @@ void tell_scales(Segment& s) {
       if (s.scaled[t].empty()) continue;
       while (part->begin >= run->begin + run->count) ++run;
       part->scale = run->scale;
-      part->turned = run->begin + (part->begin - run->begin) / part->cols;
-      part->turned_ld = run->count / part->cols;
+      part->flipped = run->begin + (part->begin - run->begin) / part->cols;
+      part->transposed_ld = run->count / part->cols;
     }
   }
 }

@@ -20,9 +20,9 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/folder_lock.h"
-#include "octet/checkpoint/memory_folder.h"
 #include "octet/config/config.h"
+#include "octet/files/folder_lock.h"
+#include "octet/memory_tier/memory_folder.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
 #include "octet/supervise/command.h"
@@ -48,20 +48,20 @@ std::string random_word() {
 /// Checkpoints in host memory. They are removed when the supervision of the run ends.
 class HostMemory {
  public:
-  explicit HostMemory(const std::string& run) : folder_(checkpoint::memory_folder(run)), hold_(folder_) {
-    checkpoint::remove_earlier_memory(folder_);
-    checkpoint::start_memory_keeper("/proc/self/exe", folder_);
+  explicit HostMemory(const std::string& run) : folder_(memory_tier::memory_folder(run)), hold_(folder_) {
+    memory_tier::remove_earlier_memory(folder_);
+    memory_tier::start_memory_keeper("/proc/self/exe", folder_);
   }
   ~HostMemory() {
-    checkpoint::remove_memory(folder_);
-    checkpoint::remove_earlier_memory(folder_);  // of a job that was still ending when this one began
+    memory_tier::remove_memory(folder_);
+    memory_tier::remove_earlier_memory(folder_);  // of a job that was still ending when this one began
   }
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
  private:
   std::string folder_;
-  checkpoint::MemoryHold hold_;
+  memory_tier::MemoryHold hold_;
 };
 
 class Supervisor {
@@ -364,7 +364,7 @@ void Supervisor::wait(double seconds) {
 void remove_stale_lock(const std::string& folder) {
   if (!path_exists(folder + "/octet.lock")) return;
   try {
-    const checkpoint::FolderLock lock(folder);
+    const files::FolderLock lock(folder);
   } catch (const Error&) {
     // Another run holds it.
   }

@@ -211,7 +211,7 @@ void Bench::take_steps() {
                 report::python_number(passed, 4) + " s, loss " + report::python_number(loss_of(last), 6) +
                 ", gradient norm " + report::python_number(last.grad_norm, 4));
     }
-    engine_->instance().check_products();
+    engine_->instance().check_gemms();
     require_finite(last, step);
   }
   if (profile) result_.profile = profile->rows();
@@ -247,7 +247,7 @@ void Bench::tell_engine() {
   result_.used_bytes = static_cast<std::size_t>(job_.all_max(memory_in_use(session_.device())));
   const precision::Audit audit = engine_->instance().audit_of_all();
   result_.audit = audit.summary();
-  result_.products = audit.to_json();
+  result_.gemms = audit.to_json();
 }
 
 }  // namespace

@@ -62,12 +62,12 @@ SnapshotSources Engine::state_places() {
   return store().owned_places(job().rank() == 0 ? activation_state() : std::vector<TensorSlice>{});
 }
 
-std::vector<checkpoint::TensorHeader> Engine::checkpoint_tensors() {
-  std::map<std::string, checkpoint::TensorHeader> by_name;
+std::vector<weights::TensorHeader> Engine::checkpoint_tensors() {
+  std::map<std::string, weights::TensorHeader> by_name;
   for (TensorSlice& tensor : store().state_tensors(activation_state())) {
-    by_name.try_emplace(tensor.name, checkpoint::TensorHeader{tensor.name, tensor.dtype, tensor.shape});
+    by_name.try_emplace(tensor.name, weights::TensorHeader{tensor.name, tensor.dtype, tensor.shape});
   }
-  std::vector<checkpoint::TensorHeader> tensors;
+  std::vector<weights::TensorHeader> tensors;
   for (auto& [name, tensor] : by_name) tensors.push_back(std::move(tensor));
   return tensors;
 }

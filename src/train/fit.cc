@@ -25,8 +25,8 @@ plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Pl
   return memory;
 }
 
-std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
-                                                         const comm::Place& place, DeviceKind kind) {
+std::vector<weights::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
+                                                      const comm::Place& place, DeviceKind kind) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
   const auto job = comm::make_dry_job(place);
   const auto data =

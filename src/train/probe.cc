@@ -9,8 +9,6 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
 #include "octet/optim/schedule.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
@@ -18,6 +16,8 @@
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 #include "steps.h"
 
 namespace octet::train {
@@ -29,13 +29,13 @@ struct Batches {
   std::vector<std::int64_t> ids, labels, document;  ///< document is empty if the file has none
 };
 
-std::vector<std::int64_t> read_integers(const checkpoint::SafetensorsFile& file, const std::string& name,
+std::vector<std::int64_t> read_integers(const weights::SafetensorsFile& file, const std::string& name,
                                         const std::vector<std::int64_t>& shape) {
   const auto& tensor = file.at(name);
   if (tensor.shape != shape) {
     throw Error({.what = "'" + name + "' and 'input_ids' differ in shape",
-                 .expected = checkpoint::shape_text(shape),
-                 .found = checkpoint::shape_text(tensor.shape),
+                 .expected = weights::shape_text(shape),
+                 .found = weights::shape_text(tensor.shape),
                  .where = file.path(),
                  .fix = "write both with the same shape",
                  .code = ExitCode::usage});
@@ -46,7 +46,7 @@ std::vector<std::int64_t> read_integers(const checkpoint::SafetensorsFile& file,
 }
 
 Batches read_batches(const ProbeOptions& options) {
-  const checkpoint::SafetensorsFile file(options.batch);
+  const weights::SafetensorsFile file(options.batch);
   const auto shape = file.at("input_ids").shape;
   const std::size_t dimensions = options.steps > 0 ? 3 : 2;
   if (shape.size() != dimensions || (options.steps > 0 && shape[0] < options.steps)) {
@@ -54,7 +54,7 @@ Batches read_batches(const ProbeOptions& options) {
                  .expected = options.steps > 0
                                  ? "[" + std::to_string(options.steps) + " or more, rows, length]"
                                  : "[rows, length]",
-                 .found = checkpoint::shape_text(shape),
+                 .found = weights::shape_text(shape),
                  .where = options.batch,
                  .fix = options.steps > 0 ? "give one batch per step" : "use --steps for several batches",
                  .code = ExitCode::usage});
@@ -69,7 +69,7 @@ Batches read_batches(const ProbeOptions& options) {
   if (b.rows == 0 || b.length == 0) {
     throw Error({.what = "the batch is empty",
                  .expected = "rows with at least one token",
-                 .found = "input_ids " + checkpoint::shape_text(shape),
+                 .found = "input_ids " + weights::shape_text(shape),
                  .where = options.batch,
                  .fix = "write a batch with rows",
                  .code = ExitCode::usage});
@@ -162,7 +162,7 @@ class Collected {
       slices.push_back({name, DType::f32, tensor.shape, 0, static_cast<std::int64_t>(tensor.values.size()),
                         tensor.values.data()});
     }
-    checkpoint::write_safetensors(path, slices);
+    weights::write_safetensors(path, slices);
   }
 
  private:
@@ -315,7 +315,7 @@ void require_finite(comm::Job& job, bool finite, const ProbeOptions& options, bo
 void require_replaceable(const std::string& path) {
   if (!path_exists(path)) return;
   try {
-    const checkpoint::SafetensorsFile file(path);
+    const weights::SafetensorsFile file(path);
     if (file.find("loss") != nullptr || file.find("step_loss") != nullptr) return;
   } catch (const Error&) {
     // A file that is not safetensors is refused below.
@@ -374,11 +374,11 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   StepLoop loop(*engine, *schedule, 1);
   const bool finite = options.steps > 0 ? probe_steps(*engine, loop, batches, result)
                                         : probe_once(*engine, loop, session.device(), batches, result);
-  engine->instance().check_products();
-  const std::string products = engine->instance().audit_of_all().summary();
+  engine->instance().check_gemms();
+  const std::string gemms = engine->instance().audit_of_all().summary();
   job.together([&] {
     if (job.rank() != 0) return;
-    log::info(products);
+    log::info(gemms);
     result.write(options.out);
   });
   require_finite(job, finite, options, config.train_from_scratch, model);

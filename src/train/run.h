@@ -37,7 +37,8 @@ class Run {
   void begin_steps();
   /// Takes a step. If the data cannot be read, saves the complete steps before the error ends the run.
   void train_step();
-  /// Saves what is due after a step. Returns false if the run has returned to a checkpoint instead.
+  /// Saves the checkpoints that are due after a step. Returns false if the run has returned to a checkpoint
+  /// instead.
   bool save_in_turn(const Wishes& wishes, bool stopped);
   void keep_before_data_error();
   /// Rolls back to the newest checkpoint if a check or a step requested it. Returns whether it did.

@@ -1,4 +1,4 @@
-// What a run trains: the model, the data, the schedule and the engine.
+// The parts that a run trains: the model, the data, the schedule and the engine.
 #pragma once
 
 #include <memory>
@@ -6,11 +6,11 @@
 
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/checkpoint/memory.h"
 #include "octet/config/derive.h"
 #include "octet/data/template_encoder.h"
 #include "octet/feed/corpus.h"
 #include "octet/feed/feed.h"
+#include "octet/memory_tier/memory_tier.h"
 #include "octet/model/architecture.h"
 #include "octet/optim/schedule.h"
 #include "octet/report/reporter.h"
@@ -31,8 +31,8 @@ struct RunParts {
   std::unique_ptr<optim::Schedule> schedule;
   std::optional<checkpoint::Checkpoint> checkpoint;  ///< the run resumes from it
   std::unique_ptr<Engine> engine;
-  std::unique_ptr<checkpoint::MemoryTier> memory;  ///< if checkpoints are kept in memory
-  std::unique_ptr<report::Reporter> reporter;      ///< on the printing rank
+  std::unique_ptr<memory_tier::MemoryTier> memory;  ///< if checkpoints are kept in memory
+  std::unique_ptr<report::Reporter> reporter;       ///< on the printing rank
 };
 
 }  // namespace octet::train

@@ -64,7 +64,7 @@ void TrainSteps::take() {
   outcome.spike = guard_.look(outcome.result);
   log::end_start();
   report_.report(outcome);
-  parts_.engine->instance().check_products();
+  parts_.engine->instance().check_gemms();
   guard_.judge(outcome.result, outcome.spike);
 }
 

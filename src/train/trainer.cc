@@ -196,10 +196,10 @@ void Run::finish(bool stopped) {
       log::info("save_strategy: no: " + saves_.last_checkpoint() + " is removed, the model is kept");
     });
   }
-  const std::string products = parts_.engine->instance().audit_of_all().summary();
+  const std::string gemms = parts_.engine->instance().audit_of_all().summary();
   run_.job.together([&] {
     if (!parts_.reporter) return;
-    if (run_.config.fp8) log::info(products);
+    if (run_.config.fp8) log::info(gemms);
     parts_.reporter->finish({.status = stopped ? "stopped" : "completed",
                              .final_model = stopped ? saves_.last_checkpoint() : run_.config.output_dir,
                              .model_step = stopped ? -1 : saves_.best_step(),

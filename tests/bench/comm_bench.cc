@@ -45,7 +45,7 @@ using comm::Collectives;
 using comm::Wire;
 
 // One sum on all ranks, as stage 0 makes it.
-double all_reduce_seconds(Collectives& world, std::vector<float>& values, Wire wire, bool by_node) {
+double all_reduce_seconds(Collectives& world, std::vector<float>& values, Wire wire, bool hierarchical) {
   const std::int64_t count = static_cast<std::int64_t>(values.size()) / world.size();
   Stream& stream = world.reduce_stream();
   std::vector<double> seconds;
@@ -57,9 +57,12 @@ double all_reduce_seconds(Collectives& world, std::vector<float>& values, Wire w
                                   .to = values.data() + world.rank() * count,
                                   .count = count,
                                   .wire = wire,
-                                  .by_node = by_node});
-    world.all_gather_values(
-        stream, {.name = "bench", .buffer = values.data(), .count = count, .wire = wire, .by_node = by_node});
+                                  .hierarchical = hierarchical});
+    world.all_gather_values(stream, {.name = "bench",
+                                     .buffer = values.data(),
+                                     .count = count,
+                                     .wire = wire,
+                                     .hierarchical = hierarchical});
     stream.synchronize();
     world.channel().barrier();
     if (round > 0) seconds.push_back(seconds_since(start));
@@ -73,23 +76,23 @@ void measure_all_reduce(Collectives& world, std::int64_t mib) {
   std::vector<float> values(static_cast<std::size_t>(slice * world.size()));
   const auto& place = world.place();
   double of_bf16 = 0;
-  for (const bool by_node : {false, true}) {
-    if (by_node && (place.nodes == 1 || place.nodes == place.size)) break;
+  for (const bool hierarchical : {false, true}) {
+    if (hierarchical && (place.nodes == 1 || place.nodes == place.size)) break;
     for (const auto& [name, wire] : {std::pair{"f32", Wire::f32}, std::pair{"bf16", Wire::bf16},
                                      std::pair{"fp8", Wire::fp8}, std::pair{"int8", Wire::int8}}) {
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = 1.0f + static_cast<float>(i % 1009) * 1e-3f;
       world.take_traffic();
-      const double seconds = all_reduce_seconds(world, values, wire, by_node);
+      const double seconds = all_reduce_seconds(world, values, wire, hierarchical);
       double bytes = 0, between = 0;
       for (const auto& kind : world.take_traffic()) {
         if (kind.kind == "control") continue;
         bytes += static_cast<double>(kind.bytes_sent) / 6,
             between += static_cast<double>(kind.bytes_between_nodes) / 6;
       }
-      if (wire == Wire::bf16 && !by_node) of_bf16 = seconds;
+      if (wire == Wire::bf16 && !hierarchical) of_bf16 = seconds;
       if (world.rank() != 0) continue;
       std::printf("%4ld MiB %-5s %-8s %8.3f s  %8.1f MB sent, %8.1f between nodes  %5.2f x bf16\n",
-                  static_cast<long>(mib), name, by_node ? "by nodes" : "", seconds, bytes * 1e-6,
+                  static_cast<long>(mib), name, hierarchical ? "by nodes" : "", seconds, bytes * 1e-6,
                   between * 1e-6, of_bf16 > 0 ? of_bf16 / seconds : 0.0);
       std::fflush(stdout);
     }
@@ -130,10 +133,11 @@ int measure_cpus(const std::vector<std::string>& arguments) {
       world.gather_stream().synchronize();
     });
     std::ranges::fill(from, 0.0f);  // sums of sums would not stay finite
-    const auto all_reduce = [&](bool by_node) {
+    const auto all_reduce = [&](bool hierarchical) {
       Stream& stream = world.reduce_stream();
-      world.reduce_scatter(stream, {.from = from.data(), .to = own, .count = count, .by_node = by_node});
-      world.all_gather(stream, {.buffer = from.data(), .bytes = 4 * count, .by_node = by_node});
+      world.reduce_scatter(stream,
+                           {.from = from.data(), .to = own, .count = count, .hierarchical = hierarchical});
+      world.all_gather(stream, {.buffer = from.data(), .bytes = 4 * count, .hierarchical = hierarchical});
       stream.synchronize();
     };
     report(ranks, "all_reduce f32", 2 * bytes, rounds, [&] { all_reduce(false); });
@@ -141,11 +145,12 @@ int measure_cpus(const std::vector<std::string>& arguments) {
     if (place.nodes == 1 || place.nodes == place.size) continue;
     report(ranks, "reduce_scatter by nodes", bytes, rounds, [&] {
       world.reduce_scatter(world.reduce_stream(),
-                           {.from = from.data(), .to = own, .count = count, .by_node = true});
+                           {.from = from.data(), .to = own, .count = count, .hierarchical = true});
       world.reduce_stream().synchronize();
     });
     report(ranks, "all_gather by nodes", bytes, rounds, [&] {
-      world.all_gather(world.gather_stream(), {.buffer = from.data(), .bytes = 4 * count, .by_node = true});
+      world.all_gather(world.gather_stream(),
+                       {.buffer = from.data(), .bytes = 4 * count, .hierarchical = true});
       world.gather_stream().synchronize();
     });
     report(ranks, "all_reduce by nodes", 2 * bytes, rounds, [&] { all_reduce(true); });

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "comm_bench.h"
+#include "gpu/peer_access.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/gpus.h"
 #include "octet/ops/random.h"
-#include "peer_access.h"
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/nccl_exchange.h"
 #endif

@@ -270,8 +270,7 @@ void adamw_with_copy(benchmark::State& state) {
   b.finish(state, kParameters, 28 + b.width());
 }
 
-#define OCTET_BENCH(f) \
-  BENCHMARK(f)->ArgsProduct({{0, 1}, {1, 2}})->Unit(benchmark::kMicrosecond)->MinTime(0.01)
+#define OCTET_BENCH(f) BENCHMARK(f)->ArgsProduct({{0, 1}, {1, 2}})->Unit(benchmark::kMicrosecond)->MinTime(0.01)
 OCTET_BENCH(rms_norm_forward);
 OCTET_BENCH(rms_norm_with_fp8);
 OCTET_BENCH(rms_norm_back);

@@ -53,10 +53,11 @@ class Bench {
   Operand fp8(DType dtype, std::int64_t rows, std::int64_t cols, const float* scale) {
     const auto bytes = static_cast<std::size_t>(rows * cols);
     auto* const to = arena_.reserve_as<std::uint8_t>("operand", bytes);
-    auto* const turned = arena_.reserve_as<std::uint8_t>("operand", bytes);
+    auto* const flipped = arena_.reserve_as<std::uint8_t>("operand", bytes);
     const Matrix values = matrix(rows, cols);
-    quantize(*stream_, values, {.format = dtype, .row = to, .transposed = turned, .scale = scale});
-    return {.data = to, .transposed = turned, .dtype = dtype, .rows = rows, .cols = cols, .scale_inv = scale};
+    quantize(*stream_, values, {.format = dtype, .row = to, .transposed = flipped, .scale = scale});
+    return {
+        .data = to, .transposed = flipped, .dtype = dtype, .rows = rows, .cols = cols, .scale_inv = scale};
   }
   const float* scale() {
     auto* const to = arena_.reserve_as<float>("scale", 4);
@@ -109,10 +110,10 @@ struct Layer {
   std::int64_t rows, out, in;
 };
 
-void print(const Layer& layer, const char* product, double skew, double took, double dense) {
+void print(const Layer& layer, const char* gemm_kind, double skew, double took, double dense) {
   const double teraflop = 2e-12 * static_cast<double>(layer.rows * layer.out * layer.in);
   std::printf("%-8s %-18s skew %.1f %8.1f us %7.1f TFLOP/s, dense %7.1f TFLOP/s, share %.3f\n", layer.name,
-              product, skew, took * 1e6, teraflop / took, teraflop / dense, dense / took);
+              gemm_kind, skew, took * 1e6, teraflop / took, teraflop / dense, dense / took);
   std::fflush(stdout);
 }
 
@@ -124,16 +125,16 @@ void measure_bf16(Device& device, const Layer& layer) {
   // The dense GEMM has the same number of operations with the matrix of one expert.
   const Matrix weight = b.matrix(out, in), d_weight = b.matrix(out, in);
   const double dense[] = {
-      b.dense({.product = Product::forward, .a = operand_of(x), .b = operand_of(weight), .d = y}),
-      b.dense({.product = Product::dgrad, .a = operand_of(y), .b = operand_of(weight), .d = x}),
-      b.dense({.product = Product::wgrad, .a = operand_of(y), .b = operand_of(x), .d = d_weight})};
+      b.dense({.gemm_kind = GemmKind::forward, .a = operand_of(x), .b = operand_of(weight), .d = y}),
+      b.dense({.gemm_kind = GemmKind::dgrad, .a = operand_of(y), .b = operand_of(weight), .d = x}),
+      b.dense({.gemm_kind = GemmKind::wgrad, .a = operand_of(y), .b = operand_of(x), .d = d_weight})};
   for (const double skew : {0.0, 0.5}) {
     const std::int32_t* const begins = b.put(begins_of(rows, skew));
     const Operand in_rows = operand_of(x), out_rows = operand_of(y), all = operand_of(weights);
     const ExpertGemmArgs args[] = {
-        {.product = Product::forward, .a = in_rows, .b = all, .count = kExperts, .begins = begins, .d = y},
-        {.product = Product::dgrad, .a = out_rows, .b = all, .count = kExperts, .begins = begins, .d = x},
-        {.product = Product::wgrad,
+        {.gemm_kind = GemmKind::forward, .a = in_rows, .b = all, .count = kExperts, .begins = begins, .d = y},
+        {.gemm_kind = GemmKind::dgrad, .a = out_rows, .b = all, .count = kExperts, .begins = begins, .d = x},
+        {.gemm_kind = GemmKind::wgrad,
          .a = out_rows,
          .b = in_rows,
          .count = kExperts,
@@ -156,22 +157,22 @@ void measure_fp8(Device& device, const Layer& layer, bool fast) {
   const Matrix d_y = b.matrix(rows, out), d_x = b.matrix(rows, in), d_weights = b.matrix(kExperts * out, in),
                d_weight = b.matrix(out, in);
   const double dense[] = {
-      b.dense({.product = Product::forward, .a = x, .b = weight, .d = d_y, .fast_accumulation = fast}),
-      b.dense({.product = Product::dgrad, .a = y, .b = weight, .d = d_x, .fast_accumulation = fast}),
-      b.dense({.product = Product::wgrad, .a = y, .b = x, .d = d_weight, .fast_accumulation = fast})};
+      b.dense({.gemm_kind = GemmKind::forward, .a = x, .b = weight, .d = d_y, .fast_accumulation = fast}),
+      b.dense({.gemm_kind = GemmKind::dgrad, .a = y, .b = weight, .d = d_x, .fast_accumulation = fast}),
+      b.dense({.gemm_kind = GemmKind::wgrad, .a = y, .b = x, .d = d_weight, .fast_accumulation = fast})};
   for (const double skew : {0.0, 0.5}) {
     ExpertGemmArgs args{.weight_scale_step = 0,
                         .count = kExperts,
                         .begins = b.put(begins_of(rows, skew)),
                         .fast_accumulation = fast};
     const std::string suffix = fast ? " FP8, fast" : " FP8";
-    const auto run = [&](Product product, const Operand& a, const Operand& by, const Matrix& d) {
-      args.product = product, args.a = a, args.b = by, args.d = d;
+    const auto run = [&](GemmKind gemm_kind, const Operand& a, const Operand& by, const Matrix& d) {
+      args.gemm_kind = gemm_kind, args.a = a, args.b = by, args.d = d;
       return b.seconds([&](Stream& stream) { expert_gemm(stream, args); });
     };
-    print(layer, ("forward" + suffix).c_str(), skew, run(Product::forward, x, weights, d_y), dense[0]);
-    print(layer, ("dgrad" + suffix).c_str(), skew, run(Product::dgrad, y, weights, d_x), dense[1]);
-    print(layer, ("wgrad" + suffix).c_str(), skew, run(Product::wgrad, y, x, d_weights), dense[2]);
+    print(layer, ("forward" + suffix).c_str(), skew, run(GemmKind::forward, x, weights, d_y), dense[0]);
+    print(layer, ("dgrad" + suffix).c_str(), skew, run(GemmKind::dgrad, y, weights, d_x), dense[1]);
+    print(layer, ("wgrad" + suffix).c_str(), skew, run(GemmKind::wgrad, y, x, d_weights), dense[2]);
   }
 }
 

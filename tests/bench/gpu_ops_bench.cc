@@ -241,9 +241,9 @@ void time_attention(Bench& b, const Shape& s) {
                 .positions = b.put(places),
                 .cosine = b.floats(4096 * half),
                 .sine = b.floats(4096 * half)};
-  const double turned = static_cast<double>(s.heads.q_heads + s.heads.kv_heads) /
-                        static_cast<double>(s.heads.q_heads + 2 * s.heads.kv_heads);
-  b.time("rope", 4 * turned * each, [&] { rope(b.stream(), turn); });
+  const double flipped = static_cast<double>(s.heads.q_heads + s.heads.kv_heads) /
+                         static_cast<double>(s.heads.q_heads + 2 * s.heads.kv_heads);
+  b.time("rope", 4 * flipped * each, [&] { rope(b.stream(), turn); });
   turn.quantize = copies(b, rows, wide, DType::e5m2);
   turn.keep_values = false;
   turn.inverse = true;

@@ -37,23 +37,23 @@ void rate(benchmark::State& state, double operations) {
 }
 
 void gemm_speed(benchmark::State& state) {
-  const auto product = static_cast<Product>(state.range(0));
+  const auto gemm_kind = static_cast<GemmKind>(state.range(0));
   const std::int64_t tokens = 1024, out = state.range(1), in = state.range(2);
   const DType dtype = dtype_of(state.range(3));
   const auto device = make_cpu_device({.threads = static_cast<int>(state.range(4))});
   const auto stream = device->make_stream({.name = "compute"});
   Arena arena(*device);
   GemmArgs args;
-  args.product = product;
+  args.gemm_kind = gemm_kind;
   const auto operand = [&](std::int64_t rows, std::int64_t cols) {
     return Operand{.data = waves(arena, rows * cols, dtype), .dtype = dtype, .rows = rows, .cols = cols};
   };
-  args.a = operand(tokens, product == Product::forward ? in : out);
-  args.b = operand(product == Product::wgrad ? tokens : out, in);
-  args.accumulate = product == Product::wgrad;
-  args.d.rows = product == Product::wgrad ? out : tokens;
-  args.d.cols = args.d.ld = product == Product::forward ? out : in;
-  args.d.dtype = product == Product::wgrad || dtype == DType::f32 ? DType::f32 : DType::bf16;
+  args.a = operand(tokens, gemm_kind == GemmKind::forward ? in : out);
+  args.b = operand(gemm_kind == GemmKind::wgrad ? tokens : out, in);
+  args.accumulate = gemm_kind == GemmKind::wgrad;
+  args.d.rows = gemm_kind == GemmKind::wgrad ? out : tokens;
+  args.d.cols = args.d.ld = gemm_kind == GemmKind::forward ? out : in;
+  args.d.dtype = gemm_kind == GemmKind::wgrad || dtype == DType::f32 ? DType::f32 : DType::bf16;
   args.d.data = arena.reserve("d", static_cast<std::size_t>(args.d.rows * args.d.cols) * 4);
   args.workspace.bytes = gemm_workspace(*device, args);
   args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
@@ -67,9 +67,9 @@ void gemm_shapes(benchmark::internal::Benchmark* bench) {
   constexpr std::int64_t shapes[][2] = {{512, 256}, {256, 256}, {1536, 256}, {256, 768}, {4096, 256}};
   for (const std::int64_t dtype : {0, 1, 2}) {
     for (const auto& shape : shapes) {
-      for (const std::int64_t product : {0, 1, 2}) {
+      for (const std::int64_t gemm_kind : {0, 1, 2}) {
         for (const std::int64_t threads : {1, 2}) {
-          bench->Args({product, shape[0], shape[1], dtype, threads});
+          bench->Args({gemm_kind, shape[0], shape[1], dtype, threads});
         }
       }
     }

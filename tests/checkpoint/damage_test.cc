@@ -46,7 +46,7 @@ TEST_P(KilledAt, TheNewOrThePreviousCheckpointIsWhole) {
     EXPECT_TRUE(found.rejected.empty());
     expect_sample(found.path);
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), named ? 2 : 1)
-        << "what the kill left is removed";
+        << "files of the killed process are removed";
   }
 }
 

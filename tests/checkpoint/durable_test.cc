@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "octet/base/files.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors_writer.h"
 #include "sample.h"
 
 namespace octet::checkpoint {
@@ -181,7 +181,8 @@ TEST(Durable, WeightsAreSyncedBeforeTheyHaveTheirNameAndTheFolderAfterwards) {
   const Scratch scratch;
   std::vector<float> values(1000, 2.5f);
   const Watch watch;
-  write_safetensors(scratch / "model.safetensors", {{"w", DType::f32, {1000}, 0, 1000, values.data()}});
+  weights::write_safetensors(scratch / "model.safetensors",
+                             {{"w", DType::f32, {1000}, 0, 1000, values.data()}});
   const std::size_t named = watch.renamed_to(scratch / "model.safetensors");
   ASSERT_LT(named, watch.events().size());
   EXPECT_EQ(watch.expect_written_and_synced(watch.events()[named].from, named), 1);

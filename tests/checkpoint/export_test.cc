@@ -9,8 +9,8 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 #include "sample.h"
 
 namespace octet::checkpoint::export_test {
@@ -47,10 +47,10 @@ class Export : public testing::Test {
     return export_checkpoint(wanted, scratch_ / "run/checkpoint-0");
   }
   void expect_weights(DType dtype) const {
-    const WeightFolder folder(scratch_ / "out");
+    const weights::WeightFolder folder(scratch_ / "out");
     EXPECT_EQ(folder.tensors().size(), 3u);
     EXPECT_EQ(folder.expect("model.norm.weight", {3}).dtype, dtype);
-    const StoredTensor& embedding = folder.expect("model.embed_tokens.weight", {1000, 10});
+    const weights::StoredTensor& embedding = folder.expect("model.embed_tokens.weight", {1000, 10});
     std::vector<float> values(embedding_.size());
     folder.read(embedding.name, 0, embedding.count, values.data());
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -72,7 +72,7 @@ TEST_F(Export, WritesWhatHuggingFaceLoads) {
     const auto files = run(options(dtype));
     EXPECT_EQ(files.size(), 4u);
     expect_weights(dtype);
-    EXPECT_EQ(SafetensorsFile(scratch_ / "out/model.safetensors").metadata().at("format"), "pt");
+    EXPECT_EQ(weights::SafetensorsFile(scratch_ / "out/model.safetensors").metadata().at("format"), "pt");
     const Json config = read_json(scratch_ / "out/config.json");
     EXPECT_EQ(config["torch_dtype"], dtype == DType::bf16  ? "bfloat16"
                                      : dtype == DType::f16 ? "float16"
@@ -171,7 +171,7 @@ TEST_F(Export, ACopiedWeightThatIsNotFiniteIsWrittenNowhere) {
        {std::pair{NAN, DType::f32}, {-INFINITY, DType::bf16}, {70000.0f, DType::f16}}) {
     std::vector<float> head = {1.0f, value, 3.5f};
     const std::vector<TensorSlice> slices{{"lm_head.weight", DType::f32, {3}, 0, 3, head.data()}};
-    write_safetensors(scratch_ / "source/model.safetensors", slices);
+    weights::write_safetensors(scratch_ / "source/model.safetensors", slices);
     ExportOptions part = options(dtype);
     part.rest_from_source = true;
     EXPECT_ERROR("tensor 'lm_head.weight'", export_checkpoint(part, scratch_ / "part/checkpoint-0"));
@@ -182,7 +182,7 @@ TEST_F(Export, ACopiedWeightThatIsNotFiniteIsWrittenNowhere) {
 TEST_F(Export, ATiedHeadIsNotWrittenTwice) {
   put(scratch_ / "source/config.json", R"({"tie_word_embeddings": true})");
   run(options(DType::bf16));
-  const WeightFolder folder(scratch_ / "out");
+  const weights::WeightFolder folder(scratch_ / "out");
   EXPECT_EQ(folder.tensors().size(), 2u);
   EXPECT_EQ(folder.find("lm_head.weight"), nullptr);
   EXPECT_EQ(read_json(scratch_ / "out/config.json")["torch_dtype"], "bfloat16");
@@ -197,13 +197,13 @@ TEST_F(Export, WhatWasNotTrainedComesFromTheSource) {
     contents.slices.push_back({"model.norm.weight", DType::f32, {3}, 0, 3, embedding_.data()});
     save(channel, scratch_ / "part", contents);
   });
-  write_safetensors(scratch_ / "source/model.safetensors",
-                    {{"lm_head.weight", DType::f32, {3}, 0, 3, head.data()},
-                     {"model.norm.weight", DType::f32, {3}, 0, 3, head.data()}});
+  weights::write_safetensors(scratch_ / "source/model.safetensors",
+                             {{"lm_head.weight", DType::f32, {3}, 0, 3, head.data()},
+                              {"model.norm.weight", DType::f32, {3}, 0, 3, head.data()}});
   ExportOptions part = options(DType::f32);
   part.rest_from_source = true;
   export_checkpoint(part, scratch_ / "part/checkpoint-0");
-  const WeightFolder folder(scratch_ / "out");
+  const weights::WeightFolder folder(scratch_ / "out");
   ASSERT_EQ(folder.tensors().size(), 2u);
   std::vector<float> values(3);
   folder.read("lm_head.weight", 0, 3, values.data());
@@ -272,7 +272,7 @@ TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
     std::filesystem::remove_all(scratch_ / "out");
     put(scratch_ / "source/config.json", config);
     run(options(DType::f32));
-    EXPECT_EQ(WeightFolder(scratch_ / "out").tensors().size(), tensors) << config;
+    EXPECT_EQ(weights::WeightFolder(scratch_ / "out").tensors().size(), tensors) << config;
   }
   put(scratch_ / "source/config.json", "[]");
   EXPECT_ERROR("config.json is not a JSON object", run(options(DType::f32)));

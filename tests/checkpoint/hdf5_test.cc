@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "../src/checkpoint/manifest.h"
 #include "octet/base/json.h"
+#include "octet/checkpoint/manifest.h"
 #include "sample.h"
 
 namespace octet::checkpoint::hdf5_test {

@@ -1,5 +1,5 @@
 // Valid contents of manifests, and manifests with very many tensors.
-#include "../src/checkpoint/manifest.h"
+#include "octet/checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(ManifestOfManyTensors, IsReadInTimeInProportionToThem) {
     tensor.name = "exp_avg/model.layers." + std::to_string(i / 1000) + ".mlp.experts." +
                   std::to_string(i % 1000) + ".weight";
     tensor.shape = {768, 2048};
-    tensor.bytes = byte_count(tensor);
+    tensor.bytes = weights::byte_count(tensor);
     tensor.offset = 4096 + i * INT64_C(4096);
     tensor.chunks.resize(static_cast<std::size_t>(chunk_count(tensor.bytes)), static_cast<std::uint64_t>(i));
     tensor.hash = content_hash(tensor, tensor.chunks);
@@ -45,7 +45,7 @@ TEST(Manifest, PlacesNothingOutsideTheFile) {
   CheckpointTensor tensor;
   tensor.name = "model.norm.weight";
   tensor.shape = {4};
-  tensor.bytes = byte_count(tensor);
+  tensor.bytes = weights::byte_count(tensor);
   tensor.offset = 4096;
   tensor.chunks = {7};
   tensor.hash = content_hash(tensor, tensor.chunks);

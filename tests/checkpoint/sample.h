@@ -17,19 +17,19 @@
 #include "octet/checkpoint/save.h"
 #include "octet/comm/threads.h"
 #include "octet/device/device.h"
-#include "scratch.h"
+#include "support/scratch.h"
 
 namespace octet::checkpoint {
 
 struct SampleTensor {
-  TensorHeader header;
+  weights::TensorHeader header;
   std::vector<std::byte> values;
 };
 
 /// Returns tensors of every dtype: scalars, empty tensors, tensors of several chunks, names of every group.
 /// Values depend on `step`.
 inline std::vector<SampleTensor> sample(std::int64_t step) {
-  const std::vector<TensorHeader> headers = {
+  const std::vector<weights::TensorHeader> headers = {
       {"model.embed_tokens.weight", DType::f32, {700, 900}},  // 2.4 chunks
       {"exp_avg/model.embed_tokens.weight", DType::bf16, {700, 900}},
       {"exp_avg_sq/model.embed_tokens.weight", DType::f32, {700, 900}},
@@ -46,7 +46,8 @@ inline std::vector<SampleTensor> sample(std::int64_t step) {
   };
   std::vector<SampleTensor> tensors;
   for (const auto& header : headers) {
-    SampleTensor tensor{header, std::vector<std::byte>(static_cast<std::size_t>(byte_count(header)))};
+    SampleTensor tensor{header,
+                        std::vector<std::byte>(static_cast<std::size_t>(weights::byte_count(header)))};
     for (std::size_t i = 0; i < tensor.values.size(); i += 4) {
       const auto bits = philox(static_cast<std::uint64_t>(step), RandomUse::init, i,
                                static_cast<std::uint32_t>(tensors.size()))[0];

@@ -6,7 +6,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/export.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors_writer.h"
 #include "sample.h"
 
 namespace octet::checkpoint::size_test {
@@ -27,10 +27,10 @@ void expect_size(const std::string& path, const CheckpointSize& size) {
   EXPECT_EQ(files, 2) << "there is nothing else in it";
 }
 
-std::vector<TensorHeader> headers_of(const std::vector<SampleTensor>& tensors) {
-  std::vector<TensorHeader> headers;
+std::vector<weights::TensorHeader> headers_of(const std::vector<SampleTensor>& tensors) {
+  std::vector<weights::TensorHeader> headers;
   for (const SampleTensor& tensor : tensors) headers.push_back(tensor.header);
-  std::ranges::sort(headers, {}, &TensorHeader::name);
+  std::ranges::sort(headers, {}, &weights::TensorHeader::name);
   return headers;
 }
 
@@ -89,12 +89,13 @@ TEST(SafetensorsSize, IsThatOfTheFile) {
                                             {"größe", DType::f32, {7}, 0, 7, values.data()},
                                             {"none", DType::f32, {0}, 0, 0, values.data()},
                                             {"a", DType::u8, {1}, 0, 1, values.data()}};
-  std::vector<TensorHeader> headers;
+  std::vector<weights::TensorHeader> headers;
   for (const TensorSlice& tensor : tensors) headers.push_back({tensor.name, tensor.dtype, tensor.shape});
-  write_safetensors(scratch / "plain", tensors);
-  EXPECT_EQ(safetensors_bytes(headers), bytes_of(scratch / "plain"));
-  write_safetensors(scratch / "told", tensors, {{"format", "pt"}, {"who", "\"me\""}});
-  EXPECT_EQ(safetensors_bytes(headers, {{"format", "pt"}, {"who", "\"me\""}}), bytes_of(scratch / "told"));
+  weights::write_safetensors(scratch / "plain", tensors);
+  EXPECT_EQ(weights::safetensors_bytes(headers), bytes_of(scratch / "plain"));
+  weights::write_safetensors(scratch / "told", tensors, {{"format", "pt"}, {"who", "\"me\""}});
+  EXPECT_EQ(weights::safetensors_bytes(headers, {{"format", "pt"}, {"who", "\"me\""}}),
+            bytes_of(scratch / "told"));
 }
 
 // A source with untrained parts, tied or not, exported in one file or several.
@@ -118,7 +119,7 @@ class ExportSizes : public testing::Test {
     options.folder = scratch_ / "out";
     options.source_folder = scratch_ / "source";
     const Checkpoint checkpoint(scratch_ / "run/checkpoint-0");
-    std::vector<TensorHeader> parameters;
+    std::vector<weights::TensorHeader> parameters;
     for (const CheckpointTensor& tensor : checkpoint.tensors()) {
       if (tensor.name.find('/') == std::string::npos) parameters.push_back(tensor);
     }
@@ -152,10 +153,10 @@ TEST_F(ExportSizes, AreThoseOfTheFiles) {
 }
 
 TEST_F(ExportSizes, CountWhatIsCopiedUntrained) {
-  write_safetensors(scratch_ / "source/model.safetensors",
-                    {{"vision.weight", DType::f32, {20, 20}, 0, 400, values_.data()},
-                     {"model.embed_tokens.weight", DType::f32, {50, 10}, 0, 500, values_.data()},
-                     {"lm_head.weight", DType::f32, {50, 10}, 0, 500, values_.data()}});
+  weights::write_safetensors(scratch_ / "source/model.safetensors",
+                             {{"vision.weight", DType::f32, {20, 20}, 0, 400, values_.data()},
+                              {"model.embed_tokens.weight", DType::f32, {50, 10}, 0, 500, values_.data()},
+                              {"lm_head.weight", DType::f32, {50, 10}, 0, 500, values_.data()}});
   for (const std::int64_t shard : {INT64_C(5'000'000'000), INT64_C(1'200)}) {
     expect_exported(R"({"model_type": "gemma3", "text_config": {}})",
                     {.dtype = DType::bf16, .shard_bytes = shard});
@@ -165,9 +166,9 @@ TEST_F(ExportSizes, CountWhatIsCopiedUntrained) {
 }
 
 TEST_F(ExportSizes, OfAShapeAreThoseOfItsWeights) {
-  const std::vector<TensorHeader> parameters = {{"w", DType::f32, {4, 4}}};
+  const std::vector<weights::TensorHeader> parameters = {{"w", DType::f32, {4, 4}}};
   const ExportSize size = size_of_export({.dtype = DType::bf16}, parameters);
-  EXPECT_EQ(size.weights, safetensors_bytes({{"w", DType::bf16, {4, 4}}}));
+  EXPECT_EQ(size.weights, weights::safetensors_bytes({{"w", DType::bf16, {4, 4}}}));
   EXPECT_EQ(size.others, 0);
 }
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "cli/task.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 
 namespace octet::test {
 
@@ -43,15 +43,15 @@ inline std::string probe_batch(const TemporaryFolder& folder) {
   std::vector<std::int64_t> ids(24), labels(24);
   for (std::size_t i = 0; i < ids.size(); ++i)
     ids[i] = static_cast<std::int64_t>(5 + 13 * i % 180), labels[i] = ids[i];
-  checkpoint::write_safetensors(folder / "batch.safetensors",
-                                {{"input_ids", DType::i64, {2, 12}, 0, 24, ids.data()},
-                                 {"labels", DType::i64, {2, 12}, 0, 24, labels.data()}});
+  weights::write_safetensors(folder / "batch.safetensors",
+                             {{"input_ids", DType::i64, {2, 12}, 0, 24, ids.data()},
+                              {"labels", DType::i64, {2, 12}, 0, 24, labels.data()}});
   return folder / "batch.safetensors";
 }
 
 /// Returns a tensor of a file as floats.
 inline std::vector<float> floats_of(const std::string& path, const std::string& tensor) {
-  const checkpoint::SafetensorsFile file(path);
+  const weights::SafetensorsFile file(path);
   std::vector<float> values(static_cast<std::size_t>(file.at(tensor).count));
   file.read(tensor, 0, file.at(tensor).count, values.data());
   return values;

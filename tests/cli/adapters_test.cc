@@ -22,7 +22,7 @@ class Adapters : public testing::Test {
 TEST_F(Adapters, TenStepsAreThoseOfPeft) {
   for (const std::string name : {"llama3-lora", "llama3-save", "llama3-dora"}) {
     const Json numbers = read_json(kGolden + name + "/golden.json");
-    const checkpoint::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
+    const weights::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
     std::vector<std::vector<std::int64_t>> values;
     std::vector<TensorSlice> slices;
     values.reserve(2);
@@ -32,7 +32,7 @@ TEST_F(Adapters, TenStepsAreThoseOfPeft) {
       golden.read(stored.name, 0, stored.count, values.back().data());
       slices.push_back({tensor, DType::i64, stored.shape, 0, stored.count, values.back().data()});
     }
-    checkpoint::write_safetensors(folder_ / "batch.safetensors", slices);
+    weights::write_safetensors(folder_ / "batch.safetensors", slices);
     for (const auto& [np, stage] : {std::pair{1, 0}, {2, 1}, {2, 3}}) {
       const Outcome run =
           shell(OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " OCTET_TRAINER " probe " +
@@ -42,7 +42,7 @@ TEST_F(Adapters, TenStepsAreThoseOfPeft) {
                 "/adapter learning_rate=1e-3 weight_decay=0.01 max_grad_norm=1 zero_stage=" +
                 std::to_string(stage));
       ASSERT_EQ(run.code, 0) << run.both();
-      const checkpoint::SafetensorsFile out(folder_ / "out.safetensors");
+      const weights::SafetensorsFile out(folder_ / "out.safetensors");
       const auto read = [&](const std::string& tensor) {
         std::vector<float> all(static_cast<std::size_t>(out.at(tensor).count));
         out.read(tensor, 0, out.at(tensor).count, all.data());
@@ -79,7 +79,7 @@ TEST_F(Adapters, AFinishedRunLeavesWhatPeftReads) {
             Json::array({"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"}));
   EXPECT_EQ(config["base_model_name_or_path"], adapter_base());
   EXPECT_EQ(config["modules_to_save"], Json::array({"embed_tokens"}));
-  const checkpoint::SafetensorsFile file(folder_ / "out/adapter_model.safetensors");
+  const weights::SafetensorsFile file(folder_ / "out/adapter_model.safetensors");
   EXPECT_EQ(file.at("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight").shape,
             (std::vector<std::int64_t>{4, 48}));
   EXPECT_EQ(file.at("base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight").shape,
@@ -103,7 +103,7 @@ TEST_F(Adapters, ACheckpointHoldsWhatIsTrainedAndARunGoesOnBitForBit) {
     EXPECT_TRUE(adapter) << tensor.name;
   }
   std::int64_t bytes = 0;
-  for (const auto& tensor : cut.tensors()) bytes += checkpoint::byte_count(tensor);
+  for (const auto& tensor : cut.tensors()) bytes += weights::byte_count(tensor);
   std::uintmax_t on_disk = 0;
   for (const auto& file : fs::directory_iterator(folder_ / "cut/checkpoint-3")) on_disk += file.file_size();
   // Apart from the tensors there are two texts of 16 KiB each, HDF5's own records and the manifest.
@@ -186,7 +186,7 @@ TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
   expect_success(trainer(lora(folder_ / "out", "use_dora=true loraplus_lr_ratio=4")));
   const Json config = read_json(folder_ / "out/adapter_config.json");
   EXPECT_EQ(config["use_dora"], true);
-  const checkpoint::SafetensorsFile file(folder_ / "out/adapter_model.safetensors");
+  const weights::SafetensorsFile file(folder_ / "out/adapter_model.safetensors");
   EXPECT_EQ(file.at("base_model.model.model.layers.1.self_attn.k_proj.lora_magnitude_vector").shape,
             (std::vector<std::int64_t>{16}));
   expect_success(

@@ -45,7 +45,7 @@ TEST_F(AddedAdapters, AllButTheLastStandInTheBaseAndTheLastIsTrained) {
         folder_, adapter_base(),
         lora_keys + (folder_ / "a") + "," + (folder_ / "b") + " zero_stage=" + std::to_string(stage), np);
     EXPECT_LT(distance(found, expected), 1e-6) << np << " ranks, stage " << stage;
-    const checkpoint::SafetensorsFile file(folder_ / "probed.safetensors");
+    const weights::SafetensorsFile file(folder_ / "probed.safetensors");
     for (const auto& tensor : file.tensors()) {
       if (!tensor.name.starts_with("grad.")) continue;
       const bool of_b =
@@ -67,7 +67,7 @@ TEST_F(AddedAdapters, CreateNewAdapterBeginsWithTheBitsOfTheMergedModel) {
       "adapter_name_or_path=" +
       (folder_ / "a");
   EXPECT_EQ(probed(folder_, adapter_base(), keys), merged);
-  const checkpoint::SafetensorsFile file(folder_ / "probed.safetensors");
+  const weights::SafetensorsFile file(folder_ / "probed.safetensors");
   const std::string name = "grad.base_model.model.model.layers.0.self_attn.o_proj.lora_A.weight";
   EXPECT_EQ(file.at(name).shape, (std::vector<std::int64_t>{2, 32})) << "as its own keys say";
   EXPECT_EQ(probed(folder_, folder_ / "a"), merged) << "an adapter as the model of a probe of all weights";
@@ -158,7 +158,7 @@ TEST_F(AddedAdapters, AFileAsksForAMerge) {
   EXPECT_TRUE(fs::exists(folder_ / "from_file/generation_config.json"))
       << "with what ends the template's answers";
   const auto dtype = [&](const std::string& folder) {
-    return checkpoint::SafetensorsFile(folder + "/model.safetensors").tensors().front().dtype;
+    return weights::SafetensorsFile(folder + "/model.safetensors").tensors().front().dtype;
   };
   EXPECT_EQ(dtype(folder_ / "from_file"), DType::f32) << "that of the base";
   const std::pair<std::string, DType> formats[] = {{"export_dtype=fp16", DType::f16},

@@ -164,12 +164,12 @@ std::string after_a_fallback(const config::Resolved& r) {
   std::string text;
   comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     train::Engine engine(device, job, data, options_of(r.config));
-    engine.audit().count({}, ops::Product::forward, {.way = ops::GemmWay::emulated, .calls = 1});
+    engine.audit().count({}, ops::GemmKind::forward, {.way = ops::GemmWay::emulated, .calls = 1});
     if (job.rank() == 1)
-      engine.audit().count({}, ops::Product::dgrad, {.way = ops::GemmWay::decoded, .calls = 1});
+      engine.audit().count({}, ops::GemmKind::dgrad, {.way = ops::GemmWay::decoded, .calls = 1});
     std::string found = "the run goes on";
     try {
-      engine.instance().check_products();
+      engine.instance().check_gemms();
     } catch (const Error& e) {
       found = "the run ends with " + std::to_string(static_cast<int>(e.code()));
     }

@@ -10,12 +10,12 @@
 #include "cli/effects.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/device/cpu.h"
 #include "octet/model/build.h"
 #include "octet/runtime/session.h"
 #include "octet/setup/adapters.h"
 #include "octet/train/trainer.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::test {
 namespace {
@@ -72,17 +72,16 @@ std::string losses(const Ran& ran) {
 std::string casts(const Json& row) {
   if (!row.contains("fp8")) return "nothing";
   std::size_t operands = 0, layers = 0;
-  for (const auto& [product, of] : row["fp8"].items()) {
+  for (const auto& [gemm_kind, of] : row["fp8"].items()) {
     for (const auto& [operand, values] : of.items()) {
       const bool whole = values["amax"].get<double>() > 0 && values["scale"].get<double>() > 0 &&
                          values["lost"].get<double>() < 1 && values["layer"].get<int>() < 2;
       operands += whole ? 1 : 0;
-      if (row.contains("fp8_layers")) layers = row["fp8_layers"][product][operand]["lost"].size();
+      if (row.contains("fp8_layers")) layers = row["fp8_layers"][gemm_kind][operand]["lost"].size();
     }
   }
-  const std::size_t products = row["fp8"].size();
-  std::string text =
-      std::to_string(products) + " products of " + std::to_string(operands / products) + " operands";
+  const std::size_t gemms = row["fp8"].size();
+  std::string text = std::to_string(gemms) + " products of " + std::to_string(operands / gemms) + " operands";
   return layers > 0 ? text + " of " + std::to_string(layers) + " layers" : text;
 }
 
@@ -114,7 +113,7 @@ std::string exists(const std::string& path) {
 }
 
 std::string format_of_model(const Ran& ran) {
-  const checkpoint::WeightFolder files(ran.in_output("."));
+  const weights::WeightFolder files(ran.in_output("."));
   return std::string(name_of(files.tensors().front().dtype));
 }
 

@@ -148,7 +148,7 @@ TEST_F(ExpertTraining, RunsInFp8WithEachRecipe) {
 // The model of a run is readable under Hugging Face's names, for further training and for answers.
 TEST_F(ExpertTraining, AFinishedModelIsReadAgain) {
   last("first", "", 0);
-  const checkpoint::SafetensorsFile file(folder_ / "first/model.safetensors");
+  const weights::SafetensorsFile file(folder_ / "first/model.safetensors");
   EXPECT_EQ(file.at("model.layers.1.mlp.experts.3.up_proj.weight").shape,
             (std::vector<std::int64_t>{16, 32}));
   EXPECT_EQ(file.at("model.layers.0.mlp.gate.weight").shape, (std::vector<std::int64_t>{4, 32}));
@@ -271,7 +271,7 @@ TEST_F(ExpertTraining, AdaptersOfAttentionAndOfExpertsTrainAndMerge) {
     expect_success(trainer(train(out, options + " zero_stage=0"), 2));
     expect_success(trainer(train(out + "_3", options + " zero_stage=3"), 2));
     expect_identical(reference, folder_ / (out + "_3/checkpoint-4"));
-    const checkpoint::SafetensorsFile adapter(folder_ / (out + "/adapter_model.safetensors"));
+    const weights::SafetensorsFile adapter(folder_ / (out + "/adapter_model.safetensors"));
     const std::string on_expert = "base_model.model.model.layers.0.mlp.experts.2.up_proj.lora_B.weight";
     EXPECT_EQ(adapter.find(on_expert) != nullptr, target == "all");
     EXPECT_EQ(adapter.find("base_model.model.model.layers.0.mlp.gate.weight"), nullptr) << "it is frozen";
@@ -298,7 +298,7 @@ TEST_F(ExpertTraining, RoutersAreTrainedBesideAdaptersByKey) {
                               " train_from_scratch=false finetuning_type=lora lora_rank=4 max_steps=2 "
                               "lora_target=q_proj additional_target=gate";
   expect_success(trainer(train("lora", options)));
-  const checkpoint::SafetensorsFile adapter(folder_ / "lora/adapter_model.safetensors");
+  const weights::SafetensorsFile adapter(folder_ / "lora/adapter_model.safetensors");
   EXPECT_NE(adapter.find("base_model.model.model.layers.1.mlp.gate.weight"), nullptr);
   for (const std::string more : {"lora_dropout=0.1", "use_dora=true"}) {
     const Outcome run =
@@ -338,7 +338,7 @@ TEST_F(ExpertTraining, AdaptersOfEveryKindTrainContinueAndMerge) {
     expect_success(trainer(train(name, common + keys + " zero_stage=0"), 2));
     expect_success(trainer(train(name + "_3", common + keys + " zero_stage=3 recompute=full"), 2));
     expect_identical(folder_ / (name + "/checkpoint-4"), folder_ / (name + "_3/checkpoint-4"));
-    const checkpoint::SafetensorsFile adapter(folder_ / (name + "/adapter_model.safetensors"));
+    const weights::SafetensorsFile adapter(folder_ / (name + "/adapter_model.safetensors"));
     const std::string expert = "base_model.model.model.layers.0.mlp.experts.";
     EXPECT_EQ(adapter.find(expert + "2.up_proj.lora_B.weight") != nullptr, name != "stacked");
     EXPECT_EQ(adapter.find(expert + "2.up_proj.lora_magnitude_vector") != nullptr,
@@ -356,7 +356,7 @@ TEST_F(ExpertTraining, AdaptersOfEveryKindTrainContinueAndMerge) {
     EXPECT_EQ(slurp(folder_ / (name + "_more/adapter_model.safetensors")),
               slurp(folder_ / (name + "/adapter_model.safetensors")));
   }
-  const checkpoint::SafetensorsFile stacked(folder_ / "stacked/adapter_model.safetensors");
+  const weights::SafetensorsFile stacked(folder_ / "stacked/adapter_model.safetensors");
   const std::string mixture = "base_model.model.model.layers.1.mlp.experts.";
   using Shape = std::vector<std::int64_t>;
   EXPECT_EQ(stacked.at(mixture + "base_layer.lora_A.weight").shape, (Shape{16, 32}));

@@ -3,7 +3,7 @@
 
 #include "cli/adapter_task.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/checkpoint/safetensors.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::test::freeze_test {
 namespace {
@@ -23,7 +23,7 @@ bool trained(const std::string& tensor) {
   return tensor.starts_with("model.layers.1.mlp.") || tensor == "model.norm.weight";
 }
 
-std::vector<float> values(const checkpoint::SafetensorsFile& file, const std::string& name) {
+std::vector<float> values(const weights::SafetensorsFile& file, const std::string& name) {
   std::vector<float> all(static_cast<std::size_t>(file.at(name).count));
   file.read(name, 0, file.at(name).count, all.data());
   return all;
@@ -51,7 +51,7 @@ TEST_F(Freeze, TheCheckpointHoldsWhatIsTrainedAndTheEndIsAWholeModel) {
     parameters += parameter ? 1 : 0;
   }
   EXPECT_EQ(parameters, 4u);
-  const checkpoint::SafetensorsFile before(adapter_base() + "/model.safetensors"),
+  const weights::SafetensorsFile before(adapter_base() + "/model.safetensors"),
       after(folder_ / "out/model.safetensors");
   EXPECT_EQ(before.tensors().size(), after.tensors().size());
   for (const auto& tensor : before.tensors()) {

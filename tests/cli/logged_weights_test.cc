@@ -28,13 +28,13 @@ Probed probe(const std::string& model, const std::vector<Sample>& samples) {
   const auto count = static_cast<std::int64_t>(ids.size());
   const std::vector<std::int64_t> shape{static_cast<std::int64_t>(samples.size()),
                                         static_cast<std::int64_t>(length)};
-  checkpoint::write_safetensors(folder / "batch.safetensors",
-                                {{"input_ids", DType::i64, shape, 0, count, ids.data()},
-                                 {"labels", DType::i64, shape, 0, count, labels.data()}});
+  weights::write_safetensors(folder / "batch.safetensors",
+                             {{"input_ids", DType::i64, shape, 0, count, ids.data()},
+                              {"labels", DType::i64, shape, 0, count, labels.data()}});
   const Outcome run = trainer("probe " + model + " device=cpu --batch " + (folder / "batch.safetensors") +
                               " --out " + (folder / "out.safetensors"));
   EXPECT_EQ(run.code, 0) << run.both();
-  const checkpoint::SafetensorsFile out(folder / "out.safetensors");
+  const weights::SafetensorsFile out(folder / "out.safetensors");
   Probed probed{.loss = read_floats(out, "loss").at(0)};
   for (const auto& tensor : out.tensors()) {
     if (!tensor.name.starts_with("grad.")) continue;

@@ -68,7 +68,7 @@ TEST(ModelExport, ATextModelGoesBackWithThePartsThatWereNotTrainedUnderEitherNam
     const std::string exported = folder / (newer ? "newer_export" : "older_export");
     expect_success(trainer("export " + run + "/checkpoint-2 " + exported +
                            " --export_dtype bf16 --export_size 0.00002"));
-    const checkpoint::WeightFolder files(exported);
+    const weights::WeightFolder files(exported);
     EXPECT_TRUE(path_exists(exported + "/model.safetensors.index.json"));
     EXPECT_EQ(files.tensors().size(), weights.size());
     for (const auto& tensor : files.tensors()) EXPECT_EQ(tensor.dtype, DType::bf16);
@@ -88,7 +88,7 @@ TEST(ModelExport, ARunWritesItsFinalModelInTheFormatAndSizeItWasAskedFor) {
   const std::string run = folder / "run";
   expect_success(
       trainer(Task::get().train(run, "max_steps=1 export_dtype=fp16 export_size=0.00004 bf16=true")));
-  const checkpoint::WeightFolder files(run);
+  const weights::WeightFolder files(run);
   EXPECT_TRUE(path_exists(run + "/model.safetensors.index.json"));
   for (const auto& tensor : files.tensors()) EXPECT_EQ(tensor.dtype, DType::f16) << tensor.name;
   EXPECT_TRUE(path_exists(run + "/tokenizer.json"));

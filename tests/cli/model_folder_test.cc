@@ -28,7 +28,7 @@ class ModelFolder : public testing::Test {
   std::vector<float> logits(const std::string& options = "", int np = 0) const {
     const Outcome run = probe(options, np);
     EXPECT_EQ(run.code, 0) << run.both();
-    return run.code == 0 ? read_floats(checkpoint::SafetensorsFile(out()), "logits") : std::vector<float>{};
+    return run.code == 0 ? read_floats(weights::SafetensorsFile(out()), "logits") : std::vector<float>{};
   }
   static double distance(const std::vector<float>& a, const std::vector<float>& b) {
     EXPECT_EQ(a.size(), b.size());
@@ -178,7 +178,7 @@ TEST_F(ModelFolder, AMultimodalCheckpointIsTheTextModelUnderEitherName) {
     EXPECT_LT(distance(logits("zero_stage=3", 2), plain), 1e-5);
     EXPECT_EQ(logits(), plain);
     const std::string prefix = newer ? "grad.model.language_model." : "grad.language_model.model.";
-    const checkpoint::SafetensorsFile result(out());
+    const weights::SafetensorsFile result(out());
     EXPECT_NE(result.find(prefix + "layers.0.self_attn.q_norm.weight"), nullptr);
   }
 }

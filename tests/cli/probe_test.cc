@@ -7,8 +7,8 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 #include "support/samples.h"
 
@@ -17,7 +17,7 @@ namespace {
 
 const std::string kModels = OCTET_SOURCE_DIR "/tests/golden/models/";
 
-std::vector<float> read_floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
+std::vector<float> read_floats(const weights::SafetensorsFile& file, const std::string& name) {
   const auto& tensor = file.at(name);
   std::vector<float> values(static_cast<std::size_t>(tensor.count));
   file.read(name, 0, tensor.count, values.data());
@@ -36,7 +36,7 @@ double relative_distance(const std::vector<float>& a, const std::vector<float>& 
 }
 
 // Adds a golden tensor of integers under a new name.
-void add_integers(const checkpoint::SafetensorsFile& golden, const std::string& from, const std::string& to,
+void add_integers(const weights::SafetensorsFile& golden, const std::string& from, const std::string& to,
                   std::vector<std::vector<std::int64_t>>& storage, std::vector<TensorSlice>& slices) {
   const auto& tensor = golden.at(from);
   storage.emplace_back(static_cast<std::size_t>(tensor.count));
@@ -77,11 +77,11 @@ class Probe : public testing::TestWithParam<Case> {
     add_integers(golden_, prefix + "input_ids", "input_ids", storage, slices);
     add_integers(golden_, prefix + "labels", "labels", storage, slices);
     if (document) add_integers(golden_, prefix + "document", "document", storage, slices);
-    checkpoint::write_safetensors(path, slices);
+    weights::write_safetensors(path, slices);
   }
 
   // Runs the probe and returns its output.
-  checkpoint::SafetensorsFile probe(const std::string& options, int np) {
+  weights::SafetensorsFile probe(const std::string& options, int np) {
     const std::string out = folder_ / "out.safetensors";
     std::filesystem::remove(out);
     const auto run =
@@ -89,10 +89,10 @@ class Probe : public testing::TestWithParam<Case> {
                           " --out " + out + " device=cpu " + options,
                       np);
     EXPECT_EQ(run.code, 0) << run.both();
-    return checkpoint::SafetensorsFile(out);
+    return weights::SafetensorsFile(out);
   }
 
-  void expect_gradients(const checkpoint::SafetensorsFile& result, const std::string& prefix, double bound) {
+  void expect_gradients(const weights::SafetensorsFile& result, const std::string& prefix, double bound) {
     int compared = 0;
     for (const auto& tensor : golden_.tensors()) {
       if (!tensor.name.starts_with(prefix + "grad.")) continue;
@@ -106,8 +106,7 @@ class Probe : public testing::TestWithParam<Case> {
 
   // Returns the distance between the rows of the golden tensor `name` and the same rows of the whole tensor
   // `own`.
-  double distance(const checkpoint::SafetensorsFile& result, const std::string& own,
-                  const std::string& name) {
+  double distance(const weights::SafetensorsFile& result, const std::string& own, const std::string& name) {
     const auto& tensor = golden_.at(name);
     return relative_distance(test::sampled_rows(read_floats(result, own),
                                                 static_cast<std::size_t>(tensor.count), tensor.shape.back()),
@@ -115,7 +114,7 @@ class Probe : public testing::TestWithParam<Case> {
   }
 
   test::TemporaryFolder folder_;
-  checkpoint::SafetensorsFile golden_;
+  weights::SafetensorsFile golden_;
 };
 
 struct Way {
@@ -199,20 +198,20 @@ TEST_P(Probe, TenStepsOfAdamWFollowTheReference) {
 TEST(ProbeSteps, FollowTheScheduleThatIsAskedFor) {
   const test::TemporaryFolder folder("probe_schedule");
   const std::string model = kModels + "qwen2-tied";
-  const checkpoint::SafetensorsFile golden(model + "/golden.safetensors");
+  const weights::SafetensorsFile golden(model + "/golden.safetensors");
   std::vector<std::vector<std::int64_t>> storage;
   storage.reserve(2);
   std::vector<TensorSlice> slices;
   add_integers(golden, "adamw.input_ids", "input_ids", storage, slices);
   add_integers(golden, "adamw.labels", "labels", storage, slices);
-  checkpoint::write_safetensors(folder / "batch.safetensors", slices);
+  weights::write_safetensors(folder / "batch.safetensors", slices);
   const auto after = [&](const std::string& options) {
     const std::string out = folder / "out.safetensors";
     std::filesystem::remove(out);
     const auto run = test::trainer("probe " + model + " --batch " + (folder / "batch.safetensors") +
                                    " --out " + out + " device=cpu weight_decay=0 max_grad_norm=0 " + options);
     EXPECT_EQ(run.code, 0) << run.both();
-    return read_floats(checkpoint::SafetensorsFile(out), "final.model.norm.weight");
+    return read_floats(weights::SafetensorsFile(out), "final.model.norm.weight");
   };
   const std::string warm = " learning_rate=4e-3 lr_scheduler_type=constant_with_warmup warmup_steps=4";
   const auto still = after("--steps 1" + warm), moved = after("--steps 2" + warm);
@@ -259,7 +258,7 @@ TEST(ProbeBatch, OfAnotherShapeIsRefused) {
   for (const Row& row : rows) {
     std::vector<TensorSlice> slices{zeros("input_ids", row.ids, values), zeros("labels", row.labels, values)};
     if (!row.document.empty()) slices.push_back(zeros("document", row.document, values));
-    checkpoint::write_safetensors(batch, slices);
+    weights::write_safetensors(batch, slices);
     const auto run = test::trainer("probe " + kModels + "llama3 --batch " + batch + " --out " +
                                    (folder / "out") + " device=cpu " + row.options);
     EXPECT_EQ(run.code, 64) << row.said << run.both();
@@ -274,7 +273,7 @@ TEST(ProbeBatch, WithTokensThatTheModelDoesNotHaveIsRefused) {
   const std::string batch = folder / "batch.safetensors";
   const auto code_of = [&](std::int64_t id, std::int64_t label) {
     const std::vector<std::int64_t> ids(8, id), labels(8, label);
-    checkpoint::write_safetensors(batch, {zeros("input_ids", {2, 4}, ids), zeros("labels", {2, 4}, labels)});
+    weights::write_safetensors(batch, {zeros("input_ids", {2, 4}, ids), zeros("labels", {2, 4}, labels)});
     const auto run = test::trainer("probe " + kModels + "llama3 --batch " + batch + " --out " +
                                    (folder / "out") + " device=cpu");
     if (run.code != 0) {

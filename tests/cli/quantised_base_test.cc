@@ -9,8 +9,8 @@
 #include "cli/safetensors_contents.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 
 namespace octet::test::quantised_base_test {
 namespace {
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/adapters/";
 const std::string kBase = OCTET_SOURCE_DIR "/tests/golden/models/llama3";
 
-std::vector<float> floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
+std::vector<float> floats(const weights::SafetensorsFile& file, const std::string& name) {
   std::vector<float> all(static_cast<std::size_t>(file.at(name).count));
   file.read(name, 0, file.at(name).count, all.data());
   return all;
@@ -43,7 +43,7 @@ class QuantisedBase : public testing::Test {
 
   /// Writes a batch from a reference file, from tensors with names that begin with `prefix`, and returns its
   /// path.
-  std::string batch(const checkpoint::SafetensorsFile& golden, const std::string& prefix, bool labels) {
+  std::string batch(const weights::SafetensorsFile& golden, const std::string& prefix, bool labels) {
     std::vector<std::vector<std::int64_t>> values;
     std::vector<TensorSlice> slices;
     values.reserve(2);
@@ -53,7 +53,7 @@ class QuantisedBase : public testing::Test {
       golden.read(stored.name, 0, stored.count, values.back().data());
       slices.push_back({tensor, DType::i64, stored.shape, 0, stored.count, values.back().data()});
     }
-    checkpoint::write_safetensors(folder_ / "batch.safetensors", slices);
+    weights::write_safetensors(folder_ / "batch.safetensors", slices);
     return folder_ / "batch.safetensors";
   }
   Outcome probe(int np, const std::string& model, const std::string& batch, const std::string& keys) {
@@ -61,7 +61,7 @@ class QuantisedBase : public testing::Test {
                  " " OCTET_TRAINER " probe " + model + " --batch " + batch + " --out " +
                  (folder_ / "out.safetensors") + " device=cpu " + keys);
   }
-  checkpoint::SafetensorsFile out() { return checkpoint::SafetensorsFile(folder_ / "out.safetensors"); }
+  weights::SafetensorsFile out() { return weights::SafetensorsFile(folder_ / "out.safetensors"); }
 
   using Ways = std::vector<std::pair<int, int>>;  ///< world sizes and stages
 
@@ -69,7 +69,7 @@ class QuantisedBase : public testing::Test {
   void expect_what_peft_computes(const std::string& name, const Ways& forward, const Ways& steps) {
     const std::string twice = name.ends_with("-dq") ? "true" : "false";
     const Json numbers = read_json(kGolden + name + "/golden.json");
-    const checkpoint::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
+    const weights::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
     const std::string keys =
         " bf16=false finetuning_type=lora quantization_bit=4 double_quantization=" + twice +
         " adapter_name_or_path=" + kGolden + name + "/adapter";
@@ -137,7 +137,7 @@ TEST_F(WholeQuantisedBase, ComputesWhatPeftComputesAtEveryStage) {
 }
 
 TEST_F(QuantisedBase, IsNotTheUnquantisedOne) {
-  const checkpoint::SafetensorsFile golden(kGolden + "llama3-nf4/golden.safetensors");
+  const weights::SafetensorsFile golden(kGolden + "llama3-nf4/golden.safetensors");
   const std::string keys =
       " bf16=false finetuning_type=lora adapter_name_or_path=" + kGolden + "llama3-nf4/adapter";
   ASSERT_EQ(probe(1, kBase, batch(golden, "", true), keys).code, 0);
@@ -147,7 +147,7 @@ TEST_F(QuantisedBase, IsNotTheUnquantisedOne) {
 TEST_F(QuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
   for (const std::string name : {"saved-nf4", "saved-nf4-dq-bf16-storage"}) {
     const std::string model = kGolden + name;
-    const checkpoint::SafetensorsFile golden(model + "/golden.safetensors");
+    const weights::SafetensorsFile golden(model + "/golden.safetensors");
     const std::string one = batch(golden, "", false);
     for (const auto& [np, keys] : {std::pair<int, std::string>{1, "finetuning_type=lora"},
                                    {1, "finetuning_type=lora quantization_bit=4 double_quantization=false"},
@@ -163,7 +163,7 @@ TEST_F(QuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
 }
 
 TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
-  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const weights::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false), folder = folder_ / "skipped";
   fs::create_directories(folder);
   fs::copy(kGolden + "saved-nf4/config.json", folder + "/config.json");
@@ -188,7 +188,7 @@ TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
 }
 
 TEST_F(QuantisedBase, FineGrainedFp8IsDecodedOnTheWayIn) {
-  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const weights::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false);
   const auto [fp8, decoded] = write_fp8_folders(kBase, folder_.path());
   for (const std::string keys : {"finetuning_type=full", "finetuning_type=lora quantization_bit=4"}) {
@@ -203,7 +203,7 @@ TEST_F(QuantisedBase, FineGrainedFp8IsDecodedOnTheWayIn) {
 }
 
 TEST_F(QuantisedBase, WhatCannotBeReadIsRefusedAndLeavesNothing) {
-  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const weights::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false);
   const auto refused = [&](const std::string& says, const std::string& keys,
                            const std::function<void(Contents&, Json&)>& change) {
@@ -303,7 +303,7 @@ TEST_F(WholeQuantisedBase, BitsOfEveryRecipeDoNotDependOnStageOverlapOrRanks) {
 
 TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
   // The folder holds codes and a new adapter adds nothing, so the merged model has the decoded values.
-  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const weights::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false), adapter = folder_ / "adapter";
   fs::create_directories(adapter);
   fs::copy(kGolden + "llama3-nf4/adapter", adapter, fs::copy_options::recursive);

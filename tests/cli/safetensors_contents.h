@@ -13,8 +13,8 @@
 #include "cli/task.h"
 #include "octet/base/dtype.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 
 namespace octet::test {
 
@@ -28,7 +28,7 @@ struct Contents {
   std::map<std::string, Tensor> all;
 
   explicit Contents(const std::string& path) {
-    const checkpoint::SafetensorsFile file(path);
+    const weights::SafetensorsFile file(path);
     for (const auto& tensor : file.tensors()) {
       const auto bytes = file.bytes(tensor);
       all[tensor.name] = {tensor.dtype, tensor.shape,
@@ -44,7 +44,7 @@ struct Contents {
                         .count = static_cast<std::int64_t>(t.bytes.size() / size_of(t.dtype)),
                         .data = t.bytes.data()});
     }
-    checkpoint::write_safetensors(path, slices);
+    weights::write_safetensors(path, slices);
   }
 };
 
@@ -53,7 +53,7 @@ struct Contents {
 inline std::pair<std::string, std::string> write_fp8_folders(const std::string& model,
                                                              const std::string& folder,
                                                              const std::string& but = "nothing") {
-  const checkpoint::SafetensorsFile file(model + "/model.safetensors");
+  const weights::SafetensorsFile file(model + "/model.safetensors");
   Contents fp8(model + "/model.safetensors"), decoded = fp8;
   for (const auto& [name, tensor] : Contents(fp8).all) {
     if (tensor.shape.size() != 2 || name.find(".layers.") == std::string::npos ||

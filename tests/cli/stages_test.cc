@@ -186,8 +186,8 @@ TEST_F(Stages, ErrorFeedbackGoesOnWhereItWas) {
   EXPECT_EQ(kept.code, 0) << kept.both();
   EXPECT_NE(kept.both().find("residuals/"), std::string::npos);
   train("others", {.np = 3, .stage = 1, .options = again});
-  const auto lone = test::trainer("inspect " + whole + " --diff " + folder_ / "others/checkpoint-4");
-  EXPECT_EQ(lone.code, 1);
+  const auto alone = test::trainer("inspect " + whole + " --diff " + folder_ / "others/checkpoint-4");
+  EXPECT_EQ(alone.code, 1);
 }
 
 // Five held-out rows on three ranks: one rank has no row in the last batch.

@@ -9,8 +9,8 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 
 namespace octet::test {
@@ -22,7 +22,7 @@ struct Weight {
 using Weights = std::map<std::string, Weight>;
 
 inline Weights read_weights(const std::string& folder) {
-  const checkpoint::WeightFolder files(folder);
+  const weights::WeightFolder files(folder);
   Weights weights;
   for (const auto& tensor : files.tensors()) {
     Weight& w = weights[tensor.name];
@@ -42,19 +42,19 @@ inline void remove_weights(const std::string& folder) {
 /// Replaces the weights of a folder by files of at most `max_bytes`.
 inline void write_weights(const std::string& folder, const Weights& weights, DType dtype = DType::f32,
                           std::int64_t max_bytes = std::int64_t{1} << 40) {
-  std::vector<checkpoint::TensorHeader> headers;
+  std::vector<weights::TensorHeader> headers;
   for (const auto& [name, w] : weights) headers.push_back({name, dtype, w.shape});
   remove_weights(folder);
-  const checkpoint::ShardPlan plan = checkpoint::plan_shards(headers, max_bytes);
+  const weights::ShardPlan plan = weights::plan_shards(headers, max_bytes);
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
-    checkpoint::SafetensorsWriter writer(folder + "/" + plan.files[i], plan.tensors[i]);
+    weights::SafetensorsWriter writer(folder + "/" + plan.files[i], plan.tensors[i]);
     for (const auto& tensor : writer.order()) {
       const auto& values = weights.at(tensor.name).values;
       writer.append(values.data(), static_cast<std::int64_t>(values.size()));
     }
     writer.publish();
   }
-  if (plan.files.size() > 1) spill(folder + "/model.safetensors.index.json", checkpoint::index_json(plan));
+  if (plan.files.size() > 1) spill(folder + "/model.safetensors.index.json", weights::index_json(plan));
 }
 
 /// Replaces a weight by a tensor of integers.
@@ -62,7 +62,7 @@ inline void write_integer_weight(const std::string& path, const std::string& nam
                                  std::vector<std::int64_t> shape) {
   std::vector<std::int64_t> values(static_cast<std::size_t>(element_count(shape, name)), 1);
   const auto count = static_cast<std::int64_t>(values.size());
-  checkpoint::write_safetensors(path, {{name, DType::i64, std::move(shape), 0, count, values.data()}});
+  weights::write_safetensors(path, {{name, DType::i64, std::move(shape), 0, count, values.data()}});
 }
 
 /// Copies a golden model without its golden results.
@@ -84,11 +84,11 @@ inline void write_batch(const std::string& path, std::int64_t length, std::int64
   }
   std::vector<std::int64_t> labels = ids;
   const auto count = static_cast<std::int64_t>(ids.size());
-  checkpoint::write_safetensors(path, {{"input_ids", DType::i64, {2, length}, 0, count, ids.data()},
-                                       {"labels", DType::i64, {2, length}, 0, count, labels.data()}});
+  weights::write_safetensors(path, {{"input_ids", DType::i64, {2, length}, 0, count, ids.data()},
+                                    {"labels", DType::i64, {2, length}, 0, count, labels.data()}});
 }
 
-inline std::vector<float> read_floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
+inline std::vector<float> read_floats(const weights::SafetensorsFile& file, const std::string& name) {
   const auto& tensor = file.at(name);
   std::vector<float> values(static_cast<std::size_t>(tensor.count));
   file.read(name, 0, tensor.count, values.data());

@@ -47,7 +47,7 @@ class WrongAdapters : public testing::Test {
   static std::string weighed(const std::string& name, const std::function<void(Tensors&)>& change) {
     const std::string path = copy(name), file = path + "/adapter_model.safetensors";
     Tensors tensors;
-    const checkpoint::SafetensorsFile before(file);
+    const weights::SafetensorsFile before(file);
     for (const auto& tensor : before.tensors())
       tensors[tensor.name] = {tensor.shape, floats_of(file, tensor.name)};
     change(tensors);
@@ -56,7 +56,7 @@ class WrongAdapters : public testing::Test {
       slices.push_back({tensor, DType::f32, value.first, 0, static_cast<std::int64_t>(value.second.size()),
                         value.second.data()});
     }
-    checkpoint::write_safetensors(file, slices);
+    weights::write_safetensors(file, slices);
     return path;
   }
 
@@ -173,7 +173,7 @@ TEST_F(WrongAdapters, TwoTablesOfATiedModel) {
   const std::string file = path + "/adapter_model.safetensors";
   fs::permissions(file, fs::perms::owner_write, fs::perm_options::add);
   std::string bytes = slurp(file);
-  const auto head = checkpoint::SafetensorsFile(file).at("base_model.model.lm_head.weight").offset;
+  const auto head = weights::SafetensorsFile(file).at("base_model.model.lm_head.weight").offset;
   bytes[static_cast<std::size_t>(head)] ^= 1;
   spill(file, bytes);
   const std::string base = OCTET_SOURCE_DIR "/tests/golden/adapters/base/llama3-tied";

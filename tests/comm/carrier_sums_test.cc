@@ -123,7 +123,8 @@ TEST_F(CarrierSums, LeaveOutWhatIsEncodedOrdered) {
 
 TEST_F(CarrierSums, ByNodesAreOursAndOthersCountWhatCrosses) {
   let_sum(true, {0, 0, 1, 1});
-  composed_->reduce_scatter({.from = values_.data(), .to = apart_.data(), .count = kCount, .by_node = true});
+  composed_->reduce_scatter(
+      {.from = values_.data(), .to = apart_.data(), .count = kCount, .hierarchical = true});
   EXPECT_EQ(exchange_.sums_made, 0);
   composed_->take_sent();
   composed_->reduce_scatter({.from = values_.data(), .to = apart_.data(), .count = kCount});

@@ -189,11 +189,12 @@ inline void expect_axes_to_be_independent(Job& job, Device& device, Carrier carr
     const auto reduce = [&] {
       first->reduce_scatter(
           first->reduce_stream(),
-          {.name = "across", .from = from.data(), .to = sum.data(), .count = count, .by_node = true});
+          {.name = "across", .from = from.data(), .to = sum.data(), .count = count, .hierarchical = true});
     };
     const auto gather = [&] {
-      second->all_gather(second->gather_stream(),
-                         {.name = "along", .buffer = gathered.data(), .bytes = count * 4, .by_node = true});
+      second->all_gather(
+          second->gather_stream(),
+          {.name = "along", .buffer = gathered.data(), .bytes = count * 4, .hierarchical = true});
     };
     job.rank() % 2 == 0 ? reduce() : gather();
     job.rank() % 2 == 0 ? gather() : reduce();

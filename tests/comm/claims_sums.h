@@ -114,7 +114,7 @@ inline void expect_reductions_of_bf16_to_agree(Collectives& communicator) {
       wide.push_back(from_bf16(narrow.back()));
     }
     for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
-      for (const bool by_node : {false, true}) {
+      for (const bool hierarchical : {false, true}) {
         for (const bool accumulate : {false, true}) {
           const auto old = input_of(rank, count, 78);
           Values<float> expected, found;
@@ -125,7 +125,7 @@ inline void expect_reductions_of_bf16_to_agree(Collectives& communicator) {
           }
           found = expected;
           ReduceScatterArgs args{.from = wide.data(), .to = expected.data(), .count = count};
-          args.accumulate = accumulate, args.wire = wire, args.by_node = by_node;
+          args.accumulate = accumulate, args.wire = wire, args.hierarchical = hierarchical;
           communicator.reduce_scatter(stream, args);
           args.from = narrow.data(), args.from_dtype = DType::bf16, args.to = found.data();
           communicator.reduce_scatter(stream, args);

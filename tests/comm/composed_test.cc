@@ -104,7 +104,7 @@ std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node
     };
     Values<std::uint16_t> residual(static_cast<std::size_t>(ranks * count));
     for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
-      for (const bool by_node : {false, true}) {
+      for (const bool hierarchical : {false, true}) {
         auto values = input_of(c.rank(), ranks * count, 11);
         Values<float> apart(static_cast<std::size_t>(count), 0.25f);
         c.reduce_scatter(stream, {.name = "apart",
@@ -113,24 +113,24 @@ std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node
                                   .count = count,
                                   .accumulate = true,
                                   .wire = wire,
-                                  .by_node = by_node,
+                                  .hierarchical = hierarchical,
                                   .residual = residual.data()});
         c.reduce_scatter(stream, {.name = "in place",
                                   .from = values.data(),
                                   .to = values.data() + c.rank() * count,
                                   .count = count,
                                   .wire = wire,
-                                  .by_node = by_node});
+                                  .hierarchical = hierarchical});
         c.all_gather_values(stream, {.name = "sums",
                                      .buffer = values.data(),
                                      .count = count,
                                      .wire = wire,
-                                     .by_node = by_node,
+                                     .hierarchical = hierarchical,
                                      .residual = residual.data() + c.rank() * count});
         c.all_gather(stream, {.name = "bytes",
                               .buffer = values.data(),
                               .bytes = count * 4 - 3,  // slices that are not whole elements
-                              .by_node = by_node});
+                              .hierarchical = hierarchical});
         stream.synchronize();
         keep(apart);
         keep(values);
@@ -170,7 +170,7 @@ TEST(ComposedNodes, GiveTheBitsOfMessages) {
 }
 
 /// Returns the results and residuals of two hierarchical int8 sums of slices with several chunks.
-std::vector<Values<float>> losses_by_node(Carrier carrier) {
+std::vector<Values<float>> hierarchical_losses(Carrier carrier) {
   constexpr std::int64_t count = 600001;
   const std::vector<int> node_of = {0, 0, 1, 1};
   std::vector<Values<float>> all(node_of.size());
@@ -186,7 +186,7 @@ std::vector<Values<float>> losses_by_node(Carrier carrier) {
                                                                 .count = count,
                                                                 .accumulate = round > 0,
                                                                 .wire = Wire::int8,
-                                                                .by_node = true,
+                                                                .hierarchical = true,
                                                                 .residual = residual.data()});
                          }
                          c.reduce_stream().synchronize();
@@ -198,7 +198,7 @@ std::vector<Values<float>> losses_by_node(Carrier carrier) {
 }
 
 TEST(ComposedNodes, LossesOfEveryChunkAreItsOwn) {
-  const auto expected = losses_by_node(Carrier::host), found = losses_by_node(Carrier::messages);
+  const auto expected = hierarchical_losses(Carrier::host), found = hierarchical_losses(Carrier::messages);
   for (std::size_t rank = 0; rank < expected.size(); ++rank) {
     EXPECT_TRUE(same_bits(found[rank], expected[rank])) << rank;
   }

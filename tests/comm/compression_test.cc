@@ -34,9 +34,9 @@ struct Errors {
 };
 
 Errors errors_of(int ranks, Shape shape, Wire wire, int ranks_of_a_node = 0) {
-  const bool by_node = ranks_of_a_node > 0;
+  const bool hierarchical = ranks_of_a_node > 0;
   std::vector<int> node_of;
-  for (int r = 0; by_node && r < ranks; ++r) node_of.push_back(r / ranks_of_a_node);
+  for (int r = 0; hierarchical && r < ranks; ++r) node_of.push_back(r / ranks_of_a_node);
   Errors errors;
   std::vector<double> exact(kElements);
   for (int r = 0; r < ranks; ++r) {
@@ -51,14 +51,14 @@ Errors errors_of(int ranks, Shape shape, Wire wire, int ranks_of_a_node = 0) {
                                          .to = g.data() + c.rank() * count,
                                          .count = count,
                                          .wire = wire,
-                                         .by_node = by_node});
+                                         .hierarchical = hierarchical});
     // Gather the exact sums of all slices, to measure the reduction alone.
     c.reduce_stream().synchronize();
     auto sums = g;
     c.all_gather_values(c.reduce_stream(), {.name = "sums", .buffer = sums.data(), .count = count});
     c.all_gather_values(
         c.reduce_stream(),
-        {.name = "test", .buffer = g.data(), .count = count, .wire = wire, .by_node = by_node});
+        {.name = "test", .buffer = g.data(), .count = count, .wire = wire, .hierarchical = hierarchical});
     c.reduce_stream().synchronize();
     if (c.rank() != 0) return;
     double norm = 0, reduced = 0, gathered = 0;

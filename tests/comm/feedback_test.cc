@@ -40,7 +40,7 @@ std::pair<double, double> errors_of(const Way& way, int steps) {
     Values<std::uint16_t> residual(kAll);
     std::uint16_t* losses = way.feedback ? residual.data() : nullptr;
     Stream& stream = c.reduce_stream();
-    const bool by_node = !way.node_of.empty();
+    const bool hierarchical = !way.node_of.empty();
     for (int step = 0; step < steps; ++step) {
       auto g = gradient_of(c.rank(), step);
       c.reduce_scatter(stream, {.name = "test",
@@ -48,13 +48,13 @@ std::pair<double, double> errors_of(const Way& way, int steps) {
                                 .to = g.data() + c.rank() * kSlice,
                                 .count = kSlice,
                                 .wire = way.wire,
-                                .by_node = by_node,
+                                .hierarchical = hierarchical,
                                 .residual = losses});
       c.all_gather_values(stream, {.name = "test",
                                    .buffer = g.data(),
                                    .count = kSlice,
                                    .wire = way.gather ? way.wire : Wire::f32,
-                                   .by_node = by_node,
+                                   .hierarchical = hierarchical,
                                    .residual = losses == nullptr ? nullptr : losses + c.rank() * kSlice});
       stream.synchronize();
       double norm = 0, error = 0;
@@ -154,11 +154,12 @@ TEST(ErrorFeedback, NothingThatIsNotFiniteIsKept) {
 TEST(ErrorFeedback, AWideWireLeavesTheResidualAlone) {
   run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}}, [](Job&, Collectives& c, Device&) {
     const std::int64_t count = 1000;
-    for (const bool by_node : {false, true}) {
+    for (const bool hierarchical : {false, true}) {
       const auto g = input_of(c.rank(), 3 * count, 11);
       Values<float> sum(count), expected(count);
       Values<std::uint16_t> residual(g.size(), to_bf16(2.0f));
-      ReduceScatterArgs args{.from = g.data(), .to = expected.data(), .count = count, .by_node = by_node};
+      ReduceScatterArgs args{
+          .from = g.data(), .to = expected.data(), .count = count, .hierarchical = hierarchical};
       c.reduce_scatter(c.reduce_stream(), args);
       args.to = sum.data(), args.residual = residual.data();
       c.reduce_scatter(c.reduce_stream(), args);

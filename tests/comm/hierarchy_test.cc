@@ -99,13 +99,13 @@ TEST(Hierarchy, NodesAreSummedInFullPrecisionAndThenInTheWiresFormat) {
                                     .count = count,
                                     .accumulate = true,
                                     .wire = wire,
-                                    .by_node = true});
+                                    .hierarchical = true});
           c.reduce_scatter(stream, {.name = "in place",
                                     .from = values.data(),
                                     .to = own,
                                     .count = count,
                                     .wire = wire,
-                                    .by_node = true});
+                                    .hierarchical = true});
           stream.synchronize();
           const auto& sum = expected[static_cast<std::size_t>(c.rank())];
           const Values<float> here(own, own + count);
@@ -126,15 +126,17 @@ TEST(Hierarchy, OneNodeRoundsNothingAndARankANodeIsThePlainForm) {
     on_nodes(nodes, [&](Collectives& c) {
       constexpr std::int64_t count = 1000;
       const auto values = input_of(c.rank(), c.size() * count, 5);
-      Values<float> by_node(count), plain(count);
+      Values<float> hierarchical(count), plain(count);
       const Wire same_as = c.place().nodes == 1 ? Wire::f32 : Wire::fp8;
       Stream& stream = c.reduce_stream();
-      c.reduce_scatter(
-          stream,
-          {.from = values.data(), .to = by_node.data(), .count = count, .wire = Wire::fp8, .by_node = true});
+      c.reduce_scatter(stream, {.from = values.data(),
+                                .to = hierarchical.data(),
+                                .count = count,
+                                .wire = Wire::fp8,
+                                .hierarchical = true});
       c.reduce_scatter(stream, {.from = values.data(), .to = plain.data(), .count = count, .wire = same_as});
       stream.synchronize();
-      EXPECT_TRUE(same_bits(by_node, plain)) << text_of(nodes);
+      EXPECT_TRUE(same_bits(hierarchical, plain)) << text_of(nodes);
     });
   }
 }
@@ -148,15 +150,17 @@ TEST(Hierarchy, GathersBringTheSameBytesByWhateverWay) {
           Values<float> plain(static_cast<std::size_t>(size * count), -1.0f);
           const auto own = input_of(c.rank(), count, 7);
           std::copy(own.begin(), own.end(), plain.begin() + c.rank() * count);
-          auto by_node = plain;
+          auto hierarchical = plain;
           Stream& stream = c.gather_stream();
           c.all_gather_values(stream,
                               {.name = "plain", .buffer = plain.data(), .count = count, .wire = wire});
-          c.all_gather_values(
-              stream,
-              {.name = "by node", .buffer = by_node.data(), .count = count, .wire = wire, .by_node = true});
+          c.all_gather_values(stream, {.name = "by node",
+                                       .buffer = hierarchical.data(),
+                                       .count = count,
+                                       .wire = wire,
+                                       .hierarchical = true});
           stream.synchronize();
-          EXPECT_TRUE(same_bits(plain, by_node)) << text_of(nodes) << " " << count;
+          EXPECT_TRUE(same_bits(plain, hierarchical)) << text_of(nodes) << " " << count;
         }
       }
     });
@@ -168,14 +172,16 @@ TEST(Hierarchy, BetweenNodesTravelsWhatMustAndNoMore) {
   on_nodes({0, 0, 1, 1}, [](Collectives& c) {
     Values<float> values(4 * count, 1.0f), sum(count);
     Stream& stream = c.reduce_stream();
-    const auto crossing = [&](bool by_node, bool gather) {
+    const auto crossing = [&](bool hierarchical, bool gather) {
       c.take_traffic();
       if (gather) {
-        c.all_gather(stream, {.buffer = values.data(), .bytes = count * 4, .by_node = by_node});
+        c.all_gather(stream, {.buffer = values.data(), .bytes = count * 4, .hierarchical = hierarchical});
       } else {
-        c.reduce_scatter(
-            stream,
-            {.from = values.data(), .to = sum.data(), .count = count, .wire = Wire::fp8, .by_node = by_node});
+        c.reduce_scatter(stream, {.from = values.data(),
+                                  .to = sum.data(),
+                                  .count = count,
+                                  .wire = Wire::fp8,
+                                  .hierarchical = hierarchical});
       }
       stream.synchronize();
       std::int64_t bytes = 0;
@@ -197,12 +203,14 @@ TEST(Hierarchy, QueuesDoNotBlockEachOther) {
     for (int round = 0; round < 3; ++round) {
       // Half of the ranks enqueue the reduction first.
       const auto reduce = [&] {
-        c.reduce_scatter(
-            c.reduce_stream(),
-            {.from = values.data(), .to = sum.data(), .count = count, .wire = Wire::int8, .by_node = true});
+        c.reduce_scatter(c.reduce_stream(), {.from = values.data(),
+                                             .to = sum.data(),
+                                             .count = count,
+                                             .wire = Wire::int8,
+                                             .hierarchical = true});
       };
       if (c.rank() % 2 == 0) reduce();
-      c.all_gather(c.gather_stream(), {.buffer = gathered.data(), .bytes = count * 4, .by_node = true});
+      c.all_gather(c.gather_stream(), {.buffer = gathered.data(), .bytes = count * 4, .hierarchical = true});
       if (c.rank() % 2 == 1) reduce();
       c.gather_stream().synchronize();
       c.reduce_stream().synchronize();
@@ -218,7 +226,7 @@ TEST(Hierarchy, WhatIsNotFiniteIsSeen) {
     if (c.rank() == 3) values[5] = INFINITY;
     c.reduce_scatter(
         c.reduce_stream(),
-        {.from = values.data(), .to = sum.data(), .count = count, .wire = Wire::fp8, .by_node = true});
+        {.from = values.data(), .to = sum.data(), .count = count, .wire = Wire::fp8, .hierarchical = true});
     c.reduce_stream().synchronize();
     EXPECT_EQ(std::isfinite(sum[5]), c.rank() != 0);
     EXPECT_EQ(sum[200], 4.0f);

@@ -59,7 +59,7 @@ TEST(Seals, ChangeNoValueAndMayBeOnForSome) {
                                            .to = sum.data(),
                                            .count = kCount,
                                            .wire = Wire::int8,
-                                           .by_node = true});
+                                           .hierarchical = true});
       c.reduce_stream().synchronize();
     }
     EXPECT_EQ(results[0], results[1]);

@@ -111,27 +111,27 @@ void gather(Collectives& c, Values<float>& values) {
 
 TEST_P(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
   // Rank 3 is gone. Ranks 0 and 1 wait for a result of rank 2 that needs rank 3.
-  const auto reduce_by_node = [](Collectives& c, Values<float>& values) {
+  const auto hierarchical_reduce = [](Collectives& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.reduce_scatter(c.reduce_stream(), {.name = "X",
                                          .from = values.data(),
                                          .to = values.data() + c.rank() * 256,
                                          .count = 256,
                                          .wire = Wire::int8,
-                                         .by_node = true});
+                                         .hierarchical = true});
     c.reduce_stream().synchronize();
   };
-  const auto gather_by_node = [](Collectives& c, Values<float>& values) {
+  const auto hierarchical_gather = [](Collectives& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.all_gather_values(
         c.gather_stream(),
-        {.name = "Y", .buffer = values.data(), .count = 256, .wire = Wire::fp8, .by_node = true});
+        {.name = "Y", .buffer = values.data(), .count = 256, .wire = Wire::fp8, .hierarchical = true});
     c.gather_stream().synchronize();
   };
-  const std::string sum = message_of(4, reduce_by_node, {0, 0, 1, 1});
+  const std::string sum = message_of(4, hierarchical_reduce, {0, 0, 1, 1});
   EXPECT_NE(sum.find("reduce_scatter 'X'"), std::string::npos) << sum;
   EXPECT_NE(sum.find("nothing from rank 3"), std::string::npos) << sum;
-  const std::string gathered = message_of(4, gather_by_node, {0, 0, 1, 1});
+  const std::string gathered = message_of(4, hierarchical_gather, {0, 0, 1, 1});
   EXPECT_NE(gathered.find("all_gather_values 'Y'"), std::string::npos) << gathered;
   EXPECT_NE(gathered.find("nothing from rank 3"), std::string::npos) << gathered;
 }

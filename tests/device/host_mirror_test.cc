@@ -61,15 +61,15 @@ TEST(HostMirror, WhatIsSentReachesTheDeviceWhereItWasFetchedFrom) {
   EXPECT_FALSE(mirror.empty());
   mirror.send();
   EXPECT_TRUE(mirror.empty());
-  const auto turned = [](auto values, const auto& from) {
+  const auto transposed = [](auto values, const auto& from) {
     values = from;
     auto* bytes = reinterpret_cast<std::uint8_t*>(values.data());
     for (std::size_t i = 0; i < values.size() * sizeof values[0]; ++i) bytes[i] ^= 0x5A;
     return values;
   };
-  EXPECT_EQ(std::memcmp(state.wide.data(), turned(before.wide, before.wide).data(), 4 * 37), 0);
-  EXPECT_EQ(state.narrow, turned(before.narrow, before.narrow));
-  EXPECT_EQ(state.codes, turned(before.codes, before.codes));
+  EXPECT_EQ(std::memcmp(state.wide.data(), transposed(before.wide, before.wide).data(), 4 * 37), 0);
+  EXPECT_EQ(state.narrow, transposed(before.narrow, before.narrow));
+  EXPECT_EQ(state.codes, transposed(before.codes, before.codes));
 }
 
 TEST(HostMirror, WhatLiesBetweenTheRowsOfABlockIsLeftAlone) {

@@ -338,10 +338,10 @@ TEST(AddItem, OfSharedContextIsOneDocument) {
   EXPECT_EQ(apart.cu_seqlens, (Ids{0, 2, 4, 6}));
   EXPECT_EQ(apart.label_rows, (Ids{0, 2, 4}));
   // The tokens of a document draw the same noise at any position.
-  data::Items turned;
-  for (const std::int64_t d : {2, 1}) turned.documents.push_back(d);
-  turned.begins.push_back(2);
-  const runtime::HostBatch other = make_batch(set, turned, all);
+  data::Items transposed;
+  for (const std::int64_t d : {2, 1}) transposed.documents.push_back(d);
+  transposed.begins.push_back(2);
+  const runtime::HostBatch other = make_batch(set, transposed, all);
   EXPECT_TRUE(std::equal(other.names.begin(), other.names.begin() + 2, apart.names.begin() + 4));
   EXPECT_TRUE(std::equal(other.names.begin() + 2, other.names.end(), apart.names.begin() + 2));
 }

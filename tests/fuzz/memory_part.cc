@@ -1,4 +1,4 @@
-#include "../src/checkpoint/memory/memory_part.h"
+#include "../src/memory_tier/rank_part.h"
 
 #include <filesystem>
 
@@ -11,20 +11,20 @@ namespace {
 
 // Takes the bytes as a file in a host's memory.
 void as_file(std::string_view bytes) {
-  const checkpoint::PartMemory memory = checkpoint::PartMemory::open(scratch_file("part", bytes));
-  if (const auto header = checkpoint::read_header(memory)) checkpoint::verify_values(memory, *header);
+  const memory_tier::PartMemory memory = memory_tier::PartMemory::open(scratch_file("part", bytes));
+  if (const auto header = memory_tier::read_header(memory)) memory_tier::verify_values(memory, *header);
 }
 
 // Takes the bytes as a header with a valid hash.
 void as_header(std::string_view bytes) {
   constexpr std::int64_t kMost = 1 << 20;
-  const checkpoint::PartHeader header = checkpoint::unpacked(bytes, "memory");
+  const memory_tier::PartHeader header = memory_tier::unpacked(bytes, "memory");
   if (header.file_bytes > kMost) return;
   const std::string path = scratch_folder() + "/sealed";
   std::filesystem::remove(path);
-  checkpoint::PartMemory memory = checkpoint::PartMemory::make(path, header.file_bytes);
-  checkpoint::seal_part(memory, header);
-  checkpoint::verify_values(memory, *checkpoint::read_header(memory));
+  memory_tier::PartMemory memory = memory_tier::PartMemory::make(path, header.file_bytes);
+  memory_tier::seal_part(memory, header);
+  memory_tier::verify_values(memory, *memory_tier::read_header(memory));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "octet/checkpoint/safetensors.h"
+#include "octet/weights/safetensors.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace octet::fuzz {
 void safetensors(std::string_view bytes) {
   const std::string path = scratch_file("model.safetensors", bytes);
   try {
-    const checkpoint::SafetensorsFile file(path);
+    const weights::SafetensorsFile file(path);
     for (const auto& tensor : file.tensors()) {
       unsigned sum = 0;
       for (const std::byte b : file.bytes(tensor)) sum += static_cast<unsigned>(b);

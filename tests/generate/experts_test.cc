@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/profile.h"
 #include "octet/generate/decoder.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::generate::experts_test {
 namespace {
@@ -37,7 +37,7 @@ DecoderOptions options_for(const precision::Recipe& recipe) {
 /// The reference's texts, and log-probabilities of each next token.
 struct Reference {
   Reference() {
-    const checkpoint::SafetensorsFile file(kFolder + "/golden.safetensors");
+    const weights::SafetensorsFile file(kFolder + "/golden.safetensors");
     constexpr std::size_t length = 37, vocabulary = 192;
     std::vector<std::int64_t> ids(2 * length);
     std::vector<float> logits(2 * length * vocabulary);

@@ -108,7 +108,7 @@ TEST(Dora, ColumnsAreScaledWithTheBitsOfTheCpu) {
   }
 }
 
-TEST(Dora, ProductsOfColumnsAreNearTheCpus) {
+TEST(Dora, GemmsOfColumnsAreNearTheCpus) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& [rows, cols] :
          {std::pair<std::int64_t, std::int64_t>{1, 1}, {130, 67}, {1000, 520}, {0, 5}}) {

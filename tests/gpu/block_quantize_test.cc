@@ -16,14 +16,14 @@ struct Blocks {
       return s.put(std::vector<float>(static_cast<std::size_t>(scale_count(scaling, r, c)), 7.0f));
     };
     auto *row = s.put(poison), *transposed = s.put(poison);
-    float *scale = scales(rows, cols), *turned = scales(cols, rows);
+    float *scale = scales(rows, cols), *flipped = scales(cols, rows);
     auto* seen = s.put(std::vector<Fp8Seen>{Fp8Seen{}});
-    block_quantize(s, {s.put(x), scaling, row, scale, transposed, turned, seen});
+    block_quantize(s, {s.put(x), scaling, row, scale, transposed, flipped, seen});
     s.out("seen", reinterpret_cast<const std::uint8_t*>(seen), sizeof *seen, DType::u8);
     s.out("codes", row, count, DType::u8);
     s.out("transposed codes", transposed, count, DType::u8);
     s.out("scales", scale, scale_count(scaling, rows, cols), DType::f32);
-    s.out("transposed scales", turned, scale_count(scaling, cols, rows), DType::f32);
+    s.out("transposed scales", flipped, scale_count(scaling, cols, rows), DType::f32);
     operand = {.data = row,
                .transposed = transposed,
                .dtype = DType::e4m3,
@@ -31,7 +31,7 @@ struct Blocks {
                .cols = cols,
                .scale_inv = scale,
                .scaling = scaling,
-               .transposed_scale_inv = turned};
+               .transposed_scale_inv = flipped};
   }
   Operand operand;
 };
@@ -50,7 +50,7 @@ TEST(BlockQuantize, CopiesHaveTheBitsOfTheCpu) {
 }
 
 // The second shape is decoded. The first and the last shape are multiplied in FP8.
-TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
+TEST(BlockQuantize, GemmsHaveTheValuesOfTheCpu) {
   for (const auto& [tokens, in, out] :
        {std::array<std::int64_t, 3>{256, 384, 512}, {127, 200, 129}, {400, 1024, 256}}) {
     for (const DType d : {DType::bf16, DType::f32}) {
@@ -63,10 +63,10 @@ TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
               const Operand w = Blocks(s, Tensor::random(DType::bf16, out, in, 2), Scaling::squares).operand;
               const Operand dy =
                   Blocks(s, Tensor::random(DType::bf16, tokens, out, 3), Scaling::rows).operand;
-              const auto multiply = [&](Product product, const Operand& a, const Operand& b,
+              const auto multiply = [&](GemmKind gemm_kind, const Operand& a, const Operand& b,
                                         std::int64_t rows, std::int64_t cols) {
                 const Tensor start = Tensor::random(d, rows, cols, 4);
-                GemmArgs args{.product = product, .a = a, .b = b, .accumulate = accumulate};
+                GemmArgs args{.gemm_kind = gemm_kind, .a = a, .b = b, .accumulate = accumulate};
                 args.d = s.put(start);
                 // Rows of D are aligned, like gradients and activations.
                 args.d.ld = args.d.cols;
@@ -75,11 +75,11 @@ TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
                 const bool emulated = s.device().kind() == DeviceKind::cpu;
                 const GemmWay there = tokens == 127 ? GemmWay::decoded : GemmWay::fp8;
                 EXPECT_EQ(outcome.way, emulated ? GemmWay::emulated : there) << text_of(outcome.reason);
-                s.out("product " + std::to_string(static_cast<int>(product)), args.d);
+                s.out("product " + std::to_string(static_cast<int>(gemm_kind)), args.d);
               };
-              multiply(Product::forward, x, w, tokens, out);
-              multiply(Product::dgrad, dy, w, tokens, in);
-              multiply(Product::wgrad, dy, x, out, in);
+              multiply(GemmKind::forward, x, w, tokens, out);
+              multiply(GemmKind::dgrad, dy, w, tokens, in);
+              multiply(GemmKind::wgrad, dy, x, out, in);
             },
             {.relative = 1e-3, .absolute = 0.05, .bf16_steps = 2.01});
       }

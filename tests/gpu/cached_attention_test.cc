@@ -183,7 +183,7 @@ void check_decoding(const Decoding& d) {
 
 /// Returns `count` sequences with one new token each, at positions up to `longest`. The first is at
 /// `longest`.
-Decoding lone_tokens(std::int64_t count, std::int32_t longest, const Heads& heads, DType dtype) {
+Decoding single_tokens(std::int64_t count, std::int32_t longest, const Heads& heads, DType dtype) {
   Decoding d{.heads = heads, .dtype = dtype, .capacity = longest + 1, .alone = count};
   for (std::int64_t i = 0; i < count; ++i) {
     d.slots.push_back(static_cast<std::int32_t>(count - 1 - i));
@@ -204,13 +204,13 @@ TEST(GpuCachedAttention, LoneTokensAgreeWithTheCpu) {
   for (const DType dtype : dtypes) {
     for (const std::int64_t head_dim : {64, 80, 128, 256}) {
       for (const std::int64_t group : {1, 4, 7, 8}) {
-        check_decoding(lone_tokens(1, 0, {2 * group, 2, head_dim}, dtype));
-        check_decoding(lone_tokens(33, 300, {group, 1, head_dim}, dtype));
+        check_decoding(single_tokens(1, 0, {2 * group, 2, head_dim}, dtype));
+        check_decoding(single_tokens(33, 300, {group, 1, head_dim}, dtype));
       }
     }
-    check_decoding(lone_tokens(5, 4999, {8, 2, 128}, dtype));
-    check_decoding(lone_tokens(3, 20000, {4, 1, 64}, dtype));
-    check_decoding(lone_tokens(3, 700, {40, 2, 64}, dtype));
+    check_decoding(single_tokens(5, 4999, {8, 2, 128}, dtype));
+    check_decoding(single_tokens(3, 20000, {4, 1, 64}, dtype));
+    check_decoding(single_tokens(3, 700, {40, 2, 64}, dtype));
     // The own key of each token is the last of 16 keys that a warp reads at once. At small positions it is in
     // the first group of its warp.
     Decoding last = {.heads = {8, 2, 128}, .dtype = dtype, .capacity = 600};
@@ -219,7 +219,7 @@ TEST(GpuCachedAttention, LoneTokensAgreeWithTheCpu) {
     last.alone = static_cast<std::int64_t>(last.slots.size());
     check_decoding(last);
     for (const std::int64_t window : {1, 64, 300}) {
-      Decoding d = lone_tokens(5, 1500, {8, 2, 128}, dtype);
+      Decoding d = single_tokens(5, 1500, {8, 2, 128}, dtype);
       d.window = window;
       d.soft_cap = 20.0f;
       check_decoding(d);
@@ -235,7 +235,7 @@ TEST(GpuCachedAttention, PromptsAndMixturesAgreeWithTheCpu) {
         add_piece(piece, 0, 40, 73);
         check_decoding(piece);
         // Three single tokens, then parts of four sequences. One part has one token.
-        Decoding mixed = lone_tokens(3, 299, {group, 1, head_dim}, dtype);
+        Decoding mixed = single_tokens(3, 299, {group, 1, head_dim}, dtype);
         add_piece(mixed, 5, 0, 20);
         add_piece(mixed, 4, 90, 93);
         add_piece(mixed, 3, 250, 251);
@@ -258,8 +258,8 @@ TEST(GpuCachedAttention, PromptsAndMixturesAgreeWithTheCpu) {
 TEST(GpuCachedAttention, RowsOffTheirBoundariesAgreeToo) {
   for (const DType dtype : dtypes) {
     for (const std::int64_t head_dim : {1, 33, 66})
-      check_decoding(lone_tokens(3, 300, {4, 2, head_dim}, dtype));
-    Decoding d = lone_tokens(3, 300, {4, 2, 64}, dtype);
+      check_decoding(single_tokens(3, 300, {4, 2, head_dim}, dtype));
+    Decoding d = single_tokens(3, 300, {4, 2, 64}, dtype);
     d.ld_margin = 3;
     check_decoding(d);
     d.ld_margin = 8;
@@ -269,7 +269,7 @@ TEST(GpuCachedAttention, RowsOffTheirBoundariesAgreeToo) {
 
 TEST(GpuCachedAttention, LongCachesAreReadInPiecesWhateverTheWorkspaceHolds) {
   for (const DType dtype : dtypes) {
-    const Decoding planned = lone_tokens(9, 3000, {8, 2, 128}, dtype);
+    const Decoding planned = single_tokens(9, 3000, {8, 2, 128}, dtype);
     const HostArray bits = decode_on_gpu(planned);
     Decoding few = planned;
     for (const std::int64_t rows : {1, 4}) {
@@ -288,13 +288,13 @@ TEST(GpuCachedAttention, LongCachesAreReadInPiecesWhateverTheWorkspaceHolds) {
 
 TEST(GpuCachedAttention, NeighboursDoNotChangeATokensBits) {
   for (const DType dtype : dtypes) {
-    Decoding all = lone_tokens(3, 1000, {8, 2, 128}, dtype);
+    Decoding all = single_tokens(3, 1000, {8, 2, 128}, dtype);
     add_piece(all, 3, 100, 170);
     const HostArray together = decode_on_gpu(all);
-    Decoding less = lone_tokens(3, 1000, {8, 2, 128}, dtype);
-    const HostArray lone = decode_on_gpu(less);
+    Decoding less = single_tokens(3, 1000, {8, 2, 128}, dtype);
+    const HostArray alone = decode_on_gpu(less);
     const auto bytes = static_cast<std::ptrdiff_t>(3 * 8 * 128 * size_of(dtype));
-    EXPECT_TRUE(std::equal(lone.bytes.begin(), lone.bytes.begin() + bytes, together.bytes.begin()));
+    EXPECT_TRUE(std::equal(alone.bytes.begin(), alone.bytes.begin() + bytes, together.bytes.begin()));
   }
 }
 
@@ -304,7 +304,7 @@ TEST(GpuCachedAttention, ManyLoneTokensAgreeWithTheCpu) {
   for (const DType dtype : dtypes) {
     for (const auto& [head_dim, window] : {std::pair{64, 0}, {64, 700}, {128, 0}, {256, 0}}) {
       for (const std::int32_t count : {66, 270}) {
-        Decoding many = lone_tokens(3, 1700, {8, 2, head_dim}, dtype);
+        Decoding many = single_tokens(3, 1700, {8, 2, head_dim}, dtype);
         many.window = window;
         for (std::int32_t slot = 3; slot < count; ++slot) add_piece(many, slot, slot, slot + 1);
         many.alone = count;
@@ -317,24 +317,24 @@ TEST(GpuCachedAttention, ManyLoneTokensAgreeWithTheCpu) {
 // With fixed_order, a single token uses a separate kernel, with the bits of a token in a prompt.
 void check_one_order(Decoding d) {
   d.fixed_order = true;
-  const HostArray lone = decode_on_gpu(d);
+  const HostArray alone = decode_on_gpu(d);
   check_decoding(d);
   d.alone = 0;
-  EXPECT_EQ(lone.bytes, decode_on_gpu(d).bytes) << d.name();
+  EXPECT_EQ(alone.bytes, decode_on_gpu(d).bytes) << d.name();
 }
 
 TEST(GpuCachedAttention, InOneOrderLoneTokensHaveTheBitsOfPrompts) {
   for (const DType dtype : dtypes) {
     for (const std::int64_t head_dim : {40, 64, 80, 96, 128, 256}) {
       for (const std::int64_t group : {1, 4, 7, 16, 40}) {
-        check_one_order(lone_tokens(1, 0, {2 * group, 2, head_dim}, dtype));
-        check_one_order(lone_tokens(33, 300, {group, 1, head_dim}, dtype));
+        check_one_order(single_tokens(1, 0, {2 * group, 2, head_dim}, dtype));
+        check_one_order(single_tokens(33, 300, {group, 1, head_dim}, dtype));
       }
     }
-    check_one_order(lone_tokens(5, 4999, {8, 2, 128}, dtype));
-    check_one_order(lone_tokens(150, 700, {8, 2, 128}, dtype));
+    check_one_order(single_tokens(5, 4999, {8, 2, 128}, dtype));
+    check_one_order(single_tokens(150, 700, {8, 2, 128}, dtype));
     for (const std::int64_t window : {1, 64, 100, 300}) {
-      Decoding d = lone_tokens(20, 1500, {8, 2, 128}, dtype);
+      Decoding d = single_tokens(20, 1500, {8, 2, 128}, dtype);
       d.window = window;
       d.soft_cap = 20.0f;
       check_one_order(d);
@@ -357,7 +357,7 @@ TEST(GpuCachedAttention, InOneOrderAtTheEdgesOfTilesToo) {
 
 TEST(GpuCachedAttention, WhatIsOutsideTheCacheBecomesNanAndTouchesNothing) {
   for (const DType dtype : dtypes) {
-    Decoding good = lone_tokens(3, 290, {8, 2, 64}, dtype);
+    Decoding good = single_tokens(3, 290, {8, 2, 64}, dtype);
     add_piece(good, 3, 10, 60);
     Decoding bad = good;
     bad.slots[1] = -1;

@@ -24,13 +24,13 @@ struct Copies {
   }
   /// Checks the copies against the matrix of this side, bit by bit.
   void hold_to(const Matrix& y) {
-    Side::Output values, row, turned, amax;
+    Side::Output values, row, flipped, amax;
     side.out("", y);
     values = side.take();
     side.out("", into.row, count, DType::u8);
     row = side.take();
     side.out("", into.transposed, count, DType::u8);
-    turned = side.take();
+    flipped = side.take();
     side.out("", into.amax, 1, DType::f32);
     amax = side.take();
     double most = 0;
@@ -40,10 +40,10 @@ struct Copies {
         const auto value = static_cast<float>(values.at(r, c));
         most = std::max(most, std::abs(values.at(r, c)));
         const std::uint8_t code = to_fp8(value * 13.7f, into.format);
-        if (row.at(0, r * y.cols + c) == code && turned.at(0, c * y.rows + r) == code) continue;
+        if (row.at(0, r * y.cols + c) == code && flipped.at(0, c * y.rows + r) == code) continue;
         ++wrong;
         ADD_FAILURE() << "FP8 copy at (" << r << ", " << c << ") of " << value << ": row "
-                      << row.at(0, r * y.cols + c) << ", transposed " << turned.at(0, c * y.rows + r)
+                      << row.at(0, r * y.cols + c) << ", transposed " << flipped.at(0, c * y.rows + r)
                       << ", expected " << static_cast<int>(code);
       }
     }

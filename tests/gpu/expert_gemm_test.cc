@@ -43,9 +43,9 @@ Operand operand_of(const Matrix& m) {
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
 }
 
-void compare(const Case& c, Product product, DType dtype, bool accumulate) {
+void compare(const Case& c, GemmKind gemm_kind, DType dtype, bool accumulate) {
   SCOPED_TRACE(std::to_string(c.loads.size()) + " experts, " + std::to_string(c.out) + " x " +
-               std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(product)) + ", " +
+               std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(gemm_kind)) + ", " +
                std::string(name_of(dtype)) + (accumulate ? ", added" : ""));
   const auto begins = begins_of(c.loads);
   const auto count = static_cast<std::int64_t>(c.loads.size());
@@ -53,13 +53,13 @@ void compare(const Case& c, Product product, DType dtype, bool accumulate) {
   both(
       [&](Side& s) {
         const std::int64_t rows = begins.back();
-        const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+        const bool wgrad = gemm_kind == GemmKind::wgrad, forward = gemm_kind == GemmKind::forward;
         const Matrix a = dense(s, DType::bf16, rows, forward ? c.in : c.out, 1);
         const Matrix b =
             wgrad ? dense(s, DType::bf16, rows, c.in, 2) : dense(s, DType::bf16, count * c.out, c.in, 2);
         const Matrix d = wgrad ? dense(s, dtype, count * c.out, c.in, 3)
                                : dense(s, dtype, rows, forward ? c.out : c.in, 3);
-        const ExpertGemmArgs args{.product = product,
+        const ExpertGemmArgs args{.gemm_kind = gemm_kind,
                                   .a = operand_of(a),
                                   .b = operand_of(b),
                                   .count = count,
@@ -79,10 +79,10 @@ void compare(const Case& c, Product product, DType dtype, bool accumulate) {
 
 TEST(GpuExpertGemm, HasTheValuesOfTheCpu) {
   for (const Case& c : kCases) {
-    compare(c, Product::forward, DType::bf16, false);
-    compare(c, Product::dgrad, DType::bf16, false);
+    compare(c, GemmKind::forward, DType::bf16, false);
+    compare(c, GemmKind::dgrad, DType::bf16, false);
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const bool accumulate : {false, true}) compare(c, Product::wgrad, dtype, accumulate);
+      for (const bool accumulate : {false, true}) compare(c, GemmKind::wgrad, dtype, accumulate);
     }
   }
 }
@@ -91,27 +91,27 @@ TEST(GpuExpertGemm, HasTheValuesOfTheCpu) {
 Operand fp8(Side& s, DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t count,
             const float* scale, unsigned seed) {
   const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
-  std::vector<std::uint8_t> values, turned(at(rows * cols));
+  std::vector<std::uint8_t> values, flipped(at(rows * cols));
   for (const float x : random_floats(rows * cols, seed)) values.push_back(to_fp8(x, dtype));
   const std::int64_t each = rows / count;
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < cols; ++c)
-      turned[at(r / each * each * cols + c * each + r % each)] = values[at(r * cols + c)];
+      flipped[at(r / each * each * cols + c * each + r % each)] = values[at(r * cols + c)];
   }
   return {.data = s.put(values),
-          .transposed = s.put(turned),
+          .transposed = s.put(flipped),
           .dtype = dtype,
           .rows = rows,
           .cols = cols,
           .scale_inv = scale};
 }
 
-void compare_fp8(const Case& c, Product product, DType gradient, DType dtype, bool accumulate, bool fast) {
+void compare_fp8(const Case& c, GemmKind gemm_kind, DType gradient, DType dtype, bool accumulate, bool fast) {
   SCOPED_TRACE(std::to_string(c.loads.size()) + " experts, " + std::to_string(c.out) + " x " +
-               std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(product)) +
+               std::to_string(c.in) + ", product " + std::to_string(static_cast<int>(gemm_kind)) +
                ", gradient " + std::string(name_of(gradient)) + " to " + std::string(name_of(dtype)) +
                (accumulate ? ", added" : "") + (fast ? ", fast" : ""));
-  const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+  const bool wgrad = gemm_kind == GemmKind::wgrad, forward = gemm_kind == GemmKind::forward;
   auto loads = c.loads;
   // The pitch of the transposed copies is the number of rows.
   loads.back() += (16 - std::accumulate(loads.begin(), loads.end(), 0) % 16) % 16;
@@ -130,7 +130,7 @@ void compare_fp8(const Case& c, Product product, DType gradient, DType dtype, bo
                                 : fp8(s, DType::e4m3, count * c.out, c.in, count, s.put(scales), 2);
         const Matrix d = wgrad ? dense(s, dtype, count * c.out, c.in, 3)
                                : dense(s, dtype, rows, forward ? c.out : c.in, 3);
-        const ExpertGemmArgs args{.product = product,
+        const ExpertGemmArgs args{.gemm_kind = gemm_kind,
                                   .a = a,
                                   .b = b,
                                   .weight_scale_step = step,
@@ -156,12 +156,12 @@ void compare_fp8(const Case& c, Product product, DType gradient, DType dtype, bo
 TEST(GpuExpertGemm, HasTheValuesOfTheCpuInFp8) {
   for (const Case& c : kCases) {
     for (const bool fast : {false, true}) {
-      compare_fp8(c, Product::forward, DType::e4m3, DType::bf16, false, fast);
+      compare_fp8(c, GemmKind::forward, DType::e4m3, DType::bf16, false, fast);
       for (const DType gradient : {DType::e4m3, DType::e5m2}) {
-        compare_fp8(c, Product::dgrad, gradient, DType::bf16, false, fast);
+        compare_fp8(c, GemmKind::dgrad, gradient, DType::bf16, false, fast);
         for (const DType dtype : {DType::f32, DType::bf16}) {
           for (const bool accumulate : {false, true})
-            compare_fp8(c, Product::wgrad, gradient, dtype, accumulate, fast);
+            compare_fp8(c, GemmKind::wgrad, gradient, dtype, accumulate, fast);
         }
       }
     }
@@ -171,14 +171,14 @@ TEST(GpuExpertGemm, HasTheValuesOfTheCpuInFp8) {
 /// Operand of wgrad with 64 columns: `end` rows of ones, then `others`.
 Operand rows_and_others(Side& s, DType dtype, std::int64_t rows, std::int64_t end, float others) {
   const auto put = [&](auto one, auto other) {
-    std::vector<decltype(one)> values(static_cast<std::size_t>(rows * 64), one), turned = values;
+    std::vector<decltype(one)> values(static_cast<std::size_t>(rows * 64), one), flipped = values;
     std::fill(values.begin() + end * 64, values.end(), other);
     for (std::size_t c = 0; c < 64; ++c) {
       for (std::size_t r = static_cast<std::size_t>(end); r < static_cast<std::size_t>(rows); ++r)
-        turned[c * static_cast<std::size_t>(rows) + r] = other;
+        flipped[c * static_cast<std::size_t>(rows) + r] = other;
     }
     return Operand{
-        .data = s.put(values), .transposed = s.put(turned), .dtype = dtype, .rows = rows, .cols = 64};
+        .data = s.put(values), .transposed = s.put(flipped), .dtype = dtype, .rows = rows, .cols = 64};
   };
   return dtype == DType::bf16 ? put(to_bf16(1.0f), to_bf16(others))
                               : put(to_fp8(1.0f, dtype), to_fp8(others, dtype));
@@ -202,7 +202,8 @@ TEST(GpuExpertGemm, WeightGradientsTakeNoRowsOfOthers) {
         const auto count = static_cast<std::int64_t>(begins.size()) - 1;
         const Matrix d = dense(s, DType::f32, count * out, in, 3);
         expert_gemm(
-            s, {.product = Product::wgrad, .a = x, .b = x, .count = count, .begins = s.put(begins), .d = d});
+            s,
+            {.gemm_kind = GemmKind::wgrad, .a = x, .b = x, .count = count, .begins = s.put(begins), .d = d});
         s.out("d", d);
         for (std::int64_t r = 0; r < out; ++r) {
           for (std::int64_t c = 0; c < in; ++c) EXPECT_EQ(s.outputs().back().at(r, c), end);
@@ -216,15 +217,15 @@ TEST(GpuExpertGemm, HasTheSameBitsAgainAndAgain) {
   const Case c{{700, 3, 0, 1300, 45}, 768, 512};
   const auto begins = begins_of(c.loads);
   const auto device = make_cuda_device(0);
-  for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+  for (const GemmKind gemm_kind : {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad}) {
     Side s(*device);
-    const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+    const bool wgrad = gemm_kind == GemmKind::wgrad, forward = gemm_kind == GemmKind::forward;
     const Matrix a = dense(s, DType::bf16, begins.back(), forward ? c.in : c.out, 1);
     const Matrix b =
         wgrad ? dense(s, DType::bf16, begins.back(), c.in, 2) : dense(s, DType::bf16, 5 * c.out, c.in, 2);
     const Matrix d = wgrad ? dense(s, DType::f32, 5 * c.out, c.in, 3)
                            : dense(s, DType::bf16, begins.back(), forward ? c.out : c.in, 3);
-    const ExpertGemmArgs args{.product = product,
+    const ExpertGemmArgs args{.gemm_kind = gemm_kind,
                               .a = operand_of(a),
                               .b = operand_of(b),
                               .count = 5,
@@ -236,7 +237,7 @@ TEST(GpuExpertGemm, HasTheSameBitsAgainAndAgain) {
     for (int turn = 0; turn < 8; ++turn) {
       for (int i = 0; i < 50; ++i) expert_gemm(s, args);
       s.out("again", d);
-      EXPECT_EQ(s.take().bytes, first) << "product " << static_cast<int>(product) << ", turn " << turn;
+      EXPECT_EQ(s.take().bytes, first) << "product " << static_cast<int>(gemm_kind) << ", turn " << turn;
     }
   }
 }

@@ -11,7 +11,7 @@ namespace octet::ops::gemm_test {
 namespace {
 
 struct Case {
-  Product product = Product::forward;
+  GemmKind gemm_kind = GemmKind::forward;
   std::int64_t m = 1, n = 1, k = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   bool accumulate = false, bias = false;
@@ -24,7 +24,7 @@ struct Case {
   bool fixed_order = false;
   std::string name() const {
     const char* names[] = {"forward", "dgrad", "wgrad"};
-    return std::string(names[static_cast<int>(product)]) + " [" + std::to_string(m) + "," +
+    return std::string(names[static_cast<int>(gemm_kind)]) + " [" + std::to_string(m) + "," +
            std::to_string(n) + "," + std::to_string(k) + "] " + std::string(name_of(a)) + " x " +
            std::string(name_of(b)) + " -> " + std::string(name_of(d)) + (accumulate ? " accumulated" : "") +
            (addend ? " with an addend" : "") + (bias ? " with bias" : "") + (fast ? " fast" : "") + " gap " +
@@ -76,8 +76,8 @@ std::vector<std::uint8_t> inside_wider(const HostArray& x, const Operand& of, st
 constexpr float a_scale = 0.037f, b_scale = 0.011f;
 
 Outcome run(Bench& bench, const Case& c, const Inputs& in) {
-  const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
-  GemmArgs args{.product = c.product,
+  const bool wgrad = c.gemm_kind == GemmKind::wgrad, forward = c.gemm_kind == GemmKind::forward;
+  GemmArgs args{.gemm_kind = c.gemm_kind,
                 .accumulate = c.accumulate,
                 .b_stands = c.stands,
                 .fixed_order = c.fixed_order,
@@ -118,12 +118,12 @@ Outcome run(Bench& bench, const Case& c, const Inputs& in) {
 /// Returns element [i, j] of the GEMM in float64, without scales and addends.
 test::Dot element_of(const Case& c, const Inputs& in, std::int64_t i, std::int64_t j) {
   return test::gemm_element(
-      c.product, c.m, c.n, c.k, i, j, [&](std::int64_t at) { return in.a[at]; },
+      c.gemm_kind, c.m, c.n, c.k, i, j, [&](std::int64_t at) { return in.a[at]; },
       [&](std::int64_t at) { return in.b[at]; });
 }
 
 /// Compares each element with float64. FP8 with fast accumulation sums in about 14 bits.
-void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
+void expect_gemm(const Case& c, const Inputs& in, const Outcome& got) {
   const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : 1.0;
   const double unit = got.fp8 ? (c.fast ? 0x1p-10 : 0x1p-12) : 2.4e-7;
   double worst = 0;
@@ -165,13 +165,13 @@ void check_case(const Case& c) {
   const Inputs in(c);
   Bench bench(make_cuda_device());
   try {
-    expect_product(c, in, run(bench, c, in));
+    expect_gemm(c, in, run(bench, c, in));
   } catch (const std::exception& e) {
     ADD_FAILURE() << c.name() << ": " << e.what();
   }
 }
 
-constexpr Product products[] = {Product::forward, Product::dgrad, Product::wgrad};
+constexpr GemmKind gemms[] = {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad};
 struct Sizes {
   std::int64_t m, n, k;
 };
@@ -179,13 +179,13 @@ constexpr Sizes sizes[] = {{1, 1, 1},      {1, 512, 256}, {127, 129, 33},  {129,
                            {130, 203, 17}, {3, 5, 1},     {128, 256, 127}, {129, 64, 80}, {256, 128, 512}};
 
 TEST(GpuGemm, EveryProductOfWideDtypesAgreesWithFloat64) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16}) {
         for (const DType d : {DType::f32, DType::bf16}) {
           if (operands == DType::f32 && d == DType::bf16) continue;  // not supported
           for (const bool accumulate : {false, true}) {
-            check_case({.product = product,
+            check_case({.gemm_kind = gemm_kind,
                         .m = s.m,
                         .n = s.n,
                         .k = s.k,
@@ -193,7 +193,7 @@ TEST(GpuGemm, EveryProductOfWideDtypesAgreesWithFloat64) {
                         .b = operands,
                         .d = d,
                         .accumulate = accumulate,
-                        .bias = product == Product::forward,
+                        .bias = gemm_kind == GemmKind::forward,
                         .gap = accumulate ? 0 : 3});
           }
         }
@@ -236,9 +236,9 @@ TEST(GpuGemm, StandingWeightsInBf16AgreeWithFloat64) {
       c.bias = k != 200;
       c.addend = k != 6400;
       c.gap = k == 8 ? 3 : 0;
-      expect_product(c, Inputs(c), run(bench, c, Inputs(c)));
+      expect_gemm(c, Inputs(c), run(bench, c, Inputs(c)));
       c.d = DType::f32;
-      expect_product(c, Inputs(c), run(bench, c, Inputs(c)));
+      expect_gemm(c, Inputs(c), run(bench, c, Inputs(c)));
     }
   }
 }
@@ -270,35 +270,35 @@ TEST(GpuGemm, AFixedOrderIsNotOneOfStreamedWeights) {
 
 TEST(GpuGemm, WhereChoosingIsOverOtherNumbersOfTokensAreMultipliedAllTheSame) {
   Bench bench(make_cuda_device());
-  const auto multiplies = [&](Product product, std::int64_t tokens) {
-    Case c{.product = product, .m = tokens, .n = 336, .k = 208, .a = DType::bf16, .b = DType::bf16};
-    if (product == Product::wgrad) std::swap(c.m, c.k);
+  const auto multiplies = [&](GemmKind gemm_kind, std::int64_t tokens) {
+    Case c{.gemm_kind = gemm_kind, .m = tokens, .n = 336, .k = 208, .a = DType::bf16, .b = DType::bf16};
+    if (gemm_kind == GemmKind::wgrad) std::swap(c.m, c.k);
     c.d = DType::bf16;
     const Inputs in(c);
-    expect_product(c, in, run(bench, c, in));
+    expect_gemm(c, in, run(bench, c, in));
   };
-  for (const Product product : products) multiplies(product, 512);
+  for (const GemmKind gemm_kind : gemms) multiplies(gemm_kind, 512);
   const std::string chosen = autotuned_gemms(bench.device());
   EXPECT_NE(chosen, "");
   set_gemm_choosing(bench.device(), false);
-  for (const Product product : products) {
-    for (const std::int64_t tokens : {2048, 104, 7}) multiplies(product, tokens);
+  for (const GemmKind gemm_kind : gemms) {
+    for (const std::int64_t tokens : {2048, 104, 7}) multiplies(gemm_kind, tokens);
   }
   EXPECT_EQ(autotuned_gemms(bench.device()), chosen) << "nothing was timed";
   set_gemm_choosing(bench.device(), true);
-  multiplies(Product::forward, 2048);
+  multiplies(GemmKind::forward, 2048);
   EXPECT_NE(autotuned_gemms(bench.device()), chosen);
 }
 
 TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
   const std::pair<DType, DType> formats[] = {
       {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : sizes) {
       for (const auto& [a, b] : formats) {
         for (const bool accumulate : {false, true}) {
           for (const bool fast : {false, true}) {
-            check_case({.product = product,
+            check_case({.gemm_kind = gemm_kind,
                         .m = s.m,
                         .n = s.n,
                         .k = s.k,
@@ -306,7 +306,7 @@ TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
                         .b = b,
                         .d = accumulate ? DType::f32 : DType::bf16,
                         .accumulate = accumulate,
-                        .bias = product == Product::forward,
+                        .bias = gemm_kind == GemmKind::forward,
                         .own_boundary = a == b,
                         .fast = fast});
           }
@@ -317,22 +317,22 @@ TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
 }
 
 TEST(GpuGemm, AnAddendIsAddedToEveryKindOfProduct) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
         for (const DType d : {DType::f32, DType::bf16}) {
           if (operands == DType::f32 && d == DType::bf16) continue;  // not supported
-          check_case({.product = product,
+          check_case({.gemm_kind = gemm_kind,
                       .m = s.m,
                       .n = s.n,
                       .k = s.k,
                       .a = operands,
                       .b = operands,
                       .d = d,
-                      .bias = product == Product::forward,
+                      .bias = gemm_kind == GemmKind::forward,
                       .gap = s.n % 16 == 0 ? 0 : 3,
                       .addend = true,
-                      .fast = product == Product::forward});
+                      .fast = gemm_kind == GemmKind::forward});
         }
       }
     }
@@ -341,18 +341,18 @@ TEST(GpuGemm, AnAddendIsAddedToEveryKindOfProduct) {
 }
 
 TEST(GpuGemm, OperandsMayBeColumnsOfWiderMatrices) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16}) {
         for (const std::int64_t wide : {2, 16, 64}) {
-          check_case({.product = product,
+          check_case({.gemm_kind = gemm_kind,
                       .m = s.m,
                       .n = s.n,
                       .k = s.k,
                       .a = operands,
                       .b = operands,
                       .d = operands,
-                      .accumulate = product == Product::wgrad,
+                      .accumulate = gemm_kind == GemmKind::wgrad,
                       .gap = wide,
                       .wide = wide});
         }
@@ -363,23 +363,23 @@ TEST(GpuGemm, OperandsMayBeColumnsOfWiderMatrices) {
 
 TEST(GpuGemm, Fp8IsMultipliedAsFp8WhereTheShapesOfModelsAllow) {
   Bench bench(make_cuda_device());
-  const auto runs = [&](Product product, std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto runs = [&](GemmKind gemm_kind, std::int64_t m, std::int64_t n, std::int64_t k) {
     const Case c{
-        .product = product, .m = m, .n = n, .k = k, .a = DType::e4m3, .b = DType::e4m3, .d = DType::bf16};
+        .gemm_kind = gemm_kind, .m = m, .n = n, .k = k, .a = DType::e4m3, .b = DType::e4m3, .d = DType::bf16};
     return run(bench, c, Inputs(c)).fp8;
   };
   for (const std::int64_t tokens : {1, 127, 128, 129}) {
-    EXPECT_TRUE(runs(Product::forward, tokens, 64, 128)) << tokens;
-    EXPECT_TRUE(runs(Product::dgrad, tokens, 64, 128)) << tokens;
-    EXPECT_TRUE(runs(Product::wgrad, 64, 128, tokens)) << tokens;
+    EXPECT_TRUE(runs(GemmKind::forward, tokens, 64, 128)) << tokens;
+    EXPECT_TRUE(runs(GemmKind::dgrad, tokens, 64, 128)) << tokens;
+    EXPECT_TRUE(runs(GemmKind::wgrad, 64, 128, tokens)) << tokens;
   }
-  EXPECT_FALSE(runs(Product::forward, 128, 100, 128));  // a row of D is no multiple of 16 bytes
+  EXPECT_FALSE(runs(GemmKind::forward, 128, 100, 128));  // a row of D is no multiple of 16 bytes
 }
 
 // The precision of partial sums depends on fast_accumulation, not on the kind of GEMM.
 TEST(GpuGemm, PartialSumsOfFp8KeepFewerBitsOnlyWhereAsked) {
-  for (const Product product : products) {
-    Case c{.product = product, .m = 128, .n = 128, .k = 2048, .a = DType::e5m2, .b = DType::e4m3};
+  for (const GemmKind gemm_kind : gemms) {
+    Case c{.gemm_kind = gemm_kind, .m = 128, .n = 128, .k = 2048, .a = DType::e5m2, .b = DType::e4m3};
     SCOPED_TRACE(c.name());
     const Inputs in(c);
     std::vector<double> want;
@@ -405,7 +405,7 @@ TEST(GpuGemm, PartialSumsOfFp8KeepFewerBitsOnlyWhereAsked) {
 TEST(GpuGemm, CopiesLargerThanTheirScratchAreMultipliedInPieces) {
   // 2 * (4112 + 4096) * 8197 bytes of decoded operands, which exceed the scratch of 64 MiB.
   const Case c{
-      .product = Product::wgrad, .m = 4112, .n = 4090, .k = 8197, .a = DType::e4m3, .b = DType::e4m3};
+      .gemm_kind = GemmKind::wgrad, .m = 4112, .n = 4090, .k = 8197, .a = DType::e4m3, .b = DType::e4m3};
   const Inputs in(c);
   Bench gpu(make_cuda_device());
   const Outcome got = run(gpu, c, in);
@@ -427,7 +427,7 @@ TEST(GpuGemm, CopiesLargerThanTheirScratchAreMultipliedInPieces) {
 TEST(GpuGemm, EqualInputsGiveEqualBits) {
   for (const DType operands : {DType::bf16, DType::e4m3}) {
     for (const bool fast : {false, true}) {
-      const Case c{.product = Product::wgrad,
+      const Case c{.gemm_kind = GemmKind::wgrad,
                    .m = 256,
                    .n = 512,
                    .k = 4096,
@@ -460,11 +460,11 @@ TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
       ASSERT_LE(distance, 4e-3) << "row " << row;
     }
   };
-  for (const Product product : products) {
-    const bool forward = product == Product::forward;
+  for (const GemmKind gemm_kind : gemms) {
+    const bool forward = gemm_kind == GemmKind::forward;
     for (const DType operands : {DType::bf16, DType::e4m3}) {
       for (const char* added : {"nothing", "what is there", "an addend"}) {
-        Case c{.product = product,
+        Case c{.gemm_kind = gemm_kind,
                .m = 4096,
                .n = 4352,
                .k = 4096,

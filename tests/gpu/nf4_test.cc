@@ -94,7 +94,7 @@ TEST(Nf4, CastToFp8ItHasTheBitsOfTheCpu) {
                    {Nf4Scales{.plain = scales}, Nf4Scales{.codes = small, .nested = nested, .mean = mean}}) {
                 for (const int layouts : {1, 2, 3}) {
                   auto* row = s.put(untouched(count));
-                  auto* turned = s.put(untouched(cols * ld));
+                  auto* flipped = s.put(untouched(cols * ld));
                   nf4_to_fp8(s, {.codes = codes,
                                  .scales = from,
                                  .rows = rows,
@@ -103,10 +103,10 @@ TEST(Nf4, CastToFp8ItHasTheBitsOfTheCpu) {
                                  .format = format,
                                  .scale = scale,
                                  .row = layouts % 2 == 1 ? row : nullptr,
-                                 .transposed = layouts / 2 == 1 ? turned : nullptr,
+                                 .transposed = layouts / 2 == 1 ? flipped : nullptr,
                                  .transposed_ld = ld});
                   s.out("rows", row, count, DType::u8);
-                  s.out("transposed", turned, cols * ld, DType::u8);
+                  s.out("transposed", flipped, cols * ld, DType::u8);
                 }
               }
             },
@@ -136,7 +136,7 @@ TEST(Nf4, ASeriesHasTheBitsOfTheCpu) {
                            .series = series});
             s.out("values", values, tensors * count, DType::f32);
             auto* row = s.put(untouched(tensors * count));
-            auto* turned = s.put(untouched(tensors * cols * ld));
+            auto* flipped = s.put(untouched(tensors * cols * ld));
             nf4_to_fp8(s, {.codes = base,
                            .scales = twice ? x.twice(base) : x.plain(base),
                            .rows = rows,
@@ -144,11 +144,11 @@ TEST(Nf4, ASeriesHasTheBitsOfTheCpu) {
                            .through = DType::bf16,
                            .scale = s.put(std::vector<float>{61.5f, 3.0f, 9.0f, 100.0f, 1.5f}),
                            .row = row,
-                           .transposed = turned,
+                           .transposed = flipped,
                            .transposed_ld = ld,
                            .series = series});
             s.out("rows", row, tensors * count, DType::u8);
-            s.out("transposed", turned, tensors * cols * ld, DType::u8);
+            s.out("transposed", flipped, tensors * cols * ld, DType::u8);
           },
           {});
     }

@@ -52,9 +52,9 @@ TEST(Quantize, BothLayoutsAndTheAmaxOfEveryShape) {
               auto* most = s.put(std::vector<float>{0.25f});
               amax(s, m, most);
               s.out("amax alone", most, 1, DType::f32);
-              auto* turned = s.put(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols), 0x11));
-              transpose(s, {.from = copies.into.row, .rows = rows, .cols = cols, .to = turned});
-              s.out("transpose", turned, rows * cols, DType::u8);
+              auto* flipped = s.put(std::vector<std::uint8_t>(static_cast<std::size_t>(rows * cols), 0x11));
+              transpose(s, {.from = copies.into.row, .rows = rows, .cols = cols, .to = flipped});
+              s.out("transpose", flipped, rows * cols, DType::u8);
             },
             {});
       }

@@ -138,7 +138,7 @@ Within bounds_of(const Shape& p, bool stands) {
   return {.relative = 2e-3, .absolute = 0.1, .bf16_steps = 2.01};
 }
 
-void expect_products(const Shape& p, DType d, bool stands = false) {
+void expect_gemms(const Shape& p, DType d, bool stands = false) {
   for (const bool bias : {false, true}) {
     for (const bool addend : {false, true}) {
       if (stands && bias != addend) continue;
@@ -175,7 +175,7 @@ void expect_products(const Shape& p, DType d, bool stands = false) {
 }
 
 // Without and with an addend, in bf16 as in a model, and in fp32 like logits.
-TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
+TEST(RowScales, GemmsHaveTheValuesOfTheCpu) {
   for (const Shape& p : {Shape{1, 4096, 512},
                          {2, 256, 384},
                          {7, 1024, 6144},
@@ -187,25 +187,25 @@ TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
                          {300, 512, 256},
                          {3, 200, 129},
                          {5, 64, 48}}) {
-    expect_products(p, DType::bf16);
+    expect_gemms(p, DType::bf16);
   }
-  expect_products({4, 256, 64}, DType::f32);
-  expect_products({30, 320, 64}, DType::f32);
-  expect_products({33, 320, 64}, DType::f32);
+  expect_gemms({4, 256, 64}, DType::f32);
+  expect_gemms({30, 320, 64}, DType::f32);
+  expect_gemms({33, 320, 64}, DType::f32);
 }
 
 // The weight is streamed for 17 to 64 tokens. Cases: fewer and more runs than blocks, tiles that several
 // blocks sum, and partial tiles and runs. The GEMMs run repeatedly on one stream, to check that each run
 // clears the exchange buffer.
-TEST(RowScales, ProductsOfStandingWeightsHaveTheValuesOfTheCpu) {
+TEST(RowScales, GemmsOfStandingWeightsHaveTheValuesOfTheCpu) {
   for (const std::int64_t tokens : {16, 17, 32, 33, 64}) {
     for (const auto& [in, out] : {std::pair{4096, 512}, {14336, 144}, {16, 16}, {208, 9008}, {400, 80}}) {
-      expect_products({tokens, in, out}, DType::bf16, true);
+      expect_gemms({tokens, in, out}, DType::bf16, true);
     }
   }
-  expect_products({30, 320, 64}, DType::f32, true);
-  expect_products({50, 4096, 1008}, DType::f32, true);
-  expect_products({65, 512, 144}, DType::bf16, true);
+  expect_gemms({30, 320, 64}, DType::f32, true);
+  expect_gemms({50, 4096, 1008}, DType::f32, true);
+  expect_gemms({65, 512, 144}, DType::bf16, true);
 }
 
 // The summation order of a row does not depend on other rows, as long as tiles have the same capacity.
@@ -217,7 +217,7 @@ TEST(RowScales, RowsOfAStreamedProductHaveTheSameBitsBesideOthers) {
     RowCopy x(s, most, in), w(s, out, in);
     x.of(s.put(Tensor::random(DType::bf16, most, in, 1)));
     w.of(s.put(Tensor::random(DType::bf16, out, in, 2)));
-    const auto product = [&](std::int64_t rows) {
+    const auto gemm_kind = [&](std::int64_t rows) {
       GemmArgs args{.a = x.operand(), .b = w.operand(), .d = s.put(Tensor::random(DType::f32, rows, out, 4))};
       args.a.rows = rows;
       args.d.ld = out;
@@ -227,7 +227,7 @@ TEST(RowScales, RowsOfAStreamedProductHaveTheSameBitsBesideOthers) {
       s.out("product", args.d);
       return s.take();
     };
-    const Side::Output all = product(most), part = product(some);
+    const Side::Output all = gemm_kind(most), part = gemm_kind(some);
     for (std::int64_t row = 0; row < some; ++row) {
       for (std::int64_t i = 0; i < out; ++i) {
         ASSERT_EQ(part.at(row, i), all.at(row, i)) << some << " rows, " << row << ", " << i;

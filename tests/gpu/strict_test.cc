@@ -25,8 +25,8 @@ struct Kind {
   bool bias = false, addend = false;
 };
 
-ops::HostArray product(ops::Bench& bench, const Kind& p, const ops::HostArray& a, const ops::HostArray& b,
-                       const ops::HostArray& addend, std::int64_t first, std::int64_t count, bool stands) {
+ops::HostArray gemm_kind(ops::Bench& bench, const Kind& p, const ops::HostArray& a, const ops::HostArray& b,
+                         const ops::HostArray& addend, std::int64_t first, std::int64_t count, bool stands) {
   const auto part = [&](const ops::HostArray& of, std::int64_t width) {
     ops::HostArray rows(count * width, of.dtype);
     const std::size_t row = static_cast<std::size_t>(width) * size_of(of.dtype);
@@ -63,7 +63,7 @@ TEST(GpuStrict, RowsOfAProductDoNotDependOnThoseBesideThem) {
     std::mt19937 random(2);
     ops::HostArray a(kRows * p.k, p.operands), b(p.n * p.k, p.operands), addend(kRows * p.n, p.result);
     a.fill(random, 1.0f), b.fill(random, 0.1f), addend.fill(random, 1.0f);
-    const ops::HostArray whole = product(gpu, p, a, b, addend, 0, kRows, false);
+    const ops::HostArray whole = gemm_kind(gpu, p, a, b, addend, 0, kRows, false);
     const std::size_t row = static_cast<std::size_t>(p.n) * size_of(p.result);
     for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1},
                                                                                          {77, 1},
@@ -77,7 +77,7 @@ TEST(GpuStrict, RowsOfAProductDoNotDependOnThoseBesideThem) {
                                                                                          {3, 500},
                                                                                          {1, 1031}}) {
       for (const bool stands : {false, true}) {
-        const ops::HostArray part = product(gpu, p, a, b, addend, first, count, stands);
+        const ops::HostArray part = gemm_kind(gpu, p, a, b, addend, first, count, stands);
         EXPECT_TRUE(std::equal(
             part.bytes.begin(), part.bytes.end(),
             whole.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * row)))

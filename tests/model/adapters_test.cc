@@ -143,7 +143,7 @@ struct Module {
 };
 
 HostBatch golden_batch(const std::string& name) {
-  const checkpoint::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
+  const weights::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
   return read_batch(file, "packed.");
 }
 

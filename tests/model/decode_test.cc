@@ -83,7 +83,7 @@ class Decoder {
   std::int64_t pages() const { return (batch_.max_length + 3) / 4; }
 
   Architecture architecture_;
-  checkpoint::SafetensorsFile file_;
+  weights::SafetensorsFile file_;
   HostBatch batch_;
   Machine machine_;
   KvLayout layout_;

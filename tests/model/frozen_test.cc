@@ -15,7 +15,7 @@ using precision::RecipeKind;
 constexpr Recompute kLevels[] = {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full};
 
 HostBatch golden_batch(const std::string& name) {
-  const checkpoint::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
+  const weights::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
   return read_batch(file, "packed.");
 }
 
@@ -102,12 +102,13 @@ TEST(Frozen, BackwardDoesWhatTheLayersState) {
         same(OperationKind::embedding, "embedding", "embedding_backward");
         EXPECT_EQ(count([](const Operation& o) { return o.kind == OperationKind::rotary; }),
                   calls("rope") + calls("normed_rope") + calls("normed_rope_backward"));
-        for (const ops::Product product : {ops::Product::forward, ops::Product::dgrad, ops::Product::wgrad}) {
+        for (const ops::GemmKind gemm_kind :
+             {ops::GemmKind::forward, ops::GemmKind::dgrad, ops::GemmKind::wgrad}) {
           EXPECT_EQ(count([&](const Operation& o) {
-                      return o.kind == OperationKind::product && o.product == product;
+                      return o.kind == OperationKind::gemm && o.gemm_kind == gemm_kind;
                     }),
-                    machine.audit.counted(product, DType::f32))
-              << static_cast<int>(product);
+                    machine.audit.counted(gemm_kind, DType::f32))
+              << static_cast<int>(gemm_kind);
         }
         // Groups that backward does not reach are not acquired.
         std::set<int> expected;
@@ -223,10 +224,10 @@ TEST(Frozen, NoFp8CopiesAreKeptForTheGradientsOfFrozenWeights) {
                 256 * static_cast<std::size_t>(width) + scales(width));
       EXPECT_EQ(bytes(lora, kind, recipe, "activations/FP8 gradients"),
                 256 * static_cast<std::size_t>(2 * width) + scales(2 * width));
-      const bool turned = kind == DeviceKind::cuda || recipe == RecipeKind::block;
+      const bool flipped = kind == DeviceKind::cuda || recipe == RecipeKind::block;
       EXPECT_EQ(bytes({}, kind, recipe, "activations/FP8 gradients") >
                     bytes(lora, kind, recipe, "activations/FP8 gradients"),
-                turned);
+                flipped);
     }
   }
 }

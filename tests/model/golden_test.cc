@@ -31,7 +31,7 @@ struct Golden {
         numbers(read_json(folder + "/golden.json")) {}
   std::string folder;
   Architecture architecture;
-  checkpoint::SafetensorsFile file;
+  weights::SafetensorsFile file;
   Json numbers;
 };
 
@@ -45,7 +45,7 @@ RunResult run(const Golden& golden, const HostBatch& batch, const RunOptions& op
 /// Returns the distance between the golden tensor and the same rows of `whole`.
 double distance(const Golden& golden, const std::string& name, const std::vector<float>& whole,
                 double factor = 1.0) {
-  const checkpoint::StoredTensor& tensor = golden.file.at(name);
+  const weights::StoredTensor& tensor = golden.file.at(name);
   return relative_l2(test::sampled_rows(whole, static_cast<std::size_t>(tensor.count), tensor.shape.back()),
                      read_floats(golden.file, name), factor);
 }
@@ -204,10 +204,10 @@ TEST(Fp8Core, CurrentScalingInPartsAgreesWithTheReferenceOfTensors) {
 
 TEST(Fp8Core, BlockScalingAgreesWithItsReference) {
   const Golden golden("llama3");
-  const checkpoint::SafetensorsFile block(golden.folder + "/block.safetensors");
+  const weights::SafetensorsFile block(golden.folder + "/block.safetensors");
   const HostBatch batch = read_batch(golden.file, "");
   const auto far = [&](const std::string& name, const std::vector<float>& whole, double factor) {
-    const checkpoint::StoredTensor& tensor = block.at(name);
+    const weights::StoredTensor& tensor = block.at(name);
     return relative_l2(test::sampled_rows(whole, static_cast<std::size_t>(tensor.count), tensor.shape.back()),
                        read_floats(block, name), factor);
   };
@@ -282,16 +282,16 @@ TEST(Fp8Core, TheAuditCountsEveryProductThatRan) {
   machine.source.load(golden.folder);
   machine.run(batch, true);
   const std::int64_t linears = 4 * golden.architecture.layers;
-  EXPECT_EQ(machine.audit.fp8_products(), 3 * linears);
-  EXPECT_EQ(machine.audit.counted(ops::Product::wgrad, DType::e4m3), linears);
-  EXPECT_EQ(machine.audit.counted(ops::Product::forward, DType::f32), 1);
+  EXPECT_EQ(machine.audit.fp8_gemms(), 3 * linears);
+  EXPECT_EQ(machine.audit.counted(ops::GemmKind::wgrad, DType::e4m3), linears);
+  EXPECT_EQ(machine.audit.counted(ops::GemmKind::forward, DType::f32), 1);
   EXPECT_EQ(machine.audit.rows().size(), 5u);
   machine.audit.require_fp8();
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> by_place;
   for (const precision::AuditCount& c : machine.audit.counts()) {
     EXPECT_EQ(c.outcome.way, c.row < 4 ? ops::GemmWay::emulated : ops::GemmWay::f32) << "row " << c.row;
-    EXPECT_EQ(c.outcome.a == DType::e5m2, c.row < 4 && c.product != ops::Product::forward);
-    by_place[{c.row, c.layer}] += c.products;
+    EXPECT_EQ(c.outcome.a == DType::e5m2, c.row < 4 && c.gemm_kind != ops::GemmKind::forward);
+    by_place[{c.row, c.layer}] += c.gemms;
   }
   EXPECT_EQ(std::ssize(by_place), linears + 1);
   for (const auto& [place, count] : by_place) EXPECT_EQ(count, 3) << place.first << " " << place.second;
@@ -425,7 +425,7 @@ TEST(GroupedExperts, TrainLikeOneExpertAfterTheOther) {
   std::int64_t counted = 0;
   for (const precision::AuditCount& c : machine.audit.counts()) {
     if (machine.audit.rows()[static_cast<std::size_t>(c.row)].name.starts_with("experts'"))
-      counted += c.products;
+      counted += c.gemms;
   }
   const auto blocks = std::ranges::count_if(golden.architecture.blocks, &BlockShape::mixes_experts);
   EXPECT_EQ(counted, 3 * 2 * blocks) << "three products of two weights";
@@ -458,12 +458,12 @@ TEST(Fp8Experts, EveryGroupedProductIsCountedInEachRecipe) {
     std::size_t rows = 0;
     for (const precision::AuditRow& row : machine.audit.rows()) rows += row.name.starts_with("experts'");
     EXPECT_EQ(rows, 2u) << "gate and up, down";
-    std::map<std::pair<std::int64_t, ops::Product>, std::int64_t> counted;
+    std::map<std::pair<std::int64_t, ops::GemmKind>, std::int64_t> counted;
     for (const precision::AuditCount& c : machine.audit.counts()) {
       const precision::AuditRow& row = machine.audit.rows()[static_cast<std::size_t>(c.row)];
       if (!row.name.starts_with("experts'")) continue;
       EXPECT_EQ(c.outcome.way, ops::GemmWay::emulated) << row.name;
-      counted[{c.layer, c.product}] += c.products;
+      counted[{c.layer, c.gemm_kind}] += c.gemms;
     }
     EXPECT_EQ(counted.size(), 6u) << "three passes of two blocks";
     // One kernel multiplies all experts, except with block scales.

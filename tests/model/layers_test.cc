@@ -21,7 +21,7 @@ const Recipe kRecipes[] = {
     {.kind = RecipeKind::block, .compute = DType::bf16, .gradient_format = DType::e4m3}};
 
 HostBatch golden_batch(const std::string& name) {
-  const checkpoint::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
+  const weights::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
   return read_batch(file, "packed.");
 }
 
@@ -158,7 +158,7 @@ TEST(Layers, AWindowOfOneBlockIsItsOwn) {
   EXPECT_NE(losses[0], losses[2]);
 }
 
-TEST(Layers, ProductsCountAtTheRowOfTheirShapeAndTheirOwnLayer) {
+TEST(Layers, GemmsCountAtTheRowOfTheirShapeAndTheirOwnLayer) {
   const Architecture a = uneven();
   const HostBatch batch = golden_batch("llama3");
   Machine machine(a, batch, {.recipe = kRecipes[3]});
@@ -170,7 +170,7 @@ TEST(Layers, ProductsCountAtTheRowOfTheirShapeAndTheirOwnLayer) {
     EXPECT_EQ(row.layers, row.name.starts_with("attention") ? 3 : 1) << row.name;
     if (row.name != "MLP down") continue;
     EXPECT_EQ(row.cols, a.block(c.layer).intermediate);
-    down[c.layer] += c.products;
+    down[c.layer] += c.gemms;
   }
   EXPECT_EQ(down, (std::map<std::int64_t, std::int64_t>{{0, 3}, {1, 3}, {2, 3}}));
 }
@@ -328,19 +328,20 @@ TEST(Work, OperationsAreThoseThatAMicroBatchEnqueues) {
       const std::int64_t turns =
           calls_of(seen, "rope") + calls_of(seen, "normed_rope") + calls_of(seen, "normed_rope_backward");
       EXPECT_EQ(count(OperationKind::rotary, false) + count(OperationKind::rotary, true), turns);
-      for (const ops::Product product : {ops::Product::forward, ops::Product::dgrad, ops::Product::wgrad}) {
+      for (const ops::GemmKind gemm_kind :
+           {ops::GemmKind::forward, ops::GemmKind::dgrad, ops::GemmKind::wgrad}) {
         std::int64_t sum = 0;
         for (const Operation& o : stated) {
-          const bool counts = o.kind == OperationKind::product && o.product == product;
+          const bool counts = o.kind == OperationKind::gemm && o.gemm_kind == gemm_kind;
           sum += counts ? 1 + o.again[static_cast<std::size_t>(level)] : 0;
         }
-        EXPECT_EQ(sum, machine.audit.counted(product, DType::f32)) << name;
+        EXPECT_EQ(sum, machine.audit.counted(gemm_kind, DType::f32)) << name;
       }
     }
   }
 }
 
-TEST(Work, ProductsAreSixOperationsForEachParameterAndToken) {
+TEST(Work, GemmsAreSixOperationsForEachParameterAndToken) {
   const Architecture a = uneven();
   double parameters = 0, flops = 0, stated = 0;
   for (const GroupSpec& group : build_layout(a).groups) {
@@ -349,7 +350,7 @@ TEST(Work, ProductsAreSixOperationsForEachParameterAndToken) {
     }
   }
   for (const Operation& o : operations(a, 100, 50)) {
-    if (o.kind != OperationKind::product) continue;
+    if (o.kind != OperationKind::gemm) continue;
     flops += o.flops;
     stated += 2.0 * static_cast<double>(o.m * o.n * o.k);
   }

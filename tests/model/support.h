@@ -15,9 +15,9 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/model/transformer.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::model::testing {
 
@@ -46,7 +46,8 @@ class ReplicatedSource : public ParameterSource {
           const auto n = static_cast<std::size_t>(t.count());
           ops::Operand w{.dtype = dtype, .rows = t.rows, .cols = t.cols};
           auto* data = arena.reserve_as<std::uint8_t>("weights", n * size_of(dtype));
-          auto* turned = is_fp8(dtype) && transposed ? arena.reserve_as<std::uint8_t>("weights", n) : nullptr;
+          auto* flipped =
+              is_fp8(dtype) && transposed ? arena.reserve_as<std::uint8_t>("weights", n) : nullptr;
           w.data = data;
           std::vector<ops::Operand> runs;
           if (is_fp8(dtype)) {
@@ -56,7 +57,7 @@ class ReplicatedSource : public ParameterSource {
             for (const ScaledPart& part : scaled) {
               ops::Operand run{.data = data + part.begin, .dtype = dtype, .cols = t.cols};
               run.rows = part.count / t.cols;
-              if (turned != nullptr) run.transposed = turned + part.begin;
+              if (flipped != nullptr) run.transposed = flipped + part.begin;
               run.scale_inv = std::exchange(scale, scale + 4);
               runs.push_back(run);
             }
@@ -125,8 +126,8 @@ class ReplicatedSource : public ParameterSource {
 
   /// Loads a folder. `adapter`: a file with tensors under PEFT's names.
   void load(const std::string& folder, const std::string& adapter = "") {
-    const checkpoint::WeightFolder files(folder);
-    std::optional<checkpoint::SafetensorsFile> own;
+    const weights::WeightFolder files(folder);
+    std::optional<weights::SafetensorsFile> own;
     if (!adapter.empty()) own.emplace(adapter);
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
       std::vector<float> values(static_cast<std::size_t>(t.count()));
@@ -158,7 +159,7 @@ class ReplicatedSource : public ParameterSource {
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
       if (gradients_[g].gradients[s][i].data == nullptr) return;
       const std::vector<float> fresh(static_cast<std::size_t>(t.count()),
-                                     t.gradient_by_product ? std::nanf("") : 0.0f);
+                                     t.gradient_by_gemm ? std::nanf("") : 0.0f);
       copy_in(gradients_[g].gradients[s][i].data, fresh.data(), fresh.size() * sizeof(float));
     });
     for (GroupGradients& g : gradients_) g.overwrite = true;
@@ -272,22 +273,22 @@ struct HostBatch {
   }
 };
 
-inline std::vector<std::int32_t> read_ints(const checkpoint::SafetensorsFile& file, const std::string& name) {
-  const checkpoint::StoredTensor& t = file.at(name);
+inline std::vector<std::int32_t> read_ints(const weights::SafetensorsFile& file, const std::string& name) {
+  const weights::StoredTensor& t = file.at(name);
   std::vector<std::int64_t> wide(static_cast<std::size_t>(t.count));
   file.read(name, 0, t.count, wide.data());
   return {wide.begin(), wide.end()};
 }
 
-inline std::vector<float> read_floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
-  const checkpoint::StoredTensor& t = file.at(name);
+inline std::vector<float> read_floats(const weights::SafetensorsFile& file, const std::string& name) {
+  const weights::StoredTensor& t = file.at(name);
   std::vector<float> values(static_cast<std::size_t>(t.count));
   file.read(name, 0, t.count, values.data());
   return values;
 }
 
 /// Reads a batch: "" is the batch of two rows, "packed." the row of three documents.
-inline HostBatch read_batch(const checkpoint::SafetensorsFile& file, const std::string& prefix) {
+inline HostBatch read_batch(const weights::SafetensorsFile& file, const std::string& prefix) {
   const auto ids = read_ints(file, prefix + "input_ids"), labels = read_ints(file, prefix + "labels");
   const auto length = static_cast<std::size_t>(file.at(prefix + "input_ids").shape.back());
   std::vector<std::int32_t> document(ids.size());

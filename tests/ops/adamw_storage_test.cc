@@ -320,8 +320,7 @@ TEST(AdamWStorage, TheStatesOfAParameterAreNotRoundedAlike) {
     return sum / n;
   };
   const std::vector<double> ones(n, 1.0);
-  for (const auto& state : states)
-    EXPECT_LT(std::abs(mean_product(state, ones)), 0.7) << "both ways are taken";
+  for (const auto& state : states) EXPECT_LT(std::abs(mean_product(state, ones)), 0.7) << "both ways are taken";
   for (const auto& [a, b] : {std::pair{0, 1}, {0, 2}, {1, 2}}) {
     const double together =
         mean_product(states[a], states[b]) - mean_product(states[a], ones) * mean_product(states[b], ones);

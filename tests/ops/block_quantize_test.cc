@@ -21,31 +21,31 @@ struct Blocks {
         row(static_cast<std::size_t>(rows * cols), 0xEE),
         transposed(row.size(), 0xEE),
         scales(static_cast<std::size_t>(scale_count(s, rows, cols)), kNaN),
-        turned_scales(static_cast<std::size_t>(scale_count(s, cols, rows)), kNaN) {
+        transposed_scales(static_cast<std::size_t>(scale_count(s, cols, rows)), kNaN) {
     block_quantize(stream, {.x = x.matrix(),
                             .scaling = s,
                             .row = row.data(),
                             .scale_inv = scales.data(),
                             .transposed = transposed.data(),
-                            .transposed_scale_inv = turned_scales.data()});
+                            .transposed_scale_inv = transposed_scales.data()});
   }
   std::uint8_t code(std::int64_t r, std::int64_t c) const {
     return row[static_cast<std::size_t>(r * cols + c)];
   }
-  std::uint8_t turned_code(std::int64_t r, std::int64_t c) const {
+  std::uint8_t transposed_code(std::int64_t r, std::int64_t c) const {
     return transposed[static_cast<std::size_t>(c * rows + r)];
   }
   float scale(std::int64_t r, std::int64_t c) const {
     return scales[static_cast<std::size_t>(scale_index(scaling, rows, cols, r, c))];
   }
-  float turned_scale(std::int64_t r, std::int64_t c) const {
-    return turned_scales[static_cast<std::size_t>(scale_index(scaling, cols, rows, c, r))];
+  float transposed_scale(std::int64_t r, std::int64_t c) const {
+    return transposed_scales[static_cast<std::size_t>(scale_index(scaling, cols, rows, c, r))];
   }
   double value(std::int64_t r, std::int64_t c) const {
     return double{from_fp8(code(r, c), DType::e4m3)} * double{scale(r, c)};
   }
-  double turned_value(std::int64_t r, std::int64_t c) const {
-    return double{from_fp8(turned_code(r, c), DType::e4m3)} * double{turned_scale(r, c)};
+  double transposed_value(std::int64_t r, std::int64_t c) const {
+    return double{from_fp8(transposed_code(r, c), DType::e4m3)} * double{transposed_scale(r, c)};
   }
   Operand operand() const {
     return {.data = row.data(),
@@ -55,13 +55,13 @@ struct Blocks {
             .cols = cols,
             .scale_inv = scales.data(),
             .scaling = scaling,
-            .transposed_scale_inv = turned_scales.data()};
+            .transposed_scale_inv = transposed_scales.data()};
   }
 
   Scaling scaling;
   std::int64_t rows, cols;
   std::vector<std::uint8_t> row, transposed;
-  std::vector<float> scales, turned_scales;
+  std::vector<float> scales, transposed_scales;
 };
 
 /// Returns the largest magnitude in a part of a matrix.
@@ -87,16 +87,16 @@ constexpr std::int64_t kShapes[][2] = {{1, 1},     {1, 300},   {127, 129}, {128,
 
 /// Returns the counts of the cast into the row copy.
 Fp8Seen seen_by(Stream& stream, const Tensor& x, Scaling scaling) {
-  std::vector<std::uint8_t> row(static_cast<std::size_t>(x.rows() * x.cols())), turned(row.size());
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(x.rows() * x.cols())), flipped(row.size());
   std::vector<float> scales(static_cast<std::size_t>(scale_count(scaling, x.rows(), x.cols())));
-  std::vector<float> turned_scales(static_cast<std::size_t>(scale_count(scaling, x.cols(), x.rows())));
+  std::vector<float> transposed_scales(static_cast<std::size_t>(scale_count(scaling, x.cols(), x.rows())));
   Fp8Seen seen{};
   block_quantize(stream, {.x = x.matrix(),
                           .scaling = scaling,
                           .row = row.data(),
                           .scale_inv = scales.data(),
-                          .transposed = turned.data(),
-                          .transposed_scale_inv = turned_scales.data(),
+                          .transposed = flipped.data(),
+                          .transposed_scale_inv = transposed_scales.data(),
                           .seen = &seen});
   return seen;
 }
@@ -143,10 +143,10 @@ TEST(BlockQuantize, ScalesAreTheSmallestPowersAndCodesAreRoundedOnce) {
             const auto value = static_cast<float>(x.at(r, c));
             expect_smallest_power(b.scale(r, c),
                                   squares ? most_of(x, row0, 128, col0, 128) : most_of(x, r, 1, col0, 128));
-            expect_smallest_power(b.turned_scale(r, c),
+            expect_smallest_power(b.transposed_scale(r, c),
                                   squares ? most_of(x, row0, 128, col0, 128) : most_of(x, row0, 128, c, 1));
             ASSERT_EQ(b.code(r, c), to_fp8(value / b.scale(r, c), DType::e4m3)) << r << " " << c;
-            ASSERT_EQ(b.turned_code(r, c), to_fp8(value / b.turned_scale(r, c), DType::e4m3))
+            ASSERT_EQ(b.transposed_code(r, c), to_fp8(value / b.transposed_scale(r, c), DType::e4m3))
                 << r << " " << c;
             if (c % 37 != 0 && r % 41 != 0) c += 5;  // for large matrices a sample is enough
           }
@@ -181,14 +181,14 @@ TEST(BlockQuantize, ABlockOfZerosOrWithoutALargestValueIsNotScaled) {
 }
 
 /// Checks each element of D for block operands against a float64 GEMM of the copies' values.
-void expect_product(Product product, const Blocks& a, const Blocks& b, DType dtype, bool accumulate) {
-  const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+void expect_gemm(GemmKind gemm_kind, const Blocks& a, const Blocks& b, DType dtype, bool accumulate) {
+  const bool wgrad = gemm_kind == GemmKind::wgrad, forward = gemm_kind == GemmKind::forward;
   const std::int64_t m = wgrad ? a.cols : a.rows, n = forward ? b.rows : b.cols, k = wgrad ? a.rows : a.cols;
   CpuStream stream;
   Tensor d = Tensor::random(dtype, m, n, 9);
   const Tensor before = d;
   GemmArgs args{
-      .product = product, .a = a.operand(), .b = b.operand(), .d = d.matrix(), .accumulate = accumulate};
+      .gemm_kind = gemm_kind, .a = a.operand(), .b = b.operand(), .d = d.matrix(), .accumulate = accumulate};
   Arena arena(stream.device());
   args.workspace.bytes = gemm_workspace(stream.device(), args);
   args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
@@ -198,19 +198,19 @@ void expect_product(Product product, const Blocks& a, const Blocks& b, DType dty
     for (std::int64_t j = 0; j < n; j += 3) {
       double want = accumulate ? before.at(i, j) : 0, size = 0;
       for (std::int64_t l = 0; l < k; ++l) {
-        const double x = wgrad ? a.turned_value(l, i) : a.value(i, l);
-        const double y = wgrad ? b.turned_value(l, j) : (forward ? b.value(j, l) : b.value(l, j));
+        const double x = wgrad ? a.transposed_value(l, i) : a.value(i, l);
+        const double y = wgrad ? b.transposed_value(l, j) : (forward ? b.value(j, l) : b.value(l, j));
         want += x * y;
         size += std::abs(x * y);
       }
       const double tolerance = size * 0.6e-7 * (4 + std::sqrt(static_cast<double>(k))) +
                                std::abs(want) * (dtype == DType::bf16 ? 0x1p-8 : 0x1p-22);
-      ASSERT_NEAR(d.at(i, j), want, tolerance) << static_cast<int>(product) << " at " << i << "," << j;
+      ASSERT_NEAR(d.at(i, j), want, tolerance) << static_cast<int>(gemm_kind) << " at " << i << "," << j;
     }
   }
 }
 
-TEST(BlockQuantize, ProductsReadTheCopiesWithTheirScales) {
+TEST(BlockQuantize, GemmsReadTheCopiesWithTheirScales) {
   CpuStream stream;
   for (const auto& [tokens, in, out] :
        {std::array<std::int64_t, 3>{1, 128, 256}, {130, 300, 129}, {64, 256, 200}}) {
@@ -219,9 +219,9 @@ TEST(BlockQuantize, ProductsReadTheCopiesWithTheirScales) {
     const Blocks dy(stream, Tensor::uneven(DType::bf16, tokens, out, 3), Scaling::rows);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const bool accumulate : {false, true}) {
-        expect_product(Product::forward, x, w, dtype, accumulate);
-        expect_product(Product::dgrad, dy, w, dtype, accumulate);
-        expect_product(Product::wgrad, dy, x, dtype, accumulate);
+        expect_gemm(GemmKind::forward, x, w, dtype, accumulate);
+        expect_gemm(GemmKind::dgrad, dy, w, dtype, accumulate);
+        expect_gemm(GemmKind::wgrad, dy, x, dtype, accumulate);
         if (HasFatalFailure()) return;
       }
     }

@@ -116,7 +116,7 @@ TEST(Dora, ColumnsAreScaledWithBiasAndAddend) {
   }
 }
 
-TEST(Dora, ProductsOfColumnsAreAddedUp) {
+TEST(Dora, GemmsOfColumnsAreAddedUp) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {130, 67}, {0, 5}}) {
       const Tensor x = Tensor::random(dtype, rows, cols, 1), y = Tensor::random(dtype, rows, cols, 2);

@@ -64,7 +64,7 @@ TEST(ExpertGemm, RowsMeetTheMatrixOfTheirExpert) {
       const std::int64_t inner = forward ? kIn : kOut, cols = forward ? kOut : kIn;
       const Values a(c.rows(), inner, 2);
       std::vector<Bf16> d(index(c.rows() * cols) + 1, Bf16(7.0f));
-      multiply({.product = forward ? Product::forward : Product::dgrad,
+      multiply({.gemm_kind = forward ? GemmKind::forward : GemmKind::dgrad,
                 .a = a.operand(),
                 .b = weight.operand(),
                 .count = c.count,
@@ -93,7 +93,7 @@ TEST(ExpertGemm, GradientsAreSumsOverTheRowsOfEachExpert) {
     const Values d_y(c.rows(), kOut, 3), x(c.rows(), kIn, 4);
     for (const bool accumulate : {false, true}) {
       std::vector<float> d(index(c.count * kOut * kIn), 2.0f);
-      multiply({.product = Product::wgrad,
+      multiply({.gemm_kind = GemmKind::wgrad,
                 .a = d_y.operand(),
                 .b = x.operand(),
                 .count = c.count,
@@ -145,8 +145,8 @@ TEST(ExpertGemm, Fp8IsMultipliedByTheScaleOfTheTensorAndOfTheExpert) {
         d_y(DType::e5m2, c.rows(), kOut, 3);
     std::vector<float> scales(index(c.count * step), 1e9f);
     for (std::int64_t e = 0; e < c.count; ++e) scales[index(e * step)] = 0.1f * static_cast<float>(e + 1);
-    for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
-      const bool forward = product == Product::forward, wgrad = product == Product::wgrad;
+    for (const GemmKind gemm_kind : {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad}) {
+      const bool forward = gemm_kind == GemmKind::forward, wgrad = gemm_kind == GemmKind::wgrad;
       const Fp8Values& a = forward ? x : d_y;
       const std::int64_t rows = wgrad ? c.count * kOut : c.rows(), cols = forward ? kOut : kIn;
       std::vector<float> sums(index(rows * cols)), sizes(sums.size());
@@ -169,7 +169,7 @@ TEST(ExpertGemm, Fp8IsMultipliedByTheScaleOfTheTensorAndOfTheExpert) {
       }
       std::vector<float> d_wgrad(sums.size());
       std::vector<Bf16> d(sums.size() + 1);
-      multiply({.product = product,
+      multiply({.gemm_kind = gemm_kind,
                 .a = a.operand(&a_scale),
                 .b = wgrad ? x.operand(&x_scale) : weight.operand(scales.data()),
                 .weight_scale_step = step,
@@ -189,27 +189,27 @@ TEST(ExpertGemm, ADryDeviceAnswersForTheDeviceThatItRepresents) {
   const auto gpu = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto cpu = make_dry_device({.stands_for = DeviceKind::cpu});
   struct Row {
-    Product product;
+    GemmKind gemm_kind;
     DType a, b;
     std::int64_t rows, out, in;
     bool has;
   };
   for (const Row& r : std::vector<Row>{
-           {Product::forward, DType::bf16, DType::bf16, 5, 64, 128, true},
-           {Product::forward, DType::bf16, DType::bf16, 5, 64, 96, false},  // in is no multiple of 64
-           {Product::dgrad, DType::bf16, DType::bf16, 5, 96, 128, false},   // nor out
-           {Product::forward, DType::e4m3, DType::e4m3, 5, 48, 96, true},
-           {Product::forward, DType::e4m3, DType::e4m3, 5, 48, 90, false},  // in is no multiple of 16
-           {Product::dgrad, DType::e5m2, DType::e4m3, 5, 40, 96, false},    // nor out
-           {Product::dgrad, DType::e5m2, DType::e4m3, 5, 48, 96, true},
-           {Product::wgrad, DType::e5m2, DType::e4m3, 32, 48, 96, true},
-           {Product::wgrad, DType::e5m2, DType::e4m3, 5, 48, 96, false},  // nor the rows, over which it sums
-           {Product::forward, DType::e4m3, DType::e5m2, 5, 48, 96, false},
-           {Product::forward, DType::f32, DType::f32, 5, 64, 64, false}}) {
+           {GemmKind::forward, DType::bf16, DType::bf16, 5, 64, 128, true},
+           {GemmKind::forward, DType::bf16, DType::bf16, 5, 64, 96, false},  // in is no multiple of 64
+           {GemmKind::dgrad, DType::bf16, DType::bf16, 5, 96, 128, false},   // nor out
+           {GemmKind::forward, DType::e4m3, DType::e4m3, 5, 48, 96, true},
+           {GemmKind::forward, DType::e4m3, DType::e4m3, 5, 48, 90, false},  // in is no multiple of 16
+           {GemmKind::dgrad, DType::e5m2, DType::e4m3, 5, 40, 96, false},    // nor out
+           {GemmKind::dgrad, DType::e5m2, DType::e4m3, 5, 48, 96, true},
+           {GemmKind::wgrad, DType::e5m2, DType::e4m3, 32, 48, 96, true},
+           {GemmKind::wgrad, DType::e5m2, DType::e4m3, 5, 48, 96, false},  // nor the rows, over which it sums
+           {GemmKind::forward, DType::e4m3, DType::e5m2, 5, 48, 96, false},
+           {GemmKind::forward, DType::f32, DType::f32, 5, 64, 64, false}}) {
     constexpr std::int64_t count = 3;
-    const bool forward = r.product == Product::forward, wgrad = r.product == Product::wgrad;
+    const bool forward = r.gemm_kind == GemmKind::forward, wgrad = r.gemm_kind == GemmKind::wgrad;
     const std::int64_t d_rows = wgrad ? count * r.out : r.rows, d_cols = forward ? r.out : r.in;
-    const ExpertGemmArgs args{.product = r.product,
+    const ExpertGemmArgs args{.gemm_kind = r.gemm_kind,
                               .a = {.dtype = r.a, .rows = r.rows, .cols = forward ? r.in : r.out},
                               .b = {.dtype = r.b, .rows = wgrad ? r.rows : count * r.out, .cols = r.in},
                               .count = count,
@@ -218,7 +218,7 @@ TEST(ExpertGemm, ADryDeviceAnswersForTheDeviceThatItRepresents) {
     EXPECT_EQ(has_expert_gemm(*cpu, args), r.a != DType::bf16 && r.a != DType::f32 && r.b == DType::e4m3);
   }
   alignas(16) const std::uint8_t data[16] = {};
-  ExpertGemmArgs copies{.product = Product::dgrad,
+  ExpertGemmArgs copies{.gemm_kind = GemmKind::dgrad,
                         .a = {.dtype = DType::e5m2, .rows = 5, .cols = 48},
                         .b = {.data = data, .dtype = DType::e4m3, .rows = 3 * 48, .cols = 96},
                         .count = 3,
@@ -253,8 +253,8 @@ TEST(ExpertGemm, RefusesWhatDoesNotFit) {
            [](ExpertGemmArgs& a) { a.b.dtype = DType::e4m3; },
            [](ExpertGemmArgs& a) { a.a.scaling = Scaling::whole_rows; },
            [](ExpertGemmArgs& a) { a.a.scale_inv = reinterpret_cast<const float*>(&a); },
-           [](ExpertGemmArgs& a) { a.product = Product::dgrad; },
-           [](ExpertGemmArgs& a) { a.product = Product::wgrad; }}) {
+           [](ExpertGemmArgs& a) { a.gemm_kind = GemmKind::dgrad; },
+           [](ExpertGemmArgs& a) { a.gemm_kind = GemmKind::wgrad; }}) {
     ExpertGemmArgs wrong = args;
     spoil(wrong);
     EXPECT_THROW(multiply(wrong), std::logic_error);

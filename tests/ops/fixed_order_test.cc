@@ -101,7 +101,7 @@ struct Arrays {
   std::vector<float> bias_, a_scales_, b_scales_;
 };
 
-std::vector<Kind> products() {
+std::vector<Kind> gemms() {
   std::vector<Kind> all;
   for (const auto& [n, k] : std::vector<std::pair<std::int64_t, std::int64_t>>{
            {1, 7}, {50, 64}, {64, 300}, {96, 128}, {130, 1000}, {1100, 64}, {300, 2048}}) {
@@ -118,7 +118,7 @@ std::vector<Kind> products() {
 
 TEST(FixedOrder, RowsOfAProductDoNotDependOnThoseBesideThem) {
   constexpr std::int64_t kRows = 300;
-  for (const Kind& p : products()) {
+  for (const Kind& p : gemms()) {
     const Arrays arrays(p, kRows);
     const auto device = make_cpu_device({.threads = 2});
     const std::vector<std::byte> whole = arrays.rows(*device, 0, kRows);
@@ -205,7 +205,7 @@ Array through_cache(const Problem& p, Device& device, const Array& qkv, std::int
   std::vector<std::byte> scratch(bytes + 256);
   auto* at = scratch.data() + (256 - reinterpret_cast<std::uintptr_t>(scratch.data()) % 256) % 256;
   for (bool more = true; more;) {
-    std::vector<std::int32_t> slot_of, position, lone_slots, lone_positions;
+    std::vector<std::int32_t> slot_of, position, single_slots, single_positions;
     for (std::size_t s = 0; s < kLengths.size(); ++s) {
       const std::int32_t left = kLengths[s] - next[s];
       const int kind = static_cast<int>(random() % 3);
@@ -213,29 +213,29 @@ Array through_cache(const Problem& p, Device& device, const Array& qkv, std::int
           kind == 0 ? 0
                     : std::min<std::int32_t>(left, kind == 1 ? 1 : static_cast<std::int32_t>(random() % 90));
       for (std::int32_t i = 0; i < count; ++i) {
-        (count == 1 ? lone_slots : slot_of).push_back(static_cast<std::int32_t>(s));
-        (count == 1 ? lone_positions : position).push_back(next[s]++);
+        (count == 1 ? single_slots : slot_of).push_back(static_cast<std::int32_t>(s));
+        (count == 1 ? single_positions : position).push_back(next[s]++);
       }
     }
-    const auto alone = std::ssize(lone_slots);
-    lone_slots.insert(lone_slots.end(), slot_of.begin(), slot_of.end());
-    lone_positions.insert(lone_positions.end(), position.begin(), position.end());
-    const auto count = std::ssize(lone_slots);
+    const auto alone = std::ssize(single_slots);
+    single_slots.insert(single_slots.end(), slot_of.begin(), slot_of.end());
+    single_positions.insert(single_positions.end(), position.begin(), position.end());
+    const auto count = std::ssize(single_slots);
     Array piece(std::max<std::int64_t>(1, count), p.heads.qkv_width(), p.dtype),
         got(count + 1, width, p.dtype);
     const std::size_t row = static_cast<std::size_t>(p.heads.qkv_width()) * size_of(p.dtype);
     const std::size_t out_row = static_cast<std::size_t>(width) * size_of(p.dtype);
     const auto token_of = [&](std::int64_t t) {
       const auto i = static_cast<std::size_t>(t);
-      return static_cast<std::size_t>(start[static_cast<std::size_t>(lone_slots[i])] + lone_positions[i]);
+      return static_cast<std::size_t>(start[static_cast<std::size_t>(single_slots[i])] + single_positions[i]);
     };
     for (std::int64_t t = 0; t < count; ++t)
       std::memcpy(piece.bytes.data() + static_cast<std::size_t>(t) * row,
                   qkv.bytes.data() + token_of(t) * row, row);
     cached_attention(*stream, {.qkv = matrix_of(piece, count, p.heads.qkv_width()),
                                .heads = p.heads,
-                               .slots = lone_slots.data(),
-                               .positions = lone_positions.data(),
+                               .slots = single_slots.data(),
+                               .positions = single_positions.data(),
                                .k_cache = keys.data(),
                                .v_cache = values.data(),
                                .pages = {table.data(), pitch, page_tokens},

@@ -23,8 +23,8 @@ class GemmChoices : public testing::Test {
   test::TemporaryFolder folder_{"choices"};
 };
 
-ProductKey product(std::int64_t m) {
-  ProductKey key{};
+GemmKey key(std::int64_t m) {
+  GemmKey key{};
   key[0] = m;
   key[15] = -m;
   return key;
@@ -35,39 +35,39 @@ AlgorithmBits algorithm(std::uint64_t first) {
 
 TEST_F(GemmChoices, WhatIsKeptIsFoundByTheNextOne) {
   AutotuneCache first(folder(), "GPU A, library 1");
-  EXPECT_FALSE(first.find(product(3)));
-  first.keep({product(3)}, algorithm(30));
-  first.keep({product(4)}, algorithm(40));
-  EXPECT_EQ(first.find(product(3)), algorithm(30));
+  EXPECT_FALSE(first.find(key(3)));
+  first.keep({key(3)}, algorithm(30));
+  first.keep({key(4)}, algorithm(40));
+  EXPECT_EQ(first.find(key(3)), algorithm(30));
   const AutotuneCache next(folder(), "GPU A, library 1");
-  EXPECT_EQ(next.find(product(3)), algorithm(30));
-  EXPECT_EQ(next.find(product(4)), algorithm(40));
-  EXPECT_FALSE(next.find(product(5)));
+  EXPECT_EQ(next.find(key(3)), algorithm(30));
+  EXPECT_EQ(next.find(key(4)), algorithm(40));
+  EXPECT_FALSE(next.find(key(5)));
 }
 
 // Algorithms of one library version are invalid for other versions.
 TEST_F(GemmChoices, OtherMachinesAndLibrariesHaveFilesOfTheirOwn) {
-  AutotuneCache(folder(), "GPU A, library 1").keep({product(3)}, algorithm(30));
-  EXPECT_FALSE(AutotuneCache(folder(), "GPU A, library 2").find(product(3)));
+  AutotuneCache(folder(), "GPU A, library 1").keep({key(3)}, algorithm(30));
+  EXPECT_FALSE(AutotuneCache(folder(), "GPU A, library 2").find(key(3)));
   // Names that differ only in characters that are invalid in file names share a file, but not its contents.
-  EXPECT_FALSE(AutotuneCache(folder(), "GPU-A, library 1").find(product(3)));
+  EXPECT_FALSE(AutotuneCache(folder(), "GPU-A, library 1").find(key(3)));
 }
 
 TEST_F(GemmChoices, ProcessesThatShareTheFileKeepWhatTheOthersWrote) {
   AutotuneCache one(folder(), "m"), other(folder(), "m");
-  one.keep({product(1)}, algorithm(1));
-  other.keep({product(2)}, algorithm(2));
-  one.keep({product(3)}, algorithm(3));
+  one.keep({key(1)}, algorithm(1));
+  other.keep({key(2)}, algorithm(2));
+  one.keep({key(3)}, algorithm(3));
   const AutotuneCache next(folder(), "m");
   for (const std::int64_t m : {1, 2, 3}) {
-    EXPECT_EQ(next.find(product(m)), algorithm(static_cast<std::uint64_t>(m))) << m;
+    EXPECT_EQ(next.find(key(m)), algorithm(static_cast<std::uint64_t>(m))) << m;
   }
 }
 
 TEST_F(GemmChoices, DamagedFilesAreMadeAnew) {
   const std::string path = [&] {
     AutotuneCache choices(folder(), "m");
-    choices.keep({product(1)}, algorithm(1));
+    choices.keep({key(1)}, algorithm(1));
     return choices.path();
   }();
   for (
@@ -78,9 +78,9 @@ TEST_F(GemmChoices, DamagedFilesAreMadeAnew) {
        R"({"format":2,"machine":"m","choices":[]})"}) {
     std::ofstream(path) << text;
     AutotuneCache choices(folder(), "m");
-    EXPECT_FALSE(choices.find(product(1))) << text;
-    choices.keep({product(2)}, algorithm(2));
-    EXPECT_EQ(AutotuneCache(folder(), "m").find(product(2)), algorithm(2)) << text;
+    EXPECT_FALSE(choices.find(key(1))) << text;
+    choices.keep({key(2)}, algorithm(2));
+    EXPECT_EQ(AutotuneCache(folder(), "m").find(key(2)), algorithm(2)) << text;
   }
 }
 
@@ -88,17 +88,17 @@ TEST_F(GemmChoices, WhereNothingCanBeWrittenTheRunGoesOn) {
   fs::create_directories(folder_.path());
   std::ofstream(folder()) << "a file where the folder would be";
   AutotuneCache choices(folder(), "m");
-  choices.keep({product(1)}, algorithm(1));
-  EXPECT_EQ(choices.find(product(1)), algorithm(1));
+  choices.keep({key(1)}, algorithm(1));
+  EXPECT_EQ(choices.find(key(1)), algorithm(1));
   EXPECT_EQ(choices.path(), "");
   AutotuneCache none("", "m");
-  none.keep({product(1)}, algorithm(1));
-  EXPECT_EQ(none.find(product(1)), algorithm(1));
+  none.keep({key(1)}, algorithm(1));
+  EXPECT_EQ(none.find(key(1)), algorithm(1));
 }
 
 TEST_F(GemmChoices, TheFileDoesNotGrowForEver) {
   AutotuneCache choices(folder(), "m");
-  choices.keep({product(1)}, algorithm(1));
+  choices.keep({key(1)}, algorithm(1));
   {
     std::string list;
     for (int i = 0; i < 5000; ++i) {
@@ -107,8 +107,8 @@ TEST_F(GemmChoices, TheFileDoesNotGrowForEver) {
     }
     std::ofstream(choices.path()) << R"({"format":1,"machine":"m","choices":[)" << list << "]}";
   }
-  choices.keep({product(-7)}, algorithm(7));
-  EXPECT_EQ(AutotuneCache(folder(), "m").find(product(-7)), algorithm(7)) << "the newest one stays";
+  choices.keep({key(-7)}, algorithm(7));
+  EXPECT_EQ(AutotuneCache(folder(), "m").find(key(-7)), algorithm(7)) << "the newest one stays";
   std::ifstream file(choices.path());
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::size_t kept = 0;
@@ -137,7 +137,7 @@ TEST_F(GemmChoices, TheFolderIsTheOneToldElseTheUsersCache) {
 // has come in a row so often that it gets a separate choice.
 TEST_F(GemmChoices, ShapesThatRecurAreChosenForThemselvesOthersAsSimilarOnes) {
   AlgorithmBook book("", "m");
-  const ProductKey similar = product(16384), first = product(12000), second = product(16000);
+  const GemmKey similar = key(16384), first = key(12000), second = key(16000);
   EXPECT_FALSE(book.known(first, similar, true));
   EXPECT_FALSE(book.known(first, similar, false)) << "nothing is known, whether or not one may choose";
   book.choose(first, similar, algorithm(1));
@@ -153,54 +153,54 @@ TEST_F(GemmChoices, ShapesThatRecurAreChosenForThemselvesOthersAsSimilarOnes) {
   book.choose(second, similar, algorithm(2));
   EXPECT_EQ(book.known(second, similar, true)->algorithm, algorithm(2));
   EXPECT_EQ(book.known(first, similar, true)->algorithm, algorithm(1));
-  EXPECT_EQ(book.known(product(15000), similar, true)->algorithm, algorithm(1));
-  EXPECT_FALSE(book.known(product(40000), product(65536), true));
+  EXPECT_EQ(book.known(key(15000), similar, true)->algorithm, algorithm(1));
+  EXPECT_FALSE(book.known(key(40000), key(65536), true));
 }
 
 // Micro-batches of packed documents: the number of tokens differs between micro-batches, is equal for all
 // layers, and every number recurs during an epoch.
 TEST_F(GemmChoices, EverOtherShapesAllTakeTheSimilarOne) {
   AlgorithmBook book("", "m");
-  book.choose(product(1), product(2), algorithm(1));
+  book.choose(key(1), key(2), algorithm(1));
   for (int i = 0; i < 20000; ++i) {
-    const ProductKey tokens = product(12000 + i * 7919 % 288);
-    for (int layer = 0; layer < 32; ++layer) ASSERT_TRUE(book.known(tokens, product(2), true)) << i;
+    const GemmKey tokens = key(12000 + i * 7919 % 288);
+    for (int layer = 0; layer < 32; ++layer) ASSERT_TRUE(book.known(tokens, key(2), true)) << i;
   }
 }
 
 // One rank chooses. Ranks with cards of the same kind take the choice without timing or checks.
 TEST_F(GemmChoices, WhatOneProcessChoseIsKnownToThoseThatLearnIt) {
-  const ProductKey similar = product(16384), exact = product(12000);
-  AlgorithmBook(folder(), "m").choose(product(7), product(8), algorithm(9));
+  const GemmKey similar = key(16384), exact = key(12000);
+  AlgorithmBook(folder(), "m").choose(key(7), key(8), algorithm(9));
   AlgorithmBook chooses(folder(), "m");
   chooses.choose(exact, similar, algorithm(1));
-  const auto earlier = chooses.known(product(7), product(8), true);
+  const auto earlier = chooses.known(key(7), key(8), true);
   ASSERT_TRUE(earlier && !earlier->checked);
-  chooses.checked(*earlier, product(8), true);
+  chooses.checked(*earlier, key(8), true);
   AlgorithmBook learns("", "m");
-  learns.choose(product(5), product(6), algorithm(5));
+  learns.choose(key(5), key(6), algorithm(5));
   learns.learn(chooses.text());
-  for (const ProductKey& key : {exact, product(13000)}) {
+  for (const GemmKey& key : {exact, key(13000)}) {
     const auto known = learns.known(key, similar, false);
     ASSERT_TRUE(known);
     EXPECT_TRUE(known->checked);
     EXPECT_EQ(known->algorithm, algorithm(1));
   }
-  EXPECT_EQ(learns.known(product(7), product(8), false)->algorithm, algorithm(9))
+  EXPECT_EQ(learns.known(key(7), key(8), false)->algorithm, algorithm(9))
       << "of an earlier run, checked there";
-  EXPECT_EQ(learns.known(product(5), product(6), true)->algorithm, algorithm(5)) << "what was known stays";
-  EXPECT_FALSE(learns.known(product(40000), product(65536), true));
+  EXPECT_EQ(learns.known(key(5), key(6), true)->algorithm, algorithm(5)) << "what was known stays";
+  EXPECT_FALSE(learns.known(key(40000), key(65536), true));
 }
 
 // When choosing is no longer allowed, the nearest number of tokens by ratio is used.
 TEST_F(GemmChoices, OfOtherNumbersOfTokensTheNearestIsNamed) {
-  const auto of_tokens = [](std::int64_t count) { return ProductKey{count, 4096}; };
+  const auto of_tokens = [](std::int64_t count) { return GemmKey{count, 4096}; };
   AlgorithmBook(folder(), "m").choose(of_tokens(900), of_tokens(1024), algorithm(9));
   AlgorithmBook book(folder(), "m");
   EXPECT_FALSE(book.nearest(of_tokens(1024), 0)) << "what an earlier run chose was not checked in this one";
   book.choose(of_tokens(100), of_tokens(128), algorithm(1));
   book.choose(of_tokens(2000), of_tokens(2048), algorithm(2));
-  ProductKey other = of_tokens(4096);
+  GemmKey other = of_tokens(4096);
   other[1] += 1;
   book.choose(other, other, algorithm(3));
   EXPECT_EQ(book.nearest(of_tokens(128), 0)->algorithm, algorithm(1));
@@ -228,7 +228,7 @@ TEST_F(GemmChoices, OtherTextIsNotLearned) {
 }
 
 TEST_F(GemmChoices, WhatAnEarlierRunChoseIsCheckedOnceBeforeItIsUsed) {
-  const ProductKey similar = product(16384), exact = product(12000);
+  const GemmKey similar = key(16384), exact = key(12000);
   AlgorithmBook(folder(), "m").choose(exact, similar, algorithm(1));
   {
     AlgorithmBook next(folder(), "m");
@@ -241,16 +241,16 @@ TEST_F(GemmChoices, WhatAnEarlierRunChoseIsCheckedOnceBeforeItIsUsed) {
     next.checked(*known, similar, true);
     EXPECT_TRUE(next.known(exact, similar, true)->checked);
     EXPECT_TRUE(next.known(exact, similar, false)->checked);
-    EXPECT_TRUE(next.known(product(13000), similar, true)->checked) << "a similar one uses it too";
+    EXPECT_TRUE(next.known(key(13000), similar, true)->checked) << "a similar one uses it too";
   }
   {
     AlgorithmBook next(folder(), "m");
-    const auto known = next.known(product(13000), similar, true);
+    const auto known = next.known(key(13000), similar, true);
     ASSERT_TRUE(known) << "similar shapes are kept too";
     EXPECT_EQ(known->of, similar);
     EXPECT_FALSE(known->checked);
     next.checked(*known, similar, true);
-    EXPECT_TRUE(next.known(product(13000), similar, true)->checked);
+    EXPECT_TRUE(next.known(key(13000), similar, true)->checked);
     EXPECT_FALSE(next.known(exact, similar, true)->checked) << "the exact one has a choice of its own";
   }
   AlgorithmBook next(folder(), "m");

@@ -18,23 +18,23 @@ struct Shapes {
   bool blocks = false;
 };
 
-GemmArgs args_of(const Shapes& s, Product product) {
+GemmArgs args_of(const Shapes& s, GemmKind gemm_kind) {
   const Scaling by_rows = s.blocks ? Scaling::rows : Scaling::tensor;
   const Scaling by_squares = s.blocks ? Scaling::squares : Scaling::tensor;
   const Operand x{.dtype = s.dtype, .rows = s.rows, .cols = s.in, .scaling = by_rows};
   const Operand w{.dtype = s.dtype, .rows = s.out, .cols = s.in, .scaling = by_squares};
   const Operand dy{.dtype = s.dtype, .rows = s.rows, .cols = s.out, .scaling = by_rows};
-  switch (product) {
-    case Product::forward:
-      return {.product = product, .a = x, .b = w, .d = {nullptr, s.d, s.rows, s.out, s.out}};
-    case Product::dgrad:
-      return {.product = product, .a = dy, .b = w, .d = {nullptr, s.d, s.rows, s.in, s.in}};
+  switch (gemm_kind) {
+    case GemmKind::forward:
+      return {.gemm_kind = gemm_kind, .a = x, .b = w, .d = {nullptr, s.d, s.rows, s.out, s.out}};
+    case GemmKind::dgrad:
+      return {.gemm_kind = gemm_kind, .a = dy, .b = w, .d = {nullptr, s.d, s.rows, s.in, s.in}};
     default:
-      return {.product = product, .a = dy, .b = x, .d = {nullptr, s.d, s.out, s.in, s.in}};
+      return {.gemm_kind = gemm_kind, .a = dy, .b = x, .d = {nullptr, s.d, s.out, s.in, s.in}};
   }
 }
 
-constexpr std::array kProducts = {Product::forward, Product::dgrad, Product::wgrad};
+constexpr std::array kGemms = {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad};
 
 /// Ways and reasons of the three GEMMs on a GPU.
 using Ways = std::array<std::pair<GemmWay, GemmReason>, 3>;
@@ -42,7 +42,7 @@ Ways on_gpu(const Shapes& s) {
   const auto device = make_dry_device({.stands_for = DeviceKind::cuda});
   Ways ways;
   for (std::size_t i = 0; i < 3; ++i) {
-    const GemmOutcome outcome = gemm_outcome(*device, args_of(s, kProducts[i]));
+    const GemmOutcome outcome = gemm_outcome(*device, args_of(s, kGemms[i]));
     ways[i] = {outcome.way, outcome.reason};
     const bool decoded = outcome.way == GemmWay::decoded;
     EXPECT_EQ(outcome.a, decoded ? DType::bf16 : s.dtype);
@@ -83,8 +83,8 @@ TEST(GemmOutcome, OtherOperandsKeepTheirFormat) {
 /// A dgrad or forward GEMM with addresses for its operands.
 class GemmOutcomeOfData : public testing::Test {
  protected:
-  GemmArgs placed(Product product) {
-    GemmArgs args = args_of({.blocks = blocks_}, product);
+  GemmArgs placed(GemmKind gemm_kind) {
+    GemmArgs args = args_of({.blocks = blocks_}, gemm_kind);
     for (Operand* x : {&args.a, &args.b}) {
       x->data = bytes_.data();
       x->transposed = bytes_.data();
@@ -103,17 +103,17 @@ class GemmOutcomeOfData : public testing::Test {
 };
 
 TEST_F(GemmOutcomeOfData, NeedsTheTransposedCopies) {
-  EXPECT_EQ(outcome(placed(Product::wgrad)), kDirect);
+  EXPECT_EQ(outcome(placed(GemmKind::wgrad)), kDirect);
   constexpr std::pair missing{GemmWay::decoded, GemmReason::no_transposed_copy};
-  for (const Product product : {Product::dgrad, Product::wgrad}) {
-    GemmArgs args = placed(product);
+  for (const GemmKind gemm_kind : {GemmKind::dgrad, GemmKind::wgrad}) {
+    GemmArgs args = placed(gemm_kind);
     args.b.transposed = nullptr;
     EXPECT_EQ(outcome(args), missing);
   }
-  GemmArgs args = placed(Product::wgrad);
+  GemmArgs args = placed(GemmKind::wgrad);
   args.a.transposed = nullptr;
   EXPECT_EQ(outcome(args), missing);
-  args = placed(Product::forward);
+  args = placed(GemmKind::forward);
   args.a.transposed = args.b.transposed = nullptr;
   EXPECT_EQ(outcome(args), kDirect);
 }
@@ -121,16 +121,16 @@ TEST_F(GemmOutcomeOfData, NeedsTheTransposedCopies) {
 TEST_F(GemmOutcomeOfData, NeedsBoundariesAndRoomBetweenRows) {
   const std::pair copied{GemmWay::filled, GemmReason::boundary},
       decoded{GemmWay::decoded, GemmReason::boundary};
-  GemmArgs args = placed(Product::forward);
+  GemmArgs args = placed(GemmKind::forward);
   args.a.data = bytes_.data() + 8;
   EXPECT_EQ(outcome(args), copied);
-  args = placed(Product::forward);
+  args = placed(GemmKind::forward);
   args.b.data = bytes_.data() + 1;
   EXPECT_EQ(outcome(args), copied);
-  args = placed(Product::forward);
+  args = placed(GemmKind::forward);
   args.d.data = bytes_.data() + 8;
   EXPECT_EQ(outcome(args), decoded);
-  args = placed(Product::forward);
+  args = placed(GemmKind::forward);
   args.d.ld += 4;
   EXPECT_EQ(outcome(args), (std::pair{GemmWay::decoded, GemmReason::leading_dimension}));
   args.d.ld += 4;
@@ -142,11 +142,11 @@ TEST_F(GemmOutcomeOfData, NeedsBoundariesAndRoomBetweenRows) {
 
 TEST_F(GemmOutcomeOfData, ScalesOfBlocksAreReadWhereTheyLie) {
   blocks_ = true;
-  EXPECT_EQ(outcome(placed(Product::forward)), kDirect);
-  GemmArgs args = placed(Product::forward);
+  EXPECT_EQ(outcome(placed(GemmKind::forward)), kDirect);
+  GemmArgs args = placed(GemmKind::forward);
   args.a.scale_inv += 1;
   EXPECT_EQ(outcome(args), (std::pair{GemmWay::decoded, GemmReason::scale_boundary}));
-  args = placed(Product::forward);
+  args = placed(GemmKind::forward);
   args.b.data = bytes_.data() + 8;
   EXPECT_EQ(outcome(args), (std::pair{GemmWay::decoded, GemmReason::boundary}));
 }
@@ -154,7 +154,7 @@ TEST_F(GemmOutcomeOfData, ScalesOfBlocksAreReadWhereTheyLie) {
 TEST(GemmOutcome, OfNothingIsNothing) {
   const auto device = make_dry_device({.stands_for = DeviceKind::cuda});
   for (const Shapes& s : {Shapes{.rows = 0}, Shapes{.in = 0}, Shapes{.out = 0}}) {
-    EXPECT_EQ(gemm_outcome(*device, args_of(s, Product::forward)), GemmOutcome{});
+    EXPECT_EQ(gemm_outcome(*device, args_of(s, GemmKind::forward)), GemmOutcome{});
   }
 }
 
@@ -182,11 +182,11 @@ TEST(GemmOutcome, ACpuEmulates) {
 // predicts the outcome.
 TEST(GemmOutcome, FollowsWhoMultiplies) {
   const auto like_gpu = make_cpu_device({.stands_for = DeviceKind::cuda});
-  EXPECT_EQ(gemm_outcome(*like_gpu, args_of({}, Product::wgrad)).way, GemmWay::emulated);
+  EXPECT_EQ(gemm_outcome(*like_gpu, args_of({}, GemmKind::wgrad)).way, GemmWay::emulated);
   const auto dry = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto stream = dry->make_stream({.name = "test"});
   std::array<float, 4> some{};
-  GemmArgs args = args_of({}, Product::forward);
+  GemmArgs args = args_of({}, GemmKind::forward);
   args.a.data = args.b.data = args.d.data = some.data();
   EXPECT_EQ(gemm(*stream, args), GemmOutcome{});
   EXPECT_EQ(gemm_outcome(*make_dry_device(), args).way, GemmWay::emulated);

@@ -56,7 +56,7 @@ float element(const std::vector<std::uint8_t>& d, DType dtype, std::size_t at) {
 }
 
 struct Case {
-  Product product = Product::forward;
+  GemmKind gemm_kind = GemmKind::forward;
   std::int64_t m = 1, n = 1, k = 1;
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   bool accumulate = false, bias = false;
@@ -71,7 +71,7 @@ struct Case {
 };
 
 /// Transposes [rows, cols] to [cols, rows].
-std::vector<std::uint8_t> turned(const std::vector<std::uint8_t>& x, std::int64_t rows, std::int64_t cols) {
+std::vector<std::uint8_t> flipped(const std::vector<std::uint8_t>& x, std::int64_t rows, std::int64_t cols) {
   std::vector<std::uint8_t> to(x.size());
   for (std::int64_t i = 0; i < rows * cols; ++i) {
     to[static_cast<std::size_t>(i % cols * rows + i / cols)] = x[static_cast<std::size_t>(i)];
@@ -94,7 +94,7 @@ std::vector<std::uint8_t> inside_wider(const Operand& x, std::int64_t more) {
 /// Runs one GEMM, checks every element against float64 and returns the bytes of D.
 std::vector<std::uint8_t> run(const Case& c) {
   std::mt19937 random(static_cast<unsigned>(c.m * 31 + c.n * 7 + c.k));
-  const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
+  const bool wgrad = c.gemm_kind == GemmKind::wgrad, forward = c.gemm_kind == GemmKind::forward;
   const auto device = make_cpu_device({.threads = c.threads});
   const auto stream = device->make_stream({.name = "compute"});
   stream->set_claims(c.claims);
@@ -105,8 +105,10 @@ std::vector<std::uint8_t> run(const Case& c) {
   const float a_scale = 0.037f, b_scale = 0.11f;
   std::vector<std::uint8_t> d = before.bytes;
 
-  GemmArgs args{
-      .product = c.product, .accumulate = c.accumulate, .b_stands = c.stands, .fixed_order = c.fixed_order};
+  GemmArgs args{.gemm_kind = c.gemm_kind,
+                .accumulate = c.accumulate,
+                .b_stands = c.stands,
+                .fixed_order = c.fixed_order};
   args.a = {.data = a.bytes.data(), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
   args.b = {.data = b.bytes.data(), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
   if (is_fp8(c.a)) {
@@ -114,15 +116,15 @@ std::vector<std::uint8_t> run(const Case& c) {
     args.b.scale_inv = &b_scale;
   }
   args.d = {.data = d.data(), .dtype = c.d, .rows = c.m, .cols = c.n, .ld = ld};
-  std::vector<std::uint8_t> a_turned, b_turned;
+  std::vector<std::uint8_t> a_transposed, b_transposed;
   const std::vector<std::uint8_t> other(a.bytes.size() + b.bytes.size(), 0x3A);
   if (c.transposed && wgrad) {
-    a_turned = turned(a.bytes, args.a.rows, args.a.cols);
-    args.a.transposed = a_turned.data(), args.a.data = other.data();
+    a_transposed = flipped(a.bytes, args.a.rows, args.a.cols);
+    args.a.transposed = a_transposed.data(), args.a.data = other.data();
   }
   if (c.transposed && !forward) {
-    b_turned = turned(b.bytes, args.b.rows, args.b.cols);
-    args.b.transposed = b_turned.data(), args.b.data = other.data();
+    b_transposed = flipped(b.bytes, args.b.rows, args.b.cols);
+    args.b.transposed = b_transposed.data(), args.b.data = other.data();
   }
   if (c.bias) args.bias = reinterpret_cast<const float*>(bias.bytes.data());
   const Values addend = random_values(c.m * ld, c.d, random);
@@ -150,7 +152,7 @@ std::vector<std::uint8_t> run(const Case& c) {
         continue;
       }
       const test::Dot terms = test::gemm_element(
-          c.product, c.m, c.n, c.k, i, j,
+          c.gemm_kind, c.m, c.n, c.k, i, j,
           [&](std::int64_t l) { return a.exact[static_cast<std::size_t>(l)]; },
           [&](std::int64_t l) { return b.exact[static_cast<std::size_t>(l)]; });
       double want = terms.sum * scale * sign;
@@ -162,7 +164,7 @@ std::vector<std::uint8_t> run(const Case& c) {
       const double tolerance = terms.size * scale * 0.6e-7 * (4 + std::sqrt(static_cast<double>(c.k))) +
                                1e-6 + (std::abs(want) + once) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
       EXPECT_NEAR(element(d, c.d, at), want, tolerance)
-          << "product " << static_cast<int>(c.product) << " [" << c.m << "," << c.n << "," << c.k << "] at "
+          << "product " << static_cast<int>(c.gemm_kind) << " [" << c.m << "," << c.n << "," << c.k << "] at "
           << i << "," << j << " operands " << name_of(c.a) << " D " << name_of(c.d);
       if (::testing::Test::HasFailure()) return d;
     }
@@ -170,7 +172,7 @@ std::vector<std::uint8_t> run(const Case& c) {
   return d;
 }
 
-constexpr Product products[] = {Product::forward, Product::dgrad, Product::wgrad};
+constexpr GemmKind gemms[] = {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad};
 struct Sizes {
   std::int64_t m, n, k;
 };
@@ -178,10 +180,10 @@ constexpr Sizes sizes[] = {{1, 1, 1},     {1, 512, 256},   {127, 129, 33}, {129,
                            {64, 48, 128}, {130, 1003, 17}, {3, 5, 1},      {33, 65, 1003}};
 
 TEST(Gemm, ReadsTheTransposedCopyOfAnFp8OperandWhereAGpuWould) {
-  for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+  for (const GemmKind gemm_kind : {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad}) {
     for (const DType d : {DType::f32, DType::bf16}) {
-      Case c{product, 17, 40, 23, DType::e4m3, DType::e4m3, d};
-      if (product != Product::forward) c.a = DType::e5m2;
+      Case c{gemm_kind, 17, 40, 23, DType::e4m3, DType::e4m3, d};
+      if (gemm_kind != GemmKind::forward) c.a = DType::e5m2;
       const std::vector<std::uint8_t> plain = run(c);
       c.transposed = true;
       EXPECT_EQ(run(c), plain);
@@ -190,12 +192,12 @@ TEST(Gemm, ReadsTheTransposedCopyOfAnFp8OperandWhereAGpuWould) {
 }
 
 TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16}) {
         for (const DType result : {DType::f32, DType::bf16}) {
           for (const bool accumulate : {false, true}) {
-            run({.product = product,
+            run({.gemm_kind = gemm_kind,
                  .m = s.m,
                  .n = s.n,
                  .k = s.k,
@@ -203,7 +205,7 @@ TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
                  .b = operands,
                  .d = result,
                  .accumulate = accumulate,
-                 .bias = product == Product::forward});
+                 .bias = gemm_kind == GemmKind::forward});
             if (HasFailure()) return;
           }
         }
@@ -213,18 +215,18 @@ TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
 }
 
 TEST(Gemm, AnAddendIsAddedToTheRoundedProduct) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : {Sizes{1, 1, 1}, Sizes{33, 65, 40}, Sizes{127, 129, 64}, Sizes{3, 5, 0}}) {
       for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
         for (const DType result : {DType::f32, DType::bf16}) {
-          Case c{.product = product,
+          Case c{.gemm_kind = gemm_kind,
                  .m = s.m,
                  .n = s.n,
                  .k = s.k,
                  .a = operands,
                  .b = operands,
                  .d = result,
-                 .bias = product == Product::forward,
+                 .bias = gemm_kind == GemmKind::forward,
                  .addend = true};
           run(c);
           c.fixed_order = true;
@@ -263,24 +265,24 @@ TEST(Gemm, WithAnAddendTheBitsAreThoseOfASumMadeAfterwards) {
 
 // Shapes for which oneDNN changes the sums with the number of threads, and a shape with partial pieces.
 TEST(Gemm, InAFixedOrderTheBitsDoNotDependOnTheNumberOfThreads) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : {Sizes{64, 64, 2048}, Sizes{128, 96, 1024}, Sizes{300, 130, 33}}) {
       for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
-        Case c{.product = product,
+        Case c{.gemm_kind = gemm_kind,
                .m = s.m,
                .n = s.n,
                .k = s.k,
                .a = operands,
                .b = operands,
                .d = operands == DType::f32 ? DType::f32 : DType::bf16,
-               .accumulate = product == Product::wgrad,
-               .bias = product == Product::forward,
+               .accumulate = gemm_kind == GemmKind::wgrad,
+               .bias = gemm_kind == GemmKind::forward,
                .threads = 1,
                .fixed_order = true};
         const auto alone = run(c);
         for (const int threads : {2, 3}) {
           c.threads = threads;
-          EXPECT_EQ(run(c), alone) << threads << " threads, product " << static_cast<int>(product) << " ["
+          EXPECT_EQ(run(c), alone) << threads << " threads, product " << static_cast<int>(gemm_kind) << " ["
                                    << s.m << "," << s.n << "," << s.k << "] of " << name_of(operands);
           if (HasFailure()) return;
         }
@@ -290,13 +292,13 @@ TEST(Gemm, InAFixedOrderTheBitsDoNotDependOnTheNumberOfThreads) {
 }
 
 TEST(Gemm, Fp8OperandsOfBothFormatsAgreeWithFloat64) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s : sizes) {
       for (const DType a : {DType::e4m3, DType::e5m2}) {
         for (const DType b : {DType::e4m3, DType::e5m2}) {
           if (a == DType::e5m2 && b == DType::e5m2) continue;
           for (const bool accumulate : {false, true}) {
-            run({.product = product,
+            run({.gemm_kind = gemm_kind,
                  .m = s.m,
                  .n = s.n,
                  .k = s.k,
@@ -304,7 +306,7 @@ TEST(Gemm, Fp8OperandsOfBothFormatsAgreeWithFloat64) {
                  .b = b,
                  .d = accumulate ? DType::f32 : DType::bf16,
                  .accumulate = accumulate,
-                 .bias = product == Product::forward});
+                 .bias = gemm_kind == GemmKind::forward});
             if (HasFailure()) return;
           }
         }
@@ -400,7 +402,7 @@ TEST(Gemm, NoRowsAreNoWork) {
 }
 
 TEST(Gemm, EqualInputsGiveEqualBits) {
-  const Case c{.product = Product::wgrad,
+  const Case c{.gemm_kind = GemmKind::wgrad,
                .m = 256,
                .n = 130,
                .k = 1000,
@@ -418,7 +420,7 @@ TEST(Gemm, WorksWithAnotherThreadCountThanPlanned) {
   const std::int64_t n = 300;
   const std::vector<float> a(static_cast<std::size_t>(n * n), 0.5f), b(static_cast<std::size_t>(n * n), 2.0f);
   std::vector<float> d(static_cast<std::size_t>(n * n));
-  GemmArgs args{.product = Product::wgrad};
+  GemmArgs args{.gemm_kind = GemmKind::wgrad};
   args.a = {.data = a.data(), .dtype = DType::f32, .rows = n, .cols = n};
   args.b = {.data = b.data(), .dtype = DType::f32, .rows = n, .cols = n};
   args.d = {.data = d.data(), .dtype = DType::f32, .rows = n, .cols = n, .ld = n};
@@ -472,13 +474,13 @@ TEST(Gemm, OnADryDeviceItPlansAndDoesNothing) {
 
 // GEMMs of adapters: a GEMM times a factor, on the columns of one of several fused weights.
 TEST(Gemm, AFactorAndRowsOfAWiderMatrix) {
-  for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+  for (const GemmKind gemm_kind : {GemmKind::forward, GemmKind::dgrad, GemmKind::wgrad}) {
     for (const auto& [in, out] :
          {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
       for (const bool accumulate : {false, true}) {
         for (const bool fixed : {false, true}) {
           for (const bool wide : {false, true}) {
-            Case c{.product = product, .m = 70, .n = 8, .k = 33, .a = in, .b = in, .d = out};
+            Case c{.gemm_kind = gemm_kind, .m = 70, .n = 8, .k = 33, .a = in, .b = in, .d = out};
             c.accumulate = accumulate, c.fixed_order = fixed, c.wide = wide, c.factor = -1.7f;
             run(c);
             c.m = 5, c.n = 300, c.k = 4, c.factor = 2.0f;
@@ -493,7 +495,7 @@ TEST(Gemm, AFactorAndRowsOfAWiderMatrix) {
 // Columns with elements that are not adjacent: a library may ignore the stride of a matrix with one column or
 // row.
 TEST(Gemm, ColumnsOfWiderMatrices) {
-  for (const Product product : products) {
+  for (const GemmKind gemm_kind : gemms) {
     for (const auto& s :
          {Sizes{1, 33, 40}, Sizes{33, 1, 40}, Sizes{33, 40, 1}, Sizes{1, 1, 40}, Sizes{1, 1, 1}}) {
       for (const auto& [in, out] :
@@ -501,7 +503,7 @@ TEST(Gemm, ColumnsOfWiderMatrices) {
         for (const bool accumulate : {false, true}) {
           for (const float factor : {1.0f, -1.7f}) {
             for (const bool fixed : {false, true}) {
-              run({.product = product,
+              run({.gemm_kind = gemm_kind,
                    .m = s.m,
                    .n = s.n,
                    .k = s.k,
@@ -560,7 +562,7 @@ TEST(Gemm, OfFewRowsEachHasItsBitsByItself) {
     const std::int64_t rows = dtype == DType::bf16 && cpu::has_amx_bf16() ? 8 : 64;
     const Values a = random_values(rows * k, dtype, random), b = random_values(n * k, dtype, random);
     const std::size_t row_bytes = static_cast<std::size_t>(k) * size_of(dtype);
-    const auto product = [&](std::int64_t first, std::int64_t m, int threads) {
+    const auto gemm_kind = [&](std::int64_t first, std::int64_t m, int threads) {
       const auto device = make_cpu_device({.threads = threads});
       const auto stream = device->make_stream({.name = "compute"});
       stream->set_claims(true);
@@ -576,11 +578,11 @@ TEST(Gemm, OfFewRowsEachHasItsBitsByItself) {
       stream->synchronize();
       return d;
     };
-    const std::vector<float> whole = product(0, rows, 1);
+    const std::vector<float> whole = gemm_kind(0, rows, 1);
     for (const auto& [first, m] : {std::pair{0, 1}, {63, 1}, {5, 2}, {1, 7}, {17, 7}, {1, 33}}) {
       if (first + m > rows) continue;
       for (const int threads : {1, 2, 3}) {
-        const std::vector<float> some = product(first, m, threads);
+        const std::vector<float> some = gemm_kind(first, m, threads);
         EXPECT_TRUE(std::equal(some.begin(), some.end(), whole.begin() + first * n))
             << name_of(dtype) << ", rows " << first << " to " << first + m << ", threads " << threads;
       }

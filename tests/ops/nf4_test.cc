@@ -7,7 +7,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "octet/checkpoint/safetensors.h"
+#include "octet/weights/safetensors.h"
 #include "ops/tensor.h"
 #include "support/nf4_series.h"
 
@@ -84,7 +84,7 @@ class Nf4 : public testing::Test {
     q.mean = get<float>(name + ".nested_offset")[0];
   }
 
-  checkpoint::SafetensorsFile golden_{OCTET_SOURCE_DIR "/tests/golden/adapters/nf4.safetensors"};
+  weights::SafetensorsFile golden_{OCTET_SOURCE_DIR "/tests/golden/adapters/nf4.safetensors"};
   CpuStream stream_;
 };
 
@@ -168,7 +168,7 @@ TEST_F(Nf4, CastToFp8ItHasTheBitsOfDecodingAndCasting) {
         for (const Nf4Scales& scales : {q.plain(), q.twice()}) {
           const float scale = 97.0f;
           std::vector<std::uint8_t> row(static_cast<std::size_t>(count), 0xEE);
-          std::vector<std::uint8_t> turned(static_cast<std::size_t>(cols * ld), 0xEE);
+          std::vector<std::uint8_t> flipped(static_cast<std::size_t>(cols * ld), 0xEE);
           nf4_to_fp8(stream_, {.codes = q.codes.data(),
                                .scales = scales,
                                .rows = rows,
@@ -177,7 +177,7 @@ TEST_F(Nf4, CastToFp8ItHasTheBitsOfDecodingAndCasting) {
                                .format = format,
                                .scale = &scale,
                                .row = row.data(),
-                               .transposed = turned.data(),
+                               .transposed = flipped.data(),
                                .transposed_ld = ld});
           static_cast<Stream&>(stream_).synchronize();
           const auto decoded = decode<float>(q, scales, 0, count, DType::f32);
@@ -188,7 +188,7 @@ TEST_F(Nf4, CastToFp8ItHasTheBitsOfDecodingAndCasting) {
           for (std::int64_t c = 0; c < cols; ++c) {
             for (std::int64_t r = 0; r < ld; ++r) {
               const std::uint8_t want = r < rows ? row[static_cast<std::size_t>(r * cols + c)] : 0xEE;
-              ASSERT_EQ(turned[static_cast<std::size_t>(c * ld + r)], want) << r << " " << c;
+              ASSERT_EQ(flipped[static_cast<std::size_t>(c * ld + r)], want) << r << " " << c;
             }
           }
         }
@@ -218,7 +218,7 @@ TEST_F(Nf4, ASeriesIsItsTensorsOneByOne) {
         return std::vector<std::uint8_t>(static_cast<std::size_t>(tensors * each), 0xEE);
       };
       std::vector<std::uint8_t> rows_found = room(count + 3), rows_wanted = rows_found;
-      std::vector<std::uint8_t> turned_found = room(cols * ld + 2), turned_wanted = turned_found;
+      std::vector<std::uint8_t> transposed_found = room(cols * ld + 2), transposed_wanted = transposed_found;
       std::vector<float> found(static_cast<std::size_t>(tensors * (count + 3)), 7.0f), wanted = found;
       Nf4ToFp8Args cast{.codes = x.data.data(),
                         .scales = scales(0),
@@ -226,7 +226,7 @@ TEST_F(Nf4, ASeriesIsItsTensorsOneByOne) {
                         .cols = cols,
                         .scale = fp8_scales.data(),
                         .row = rows_found.data(),
-                        .transposed = turned_found.data(),
+                        .transposed = transposed_found.data(),
                         .transposed_ld = ld,
                         .series = series};
       Nf4DecodeArgs decoded{
@@ -239,7 +239,7 @@ TEST_F(Nf4, ASeriesIsItsTensorsOneByOne) {
         cast.scales = decoded.scales = scales(t);
         cast.scale = fp8_scales.data() + 2 * t;
         cast.row = rows_wanted.data() + t * (count + 3);
-        cast.transposed = turned_wanted.data() + t * (cols * ld + 2);
+        cast.transposed = transposed_wanted.data() + t * (cols * ld + 2);
         decoded.to = wanted.data() + t * (count + 3);
         nf4_to_fp8(stream_, cast);
         nf4_decode(stream_, decoded);
@@ -247,7 +247,7 @@ TEST_F(Nf4, ASeriesIsItsTensorsOneByOne) {
       static_cast<Stream&>(stream_).synchronize();
       EXPECT_EQ(found, wanted);
       EXPECT_EQ(rows_found, rows_wanted);
-      EXPECT_EQ(turned_found, turned_wanted);
+      EXPECT_EQ(transposed_found, transposed_wanted);
     }
   }
 }

@@ -50,7 +50,7 @@ struct Case {
   }
   /// Element i of a head, rotated (or rotated back). `x` returns the elements before the rotation.
   template <typename F>
-  double turned(std::int64_t row, std::int64_t i, bool back, F x) const {
+  double transposed(std::int64_t row, std::int64_t i, bool back, F x) const {
     if (i >= 2 * half()) return x(i);
     const double sign = (i < half()) == back ? 1 : -1;
     const std::int64_t other = i < half() ? i + half() : i - half();
@@ -107,7 +107,7 @@ void expect_forward(const Case& c) {
       const auto normed = [&](std::int64_t i) { return c.qkv.at(r, h * dim + i) * rstd * c.weight(h, i); };
       for (std::int64_t i = 0; i < dim; ++i) {
         ASSERT_EQ(f.raw.at(r, h * dim + i), c.qkv.at(r, h * dim + i));
-        const double want = c.turned(r, i, false, normed);
+        const double want = c.transposed(r, i, false, normed);
         const std::int64_t other = i >= 2 * c.half() ? i : i < c.half() ? i + c.half() : i - c.half();
         const double slack = 1e-6 * (std::abs(normed(i)) + std::abs(normed(other)));
         ASSERT_NEAR(f.out.at(r, h * dim + i), want, std::abs(want) * f.out.rounding() + slack)
@@ -163,7 +163,7 @@ void expect_backward(const Case& c) {
       const auto upstream = [&](std::int64_t i) { return c.d_out.at(r, h * dim + i); };
       double dot = 0, size = 0;
       for (std::int64_t i = 0; i < dim; ++i) {
-        const double dy = c.turned(r, i, true, upstream), xhat = c.qkv.at(r, h * dim + i) * rstd;
+        const double dy = c.transposed(r, i, true, upstream), xhat = c.qkv.at(r, h * dim + i) * rstd;
         auto& sum = h < c.heads.q_heads ? d_q : d_k;
         auto& scale = h < c.heads.q_heads ? size_q : size_k;
         sum[static_cast<std::size_t>(i)] += dy * xhat;
@@ -174,7 +174,7 @@ void expect_backward(const Case& c) {
       const double mean = dot / static_cast<double>(dim);
       for (std::int64_t i = 0; i < dim; ++i) {
         const double xhat = c.qkv.at(r, h * dim + i) * rstd;
-        const double want = rstd * (c.turned(r, i, true, upstream) * c.weight(h, i) - xhat * mean);
+        const double want = rstd * (c.transposed(r, i, true, upstream) * c.weight(h, i) - xhat * mean);
         const double slack = 2e-7 * rstd * size * (1 + std::abs(xhat));
         ASSERT_NEAR(b.d.at(r, h * dim + i), want, std::abs(want) * b.d.rounding() + slack)
             << r << " " << h << " " << i;

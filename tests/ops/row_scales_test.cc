@@ -156,14 +156,14 @@ struct Product64 {
   bool bias, addend, fixed_order;
 };
 
-void expect_product(const Product64& p) {
+void expect_gemm(const Product64& p) {
   CpuStream stream;
   const RowCopy x = copy_of(stream, Tensor::uneven(DType::bf16, p.tokens, p.in, 1));
   const RowCopy w = copy_of(stream, Tensor::uneven(DType::bf16, p.out, p.in, 2));
   Tensor d = Tensor::random(p.dtype, p.tokens, p.out, 9);
   const Tensor addend = Tensor::random(p.dtype, p.tokens, p.out, 10, 1e3);
   const auto bias = random_floats(p.out, 11, 1e3);
-  GemmArgs args{.product = Product::forward,
+  GemmArgs args{.gemm_kind = GemmKind::forward,
                 .a = x.operand(),
                 .b = w.operand(),
                 .d = d.matrix(),
@@ -194,13 +194,13 @@ void expect_product(const Product64& p) {
   }
 }
 
-TEST(RowScales, ProductsHaveTheScalesOfTheirRowsAndColumns) {
+TEST(RowScales, GemmsHaveTheScalesOfTheirRowsAndColumns) {
   for (const auto& [tokens, in, out] :
        {std::array<std::int64_t, 3>{1, 128, 256}, {13, 300, 129}, {64, 33, 200}, {3, 1, 1}}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const bool more : {false, true}) {
-        expect_product({tokens, in, out, dtype, more, false, false});
-        expect_product({tokens, in, out, dtype, more, true, more});
+        expect_gemm({tokens, in, out, dtype, more, false, false});
+        expect_gemm({tokens, in, out, dtype, more, true, more});
         if (testing::Test::HasFatalFailure()) return;
       }
     }
@@ -211,7 +211,7 @@ TEST(RowScales, NeighboursDoNotChangeARowOfAProduct) {
   CpuStream stream;
   const RowCopy w = copy_of(stream, Tensor::random(DType::bf16, 96, 256, 2));
   const Tensor all = Tensor::random(DType::bf16, 40, 256, 1);
-  const auto product_of = [&](std::int64_t rows) {
+  const auto gemm_of = [&](std::int64_t rows) {
     Tensor some(DType::bf16, rows, 256), d(DType::bf16, rows, 96);
     for (std::int64_t r = 0; r < rows; ++r) {
       for (std::int64_t c = 0; c < 256; ++c) some.set(r, c, all.at(r, c));
@@ -224,7 +224,7 @@ TEST(RowScales, NeighboursDoNotChangeARowOfAProduct) {
     gemm(stream, args);
     return d;
   };
-  const Tensor one = product_of(1), many = product_of(40);
+  const Tensor one = gemm_of(1), many = gemm_of(40);
   for (std::int64_t c = 0; c < 96; ++c) EXPECT_EQ(one.at(0, c), many.at(0, c));
 }
 
@@ -232,18 +232,18 @@ TEST(RowScales, WhatNobodyMakesIsRefused) {
   CpuStream stream;
   Tensor x = Tensor::random(DType::f32, 16, 16, 1), y = x;
   RowCopy copy(16, 16);
-  std::vector<std::uint8_t> turned(256);
+  std::vector<std::uint8_t> flipped(256);
   std::vector<float> scales(16);
   EXPECT_THROW(block_quantize(stream, {.x = x.matrix(),
                                        .scaling = Scaling::whole_rows,
                                        .row = copy.codes.data(),
                                        .scale_inv = copy.scales.data(),
-                                       .transposed = turned.data(),
+                                       .transposed = flipped.data(),
                                        .transposed_scale_inv = scales.data()}),
                std::logic_error);
   EXPECT_THROW(quantize(stream, x.matrix(), copy.into()), std::logic_error);
   QuantizeInto both = copy.into();
-  both.transposed = turned.data();
+  both.transposed = flipped.data();
   const std::vector<float> weight(16, 1.0f);
   EXPECT_THROW(rms_norm(stream, {.residual = x.matrix(), .weight = weight.data(), .quantize = both}),
                std::logic_error);
@@ -252,9 +252,9 @@ TEST(RowScales, WhatNobodyMakesIsRefused) {
   args.accumulate = true;
   EXPECT_THROW(gemm_workspace(stream.device(), args), std::logic_error);
   args.accumulate = false;
-  args.product = Product::dgrad;
+  args.gemm_kind = GemmKind::dgrad;
   EXPECT_THROW(gemm_workspace(stream.device(), args), std::logic_error);
-  args.product = Product::forward;
+  args.gemm_kind = GemmKind::forward;
   args.b.scaling = Scaling::tensor;
   EXPECT_THROW(gemm_workspace(stream.device(), args), std::logic_error);
 }

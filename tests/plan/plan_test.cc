@@ -31,7 +31,7 @@ double row(const Time& time, const std::string& name) {
   return 0;
 }
 
-TEST(Time, ProductsTakeTheirFlopsAtTheRateOfTheirFormat) {
+TEST(Time, GemmsTakeTheirFlopsAtTheRateOfTheirFormat) {
   // 6 x the 6.98e9 parameters of the blocks' matrices x tokens; waves of these shapes fill the GPU to within
   // a tenth.
   const double flops = 2 * 6.979e9 * 24576;
@@ -52,20 +52,20 @@ TEST(Time, SmallProductsDoNotFillTheGpu) {
   // [28672] wait for their weights.
   Work work = llama8b();
   work.tokens = work.length = 128;
-  const auto products = [](double rows, double cols, double share) {
+  const auto gemms = [](double rows, double cols, double share) {
     return 2 * 128 * rows * cols / 750e12 / share;
   };
   const double gate_up = 2 * (128.0 * 4096 + 28672.0 * 4096 + 128.0 * 28672) / 4.2e12;
-  const double expected = products(6144, 4096, 0.6 * 96 / 132) + products(4096, 4096, 0.4 * 128 / 132) +
-                          gate_up + products(4096, 14336, 0.4 * 128 / 132);
+  const double expected = gemms(6144, 4096, 0.6 * 96 / 132) + gemms(4096, 4096, 0.4 * 128 / 132) + gate_up +
+                          gemms(4096, 14336, 0.4 * 128 / 132);
   EXPECT_NEAR(row(time_of(work), "forward GEMMs") / (32 * expected), 1, 1e-9);
 }
 
 TEST(Time, AttentionMakesTwoProductsForwardAndFiveBackwardAtTheirRates) {
   // Causal scores of 32 heads of 128 over sequences of 4,096: each product takes half of 2 x tokens x length
   // x width operations.
-  const double product = 24576.0 * 4096 * 4096, layers = 32;
-  const double forward = layers * 2 * product / 613e12, backward = layers * 5 * product / 480e12;
+  const double gemm_kind = 24576.0 * 4096 * 4096, layers = 32;
+  const double forward = layers * 2 * gemm_kind / 613e12, backward = layers * 5 * gemm_kind / 480e12;
   EXPECT_NEAR(row(time_of(llama8b()), "attention") / (forward + backward), 1, 1e-9);
   // A rate of one of both changes its share alone.
   Rates rates;

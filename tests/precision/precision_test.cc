@@ -256,12 +256,12 @@ TEST(Quantizer, PartsOfATensorAreScaledAlone) {
     const auto whole = q.finish_parts(*m.stream, 0, s.matrix(), s.copy(), true);
     EXPECT_EQ(whole.size(), 1u);
     // The transposed copies are stored one after the other, too.
-    std::vector<std::uint8_t> turned(6);
+    std::vector<std::uint8_t> flipped(6);
     Fp8Copy both = s.copy();
-    both.transposed = turned.data();
+    both.transposed = flipped.data();
     const auto parts = q.finish_parts(*m.stream, 1, s.matrix(), both, true);
-    EXPECT_EQ(parts[0].transposed, turned.data());
-    EXPECT_EQ(parts[1].transposed, turned.data() + 2);
+    EXPECT_EQ(parts[0].transposed, flipped.data());
+    EXPECT_EQ(parts[1].transposed, flipped.data() + 2);
   }
 }
 
@@ -274,11 +274,11 @@ TEST(Quantizer, TellsWhatRecordedCastsMetWhileTheyAreWatched) {
         m.arena, "q", {.kind = kind, .history_length = 2},
         {{"a/input", TensorRole::input, {}}, {"a/output_gradient", TensorRole::output_gradient, {1, 2}}},
         kind == RecipeKind::block ? std::vector<std::string>{"a/weight"} : std::vector<std::string>{});
-    std::vector<float> scales(8), turned(8);
+    std::vector<float> scales(8), flipped(8);
     const auto cast = [&](bool record) {
       Sample s;
       Fp8Copy copy = s.copy();
-      copy.scales = scales.data(), copy.transposed_scales = turned.data();
+      copy.scales = scales.data(), copy.transposed_scales = flipped.data();
       if (kind == RecipeKind::delayed) {
         ops::quantize(*m.stream, s.matrix(), q.fuse(0, copy, record));
       } else {
@@ -339,18 +339,18 @@ TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
   EXPECT_NE(audit.table().find("E4M3 x E4M3  E5M2 x E4M3  E5M2 x E4M3"), std::string::npos) << audit.table();
   EXPECT_NE(audit.table().find("kept in the compute dtype"), std::string::npos);
   EXPECT_NO_THROW(audit.require_fp8()) << "nothing ran at all";
-  audit.count({.row = 1}, ops::Product::forward, {.way = ops::GemmWay::f32, .calls = 1});
+  audit.count({.row = 1}, ops::GemmKind::forward, {.way = ops::GemmWay::f32, .calls = 1});
   try {
     audit.require_fp8();
     ADD_FAILURE() << "no GEMM ran in FP8";
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::usage);
   }
-  audit.count({.row = 0}, ops::Product::dgrad, kDirect);
+  audit.count({.row = 0}, ops::GemmKind::dgrad, kDirect);
   EXPECT_NO_THROW(audit.require_fp8());
-  EXPECT_EQ(audit.counted(ops::Product::dgrad, DType::e4m3), 1);
-  EXPECT_EQ(audit.fp8_products(), 1);
-  EXPECT_EQ(audit.products(), 2);
+  EXPECT_EQ(audit.counted(ops::GemmKind::dgrad, DType::e4m3), 1);
+  EXPECT_EQ(audit.fp8_gemms(), 1);
+  EXPECT_EQ(audit.gemms(), 2);
   EXPECT_NE(audit.summary().find("1 of 2"), std::string::npos);
   EXPECT_EQ(audit.table().find("fp8_fast_accumulation"), std::string::npos);
   EXPECT_NE(
@@ -358,7 +358,7 @@ TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
       std::string::npos);
   Audit bf16({.compute = DType::bf16});
   bf16.plan({.name = "MLP down"});
-  bf16.count({}, ops::Product::forward, {.way = ops::GemmWay::bf16, .calls = 1});
+  bf16.count({}, ops::GemmKind::forward, {.way = ops::GemmWay::bf16, .calls = 1});
   EXPECT_NO_THROW(bf16.require_fp8());
 }
 
@@ -372,9 +372,9 @@ Audit two_layers() {
 // Decoded GEMMs count as bf16, even if FP8 was requested: a run with only these had no FP8.
 TEST(Audit, DecodedProductsAreNotInFp8) {
   Audit audit = two_layers();
-  audit.count({.row = 0, .layer = 1}, ops::Product::forward, kDecoded);
-  EXPECT_EQ(audit.counted(ops::Product::forward, DType::bf16), 1);
-  EXPECT_EQ(audit.fp8_products(), 0);
+  audit.count({.row = 0, .layer = 1}, ops::GemmKind::forward, kDecoded);
+  EXPECT_EQ(audit.counted(ops::GemmKind::forward, DType::bf16), 1);
+  EXPECT_EQ(audit.fp8_gemms(), 0);
   try {
     audit.require_fp8();
     ADD_FAILURE() << "a run without FP8 passed";
@@ -387,8 +387,8 @@ TEST(Audit, DecodedProductsAreNotInFp8) {
   }
   for (const ops::GemmWay way : {ops::GemmWay::fp8, ops::GemmWay::filled, ops::GemmWay::emulated}) {
     Audit one = two_layers();
-    one.count({}, ops::Product::wgrad, {.way = way, .calls = 1});
-    EXPECT_EQ(one.counted(ops::Product::wgrad, DType::e4m3), 1);
+    one.count({}, ops::GemmKind::wgrad, {.way = way, .calls = 1});
+    EXPECT_EQ(one.counted(ops::GemmKind::wgrad, DType::e4m3), 1);
     EXPECT_NO_THROW(one.require_fp8());
   }
 }
@@ -396,12 +396,12 @@ TEST(Audit, DecodedProductsAreNotInFp8) {
 TEST(Audit, CountsByRowLayerPassAndOutcome) {
   Audit audit = two_layers();
   for (std::int64_t layer = 0; layer < 2; ++layer) {
-    audit.count({.row = 0, .layer = layer}, ops::Product::forward, kEmulated);
-    audit.count({.row = 0, .layer = layer}, ops::Product::dgrad, layer == 0 ? kDirect : kDecoded);
+    audit.count({.row = 0, .layer = layer}, ops::GemmKind::forward, kEmulated);
+    audit.count({.row = 0, .layer = layer}, ops::GemmKind::dgrad, layer == 0 ? kDirect : kDecoded);
   }
-  audit.count({.row = 0, .layer = 1}, ops::Product::dgrad, kDecoded);
-  audit.count({.row = 1}, ops::Product::forward, {});  // nothing was multiplied
-  EXPECT_EQ(audit.products(), 5);
+  audit.count({.row = 0, .layer = 1}, ops::GemmKind::dgrad, kDecoded);
+  audit.count({.row = 1}, ops::GemmKind::forward, {});  // nothing was multiplied
+  EXPECT_EQ(audit.gemms(), 5);
   const Json json = audit.to_json();
   ASSERT_EQ(json.size(), 3u) << json.dump();
   const auto find = [&](const std::string& way) {
@@ -425,27 +425,27 @@ TEST(Audit, CountsByRowLayerPassAndOutcome) {
   EXPECT_NE(audit.summary().find("emulated: a CPU"), std::string::npos);
   // Another rank's counts double all of them.
   audit.add(audit.counts());
-  EXPECT_EQ(audit.products(), 10);
+  EXPECT_EQ(audit.gemms(), 10);
   EXPECT_EQ(audit.to_json()[0]["products"].get<int>() % 2, 0);
 }
 
 TEST(Audit, TellsEachFallbackOnce) {
   Audit audit = two_layers();
-  audit.count({.row = 0}, ops::Product::forward, kDirect);
-  audit.count({.row = 1}, ops::Product::forward, {.way = ops::GemmWay::bf16, .calls = 1});
+  audit.count({.row = 0}, ops::GemmKind::forward, kDirect);
+  audit.count({.row = 1}, ops::GemmKind::forward, {.way = ops::GemmWay::bf16, .calls = 1});
   EXPECT_TRUE(audit.take_fallbacks().empty()) << "the head is not meant to be in FP8";
-  audit.count({.row = 0, .layer = 1}, ops::Product::dgrad, kDecoded);
-  audit.count({.row = 0, .layer = 0}, ops::Product::wgrad, kDecoded);
+  audit.count({.row = 0, .layer = 1}, ops::GemmKind::dgrad, kDecoded);
+  audit.count({.row = 0, .layer = 0}, ops::GemmKind::wgrad, kDecoded);
   const auto lines = audit.take_fallbacks();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0],
             "MLP down (dgrad, wgrad; layers 0-1): decoded into bf16, because the columns of the result "
             "are no multiple of 16");
-  audit.count({.row = 0, .layer = 0}, ops::Product::wgrad, kDecoded);
+  audit.count({.row = 0, .layer = 0}, ops::GemmKind::wgrad, kDecoded);
   EXPECT_TRUE(audit.take_fallbacks().empty());
   ops::GemmOutcome refused = kDecoded;
   refused.reason = ops::GemmReason::refused;
-  audit.count({.row = 0, .layer = 0}, ops::Product::wgrad, refused);
+  audit.count({.row = 0, .layer = 0}, ops::GemmKind::wgrad, refused);
   ASSERT_EQ(audit.take_fallbacks().size(), 1u);
 }
 
@@ -462,7 +462,7 @@ TEST(Audit, ShapesThatMustDecodeAreToldBeforeAnythingRan) {
   const auto lines = audit.take_fallbacks();
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_TRUE(lines[0].starts_with("MLP down (dgrad, wgrad): decoded")) << lines[0];
-  audit.count({}, ops::Product::dgrad, kDecoded);
+  audit.count({}, ops::GemmKind::dgrad, kDecoded);
   EXPECT_TRUE(audit.take_fallbacks().empty()) << "it was told already";
 }
 

@@ -7,9 +7,9 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors_writer.h"
 #include "octet/runtime/adapter_file.h"
 #include "octet/text/tokenizer.h"
+#include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 
 namespace octet::runtime::model_folder_test {
@@ -93,7 +93,7 @@ struct SmallModel : TemporaryFolder {
     if (!a.empty())
       slices.push_back({"model.embed_tokens.weight", DType::f32, {size(a), 1}, 0, size(a), a.data()});
     if (!b.empty()) slices.push_back({"lm_head.weight", DType::f32, {size(b), 1}, 0, size(b), b.data()});
-    checkpoint::write_safetensors(*this / "model.safetensors", slices);
+    weights::write_safetensors(*this / "model.safetensors", slices);
   }
   /// Returns whether the model ties its head, and the text on the screen.
   std::pair<bool, std::string> read() const {

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <thread>
 
-#include "octet/checkpoint/folder_lock.h"
+#include "octet/files/folder_lock.h"
 #include "support/temporary_folder.h"
 
 namespace octet::runtime::signals_test {
@@ -101,7 +101,7 @@ TEST(Signals, WhatEndsTheProcessRemovesItsLockFile) {
     const test::TemporaryFolder folder("signals_lock");
     const pid_t child = ::fork();
     if (child == 0) {
-      const checkpoint::FolderLock lock(folder.path());
+      const files::FolderLock lock(folder.path());
       ::close(STDERR_FILENO);
       Signals signals(0, true);
       if (begun) signals.begin_steps();

@@ -8,9 +8,9 @@
 #include <map>
 
 #include "octet/base/error.h"
-#include "octet/checkpoint/safetensors_writer.h"
 #include "octet/model/build.h"
 #include "octet/runtime/adapter_file.h"
+#include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 
 namespace octet::runtime::stacked_adapter_test {
@@ -60,7 +60,7 @@ struct Folder : TemporaryFolder {
                           DType::f32, shape, 0, std::ssize(own), own.data()});
       }
     }
-    checkpoint::write_safetensors(*this / "adapter_model.safetensors", slices);
+    weights::write_safetensors(*this / "adapter_model.safetensors", slices);
     spill(*this / "adapter_config.json", config);
   }
 };

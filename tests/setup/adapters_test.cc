@@ -6,10 +6,10 @@
 #include "model/support.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/safetensors_writer.h"
 #include "octet/model/build.h"
 #include "octet/runtime/adapter_file.h"
 #include "octet/runtime/stacked_adapter.h"
+#include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 
 namespace octet::setup::adapters_test {
@@ -44,7 +44,7 @@ struct Case {
   }
   std::string folder;
   Json numbers;
-  checkpoint::SafetensorsFile golden;
+  weights::SafetensorsFile golden;
   std::string base;
   Architecture architecture;
 };
@@ -64,7 +64,7 @@ class Peft : public testing::TestWithParam<const char*> {
     const auto labels = c.numbers["label_tokens"].get<double>();
     EXPECT_NEAR(result.loss_sum / labels, c.numbers["loss"].get<double>(), bounds.loss);
     std::size_t trained = 0, elements = 0;
-    for (const checkpoint::StoredTensor& tensor : c.golden.tensors()) {
+    for (const weights::StoredTensor& tensor : c.golden.tensors()) {
       if (!tensor.name.starts_with("grad.")) continue;
       const std::string name = tensor.name.substr(5);
       // The golden file has a tied table under both names, and Octet has it under one.
@@ -136,7 +136,7 @@ TEST_P(PeftOfExperts, GivesTheLogitsTheLossAndTheGradientsOfPeft) {
     slices.push_back({name, DType::f32, shape, 0, std::ssize(own), own.data()});
   }
   const test::TemporaryFolder folder("peft_of_experts");
-  checkpoint::write_safetensors(folder / "single.safetensors", slices);
+  weights::write_safetensors(folder / "single.safetensors", slices);
 
   const HostBatch batch = read_batch(c.golden, "");
   const auto labels = c.numbers["label_tokens"].get<double>();

@@ -94,7 +94,7 @@ TEST(Words, EveryOneOfAKeyMeansSomethingElse) {
       [&](const C& c) { return options(c).store.wire; });
   differs(
       "hierarchical_comm", [](C& c, const W& w) { c.hierarchical_comm = w; },
-      [&](const C& c) { return options(c).store.by_node; });
+      [&](const C& c) { return options(c).store.hierarchical; });
 }
 
 TEST(Words, StrategiesAreNeverStepsAndEpochs) {

@@ -93,7 +93,7 @@ TEST_P(Carriers, ByNodesTheSumsAreThoseOfMessages) {
     for (const int stage : {0, 3}) {
       Scenario s = scenario(stage, true, precision::RecipeKind::delayed);
       s.options.wire = wire;
-      s.options.by_node = ByNode::on;
+      s.options.hierarchical = Hierarchical::on;
       expect_same(run({.ranks = 4, .node_of = nodes}, s),
                   run({.ranks = 4, .compute_worker = true, .node_of = nodes, .carrier = GetParam()}, s),
                   "stage " + std::to_string(stage) + ", wire " + std::to_string(static_cast<int>(wire)));

@@ -145,15 +145,15 @@ TEST(Messages, OfModelsWithFewBlocksAreCountedToo) {
 
 TEST(Messages, BetweenNodesAreCountedApart) {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, {0, 1}}) {
-    for (const ByNode by_node : {ByNode::off, ByNode::automatic, ByNode::on}) {
+    for (const Hierarchical hierarchical : {Hierarchical::off, Hierarchical::automatic, Hierarchical::on}) {
       for (const int stage : {0, 3}) {
         for (const comm::Wire wire : {comm::Wire::f32, comm::Wire::int8}) {
           SCOPED_TRACE(std::to_string(nodes.size()) + " ranks, by node " +
-                       std::to_string(static_cast<int>(by_node)) + ", stage " + std::to_string(stage) +
+                       std::to_string(static_cast<int>(hierarchical)) + ", stage " + std::to_string(stage) +
                        ", wire " + std::to_string(static_cast<int>(wire)));
           Scenario s;
           s.options.stage = stage;
-          s.options.by_node = by_node;
+          s.options.hierarchical = hierarchical;
           s.options.wire = wire;
           s.options.recipe.compute = DType::bf16;
           expect_counted(static_cast<int>(nodes.size()), s, nodes);

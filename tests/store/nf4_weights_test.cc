@@ -196,8 +196,9 @@ TEST(Nf4Weights, BecomeFp8WithAScaleOfTheDecodedValues) {
                   const std::uint8_t code = to_fp8(values[at] * (448.0f / amax), DType::e4m3);
                   ASSERT_EQ(static_cast<const std::uint8_t*>(w.data)[i], code) << "element " << at;
                   if (stands_for != DeviceKind::cuda) continue;
-                  const std::int64_t turned = i % w.cols * w.rows + i / w.cols;
-                  ASSERT_EQ(static_cast<const std::uint8_t*>(w.transposed)[turned], code) << "element " << at;
+                  const std::int64_t flipped = i % w.cols * w.rows + i / w.cols;
+                  ASSERT_EQ(static_cast<const std::uint8_t*>(w.transposed)[flipped], code)
+                      << "element " << at;
                 }
               }
               EXPECT_EQ(at, 800u);
@@ -265,8 +266,8 @@ TEST(Nf4Weights, OfExpertsAreQuantisedEachAndHaveAScaleForEachExpert) {
                     ASSERT_EQ(*w.scale_inv, 1.0f / (448.0f / amaxes[run])) << part.name;
                     const std::uint8_t code = to_fp8(value * (448.0f / amaxes[run]), DType::e4m3);
                     ASSERT_EQ(static_cast<const std::uint8_t*>(w.data)[at], code) << part.name;
-                    const std::int64_t turned = at % spec.cols * rows + at / spec.cols;
-                    ASSERT_EQ(static_cast<const std::uint8_t*>(w.transposed)[turned], code) << part.name;
+                    const std::int64_t flipped = at % spec.cols * rows + at / spec.cols;
+                    ASSERT_EQ(static_cast<const std::uint8_t*>(w.transposed)[flipped], code) << part.name;
                   }
                 }
               }

@@ -207,11 +207,11 @@ TEST(Placements, FrozenFp8WeightsHaveTransposedCopiesWhereBackwardReadsThem) {
           for (std::size_t t = 0; t < 2; ++t) {
             for (const ops::Operand& w : p.operands(0, t)) {
               const auto* data = static_cast<const std::uint8_t*>(w.data);
-              const auto* turned = static_cast<const std::uint8_t*>(w.transposed);
-              ASSERT_NE(turned, nullptr);
+              const auto* flipped = static_cast<const std::uint8_t*>(w.transposed);
+              ASSERT_NE(flipped, nullptr);
               std::int64_t different = 0;
               for (std::int64_t i = 0; i < w.rows * w.cols; ++i) {
-                different += data[i] != turned[i % w.cols * w.rows + i / w.cols];
+                different += data[i] != flipped[i % w.cols * w.rows + i / w.cols];
               }
               EXPECT_EQ(different, 0) << "group " << g << ", stage " << stage;
             }

@@ -286,7 +286,7 @@ class Rank {
         const TensorSlice to{.dtype = gradient.dtype, .data = gradient.data};
         left_[spec.name] = {
             .name = spec.name, .dtype = gradient.dtype, .count = spec.count(), .data = gradient.data};
-        const bool set = overwrite && spec.gradient_by_product;
+        const bool set = overwrite && spec.gradient_by_gemm;
         cpu::enqueue(*compute_, [=, &spec, name = spec.name] {
           const std::uint64_t seed = seed_of(name, step, number);
           for (std::int64_t i = 0; i < spec.count(); ++i) {

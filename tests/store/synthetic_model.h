@@ -52,7 +52,7 @@ inline model::ParameterLayout layout(int blocks) {
                 {tensor(n + ".qkv", 20, {{n + ".q.weight", 24}, {n + ".k.weight", 8}, {n + ".v.weight", 8}}),
                  tensor(n + ".down", 33, {{n + ".down.weight", 20 + b % 2}})});
     matrices.fp8 = true;
-    for (model::TensorSpec& t : matrices.tensors) t.fp8 = t.gradient_by_product = true;
+    for (model::TensorSpec& t : matrices.tensors) t.fp8 = t.gradient_by_gemm = true;
     model::SegmentSpec router = segment(n + " router", ParameterKind::matrix,
                                         {tensor(n + ".router", 5, {{n + ".router.weight", 3}})});
     model::SegmentSpec vectors = segment(

@@ -34,9 +34,9 @@ Dot dot(std::int64_t count, const X& x, const Y& y) {
 /// Returns element [i, j] of a GEMM of [m, n, k] without scales and addends. a(at) and b(at) are the values
 /// at a position of the operands.
 template <typename A, typename B>
-Dot gemm_element(ops::Product product, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t i,
+Dot gemm_element(ops::GemmKind gemm_kind, std::int64_t m, std::int64_t n, std::int64_t k, std::int64_t i,
                  std::int64_t j, const A& a, const B& b) {
-  const bool wgrad = product == ops::Product::wgrad, forward = product == ops::Product::forward;
+  const bool wgrad = gemm_kind == ops::GemmKind::wgrad, forward = gemm_kind == ops::GemmKind::forward;
   return dot(
       k, [&](std::int64_t l) { return a(wgrad ? l * m + i : i * k + l); },
       [&](std::int64_t l) { return b(forward ? j * k + l : l * n + j); });

@@ -128,8 +128,8 @@ TEST(Casts, OfAStepAreThoseOfAllOperands) {
       for (const Rows& rows : trained.rows) {
         EXPECT_EQ(rows.size(), 2 * 4 * 3u);
         for (const int layer : {0, 1}) {
-          for (const auto& [product, shape] : shapes) {
-            const std::string name = "layers." + std::to_string(layer) + "." + product;
+          for (const auto& [gemm_kind, shape] : shapes) {
+            const std::string name = "layers." + std::to_string(layer) + "." + gemm_kind;
             const auto values = [&](const char* operand) {
               return static_cast<std::int64_t>(rows.at(name + operand).values);
             };

@@ -67,7 +67,7 @@ void expect_foretold(const Case& c, int ranks, std::int64_t stage) {
   config::Config config = c.config;
   config.zero_stage = stage;
   const std::string yaml = "seed: 1\n";
-  std::vector<checkpoint::TensorHeader> tensors, planned;
+  std::vector<weights::TensorHeader> tensors, planned;
   comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     const runtime::InstanceOptions options = setup::instance_options(config, tiny(), 64, 64, 3);
     Engine engine(device, job, data, options);

@@ -6,7 +6,7 @@
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
-namespace octet::train::products_test {
+namespace octet::train::gemms_test {
 namespace {
 
 runtime::InstanceOptions options_of(std::int64_t hidden, precision::RecipeKind kind) {
@@ -38,7 +38,7 @@ std::string planned(std::int64_t hidden, precision::RecipeKind kind, std::size_t
 
 constexpr std::size_t kQkv = 0, kOutput = 1, kHead = 4;
 
-TEST(Products, OfAHiddenSizeOf104AreDecodedOnAGpu) {
+TEST(Gemms, OfAHiddenSizeOf104AreDecodedOnAGpu) {
   using enum precision::RecipeKind;
   for (const auto kind : {delayed, current, block}) {
     EXPECT_EQ(planned(128, kind, kQkv), "fp8 fp8 fp8");
@@ -51,7 +51,7 @@ TEST(Products, OfAHiddenSizeOf104AreDecodedOnAGpu) {
 }
 
 // No GEMM of this model can run in FP8 on a GPU, with any recipe.
-TEST(Products, OfOddWidthsAreAllDecoded) {
+TEST(Gemms, OfOddWidthsAreAllDecoded) {
   using enum precision::RecipeKind;
   for (const auto kind : {delayed, current, block}) {
     runtime::InstanceOptions odd = options_of(104, kind);
@@ -63,26 +63,26 @@ TEST(Products, OfOddWidthsAreAllDecoded) {
   }
 }
 
-TEST(Products, OfAllRanksAreAdded) {
+TEST(Gemms, OfAllRanksAreAdded) {
   comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of(128, precision::RecipeKind::current));
     const ops::GemmOutcome emulated{.way = ops::GemmWay::emulated, .calls = 1};
-    for (int i = 0; i <= job.rank(); ++i) engine.audit().count({}, ops::Product::forward, emulated);
-    EXPECT_EQ(engine.instance().audit_of_all().products(), 6);
-    EXPECT_EQ(engine.audit().products(), 1 + job.rank());
+    for (int i = 0; i <= job.rank(); ++i) engine.audit().count({}, ops::GemmKind::forward, emulated);
+    EXPECT_EQ(engine.instance().audit_of_all().gemms(), 6);
+    EXPECT_EQ(engine.audit().gemms(), 1 + job.rank());
   });
 }
 
 // GEMMs of one rank fall back, and every rank ends.
-TEST(Products, NoneInFp8EndTheRunAfterItsFirstStep) {
+TEST(Gemms, NoneInFp8EndTheRunAfterItsFirstStep) {
   comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of(128, precision::RecipeKind::current));
     const ops::GemmOutcome decoded{
         .way = ops::GemmWay::decoded, .reason = ops::GemmReason::refused, .calls = 1};
-    if (job.rank() == 1) engine.audit().count({}, ops::Product::forward, decoded);
-    EXPECT_THROW(engine.instance().check_products(), Error);
+    if (job.rank() == 1) engine.audit().count({}, ops::GemmKind::forward, decoded);
+    EXPECT_THROW(engine.instance().check_gemms(), Error);
   });
 }
 
 }  // namespace
-}  // namespace octet::train::products_test
+}  // namespace octet::train::gemms_test

@@ -1,4 +1,4 @@
-// What the objects of a run share, without an engine.
+// The objects that a run shares, without an engine.
 #pragma once
 
 #include <string>

@@ -10,7 +10,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
-namespace octet::train::strict_products_test {
+namespace octet::train::strict_gemms_test {
 namespace {
 
 /// Returns a hash of all parameters, loss and norm after one step. The matrices are small and the batch is
@@ -48,11 +48,11 @@ std::string step_with(int threads, const std::string& deterministic) {
          std::to_string(result.grad_norm);
 }
 
-TEST(StrictProducts, AnyNumberOfThreadsGivesTheSameBits) {
+TEST(StrictGemms, AnyNumberOfThreadsGivesTheSameBits) {
   const std::string one = step_with(1, "strict");
   EXPECT_EQ(step_with(1, "strict"), one) << "the sample is the same each time";
   for (const int threads : {2, 3, 5}) EXPECT_EQ(step_with(threads, "strict"), one) << threads << " threads";
 }
 
 }  // namespace
-}  // namespace octet::train::strict_products_test
+}  // namespace octet::train::strict_gemms_test

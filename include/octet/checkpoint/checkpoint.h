@@ -18,7 +18,11 @@
 
 #include "octet/base/json_fwd.h"
 #include "octet/base/tensor_slice.h"
-#include "octet/checkpoint/tensor_header.h"
+#include "octet/weights/tensor_header.h"
+
+namespace octet::comm {
+class Channel;
+}
 
 namespace octet::checkpoint {
 
@@ -26,7 +30,7 @@ namespace octet::checkpoint {
 inline constexpr std::int64_t kChunkBytes = 1 << 20;
 
 /// A tensor of a checkpoint.
-struct CheckpointTensor : TensorHeader {
+struct CheckpointTensor : weights::TensorHeader {
   std::int64_t offset = 0;  ///< offset of its first byte in the file
   std::int64_t bytes = 0;
   /// Hash of dtype, shape and values, independent of the writing ranks: 32 hexadecimal digits.
@@ -54,17 +58,31 @@ struct Manifest {
   std::vector<CheckpointTensor> tensors;
 };
 
-class MemoryParts;
+/// A checkpoint in host memory (octet/memory_tier/memory_tier.h), as Checkpoint reads it.
+class SharedState {
+ public:
+  virtual ~SharedState() = default;
+  /// Returns a description for messages, for example "memory of the hosts, step 12".
+  virtual const std::string& words() const = 0;
+  /// Returns step, ranks, stage and tensors, without hashes and offsets.
+  virtual const Manifest& manifest() const = 0;
+  virtual const std::string& state() const = 0;
+  virtual const std::string& config_yaml() const = 0;
+  /// Fills slices that fit the tensors (Checkpoint::require_fit). Collective. Throws Error on all ranks.
+  virtual void read(comm::Channel& channel, const std::vector<TensorSlice>& slices) const = 0;
+  /// Releases the memory. No reads are allowed afterwards.
+  virtual void close() = 0;
+};
 
-/// A checkpoint opened for reading, on disk or in host memory (octet/checkpoint/memory.h). Several threads
-/// may read it concurrently.
+/// A checkpoint opened for reading, on disk or in host memory (octet/memory_tier/memory_tier.h). Several
+/// threads may read it concurrently.
 class Checkpoint {
  public:
   /// Reads and verifies the manifest (including its own hash), size and layout of the data file, state and
   /// config. Throws Error naming a file that is missing, damaged or of another version.
   explicit Checkpoint(const std::string& path);
   /// Opens a checkpoint in host memory. Its parts must be verified. Its tensors have no hashes.
-  explicit Checkpoint(std::shared_ptr<MemoryParts> parts);
+  explicit Checkpoint(std::shared_ptr<SharedState> state);
   ~Checkpoint();
   Checkpoint(Checkpoint&& other) noexcept;
   Checkpoint& operator=(Checkpoint&& other) noexcept;
@@ -73,7 +91,7 @@ class Checkpoint {
   const std::string& path() const { return path_; }
   /// Returns null if the checkpoint is on disk. Otherwise only read_together() may read it, after all parts
   /// are verified.
-  const MemoryParts* memory() const { return memory_.get(); }
+  const SharedState* memory() const { return memory_.get(); }
   /// Releases the memory of a checkpoint in host memory, after reading.
   void close_memory();
   const Manifest& manifest() const { return manifest_; }
@@ -113,7 +131,7 @@ class Checkpoint {
   std::string path_;
   std::string data_path_;
   int fd_ = -1;
-  std::shared_ptr<MemoryParts> memory_;
+  std::shared_ptr<SharedState> memory_;
   Manifest manifest_;
   JsonMember state_;
   std::string config_yaml_;

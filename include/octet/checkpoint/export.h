@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/checkpoint/tensor_header.h"
+#include "octet/weights/tensor_header.h"
 
 namespace octet::checkpoint {
 
@@ -43,7 +43,8 @@ bool stays_fp32(const std::string& tensor);
 /// index after the shards. Throws Error if the source lacks config.json, if the folder has weights and
 /// overwrite is not set, or if the disk is full. After an error, a new folder and temporary files are
 /// removed. Returns the names of the written files.
-std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
+std::vector<std::string> export_model(const ExportOptions& options,
+                                      const std::vector<weights::TensorHeader>& tensors,
                                       const TensorReader& read);
 
 /// Disk space of an export.
@@ -54,7 +55,7 @@ struct ExportSize {
 };
 /// Returns the size of export_checkpoint() for a checkpoint of these parameters. With an empty source_folder,
 /// counts only the weights, and the checkpoint must hold all of them.
-ExportSize size_of_export(const ExportOptions& options, const std::vector<TensorHeader>& parameters);
+ExportSize size_of_export(const ExportOptions& options, const std::vector<weights::TensorHeader>& parameters);
 
 /// Exports the parameters of a checkpoint; every byte is verified. For a multimodal model, with a text_config
 /// in its config.json, untrained tensors are copied from the source's weights. If the source has no weights,

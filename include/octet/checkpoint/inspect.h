@@ -10,7 +10,7 @@
 
 namespace octet::checkpoint {
 
-struct TensorSummary : TensorHeader {
+struct TensorSummary : weights::TensorHeader {
   std::int64_t bytes = 0;
   std::string hash;             ///< hash of dtype, shape and values
   double l2 = 0;                ///< Euclidean norm of the finite elements

@@ -7,8 +7,8 @@
 
 #include "octet/base/json_fwd.h"
 #include "octet/base/tensor_slice.h"
-#include "octet/checkpoint/tensor_header.h"
 #include "octet/comm/channel.h"
+#include "octet/weights/tensor_header.h"
 
 namespace octet::checkpoint {
 
@@ -32,7 +32,7 @@ struct CheckpointContents {
 
 /// The properties that determine the size of a checkpoint.
 struct CheckpointOutline {
-  std::vector<TensorHeader> tensors;  ///< sorted by name
+  std::vector<weights::TensorHeader> tensors;  ///< sorted by name
   /// Bytes of the state and configuration texts. They are padded to multiples of 16 KiB, so that the size of
   /// a checkpoint depends on the step only through its number of digits.
   std::int64_t state_bytes = 0;

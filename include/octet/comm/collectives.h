@@ -42,12 +42,12 @@ struct ReduceScatterArgs {
   Wire wire = Wire::f32;
   /// Values are first summed inside each node in full precision, in rank order. Only the node sums are sent
   /// in the wire format, and they are added in node order. With one node, everything is fp32. With one rank
-  /// per node, the result equals that without `by_node`.
-  bool by_node = false;
+  /// per node, the result equals that without `hierarchical`.
+  bool hierarchical = false;
   /// [size * count] bf16, or null: error feedback (Seide et al. 2014, Karimireddy et al. 2019). The residual
-  /// holds the rounding error of narrow wires for this rank's values, or for its node's sums if `by_node`. It
-  /// is added to the values before encoding and replaced by the new rounding error, so errors do not
-  /// accumulate over reductions. It is unchanged if nothing is rounded.
+  /// holds the rounding error of narrow wires for this rank's values, or for its node's sums if
+  /// `hierarchical`. It is added to the values before encoding and replaced by the new rounding error, so
+  /// errors do not accumulate over reductions. It is unchanged if nothing is rounded.
   std::uint16_t* residual = nullptr;
   /// Null: rank order. Must live until the collective is complete. Requires wire f32 and no accumulation.
   const SumOrder* order = nullptr;
@@ -58,20 +58,20 @@ struct ReduceScatterArgs {
 /// Sends every rank's slice to all ranks, in place.
 struct AllGatherArgs {
   const char* name = "";
-  void* buffer = nullptr;  ///< [size * bytes] device memory; the own slice is in its place
-  std::int64_t bytes = 0;  ///< of one slice
-  bool by_node = false;    ///< each other node receives it once and forwards it; the result is the same
+  void* buffer = nullptr;     ///< [size * bytes] device memory; the own slice is in its place
+  std::int64_t bytes = 0;     ///< of one slice
+  bool hierarchical = false;  ///< each other node receives it once and forwards it; the result is the same
 };
 
 /// Sends every rank's slice of values to all ranks, in place, in a narrow format. All ranks, including the
 /// owner, end with the decoded values, so they hold the same bits.
 struct AllGatherValuesArgs {
   const char* name = "";
-  void* buffer = nullptr;    ///< [size * count] device memory; the own slice is in its place
-  DType dtype = DType::f32;  ///< of the buffer: f32, or bf16, to which decoded values are rounded
-  std::int64_t count = 0;    ///< elements of one slice
-  Wire wire = Wire::f32;     ///< f32: values are sent unconverted
-  bool by_node = false;      ///< each other node receives it once and forwards it; the result is the same
+  void* buffer = nullptr;     ///< [size * count] device memory; the own slice is in its place
+  DType dtype = DType::f32;   ///< of the buffer: f32, or bf16, to which decoded values are rounded
+  std::int64_t count = 0;     ///< elements of one slice
+  Wire wire = Wire::f32;      ///< f32: values are sent unconverted
+  bool hierarchical = false;  ///< each other node receives it once and forwards it; the result is the same
   /// [count] bf16, or null. The rounding error of the own slice is added to it.
   std::uint16_t* residual = nullptr;
 };

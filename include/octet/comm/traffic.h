@@ -30,10 +30,10 @@ struct Sent {
   Sent operator*(std::int64_t times) const { return {bytes * times, between_nodes * times}; }
 };
 /// Returns the bytes that the rank at `place` sends in a gather of slices of `slice` bytes.
-Sent sent_by_gather(const Place& place, std::int64_t slice, bool by_node);
+Sent sent_by_gather(const Place& place, std::int64_t slice, bool hierarchical);
 /// Returns the bytes that the rank sends in a reduction of slices. A slice takes `wire` bytes between nodes,
-/// or everywhere without `by_node`. With `by_node`, it takes `inside` bytes, in full precision, inside a
-/// node.
-Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool by_node);
+/// or everywhere without `hierarchical`. With `hierarchical`, it takes `inside` bytes, in full precision,
+/// inside a node.
+Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool hierarchical);
 
 }  // namespace octet::comm

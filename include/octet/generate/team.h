@@ -40,7 +40,7 @@ class Team {
   comm::Channel& ahead() { return *ahead_; }
   /// Channel of this rank's tensor group, ranked by Share::tensor_rank. Ranks of the last stage get a plan
   /// here when the leader reaches it, because they compute it together.
-  comm::Channel& mates() { return *mates_; }
+  comm::Channel& stage_ranks() { return *stage_ranks_; }
   /// Channel of the ranks at the same position in all replicas. For a leader: all leaders.
   comm::Channel& peers() { return *peers_; }
 
@@ -49,7 +49,7 @@ class Team {
   model::Share share_;
   int replicas_ = 1, replica_ = 0;
   std::unique_ptr<comm::Collectives> tensor_, pipeline_;
-  std::unique_ptr<comm::Channel> ahead_, mates_, peers_;
+  std::unique_ptr<comm::Channel> ahead_, stage_ranks_, peers_;
 };
 
 /// Bytes that messages of a team reserve on the device of a rank, in addition to its arena. For plans.

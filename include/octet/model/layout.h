@@ -41,13 +41,13 @@ struct TensorSpec {
   std::int64_t cols = 1;
   std::vector<NamedPart> parts;  ///< in order; they cover the tensor without gaps
   InitRule init = InitRule::normal;
-  float init_std = 0.02f;            ///< with row_norms: the expected norm
-  bool decay = true;                 ///< weight decay applies; false for norms and biases
-  float rate = 1.0f;                 ///< multiplies the learning rate of a step; 0: never trained
-  bool fp8 = false;                  ///< the weight of a block's linear layer: an FP8 recipe quantises it
-  bool gradient_by_product = false;  ///< a wgrad GEMM writes the whole gradient, so it need not be zeroed
-                                     ///< before the first micro-batch
-  std::int64_t scaled_rows = 0;      ///< rows per FP8 scale: the rows of an expert; 0: see scaled_parts()
+  float init_std = 0.02f;         ///< with row_norms: the expected norm
+  bool decay = true;              ///< weight decay applies; false for norms and biases
+  float rate = 1.0f;              ///< multiplies the learning rate of a step; 0: never trained
+  bool fp8 = false;               ///< the weight of a block's linear layer: an FP8 recipe quantises it
+  bool gradient_by_gemm = false;  ///< a wgrad GEMM writes the whole gradient, so it need not be zeroed
+                                  ///< before the first micro-batch
+  std::int64_t scaled_rows = 0;   ///< rows per FP8 scale: the rows of an expert; 0: see scaled_parts()
   std::int64_t before = 0;  ///< elements of earlier experts, which other ranks have (Share::expert_size)
   std::int64_t in_all = 0;  ///< elements of all experts, with those of other ranks; 0: count()
   std::int64_t offset = 0;  ///< first element inside its segment, a multiple of kTensorAlignment

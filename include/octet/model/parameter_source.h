@@ -27,7 +27,7 @@ struct GroupParameters {
 
 /// Gradient buffers of a group. Matrices have the shapes of the stored tensors, in f32 or bf16. Vectors are
 /// f32 with cols == 1. They hold gradients of the *sum* of the losses. `overwrite`: this is the first
-/// micro-batch into these buffers. The first GEMM into a tensor marked gradient_by_product then overwrites
+/// micro-batch into these buffers. The first GEMM into a tensor marked gradient_by_gemm then overwrites
 /// it, and all other tensors are zero.
 struct GroupGradients {
   std::vector<std::vector<ops::Matrix>> gradients;

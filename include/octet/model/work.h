@@ -45,17 +45,17 @@ struct Exchanges {
 /// tokens, if each rank gets the same number of its rows. `blocks_again`: Recompute::full.
 double exchanged_bytes(const Architecture& architecture, std::int64_t tokens, DType dtype, bool blocks_again);
 
-enum class OperationKind { product, attention, norm, rotary, activation, adapters, embedding, loss };
+enum class OperationKind { gemm, attention, norm, rotary, activation, adapters, embedding, loss };
 
 /// How often backward recomputes a forward operation, by Recompute: none, norms, qkv, full.
 using Repeats = std::array<int, 4>;
 
 /// One kernel, or several kernels that count as one.
 struct Operation {
-  OperationKind kind = OperationKind::product;
-  LinearLayer layer;                             ///< with OperationKind::product: the layer
-  ops::Product product = ops::Product::forward;  ///< with OperationKind::product: forward, dgrad or wgrad
-  std::int64_t m = 0, n = 0, k = 0;              ///< of a GEMM: result [m, n], inner dimension k
+  OperationKind kind = OperationKind::gemm;
+  LinearLayer layer;                                 ///< with OperationKind::gemm: the layer
+  ops::GemmKind gemm_kind = ops::GemmKind::forward;  ///< with OperationKind::gemm: forward, dgrad or wgrad
+  std::int64_t m = 0, n = 0, k = 0;                  ///< of a GEMM: result [m, n], inner dimension k
   bool backward = false;
   double flops = 0;
   double values =
@@ -64,8 +64,8 @@ struct Operation {
 };
 
 /// Returns the three GEMMs of a linear layer with `tokens` tokens: forward, dgrad and wgrad.
-std::vector<Operation> products_of(const LinearLayer& layer, std::int64_t tokens,
-                                   const Repeats& forward_again = {});
+std::vector<Operation> gemms_of(const LinearLayer& layer, std::int64_t tokens,
+                                const Repeats& forward_again = {});
 
 /// Returns the forward and backward operations of a micro-batch of `tokens` tokens in documents of `length`
 /// tokens.

@@ -22,7 +22,7 @@ namespace octet::ops {
 /// Sums are in fp32 and rounded once; on a GPU, a bf16 D_e that is added to is rounded twice. NaN or infinity
 /// in a row may reach D_e of the experts before and after it on a GPU. d overlaps neither a nor b.
 struct ExpertGemmArgs {
-  Product product = Product::forward;
+  GemmKind gemm_kind = GemmKind::forward;
   Operand a;                             ///< [rows, in] or [rows, out]
   Operand b;                             ///< [count * out, in], or [rows, in]
   std::int64_t weight_scale_step = 0;    ///< FP8: floats between the scale_inv of two experts of the weight
@@ -40,7 +40,7 @@ struct ExpertGemmArgs {
 /// OCTETRUN_GROUPED_GEMM=always is set (for tests).
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args);
 
-/// Enqueues the products: on a GPU if has_expert_gemm() is true, on a CPU always.
+/// Enqueues the GEMMs: on a GPU if has_expert_gemm() is true, on a CPU always.
 void expert_gemm(Stream& stream, const ExpertGemmArgs& args);
 
 }  // namespace octet::ops

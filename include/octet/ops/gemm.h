@@ -10,10 +10,10 @@ namespace octet::ops {
 ///   forward  D[a.rows, b.rows] = A · Bᵀ   (Y = X · Wᵀ)
 ///   dgrad    D[a.rows, b.cols] = A · B    (dX = dY · W)
 ///   wgrad    D[a.cols, b.cols] = Aᵀ · B   (dW = dYᵀ · X)
-enum class Product { forward, dgrad, wgrad };
+enum class GemmKind { forward, dgrad, wgrad };
 
 struct GemmArgs {
-  Product product = Product::forward;
+  GemmKind gemm_kind = GemmKind::forward;
   Operand a;
   Operand b;
   Matrix d;                 ///< f32 or bf16

@@ -65,7 +65,7 @@ struct AdamWSpan {
 /// AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) in PyTorch's order of operations, on a slice:
 ///   g = grad * grad_scale;  w -= lr * decay * w;  m = m + (1 - b1)(g - m);  v = b2 v + (1 - b2) g g;
 ///   w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
-/// lr is the rate of the step times the rate of the span. Products and quotients are evaluated from left to
+/// lr is the rate of the step times the rate of the span. Gemms and quotients are evaluated from left to
 /// right in fp32. 1 - lr * decay, 1 - b1, 1 - b2, lr / c1 and sqrt(c2) are computed in double and rounded
 /// once. The update of w uses the moments before they are rounded.
 ///

@@ -39,7 +39,8 @@ struct Memory {
 /// The reservations of an arena, with `more` rows that others hold (messages on their way).
 Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more = {});
 
-/// Returns DeviceTraits::library_bytes: what a process uses on a device in addition to its reservations.
+/// Returns DeviceTraits::library_bytes: bytes that a process uses on a device in addition to its
+/// reservations.
 std::size_t library_bytes(DeviceKind kind);
 
 /// What NCCL 2.28 takes on a GPU: a gigabyte once, and 288 MiB for each communicator. Measured with two H200:

@@ -14,7 +14,7 @@ namespace octet::plan {
 /// The best rates of a GPU. The defaults were measured on an H200 with single kernels. A whole step is
 /// slower, because the power limit slows it.
 struct Rates {
-  double bf16 = 750e12;  ///< FLOP/s of large products
+  double bf16 = 750e12;  ///< FLOP/s of large GEMMs
   double fp8 = 1350e12;
   double fp32 = 50e12;
   double attention_forward = 613e12;

@@ -13,7 +13,7 @@ namespace octet::precision {
 /// with scales of blocks ops::scale_count floats for each.
 struct Fp8Copy {
   std::uint8_t* row = nullptr;         ///< [rows, cols]
-  std::uint8_t* transposed = nullptr;  ///< [cols, rows]; null where products do not need it
+  std::uint8_t* transposed = nullptr;  ///< [cols, rows]; null if GEMMs do not need it
   float* scales = nullptr;
   float* transposed_scales = nullptr;
 };
@@ -46,7 +46,7 @@ class Quantizer {
             const std::vector<QuantizedTensor>& tensors, const std::vector<std::string>& weights = {});
 
   const Recipe& recipe() const { return recipe_; }
-  /// True when products read transposed copies, so that Fp8Copy::transposed is needed: the device's do, or
+  /// True when GEMMs read transposed copies, so that Fp8Copy::transposed is needed: the device's do, or
   /// the copies differ.
   bool transposes() const { return transposes_; }
   /// True if tensor `i` must exist in the compute dtype before it is quantised. False only with delayed

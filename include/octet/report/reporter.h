@@ -82,7 +82,7 @@ struct StepFacts {
   double data_seconds = 0;                                   ///< waited for data
   double comm_seconds = 0;                                   ///< in which messages were under way
   double comm_exposed_seconds = 0;                           ///< of these: in which computing waited for them
-  std::vector<KindOfMessages> comm_kinds;                    ///< what this rank sent; empty: a lone rank
+  std::vector<KindOfMessages> comm_kinds;                    ///< what this rank sent; empty: a single rank
   // Only for steps that write a row.
   std::int64_t memory_bytes = 0;       ///< reserved by the trainer, largest rank
   std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/model/architecture.h"
 #include "octet/model/layout.h"
 #include "octet/model/tuning.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::runtime {
 
@@ -52,12 +52,12 @@ class AdapterFile {
   std::pair<std::string, std::vector<std::int64_t>> place(const std::string& name,
                                                           const std::vector<std::int64_t>& shape);
   void read_stacked(const Stacked& matrix, std::int64_t begin, std::int64_t count, float* out) const;
-  const checkpoint::TensorHeader* find(const std::string& name) const;
-  std::vector<const checkpoint::TensorHeader*> tensors() const;
+  const weights::TensorHeader* find(const std::string& name) const;
+  std::vector<const weights::TensorHeader*> tensors() const;
   /// Path of the file or folder, for messages.
   const std::string& where() const { return file_ ? file_->path() : checkpoint_->path(); }
 
-  std::optional<checkpoint::SafetensorsFile> file_;
+  std::optional<weights::SafetensorsFile> file_;
   model::Tuning tuning_;
   bool exchanged_ = false;  ///< A and B of parameters are exchanged, as PEFT before 0.19.1 wrote them
   std::map<std::string, Stacked> stacked_;
@@ -107,7 +107,7 @@ class AddedAdapters {
   std::vector<float> scales(std::size_t number, const std::string& module);
   void add_first(std::size_t adapters, const std::string& name, std::int64_t begin, std::int64_t count,
                  float* values);
-  static void add_product(const Matrices& m, std::int64_t begin, std::int64_t count, float* values);
+  static void add_multiplied(const Matrices& m, std::int64_t begin, std::int64_t count, float* values);
 
   std::vector<One> adapters_;
   ReadBase base_;

@@ -82,7 +82,7 @@ class Instance {
   precision::Audit audit_of_all() const;
   /// Called after a step. Reports GEMMs that should have run in FP8 and did not, once per kind and reason.
   /// Throws Error, on all ranks, if such GEMMs end the run, and if no GEMM of the first step ran in FP8.
-  void check_products();
+  void check_gemms();
 
   const InstanceOptions& options() const { return options_; }  ///< with the defaults of the device filled in
   Device& device() { return device_; }

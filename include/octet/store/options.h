@@ -31,7 +31,7 @@ enum class TransposedWeights {
 
 /// When collectives are hierarchical. Sums are then first made inside a node, in full precision. Gathered
 /// slices are then sent to each node once.
-enum class ByNode {
+enum class Hierarchical {
   off,
   automatic,  ///< for several nodes with several ranks each: gathers, and reductions with a narrow wire
   on          ///< all gathers and reductions
@@ -116,7 +116,7 @@ struct Options {
   /// including the owner, then computes with the decoded values. f32: copies are gathered unconverted.
   /// Nothing is gathered at stage 0, or with one rank.
   comm::Wire gather_wire = comm::Wire::f32;
-  ByNode by_node = ByNode::automatic;
+  Hierarchical hierarchical = Hierarchical::automatic;
   TransposedWeights transposed = TransposedWeights::kept;
   precision::Recipe recipe;
   Storage storage;
@@ -146,10 +146,10 @@ struct Policy {
 Policy policy_of(const Options& options, int world);
 
 /// Returns whether gathers are hierarchical for ranks placed as in `place`.
-bool gathers_by_node(const Options& options, const comm::Place& place);
+bool gathers_hierarchically(const Options& options, const comm::Place& place);
 /// Returns whether reductions in the wire format `wire` are hierarchical. This determines the order of
 /// summation. It is the same at every stage, with overlap or without.
-bool reduces_by_node(const Options& options, const comm::Place& place, comm::Wire wire);
+bool reduces_hierarchically(const Options& options, const comm::Place& place, comm::Wire wire);
 
 /// Input of ParameterStore::finish, when all micro-batches of a step are enqueued.
 struct StepInput {

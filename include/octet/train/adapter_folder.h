@@ -23,7 +23,7 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
 
 /// Returns the bytes of the adapter_model.safetensors that export_adapter() writes for a checkpoint with
 /// these tensors. `tied`: the head of the model is its embedding table.
-std::int64_t adapter_bytes(const std::vector<checkpoint::TensorHeader>& state, bool tied);
+std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state, bool tied);
 
 struct AdapterExport {
   std::string folder;

@@ -42,7 +42,7 @@ struct BenchResult {
   double least_exposed_seconds = 0, most_exposed_seconds = 0;
   double comm_bytes = 0;           ///< sent by this rank per step
   std::string audit;               ///< GEMMs that ran in FP8 on all ranks, including warm-up
-  JsonMember products;             ///< likewise, from precision::Audit::to_json
+  JsonMember gemms;                ///< likewise, from precision::Audit::to_json
   std::string recompute;           ///< the level in use, also with recompute: auto
   bool transposes_at_use = false;  ///< transposed FP8 weights are computed at use, also with auto
   JsonMember fp8;                  ///< with `logged`: the field of the last step's row

@@ -7,18 +7,18 @@
 
 #include "octet/base/json_fwd.h"
 #include "octet/checkpoint/save.h"
-#include "octet/checkpoint/tensor_header.h"
 #include "octet/config/config.h"
 #include "octet/model/architecture.h"
+#include "octet/weights/tensor_header.h"
 
 namespace octet::train {
 
 /// The facts that determine the sizes of a run's files.
 struct RunOutline {
-  std::vector<checkpoint::TensorHeader> tensors;  ///< of a checkpoint: Engine::checkpoint_tensors()
-  std::string config_yaml;                        ///< stored in a checkpoint
-  JsonMember adapters;                            ///< adapter_state(), also stored in a checkpoint; or null
-  std::int64_t step = 0;                          ///< of the checkpoint
+  std::vector<weights::TensorHeader> tensors;  ///< of a checkpoint: Engine::checkpoint_tensors()
+  std::string config_yaml;                     ///< stored in a checkpoint
+  JsonMember adapters;                         ///< adapter_state(), also stored in a checkpoint; or null
+  std::int64_t step = 0;                       ///< of the checkpoint
   int world = 1;
 };
 

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "octet/checkpoint/tensor_header.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
@@ -16,6 +15,7 @@
 #include "octet/runtime/instance.h"
 #include "octet/runtime/staging.h"
 #include "octet/store/store.h"
+#include "octet/weights/tensor_header.h"
 
 namespace octet::train {
 
@@ -92,7 +92,7 @@ class Engine {
   comm::Job& job() { return instance_.job(); }
 
   /// Returns the tensors of a checkpoint in the order of its file; equal on all ranks.
-  std::vector<checkpoint::TensorHeader> checkpoint_tensors();
+  std::vector<weights::TensorHeader> checkpoint_tensors();
   /// Sources of the copies of take_snapshot().
   SnapshotSources state_places();
 

@@ -19,8 +19,8 @@ namespace octet::train {
 plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Place& place, DeviceKind kind);
 
 /// Returns the tensors of a checkpoint of a run at `place`, in the order of its file, computed likewise.
-std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
-                                                         const comm::Place& place, DeviceKind kind);
+std::vector<weights::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
+                                                      const comm::Place& place, DeviceKind kind);
 
 /// Returns the messages that a rank at `place` sends in a step of `micro_batches`, for each zero_stage.
 std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,

@@ -8,10 +8,10 @@
 #include "generate/cache_size.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
-#include "octet/checkpoint/finite.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/weights/finite.h"
 
 namespace octet::cli {
 namespace {
@@ -50,10 +50,10 @@ auto naming_tensor(const ModelSource& source, const Body& body) {
   } catch (const generate::NotFinite& error) {
     std::string tensor;
     if (source.trained.checkpoint == nullptr || source.trained.part)
-      tensor = checkpoint::first_not_finite_tensor(source.folder);
+      tensor = weights::first_not_finite_tensor(source.folder);
     for (auto adapter = source.adapters.begin(); tensor.empty() && adapter != source.adapters.end();
          ++adapter)
-      tensor = checkpoint::first_not_finite_tensor(*adapter, "adapter_model");
+      tensor = weights::first_not_finite_tensor(*adapter, "adapter_model");
     if (tensor.empty()) throw;
     Problem problem = error.problem();
     problem.found += "; values that are not finite are in " + tensor;

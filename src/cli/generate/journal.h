@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "octet/base/json.h"
-#include "octet/checkpoint/folder_lock.h"
+#include "octet/files/folder_lock.h"
 
 namespace octet::cli {
 
@@ -80,7 +80,7 @@ class AnswerJournal {
 
   std::string path_, notes_path_;
   Job job_;
-  std::unique_ptr<const checkpoint::FolderLock> lock_;
+  std::unique_ptr<const files::FolderLock> lock_;
   std::map<std::int64_t, RowResult> results_;
   std::int64_t next_ = 0;  ///< the first row that is not yet in OUT
   std::int64_t kept_ = 0;

@@ -9,12 +9,12 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/adapter_folder.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::cli {
 namespace {
@@ -126,7 +126,7 @@ ModelSource find_model(const GenerateOptions& options) {
 
 std::string ModelSource::fingerprint() const {
   const bool all = trained.checkpoint != nullptr && !trained.part;
-  std::string weights = all ? "" : checkpoint::WeightFolder(folder).fingerprint();
+  std::string weights = all ? "" : weights::WeightFolder(folder).fingerprint();
   if (checkpoint == nullptr) return weights;
   return hash128_hex(weights + "\n" + parameters_hash(*checkpoint) + "\n" +
                      std::string(name_of(trained.dtype)));

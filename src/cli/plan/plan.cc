@@ -76,10 +76,10 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   } else {
     t.name = "CPU";
     // The scratch memory of ops depends on the threads of a rank.
-    const int mates = std::max(t.place.local_size, s.replica);
-    cpu::set_op_threads(cpu::claim_cores(0, mates));
-    t.memory =
-        make_cpu_device({.threads = cpu::op_threads()})->memory().total / static_cast<std::size_t>(mates);
+    const int node_ranks = std::max(t.place.local_size, s.replica);
+    cpu::set_op_threads(cpu::claim_cores(0, node_ranks));
+    t.memory = make_cpu_device({.threads = cpu::op_threads()})->memory().total /
+               static_cast<std::size_t>(node_ranks);
   }
   if (s.memory.empty()) return t;
   t.memory = plan::parse_bytes(s.memory, "memory");

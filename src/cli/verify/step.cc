@@ -17,8 +17,8 @@ constexpr const char* kReport =
 /// Loss and gradient norm of one step of a small model.
 struct SmallStep {
   double loss = 0, norm = 0;
-  std::int64_t fp8_products = 0;
-  std::string products;  ///< the GEMMs that ran in FP8
+  std::int64_t fp8_gemms = 0;
+  std::string gemms;  ///< the GEMMs that ran in FP8
 };
 
 SmallStep small_step(Device& device, bool fp8) {
@@ -42,8 +42,8 @@ SmallStep small_step(Device& device, bool fp8) {
   const store::StepResult step = engine.finish(1e-4);
   return {.loss = step.loss_sum / static_cast<double>(step.label_tokens),
           .norm = step.grad_norm,
-          .fp8_products = engine.audit().fp8_products(),
-          .products = engine.audit().summary()};
+          .fp8_gemms = engine.audit().fp8_gemms(),
+          .gemms = engine.audit().summary()};
 }
 
 // The CPU multiplies FP8 values exactly, so it is the reference for any device. The CPU itself is compared
@@ -58,7 +58,7 @@ std::string compare_steps(runtime::Session& session) {
   const auto text = [](const SmallStep& s) {
     return "loss " + std::to_string(s.loss) + ", gradient norm " + std::to_string(s.norm);
   };
-  if (found.fp8_products == 0) throw failed("no GEMM ran in FP8", "GEMMs in FP8", "none", kReport);
+  if (found.fp8_gemms == 0) throw failed("no GEMM ran in FP8", "GEMMs in FP8", "none", kReport);
   if (!near(found.loss, expected.loss, 2e-3) || !near(found.norm, expected.norm, 5e-2)) {
     throw failed("a small FP8 step differs from the CPU's", text(expected), text(found), kReport);
   }
@@ -67,7 +67,7 @@ std::string compare_steps(runtime::Session& session) {
   }
   return text(found) +
          (session.device().traits().emulates_fp8 ? ", near that of bf16; " : ", as on the CPU; ") +
-         found.products;
+         found.gemms;
 }
 
 }  // namespace

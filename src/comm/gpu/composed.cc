@@ -146,9 +146,9 @@ void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& pre
 void Composed::reduce_scatter(const ReduceScatterArgs& args) {
   if (args.count == 0) return;
   if (args.order != nullptr) return reduce_in_order(args);
-  if (args.by_node && hierarchy_.several()) return reduce_by_node(args);
+  if (args.hierarchical && hierarchy_.several()) return hierarchical_reduce(args);
   ReduceScatterArgs flat = args;
-  if (args.by_node && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
+  if (args.hierarchical && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
   if (carrier_sums(flat)) return reduce_by_carrier(flat);
   reduce_flat(flat);
 }
@@ -287,13 +287,13 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
                             const std::function<std::byte*(int)>& part, bool last) {
   const int me = place_.rank, nodes = static_cast<int>(ways.nodes.size());
   const int node = ways.node_of[index(me)];
-  const std::vector<int>& mates = ways.mates(me);
-  const auto mine = std::ranges::find(mates, me) - mates.begin();
-  const auto mate_at = [&](std::size_t d) { return mates[(index(mine) + d) % mates.size()]; };
+  const std::vector<int>& node_ranks = ways.node_ranks(me);
+  const auto mine = std::ranges::find(node_ranks, me) - node_ranks.begin();
+  const auto mate_at = [&](std::size_t d) { return node_ranks[(index(mine) + d) % node_ranks.size()]; };
   Messages messages;
   std::vector<Outgoing>& out = messages.out;
   std::vector<Incoming>& in = messages.in;
-  for (std::size_t d = 1; d < mates.size(); ++d) {
+  for (std::size_t d = 1; d < node_ranks.size(); ++d) {
     out.push_back({mate_at(d), part(me), part(me), bytes});
     in.push_back({mate_at(d), part(mate_at(d)), bytes});
   }
@@ -310,7 +310,7 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
   if (nodes == 1) return;
   // Forwards the parts from other nodes inside this node.
   out.clear(), in.clear();
-  for (std::size_t d = 1; d < mates.size(); ++d) {
+  for (std::size_t d = 1; d < node_ranks.size(); ++d) {
     from_afar(me, [&](int charge) { out.push_back({mate_at(d), part(charge), part(charge), bytes}); });
     from_afar(mate_at(d), [&](int charge) { in.push_back({mate_at(d), part(charge), bytes}); });
   }
@@ -319,7 +319,7 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
 
 void Composed::all_gather(const AllGatherArgs& args) {
   if (args.bytes == 0) return;
-  const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
+  const Hierarchy& ways = args.hierarchical ? hierarchy_ : flat_;
   if (goes_eagerly(index(args.bytes))) return gather_eagerly(args);
   const std::size_t whole = index(args.bytes) * index(place_.size);
   if (!exchange_.reaches(args.buffer, whole)) return gather_through_staging(args, ways);
@@ -354,10 +354,12 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
   if (args.count == 0) return;
   const auto element = static_cast<std::int64_t>(size_of(args.dtype));
   if (args.wire == Wire::f32 || ops::travels_as_it_lies(args.wire, args.dtype)) {
-    return all_gather(
-        {.name = args.name, .buffer = args.buffer, .bytes = args.count * element, .by_node = args.by_node});
+    return all_gather({.name = args.name,
+                       .buffer = args.buffer,
+                       .bytes = args.count * element,
+                       .hierarchical = args.hierarchical});
   }
-  const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
+  const Hierarchy& ways = args.hierarchical ? hierarchy_ : flat_;
   const auto values = [&](const Chunk& c, int member) {
     return static_cast<std::byte*>(args.buffer) + (member * args.count + c.start) * element;
   };

@@ -122,7 +122,7 @@ class Composed {
   bool carrier_sums(const ReduceScatterArgs& args) const;
   void reduce_by_carrier(const ReduceScatterArgs& args);
   void reduce_in_order(const ReduceScatterArgs& args);
-  void reduce_by_node(const ReduceScatterArgs& args);
+  void hierarchical_reduce(const ReduceScatterArgs& args);
   /// Sends every member's part to all members; part(member) is both source and destination. With several
   /// nodes, it takes two steps.
   void gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,

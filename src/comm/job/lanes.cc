@@ -32,9 +32,9 @@ std::string disagreement(const std::vector<LaneRequest>& requests) {
     if (mine.group != requests.front().group || mine.queues != requests.front().queues) {
       return words(0, requests.front()) + ", " + words(rank, mine);
     }
-    for (const int mate : mine.ranks) {
-      const LaneRequest& other = requests[static_cast<std::size_t>(mate)];
-      if (other.ranks != mine.ranks) return words(rank, mine) + ", " + words(mate, other);
+    for (const int peer : mine.ranks) {
+      const LaneRequest& other = requests[static_cast<std::size_t>(peer)];
+      if (other.ranks != mine.ranks) return words(rank, mine) + ", " + words(peer, other);
     }
   }
   return {};

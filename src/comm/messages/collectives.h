@@ -56,8 +56,8 @@ Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArg
 void check_order(const ReduceScatterArgs& args, const Place& place);
 /// For several nodes. Every node adds the values of its ranks in rank order, in fp32. Then the node sums,
 /// sent in the wire format, are added in node order.
-Steps reduce_scatter_by_node_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
-                                   ReduceScatterArgs args);
+Steps hierarchical_reduce_scatter_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                                        ReduceScatterArgs args);
 /// Sends to the ranks of the same node directly and to each other node once. With one_node(): to all
 /// directly.
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);

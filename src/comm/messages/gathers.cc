@@ -18,13 +18,13 @@ constexpr std::int64_t direct_bytes = std::int64_t{1} << 22;
 
 // Sends every rank's part of a piece to all ranks: to the ranks of its node and, once per other node, to a
 // delegate, which forwards it. All ranks post in the same order, so messages between two ranks match.
-class GatherByNode {
+class HierarchicalGather {
  public:
-  GatherByNode(Call& call, const Hierarchy& hierarchy)
+  HierarchicalGather(Call& call, const Hierarchy& hierarchy)
       : h_(hierarchy),
         me_(call.place().rank),
         node_(h_.node_of[index(me_)]),
-        mates_(h_.mates(me_)),
+        node_ranks_(h_.node_ranks(me_)),
         first_(call),
         second_(call) {
     for (const int rank : h_.charges(me_)) {
@@ -40,9 +40,9 @@ class GatherByNode {
   template <typename Part>
   void post_first(std::int64_t piece, std::size_t bytes, Part part) {
     Messages& messages = first_[piece];
-    for_mates([&](int mate) { messages.receive(mate, part(mate), bytes); });
+    for_node_ranks([&](int peer) { messages.receive(peer, part(peer), bytes); });
     for (const int rank : charges_) messages.receive(rank, part(rank), bytes);
-    for_mates([&](int mate) { messages.send(mate, part(me_), bytes); });
+    for_node_ranks([&](int peer) { messages.send(peer, part(me_), bytes); });
     for (int d = 1; d < static_cast<int>(h_.nodes.size()); ++d) {
       const int node = (node_ + d) % static_cast<int>(h_.nodes.size());
       messages.send(h_.delegate(node, me_), part(me_), bytes);
@@ -52,29 +52,29 @@ class GatherByNode {
   template <typename Part>
   void post_second(std::int64_t piece, std::size_t bytes, Part part) {
     Messages& messages = second_[piece];
-    for_mates([&](int mate) {
-      for (const int rank : h_.charges(mate)) {
-        if (rank != mate) messages.receive(mate, part(rank), bytes);
+    for_node_ranks([&](int peer) {
+      for (const int rank : h_.charges(peer)) {
+        if (rank != peer) messages.receive(peer, part(rank), bytes);
       }
     });
-    for_mates([&](int mate) {
-      for (const int rank : charges_) messages.send(mate, part(rank), bytes);
+    for_node_ranks([&](int peer) {
+      for (const int rank : charges_) messages.send(peer, part(rank), bytes);
     });
   }
 
  private:
   // Starts with the next rank, so the ranks do not all send to the same rank at once.
   template <typename Do>
-  void for_mates(Do&& act) const {
-    const auto mine = std::ranges::find(mates_, me_) - mates_.begin();
-    const auto n = static_cast<std::ptrdiff_t>(mates_.size());
-    for (std::ptrdiff_t d = 1; d < n; ++d) act(mates_[index((mine + d) % n)]);
+  void for_node_ranks(Do&& act) const {
+    const auto mine = std::ranges::find(node_ranks_, me_) - node_ranks_.begin();
+    const auto n = static_cast<std::ptrdiff_t>(node_ranks_.size());
+    for (std::ptrdiff_t d = 1; d < n; ++d) act(node_ranks_[index((mine + d) % n)]);
   }
 
   const Hierarchy& h_;
   int me_;
   int node_;
-  const std::vector<int>& mates_;
+  const std::vector<int>& node_ranks_;
   std::vector<int> charges_;  // on other nodes
   MessageSets first_;
   MessageSets second_;
@@ -83,7 +83,7 @@ class GatherByNode {
 }  // namespace
 
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args) {
-  GatherByNode gather(call, hierarchy);
+  HierarchicalGather gather(call, hierarchy);
   const std::int64_t piece = hierarchy.nodes.size() == 1 ? direct_bytes : handed_on_bytes;
   const std::int64_t pieces = (args.bytes + piece - 1) / piece;
   const auto bytes = [&](std::int64_t p) {
@@ -113,7 +113,7 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
     while (!plain.resume()) co_await pause;
     co_return;
   }
-  GatherByNode gather(call, hierarchy);
+  HierarchicalGather gather(call, hierarchy);
   const std::int64_t pieces = (args.count + staging.chunk - 1) / staging.chunk;
   const auto length = [&](std::int64_t p) { return std::min(staging.chunk, args.count - p * staging.chunk); };
   const auto bytes = [&](std::int64_t p) { return ops::wire_bytes(args.wire, length(p)); };

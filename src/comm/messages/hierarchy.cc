@@ -21,8 +21,8 @@ Hierarchy::Hierarchy(const Place& place) : node_of(place.node_of), turn(place.no
   }
   for (int rank = 0; rank < size(); ++rank) {
     const auto targets = static_cast<std::int64_t>(charges(rank).size());
-    const auto local = static_cast<std::int64_t>(mates(rank).size());
-    // Parts of the mates, node sums, encoded node sums, parts of the nodes.
+    const auto local = static_cast<std::int64_t>(node_ranks(rank).size());
+    // Parts of the ranks of the node, node sums, encoded node sums, parts of the nodes.
     const std::int64_t floats = targets * local + static_cast<std::int64_t>(nodes.size());
     worst_bytes =
         std::max(worst_bytes,

@@ -21,7 +21,7 @@ struct Hierarchy {
   int size() const { return static_cast<int>(node_of.size()); }
   /// True if there are several nodes and some node has several ranks, so that a sum by node saves traffic.
   bool several() const { return nodes.size() > 1 && nodes.size() < node_of.size(); }
-  const std::vector<int>& mates(int rank) const {
+  const std::vector<int>& node_ranks(int rank) const {
     return nodes[static_cast<std::size_t>(node_of[static_cast<std::size_t>(rank)])];
   }
   int delegate(int node, int target) const;

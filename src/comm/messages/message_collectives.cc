@@ -149,11 +149,11 @@ void MessageCollectives::reduce_scatter(Stream& stream, const ReduceScatterArgs&
   Call& call = timed->operation.call;
   if (args.order != nullptr) {
     timed->operation.steps = ordered_reduce_scatter_steps(call, staging_of(queue), args);
-  } else if (args.by_node && hierarchy_.several()) {
-    timed->operation.steps = reduce_scatter_by_node_steps(call, staging_of(queue), hierarchy_, args);
+  } else if (args.hierarchical && hierarchy_.several()) {
+    timed->operation.steps = hierarchical_reduce_scatter_steps(call, staging_of(queue), hierarchy_, args);
   } else {
     ReduceScatterArgs flat = args;
-    if (args.by_node && place().nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
+    if (args.hierarchical && place().nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
     timed->operation.steps = reduce_scatter_steps(call, staging_of(queue), flat);
   }
   enqueue(stream, timed);
@@ -166,7 +166,7 @@ void MessageCollectives::all_gather(Stream& stream, const AllGatherArgs& args) {
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
   if (removing_) return;
   auto timed = group_.begin(Kind::all_gather, queue, args.name, args.bytes);
-  timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.by_node), args);
+  timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.hierarchical), args);
   enqueue(stream, timed);
 }
 
@@ -180,7 +180,7 @@ void MessageCollectives::all_gather_values(Stream& stream, const AllGatherValues
   auto timed = group_.begin(Kind::all_gather_values, queue, args.name,
                             static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   timed->operation.steps =
-      all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.by_node), args);
+      all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.hierarchical), args);
   enqueue(stream, timed);
 }
 

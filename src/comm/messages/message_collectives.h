@@ -52,7 +52,7 @@ class MessageCollectives final : public Collectives, public Seals {
   void sum_alone(Stream& stream, const ReduceScatterArgs& args);
   Queue queue_of(const Stream& stream) const;
   const Staging& staging_of(Queue queue) const;
-  const Hierarchy& ways(bool by_node) const { return by_node ? hierarchy_ : flat_; }
+  const Hierarchy& ways(bool hierarchical) const { return hierarchical ? hierarchy_ : flat_; }
   Staging reserve_staging(const char* name, std::int64_t elements);
 
   Device& device_;

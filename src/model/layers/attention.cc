@@ -159,13 +159,13 @@ void Attention::project(const Call& call, const NormInput& before) {
   rotary_.forward(call, qkv);
 }
 
-bool Attention::project_lone(const Call& call, const NormInput& before) const {
+bool Attention::project_decode(const Call& call, const NormInput& before) const {
   if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
-  ops::LoneGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
+  ops::DecodeGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
   norm_.put_in_front(call, args);
   const bool rotates = rotary_.put_behind(call, args);
-  if (!qkv_.takes_lone(call, args)) return false;
-  qkv_.forward_lone(call, args);
+  if (!qkv_.takes_decode(call, args)) return false;
+  qkv_.forward_decode(call, args);
   if (rotates) return true;
   call.settle();
   rotary_.forward(call, args.y);
@@ -174,11 +174,12 @@ bool Attention::project_lone(const Call& call, const NormInput& before) const {
 
 void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                         const ops::Matrix& after) {
-  if (!project_lone(call, before)) project(call, before);
+  if (!project_decode(call, before)) project(call, before);
   call.settle();
   attend(call);
   const ops::Matrix heads = output_.linear().input().values(call);
-  if (output_.takes_lone(call, heads, stream, after)) return output_.forward_lone(call, heads, stream, after);
+  if (output_.takes_decode(call, heads, stream, after))
+    return output_.forward_decode(call, heads, stream, after);
   output_.linear().input().values_written(call);
   output_.forward(call, stream, after);
 }

@@ -44,7 +44,7 @@ class Attention {
   void project(const Call& call, const NormInput& before);
   /// Like project(), but as one kernel for very few tokens. Returns false and enqueues nothing if this is not
   /// possible.
-  bool project_lone(const Call& call, const NormInput& before) const;
+  bool project_decode(const Call& call, const NormInput& before) const;
   /// Recomputes queries, keys and values from the stream if they were not kept.
   void remake_qkv(const Call& call, const ops::Matrix& stream);
 

@@ -10,7 +10,7 @@ namespace {
 /// Buffers inside a region have the alignment of reservations.
 constexpr std::size_t kBufferAlignment = 256;
 
-/// FP8 products read whole multiples of 16 tokens.
+/// FP8 GEMMs read whole multiples of 16 tokens.
 std::int64_t fp8_rows(std::int64_t rows) {
   return (rows + 15) / 16 * 16;
 }

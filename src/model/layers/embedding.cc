@@ -10,7 +10,7 @@ namespace octet::model {
 Embedding::Embedding(GroupBuilder& group, const Architecture& a)
     : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary, kVocabulary}},
                           {.init_std = a.tied ? head_deviation(a) : a.embedding_initializer_range,
-                           .gradient_by_product = a.tied})),
+                           .gradient_by_gemm = a.tied})),
       scale_(a.embedding_scale),
       padding_id_(a.padding_id),
       sums_(a.share.sums()) {}

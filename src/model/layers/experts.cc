@@ -116,7 +116,7 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       activation_(a.activation),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
       router_(group.matrix("router", a.hidden, {{names_of(shape_).block + "gate.weight", shape_.count}},
-                           {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true})),
+                           {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true})),
       choice_bias_(choice_bias_of(group, shape_)),
       sources_(a.share.expert_size),
       own_(a.share.own_experts(shape_.count)),
@@ -235,7 +235,7 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
                      gate_up_.workspace(device, common), down_.workspace(device, common)});
   }
   const std::int64_t rows = common.options.max_tokens * shape_.taken;
-  const auto product = [&](std::int64_t out, std::int64_t in) {
+  const auto bytes_of_gemm = [&](std::int64_t out, std::int64_t in) {
     ops::Operand a{.dtype = common.dtype, .rows = rows, .cols = in};
     if (common.recipe().rows())
       a = {.dtype = DType::e4m3, .rows = rows, .cols = in, .scaling = ops::Scaling::whole_rows};
@@ -246,7 +246,7 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
                                         .d = {nullptr, common.dtype, rows, out, out},
                                         .fixed_order = common.options.fixed_order});
   };
-  return std::max({others, product(2 * shape_.width, hidden_), product(hidden_, shape_.width)});
+  return std::max({others, bytes_of_gemm(2 * shape_.width, hidden_), bytes_of_gemm(hidden_, shape_.width)});
 }
 
 std::vector<Operation> Experts::operations(std::int64_t tokens) const {
@@ -256,9 +256,9 @@ std::vector<Operation> Experts::operations(std::int64_t tokens) const {
   const auto width = static_cast<double>(shape_.width), hidden = static_cast<double>(hidden_);
   const double values = static_cast<double>(rows);
   const LinearLayer router{.name = "router", .title = "router", .rows = shape_.count, .cols = hidden_};
-  for (Operation& one : products_of(router, tokens, {0, 0, 0, 1})) {
-    if (one.product == ops::Product::dgrad && !norm_.runs_back()) continue;
-    if (one.product == ops::Product::wgrad && !router_.trained()) continue;
+  for (Operation& one : gemms_of(router, tokens, {0, 0, 0, 1})) {
+    if (one.gemm_kind == ops::GemmKind::dgrad && !norm_.runs_back()) continue;
+    if (one.gemm_kind == ops::GemmKind::wgrad && !router_.trained()) continue;
     all.push_back(std::move(one));
   }
   append(all, gate_up_.operations(rows, {0, 0, 0, 1}));

@@ -92,24 +92,24 @@ void GatedMlp::activate(const Call& call) {
   activated.written(call, WriteOrder::any);
 }
 
-bool GatedMlp::forward_lone(const Call& call, const NormInput& before, const ops::Matrix& stream,
-                            const ops::Matrix& after) const {
+bool GatedMlp::forward_decode(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                              const ops::Matrix& after) const {
   if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
   // Gate and up are not stored. Their buffer holds the activated values.
-  ops::LoneGemmArgs args{.x = before.residual,
-                         .end = ops::LoneGemmArgs::End::gated,
-                         .activation = activation_,
-                         .y = narrowed(gated_, call.tokens, width_)};
+  ops::DecodeGemmArgs args{.x = before.residual,
+                           .end = ops::DecodeGemmArgs::End::gated,
+                           .activation = activation_,
+                           .y = narrowed(gated_, call.tokens, width_)};
   norm_.put_in_front(call, args);
-  if (!gate_up_.takes_lone(call, args) || !output_.takes_lone(call, args.y, stream, after)) return false;
-  gate_up_.forward_lone(call, args);
-  output_.forward_lone(call, args.y, stream, after);
+  if (!gate_up_.takes_decode(call, args) || !output_.takes_decode(call, args.y, stream, after)) return false;
+  gate_up_.forward_decode(call, args);
+  output_.forward_decode(call, args.y, stream, after);
   return true;
 }
 
 void GatedMlp::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                        const ops::Matrix& after) {
-  if (forward_lone(call, before, stream, after)) return;
+  if (forward_decode(call, before, stream, after)) return;
   call.settle();
   normalise(call, before);
   gate_up_.forward(call, top(gated_, call.tokens));

@@ -40,8 +40,8 @@ class GatedMlp final : public Mlp {
   void normalise(const Call& call, const NormInput& input);
   /// Like forward(), but as two kernels for very few tokens. Returns false and enqueues nothing if this is
   /// not possible.
-  bool forward_lone(const Call& call, const NormInput& before, const ops::Matrix& stream,
-                    const ops::Matrix& after) const;
+  bool forward_decode(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                      const ops::Matrix& after) const;
   /// Computes the input of the last GEMM from gate and up.
   void activate(const Call& call);
 

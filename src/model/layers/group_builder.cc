@@ -18,7 +18,7 @@ MatrixHandle::MatrixHandle(TensorPlace place, const TensorSpec& tensor, bool tra
     : place_(place),
       rows_(tensor.rows),
       cols_(tensor.cols),
-      gradient_by_product_(tensor.gradient_by_product),
+      gradient_by_gemm_(tensor.gradient_by_gemm),
       trained_(trained) {
   // The runs of experts are not columns of one output.
   if (tensor.scaled_rows > 0) return;
@@ -76,7 +76,7 @@ const AdapterShape* GroupBuilder::adapter(const std::string& module) const {
 }
 
 MatrixHandle GroupBuilder::add_adapter(TensorSpec tensor) {
-  tensor.gradient_by_product = true;
+  tensor.gradient_by_gemm = true;
   const TensorPlace place =
       add(segment_named(group_.name + " adapters", ParameterKind::matrix, true), tensor);
   return {place, tensor, true};
@@ -142,7 +142,7 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
                .init = InitRule::normal,
                .init_std = static_cast<float>(traits.init_std),
                .fp8 = traits.fp8,
-               .gradient_by_product = traits.gradient_by_product};
+               .gradient_by_gemm = traits.gradient_by_gemm};
   const bool trained = trains(parts);
   // With adapters, modules that are trained in full have PEFT's names.
   const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";

@@ -52,7 +52,7 @@ class MatrixHandle {
     return group.gradients[place_.segment][place_.tensor];
   }
   /// Whether the first wgrad GEMM of this micro-batch overwrites its gradient.
-  bool overwrites(const GroupGradients& group) const { return group.overwrite && gradient_by_product_; }
+  bool overwrites(const GroupGradients& group) const { return group.overwrite && gradient_by_gemm_; }
   /// Returns the number of rows of each run with one scale. Empty: one scale for the matrix.
   std::vector<std::int64_t> scaled_rows(bool each_part) const;
 
@@ -60,7 +60,7 @@ class MatrixHandle {
   TensorPlace place_;
   std::int64_t rows_ = 0, cols_ = 0;
   std::vector<std::int64_t> part_rows_;
-  bool gradient_by_product_ = false;
+  bool gradient_by_gemm_ = false;
   bool trained_ = false;
 };
 
@@ -74,11 +74,11 @@ struct Part {
 /// Properties of a matrix other than its name and shape.
 struct MatrixTraits {
   double init_std = 0.02;
-  bool fp8 = false;                  ///< TensorSpec::fp8
-  bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
-  bool expert = false;               ///< of a mixture: in a later segment, because a segment has one format
-  std::int64_t experts = 0;          ///< number of concatenated experts; each has an FP8 scale; 0: no mixture
-  SplitRule columns = {};            ///< how its columns are cut
+  bool fp8 = false;               ///< TensorSpec::fp8
+  bool gradient_by_gemm = false;  ///< TensorSpec::gradient_by_gemm
+  bool expert = false;            ///< of a mixture: in a later segment, because a segment has one format
+  std::int64_t experts = 0;       ///< number of concatenated experts; each has an FP8 scale; 0: no mixture
+  SplitRule columns = {};         ///< how its columns are cut
 };
 
 /// The initial weight of a norm is a factor of one.

@@ -23,7 +23,7 @@ Head::Head(GroupBuilder& group, const Architecture& a)
       norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
   if (a.tied) return;
   weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary, kVocabulary}},
-                         {.init_std = head_deviation(a), .gradient_by_product = true});
+                         {.init_std = head_deviation(a), .gradient_by_gemm = true});
 }
 
 void Head::set_below(bool table_trained, bool passes_on) {
@@ -61,17 +61,17 @@ void Head::reserve(Arena& arena, const Common& common) {
 }
 
 std::size_t Head::workspace(const Device& device, const Common& common) const {
-  const std::size_t bytes = product_workspace(
+  const std::size_t bytes = workspace_of_gemm(
       device, common, {.rows = chunk_, .out = vocabulary_, .in = width_, .pitch = vocabulary_});
   return common.options.training ? std::max(bytes, norm_.workspace(device, common)) : bytes;
 }
 
 std::vector<Operation> Head::operations(std::int64_t tokens) const {
   std::vector<Operation> all = norm_.operations(tokens, {});
-  append(all, products_of(facts(), tokens));
+  append(all, gemms_of(facts(), tokens));
   std::erase_if(all, [&](const Operation& o) {
-    return o.kind == OperationKind::product && ((o.product == ops::Product::dgrad && !norm_.runs_back()) ||
-                                                (o.product == ops::Product::wgrad && !weight_trained_));
+    return o.kind == OperationKind::gemm && ((o.gemm_kind == ops::GemmKind::dgrad && !norm_.runs_back()) ||
+                                             (o.gemm_kind == ops::GemmKind::wgrad && !weight_trained_));
   });
   // The loss reads the logits twice and writes their gradient over them.
   const double values = static_cast<double>(tokens) * static_cast<double>(vocabulary_);
@@ -100,7 +100,7 @@ void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chun
                           const ops::Matrix& d_logits) const {
   if (weight.gradient->data != nullptr) {
     multiply(call, place_,
-             {.product = ops::Product::wgrad,
+             {.gemm_kind = ops::GemmKind::wgrad,
               .a = operand_of(d_logits),
               .b = operand_of(chunk.hidden),
               .d = *weight.gradient,
@@ -109,7 +109,7 @@ void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chun
   if (!norm_.runs_back()) return;
   multiply(
       call, place_,
-      {.product = ops::Product::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
+      {.gemm_kind = ops::GemmKind::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
 }
 
 void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
@@ -117,7 +117,7 @@ void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& c
   const std::int64_t rows = chunk.hidden.rows;
   const ops::Matrix logits = top(logits_, rows);
   const ops::GemmArgs make_logits{
-      .product = ops::Product::forward, .a = operand_of(chunk.hidden), .b = weight.values, .d = logits};
+      .gemm_kind = ops::GemmKind::forward, .a = operand_of(chunk.hidden), .b = weight.values, .d = logits};
   multiply(call, place_, make_logits);
   if (hook && rows > 0) {
     if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
@@ -160,7 +160,7 @@ void Head::logits(const Call& call, const NormInput& stream, const HeadWeight& w
                   const std::int32_t* rows, const ops::Matrix& logits) const {
   const ops::Matrix hidden = pick(call, stream, rows, logits.rows);
   multiply(call, place_,
-           {.product = ops::Product::forward, .a = operand_of(hidden), .b = weight.values, .d = logits});
+           {.gemm_kind = ops::GemmKind::forward, .a = operand_of(hidden), .b = weight.values, .d = logits});
   if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
 }
 

@@ -51,7 +51,7 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
                            {.init_std = shape.init_std,
                             .fp8 = true,
-                            .gradient_by_product = true,
+                            .gradient_by_gemm = true,
                             .expert = mixture_,
                             .experts = shape.experts,
                             .columns = shape.inputs_split}),
@@ -128,10 +128,10 @@ std::vector<Operation> Linear::operations(std::int64_t tokens, const Repeats& fo
   // DoRA keeps its unscaled output in a separate buffer. Full recomputation repeats it even if backward does
   // not read the layer's output.
   if (adapters_.scales()) again.back() = 1;
-  std::vector<Operation> all = products_of(facts(), tokens, again);
+  std::vector<Operation> all = gemms_of(facts(), tokens, again);
   std::erase_if(all, [&](const Operation& o) {
-    return (o.product == ops::Product::dgrad && !passes_on_) ||
-           (o.product == ops::Product::wgrad && !weight_.trained());
+    return (o.gemm_kind == ops::GemmKind::dgrad && !passes_on_) ||
+           (o.gemm_kind == ops::GemmKind::wgrad && !weight_.trained());
   });
   append(all, adapters_.operations(tokens, again, passes_on_));
   if (!expert_adapters_.empty())
@@ -195,23 +195,24 @@ void Linear::forward(const Call& call, const ops::Matrix& out, const ops::ConstM
   adapters_.forward(call, input_.values(call), out);
 }
 
-std::optional<ops::LoneGemmArgs> Linear::lone(const Call& call, const ops::LoneGemmArgs& args) const {
+std::optional<ops::DecodeGemmArgs> Linear::decode_args(const Call& call,
+                                                       const ops::DecodeGemmArgs& args) const {
   const TransformerOptions& options = call.common.options;
   if (options.training || options.fixed_order || adapters_) return std::nullopt;
-  auto lone = weight_.lone(call, args);
-  if (lone) lone->bias = added_bias(call);
-  return lone;
+  auto whole = weight_.decode_args(call, args);
+  if (whole) whole->bias = added_bias(call);
+  return whole;
 }
 
-bool Linear::takes_lone(const Call& call, const ops::LoneGemmArgs& args) const {
-  if (call.tokens > ops::kLoneTokens) return false;
-  const auto whole = lone(call, args);
-  return whole && ops::has_lone_gemm(call.stream.device(), *whole);
+bool Linear::takes_decode(const Call& call, const ops::DecodeGemmArgs& args) const {
+  if (call.tokens > ops::kDecodeTokens) return false;
+  const auto whole = decode_args(call, args);
+  return whole && ops::has_decode_gemm(call.stream.device(), *whole);
 }
 
-void Linear::forward_lone(const Call& call, const ops::LoneGemmArgs& args) const {
+void Linear::forward_decode(const Call& call, const ops::DecodeGemmArgs& args) const {
   const ProfileLabel label(call.stream, name_);
-  weight_.forward(call, lone(call, args).value());
+  weight_.forward(call, decode_args(call, args).value());
 }
 
 void Linear::remake(const Call& call) const {
@@ -238,36 +239,36 @@ std::int64_t Linear::copied_rows(const Device& device, const Common& common) con
   // Any number of rows up to this one may be copied, also a multiple of 16.
   const std::int64_t tokens = common.options.max_tokens * sources_;
   const std::int64_t all = (tokens * std::min(taken_, experts_) + 15) / 16 * 16;
-  const auto together = [&](ops::Product product) {
-    return weight_.multiplies_together(device, common, product, all);
+  const auto together = [&](ops::GemmKind gemm_kind) {
+    return weight_.multiplies_together(device, common, gemm_kind, all);
   };
-  using enum ops::Product;
+  using enum ops::GemmKind;
   // A token takes an expert at most once.
   return together(forward) || together(dgrad) || together(wgrad) ? all : tokens;
 }
 
-bool Linear::multiplies_together(const Call& call, ops::Product product, std::int64_t rows) const {
+bool Linear::multiplies_together(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {
   // DoRA scales the outputs and gradients of each expert.
-  return !scales_experts() && weight_.multiplies_together(call.stream.device(), call.common, product, rows);
+  return !scales_experts() && weight_.multiplies_together(call.stream.device(), call.common, gemm_kind, rows);
 }
 
-bool Linear::reads_only_fp8(const Call& call, ops::Product product, std::int64_t rows) const {
-  return expert_adapters_.empty() && call.common.recipe().fp8() && multiplies_together(call, product, rows);
+bool Linear::reads_only_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {
+  return expert_adapters_.empty() && call.common.recipe().fp8() && multiplies_together(call, gemm_kind, rows);
 }
 
 bool Linear::shares_row_gradients(const Call& call, std::int64_t rows) const {
   // One GEMM per expert would overwrite the copies.
-  return multiplies_gradient() && reads_only_fp8(call, ops::Product::dgrad, rows) &&
-         (!weight_.trained() || multiplies_together(call, ops::Product::wgrad, rows));
+  return multiplies_gradient() && reads_only_fp8(call, ops::GemmKind::dgrad, rows) &&
+         (!weight_.trained() || multiplies_together(call, ops::GemmKind::wgrad, rows));
 }
 
 void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                           const ops::Operand* operand, const ops::Matrix& out) const {
-  const bool together = operand != nullptr || multiplies_together(call, ops::Product::forward, x.rows);
+  const bool together = operand != nullptr || multiplies_together(call, ops::GemmKind::forward, x.rows);
   if (together) {
     weight_.multiply_rows_of_experts(
-        call, ops::Product::forward,
-        operand != nullptr ? *operand : input_.copied(call, x, call.pass.record, ops::Product::forward),
+        call, ops::GemmKind::forward,
+        operand != nullptr ? *operand : input_.copied(call, x, call.pass.record, ops::GemmKind::forward),
         rows.begins, out);
   }
   const std::uint64_t* names = names_of_rows(call, rows, x.rows);
@@ -279,7 +280,7 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
     const bool scales = adapters != nullptr && adapters->scales();
     const ops::Matrix sum = scales ? adapters->unscaled(own) : to;
     if (!together)
-      weight_.forward(call, input_.copied(call, from, call.pass.record, ops::Product::forward), nullptr, {},
+      weight_.forward(call, input_.copied(call, from, call.pass.record, ops::GemmKind::forward), nullptr, {},
                       sum, e);
     if (adapters != nullptr) adapters->forward(own, from, sum);
     if (!scales) return;
@@ -290,7 +291,7 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
 
 void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
                             const ops::Matrix& x, const ops::Matrix& out) const {
-  if (reads_only_fp8(call, ops::Product::forward, x.rows)) {
+  if (reads_only_fp8(call, ops::GemmKind::forward, x.rows)) {
     const ops::Operand operand = input_.gathered(call, tokens, {rows.tokens, x.rows}, x.data);
     return forward_rows(call, rows, x, &operand, out);
   }
@@ -299,13 +300,13 @@ void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops:
 }
 
 Wanted Linear::wanted_rows(const Call& call, const ops::Matrix& x) const {
-  if (!reads_only_fp8(call, ops::Product::forward, x.rows)) return {.values = x, .quantize = {}};
+  if (!reads_only_fp8(call, ops::GemmKind::forward, x.rows)) return {.values = x, .quantize = {}};
   return input_.wanted_copies(call, x);
 }
 
 void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                              const ops::Matrix& out) const {
-  if (!reads_only_fp8(call, ops::Product::forward, x.rows)) return forward_rows(call, rows, x, nullptr, out);
+  if (!reads_only_fp8(call, ops::GemmKind::forward, x.rows)) return forward_rows(call, rows, x, nullptr, out);
   const ops::Operand operand = input_.copies_written(call, x);
   forward_rows(call, rows, x, &operand, out);
 }
@@ -313,10 +314,10 @@ void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops
 void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
                                  const ops::Operand* operand, const ops::Matrix& d_x) const {
   if (!passes_on_) return;
-  const bool together = operand != nullptr || multiplies_together(call, ops::Product::dgrad, d_output.rows);
+  const bool together = operand != nullptr || multiplies_together(call, ops::GemmKind::dgrad, d_output.rows);
   if (together) {
     weight_.multiply_rows_of_experts(
-        call, ops::Product::dgrad,
+        call, ops::GemmKind::dgrad,
         operand != nullptr ? *operand : output_gradient_.values_written(call, d_output).front(), rows.begins,
         d_x);
   }
@@ -340,7 +341,7 @@ void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const
 
 void Linear::input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
                                       const ops::Matrix& d_output, const ops::Matrix& d_x) const {
-  if (!learns() && passes_on_ && reads_only_fp8(call, ops::Product::dgrad, d_output.rows)) {
+  if (!learns() && passes_on_ && reads_only_fp8(call, ops::GemmKind::dgrad, d_output.rows)) {
     const ops::Operand operand =
         output_gradient_.gathered(call, d_tokens, {rows.tokens, d_output.rows}, d_output.data);
     return rows_input_gradient(call, rows, d_output, &operand, d_x);
@@ -368,11 +369,11 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
   // The amax of the gradient is recorded here if no GEMM for the input reads it.
   Call again = call;
   again.pass.record = !passes_on_;
-  const bool together = weight_.trained() && multiplies_together(call, ops::Product::wgrad, x.rows);
+  const bool together = weight_.trained() && multiplies_together(call, ops::GemmKind::wgrad, x.rows);
   if (together) {
     weight_.add_gradients_of_experts(
         call, operand != nullptr ? *operand : output_gradient_.values_written(again, d_output).front(),
-        input_.copied(call, x, false, ops::Product::wgrad), rows.begins);
+        input_.copied(call, x, false, ops::GemmKind::wgrad), rows.begins);
   }
   const std::uint64_t* names = names_of_rows(call, rows, x.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
@@ -386,7 +387,7 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
     }
     if (!weight_.trained() || together) return;
     weight_.add_gradient(call, output_gradient_.values_written(again, d_out),
-                         input_.copied(call, in, false, ops::Product::wgrad), e);
+                         input_.copied(call, in, false, ops::GemmKind::wgrad), e);
   });
 }
 

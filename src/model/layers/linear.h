@@ -79,11 +79,11 @@ class Linear {
 
   /// Computes `out` from input(), which must be written. Adds `addend` if it has data.
   void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
-  /// forward_lone() is the variant of forward() for very few tokens, fused with adjacent ops. `args` has all
-  /// members except weight and bias. Not for training. takes_lone() returns whether it is possible, and
+  /// forward_decode() is the variant of forward() for very few tokens, fused with adjacent ops. `args` has
+  /// all members except weight and bias. Not for training. takes_decode() returns whether it is possible, and
   /// enqueues nothing.
-  bool takes_lone(const Call& call, const ops::LoneGemmArgs& args) const;
-  void forward_lone(const Call& call, const ops::LoneGemmArgs& args) const;
+  bool takes_decode(const Call& call, const ops::DecodeGemmArgs& args) const;
+  void forward_decode(const Call& call, const ops::DecodeGemmArgs& args) const;
   /// Recomputes results that backward reads, from a recomputed input. For layers with an output that backward
   /// does not read.
   void remake(const Call& call) const;
@@ -144,10 +144,10 @@ class Linear {
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
   /// The bias that this rank adds to each row; null: none.
   const float* added_bias(const Call& call) const { return adds_bias_ ? bias_.in(call.parameters) : nullptr; }
-  std::optional<ops::LoneGemmArgs> lone(const Call& call, const ops::LoneGemmArgs& args) const;
-  bool multiplies_together(const Call& call, ops::Product product, std::int64_t rows) const;
-  /// Whether only one kernel reads rows of experts in `product`, and reads them in FP8.
-  bool reads_only_fp8(const Call& call, ops::Product product, std::int64_t rows) const;
+  std::optional<ops::DecodeGemmArgs> decode_args(const Call& call, const ops::DecodeGemmArgs& args) const;
+  bool multiplies_together(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const;
+  /// Whether only one kernel reads rows of experts in `gemm_kind`, and reads them in FP8.
+  bool reads_only_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const;
   /// Whether dgrad and wgrad read the same FP8 copies of the output gradient.
   bool shares_row_gradients(const Call& call, std::int64_t rows) const;
   /// Computes outputs, including the outputs of adapters. `operand`: x for one kernel; null: x is copied if

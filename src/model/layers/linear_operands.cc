@@ -87,9 +87,9 @@ void LinearInput::values_written(const Call& call) {
 }
 
 ops::Operand LinearInput::copied(const Call& call, const ops::Matrix& values, bool record,
-                                 ops::Product product) const {
+                                 ops::GemmKind gemm_kind) const {
   precision::Fp8Copy copy = call.common.scratch.x_copy;
-  if (product == ops::Product::forward) copy.transposed = nullptr;
+  if (gemm_kind == ops::GemmKind::forward) copy.transposed = nullptr;
   ops::Operand operand = call.common.quantizer.prepare(call.stream, tensor_, values, copy, record);
   if (operand.data == nullptr) operand.data = copy.row;
   return operand;

@@ -48,8 +48,9 @@ class LinearInput {
 
   // FP8 copies in the scratch, for any number of rows up to Linear::copied_rows().
 
-  /// Returns `values` as an operand of `product`.
-  ops::Operand copied(const Call& call, const ops::Matrix& values, bool record, ops::Product product) const;
+  /// Returns `values` as an operand of `gemm_kind`.
+  ops::Operand copied(const Call& call, const ops::Matrix& values, bool record,
+                      ops::GemmKind gemm_kind) const;
   /// Returns the outputs that the producer of `values` must write for forward. It then calls
   /// copies_written().
   Wanted wanted_copies(const Call& call, const ops::Matrix& values) const;

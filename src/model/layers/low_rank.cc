@@ -112,13 +112,13 @@ void LowRank::reserve(BlockBuffers& buffers, const ops::Matrix& unscaled) {
 std::size_t LowRank::workspace(const Device& device, const Common& common) const {
   std::size_t bytes = 0;
   const std::int64_t rows = common.options.max_tokens;
-  const auto product = [&](std::int64_t out, std::int64_t in) {
+  const auto grow = [&](std::int64_t out, std::int64_t in) {
     bytes = std::max(bytes,
-                     product_workspace(device, common, {.rows = rows, .out = out, .in = in, .pitch = out}));
+                     workspace_of_gemm(device, common, {.rows = rows, .out = out, .in = in, .pitch = out}));
   };
   for (const Bundle& bundle : bundles_) {
-    product(bundle.rank, inputs_);
-    for (const Adapter& adapter : bundle.adapters) product(adapter.b.rows(), adapter.rank());
+    grow(bundle.rank, inputs_);
+    for (const Adapter& adapter : bundle.adapters) grow(adapter.b.rows(), adapter.rank());
   }
   return bytes;
 }
@@ -148,13 +148,13 @@ std::vector<Operation> LowRank::operations(std::int64_t tokens, const Repeats& f
     // Full recomputation repeats A x even if backward does not read the layer's output.
     Repeats again = forward_again;
     again.back() = 1;
-    std::vector<Operation> a = products_of(
+    std::vector<Operation> a = gemms_of(
         {.name = "adapter A", .title = "adapters", .rows = bundle.rank, .cols = inputs_}, tokens, again);
-    if (!passes_on) std::erase_if(a, [](const Operation& o) { return o.product == ops::Product::dgrad; });
+    if (!passes_on) std::erase_if(a, [](const Operation& o) { return o.gemm_kind == ops::GemmKind::dgrad; });
     append(all, std::move(a));
     for (const Adapter& adapter : bundle.adapters) {
       append(all,
-             products_of(
+             gemms_of(
                  {.name = "adapter B", .title = "adapters", .rows = adapter.b.rows(), .cols = adapter.rank()},
                  tokens, forward_again));
     }
@@ -188,7 +188,7 @@ ops::Matrix LowRank::input(const Call& call, const Bundle& bundle, const ops::Ma
 
 void LowRank::project(const Call& call, const Bundle& bundle, const ops::Matrix& x) const {
   multiply(call, place_,
-           {.product = ops::Product::forward,
+           {.gemm_kind = ops::GemmKind::forward,
             .a = operand_of(input(call, bundle, x)),
             .b = a_rows(call, bundle.row, bundle.rank),
             .d = narrowed(bundle.inner, call.tokens, bundle.rank),
@@ -202,7 +202,7 @@ void LowRank::forward(const Call& call, const ops::Matrix& x, const ops::Matrix&
     const ops::Matrix inner = narrowed(bundle.inner, call.tokens, bundle.rank);
     for (const Adapter& adapter : bundle.adapters) {
       multiply(call, place_,
-               {.product = ops::Product::forward,
+               {.gemm_kind = ops::GemmKind::forward,
                 .a = operand_of(columns_of(inner, adapter.row - bundle.row, adapter.rank())),
                 .b = adapter.b.in(call.parameters).front(),
                 .d = columns_of(out, adapter.column, adapter.b.rows()),
@@ -225,7 +225,7 @@ ops::Matrix LowRank::d_inner(const Call& call, const Bundle& bundle) const {
 }
 
 void LowRank::add_gradient(const Call& call, const MatrixHandle& matrix, ops::GemmArgs args) const {
-  args.product = ops::Product::wgrad;
+  args.gemm_kind = ops::GemmKind::wgrad;
   args.accumulate = !matrix.overwrites(*call.gradients);
   multiply(call, place_, args);
 }
@@ -235,7 +235,7 @@ void LowRank::inner_gradients(const Call& call, const Bundle& bundle,
   for (const Adapter& adapter : bundle.adapters) {
     const ops::ConstMatrix d_part = columns_of(d_output, adapter.column, adapter.b.rows());
     multiply(call, place_,
-             {.product = ops::Product::dgrad,
+             {.gemm_kind = ops::GemmKind::dgrad,
               .a = {.data = d_part.data, .dtype = d_part.dtype, .rows = d_part.rows, .cols = d_part.cols},
               .b = adapter.b.in(call.parameters).front(),
               .d = columns_of(d_inner(call, bundle), adapter.row - bundle.row, adapter.rank()),
@@ -281,7 +281,7 @@ void LowRank::add_input_gradient(const Call& call, const ops::Matrix& d_input) c
     const bool drops = bundle.dropout > 0.0f && call.names != nullptr;
     const ops::Matrix read = drops ? narrowed(call.common.scratch.dropped, call.tokens, inputs_) : d_input;
     multiply(call, place_,
-             {.product = ops::Product::dgrad,
+             {.gemm_kind = ops::GemmKind::dgrad,
               .a = operand_of(d_inner(call, bundle)),
               .b = a_rows(call, bundle.row, bundle.rank),
               .d = read,

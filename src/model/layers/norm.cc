@@ -35,7 +35,7 @@ void Norm::forward(const Call& call, const NormInput& input, const Wanted& out) 
                               .quantize = out.quantize});
 }
 
-void Norm::put_in_front(const Call& call, ops::LoneGemmArgs& of) const {
+void Norm::put_in_front(const Call& call, ops::DecodeGemmArgs& of) const {
   of.norm_weight = weight_.in(call.parameters);
   of.eps = eps_;
   of.one_plus_weight = one_plus_weight_;

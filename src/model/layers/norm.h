@@ -6,7 +6,7 @@
 #include "layers/group_builder.h"
 #include "layers/pass.h"
 #include "layers/work.h"
-#include "octet/ops/lone_gemm.h"
+#include "octet/ops/decode_gemm.h"
 
 namespace octet::model {
 
@@ -38,7 +38,7 @@ class Norm {
 
   void forward(const Call& call, const NormInput& input, const Wanted& out) const;
   /// Fuses this norm into a GEMM of few tokens, as the norm of its input.
-  void put_in_front(const Call& call, ops::LoneGemmArgs& of) const;
+  void put_in_front(const Call& call, ops::DecodeGemmArgs& of) const;
 
   /// Computes only the pending sum of `input`.
   void add(const Call& call, const NormInput& input) const;

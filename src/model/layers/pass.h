@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "layers/lone_queue.h"
+#include "layers/decode_queue.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
 #include "octet/ops/gemm.h"
@@ -63,7 +63,7 @@ struct Common {
   precision::Audit* audit = nullptr;  ///< or null
   Scratch scratch;
   std::vector<RotaryTable> ropes;  ///< one for each of Architecture::ropes
-  LoneQueue lone;                  ///< of the current pass
+  DecodeQueue decode_queue;        ///< of the current pass
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }
   /// The scaling of FP8 activations and gradients.
@@ -108,7 +108,7 @@ struct Call {
   std::int64_t first_row = 0;            ///< for the rows of one expert: the first of them among all rows
 
   /// Enqueues the waiting GEMMs. Call it before other work that uses their operands or results.
-  void settle() const { common.lone.settle(stream); }
+  void settle() const { common.decode_queue.settle(stream); }
 
   /// Returns a copy of this call for recomputation. `readers`: the GEMMs that read the recomputed operands.
   Call again(Readers readers) const {
@@ -135,14 +135,14 @@ void reduce_and_add(const Call& call, const char* name, const ops::Matrix& value
 void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args);
 
 /// The shape of the GEMMs of a weight [out, in], or of a run of its rows, with `rows` tokens.
-struct ProductShape {
+struct GemmShape {
   std::int64_t rows = 0, out = 0, in = 0;
   std::int64_t pitch = 0;  ///< leading dimension of the output; at least out
   bool fp8 = false;
 };
 /// Returns the GEMMs of a shape without data: forward and, in training, dgrad and wgrad.
-std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const ProductShape& shape);
+std::vector<ops::GemmArgs> shapes_of_gemms(const Common& common, const GemmShape& shape);
 /// Returns the bytes of workspace for the GEMMs of a shape.
-std::size_t product_workspace(const Device& device, const Common& common, const ProductShape& shape);
+std::size_t workspace_of_gemm(const Device& device, const Common& common, const GemmShape& shape);
 
 }  // namespace octet::model

@@ -130,10 +130,10 @@ void Rotary::forward(const Call& call, const ops::Matrix& qkv) const {
                                  .rotated = rotated_});
 }
 
-bool Rotary::put_behind(const Call& call, ops::LoneGemmArgs& of) const {
+bool Rotary::put_behind(const Call& call, ops::DecodeGemmArgs& of) const {
   if (normed() || rotated_ != 0) return false;
   const RotaryTable& table = call.common.ropes[rope_];
-  of.end = ops::LoneGemmArgs::End::rotated;
+  of.end = ops::DecodeGemmArgs::End::rotated;
   of.heads = heads_;
   of.positions = call.attention.positions;
   of.cosine = table.cosine;

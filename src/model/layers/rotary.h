@@ -7,7 +7,7 @@
 #include "layers/group_builder.h"
 #include "layers/pass.h"
 #include "layers/work.h"
-#include "octet/ops/lone_gemm.h"
+#include "octet/ops/decode_gemm.h"
 #include "octet/ops/rope.h"
 
 namespace octet::model {
@@ -32,7 +32,7 @@ class Rotary {
   void forward(const Call& call, const ops::Matrix& qkv) const;
   /// Fuses the rotation into a GEMM of few tokens that computes queries, keys and values. Returns false and
   /// leaves `of` unchanged if heads have norms, or rotate only in part.
-  bool put_behind(const Call& call, ops::LoneGemmArgs& of) const;
+  bool put_behind(const Call& call, ops::DecodeGemmArgs& of) const;
   /// Transforms the gradient of forward's result in place. `wanted`: formats that the reader needs. If it
   /// needs no values, the values of d_qkv may be undefined afterwards.
   void backward(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;

@@ -18,9 +18,8 @@ std::string shared_name(const Architecture& a) {
 
 std::optional<TokenGate> gate_of(GroupBuilder& group, const Architecture& a) {
   if (!a.experts.shared_gate) return std::nullopt;
-  return TokenGate(
-      group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
-                   {.init_std = a.initializer_range, .gradient_by_product = true, .expert = true}));
+  return TokenGate(group.matrix("shared_gate", a.hidden, {{"mlp.shared_expert_gate.weight", 1}},
+                                {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true}));
 }
 
 }  // namespace

@@ -49,20 +49,20 @@ void SublayerOutput::forward(const Call& call, const ops::Matrix& before, const 
   finish_made(call, before, after);
 }
 
-ops::LoneGemmArgs SublayerOutput::lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
-                                       const ops::Matrix& after) const {
+ops::DecodeGemmArgs SublayerOutput::decode_args(const Call& call, const ops::ConstMatrix& x,
+                                                const ops::Matrix& before, const ops::Matrix& after) const {
   if (made_apart()) return {.x = x, .y = made(call)};
   return {.x = x, .addend = before, .y = after};
 }
 
-bool SublayerOutput::takes_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
-                                const ops::Matrix& after) const {
-  return linear_.takes_lone(call, lone(call, x, before, after));
+bool SublayerOutput::takes_decode(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                                  const ops::Matrix& after) const {
+  return linear_.takes_decode(call, decode_args(call, x, before, after));
 }
 
-void SublayerOutput::forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
-                                  const ops::Matrix& after) const {
-  linear_.forward_lone(call, lone(call, x, before, after));
+void SublayerOutput::forward_decode(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                                    const ops::Matrix& after) const {
+  linear_.forward_decode(call, decode_args(call, x, before, after));
   if (!made_apart()) return;
   call.settle();
   finish_made(call, before, after);

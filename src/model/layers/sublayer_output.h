@@ -36,12 +36,12 @@ class SublayerOutput {
   /// Computes the sublayer's output from the linear layer's input, which must be written. Writes its sum with
   /// the stream `before` to `after`, or leaves the output in the scratch (a pending sum).
   void forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
-  /// forward_lone() is the variant of forward() for very few tokens. `x`: the input's values in bf16, without
-  /// FP8 copies. takes_lone() returns whether it is possible.
-  bool takes_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
-                  const ops::Matrix& after) const;
-  void forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+  /// forward_decode() is the variant of forward() for very few tokens. `x`: the input's values in bf16,
+  /// without FP8 copies. takes_decode() returns whether it is possible.
+  bool takes_decode(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                     const ops::Matrix& after) const;
+  void forward_decode(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                      const ops::Matrix& after) const;
   /// Returns the input of the norm after the sublayer: `after`, or a pending sum of `before` and the output.
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
 
@@ -55,8 +55,8 @@ class SublayerOutput {
   void backward(const Call& call, const ops::Matrix& d_input);
 
  private:
-  ops::LoneGemmArgs lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
-                         const ops::Matrix& after) const;
+  ops::DecodeGemmArgs decode_args(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                                  const ops::Matrix& after) const;
   /// Whether the GEMM writes to a separate buffer, and this buffer.
   bool made_apart() const { return norm_ || sums_; }
   ops::Matrix made(const Call& call) const;

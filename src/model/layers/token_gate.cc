@@ -15,7 +15,7 @@ std::size_t TokenGate::workspace(const Device& device, const Common& common) con
   const std::size_t bytes = ops::gemm_workspace(device, logits);
   if (!common.options.training) return bytes;
   return std::max(bytes,
-                  product_workspace(device, common,
+                  workspace_of_gemm(device, common,
                                     {.rows = rows, .out = outputs, .in = weight_.cols(), .pitch = outputs}));
 }
 
@@ -32,8 +32,9 @@ void TokenGate::forward(const Call& call, const ops::Matrix& x, float* logits) c
 
 void TokenGate::backward(const Call& call, const ops::Matrix& x, const ops::Matrix& d_logits,
                          const ops::Matrix& d_x, bool adds) const {
-  const auto product = [&](ops::Product kind, const ops::Operand& b, const ops::Matrix& d, bool accumulate) {
-    ops::gemm(call.stream, {.product = kind,
+  const auto multiply = [&](ops::GemmKind kind, const ops::Operand& b, const ops::Matrix& d,
+                            bool accumulate) {
+    ops::gemm(call.stream, {.gemm_kind = kind,
                             .a = operand_of(d_logits),
                             .b = b,
                             .d = d,
@@ -43,8 +44,8 @@ void TokenGate::backward(const Call& call, const ops::Matrix& x, const ops::Matr
   };
   const ops::Matrix& d_weight = weight_.in(*call.gradients);
   if (d_weight.data != nullptr)
-    product(ops::Product::wgrad, operand_of(x), d_weight, !weight_.overwrites(*call.gradients));
-  if (adds) product(ops::Product::dgrad, weight_.in(call.parameters).front(), d_x, true);
+    multiply(ops::GemmKind::wgrad, operand_of(x), d_weight, !weight_.overwrites(*call.gradients));
+  if (adds) multiply(ops::GemmKind::dgrad, weight_.in(call.parameters).front(), d_x, true);
 }
 
 }  // namespace octet::model

@@ -7,19 +7,20 @@
 
 namespace octet::model {
 
-std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product product,
+std::vector<ops::Operand> Weight::operands(const Call& call, ops::GemmKind gemm_kind,
                                            std::int64_t expert) const {
   const std::span<const ops::Operand> stored = matrix_.in(call.parameters);
   std::vector<ops::Operand> weights(stored.begin(), stored.end());
   if (experts_ > 1) weights = {rows_of(call, expert * rows(), rows())};
   if (!call.common.recipe().blocks()) return weights;
   const ops::Operand& w = weights.front();
-  const bool turned = product == ops::Product::dgrad && ops::gemm_needs_transposed_fp8(call.stream.device());
+  const bool flipped =
+      gemm_kind == ops::GemmKind::dgrad && ops::gemm_needs_transposed_fp8(call.stream.device());
   precision::Fp8Copy copy = call.common.scratch.weight;
-  (turned ? copy.row : copy.transposed) = nullptr;
+  (flipped ? copy.row : copy.transposed) = nullptr;
   const ops::ConstMatrix values(w.data, w.dtype, w.rows, w.cols, w.cols);
   // Cast statistics count a weight once: in the forward pass.
-  const std::int64_t told = product == ops::Product::forward ? cast_ : precision::Quantizer::kPlain;
+  const std::int64_t told = gemm_kind == ops::GemmKind::forward ? cast_ : precision::Quantizer::kPlain;
   return {call.common.quantizer.weight(call.stream, told, values, copy)};
 }
 
@@ -39,7 +40,7 @@ ops::Operand Weight::rows_of(const Call& call, std::int64_t begin, std::int64_t 
 
 void Weight::forward(const Call& call, const ops::Operand& input, const float* bias,
                      const ops::ConstMatrix& addend, const ops::Matrix& out, std::int64_t expert) const {
-  const auto weights = operands(call, ops::Product::forward, expert);
+  const auto weights = operands(call, ops::GemmKind::forward, expert);
   std::int64_t column = 0;
   for (const ops::Operand& weight : weights) {
     const std::size_t at = static_cast<std::size_t>(column) * size_of(out.dtype);
@@ -49,7 +50,7 @@ void Weight::forward(const Call& call, const ops::Operand& input, const float* b
     if (addend.data != nullptr) part_of_addend.data = static_cast<const std::uint8_t*>(addend.data) + at;
     part.cols = part_of_addend.cols = weight.rows;
     multiply(call, place_,
-             {.product = ops::Product::forward,
+             {.gemm_kind = ops::GemmKind::forward,
               .a = input,
               .b = weight,
               .d = part,
@@ -59,7 +60,7 @@ void Weight::forward(const Call& call, const ops::Operand& input, const float* b
   }
 }
 
-std::optional<ops::LoneGemmArgs> Weight::lone(const Call& call, ops::LoneGemmArgs args) const {
+std::optional<ops::DecodeGemmArgs> Weight::decode_args(const Call& call, ops::DecodeGemmArgs args) const {
   if (call.common.recipe().blocks()) return std::nullopt;
   const std::span<const ops::Operand> runs = matrix_.in(call.parameters);
   if (runs.size() != 1) return std::nullopt;
@@ -67,23 +68,23 @@ std::optional<ops::LoneGemmArgs> Weight::lone(const Call& call, ops::LoneGemmArg
   return args;
 }
 
-void Weight::forward(const Call& call, const ops::LoneGemmArgs& args) const {
-  call.common.lone.add(call.stream, args);
+void Weight::forward(const Call& call, const ops::DecodeGemmArgs& args) const {
+  call.common.decode_queue.add(call.stream, args);
   if (call.common.audit == nullptr) return;
   const ops::GemmWay way = args.weight.dtype == DType::bf16             ? ops::GemmWay::bf16
                            : call.stream.device().traits().emulates_fp8 ? ops::GemmWay::emulated
                                                                         : ops::GemmWay::fp8;
-  call.common.audit->count(place_, ops::Product::forward,
+  call.common.audit->count(place_, ops::GemmKind::forward,
                            {.way = way, .a = args.weight.dtype, .b = args.weight.dtype, .calls = 1});
 }
 
 void Weight::backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input,
                       std::int64_t expert) const {
-  const auto weights = operands(call, ops::Product::dgrad, expert);
+  const auto weights = operands(call, ops::GemmKind::dgrad, expert);
   check(weights.size() == d_output.size(), "weights and output gradients are scaled alike");
   for (std::size_t part = 0; part < weights.size(); ++part) {
     multiply(call, place_,
-             {.product = ops::Product::dgrad,
+             {.gemm_kind = ops::GemmKind::dgrad,
               .a = d_output[part],
               .b = weights[part],
               .d = d_input,
@@ -102,7 +103,7 @@ void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_outp
                 static_cast<std::size_t>(row * d_weight.ld) * size_of(d_weight.dtype);
     part.rows = d_part.cols;
     multiply(call, place_,
-             {.product = ops::Product::wgrad,
+             {.gemm_kind = ops::GemmKind::wgrad,
               .a = d_part,
               .b = input,
               .d = part,
@@ -111,12 +112,12 @@ void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_outp
   }
 }
 
-bool Weight::multiplies_together(const Device& device, const Common& common, ops::Product product,
+bool Weight::multiplies_together(const Device& device, const Common& common, ops::GemmKind gemm_kind,
                                  std::int64_t rows) const {
   const precision::Recipe& recipe = common.recipe();
   if (experts_ == 1 || common.options.fixed_order || (recipe.fp8() && recipe.scales_with_values()))
     return false;
-  const bool forward = product == ops::Product::forward, wgrad = product == ops::Product::wgrad;
+  const bool forward = gemm_kind == ops::GemmKind::forward, wgrad = gemm_kind == ops::GemmKind::wgrad;
   const auto operand = [&](DType format, std::int64_t r, std::int64_t c) {
     return ops::Operand{.dtype = recipe.fp8() ? format : common.dtype, .rows = r, .cols = c};
   };
@@ -124,7 +125,7 @@ bool Weight::multiplies_together(const Device& device, const Common& common, ops
   const ops::Operand x = operand(recipe.forward_format, rows, in);
   const std::int64_t d_rows = wgrad ? experts_ * out : rows, d_cols = forward ? out : in;
   return ops::has_expert_gemm(
-      device, {.product = product,
+      device, {.gemm_kind = gemm_kind,
                .a = forward ? x : operand(recipe.gradient_format, rows, out),
                .b = wgrad ? x : operand(recipe.forward_format, experts_ * out, in),
                .count = experts_,
@@ -133,17 +134,17 @@ bool Weight::multiplies_together(const Device& device, const Common& common, ops
 
 void Weight::multiply_experts(const Call& call, ops::ExpertGemmArgs args) const {
   args.count = experts_;
-  args.fast_accumulation = args.product == ops::Product::forward || call.common.recipe().fast_gradients;
+  args.fast_accumulation = args.gemm_kind == ops::GemmKind::forward || call.common.recipe().fast_gradients;
   ops::expert_gemm(call.stream, args);
   if (call.common.audit == nullptr) return;
   const ops::GemmWay way = args.b.dtype == DType::bf16                  ? ops::GemmWay::bf16
                            : call.stream.device().traits().emulates_fp8 ? ops::GemmWay::emulated
                                                                         : ops::GemmWay::fp8;
-  call.common.audit->count(place_, args.product,
+  call.common.audit->count(place_, args.gemm_kind,
                            {.way = way, .a = args.a.dtype, .b = args.b.dtype, .calls = 1});
 }
 
-void Weight::multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Operand& a,
+void Weight::multiply_rows_of_experts(const Call& call, ops::GemmKind gemm_kind, const ops::Operand& a,
                                       const std::int32_t* begins, const ops::Matrix& d) const {
   // Experts are stored one after the other. In FP8, each is a run with its scale.
   const std::span<const ops::Operand> runs = matrix_.in(call.parameters);
@@ -157,12 +158,12 @@ void Weight::multiply_rows_of_experts(const Call& call, ops::Product product, co
           "every expert has one scale, and scales are equally spaced");
   }
   multiply_experts(
-      call, {.product = product, .a = a, .b = all, .weight_scale_step = step, .begins = begins, .d = d});
+      call, {.gemm_kind = gemm_kind, .a = a, .b = all, .weight_scale_step = step, .begins = begins, .d = d});
 }
 
 void Weight::add_gradients_of_experts(const Call& call, const ops::Operand& d_y, const ops::Operand& x,
                                       const std::int32_t* begins) const {
-  multiply_experts(call, {.product = ops::Product::wgrad,
+  multiply_experts(call, {.gemm_kind = ops::GemmKind::wgrad,
                           .a = d_y,
                           .b = x,
                           .begins = begins,
@@ -170,7 +171,7 @@ void Weight::add_gradients_of_experts(const Call& call, const ops::Operand& d_y,
                           .accumulate = !matrix_.overwrites(*call.gradients)});
 }
 
-ProductShape Weight::whole(const Common& common) const {
+GemmShape Weight::whole(const Common& common) const {
   return {.rows = common.options.max_tokens,
           .out = rows(),
           .in = cols(),
@@ -178,9 +179,9 @@ ProductShape Weight::whole(const Common& common) const {
           .fp8 = common.recipe().fp8()};
 }
 
-std::vector<ProductShape> Weight::runs(const Common& common) const {
-  ProductShape shape = whole(common);
-  std::vector<ProductShape> all;
+std::vector<GemmShape> Weight::runs(const Common& common) const {
+  GemmShape shape = whole(common);
+  std::vector<GemmShape> all;
   for (const std::int64_t columns :
        shape.fp8 ? scaled_columns(common.recipe()) : std::vector<std::int64_t>()) {
     shape.out = columns;
@@ -191,21 +192,21 @@ std::vector<ProductShape> Weight::runs(const Common& common) const {
 }
 
 std::size_t Weight::workspace(const Device& device, const Common& common) const {
-  std::size_t bytes = product_workspace(device, common, whole(common));
-  for (ProductShape run : runs(common)) {
+  std::size_t bytes = workspace_of_gemm(device, common, whole(common));
+  for (GemmShape run : runs(common)) {
     // A library may ask for workspace if rows of the result are not contiguous, but it works without it.
     run.pitch = run.out;
-    bytes = std::max(bytes, product_workspace(device, common, run));
+    bytes = std::max(bytes, workspace_of_gemm(device, common, run));
   }
   return bytes;
 }
 
 std::array<ops::GemmOutcome, 3> Weight::planned(const Device& device, const Common& common) const {
   std::array<ops::GemmOutcome, 3> planned{};
-  for (const ProductShape& run : runs(common)) {
-    for (const ops::GemmArgs& args : shapes_of_products(common, run)) {
+  for (const GemmShape& run : runs(common)) {
+    for (const ops::GemmArgs& args : shapes_of_gemms(common, run)) {
       const ops::GemmOutcome outcome = ops::gemm_outcome(device, args);
-      ops::GemmOutcome& worst = planned[static_cast<std::size_t>(args.product)];
+      ops::GemmOutcome& worst = planned[static_cast<std::size_t>(args.gemm_kind)];
       if (worst.way == ops::GemmWay::none || outcome.way > worst.way) worst = outcome;
     }
   }

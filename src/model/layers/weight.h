@@ -8,8 +8,8 @@
 
 #include "layers/group_builder.h"
 #include "layers/pass.h"
+#include "octet/ops/decode_gemm.h"
 #include "octet/ops/expert_gemm.h"
-#include "octet/ops/lone_gemm.h"
 
 namespace octet::model {
 
@@ -39,10 +39,10 @@ class Weight {
   void forward(const Call& call, const ops::Operand& input, const float* bias, const ops::ConstMatrix& addend,
                const ops::Matrix& out, std::int64_t expert = 0) const;
   /// Returns `args` with this weight, if GEMMs read the stored weight as one run. Otherwise returns nullopt.
-  std::optional<ops::LoneGemmArgs> lone(const Call& call, ops::LoneGemmArgs args) const;
-  /// Enqueues the result of lone(), now or together with later GEMMs (LoneQueue). Requires
-  /// ops::has_lone_gemm().
-  void forward(const Call& call, const ops::LoneGemmArgs& args) const;
+  std::optional<ops::DecodeGemmArgs> decode_args(const Call& call, ops::DecodeGemmArgs args) const;
+  /// Enqueues the result of decode_args(), now or together with later GEMMs (DecodeQueue). Requires
+  /// ops::has_decode_gemm().
+  void forward(const Call& call, const ops::DecodeGemmArgs& args) const;
   /// Writes the gradient of the input to `d_input`.
   void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input,
                 std::int64_t expert = 0) const;
@@ -54,11 +54,11 @@ class Weight {
 
   /// Whether the device multiplies `rows` rows of all experts as one kernel. Not with scales of blocks or
   /// rows, and not with fixed_order.
-  bool multiplies_together(const Device& device, const Common& common, ops::Product product,
+  bool multiplies_together(const Device& device, const Common& common, ops::GemmKind gemm_kind,
                            std::int64_t rows) const;
   /// Computes d[r] = a[r] · Wᵀ (forward) or d[r] = a[r] · W (dgrad) with the matrix of the row's expert.
   /// `begins`: the first row of each expert, in device memory. Requires multiplies_together().
-  void multiply_rows_of_experts(const Call& call, ops::Product product, const ops::Operand& a,
+  void multiply_rows_of_experts(const Call& call, ops::GemmKind gemm_kind, const ops::Operand& a,
                                 const std::int32_t* begins, const ops::Matrix& d) const;
   /// Adds to the gradients of all experts, or overwrites them. The weight must be trained. Requires
   /// multiplies_together().
@@ -66,7 +66,7 @@ class Weight {
                                 const std::int32_t* begins) const;
 
   std::size_t workspace(const Device& device, const Common& common) const;
-  /// Returns the expected outcome of its FP8 GEMMs on the device, by ops::Product: the worst outcome of all
+  /// Returns the expected outcome of its FP8 GEMMs on the device, by ops::GemmKind: the worst outcome of all
   /// runs.
   std::array<ops::GemmOutcome, 3> planned(const Device& device, const Common& common) const;
   /// Sets the place of its GEMMs in the audit.
@@ -76,12 +76,12 @@ class Weight {
 
  private:
   void multiply_experts(const Call& call, ops::ExpertGemmArgs args) const;
-  /// Returns the operands of `product`: the stored weight, or copies that are made now.
-  std::vector<ops::Operand> operands(const Call& call, ops::Product product, std::int64_t expert) const;
+  /// Returns the operands of `gemm_kind`: the stored weight, or copies that are made now.
+  std::vector<ops::Operand> operands(const Call& call, ops::GemmKind gemm_kind, std::int64_t expert) const;
 
-  ProductShape whole(const Common& common) const;
+  GemmShape whole(const Common& common) const;
   /// Returns the shapes of its runs with one scale each, or of the whole weight.
-  std::vector<ProductShape> runs(const Common& common) const;
+  std::vector<GemmShape> runs(const Common& common) const;
 
   MatrixHandle matrix_;
   std::int64_t experts_;

@@ -2,15 +2,14 @@
 
 namespace octet::model {
 
-std::vector<Operation> products_of(const LinearLayer& layer, std::int64_t tokens,
-                                   const Repeats& forward_again) {
+std::vector<Operation> gemms_of(const LinearLayer& layer, std::int64_t tokens, const Repeats& forward_again) {
   const double flops =
       2.0 * static_cast<double>(tokens) * static_cast<double>(layer.rows) * static_cast<double>(layer.cols);
-  const auto product = [&](ops::Product kind, std::int64_t m, std::int64_t n, std::int64_t k) {
-    const bool forward = kind == ops::Product::forward;
-    return Operation{.kind = OperationKind::product,
+  const auto operation = [&](ops::GemmKind kind, std::int64_t m, std::int64_t n, std::int64_t k) {
+    const bool forward = kind == ops::GemmKind::forward;
+    return Operation{.kind = OperationKind::gemm,
                      .layer = layer,
-                     .product = kind,
+                     .gemm_kind = kind,
                      .m = m,
                      .n = n,
                      .k = k,
@@ -18,9 +17,9 @@ std::vector<Operation> products_of(const LinearLayer& layer, std::int64_t tokens
                      .flops = flops,
                      .again = forward ? forward_again : Repeats{}};
   };
-  return {product(ops::Product::forward, tokens, layer.rows, layer.cols),
-          product(ops::Product::dgrad, tokens, layer.cols, layer.rows),
-          product(ops::Product::wgrad, layer.rows, layer.cols, tokens)};
+  return {operation(ops::GemmKind::forward, tokens, layer.rows, layer.cols),
+          operation(ops::GemmKind::dgrad, tokens, layer.cols, layer.rows),
+          operation(ops::GemmKind::wgrad, layer.rows, layer.cols, tokens)};
 }
 
 }  // namespace octet::model

@@ -43,7 +43,7 @@ class Tiles {
 };
 
 /// C [m, n] f32 = (or +=) A [m, k] · B [k, n]: A in rows, B in pairs. m and n are multiples of 16, k of 32.
-struct Product {
+struct AmxGemm {
   const std::uint16_t* a;
   std::int64_t lda;  ///< elements
   const std::uint32_t* b;
@@ -55,7 +55,7 @@ struct Product {
 };
 
 template <int tall, int wide>
-OCTET_AMX inline void tile_product(const Product& p, std::int64_t row, std::int64_t col) {
+OCTET_AMX inline void tile_gemm(const AmxGemm& p, std::int64_t row, std::int64_t col) {
   float* c = p.c + row * p.ldc + col;
   const auto c_stride = static_cast<std::size_t>(p.ldc) * 4, a_stride = static_cast<std::size_t>(p.lda) * 2,
              b_stride = static_cast<std::size_t>(p.ldb) * 4;
@@ -92,17 +92,17 @@ OCTET_AMX inline void tile_product(const Product& p, std::int64_t row, std::int6
   if constexpr (tall == 2 && wide == 2) _tile_stored(3, c + 16 * p.ldc + 16, c_stride);
 }
 
-OCTET_AMX inline void multiply(const Product& p) {
+OCTET_AMX inline void multiply(const AmxGemm& p) {
   std::int64_t row = 0;
   for (; row + 32 <= p.m; row += 32) {
     std::int64_t col = 0;
-    for (; col + 32 <= p.n; col += 32) tile_product<2, 2>(p, row, col);
-    if (col < p.n) tile_product<2, 1>(p, row, col);
+    for (; col + 32 <= p.n; col += 32) tile_gemm<2, 2>(p, row, col);
+    if (col < p.n) tile_gemm<2, 1>(p, row, col);
   }
   if (row < p.m) {
     std::int64_t col = 0;
-    for (; col + 32 <= p.n; col += 32) tile_product<1, 2>(p, row, col);
-    if (col < p.n) tile_product<1, 1>(p, row, col);
+    for (; col + 32 <= p.n; col += 32) tile_gemm<1, 2>(p, row, col);
+    if (col < p.n) tile_gemm<1, 1>(p, row, col);
   }
 }
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cpu/simd.h"
-#include "cpu/tile_product.h"
+#include "cpu/tile_gemm.h"
 
 namespace octet::ops::cpu {
 
@@ -97,43 +97,43 @@ void attend(const QueryBlock& b, std::int64_t lane, const MakeScores& make_score
 
 /// Like block_scores, for queries [lane, lane + lane_group).
 void lane_scores(const QueryBlock& b, const ScoreBlock& at, std::int64_t lane, const float* keys) {
-  TileProduct product{.a = keys,
-                      .a_row = b.padded,
-                      .a_col = 1,
-                      .b = b.queries + lane,
-                      .ldb = block,
-                      .c = b.scores + lane,
-                      .ldc = block,
-                      .m = at.key == at.query ? lane + lane_group : block,
-                      .n = lane_group,
-                      .k = b.head_dim};
-  tile_product(product);
+  TileGemm tile{.a = keys,
+                .a_row = b.padded,
+                .a_col = 1,
+                .b = b.queries + lane,
+                .ldb = block,
+                .c = b.scores + lane,
+                .ldc = block,
+                .m = at.key == at.query ? lane + lane_group : block,
+                .n = lane_group,
+                .k = b.head_dim};
+  tile_gemm(tile);
   if (at.soft_cap <= 0.0f) return;
-  for (std::int64_t key = 0; key < product.m; ++key) {
+  for (std::int64_t key = 0; key < tile.m; ++key) {
     cap_scores(b.scores + key * block, lane, lane + lane_group, at.soft_cap);
   }
 }
 
 /// Like add_weighted_rows, for queries [lane, lane + lane_group).
 void add_lane_values(const QueryBlock& b, const ScoreBlock& at, std::int64_t lane, const float* values) {
-  TileProduct product{.a = b.scores + lane,
-                      .a_row = 1,
-                      .a_col = block,
-                      .b = values,
-                      .ldb = b.padded,
-                      .c = b.out + lane * b.padded,
-                      .ldc = b.padded,
-                      .m = lane_group,
-                      .n = b.padded,
-                      .k = block,
-                      .accumulate = true};
-  if (at.key != at.query) return tile_product(product);
-  product.m = tile_rows;
+  TileGemm tile{.a = b.scores + lane,
+                .a_row = 1,
+                .a_col = block,
+                .b = values,
+                .ldb = b.padded,
+                .c = b.out + lane * b.padded,
+                .ldc = b.padded,
+                .m = lane_group,
+                .n = b.padded,
+                .k = block,
+                .accumulate = true};
+  if (at.key != at.query) return tile_gemm(tile);
+  tile.m = tile_rows;
   for (std::int64_t query = lane; query < lane + lane_group; query += tile_rows) {
-    product.a = b.scores + query;
-    product.c = b.out + query * b.padded;
-    product.k = query + tile_rows;
-    tile_product(product);
+    tile.a = b.scores + query;
+    tile.c = b.out + query * b.padded;
+    tile.k = query + tile_rows;
+    tile_gemm(tile);
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "cpu/attention_amx.h"
 #include "cpu/simd.h"
-#include "cpu/tile_product.h"
+#include "cpu/tile_gemm.h"
 #include "octet/base/error.h"
 
 namespace octet::ops::cpu {
@@ -48,26 +48,26 @@ OCTET_SIMD void transpose_block(const float* from, std::int64_t padded, float fa
 
 void block_scores(const ScoreBlock& at, const float* keys, const float* queries, std::int64_t head_dim,
                   std::int64_t padded, float* scores) {
-  TileProduct product{.a = keys,
-                      .a_row = padded,
-                      .a_col = 1,
-                      .b = queries,
-                      .ldb = block,
-                      .c = scores,
-                      .ldc = block,
-                      .m = block,
-                      .n = block,
-                      .k = head_dim};
+  TileGemm tile{.a = keys,
+                .a_row = padded,
+                .a_col = 1,
+                .b = queries,
+                .ldb = block,
+                .c = scores,
+                .ldc = block,
+                .m = block,
+                .n = block,
+                .k = head_dim};
   if (at.key != at.query) {
-    tile_product(product);
+    tile_gemm(tile);
   } else {
-    product.m = 16;
+    tile.m = 16;
     for (std::int64_t key = 0; key < block; key += 16) {
-      product.a = keys + key * padded;
-      product.b = queries + key;
-      product.c = scores + key * block + key;
-      product.n = block - key;
-      tile_product(product);
+      tile.a = keys + key * padded;
+      tile.b = queries + key;
+      tile.c = scores + key * block + key;
+      tile.n = block - key;
+      tile_gemm(tile);
     }
   }
   if (at.soft_cap > 0.0f) {
@@ -79,48 +79,48 @@ void block_scores(const ScoreBlock& at, const float* keys, const float* queries,
 
 void add_weighted_rows(const ScoreBlock& at, const float* transposed, const float* rows, std::int64_t padded,
                        float* out) {
-  TileProduct product{.a = transposed,
-                      .a_row = 1,
-                      .a_col = block,
-                      .b = rows,
-                      .ldb = padded,
-                      .c = out,
-                      .ldc = padded,
-                      .m = block,
-                      .n = padded,
-                      .k = block,
-                      .accumulate = true};
-  if (at.key != at.query) return tile_product(product);
-  product.m = tile_rows;
+  TileGemm tile{.a = transposed,
+                .a_row = 1,
+                .a_col = block,
+                .b = rows,
+                .ldb = padded,
+                .c = out,
+                .ldc = padded,
+                .m = block,
+                .n = padded,
+                .k = block,
+                .accumulate = true};
+  if (at.key != at.query) return tile_gemm(tile);
+  tile.m = tile_rows;
   for (std::int64_t query = 0; query < block; query += tile_rows) {
-    product.a = transposed + query;
-    product.c = out + query * padded;
-    product.k = query + tile_rows;
-    tile_product(product);
+    tile.a = transposed + query;
+    tile.c = out + query * padded;
+    tile.k = query + tile_rows;
+    tile_gemm(tile);
   }
 }
 
 void add_transposed_rows(const ScoreBlock& at, const float* transposed, const float* rows,
                          std::int64_t padded, float* out) {
-  TileProduct product{.a = transposed,
-                      .a_row = block,
-                      .a_col = 1,
-                      .b = rows,
-                      .ldb = padded,
-                      .c = out,
-                      .ldc = padded,
-                      .m = block,
-                      .n = padded,
-                      .k = block,
-                      .accumulate = true};
-  if (at.key != at.query) return tile_product(product);
-  product.m = tile_rows;
+  TileGemm tile{.a = transposed,
+                .a_row = block,
+                .a_col = 1,
+                .b = rows,
+                .ldb = padded,
+                .c = out,
+                .ldc = padded,
+                .m = block,
+                .n = padded,
+                .k = block,
+                .accumulate = true};
+  if (at.key != at.query) return tile_gemm(tile);
+  tile.m = tile_rows;
   for (std::int64_t key = 0; key < block; key += tile_rows) {
-    product.a = transposed + key * block + key;
-    product.b = rows + key * padded;
-    product.c = out + key * padded;
-    product.k = block - key;
-    tile_product(product);
+    tile.a = transposed + key * block + key;
+    tile.b = rows + key * padded;
+    tile.c = out + key * padded;
+    tile.k = block - key;
+    tile_gemm(tile);
   }
 }
 

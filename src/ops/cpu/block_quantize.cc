@@ -103,7 +103,7 @@ void block_quantize(const BlockQuantizeArgs& a) {
   const std::int64_t across = scale_blocks(a.x.cols);
   simd::parallel_rows(
       scale_blocks(a.x.rows) * across, kSide * kSide, [&](std::int64_t begin, std::int64_t end) {
-        Square square, turned;
+        Square square, flipped;
         for (std::int64_t i = begin; i < end; ++i) {
           const std::int64_t row0 = i / across * kSide, col0 = i % across * kSide;
           with_type(a.x.dtype, [&](auto type) { load_square<decltype(type)>(a.x, row0, col0, square); });
@@ -111,8 +111,8 @@ void block_quantize(const BlockQuantizeArgs& a) {
             write_square({a.scaling, a.row, a.scale_inv, a.x.rows, a.x.cols, a.seen}, square, row0, col0);
           }
           if (a.transposed == nullptr) continue;
-          turn(square, turned);
-          write_square({a.scaling, a.transposed, a.transposed_scale_inv, a.x.cols, a.x.rows}, turned, col0,
+          turn(square, flipped);
+          write_square({a.scaling, a.transposed, a.transposed_scale_inv, a.x.cols, a.x.rows}, flipped, col0,
                        row0);
         }
       });

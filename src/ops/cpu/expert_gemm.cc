@@ -29,20 +29,20 @@ Matrix rows_of(const Matrix& m, std::int64_t begin, std::int64_t count) {
 }  // namespace
 
 void expert_gemm(const ExpertGemmArgs& args) {
-  const bool wgrad = args.product == Product::wgrad;
+  const bool wgrad = args.gemm_kind == GemmKind::wgrad;
   const std::int64_t out = (wgrad ? args.d.rows : args.b.rows) / args.count;
   for (std::int64_t e = 0; e < args.count; ++e) {
     const std::int64_t begin = args.begins[e], rows = args.begins[e + 1] - begin;
     if (rows == 0 && !wgrad) continue;
-    GemmArgs product{.product = args.product,
-                     .a = rows_of(args.a, begin, rows),
-                     .b = wgrad ? rows_of(args.b, begin, rows) : rows_of(args.b, e * out, out),
-                     .d = wgrad ? rows_of(args.d, e * out, out) : rows_of(args.d, begin, rows),
-                     .accumulate = args.accumulate};
-    if (!wgrad && product.b.scale_inv != nullptr) product.b.scale_inv += e * args.weight_scale_step;
-    std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
-    product.workspace = {room.data(), room.size()};
-    gemm(product);
+    GemmArgs gemm_args{.gemm_kind = args.gemm_kind,
+                       .a = rows_of(args.a, begin, rows),
+                       .b = wgrad ? rows_of(args.b, begin, rows) : rows_of(args.b, e * out, out),
+                       .d = wgrad ? rows_of(args.d, e * out, out) : rows_of(args.d, begin, rows),
+                       .accumulate = args.accumulate};
+    if (!wgrad && gemm_args.b.scale_inv != nullptr) gemm_args.b.scale_inv += e * args.weight_scale_step;
+    std::vector<std::uint8_t> room(gemm_workspace(gemm_args) + 64);
+    gemm_args.workspace = {room.data(), room.size()};
+    gemm(gemm_args);
   }
 }
 

@@ -144,7 +144,7 @@ const CachedKernels& cached_kernels() {
 
 bool suits_few_rows(const GemmArgs& args) {
   const DType dtype = args.b.dtype;
-  if (!octet::cpu::claims() || !args.b_stands || args.product != Product::forward) return false;
+  if (!octet::cpu::claims() || !args.b_stands || args.gemm_kind != GemmKind::forward) return false;
   if (args.fixed_order || args.accumulate) return false;
   if (args.a.dtype != dtype || (dtype != DType::f32 && dtype != DType::bf16)) return false;
   const std::int64_t most = dtype == DType::f32 ? kMostRowsOfF32

@@ -26,7 +26,7 @@ std::size_t aligned(std::int64_t count, DType dtype) {
 struct Plan {
   MatmulShape shape;
   bool convert = false;     ///< operands are decoded or widened to shape.operands
-  bool b_turned = false;    ///< B is read from its transposed copy
+  bool b_flipped = false;   ///< B is read from its transposed copy
   bool result_f32 = false;  ///< the GEMM writes an f32 array, which is then rounded into D
   std::size_t a_bytes = 0;
   std::size_t b_bytes = 0;
@@ -48,13 +48,14 @@ Plan plan_of(const GemmArgs& args) {
   MatmulShape& shape = plan.shape;
   shape.m = args.d.rows;
   shape.n = args.d.cols;
-  shape.k = args.product == Product::wgrad ? args.a.rows : args.a.cols;
+  shape.k = args.gemm_kind == GemmKind::wgrad ? args.a.rows : args.a.cols;
   // Sums over tokens read the transposed copies if these have different scales. A weight is read in the
   // layout that exists.
-  const bool turned = in_blocks(args) && args.product == Product::wgrad;
-  plan.b_turned = turned || (in_blocks(args) && args.product == Product::dgrad && args.b.data == nullptr);
-  shape.a_transposed = args.product == Product::wgrad && !turned;
-  shape.b_transposed = args.product == Product::forward || plan.b_turned;
+  const bool flipped = in_blocks(args) && args.gemm_kind == GemmKind::wgrad;
+  plan.b_flipped =
+      flipped || (in_blocks(args) && args.gemm_kind == GemmKind::dgrad && args.b.data == nullptr);
+  shape.a_transposed = args.gemm_kind == GemmKind::wgrad && !flipped;
+  shape.b_transposed = args.gemm_kind == GemmKind::forward || plan.b_flipped;
   shape.operands = args.a.dtype == DType::f32 || !has_fast_bf16() ? DType::f32 : DType::bf16;
   plan.convert = args.a.dtype != shape.operands;
   plan.result_f32 = by_whole_rows(args) || (args.d.dtype == DType::bf16 && shape.operands == DType::f32);
@@ -88,9 +89,9 @@ OCTET_SIMD void decode_row(const Operand& x, std::int64_t row, T* to) {
 }
 
 /// Returns the decoded values of an operand with block scales. f32 and bf16 hold them exactly.
-const void* decoded(const Operand& x, bool turned, DType to, void* room) {
+const void* decoded(const Operand& x, bool flipped, DType to, void* room) {
   Operand from = x;
-  if (turned) {
+  if (flipped) {
     from = {.data = x.transposed,
             .dtype = x.dtype,
             .rows = x.cols,
@@ -194,7 +195,7 @@ OCTET_SIMD void scale_row(const GemmArgs& args, const float* sums, std::int64_t 
 
 /// A GEMM with an inner dimension of zero: zeros plus the bias.
 template <typename T>
-void empty_product(const GemmArgs& args) {
+void gemm_of_nothing(const GemmArgs& args) {
   if (args.accumulate && args.bias == nullptr) return;
   T* d = static_cast<T*>(args.d.data);
   for (std::int64_t row = 0; row < args.d.rows; ++row) {
@@ -204,7 +205,7 @@ void empty_product(const GemmArgs& args) {
 
 std::size_t library_scratch(const GemmArgs& args, const MatmulShape& shape) {
   if (!args.fixed_order) return octet::cpu::claims() ? fixed_matmul_scratch(shape) : matmul_scratch(shape);
-  return args.product == Product::forward ? fixed_rows_matmul_scratch(shape) : fixed_matmul_scratch(shape);
+  return args.gemm_kind == GemmKind::forward ? fixed_rows_matmul_scratch(shape) : fixed_matmul_scratch(shape);
 }
 
 }  // namespace
@@ -221,22 +222,22 @@ namespace {
 
 void multiply_in_order(const GemmArgs& args, const MatmulShape& shape, const MatmulData& data) {
   if (!args.fixed_order) return octet::cpu::claims() ? fixed_matmul(shape, data) : matmul(shape, data);
-  args.product == Product::forward ? fixed_rows_matmul(shape, data) : fixed_matmul(shape, data);
+  args.gemm_kind == GemmKind::forward ? fixed_rows_matmul(shape, data) : fixed_matmul(shape, data);
 }
 
 void multiply(const GemmArgs& args) {
   const Plan plan = plan_of(args);
   const MatmulShape& shape = plan.shape;
   if (shape.k == 0) {
-    return args.d.dtype == DType::f32 ? empty_product<float>(args) : empty_product<Bf16>(args);
+    return args.d.dtype == DType::f32 ? gemm_of_nothing<float>(args) : gemm_of_nothing<Bf16>(args);
   }
   const std::size_t needed = plan.a_bytes + plan.b_bytes + plan.d_bytes;
   check(args.workspace.bytes >= needed, "gemm: the workspace holds gemm_workspace bytes");
   auto* room = static_cast<std::uint8_t*>(args.workspace.data);
   MatmulData data{.a = args.a.data, .b = args.b.data, .d = args.d.data, .bias = args.bias};
   if (in_blocks(args)) {
-    data.a = decoded(args.a, args.product == Product::wgrad, shape.operands, room);
-    data.b = decoded(args.b, plan.b_turned, shape.operands, room + plan.a_bytes);
+    data.a = decoded(args.a, args.gemm_kind == GemmKind::wgrad, shape.operands, room);
+    data.b = decoded(args.b, plan.b_flipped, shape.operands, room + plan.a_bytes);
   } else if (plan.convert) {
     data.a = converted(args.a, !shape.a_transposed, shape.operands, room, args.a_ld);
     data.b = converted(args.b, shape.b_transposed, shape.operands, room + plan.a_bytes, args.b_ld);

@@ -48,10 +48,10 @@ struct Gathered {
 
 void multiply(const Operand& weight, const Operand& x, const Matrix& d) {
   // b_stands as in separate GEMMs per expert, so that the kernels are equal.
-  GemmArgs product{.a = x, .b = weight, .d = d, .b_stands = true};
-  std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
-  product.workspace = {room.data(), room.size()};
-  gemm(product);
+  GemmArgs gemm_args{.a = x, .b = weight, .d = d, .b_stands = true};
+  std::vector<std::uint8_t> room(gemm_workspace(gemm_args) + 64);
+  gemm_args.workspace = {room.data(), room.size()};
+  gemm(gemm_args);
 }
 
 }  // namespace

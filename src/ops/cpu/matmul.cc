@@ -177,21 +177,22 @@ std::vector<std::byte> column_room(std::int64_t count, DType dtype) {
 
 void dense_matmul(const MatmulShape& shape, const MatmulData& data) {
   try {
-    const auto product = compiled(shape);
-    const std::size_t wanted = product->scratch.get_size();
+    const auto compiled_gemm = compiled(shape);
+    const std::size_t wanted = compiled_gemm->scratch.get_size();
     void* scratch = data.scratch;
     if (wanted > data.scratch_bytes) scratch = own_scratch(wanted);
     thread_local dnnl::stream stream(engine());
     const auto view = [](const memory::desc& desc, const void* address) {
       return memory(desc, engine(), const_cast<void*>(address));
     };
-    std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, view(product->a, data.a)},
-                                                 {DNNL_ARG_WEIGHTS, view(product->b, data.b)},
-                                                 {DNNL_ARG_DST, view(product->d, data.d)}};
-    if (wanted > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, view(product->scratch, scratch));
-    if (shape.scaled) arguments.emplace(product->scale_argument, view(product->scale, &data.scale));
-    if (shape.bias) arguments.emplace(product->bias_argument, view(product->bias, data.bias));
-    product->primitive.execute(stream, arguments);
+    std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, view(compiled_gemm->a, data.a)},
+                                                 {DNNL_ARG_WEIGHTS, view(compiled_gemm->b, data.b)},
+                                                 {DNNL_ARG_DST, view(compiled_gemm->d, data.d)}};
+    if (wanted > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, view(compiled_gemm->scratch, scratch));
+    if (shape.scaled)
+      arguments.emplace(compiled_gemm->scale_argument, view(compiled_gemm->scale, &data.scale));
+    if (shape.bias) arguments.emplace(compiled_gemm->bias_argument, view(compiled_gemm->bias, data.bias));
+    compiled_gemm->primitive.execute(stream, arguments);
     stream.wait();
   } catch (const dnnl::error& error) {
     rethrow(error, shape);

@@ -1,4 +1,4 @@
-// The body of tile_product for one instruction set. The file is included several times, each time inside a
+// The body of tile_gemm for one instruction set. The file is included several times, each time inside a
 // different namespace. The includer defines OCTET_TILE_TARGET (a function attribute), OCTET_TILE_LANES
 // (floats of a vector) and OCTET_TILE_ROWS (rows held in registers, a divisor of tile_rows). target_clones is
 // not usable: the compiler lowers vector types before it clones functions, so every clone would have the
@@ -7,7 +7,7 @@
 using Vector = float __attribute__((vector_size(OCTET_TILE_LANES * 4), aligned(4), may_alias));
 
 template <int vectors, bool by_columns>
-OCTET_TILE_TARGET inline void tile(const TileProduct& p, std::int64_t row, std::int64_t col) {
+OCTET_TILE_TARGET inline void tile(const TileGemm& p, std::int64_t row, std::int64_t col) {
   constexpr int rows = OCTET_TILE_ROWS;
   const float* a = p.a + row * p.a_row;
   const float* b = p.b + col;
@@ -37,7 +37,7 @@ OCTET_TILE_TARGET inline void tile(const TileProduct& p, std::int64_t row, std::
 }
 
 template <bool by_columns>
-OCTET_TILE_TARGET inline void product(const TileProduct& p) {
+OCTET_TILE_TARGET inline void multiply_tile(const TileGemm& p) {
   for (std::int64_t row = 0; row < p.m; row += OCTET_TILE_ROWS) {
     std::int64_t col = 0;
     for (; col + 3 * OCTET_TILE_LANES <= p.n && (p.n - col) % (2 * OCTET_TILE_LANES) != 0;
@@ -49,10 +49,10 @@ OCTET_TILE_TARGET inline void product(const TileProduct& p) {
   }
 }
 
-OCTET_TILE_TARGET void run(const TileProduct& p) {
+OCTET_TILE_TARGET void run(const TileGemm& p) {
   if (p.a_row == 1) {
-    product<true>(p);
+    multiply_tile<true>(p);
   } else {
-    product<false>(p);
+    multiply_tile<false>(p);
   }
 }

@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kTileThreads)
     }
   }
   __syncthreads();
-  write_turned(tile, a.to, a.rows, row0, col0, a.cols, to_vector);
+  write_transposed(tile, a.to, a.rows, row0, col0, a.cols, to_vector);
 }
 
 // 1 / FLT_MAX is subnormal but not zero, so the inverse of any scale is finite.

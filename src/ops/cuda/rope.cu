@@ -127,8 +127,8 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
   __syncthreads();
   // The second strip of a tile has a separate column offset.
   const bool in_second = threadIdx.x / 4 >= kStrip;
-  write_turned(tile, out.transposed, out.rows, row0, in_second ? second - kStrip : first, out.cols,
-               out.transposed_vector);
+  write_transposed(tile, out.transposed, out.rows, row0, in_second ? second - kStrip : first, out.cols,
+                   out.transposed_vector);
 }
 
 /// Heads, or pairs of heads, that a block processes with one load of their cosines and sines.
@@ -241,17 +241,17 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
       }
     }
     if (!out.transposed) continue;
-    TallTile(&turned)[2] = tile[(head - first_head) % 2];
+    TallTile(&flipped)[2] = tile[(head - first_head) % 2];
     if constexpr (pairs) {
-      turned[of_pair].put(codes[0], pack_of_half, group);
-      turned[of_pair].put(codes[1], pack_of_half + 4, group);
+      flipped[of_pair].put(codes[0], pack_of_half, group);
+      flipped[of_pair].put(codes[1], pack_of_half + 4, group);
     } else {
-      turned[0].put(codes[0], pack, group);
-      turned[1].put(codes[1], pack, group);
+      flipped[0].put(codes[0], pack, group);
+      flipped[1].put(codes[1], pack, group);
     }
     __syncthreads();
-    turned[0].write(out.transposed, out.rows, row0, head * width + strip);
-    turned[1].write(out.transposed, out.rows, row0, head * width + (pairs ? kTile : half) + strip);
+    flipped[0].write(out.transposed, out.rows, row0, head * width + strip);
+    flipped[1].write(out.transposed, out.rows, row0, head * width + (pairs ? kTile : half) + strip);
   }
   finish_met(out.fp8, met, scale, shared);
 }

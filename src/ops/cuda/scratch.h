@@ -15,14 +15,14 @@ inline constexpr std::size_t aligned(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// --- products ------------------------------------------------------------------------------------------
+// --- GEMMs ---------------------------------------------------------------------------------------------
 
 /// Scratch of cuBLASLt for any shape: NVIDIA's recommendation for Hopper.
 inline constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
 /// Maximum bytes of a piece of operand copies.
 inline constexpr std::size_t kMostCopied = std::size_t{64} << 20;
 inline constexpr std::size_t kSlack = 512;        ///< for the alignment of the second copy
-inline constexpr std::size_t kScalarBytes = 256;  ///< ProductScalars
+inline constexpr std::size_t kScalarBytes = 256;  ///< GemmScalars
 /// FP8 GEMMs read multiples of this number of elements.
 inline constexpr std::int64_t kUnit = 16;
 
@@ -31,7 +31,7 @@ inline std::int64_t filled(std::int64_t count) {
 }
 
 inline std::size_t bias_bytes(const GemmArgs& args) {
-  const bool rounded = args.product == Product::forward && args.d.dtype == DType::bf16;
+  const bool rounded = args.gemm_kind == GemmKind::forward && args.d.dtype == DType::bf16;
   return rounded ? aligned(2 * static_cast<std::size_t>(args.d.cols)) : 0;
 }
 

@@ -33,9 +33,9 @@ inline TileOut tile_out(const QuantizeInto& q, std::int64_t rows, std::int64_t c
 
 /// Writes a tile, stored by rows in shared memory, to the transposed copy. Called by all threads after a
 /// barrier.
-__device__ inline void write_turned(const std::uint8_t (&tile)[kTile][kTilePitch], std::uint8_t* transposed,
-                                    std::int64_t rows, std::int64_t row0, std::int64_t col0,
-                                    std::int64_t cols, bool vector) {
+__device__ inline void write_transposed(const std::uint8_t (&tile)[kTile][kTilePitch],
+                                        std::uint8_t* transposed, std::int64_t rows, std::int64_t row0,
+                                        std::int64_t col0, std::int64_t cols, bool vector) {
   const int c = threadIdx.x / 4, r = threadIdx.x % 4 * 16;
   if (col0 + c >= cols || row0 + r >= rows) return;
   const std::int64_t left = rows - row0 - r;
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bo
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < F::outputs; ++j) {
-    write_turned(tile[j], out.transposed + j * out.cols * out.rows, out.rows, row0, col0, out.cols,
-                 out.transposed_vector);
+    write_transposed(tile[j], out.transposed + j * out.cols * out.rows, out.rows, row0, col0, out.cols,
+                     out.transposed_vector);
   }
 }
 

@@ -25,35 +25,35 @@ __device__ inline std::uint64_t warpgroup_operand(const void* rows) {
 }
 
 /// Required before the first product, and after each write to registers of sums.
-__device__ inline void begin_products() {
+__device__ inline void begin_multiplies() {
 #ifdef OCTET_HAS_WARPGROUPS
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
 /// Ends a group of products.
-__device__ inline void end_products() {
+__device__ inline void end_multiplies() {
 #ifdef OCTET_HAS_WARPGROUPS
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
 /// Waits until at most `LEFT` groups of products are in flight.
 template <int LEFT>
-__device__ inline void wait_for_products() {
+__device__ inline void wait_for_multiplies() {
 #ifdef OCTET_HAS_WARPGROUPS
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 #endif
 }
-/// Prevents the compiler from reading sums before wait_for_products().
+/// Prevents the compiler from reading sums before wait_for_multiplies().
 template <int COUNT>
 __device__ inline void take_sums(float (&d)[COUNT]) {
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// Starts d = (adds ? d : 0) + a · bᵀ; end_products() and wait_for_products() complete it. In E4M3, a is [64,
-/// 32], b is [COLUMNS, 32], and d is in fp32 with about 14 bits. In bf16, a is [64, 16], b is [COLUMNS, 16],
-/// and d is in fp32. Element 4 i + 2 h + c of a thread is row 16 (warp % 4) + lane / 4 + 8 h, column 8 i + 2
-/// (lane % 4) + c of d.
+/// Starts d = (adds ? d : 0) + a · bᵀ; end_multiplies() and wait_for_multiplies() complete it. In E4M3, a is
+/// [64, 32], b is [COLUMNS, 32], and d is in fp32 with about 14 bits. In bf16, a is [64, 16], b is [COLUMNS,
+/// 16], and d is in fp32. Element 4 i + 2 h + c of a thread is row 16 (warp % 4) + lane / 4 + 8 h, column 8 i
+/// + 2 (lane % 4) + c of d.
 template <bool FP8, int COLUMNS>
 __device__ void warpgroup_multiply(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b, bool adds);
 
@@ -89,7 +89,7 @@ __device__ void warpgroup_multiply(float (&d)[COLUMNS / 2], std::uint64_t a, std
   "+f"(d[120]), "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
 
 #ifdef OCTET_HAS_WARPGROUPS
-#define OCTET_PRODUCT(FP8, TYPES, SIGNS, COLUMNS, D, A, B, ADDS, ...)                                                  \
+#define OCTET_MULTIPLY(FP8, TYPES, SIGNS, COLUMNS, D, A, B, ADDS, ...)                                                  \
   template <>                                                                                                          \
   __device__ inline void warpgroup_multiply<FP8, COLUMNS>(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b,   \
                                                           bool adds) {                                                 \
@@ -98,26 +98,26 @@ __device__ void warpgroup_multiply(float (&d)[COLUMNS / 2], std::uint64_t a, std
                  : __VA_ARGS__ : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                         \
   }
 #else
-#define OCTET_PRODUCT(FP8, TYPES, SIGNS, COLUMNS, ...)                                                                 \
+#define OCTET_MULTIPLY(FP8, TYPES, SIGNS, COLUMNS, ...)                                                                 \
   template <>                                                                                                          \
   __device__ inline void warpgroup_multiply<FP8, COLUMNS>(float (&)[COLUMNS / 2], std::uint64_t, std::uint64_t, bool) {\
     __trap();                                                                                                          \
   }
 #endif
 // In bf16 either operand could be transposed: neither is.
-#define OCTET_PRODUCTS(COLUMNS, ...)                                                                                   \
-  OCTET_PRODUCT(true, "k32.f32.e4m3.e4m3", "", COLUMNS, __VA_ARGS__)                                                   \
-  OCTET_PRODUCT(false, "k16.f32.bf16.bf16", ", 0, 0", COLUMNS, __VA_ARGS__)
+#define OCTET_MULTIPLIES(COLUMNS, ...)                                                                                   \
+  OCTET_MULTIPLY(true, "k32.f32.e4m3.e4m3", "", COLUMNS, __VA_ARGS__)                                                   \
+  OCTET_MULTIPLY(false, "k16.f32.bf16.bf16", ", 0, 0", COLUMNS, __VA_ARGS__)
 
-OCTET_PRODUCTS(16, "%0, %1, %2, %3, %4, %5, %6, %7",
+OCTET_MULTIPLIES(16, "%0, %1, %2, %3, %4, %5, %6, %7",
                "%8", "%9", "%10",
                "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]))
-OCTET_PRODUCTS(32, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
+OCTET_MULTIPLIES(32, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
                "%8, %9, %10, %11, %12, %13, %14, %15",
                "%16", "%17", "%18",
                "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
                "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]))
-OCTET_PRODUCTS(64, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
+OCTET_MULTIPLIES(64, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
                "%8, %9, %10, %11, %12, %13, %14, %15" ", "
                "%16, %17, %18, %19, %20, %21, %22, %23" ", "
                "%24, %25, %26, %27, %28, %29, %30, %31",
@@ -126,9 +126,9 @@ OCTET_PRODUCTS(64, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
                "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
                "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
                "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]))
-OCTET_PRODUCTS(128, OCTET_NAMES_TO_64, "%64", "%65", "%66", OCTET_SUMS_TO_64)
-#undef OCTET_PRODUCTS
-#undef OCTET_PRODUCT
+OCTET_MULTIPLIES(128, OCTET_NAMES_TO_64, "%64", "%65", "%66", OCTET_SUMS_TO_64)
+#undef OCTET_MULTIPLIES
+#undef OCTET_MULTIPLY
 // clang-format on
 
 }  // namespace octet::ops::cuda

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "octet/checkpoint/finite.h"
-#include "octet/checkpoint/safetensors.h"
+#include "octet/weights/finite.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::train {
 
@@ -15,17 +15,17 @@ std::string not_finite_in(comm::Job& job, const std::string& model,
   for (const std::string& adapter : adapters) folders.emplace_back(adapter, "adapter_model");
   for (const auto& [folder, stem] : folders) {
     std::int64_t first = INT64_MAX;
-    std::vector<checkpoint::StoredTensor> tensors;
+    std::vector<weights::StoredTensor> tensors;
     job.together([&] {
-      const checkpoint::WeightFolder weights(folder, stem);
+      const weights::WeightFolder weights(folder, stem);
       tensors = weights.tensors();
       const auto count = std::ssize(tensors);
       for (std::int64_t i = job.rank(); i < count && first == INT64_MAX; i += job.size()) {
-        if (!checkpoint::is_finite(weights, tensors[static_cast<std::size_t>(i)])) first = i;
+        if (!weights::is_finite(weights, tensors[static_cast<std::size_t>(i)])) first = i;
       }
     });
     first = job.all_min(first);
-    if (first != INT64_MAX) return checkpoint::name_in_file(tensors[static_cast<std::size_t>(first)]);
+    if (first != INT64_MAX) return weights::name_in_file(tensors[static_cast<std::size_t>(first)]);
   }
   return "";
 }

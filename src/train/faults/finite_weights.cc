@@ -6,9 +6,9 @@
 
 #include "faults/finite.h"
 #include "octet/base/error.h"
-#include "octet/checkpoint/finite.h"
 #include "octet/setup/adapters.h"
 #include "octet/store/hashes.h"
+#include "octet/weights/finite.h"
 #include "start.h"
 
 namespace octet::train {
@@ -18,7 +18,7 @@ bool is_finite(const TensorSlice& slice) {
   bool finite = true;
   each_run(slice, [&](std::int64_t, std::int64_t count, const void* data) {
     if (slice.dtype == DType::f32) {
-      finite = finite && !checkpoint::first_not_finite(static_cast<const float*>(data), count);
+      finite = finite && !weights::first_not_finite(static_cast<const float*>(data), count);
     } else if (slice.dtype == DType::bf16) {
       const auto* bits = static_cast<const std::uint16_t*>(data);
       finite =

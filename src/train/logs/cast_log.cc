@@ -40,14 +40,14 @@ Json number(float x) {
 
 struct Place {
   std::int64_t layer = 0;
-  std::string product, operand;
+  std::string gemm_kind, operand;
 };
 /// Parses "layers.3.qkv/input" or "layers.3.qkv/input/1".
 Place place_of(const std::string& name) {
   const auto parts = split(name, '/');
   const auto names = split(parts.front(), '.');
   check(parts.size() >= 2 && names.size() == 3, "casts have names of layer, product and operand");
-  Place place{.product = names[2], .operand = parts[1]};
+  Place place{.gemm_kind = names[2], .operand = parts[1]};
   std::from_chars(names[1].data(), names[1].data() + names[1].size(), place.layer);
   return place;
 }
@@ -88,7 +88,7 @@ CastFields cast_fields(const std::vector<precision::CastRow>& rows) {
   for (const precision::CastRow& row : rows) {
     if (row.seen.values == 0) continue;
     const Place place = place_of(row.name);
-    const std::pair key{place.product, place.operand};
+    const std::pair key{place.gemm_kind, place.operand};
     if (std::ranges::find(order, key) == order.end()) order.push_back(key);
     by_operand[key][place.layer] = row.seen;
   }

@@ -8,9 +8,6 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/finite.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/checkpoint/safetensors_writer.h"
 #include "octet/model/tuning.h"
 #include "octet/runtime/adapter_file.h"
 #include "octet/runtime/model_folder.h"
@@ -18,6 +15,9 @@
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
 #include "octet/train/final_model.h"
+#include "octet/weights/finite.h"
+#include "octet/weights/safetensors.h"
+#include "octet/weights/safetensors_writer.h"
 
 namespace octet::train {
 namespace {
@@ -35,13 +35,13 @@ std::string type_of(const Json& state) {
 
 /// A parameter of the state, and its place in a tensor for all experts.
 struct OfExpert {
-  checkpoint::TensorHeader parameter;
+  weights::TensorHeader parameter;
   runtime::StackedMatrix place;
 };
 
 /// The tensors of an adapter file. A tied table that is trained is stored under both of its names.
 struct Tensors {
-  std::vector<checkpoint::TensorHeader> headers;
+  std::vector<weights::TensorHeader> headers;
   std::string table;  ///< the tensor that is stored as the head; empty: the head itself
   std::map<std::string, std::vector<OfExpert>> stacked = {};  ///< by the tensor for all experts
 };
@@ -49,7 +49,7 @@ struct Tensors {
 template <typename Header>
 Tensors tensors_of(const std::vector<Header>& state, bool tied, const model::Tuning& tuning = {}) {
   Tensors tensors;
-  for (const checkpoint::TensorHeader& tensor : state) {
+  for (const weights::TensorHeader& tensor : state) {
     if (!tensor.name.starts_with(model::kAdapterPrefix)) continue;
     if (const auto place = runtime::stacked_matrix(tuning, tensor.name)) {
       auto& experts = tensors.stacked[place->tensor];
@@ -63,8 +63,8 @@ Tensors tensors_of(const std::vector<Header>& state, bool tied, const model::Tun
     if (tied && !runtime::is_adapter(tensor.name)) tensors.table = tensor.name;
   }
   if (!tensors.table.empty()) {
-    checkpoint::TensorHeader head =
-        *std::ranges::find(tensors.headers, tensors.table, &checkpoint::TensorHeader::name);
+    weights::TensorHeader head =
+        *std::ranges::find(tensors.headers, tensors.table, &weights::TensorHeader::name);
     head.name = kHead;
     tensors.headers.push_back(head);
   }
@@ -84,12 +84,12 @@ void read_stacked(const checkpoint::Checkpoint& source, const std::vector<OfExpe
 }
 
 /// Writes to a temporary name; publish() renames it.
-std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& path,
-                                                             const checkpoint::Checkpoint& source,
-                                                             const Tensors& tensors) {
-  auto writer = std::make_unique<checkpoint::SafetensorsWriter>(path, tensors.headers);
+std::unique_ptr<weights::SafetensorsWriter> write_weights(const std::string& path,
+                                                          const checkpoint::Checkpoint& source,
+                                                          const Tensors& tensors) {
+  auto writer = std::make_unique<weights::SafetensorsWriter>(path, tensors.headers);
   std::vector<float> values;
-  for (const checkpoint::TensorHeader& tensor : writer->order()) {
+  for (const weights::TensorHeader& tensor : writer->order()) {
     const std::int64_t count = element_count(tensor.shape, tensor.name);
     values.resize(static_cast<std::size_t>(count));
     const bool table = tensor.name == kHead && !tensors.table.empty();
@@ -99,7 +99,7 @@ std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& 
     } else {
       source.read(table ? tensors.table : tensor.name, 0, count, values.data());
     }
-    checkpoint::require_finite(tensor.name, values.data(), count, DType::f32, source.path());
+    weights::require_finite(tensor.name, values.data(), count, DType::f32, source.path());
     writer->append(values.data(), count);
   }
   writer->finish();
@@ -139,13 +139,12 @@ Json adapter_state(const config::Config& config, const model::Architecture& arch
   } else {
     return {};
   }
-  state["base"] = config.train_from_scratch
-                      ? "seed " + std::to_string(config.seed)
-                      : checkpoint::WeightFolder(config.model_name_or_path).fingerprint();
+  state["base"] = config.train_from_scratch ? "seed " + std::to_string(config.seed)
+                                            : weights::WeightFolder(config.model_name_or_path).fingerprint();
   state["added"] = Json::array();
   for (const std::string& folder : setup::given_adapters(config).added) {
     setup::read_adapter_folder(folder);
-    state["added"].push_back(checkpoint::WeightFolder(folder, "adapter_model").fingerprint());
+    state["added"].push_back(weights::WeightFolder(folder, "adapter_model").fingerprint());
   }
   if (config.quantization_bit) {
     // The same weights with other quantization codes are another base.
@@ -194,8 +193,8 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
   refuse(other_trained, before.dump(), now.dump());
 }
 
-std::int64_t adapter_bytes(const std::vector<checkpoint::TensorHeader>& state, bool tied) {
-  return checkpoint::safetensors_bytes(tensors_of(state, tied).headers);
+std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state, bool tied) {
+  return weights::safetensors_bytes(tensors_of(state, tied).headers);
 }
 
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config) {

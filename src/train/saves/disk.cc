@@ -5,13 +5,13 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/export.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/config/derive.h"
 #include "octet/model/build.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/adapter_folder.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::train {
 namespace {
@@ -24,9 +24,9 @@ constexpr std::int64_t kTemplate = 64 << 10;
 
 /// Returns the tensors of the final weights. These are the tensors of a checkpoint. If only a part is trained
 /// and the rest is in no folder, they are the tensors of the whole model.
-std::vector<checkpoint::TensorHeader> parameters_of(const std::vector<checkpoint::TensorHeader>& state,
-                                                    const model::Architecture* whole) {
-  std::vector<checkpoint::TensorHeader> parameters;
+std::vector<weights::TensorHeader> parameters_of(const std::vector<weights::TensorHeader>& state,
+                                                 const model::Architecture* whole) {
+  std::vector<weights::TensorHeader> parameters;
   if (whole != nullptr) {
     model::Architecture plain = *whole;
     plain.tuning = {};
@@ -40,7 +40,7 @@ std::vector<checkpoint::TensorHeader> parameters_of(const std::vector<checkpoint
     }
     return parameters;
   }
-  for (const checkpoint::TensorHeader& tensor : state) {
+  for (const weights::TensorHeader& tensor : state) {
     if (tensor.name.find('/') == std::string::npos) parameters.push_back(tensor);
   }
   return parameters;
@@ -60,7 +60,7 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
        .zero_stage = static_cast<int>(config.zero_stage)});
   const std::string& model = config.model_name_or_path;
   const bool folder = path_exists(model + "/config.json");
-  const bool part = setup::trains_parts(config), weights = checkpoint::WeightFolder::exists(model);
+  const bool part = setup::trains_parts(config), weights = weights::WeightFolder::exists(model);
   const checkpoint::ExportSize size =
       checkpoint::size_of_export({.folder = {},
                                   .source_folder = folder ? model : "",

@@ -28,12 +28,12 @@ void MemorySaves::open() {
     }
     return;
   }
-  checkpoint::MemoryOptions options{.folder = checkpoint::memory_folder(run), .keeper = "/proc/self/exe"};
+  memory_tier::MemoryOptions options{.folder = memory_tier::memory_folder(run), .keeper = "/proc/self/exe"};
   run_.job.together([&] {
     const Json model = runtime::model_state(parts_.architecture, parts_.encoder->tokenizer());
     options.identity = hash128_hex(run + "\n" + config::resume_hash(run_.config) + "\n" + model.dump());
   });
-  parts_.memory = std::make_unique<checkpoint::MemoryTier>(run_.job, options);
+  parts_.memory = std::make_unique<memory_tier::MemoryTier>(run_.job, options);
 }
 
 void MemorySaves::require_room() {
@@ -86,7 +86,7 @@ void MemorySaves::remove() {
   if (parts_.memory) parts_.memory->remove();
 }
 
-void MemorySaves::tell(const std::optional<checkpoint::Taken>& taken) {
+void MemorySaves::tell(const std::optional<memory_tier::Taken>& taken) {
   if (!taken || !parts_.reporter) return;
   const std::string step = "step " + with_commas(taken->step);
   if (!taken->whole) {

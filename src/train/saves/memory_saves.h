@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "octet/checkpoint/memory.h"
+#include "octet/memory_tier/memory_tier.h"
 #include "run_context.h"
 #include "run_parts.h"
 #include "saves/save_interval.h"
@@ -30,7 +30,7 @@ class MemorySaves {
   void stepped(double seconds);
   /// Whether a checkpoint is taken after a step. Local.
   bool takes(std::int64_t step) const;
-  /// Takes a checkpoint of this step. The cost sets the next one, if the interval is automatic.
+  /// Takes a checkpoint of this step. The cost sets the next interval if it is automatic.
   void take();
   /// Logs the result of a checkpoint once it is known. Local.
   void look();
@@ -40,7 +40,7 @@ class MemorySaves {
   void remove();
 
  private:
-  void tell(const std::optional<checkpoint::Taken>& taken);
+  void tell(const std::optional<memory_tier::Taken>& taken);
 
   RunContext& run_;
   RunParts& parts_;

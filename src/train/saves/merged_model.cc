@@ -1,18 +1,18 @@
 #include "octet/train/merged_model.h"
 
 #include "octet/base/log.h"
-#include "octet/checkpoint/finite.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/initial_weights.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/weights/finite.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::train {
 
 DType weights_dtype(const std::string& folder) {
-  const checkpoint::WeightFolder weights(folder);
-  for (const checkpoint::StoredTensor& tensor : weights.tensors()) {
+  const weights::WeightFolder weights(folder);
+  for (const weights::StoredTensor& tensor : weights.tensors()) {
     const bool written =
         tensor.dtype == DType::f32 || tensor.dtype == DType::bf16 || tensor.dtype == DType::f16;
     if (written && tensor.name.ends_with("_proj.weight")) return tensor.dtype;
@@ -23,7 +23,7 @@ DType weights_dtype(const std::string& folder) {
 std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
                                        const std::vector<std::string>& adapters) {
   const model::Architecture architecture = runtime::read_model(options.source_folder);
-  const checkpoint::WeightFolder base(options.source_folder);
+  const weights::WeightFolder base(options.source_folder);
   runtime::AddedAdapters added(setup::added_adapters(adapters, architecture),
                                [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                    float* out) { base.read(name, begin, count, out); });
@@ -35,17 +35,17 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
   log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
             (quantised ? "the dequantised weights of " : "the weights of ") + options.source_folder);
-  std::vector<checkpoint::TensorHeader> tensors;
-  for (const checkpoint::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
+  std::vector<weights::TensorHeader> tensors;
+  for (const weights::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
   checkpoint::ExportOptions whole = options;
   whole.tied = architecture.tied;
   return checkpoint::export_model(
       whole, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
         base.read(name, begin, count, out);
-        checkpoint::require_finite(name, out, count, options.dtype, options.source_folder,
-                                   "use weights of the base model without such values");
+        weights::require_finite(name, out, count, options.dtype, options.source_folder,
+                                "use weights of the base model without such values");
         added.add_to(name, begin, count, out);
-        checkpoint::require_finite(name, out, count, options.dtype, adapters.back());
+        weights::require_finite(name, out, count, options.dtype, adapters.back());
       });
 }
 

@@ -57,7 +57,7 @@ OutputFolder::OutputFolder(const std::string& path, const std::string& model) : 
   refuse_model_folder(path, model);
   made_ = !path_exists(path);
   make_folders(path);
-  lock_ = std::make_unique<checkpoint::FolderLock>(path);
+  lock_ = std::make_unique<files::FolderLock>(path);
   write_file_atomically(path + "/.write-test", "");
   ::unlink((path + "/.write-test").c_str());
   remove_left_behind(path);

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "octet/checkpoint/folder_lock.h"
+#include "octet/files/folder_lock.h"
 
 namespace octet::train {
 
@@ -33,7 +33,7 @@ class OutputFolder {
  private:
   std::string path_;
   bool made_ = false;
-  std::unique_ptr<checkpoint::FolderLock> lock_;
+  std::unique_ptr<files::FolderLock> lock_;
 };
 
 /// Throws Error if `folder`, which takes checkpoints when output_dir fails, is not writable. The start

@@ -81,7 +81,7 @@ class Saves {
   /// Adds the best checkpoint to the state of a checkpoint of this step.
   void add_best_to(Json& state) const;
   /// Like add_best_to(), for a checkpoint in memory. This step may not be on disk, so only the best
-  /// checkpoint on disk counts, and one that is being written.
+  /// checkpoint on disk counts, or a checkpoint that is being written.
   void add_best_on_disk_to(Json& state) const;
 
  private:

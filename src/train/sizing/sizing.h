@@ -25,7 +25,7 @@ class Sizing {
 
   /// Adopts the storage formats of the checkpoint's run for keys that the configuration leaves open.
   void adopt_storage(const checkpoint::Checkpoint& checkpoint);
-  /// Chooses the batch and what the configuration leaves open, and makes the feed. Collective.
+  /// Chooses the batch and all values that the configuration leaves open, and makes the feed. Collective.
   void choose();
   /// Makes the feed of the chosen batch. It is at the start of the data. Collective.
   void make_feed();

@@ -51,7 +51,7 @@ void RunStart::read_model() {
 }
 
 void RunStart::open_checkpoint() {
-  std::optional<checkpoint::MemoryFound> found;
+  std::optional<memory_tier::MemoryFound> found;
   if (parts_.memory) found = parts_.memory->find();
   std::optional<std::string> disk;
   try {

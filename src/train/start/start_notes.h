@@ -1,4 +1,4 @@
-// What a run prints and writes before its first step: warnings, notes, the table of the start, and the
+// The output of a run before its first step: warnings, notes, the table of the start, and the
 // reporter's first lines.
 #pragma once
 

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kAttentionThreads) queries_kernel(const Backwa
       }
     }
     __syncthreads();
-    result.add_product(d_scores, keys);
+    result.add_multiplied(d_scores, keys);
   }
   T* d_q = static_cast<T*>(args.d_qkv) + head * args.head_dim;
   result.write(d_q, args.d_qkv_ld, begin, args.tokens, args.head_dim, [](int) { return 1.0f; });
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(kAttentionThreads) keys_kernel(const Backward 
         }
       }
       __syncthreads();
-      d_value.add_product(weights, d_outs);
-      d_key.add_product(d_scores, queries);
+      d_value.add_multiplied(weights, d_outs);
+      d_key.add_multiplied(d_scores, queries);
     }
   }
   T* d_k = static_cast<T*>(args.d_qkv) + (args.q_heads + kv_head) * args.head_dim;

@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "cuda/attention/cached_bf16.cuh"
+#include "cuda/attention/cached_decode.cuh"
 #include "cuda/attention/cached_fp32.cuh"
 #include "cuda/attention/cached_in_order.cuh"
-#include "cuda/attention/cached_lone.cuh"
 #include "cuda/attention/kernels.h"
 #include "cuda/attention/shared_memory.cuh"
 #include "cuda/scratch.h"
@@ -87,17 +87,17 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
   float maximum = kLowest, sum = 0.0f;
   for (std::int64_t j = args.rule.first_key(last, 0) + warp; j <= last; j += kWarps) {
     const std::int64_t at = rows(j), row = args.element(at, kv_head), scale = at * args.kv_heads + kv_head;
-    float product = 0.0f;
+    float dot = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       if (lane + 32 * i >= args.head_dim) continue;
       const float key = cached_value<T, FP8>(args.k_cache, args.k_scale_inv, row + lane + 32 * i, scale);
-      product = fmaf(query[i], key, product);
+      dot = fmaf(query[i], key, dot);
     }
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) product += __shfl_xor_sync(0xFFFFFFFFu, product, step);
+    for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, step);
     float slope;
-    const float score = args.rule.score(product, slope);
+    const float score = args.rule.score(dot, slope);
     const float highest = fmaxf(maximum, score);
     const float factor = expf(maximum - highest), weight = expf(score - highest);
     maximum = highest;
@@ -150,7 +150,7 @@ void allow_shared(Kernel kernel, int bytes) {
 }
 
 /// Returns the number of tiles for the rows of a single token.
-std::int64_t lone_tiles(const Cached& args, int rows) {
+std::int64_t decode_tiles(const Cached& args, int rows) {
   return (args.group() + rows - 1) / rows;
 }
 std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
@@ -183,22 +183,22 @@ struct Bf16Kernels {
   static constexpr bool FP8 = FP8_;
   /// Runs `span`, a part of all `alone` tokens, after joining its pieces.
   template <int DIM>
-  static void lone(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
-    if (args.group() > 8) return lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, alone, span);
-    using Few = LoneCut<DIM, 1, FP8>;
+  static void decode_tokens(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
+    if (args.group() > 8) return decode_rows<DecodeCut<DIM, 2, FP8>>(stream, args, alone, span);
+    using Few = DecodeCut<DIM, 1, FP8>;
     // MANY is used only for more than two waves of blocks. On an H200, 64 sequences with eight KV heads (two
     // waves) are slower with more blocks per multiprocessor.
     const std::int64_t blocks = alone * args.kv_heads, turn = Few::BLOCKS * multiprocessors();
-    blocks > 2 * turn ? lone_rows<LoneCut<DIM, 1, FP8, true>>(stream, args, alone, span)
-                      : lone_rows<Few>(stream, args, alone, span);
+    blocks > 2 * turn ? decode_rows<DecodeCut<DIM, 1, FP8, true>>(stream, args, alone, span)
+                      : decode_rows<Few>(stream, args, alone, span);
   }
   template <typename C>
-  static void lone_rows(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
-    const std::int64_t a_token = lone_tiles(args, C::ROWS) * args.kv_heads;
+  static void decode_rows(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
+    const std::int64_t a_token = decode_tiles(args, C::ROWS) * args.kv_heads;
     span.join(pieces_to_join(alone * a_token, span, C::BLOCKS * multiprocessors()));
-    allow_shared(lone_bf16_kernel<C>, lone_bytes<C>());
-    launch_early(lone_bf16_kernel<C>, dim3(grid(span.count * a_token), grid(span.pieces)), C::THREADS,
-                 static_cast<std::size_t>(lone_bytes<C>()), stream, "cached_attention", args, span);
+    allow_shared(decode_bf16_kernel<C>, decode_bytes<C>());
+    launch_early(decode_bf16_kernel<C>, dim3(grid(span.count * a_token), grid(span.pieces)), C::THREADS,
+                 static_cast<std::size_t>(decode_bytes<C>()), stream, "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
@@ -209,14 +209,14 @@ struct Bf16Kernels {
     octet::cuda::check_launch("cached_attention");
   }
   template <int DIM>
-  static void lone_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
+  static void decode_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
     using Deep = InOrderCut<DIM, 3>;
-    Deep::BYTES <= most_shared_bytes() ? lone_in_order_by<Deep>(stream, args, span)
-                                       : lone_in_order_by<InOrderCut<DIM, 2>>(stream, args, span);
+    Deep::BYTES <= most_shared_bytes() ? decode_in_order_by<Deep>(stream, args, span)
+                                       : decode_in_order_by<InOrderCut<DIM, 2>>(stream, args, span);
   }
   template <typename C>
-  static void lone_in_order_by(cudaStream_t stream, const Cached& args, const Span& span) {
-    const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads));
+  static void decode_in_order_by(cudaStream_t stream, const Cached& args, const Span& span) {
+    const dim3 blocks(grid(span.count * decode_tiles(args, C::ROWS)), grid(args.kv_heads));
     allow_shared(in_order_bf16_kernel<C>, C::BYTES);
     launch_early(in_order_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, stream, "cached_attention", args,
                  span);
@@ -230,16 +230,16 @@ struct Fp32Kernels {
   template <int DIM>
   using Cut = Fp32Cut<DIM <= 128 ? 128 : 256, FP8>;
   template <int DIM>
-  static void lone(cudaStream_t stream, const Cached& args, std::int64_t, const Span& span) {
+  static void decode_tokens(cudaStream_t stream, const Cached& args, std::int64_t, const Span& span) {
     using C = Cut<DIM>;
-    const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
-    launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
+    const dim3 blocks(grid(span.count * decode_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
+    launch_early(decode_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
   }
   /// With one piece, the keys of a single token are split among the warps and summed like the keys of a
   /// prompt.
   template <int DIM>
-  static void lone_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
-    lone<DIM>(stream, args, span.count, span);
+  static void decode_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
+    decode_tokens<DIM>(stream, args, span.count, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
@@ -272,7 +272,7 @@ void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, c
       span.values = static_cast<float*>(workspace.data);
       span.sums = span.values + span.count * args.q_heads * span.pieces * args.head_dim;
     }
-    Kernels::template lone<DIM>(stream, args, alone, span);
+    Kernels::template decode_tokens<DIM>(stream, args, alone, span);
     if (span.pieces == 1) continue;
     launch_early(combine_kernel<typename Kernels::Value>, dim3(grid(span.count), grid(args.q_heads)),
                  kCombineThreads, 0, stream, "cached_attention", args, span);
@@ -282,7 +282,7 @@ void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, c
 template <typename Kernels, int DIM>
 void attend_in_tiles(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
   if (a.alone > 0 && a.fixed_order) {
-    Kernels::template lone_in_order<DIM>(stream, args, {.count = a.alone, .piece = args.capacity});
+    Kernels::template decode_in_order<DIM>(stream, args, {.count = a.alone, .piece = args.capacity});
   } else if (a.alone > 0) {
     attend_alone<Kernels, DIM>(stream, args, a.alone, a.workspace);
   }

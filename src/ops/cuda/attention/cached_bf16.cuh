@@ -172,9 +172,9 @@ __device__ void decode_codes(__nv_bfloat16* stage, const std::uint8_t* raw) {
 
 /// Returns the base-2 score of key `j` from a dot product, or kLowest if the row does not see the key. Uses
 /// __fmul_rn so that it is not fused with later operations: in_order_bf16_kernel needs the same bits.
-__device__ inline float seen_score(float product, const ScoreRule& rule, int j, int first, int last) {
+__device__ inline float seen_score(float dot, const ScoreRule& rule, int j, int first, int last) {
   float slope;
-  return j >= first && j <= last ? __fmul_rn(rule.score(product, slope), kLog2E) : kLowest;
+  return j >= first && j <= last ? __fmul_rn(rule.score(dot, slope), kLog2E) : kLowest;
 }
 
 /// Returns the weight of a score in a row with maximum `highest`. Unseen keys have weight 0, even if the row

@@ -86,19 +86,19 @@ __device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t slo
 #pragma unroll
     for (int r = 0; r < C::ROWS; ++r) {
       if (j < first[r] || j > last[r]) continue;  // uniform over lanes
-      float product = 0.0f;
+      float dot = 0.0f;
 #pragma unroll
       for (int q = 0; q < C::QUADS; ++q) {
         const float4 x = sums.queries[r][q];
-        product = fmaf(x.x, key[q].x, product);
-        product = fmaf(x.y, key[q].y, product);
-        product = fmaf(x.z, key[q].z, product);
-        product = fmaf(x.w, key[q].w, product);
+        dot = fmaf(x.x, key[q].x, dot);
+        dot = fmaf(x.y, key[q].y, dot);
+        dot = fmaf(x.z, key[q].z, dot);
+        dot = fmaf(x.w, key[q].w, dot);
       }
 #pragma unroll
-      for (int step = 16; step > 0; step /= 2) product += __shfl_xor_sync(0xFFFFFFFFu, product, step);
+      for (int step = 16; step > 0; step /= 2) dot += __shfl_xor_sync(0xFFFFFFFFu, dot, step);
       float slope;
-      const float score = args.rule.score(product, slope) * kLog2E;
+      const float score = args.rule.score(dot, slope) * kLog2E;
       const float highest = fmaxf(sums.maximum[r], score);
       const float factor = exp2f(sums.maximum[r] - highest), weight = exp2f(score - highest);
       sums.maximum[r] = highest;
@@ -136,9 +136,9 @@ __device__ void finish(const LaneSums<C>& sums, const Cached& args, const Span& 
                                                 maxima, totals);
 }
 
-/// Like lone_bf16_kernel.
+/// Like decode_bf16_kernel.
 template <typename C>
-__global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args, const Span span) {
+__global__ void __launch_bounds__(C::THREADS) decode_fp32_kernel(const Cached args, const Span span) {
   wait_for_previous();
   let_next_begin();
   const int piece = static_cast<int>(blockIdx.z);

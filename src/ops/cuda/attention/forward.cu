@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kAttentionThreads) forward_kernel(const Forwar
     __syncthreads();
     load_rows<C>(rows, v, args.qkv_ld, key, end, args.head_dim);
     __syncthreads();
-    result.add_product(weights, rows);
+    result.add_multiplied(weights, rows);
   }
   // Tokens outside all documents see no key and get zeros.
   const auto factor = [&](int r) { return begin + ty + 16 * r < end ? 1.0f / sum[r] : 0.0f; };

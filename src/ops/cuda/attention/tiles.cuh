@@ -71,8 +71,8 @@ struct ScoreRule {
   float soft_cap;
   std::int64_t window;
   /// Returns the score of a product, and its derivative with respect to scale * product in `slope`.
-  __device__ float score(float product, float& slope) const {
-    const float x = scale * product;
+  __device__ float score(float dot, float& slope) const {
+    const float x = scale * dot;
     slope = 1.0f;
     if (soft_cap <= 0.0f) return x;
     const float t = tanhf(x / soft_cap);
@@ -142,7 +142,7 @@ struct Sums {
     }
   }
   /// Adds w · v, with scores w [TILE, TILE] and rows v [TILE, DIM] in shared memory.
-  __device__ void add_product(const float* w, const float* v) {
+  __device__ void add_multiplied(const float* w, const float* v) {
     const int tx = static_cast<int>(threadIdx.x) % 16, ty = static_cast<int>(threadIdx.x) / 16;
     for (int j = 0; j < C::TILE; j += 4) {
       float4 p[C::PER];

@@ -50,13 +50,13 @@ struct Candidate {
   double score = 0;  ///< time relative to other candidates: less is faster
 };
 
-double operations_of(const LibraryProduct& p) {
+double operations_of(const LibraryGemm& p) {
   return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
 }
 
 class Autotuning {
  public:
-  Autotuning(const Call& call, cublasLtHandle_t handle, cudaStream_t stream, const LibraryProduct& p)
+  Autotuning(const Call& call, cublasLtHandle_t handle, cudaStream_t stream, const LibraryGemm& p)
       : call_(call), handle_(handle), stream_(stream), p_(p) {
     octet::cuda::check(cudaEventCreate(&begin_), "timing a product");
     octet::cuda::check(cudaEventCreate(&end_), "timing a product");
@@ -225,7 +225,7 @@ class Autotuning {
   const Call& call_;
   cublasLtHandle_t handle_;
   cudaStream_t stream_;
-  const LibraryProduct& p_;
+  const LibraryGemm& p_;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   std::vector<Candidate> candidates_;
 };
@@ -233,17 +233,17 @@ class Autotuning {
 }  // namespace
 
 std::optional<cublasLtMatmulAlgo_t> fastest_algorithm(const Call& call, cublasLtHandle_t handle,
-                                                      cudaStream_t stream, const LibraryProduct& p,
+                                                      cudaStream_t stream, const LibraryGemm& p,
                                                       int multiprocessors) {
   return Autotuning(call, handle, stream, p).fastest(multiprocessors);
 }
 
-bool takes_long(const LibraryProduct& p) {
+bool takes_long(const LibraryGemm& p) {
   return operations_of(p) >= kHeavy;
 }
 
 bool agrees_with_favourite(const Call& call, cublasLtHandle_t handle, cudaStream_t stream,
-                           const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm) {
+                           const LibraryGemm& p, const cublasLtMatmulAlgo_t& algorithm) {
   return call.accepts(handle, algorithm) && Autotuning(call, handle, stream, p).agrees(algorithm);
 }
 

@@ -15,15 +15,15 @@ namespace octet::ops::cuda {
 /// stream. For large GEMMs it may take some seconds: there are more candidates, and they are timed while the
 /// GPU is at its power limit, as in training.
 std::optional<cublasLtMatmulAlgo_t> fastest_algorithm(const Call& call, cublasLtHandle_t handle,
-                                                      cudaStream_t stream, const LibraryProduct& p,
+                                                      cudaStream_t stream, const LibraryGemm& p,
                                                       int multiprocessors);
 
 /// True if fastest_algorithm() takes a second or more.
-bool takes_long(const LibraryProduct& p);
+bool takes_long(const LibraryGemm& p);
 
 /// True if the library accepts an algorithm from an earlier process, and its result agrees with the result of
 /// the library's first proposal. Writes all of D and waits for the stream.
 bool agrees_with_favourite(const Call& call, cublasLtHandle_t handle, cudaStream_t stream,
-                           const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm);
+                           const LibraryGemm& p, const cublasLtMatmulAlgo_t& algorithm);
 
 }  // namespace octet::ops::cuda

@@ -159,7 +159,7 @@ cublasLtHandle_t start_library() {
   return handle;
 }
 
-std::string shown(const LibraryProduct& p) {
+std::string shown(const LibraryGemm& p) {
   return "[" + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + "] of " +
          std::string(name_of(p.a_type)) + (p.a_inner ? "" : " transposed") + " and " +
          std::string(name_of(p.b_type)) + (p.b_inner ? "" : " transposed") + " into " +
@@ -186,7 +186,7 @@ std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm) {
   return setting(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, std::uint32_t{0});
 }
 
-void require(cublasStatus_t status, const char* what, const LibraryProduct& p) {
+void require(cublasStatus_t status, const char* what, const LibraryGemm& p) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   Problem problem{.what = std::string("cuBLASLt failed at ") + what,
                   .found = functions().status_string(status),
@@ -211,7 +211,7 @@ std::uint32_t alignment(const void* address) {
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-Call::Call(const LibraryProduct& p) : p_(p) {
+Call::Call(const LibraryGemm& p) : p_(p) {
   require(functions().desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing", p);
   set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_inner ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_inner ? CUBLAS_OP_N : CUBLAS_OP_T);

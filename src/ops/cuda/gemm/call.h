@@ -18,7 +18,7 @@ namespace octet::ops::cuda {
 cublasLtHandle_t start_library();
 
 /// Throws Error with a description of the GEMM unless the library call succeeded.
-void require(cublasStatus_t status, const char* what, const LibraryProduct& p);
+void require(cublasStatus_t status, const char* what, const LibraryGemm& p);
 
 /// Returns the version of the library, which determines its algorithms.
 std::size_t library_version();
@@ -27,7 +27,7 @@ std::size_t library_version();
 std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm);
 
 /// Returns texts for messages: shape and types of a GEMM, and the distinguishing settings of an algorithm.
-std::string shown(const LibraryProduct& p);
+std::string shown(const LibraryGemm& p);
 std::string shown(const cublasLtMatmulAlgo_t& algorithm);
 
 /// Maximum assumed alignment of arrays for GEMMs with a fixed summation order. The choice of an algorithm
@@ -37,7 +37,7 @@ inline constexpr std::uint32_t kOrderAlignment = 16;
 /// Descriptors of one GEMM. cuBLASLt is column-major: its D is our D transposed, and its A is our B.
 class Call {
  public:
-  explicit Call(const LibraryProduct& p);
+  explicit Call(const LibraryGemm& p);
   ~Call();
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -64,7 +64,7 @@ class Call {
   void set(cublasLtMatmulDescAttributes_t attribute, T value);
   void layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld);
 
-  const LibraryProduct& p_;
+  const LibraryGemm& p_;
   cublasLtMatmulDesc_t desc_ = nullptr;
   cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
 };

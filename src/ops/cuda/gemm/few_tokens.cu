@@ -154,7 +154,7 @@ bool multiply_few_tokens(Stream& stream, const GemmArgs& args) {
   constexpr std::int64_t most = std::int64_t{1} << 30;
   const Operand& a = args.a;
   const Operand& b = args.b;
-  const bool fits = args.product == Product::forward && a.scaling == Scaling::whole_rows &&
+  const bool fits = args.gemm_kind == GemmKind::forward && a.scaling == Scaling::whole_rows &&
                     b.scaling == Scaling::whole_rows && a.dtype == DType::e4m3 && b.dtype == DType::e4m3 &&
                     !args.accumulate && a.rows > 0 && a.rows <= kFewTokens && b.rows > 0 && b.rows < most &&
                     a.cols > 0 && a.cols < most && a.cols % kRun == 0 && on_boundary(a.data) &&

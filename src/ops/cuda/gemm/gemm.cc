@@ -20,11 +20,11 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 
 namespace {
 
-static_assert(sizeof(ProductScalars) <= kScalarBytes);
+static_assert(sizeof(GemmScalars) <= kScalarBytes);
 
 /// The parts of the workspace.
 struct Room {
-  ProductScalars* scalars = nullptr;
+  GemmScalars* scalars = nullptr;
   void* bias = nullptr;
   std::uint8_t* copies = nullptr;
   std::size_t copies_bytes = 0;
@@ -34,7 +34,7 @@ struct Room {
 Room room_of(const GemmArgs& args) {
   check(args.workspace.bytes >= gemm_workspace(args), "gemm: the workspace holds gemm_workspace bytes");
   auto* at = static_cast<std::uint8_t*>(args.workspace.data);
-  Room room{.scalars = reinterpret_cast<ProductScalars*>(at)};
+  Room room{.scalars = reinterpret_cast<GemmScalars*>(at)};
   at += kScalarBytes;
   room.bias = at;
   at += bias_bytes(args);
@@ -77,7 +77,7 @@ void copy_rows(cudaStream_t stream, const ConstMatrix& from, const Matrix& to) {
 
 /// Multiplies copies, one piece of A with one piece of B at a time. Returns the number of library calls.
 std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, const GemmPlan& plan,
-                             const Room& room, LibraryProduct product) {
+                             const Room& room, LibraryGemm library_gemm) {
   const bool decode = plan.way == GemmWay::decoded;
   std::int64_t calls = 0;
   const std::size_t element = decode ? 2 : 1;
@@ -92,25 +92,25 @@ std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& ar
     b_rows = std::min(b_rows, (rows - a_rows) / kUnit * kUnit);
   }
   std::uint8_t* b_room = room.copies + aligned(static_cast<std::size_t>(a_rows) * row_bytes);
-  product.a = room.copies;
-  product.b = b_room;
-  product.k = decode ? plan.k : filled(plan.k);
-  if (decode) product.a_type = product.b_type = DType::bf16;
+  library_gemm.a = room.copies;
+  library_gemm.b = b_room;
+  library_gemm.k = decode ? plan.k : filled(plan.k);
+  if (decode) library_gemm.a_type = library_gemm.b_type = DType::bf16;
   for (std::int64_t i = 0; i < plan.a.outer; i += a_rows) {
-    product.m = std::min(a_rows, plan.a.outer - i);
-    product.a_ld = copy_piece(stream, plan.a, plan.k, i, product.m, decode, room.copies);
+    library_gemm.m = std::min(a_rows, plan.a.outer - i);
+    library_gemm.a_ld = copy_piece(stream, plan.a, plan.k, i, library_gemm.m, decode, room.copies);
     for (std::int64_t j = 0; j < plan.b.outer; j += b_rows) {
-      product.n = std::min(b_rows, plan.b.outer - j);
-      product.b_ld = copy_piece(stream, plan.b, plan.k, j, product.n, decode, b_room);
+      library_gemm.n = std::min(b_rows, plan.b.outer - j);
+      library_gemm.b_ld = copy_piece(stream, plan.b, plan.k, j, library_gemm.n, decode, b_room);
       const std::size_t at = static_cast<std::size_t>(i * args.d.ld + j) * size_of(args.d.dtype);
-      product.d = static_cast<std::uint8_t*>(args.d.data) + at;
+      library_gemm.d = static_cast<std::uint8_t*>(args.d.data) + at;
       if (args.addend.data != nullptr) {
-        product.addend = static_cast<const std::uint8_t*>(args.addend.data) + at;
+        library_gemm.addend = static_cast<const std::uint8_t*>(args.addend.data) + at;
       }
-      product.bias = args.bias != nullptr && args.d.dtype == DType::bf16
-                         ? static_cast<const std::uint16_t*>(room.bias) + j
-                         : nullptr;
-      multiply(stream, device, product);
+      library_gemm.bias = args.bias != nullptr && args.d.dtype == DType::bf16
+                              ? static_cast<const std::uint16_t*>(room.bias) + j
+                              : nullptr;
+      multiply(stream, device, library_gemm);
       ++calls;
     }
   }
@@ -121,17 +121,17 @@ std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& ar
 /// codes are multiplied, then the result is scaled. Scales are powers of two, so only the sum with the addend
 /// is rounded again.
 GemmOutcome multiply_then_scale(cudaStream_t stream, int device, const GemmArgs& args,
-                                LibraryProduct product) {
-  product.a_scaling = product.b_scaling = Scaling::tensor;
-  product.a_scale = product.b_scale = nullptr;
-  product.bias = product.addend = nullptr;
-  product.may_be_refused = false;
-  multiply(stream, device, product);
-  scale_product(stream, {.d = args.d,
-                         .row_scales = args.a.scale_inv,
-                         .col_scales = args.b.scale_inv,
-                         .bias = args.bias,
-                         .addend = args.addend.data});
+                                LibraryGemm library_gemm) {
+  library_gemm.a_scaling = library_gemm.b_scaling = Scaling::tensor;
+  library_gemm.a_scale = library_gemm.b_scale = nullptr;
+  library_gemm.bias = library_gemm.addend = nullptr;
+  library_gemm.may_be_refused = false;
+  multiply(stream, device, library_gemm);
+  scale_gemm(stream, {.d = args.d,
+                      .row_scales = args.a.scale_inv,
+                      .col_scales = args.b.scale_inv,
+                      .bias = args.bias,
+                      .addend = args.addend.data});
   return outcome_of(args, GemmWay::fp8, GemmReason::none, 1);
 }
 
@@ -154,7 +154,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     return outcome_of(args, plan.way, plan.reason, 1);
   }
   const int device = octet::cuda::properties(stream.device()).ordinal;
-  LibraryProduct product{
+  LibraryGemm library_gemm{
       .m = args.d.rows,
       .n = args.d.cols,
       .k = plan.k,
@@ -176,56 +176,56 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
       .accumulate = args.accumulate,
       .factor = args.factor,
       .addend = args.addend.data,
-      .sums_tokens = args.product == Product::wgrad,
+      .sums_tokens = args.gemm_kind == GemmKind::wgrad,
       .timed = !stream.reproducible(),
-      .one_order = args.fixed_order && args.product == Product::forward && !is_fp8(args.a.dtype),
+      .one_order = args.fixed_order && args.gemm_kind == GemmKind::forward && !is_fp8(args.a.dtype),
       .workspace = room.library};
   const bool blocks = args.a.scaling != Scaling::tensor;
   if (blocks) {
-    product.a_scaling = plan.a.scaling;
-    product.b_scaling = plan.b.scaling;
-    product.a_scale = plan.a.scale_inv;
-    product.b_scale = plan.b.scale_inv;
-    product.fast_accumulation = args.fast_accumulation && args.a.scaling == Scaling::whole_rows;
-    product.may_be_refused = true;
+    library_gemm.a_scaling = plan.a.scaling;
+    library_gemm.b_scaling = plan.b.scaling;
+    library_gemm.a_scale = plan.a.scale_inv;
+    library_gemm.b_scale = plan.b.scale_inv;
+    library_gemm.fast_accumulation = args.fast_accumulation && args.a.scaling == Scaling::whole_rows;
+    library_gemm.may_be_refused = true;
   } else if (is_fp8(args.a.dtype)) {
-    product.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
-    product.a_scale = args.a.scale_inv;
-    product.b_scale = args.b.scale_inv;
+    library_gemm.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
+    library_gemm.a_scale = args.a.scale_inv;
+    library_gemm.b_scale = args.b.scale_inv;
     // A null scale is 1, also in cuBLASLt. Other scales must be aligned to 16 bytes.
     if (plan.way == GemmWay::decoded || !on_boundary(args.a.scale_inv) || !on_boundary(args.b.scale_inv)) {
       gather_scalars(native, room.scalars, args.a.scale_inv, args.b.scale_inv, adds);
-      product.a_scale = &room.scalars->a_scale;
-      product.b_scale = &room.scalars->b_scale;
+      library_gemm.a_scale = &room.scalars->a_scale;
+      library_gemm.b_scale = &room.scalars->b_scale;
     }
-    if (plan.way == GemmWay::decoded) product.factors = room.scalars->factors;
+    if (plan.way == GemmWay::decoded) library_gemm.factors = room.scalars->factors;
   }
   if (args.bias != nullptr && args.d.dtype == DType::bf16) {
     round_bias(native, args.bias, room.bias, args.d.cols);
-    product.bias = room.bias;
+    library_gemm.bias = room.bias;
   }
   const bool direct = plan.way != GemmWay::filled && plan.way != GemmWay::decoded;
-  if (direct && product.one_order && multiply_in_order(stream, args, product)) {
+  if (direct && library_gemm.one_order && multiply_in_order(stream, args, library_gemm)) {
     return outcome_of(args, plan.way, plan.reason, 1);
   }
   GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
   // Scales of rows are not aligned if the rows do not start at the first row of their matrix.
   const bool readable = args.a.scaling != Scaling::whole_rows ||
                         (on_boundary(args.a.scale_inv) && on_boundary(args.b.scale_inv));
-  const bool done = direct && readable && multiply(native, device, product);
+  const bool done = direct && readable && multiply(native, device, library_gemm);
   if (direct && !done && args.a.scaling == Scaling::whole_rows) {
-    return multiply_then_scale(native, device, args, product);
+    return multiply_then_scale(native, device, args, library_gemm);
   }
   if (!done) {
     GemmPlan copies = plan;
     if (blocks) {  // the scale factors are applied to the copies
       copies.way = GemmWay::decoded;
       if (direct) copies.reason = GemmReason::refused;
-      product.a_scaling = product.b_scaling = Scaling::tensor;
-      product.a_scale = product.b_scale = nullptr;
-      product.may_be_refused = false;
+      library_gemm.a_scaling = library_gemm.b_scaling = Scaling::tensor;
+      library_gemm.a_scale = library_gemm.b_scale = nullptr;
+      library_gemm.may_be_refused = false;
     }
-    const std::int64_t calls = multiply_copies(native, device, args, copies, room, product);
+    const std::int64_t calls = multiply_copies(native, device, args, copies, room, library_gemm);
     outcome = outcome_of(args, copies.way, copies.reason, calls);
   }
   if (args.bias != nullptr && args.d.dtype == DType::f32) add_bias(native, args.d, args.bias, false);

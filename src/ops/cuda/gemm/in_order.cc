@@ -34,7 +34,7 @@ struct Way {
 
 /// The properties that determine the best method.
 using Kind = std::array<std::int64_t, 9>;
-Kind kind_of(int device, const GemmArgs& args, const LibraryProduct& p) {
+Kind kind_of(int device, const GemmArgs& args, const LibraryGemm& p) {
   return {device,
           static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(p.m))),
           p.n,
@@ -107,7 +107,7 @@ void fold_rows(std::vector<std::uint16_t>& rows, std::int64_t k, float sign) {
 /// A smaller GEMM with the properties of `like` and fewer outputs, multiplied with both methods.
 class Trial {
  public:
-  Trial(Stream& stream, const LibraryProduct& like)
+  Trial(Stream& stream, const LibraryGemm& like)
       : stream_(stream),
         native_(octet::cuda::native(stream)),
         like_(like),
@@ -131,8 +131,8 @@ class Trial {
     // Nearly cancelling sums reveal their order. Ordinary sums reveal the rounding of the addition.
     for (const bool folded : {true, false}) {
       set_values(folded);
-      const LibraryProduct product = product_into(by_library_);
-      if (!multiply_in_order_of(native_, device(), like_, product)) return ways.clear();
+      const LibraryGemm library_gemm = gemm_into(by_library_);
+      if (!multiply_in_order_of(native_, device(), like_, library_gemm)) return ways.clear();
       const std::vector<std::uint8_t> want = read(by_library_, kStreamedTokens);
       std::erase_if(ways, [&](const Way& way) { return !gives(way, want); });
     }
@@ -184,17 +184,17 @@ class Trial {
   }
 
   int device() const { return octet::cuda::properties(stream_.device()).ordinal; }
-  LibraryProduct product_into(void* d) const {
-    LibraryProduct product = like_;
-    product.m = kStreamedTokens;
-    product.n = outputs_;
-    product.a = a_, product.b = b_, product.d = d;
-    product.a_ld = product.b_ld = like_.k;
-    product.d_ld = outputs_;
-    if (like_.bias != nullptr) product.bias = rounded_bias_;
-    if (like_.addend != nullptr) product.addend = addend_;
-    product.workspace = workspace_;
-    return product;
+  LibraryGemm gemm_into(void* d) const {
+    LibraryGemm library_gemm = like_;
+    library_gemm.m = kStreamedTokens;
+    library_gemm.n = outputs_;
+    library_gemm.a = a_, library_gemm.b = b_, library_gemm.d = d;
+    library_gemm.a_ld = library_gemm.b_ld = like_.k;
+    library_gemm.d_ld = outputs_;
+    if (like_.bias != nullptr) library_gemm.bias = rounded_bias_;
+    if (like_.addend != nullptr) library_gemm.addend = addend_;
+    library_gemm.workspace = workspace_;
+    return library_gemm;
   }
   bool gives(const Way& way, const std::vector<std::uint8_t>& want) {
     const auto right = [&](std::int64_t rows) {
@@ -202,7 +202,7 @@ class Trial {
       return std::equal(got.begin(), got.end(), want.begin());
     };
     if (way.algorithm) {
-      return multiply_by(native_, device(), product_into(tried_), *way.algorithm) && right(kStreamedTokens);
+      return multiply_by(native_, device(), gemm_into(tried_), *way.algorithm) && right(kStreamedTokens);
     }
     // Test each split of the work, which depends on the number of tokens.
     return std::ranges::all_of(
@@ -223,19 +223,19 @@ class Trial {
 
   Stream& stream_;
   cudaStream_t native_;
-  const LibraryProduct& like_;
+  const LibraryGemm& like_;
   std::int64_t outputs_;
   TrialMemory memory_;
   void *a_ = nullptr, *b_ = nullptr, *bias_ = nullptr, *rounded_bias_ = nullptr, *addend_ = nullptr;
   void *by_library_ = nullptr, *tried_ = nullptr, *workspace_ = nullptr;
 };
 
-bool multiply(Stream& stream, const GemmArgs& args, const LibraryProduct& product, const Way& way) {
+bool multiply(Stream& stream, const GemmArgs& args, const LibraryGemm& library_gemm, const Way& way) {
   if (way.streamed) return multiply_streamed_in_order(stream, args, *way.streamed);
   const int device = octet::cuda::properties(stream.device()).ordinal;
   cudaStream_t native = octet::cuda::native(stream);
-  return way.algorithm ? multiply_by(native, device, product, *way.algorithm)
-                       : multiply_in_order_of(native, device, product, product);
+  return way.algorithm ? multiply_by(native, device, library_gemm, *way.algorithm)
+                       : multiply_in_order_of(native, device, library_gemm, library_gemm);
 }
 
 /// Times methods of a GEMM, with a weight that is not in the L2 cache.
@@ -259,15 +259,15 @@ class Race {
   explicit operator bool() const { return static_cast<bool>(memory_); }
 
   /// Returns the milliseconds of the fastest of several runs; infinite if refused.
-  float time_of(const GemmArgs& args, const LibraryProduct& product, const Way& way) {
+  float time_of(const GemmArgs& args, const LibraryGemm& library_gemm, const Way& way) {
     constexpr int kRuns = 7, kRunsOfLong = 3;
     constexpr float kLong = 2;
     float least = std::numeric_limits<float>::infinity();
-    if (!multiply(stream_, args, product, way)) return least;  // loads the code
+    if (!multiply(stream_, args, library_gemm, way)) return least;  // loads the code
     for (int i = 0; i < (least < kLong || i == 0 ? kRuns : kRunsOfLong); ++i) {
       octet::cuda::check(cudaMemsetAsync(memory_.data(), i, bytes_, native_), "emptying the cache");
       octet::cuda::check(cudaEventRecord(begin_, native_), "timing a product");
-      multiply(stream_, args, product, way);
+      multiply(stream_, args, library_gemm, way);
       octet::cuda::check(cudaEventRecord(end_, native_), "timing a product");
       octet::cuda::check(cudaEventSynchronize(end_), "timing a product");
       float time = 0.0f;
@@ -286,14 +286,14 @@ class Race {
 };
 
 /// Returns methods that may give the same bits.
-std::vector<Way> ways_of(Stream& stream, const GemmArgs& args, const LibraryProduct& product) {
+std::vector<Way> ways_of(Stream& stream, const GemmArgs& args, const LibraryGemm& library_gemm) {
   std::vector<Way> ways;
-  if (args.b_stands && product.m <= kStreamedTokens && octet::cuda::code_here() == 90) {
+  if (args.b_stands && library_gemm.m <= kStreamedTokens && octet::cuda::code_here() == 90) {
     ways.push_back({.streamed = Addition::of_rounded});
-    if (product.addend != nullptr) ways.push_back({.streamed = Addition::at_once});
+    if (library_gemm.addend != nullptr) ways.push_back({.streamed = Addition::at_once});
   }
   for (const AlgorithmBits& algorithm :
-       proposals_in_order(octet::cuda::properties(stream.device()).ordinal, product)) {
+       proposals_in_order(octet::cuda::properties(stream.device()).ordinal, library_gemm)) {
     ways.push_back({.algorithm = algorithm});
   }
   return ways;
@@ -304,31 +304,31 @@ class Ways {
  public:
   /// Returns nothing if the method is unknown and cannot be determined now. Returns the algorithm for all
   /// numbers of rows if there is no memory for a trial.
-  std::optional<Way> of(Stream& stream, const GemmArgs& args, const LibraryProduct& product) {
+  std::optional<Way> of(Stream& stream, const GemmArgs& args, const LibraryGemm& library_gemm) {
     const std::lock_guard lock(mutex_);
-    const Kind kind = kind_of(octet::cuda::properties(stream.device()).ordinal, args, product);
+    const Kind kind = kind_of(octet::cuda::properties(stream.device()).ordinal, args, library_gemm);
     const auto known = ways_.find(kind);
     if (known != ways_.end()) return known->second;
     if (capturing(octet::cuda::native(stream))) return std::nullopt;
-    Trial trial(stream, product);
+    Trial trial(stream, library_gemm);
     Race race(stream);
     if (!trial || !race) return ways_.emplace(kind, Way{}).first->second;
-    std::vector<Way> ways = ways_of(stream, args, product);
+    std::vector<Way> ways = ways_of(stream, args, library_gemm);
     trial.keep_right(ways);
     Way best;
-    float least = race.time_of(args, product, best);
+    float least = race.time_of(args, library_gemm, best);
     const float before = least;
     for (const Way& way : ways) {
-      const float time = race.time_of(args, product, way);
+      const float time = race.time_of(args, library_gemm, way);
       if (time >= least) continue;
       least = time;
       best = way;
     }
-    log::debug("rows in one order of " + std::to_string(product.n) + " x " + std::to_string(product.k) +
-               ", up to " + std::to_string(kind[1]) + ": " + std::to_string(ways.size()) +
-               " ways have the bits, the fastest " + (best.streamed ? "streams" : "is the library's") +
-               " and takes " + std::to_string(1e3f * least) + " us in place of " +
-               std::to_string(1e3f * before));
+    log::debug("rows in one order of " + std::to_string(library_gemm.n) + " x " +
+               std::to_string(library_gemm.k) + ", up to " + std::to_string(kind[1]) + ": " +
+               std::to_string(ways.size()) + " ways have the bits, the fastest " +
+               (best.streamed ? "streams" : "is the library's") + " and takes " +
+               std::to_string(1e3f * least) + " us in place of " + std::to_string(1e3f * before));
     return ways_.emplace(kind, best).first->second;
   }
 
@@ -339,11 +339,11 @@ class Ways {
 
 }  // namespace
 
-bool multiply_in_order(Stream& stream, const GemmArgs& args, const LibraryProduct& product) {
-  if (product.m > kRowsInOrder || args.a.dtype != DType::bf16 || args.accumulate) return false;
+bool multiply_in_order(Stream& stream, const GemmArgs& args, const LibraryGemm& library_gemm) {
+  if (library_gemm.m > kRowsInOrder || args.a.dtype != DType::bf16 || args.accumulate) return false;
   static auto& ways = *new Ways;  // never destroyed, like the library
-  const std::optional<Way> way = ways.of(stream, args, product);
-  return way && (way->streamed || way->algorithm) && multiply(stream, args, product, *way);
+  const std::optional<Way> way = ways.of(stream, args, library_gemm);
+  return way && (way->streamed || way->algorithm) && multiply(stream, args, library_gemm, *way);
 }
 
 }  // namespace octet::ops::cuda

@@ -10,7 +10,7 @@ namespace octet::ops::cuda {
 /// The maximum number of rows of a GEMM for which methods are timed.
 inline constexpr std::int64_t kRowsInOrder = 1 << 14;
 
-/// Enqueues a GEMM with a fixed summation order and at most kRowsInOrder rows, and returns true. `product` is
+/// Enqueues a GEMM with a fixed summation order and at most kRowsInOrder rows, and returns true. `library_gemm` is
 /// the equivalent library call. It uses a method that was found to give the same bits and to be faster. This
 /// is another algorithm of the library, or multiply_streamed_in_order() if GemmArgs::b_stands.
 ///
@@ -21,6 +21,6 @@ inline constexpr std::int64_t kRowsInOrder = 1 << 14;
 ///
 /// Returns false and enqueues nothing if no method is faster, or if there is no memory for a trial. Also
 /// returns false if the stream is being captured before a trial was made.
-bool multiply_in_order(Stream& stream, const GemmArgs& args, const LibraryProduct& product);
+bool multiply_in_order(Stream& stream, const GemmArgs& args, const LibraryGemm& library_gemm);
 
 }  // namespace octet::ops::cuda

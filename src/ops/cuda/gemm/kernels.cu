@@ -16,7 +16,7 @@ unsigned blocks(std::int64_t items) {
   return static_cast<unsigned>(wanted < 65536 ? wanted : 65536);
 }
 
-__global__ void gather_kernel(ProductScalars* to, const float* a, const float* b, bool accumulate) {
+__global__ void gather_kernel(GemmScalars* to, const float* a, const float* b, bool accumulate) {
   const float x = a != nullptr ? *a : 1.0f, y = b != nullptr ? *b : 1.0f;
   to->a_scale = x;
   to->b_scale = y;
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kBlock) bias_kernel(const Matrix d, const floa
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kBlock) scale_kernel(const ProductScaling args) {
+__global__ void __launch_bounds__(kBlock) scale_kernel(const GemmScaling args) {
   const std::int64_t cols = args.d.cols, count = args.d.rows * cols;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kBlock;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += step) {
@@ -98,8 +98,7 @@ __global__ void __launch_bounds__(kBlock) scale_kernel(const ProductScaling args
 
 }  // namespace
 
-void gather_scalars(cudaStream_t stream, ProductScalars* to, const float* a, const float* b,
-                    bool accumulate) {
+void gather_scalars(cudaStream_t stream, GemmScalars* to, const float* a, const float* b, bool accumulate) {
   gather_kernel<<<1, 1, 0, stream>>>(to, a, b, accumulate);
   octet::cuda::check_launch("gemm");
 }
@@ -129,7 +128,7 @@ void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clea
   octet::cuda::check_launch("gemm");
 }
 
-void scale_product(cudaStream_t stream, const ProductScaling& args) {
+void scale_gemm(cudaStream_t stream, const GemmScaling& args) {
   const unsigned grid = blocks(args.d.rows * args.d.cols);
   if (args.d.dtype == DType::f32) {
     scale_kernel<float><<<grid, kBlock, 0, stream>>>(args);

@@ -30,10 +30,10 @@ bool capturing(cudaStream_t stream) {
 namespace {
 
 /// The properties that determine algorithms.
-using Key = ProductKey;
+using Key = GemmKey;
 
 /// `most`: larger alignments count as `most`.
-Key key_of(const LibraryProduct& p, std::uint32_t most = 256) {
+Key key_of(const LibraryGemm& p, std::uint32_t most = 256) {
   return {
       p.m,
       p.n,
@@ -54,7 +54,7 @@ Key key_of(const LibraryProduct& p, std::uint32_t most = 256) {
 }
 
 /// Returns the index of the number of tokens in a key.
-std::size_t tokens_in_key(const LibraryProduct& p) {
+std::size_t tokens_in_key(const LibraryGemm& p) {
   return p.sums_tokens ? 2 : 0;
 }
 
@@ -65,8 +65,8 @@ std::int64_t about(std::int64_t tokens) {
 }
 
 /// Returns the key that is equal for all GEMMs that may share a timed choice.
-Key similar_key_of(const LibraryProduct& p) {
-  LibraryProduct like = p;
+Key similar_key_of(const LibraryGemm& p) {
+  LibraryGemm like = p;
   // A row length that equals the number of tokens varies with it; only its alignment matters.
   const auto ld = [&](std::int64_t& length, DType type) {
     if (length == p.k) {
@@ -93,8 +93,8 @@ constexpr std::int64_t kRowsOfOrder = 64;
 constexpr std::int64_t kRowsServed[] = {1, 8, kRowsOfOrder, 1000, 1 << 14};
 
 /// Returns the key of GEMMs with a fixed summation order, for any number of rows.
-Key order_key_of(const LibraryProduct& p) {
-  LibraryProduct like = p;
+Key order_key_of(const LibraryGemm& p) {
+  LibraryGemm like = p;
   like.m = 0;
   return key_of(like, kOrderAlignment);
 }
@@ -126,7 +126,7 @@ class Library {
     choosing_ = choosing;
   }
 
-  bool multiply(cudaStream_t stream, const LibraryProduct& p) {
+  bool multiply(cudaStream_t stream, const LibraryGemm& p) {
     const Call call(p);
     const std::lock_guard lock(mutex_);
     const Key key = key_of(p);
@@ -139,13 +139,13 @@ class Library {
     }
     return multiply_first(call, stream, p);
   }
-  bool multiply_in_order_of(cudaStream_t stream, const LibraryProduct& like, const LibraryProduct& p) {
+  bool multiply_in_order_of(cudaStream_t stream, const LibraryGemm& like, const LibraryGemm& p) {
     const Call call(p);
     const std::lock_guard lock(mutex_);
     return call.run(handle_, in_order(like), stream) == CUBLAS_STATUS_SUCCESS;
   }
-  std::vector<AlgorithmBits> proposals_in_order(const LibraryProduct& p) {
-    LibraryProduct may_fail = p;
+  std::vector<AlgorithmBits> proposals_in_order(const LibraryGemm& p) {
+    LibraryGemm may_fail = p;
     may_fail.may_be_refused = true;
     const std::lock_guard lock(mutex_);
     std::vector<AlgorithmBits> all;
@@ -153,7 +153,7 @@ class Library {
       all.push_back(std::bit_cast<AlgorithmBits>(algorithm));
     return all;
   }
-  bool multiply_by(cudaStream_t stream, const LibraryProduct& p, const AlgorithmBits& algorithm) {
+  bool multiply_by(cudaStream_t stream, const LibraryGemm& p, const AlgorithmBits& algorithm) {
     const Call call(p);
     const std::lock_guard lock(mutex_);
     return call.run(handle_, std::bit_cast<cublasLtMatmulAlgo_t>(algorithm), stream) == CUBLAS_STATUS_SUCCESS;
@@ -161,7 +161,7 @@ class Library {
 
  private:
   /// Multiplies with the fastest algorithm, if it is known or may be chosen.
-  bool multiply_fastest(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+  bool multiply_fastest(const Call& call, cudaStream_t stream, const LibraryGemm& p) {
     const Key exact = key_of(p), similar = similar_key_of(p);
     // Timing writes D several times, so it requires a GEMM that overwrites D.
     const bool may_choose = choosing_ && !p.accumulate && p.factors == nullptr && !capturing(stream);
@@ -186,8 +186,7 @@ class Library {
     return true;
   }
   /// Multiplies with the fastest algorithm of the nearest number of tokens.
-  bool multiply_as_nearest(const Call& call, cudaStream_t stream, const LibraryProduct& p,
-                           const Key& similar) {
+  bool multiply_as_nearest(const Call& call, cudaStream_t stream, const LibraryGemm& p, const Key& similar) {
     const auto nearest = book_->nearest(similar, tokens_in_key(p));
     if (!nearest) return false;
     const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(nearest->algorithm);
@@ -201,11 +200,11 @@ class Library {
   }
   /// Multiplies with the common algorithm for all m. Its kernel steps through k from first to last, for each
   /// position of a row in a tile and for each set of other rows. So equal rows have equal bits.
-  bool multiply_in_order(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+  bool multiply_in_order(const Call& call, cudaStream_t stream, const LibraryGemm& p) {
     require(call.run(handle_, in_order(p), stream), "multiplying rows in one order", p);
     return true;
   }
-  const cublasLtMatmulAlgo_t& in_order(const LibraryProduct& p) {
+  const cublasLtMatmulAlgo_t& in_order(const LibraryGemm& p) {
     const Key key = order_key_of(p);
     const auto found = in_order_.find(key);
     return found != in_order_.end() ? found->second
@@ -213,13 +212,13 @@ class Library {
   }
   /// Returns the library's first proposal that does not split k and supports each number of rows. Uses only
   /// its heuristics, which are the same in every process; a timed choice would not be.
-  cublasLtMatmulAlgo_t algorithm_in_order(const LibraryProduct& p) {
-    LibraryProduct of_few = p;
+  cublasLtMatmulAlgo_t algorithm_in_order(const LibraryGemm& p) {
+    LibraryGemm of_few = p;
     of_few.m = kRowsOfOrder;
     of_few.may_be_refused = true;
     for (const auto& candidate : Call(of_few).proposals_in_order(handle_)) {
       const bool serves = std::ranges::all_of(kRowsServed, [&](std::int64_t rows) {
-        LibraryProduct of_rows = p;
+        LibraryGemm of_rows = p;
         of_rows.m = rows;
         return Call(of_rows).accepts(handle_, candidate);
       });
@@ -233,7 +232,7 @@ class Library {
                  .fix = "set deterministic: true, or device: cpu"});
   }
   /// Multiplies with the library's first working proposal. Some combinations are refused only when they run.
-  bool multiply_first(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+  bool multiply_first(const Call& call, cudaStream_t stream, const LibraryGemm& p) {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
     for (const auto& candidate : call.proposals(handle_)) {
       status = call.run(handle_, candidate, stream);
@@ -271,22 +270,22 @@ Library& library_of(int device) {
 
 }  // namespace
 
-bool multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
-  return library_of(device).multiply(stream, product);
+bool multiply(cudaStream_t stream, int device, const LibraryGemm& library_gemm) {
+  return library_of(device).multiply(stream, library_gemm);
 }
 
-bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryProduct& like,
-                          const LibraryProduct& product) {
-  return library_of(device).multiply_in_order_of(stream, like, product);
+bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryGemm& like,
+                          const LibraryGemm& library_gemm) {
+  return library_of(device).multiply_in_order_of(stream, like, library_gemm);
 }
 
-std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryProduct& product) {
-  return library_of(device).proposals_in_order(product);
+std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryGemm& library_gemm) {
+  return library_of(device).proposals_in_order(library_gemm);
 }
 
-bool multiply_by(cudaStream_t stream, int device, const LibraryProduct& product,
+bool multiply_by(cudaStream_t stream, int device, const LibraryGemm& library_gemm,
                  const AlgorithmBits& algorithm) {
-  return library_of(device).multiply_by(stream, product, algorithm);
+  return library_of(device).multiply_by(stream, library_gemm, algorithm);
 }
 
 std::string why_no_fp8_gemm(const Device& device) {

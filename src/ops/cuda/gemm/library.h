@@ -18,7 +18,7 @@ namespace octet::ops::cuda {
 
 /// D [m, n] = A · Bᵀ, row-major. A is [m, k] (or [k, m] if not `a_inner`), B is [n, k] (or [k, n] if not
 /// `b_inner`). FP8 requires a_inner and b_inner.
-struct LibraryProduct {
+struct LibraryGemm {
   std::int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
   const void* b = nullptr;
@@ -49,7 +49,7 @@ struct LibraryProduct {
 
 /// Enqueues the GEMM. Throws Error if the library is missing, or if it has no algorithm. If the GEMM may be
 /// refused and there is no algorithm, returns false and enqueues nothing.
-bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
+bool multiply(cudaStream_t stream, int device, const LibraryGemm& library_gemm);
 
 /// True if the stream is being captured. Nothing runs then, so nothing can be timed or tried.
 bool capturing(cudaStream_t stream);
@@ -58,13 +58,13 @@ bool capturing(cudaStream_t stream);
 
 /// Enqueues the GEMM with the algorithm of `like`, a GEMM with a fixed summation order. Returns false if the
 /// library refuses it.
-bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryProduct& like,
-                          const LibraryProduct& product);
+bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryGemm& like,
+                          const LibraryGemm& library_gemm);
 /// Returns the proposals of the library for a GEMM with a fixed summation order and exactly this number of
 /// rows.
-std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryProduct& product);
+std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryGemm& library_gemm);
 /// Enqueues the GEMM with a given algorithm. Returns false if the library refuses it.
-bool multiply_by(cudaStream_t stream, int device, const LibraryProduct& product,
+bool multiply_by(cudaStream_t stream, int device, const LibraryGemm& library_gemm,
                  const AlgorithmBits& algorithm);
 
 // Contracts in octet/ops/gemm.h.

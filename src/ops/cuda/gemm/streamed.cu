@@ -180,7 +180,7 @@ bool dense(std::int64_t ld, const Operand& operand) {
 bool may_stream(const GemmArgs& args) {
   const Operand& a = args.a;
   const Operand& b = args.b;
-  return args.product == Product::forward && args.b_stands && !args.accumulate && a.dtype == b.dtype &&
+  return args.gemm_kind == GemmKind::forward && args.b_stands && !args.accumulate && a.dtype == b.dtype &&
          a.rows <= kStreamedTokens && b.rows > 0 && a.cols > 0 && on_boundary(a.data) &&
          on_boundary(b.data) && octet::cuda::code_here() == 90;
 }

@@ -23,7 +23,7 @@ inline constexpr int kRunsLeft = 4;
 
 /// Tile sizes. FP8: operands are in E4M3, else in bf16. TOKENS: tokens per tile. WIDTH: number of kRowBytes
 /// of the inner dimension in a run. STAGES: runs in the ring. Measured on an H200: 80 to 120 KiB per ring.
-/// With a larger ring, no block of attention (cached_lone.cuh) is resident at the same time. Such a block
+/// With a larger ring, no block of attention (cached_decode.cuh) is resident at the same time. Such a block
 /// loads its cache while the ring runs empty.
 template <bool FP8_, int TOKENS_, int WIDTH_, int STAGES_>
 struct Cut {
@@ -123,7 +123,7 @@ __device__ void fill(const Streamed& args, const CUtensorMap& weight, const CUte
 template <typename C>
 __device__ void begin_run(const Ring<C>& ring, const Place<C>& place, float (&sums)[C::SUMS], bool adds) {
   wait_for_phase(ring.filled[place.stage], place.phase);
-  begin_products();
+  begin_multiplies();
 #pragma unroll
   for (int part = 0; part < C::WIDTH; ++part) {
     const std::uint8_t* const outputs = ring.weight(place.stage, part);
@@ -135,7 +135,7 @@ __device__ void begin_run(const Ring<C>& ring, const Place<C>& place, float (&su
                                             warpgroup_operand(tokens + at), adds || part + step > 0);
     }
   }
-  end_products();
+  end_multiplies();
 }
 
 template <int COUNT>
@@ -160,7 +160,7 @@ __device__ void sum_runs_apart(const Ring<C>& ring, Place<C>& place, int count, 
   for (int i = 0; i < C::SUMS; ++i) sums[i] = 0.0f;
   if (count % 2 != 0) {
     begin_run<C>(ring, place, first, false);
-    wait_for_products<0>();
+    wait_for_multiplies<0>();
     add_sums(sums, first);
     leave(ring, place.stage);
     place.advance();
@@ -171,10 +171,10 @@ __device__ void sum_runs_apart(const Ring<C>& ring, Place<C>& place, int count, 
     const int before = place.stage;
     place.advance();
     begin_run<C>(ring, place, second, false);
-    wait_for_products<1>();
+    wait_for_multiplies<1>();
     add_sums(sums, first);
     leave(ring, before);
-    wait_for_products<0>();
+    wait_for_multiplies<0>();
     add_sums(sums, second);
     leave(ring, place.stage);
     place.advance();
@@ -188,13 +188,13 @@ __device__ void sum_runs_together(const Ring<C>& ring, Place<C>& place, int coun
   for (int i = 0; i < count; ++i) {
     begin_run<C>(ring, place, sums, i > 0);
     if (i > 0) {
-      wait_for_products<1>();
+      wait_for_multiplies<1>();
       leave(ring, before);
     }
     before = place.stage;
     place.advance();
   }
-  wait_for_products<0>();
+  wait_for_multiplies<0>();
   take_sums(sums);
   leave(ring, before);
 }

@@ -1,0 +1,151 @@
+// Reading of Hugging Face weights: one safetensors file, or shards with an index. Files are memory-mapped,
+// and headers are untrusted until checked. Any range of a tensor can be read alone, so each rank reads only
+// the bytes it needs.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "octet/base/files.h"
+#include "octet/base/tensor_slice.h"
+#include "octet/weights/tensor_header.h"
+
+namespace octet::weights {
+
+/// A tensor as declared in a file.
+struct StoredTensor : TensorHeader {
+  std::int64_t count = 0;   ///< elements
+  std::int64_t offset = 0;  ///< offset of its first byte in `file`
+  std::string file;         ///< path
+};
+
+/// One safetensors file. The constructor checks the header: sizes, dtypes, shapes against byte ranges, and
+/// ranges that cover the file without gaps or overlap. It throws Error naming file and tensor. Later reads
+/// cannot exceed the file. Several threads may read it concurrently.
+class SafetensorsFile {
+ public:
+  explicit SafetensorsFile(const std::string& path);
+
+  const std::string& path() const { return file_.path(); }
+  /// Returns the tensors in the order of their offsets.
+  const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  /// Returns nullptr if there is no such tensor.
+  const StoredTensor* find(const std::string& name) const;
+  /// Like find(), but throws Error naming the tensor, the file and the nearest name.
+  const StoredTensor& at(const std::string& name) const;
+
+  /// Reads elements [begin, begin + count) in row-major order, converted. Float outputs accept F32, F16,
+  /// BF16, F64 and FP8 tensors (bf16 rounds to nearest even). Integer outputs accept integer and BOOL
+  /// tensors. Throws Error for a missing tensor, a range outside it, or a dtype of the other kind.
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, Bf16* out) const;
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, std::int64_t* out) const;
+
+  /// Drops the pages of elements [begin, begin + count) of a tensor from this process. Later reads load them
+  /// again.
+  void leave(const std::string& name, std::int64_t begin, std::int64_t count) const;
+
+  /// Replaces tensors of stacked experts, "….experts.gate_up_proj" [experts, 2 * width, hidden] and
+  /// "….experts.down_proj" [experts, hidden, width], by the matrices of each expert:
+  /// "….experts.0.gate_proj.weight". Returns the names of the stacked tensors, each with the names of its
+  /// parts.
+  std::map<std::string, std::vector<std::string>> split_experts();
+
+  /// Returns the bytes of a tensor as stored. Valid while this object lives; may be unaligned.
+  std::span<const std::byte> bytes(const StoredTensor& tensor) const;
+
+ private:
+  MappedFile file_;
+  std::vector<StoredTensor> tensors_;
+  std::unordered_map<std::string, std::size_t> by_name_;
+  std::map<std::string, std::string> metadata_;
+};
+
+/// A quantised tensor, with its scales.
+struct QuantisedTensor {
+  enum class Format {
+    nf4,        ///< format of bitsandbytes (octet/ops/nf4.h)
+    fp8_blocks  ///< E4M3 with one scale per 128 x 128 elements in "<name>_scale_inv" (DeepSeek-V3)
+  };
+  Format format = Format::nf4;
+  TensorHeader header;     ///< dtype and shape of the dequantised tensor
+  std::int64_t count = 0;  ///< elements of the dequantised tensor
+  const StoredTensor* codes = nullptr;
+  const StoredTensor* scales = nullptr;  ///< nf4: f32, or with `nested` u8
+  const StoredTensor* nested = nullptr;  ///< scales of the scales, or null
+  float nested_offset = 0;
+};
+
+/// The weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` lists.
+/// Quantised tensors are read as dequantised values; their scales are not listed as tensors.
+class WeightFolder {
+ public:
+  /// Throws Error if the folder contains neither, or the index names files outside the folder. Throws
+  /// Error if a tensor is missing, is in two shards, or is in another shard than the index states. Throws
+  /// Error if the parts of a quantised tensor do not match, or have an unsupported format.
+  explicit WeightFolder(const std::string& folder, const std::string& stem = "model");
+
+  /// Returns whether the folder contains weights.
+  static bool exists(const std::string& folder, const std::string& stem = "model");
+
+  const std::string& folder() const { return folder_; }
+  /// Returns all tensors, shard by shard. Quantised tensors have the dtype and shape of the dequantised
+  /// values.
+  std::vector<StoredTensor> tensors() const;
+  /// Returns null if the tensor is not quantised.
+  const QuantisedTensor* quantised(const std::string& name) const;
+  const StoredTensor* find(const std::string& name) const;
+  /// Returns the tensor `name`. Throws Error naming tensor, file, both shapes or the nearest name if it is
+  /// missing or its shape is not `shape`.
+  const StoredTensor& expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
+
+  /// Throws Error if a tensor with a name that begins with `prefix` or "lm_head." is not in `used`, because a
+  /// model without it computes different results. Exceptions are a stored head of a model with tied
+  /// embeddings, the rotary tables in old files, and names that begin like one of `unread`. Logs a warning
+  /// for other unused tensors.
+  void require_used(const std::set<std::string>& used, const std::string& prefix,
+                    const std::vector<std::string>& unread = {}) const;
+
+  /// Fills a slice (host memory, f32) of a tensor of the same shape, like SafetensorsFile::read.
+  void read(const TensorSlice& slice) const;
+  /// Fills a whole array of an NF4 tensor: "<name>" (u8, its codes), "<name>.absmax", "<name>.nested_absmax"
+  /// or "<name>.nested_offset". Throws Error if the tensor has no such array, or has it in another format.
+  void read_stored(const TensorSlice& slice) const;
+
+  /// Returns a hash of names, dtypes, shapes, and the first and last 64 KiB of each tensor. Different weights
+  /// practically never share it.
+  std::string fingerprint() const;
+
+  /// Like SafetensorsFile::read.
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, std::int64_t* out) const {
+    file_of(name).read(name, begin, count, out);
+  }
+
+ private:
+  const SafetensorsFile& file_of(const std::string& name) const;
+  std::span<const std::byte> bytes(const StoredTensor& tensor) const {
+    return file_of(tensor.name).bytes(tensor);
+  }
+  /// Calls SafetensorsFile::split_experts() for all files.
+  void split_experts();
+  void find_quantised();
+  void find_nf4(const StoredTensor& state);
+  void find_fp8_blocks(const StoredTensor& scales);
+  void decode_nf4(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out) const;
+  void decode_fp8(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out) const;
+
+  std::string folder_;
+  std::vector<SafetensorsFile> files_;
+  std::unordered_map<std::string, std::size_t> file_by_tensor_;
+  std::unordered_map<std::string, QuantisedTensor> quantised_;
+  std::set<std::string> parts_;  ///< names of scales and other parts of quantised tensors
+};
+
+}  // namespace octet::weights
