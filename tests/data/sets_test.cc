@@ -50,6 +50,9 @@ class Sets {
     write("histories/1.jsonl", R"({"prompt":"q","completion":"a"})");
     write("histories/2.jsonl", R"({"prompt":"q","completion":"a","history":[["b","c"]]})");
     write("histories/3.jsonl", R"({"prompt":"q","completion":"a","history":""})");
+    write("late.jsonl",
+          "{\"prompt\":\"q\",\"completion\":\"a\",\"history\":\"\"}\n"
+          "{\"prompt\":\"q\",\"completion\":\"a\",\"history\":[[\"b\",\"c\"]]}\n");
     write("gap.jsonl", "{\n" + qa);
     write("broken.jsonl", "{\n");
     write("numbers.jsonl", "1\n2\n");
