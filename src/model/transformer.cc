@@ -1,7 +1,7 @@
 #include "octet/model/transformer.h"
 
 #include "core.h"
-#include "layers/experts.h"
+#include "layers/mlp/experts.h"
 #include "octet/base/error.h"
 
 namespace octet::model {

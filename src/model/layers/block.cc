@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "layers/experts.h"
-#include "layers/gated_mlp.h"
+#include "layers/mlp/experts.h"
+#include "layers/mlp/gated_mlp.h"
 #include "octet/device/profile.h"
 
 namespace octet::model {

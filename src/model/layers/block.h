@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "layers/attention.h"
-#include "layers/mlp.h"
+#include "layers/mlp/mlp.h"
 
 namespace octet::model {
 

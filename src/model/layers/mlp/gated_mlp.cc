@@ -1,4 +1,4 @@
-#include "layers/gated_mlp.h"
+#include "layers/mlp/gated_mlp.h"
 
 #include <algorithm>
 

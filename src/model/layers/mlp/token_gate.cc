@@ -1,4 +1,4 @@
-#include "layers/token_gate.h"
+#include "layers/mlp/token_gate.h"
 
 #include <algorithm>
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "layers/linear.h"
-#include "layers/token_gate.h"
+#include "layers/mlp/token_gate.h"
 
 namespace octet::model {
 

@@ -1,4 +1,4 @@
-#include "layers/shared_expert.h"
+#include "layers/mlp/shared_expert.h"
 
 #include <algorithm>
 #include <string>

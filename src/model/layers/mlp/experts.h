@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "layers/exchanged_rows.h"
-#include "layers/mlp.h"
-#include "layers/shared_expert.h"
-#include "layers/token_gate.h"
+#include "layers/mlp/exchanged_rows.h"
+#include "layers/mlp/mlp.h"
+#include "layers/mlp/shared_expert.h"
+#include "layers/mlp/token_gate.h"
 #include "octet/ops/grouped_gemm.h"
 
 namespace octet::model {

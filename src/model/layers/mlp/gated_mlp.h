@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "layers/mlp.h"
+#include "layers/mlp/mlp.h"
 #include "layers/sublayer_output.h"
 
 namespace octet::model {

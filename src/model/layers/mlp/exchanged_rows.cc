@@ -1,4 +1,4 @@
-#include "layers/exchanged_rows.h"
+#include "layers/mlp/exchanged_rows.h"
 
 #include <algorithm>
 #include <numeric>
