@@ -33,11 +33,12 @@ void check_operand(const Operand& x) {
 /// Checks that the copies and scales that a GEMM with block scales reads exist.
 void check_block_copies(const Device& device, const GemmArgs& args) {
   const auto row = [](const Operand& x) { return x.data && x.scale_inv; };
-  const auto flipped = [](const Operand& x) { return x.transposed && x.transposed_scale_inv; };
+  const auto has_transposed = [](const Operand& x) { return x.transposed && x.transposed_scale_inv; };
   const bool wgrad = args.gemm_kind == GemmKind::wgrad;
   const bool b_transposed = wgrad || (args.gemm_kind == GemmKind::dgrad && gemm_needs_transposed_fp8(device));
-  check((wgrad ? flipped(args.a) : row(args.a)) && (b_transposed ? flipped(args.b) : row(args.b)),
-        "gemm: operands with scales of blocks have the copies that the product reads, and their scales");
+  check(
+      (wgrad ? has_transposed(args.a) : row(args.a)) && (b_transposed ? has_transposed(args.b) : row(args.b)),
+      "gemm: operands with scales of blocks have the copies that the product reads, and their scales");
 }
 
 /// Checks shapes and dtypes. Data may still be missing (planning).

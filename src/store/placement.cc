@@ -45,10 +45,6 @@ bool quantised(const model::SegmentSpec& spec, const Nf4Weights& how) {
 
 /// Returns the storage format of fixed weights that GEMMs read in `row.format`.
 Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
-  if (fixed.home != Home::device) {
-    refuse("weights outside of the device's memory are not built", "weights in the device's memory",
-           fixed.home == Home::pinned ? "pinned host memory" : "a file", spec.name);
-  }
   if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) {
     return row.format;
   }
@@ -91,7 +87,6 @@ Placements placements_of(const model::ParameterLayout& layout, const Options& op
       row.axis = cut(policy.shard_parameters);
       if (!row.trained()) {
         row.format = fixed_format(spec, row, options.fixed);
-        row.home = options.fixed.home;
         continue;
       }
       row.state_axis = cut(policy.shard_state);

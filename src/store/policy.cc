@@ -32,7 +32,6 @@ Policy policy_of(const Options& options, int world) {
   check(options.stage >= 0 && options.stage <= 3, "the ZeRO stage is 0, 1, 2 or 3");
   check(std::isfinite(options.max_grad_norm) && options.max_grad_norm >= 0,
         "the limit of the gradient norm is finite, and 0 for none");
-  check(options.state_home != Home::file, "the optimizer's state lies in memory");
   if (options.strict) check_strict(options);
   optim::check_options(options.adamw);
   check_storage(options);

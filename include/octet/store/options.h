@@ -58,11 +58,10 @@ enum class Format {
   nf4   ///< 4 bits, with one scale per 64 elements; decoded when a group is acquired
 };
 
-/// Memory that holds weights between their uses, or the optimizer state.
+/// Memory that holds the state of the optimizer.
 enum class Home {
   device,
-  pinned,  ///< host memory that the device reads and writes; not implemented for weights that are not trained
-  file     ///< not implemented
+  pinned  ///< host memory that the device reads and writes
 };
 
 /// Options of weights in NF4 (ops/nf4.h). Each Hugging Face tensor is quantised separately.
@@ -81,7 +80,6 @@ struct FixedWeights {
   /// GEMMs read: FP8-eligible weights are FP8 if the recipe scales tensors, and all others have the compute
   /// dtype. nf4 applies to weights of linear layers in blocks; all others are stored as without a value.
   std::optional<Format> format;
-  Home home = Home::device;
   Nf4Weights nf4;
 };
 

@@ -28,7 +28,6 @@ struct Placement {
   Role role = Role::trained;
   Format format = Format::f32;  ///< storage format of the weights
   DType weights = DType::f32;   ///< dtype that GEMMs read: f32, bf16, or the recipe's FP8
-  Home home = Home::device;
   /// Axis of the weights that GEMMs read. Sharded weights are gathered before each use, unconverted unless
   /// Options::gather_wire selects a narrower format.
   Axis axis = Axis::none;
@@ -54,8 +53,8 @@ struct Placement {
   bool gathered() const { return kept_axis() == Axis::data; }
 };
 
-/// Returns one row per segment, by group. Throws as policy_of() does. Throws Error (usage) for homes and
-/// formats that are not implemented.
+/// Returns one row per segment, by group. Throws as policy_of() does. Throws Error (usage) for formats
+/// that GEMMs cannot read.
 using Placements = std::vector<std::vector<Placement>>;
 /// `same_experts`: number of ranks that share segments with SegmentSpec::split_experts.
 Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world,

@@ -350,7 +350,7 @@ void Carriers::choose_sums(Sums wanted) {
 
 void Carriers::choose_carrier(Carrier wanted) {
   const Place& place = group_.place();
-  const bool node_ranks = place.nodes < place.size;
+  const bool shares_hosts = place.nodes < place.size;
   const auto first_that_works = [&](const std::vector<Carrier>& of, const std::string& where, Ways& ways) {
     std::string troubles;
     for (const Carrier carrier : of) {
@@ -383,7 +383,7 @@ void Carriers::choose_carrier(Carrier wanted) {
   Ways between;
   const Carrier across = first_that_works(candidates(false), "of different hosts", between);
   name_ = name_of(across);
-  const Carrier near = node_ranks ? first_that_works(candidates(true), "of one host", ways_) : across;
+  const Carrier near = shares_hosts ? first_that_works(candidates(true), "of one host", ways_) : across;
   if (near == across) {
     ways_ = std::move(between);
     return;

@@ -289,13 +289,13 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
   const int node = ways.node_of[index(me)];
   const std::vector<int>& node_ranks = ways.node_ranks(me);
   const auto mine = std::ranges::find(node_ranks, me) - node_ranks.begin();
-  const auto mate_at = [&](std::size_t d) { return node_ranks[(index(mine) + d) % node_ranks.size()]; };
+  const auto peer_at = [&](std::size_t d) { return node_ranks[(index(mine) + d) % node_ranks.size()]; };
   Messages messages;
   std::vector<Outgoing>& out = messages.out;
   std::vector<Incoming>& in = messages.in;
   for (std::size_t d = 1; d < node_ranks.size(); ++d) {
-    out.push_back({mate_at(d), part(me), part(me), bytes});
-    in.push_back({mate_at(d), part(mate_at(d)), bytes});
+    out.push_back({peer_at(d), part(me), part(me), bytes});
+    in.push_back({peer_at(d), part(peer_at(d)), bytes});
   }
   for (int d = 1; d < nodes; ++d) {
     out.push_back({ways.delegate((node + d) % nodes, me), part(me), part(me), bytes});
@@ -311,8 +311,8 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
   // Forwards the parts from other nodes inside this node.
   out.clear(), in.clear();
   for (std::size_t d = 1; d < node_ranks.size(); ++d) {
-    from_afar(me, [&](int charge) { out.push_back({mate_at(d), part(charge), part(charge), bytes}); });
-    from_afar(mate_at(d), [&](int charge) { in.push_back({mate_at(d), part(charge), bytes}); });
+    from_afar(me, [&](int charge) { out.push_back({peer_at(d), part(charge), part(charge), bytes}); });
+    from_afar(peer_at(d), [&](int charge) { in.push_back({peer_at(d), part(charge), bytes}); });
   }
   exchange(stream, messages, last);
 }

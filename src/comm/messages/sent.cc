@@ -9,7 +9,7 @@
 namespace octet::comm {
 namespace {
 
-int node_ranks_of(const Place& place) {
+int ranks_of_node(const Place& place) {
   return static_cast<int>(std::ranges::count(place.node_of, place.node_of[index(place.rank)]));
 }
 
@@ -18,22 +18,22 @@ int node_ranks_of(const Place& place) {
 std::int64_t charges_of(const Place& place) {
   std::vector<int> next(index(place.nodes) + 1, 0);
   for (const int node : place.node_of) ++next[index(node) + 1];
-  const int node = place.node_of[index(place.rank)], node_ranks = next[index(node) + 1];
+  const int node = place.node_of[index(place.rank)], local = next[index(node) + 1];
   for (std::size_t n = 1; n < next.size(); ++n) next[n] += next[n - 1];
   const auto mine = std::count(place.node_of.begin(), place.node_of.begin() + place.rank, node);
   std::int64_t charges = 1;
   for (const int of : place.node_of) {
     const int turn = next[index(of)]++;
-    if (of != node && turn % node_ranks == mine) ++charges;
+    if (of != node && turn % local == mine) ++charges;
   }
   return charges;
 }
 
 /// Sends a slice of `bytes` to every other rank.
 Sent to_all_others(const Place& place, std::int64_t bytes) {
-  const std::int64_t node_ranks = node_ranks_of(place);
-  Sent sent = Sent{bytes, 0} * (node_ranks - 1);
-  return sent += Sent{bytes, bytes} * (place.size - node_ranks);
+  const std::int64_t local = ranks_of_node(place);
+  Sent sent = Sent{bytes, 0} * (local - 1);
+  return sent += Sent{bytes, bytes} * (place.size - local);
 }
 
 }  // namespace
@@ -43,7 +43,7 @@ Sent sent_by_gather(const Place& place, std::int64_t slice, bool hierarchical) {
   // Sends the own slice once to every other node. Sends all slices of this delegate to the other ranks of the
   // node.
   Sent sent = Sent{slice, slice} * (place.nodes - 1);
-  return sent += Sent{slice, 0} * ((node_ranks_of(place) - 1) * charges_of(place));
+  return sent += Sent{slice, 0} * ((ranks_of_node(place) - 1) * charges_of(place));
 }
 
 Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool hierarchical) {

@@ -139,10 +139,10 @@ Place find_place(const World& world) {
   place.rank = world.all.rank();
   place.size = world.all.size();
   place.host = host_name();
-  MPI_Comm node_ranks = MPI_COMM_NULL;
-  must(MPI_Comm_split_type(world.all, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &node_ranks),
+  MPI_Comm of_node = MPI_COMM_NULL;
+  must(MPI_Comm_split_type(world.all, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &of_node),
        "MPI_Comm_split_type");
-  const mpi::communicator node(node_ranks, mpi::comm_take_ownership);
+  const mpi::communicator node(of_node, mpi::comm_take_ownership);
   HostFacts mine{.lowest = place.rank, .level = static_cast<int>(world.thread_level)};
   mpi::broadcast(node, mine.lowest, 0);
   std::vector<HostFacts> ranks;

@@ -24,12 +24,6 @@ Call with_rows(const Call& call, const std::uint64_t* names, std::int64_t begin,
   return own;
 }
 
-ops::Matrix rows_from(ops::Matrix m, std::int64_t begin, std::int64_t count) {
-  m.data = static_cast<std::byte*>(m.data) + static_cast<std::size_t>(begin * m.ld) * size_of(m.dtype);
-  m.rows = count;
-  return m;
-}
-
 /// Calls act(expert, first row, number of rows) for every expert.
 template <class Act>
 void each_expert(const ExpertRows& rows, Act&& act) {

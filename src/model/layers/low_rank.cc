@@ -112,13 +112,13 @@ void LowRank::reserve(BlockBuffers& buffers, const ops::Matrix& unscaled) {
 std::size_t LowRank::workspace(const Device& device, const Common& common) const {
   std::size_t bytes = 0;
   const std::int64_t rows = common.options.max_tokens;
-  const auto grow = [&](std::int64_t out, std::int64_t in) {
+  const auto cover = [&](std::int64_t out, std::int64_t in) {
     bytes = std::max(bytes,
                      workspace_of_gemm(device, common, {.rows = rows, .out = out, .in = in, .pitch = out}));
   };
   for (const Bundle& bundle : bundles_) {
-    grow(bundle.rank, inputs_);
-    for (const Adapter& adapter : bundle.adapters) grow(adapter.b.rows(), adapter.rank());
+    cover(bundle.rank, inputs_);
+    for (const Adapter& adapter : bundle.adapters) cover(adapter.b.rows(), adapter.rank());
   }
   return bytes;
 }

@@ -42,6 +42,21 @@ inline ops::Matrix top(ops::Matrix m, std::int64_t rows) {
   return m;
 }
 
+/// The rows [begin, begin + count) of a matrix.
+inline ops::Matrix rows_from(ops::Matrix m, std::int64_t begin, std::int64_t count) {
+  m.data = static_cast<std::byte*>(m.data) + static_cast<std::size_t>(begin * m.ld) * size_of(m.dtype);
+  m.rows = count;
+  return m;
+}
+/// Likewise, with the scales of these rows if each row has one.
+inline ops::Operand rows_from(ops::Operand x, std::int64_t begin, std::int64_t count) {
+  x.data =
+      static_cast<const std::byte*>(x.data) + static_cast<std::size_t>(begin * x.cols) * size_of(x.dtype);
+  if (x.scaling == ops::Scaling::whole_rows) x.scale_inv += begin;
+  x.rows = count;
+  return x;
+}
+
 /// A dense matrix in a buffer with room for more rows and columns.
 inline ops::Matrix narrowed(ops::Matrix m, std::int64_t rows, std::int64_t cols) {
   m.rows = rows;

@@ -81,10 +81,10 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   scratch.delta = matrix("activations/scratch", w.hidden);
   scratch.wide = matrix("activations/scratch", w.inputs);
   // Only wgrad GEMMs read transposed copies of inputs and gradients.
-  const bool flipped = transposes && w.trained;
-  if (fp8 && (flipped || w.frozen || w.experts || common.remakes_inputs())) {
+  const bool transposed = transposes && w.trained;
+  if (fp8 && (transposed || w.frozen || w.experts || common.remakes_inputs())) {
     scratch.x_copy =
-        copy("activations/FP8 scratch", w.inputs, flipped && (w.experts || common.remakes_inputs()));
+        copy("activations/FP8 scratch", w.inputs, transposed && (w.experts || common.remakes_inputs()));
   }
   if (common.recipe().blocks()) scratch.weight = reserve_weight(arena, w);
   if (!common.options.training) return;
@@ -93,7 +93,7 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   if (w.dropped > 0) scratch.dropped = matrix("activations/scratch", w.dropped);
   if (w.scaled > 0) scratch.scaled = matrix("activations/gradients", w.scaled);
   if (w.normed) scratch.d_added = matrix("activations/gradients", w.hidden);
-  if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, flipped);
+  if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, transposed);
 }
 
 }  // namespace octet::model

@@ -14,10 +14,10 @@ std::vector<ops::Operand> Weight::operands(const Call& call, ops::GemmKind gemm_
   if (experts_ > 1) weights = {rows_of(call, expert * rows(), rows())};
   if (!call.common.recipe().blocks()) return weights;
   const ops::Operand& w = weights.front();
-  const bool flipped =
+  const bool reads_transposed =
       gemm_kind == ops::GemmKind::dgrad && ops::gemm_needs_transposed_fp8(call.stream.device());
   precision::Fp8Copy copy = call.common.scratch.weight;
-  (flipped ? copy.row : copy.transposed) = nullptr;
+  (reads_transposed ? copy.row : copy.transposed) = nullptr;
   const ops::ConstMatrix values(w.data, w.dtype, w.rows, w.cols, w.cols);
   // Cast statistics count a weight once: in the forward pass.
   const std::int64_t told = gemm_kind == ops::GemmKind::forward ? cast_ : precision::Quantizer::kPlain;

@@ -241,17 +241,17 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
       }
     }
     if (!out.transposed) continue;
-    TallTile(&flipped)[2] = tile[(head - first_head) % 2];
+    TallTile(&columns)[2] = tile[(head - first_head) % 2];
     if constexpr (pairs) {
-      flipped[of_pair].put(codes[0], pack_of_half, group);
-      flipped[of_pair].put(codes[1], pack_of_half + 4, group);
+      columns[of_pair].put(codes[0], pack_of_half, group);
+      columns[of_pair].put(codes[1], pack_of_half + 4, group);
     } else {
-      flipped[0].put(codes[0], pack, group);
-      flipped[1].put(codes[1], pack, group);
+      columns[0].put(codes[0], pack, group);
+      columns[1].put(codes[1], pack, group);
     }
     __syncthreads();
-    flipped[0].write(out.transposed, out.rows, row0, head * width + strip);
-    flipped[1].write(out.transposed, out.rows, row0, head * width + (pairs ? kTile : half) + strip);
+    columns[0].write(out.transposed, out.rows, row0, head * width + strip);
+    columns[1].write(out.transposed, out.rows, row0, head * width + (pairs ? kTile : half) + strip);
   }
   finish_met(out.fp8, met, scale, shared);
 }

@@ -60,18 +60,6 @@ ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t fa
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows * factor, .cols = cols, .ld = cols};
 }
 
-ops::Matrix rows_of_experts_from(ops::Matrix m, std::int64_t begin, std::int64_t count) {
-  m.data = static_cast<std::byte*>(m.data) + index(begin * m.ld) * size_of(m.dtype);
-  m.rows = count;
-  return m;
-}
-ops::Operand rows_of_experts_from(ops::Operand x, std::int64_t begin, std::int64_t count) {
-  x.data = static_cast<const std::byte*>(x.data) + index(begin * x.cols) * size_of(x.dtype);
-  if (x.scaling == ops::Scaling::whole_rows) x.scale_inv += begin;
-  x.rows = count;
-  return x;
-}
-
 /// Returns a matrix as a GEMM operand: its FP8 copy if it has one, otherwise the values.
 ops::Operand operand_of(const ops::Matrix& values, const precision::Fp8Copy& copy) {
   if (copy.row == nullptr)
@@ -435,8 +423,8 @@ void Experts::compute_each_by_rows(const Call& call) {
     for (std::int64_t e = 0; e < shape_.count; ++e) {
       const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
       if (count == 0) continue;
-      multiply(call, rows_of_experts_from(x, begin, count), rows_of_experts_from(all, e * outputs, outputs),
-               rows_of_experts_from(d, begin, count));
+      multiply(call, rows_from(x, begin, count), rows_from(all, e * outputs, outputs),
+               rows_from(d, begin, count));
     }
   };
   each(gate_up_, operand_of(top(made_, rows), made_copy_), top(gated_, rows));
