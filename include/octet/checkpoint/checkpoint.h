@@ -1,4 +1,5 @@
-// The checkpoint module: training state on disk, and weights in Hugging Face formats.
+// The room of checkpoints: training state on disk, and its export. Weights in Hugging Face formats are in
+// octet/weights.
 //
 // A checkpoint is a folder `checkpoint-<step>` with two files. `checkpoint.h5` is an ordinary HDF5 file. Its
 // datasets are the logical tensors, never shards, so h5py can read it, and any world size and ZeRO stage can
@@ -7,7 +8,7 @@
 //
 // libhdf5 only computes the layout of files, in memory. Ranks write and read the tensors with pwrite and
 // pread, and loading never parses HDF5. The library does not handle full disks or damaged files reliably.
-// Other modules refer to tensors by name; only this module accesses files.
+// Other rooms refer to tensors by name.
 #pragma once
 
 #include <cstdint>
