@@ -11,6 +11,8 @@
 #include <mutex>
 #include <utility>
 
+#include "octet/base/clock.h"
+
 namespace octet {
 namespace {
 
@@ -131,7 +133,6 @@ bool is_overwritten(Slot& slot, const File& file) {
 }
 
 bool time_to_compare() {
-  using Clock = std::chrono::steady_clock;
   static std::atomic<Clock::rep> last = 0;
   const Clock::rep now = Clock::now().time_since_epoch().count();
   Clock::rep then = last.load();

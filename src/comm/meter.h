@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "messages/transport.h"
+#include "octet/base/clock.h"
 #include "octet/comm/traffic.h"
 
 namespace octet::comm {
@@ -23,7 +24,6 @@ class Meter {
   double seconds_busy() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   mutable std::mutex mutex_;
   int under_way_ = 0;
   Clock::time_point busy_since_;

@@ -13,8 +13,6 @@
 namespace octet::generate {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// Tokens that a sequence may be ahead of others, if a pass takes only a part of the sequences.
 std::int64_t ahead_of(const model::Architecture& architecture) {
   return architecture.share.stages > 1 ? 3 : 0;

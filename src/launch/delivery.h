@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "mpi.h"
+#include "octet/base/clock.h"
 #include "octet/launch/processes.h"
 
 namespace octet::launch {
@@ -26,7 +27,6 @@ class Delivery {
   void deliver();
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Request {
     int asked = 0;              ///< number of requests
     bool answered = false;      ///< a process has received it

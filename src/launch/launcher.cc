@@ -23,6 +23,7 @@
 #include "leftovers.h"
 #include "listener.h"
 #include "mpi.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/printable.h"
 #include "octet/launch/hosts.h"
@@ -31,7 +32,6 @@
 namespace octet::launch {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 // Writes all bytes. Returns false if the file accepts none, like a pipe without a reader.

@@ -23,6 +23,7 @@
 #include <thread>
 #include <vector>
 
+#include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -36,7 +37,6 @@ namespace octet::memory_tier {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr double kKeepSeconds = 900;
 constexpr std::size_t kDigits = 12;  ///< hash digits in a folder's name

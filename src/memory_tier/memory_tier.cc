@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "host_pairs.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -28,7 +29,6 @@ namespace octet::memory_tier {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kGenerations = 2;
 constexpr std::size_t kExchanged = std::size_t{4} << 20;  ///< bytes per message between hosts

@@ -8,6 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "octet/base/clock.h"
+
 namespace octet::report {
 
 /// Returns " 12%|███        | 10/84 [01:20<09:52,  8.01s/it]" with `cells` cells of bar. Rates are always
@@ -45,7 +47,6 @@ class ProgressBar {
   bool line_is_due();
 
  private:
-  using Clock = std::chrono::steady_clock;
   static void before_line();
   static void after_line();
   void draw();

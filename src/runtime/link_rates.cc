@@ -4,12 +4,11 @@
 #include <chrono>
 #include <cstdint>
 
+#include "octet/base/clock.h"
 #include "octet/comm/serialize.h"
 
 namespace octet::runtime {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 /// More ranks have too many pairs for each to have its turn alone.
 constexpr int most_ranks_alone = 16;

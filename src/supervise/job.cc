@@ -17,13 +17,12 @@
 #include <thread>
 #include <utility>
 
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/launch/processes.h"
 
 namespace octet::supervise {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // SIGCHLD is included only to wake poll().
 constexpr std::array kRequests{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};

@@ -35,8 +35,6 @@
 namespace octet::supervise {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// A restarted supervisor within this time takes the run as still complete.
 constexpr std::chrono::minutes kJustNow(15);
 

@@ -31,8 +31,6 @@
 namespace octet::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// The sequences of a micro-batch.
 struct BatchShape {
   std::int64_t rows = 0, length = 0, vocabulary = 0;

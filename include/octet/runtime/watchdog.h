@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "octet/base/clock.h"
+
 namespace octet::runtime {
 
 /// A thread that watches the phases of a run, each with a time limit. If a phase exceeds its limit, the
@@ -29,7 +31,6 @@ class Watchdog {
   void rest();
 
  private:
-  using Clock = std::chrono::steady_clock;
   void watch();
 
   std::string where_;

@@ -22,8 +22,6 @@
 namespace octet::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 /// Seconds between two exchanges, in which ranks receive rows and deliver results.
 constexpr double kRoundSeconds = 0.25;
 /// Number of failed rows that are named; further failures are only counted.

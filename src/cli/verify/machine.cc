@@ -22,8 +22,6 @@
 namespace octet::cli {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Least memory for a rank of the smallest models, and least disk space for a few of their checkpoints.
 constexpr std::int64_t kLeastMemory = std::int64_t{512} << 20;
 constexpr std::int64_t kLeastRoom = std::int64_t{1} << 30;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "octet/base/clock.h"
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/libraries.h"
@@ -15,8 +16,6 @@
 #include "verify/checks.h"
 
 namespace octet::cli {
-
-using Clock = std::chrono::steady_clock;
 
 std::string check_messages(runtime::Session& session) {
   comm::Collectives& data = session.data();

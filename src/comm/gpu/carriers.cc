@@ -13,14 +13,13 @@
 #include "gpu/nccl_carrier.h"
 #include "gpu/nccl_library.h"
 #include "index.h"
+#include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 
 namespace octet::comm {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr auto probe_patience = std::chrono::seconds(20);
 constexpr std::size_t probe_bytes = std::size_t{1} << 20;

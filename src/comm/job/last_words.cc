@@ -4,13 +4,14 @@
 #include <thread>
 #include <vector>
 
+#include "octet/base/clock.h"
+
 #include "messages/transport.h"
 #include "mpi/mpi_world.h"
 
 namespace octet::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 namespace mpi = boost::mpi;
 
 // Time that an announcement gets to arrive.

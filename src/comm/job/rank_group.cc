@@ -5,12 +5,11 @@
 #include <utility>
 
 #include "messages/collectives.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 
 namespace octet::comm {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 // Time that a rank with an error waits for unfinished collectives.
 constexpr auto patience_for_collectives = std::chrono::seconds(2);

@@ -8,12 +8,11 @@
 
 #include "gpu/device_collectives.h"
 #include "messages/message_collectives.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 
 namespace octet::comm {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 Lane main_lane(const RankOptions& options, const Place& place) {
   if (options.engine != nullptr) return options.engine->control();

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/clock.h"
+
 #include "messages/messages.h"
 
 namespace octet::comm {
@@ -46,7 +48,6 @@ struct RankReport {
 /// or compute. Ranks that are stopped or gone do not answer.
 class RollCall {
  public:
-  using Clock = std::chrono::steady_clock;
   /// `lane` includes all ranks.
   RollCall(Transport& transport, const Lane& lane) : transport_(transport), lane_(lane) {}
 

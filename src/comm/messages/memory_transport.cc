@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 
 namespace octet::comm {
@@ -185,8 +186,6 @@ class MemoryTransport final : public Transport {
   bool any_thread() const override { return true; }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   // Nothing starts in a job that has ended, and started messages no longer write to memory, because ranks
   // that are processes would be gone.
   void require_job() {

@@ -22,6 +22,7 @@
 #include "job/trace.h"
 #include "messages/messages.h"
 #include "messages/steps.h"
+#include "octet/base/clock.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
 
@@ -101,8 +102,6 @@ class MessageEngine {
     std::atomic<bool> done = false;
     std::exception_ptr error;  // written before `done`
   };
-
-  using Clock = std::chrono::steady_clock;
 
   Lane open_lane(Queue queue);
   void serve_forever();

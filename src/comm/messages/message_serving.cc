@@ -235,7 +235,7 @@ bool MessageEngine::slow_link() const {
 }
 
 // How long to poll without a pause while nothing moves.
-MessageEngine::Clock::duration MessageEngine::eagerness(bool caller) const {
+Clock::duration MessageEngine::eagerness(bool caller) const {
   if (!in_flight_ || slow_link()) return eager_idle;
   return caller ? eager_caller : eager_in_flight;
 }

@@ -13,6 +13,7 @@
 #include "job/same_build.h"
 #include "mpi/mpi_start.h"
 #include "mpi/mpi_survival.h"
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/own_end.h"
@@ -21,7 +22,6 @@
 namespace octet::comm {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 namespace mpi = boost::mpi;
 
 // How long a failed rank that does not print waits for the end of the job.

@@ -24,7 +24,6 @@ namespace octet::train {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< bytes of a raw write
 constexpr std::int64_t kTensor = 16 << 20;             ///< elements of a tensor, over all ranks
 

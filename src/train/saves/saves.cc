@@ -25,12 +25,6 @@
 #include "start.h"
 
 namespace octet::train {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
-
 Saves::Saves(RunContext& run, RunParts& parts, const Evaluations& evaluations, Contents contents)
     : run_(run),
       parts_(parts),
