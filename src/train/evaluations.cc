@@ -1,7 +1,6 @@
 #include "evaluations.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -20,7 +19,7 @@ namespace octet::train {
 
 void Evaluations::evaluate(double epoch) {
   run_.begins("an evaluation");
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   comm::Job& job = run_.job;
   const feed::Corpus& corpus = parts_.corpus;
   const std::int64_t micro = config::evaluation_batch(run_.config, parts_.batch.micro);

@@ -1,6 +1,5 @@
 #include "train_steps.h"
 
-#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -38,7 +37,7 @@ void TrainSteps::start() {
 
 void TrainSteps::take() {
   run_.begins("a step");
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   StepOutcome outcome;
   report_.begin();
   parts_.engine->store().limit_steps(guard_.limits_of_update());

@@ -1,6 +1,5 @@
 #include "saves/memory_saves.h"
 
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -60,7 +59,7 @@ bool MemorySaves::takes(std::int64_t step) const {
 }
 
 void MemorySaves::take() {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   run_.begins("a checkpoint in memory");
   tell(parts_.memory->wait());
   checkpoint::CheckpointContents contents = contents_();

@@ -122,7 +122,7 @@ void StartNotes::begin(const std::string& from) {
 }
 
 void StartNotes::begin_again(const std::string& from, std::int64_t left, Back how) {
-  began_ = std::chrono::steady_clock::now();
+  began_ = Clock::now();
   run_.job.together([&] {
     if (!parts_.reporter) return;
     parts_.reporter.reset();
@@ -159,7 +159,7 @@ void StartNotes::open_reporter(const std::string& from) {
       model::flops_per_token(parts_.engine->options().architecture, parts_.feed->mean_context());
   if (!run_.session.device().traits().has_known_rates) facts.peak_flops = 0;
   facts.gpu_hour_price = run_.config.gpu_hour_price.value_or(0);
-  facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  facts.setup_seconds = seconds_since(began_);
   facts.resumed_from = from;
   facts.about = start_rows(this->facts());
   facts.lines_of_hugging_face = run_.resolved.dialect != "SFT-Play";

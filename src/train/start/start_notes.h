@@ -2,12 +2,12 @@
 // reporter's first lines.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "faults/rollbacks.h"
+#include "octet/base/clock.h"
 #include "octet/train/start_rows.h"
 #include "run_context.h"
 #include "run_parts.h"
@@ -56,7 +56,7 @@ class StartNotes {
   RunParts& parts_;
   const Sizing& sizing_;
   const Saves& saves_;
-  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  Clock::time_point began_ = Clock::now();
   double gemm_rate_ = 0;  ///< FLOP/s of this rank; 0: not measured
 };
 
