@@ -86,12 +86,18 @@ class RoutedExchange final : public Exchange {
   std::unique_ptr<Exchange> inside_, between_;
 };
 
+/// A CPU that stands in for a GPU has this part of a GPU's buffers, so that small messages take several
+/// pieces too.
+std::size_t share_of(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? 1 : 100;
+}
+
 }  // namespace
 
 StagingBudget staging_budget(int size, DeviceKind kind) {
   // A chunk and its addends fit into the second-level cache of a GPU. Smaller chunks wait for each other more
   // often. The gather queue stages only values in a narrow format.
-  const std::size_t share = kind == DeviceKind::cuda ? 1 : 100;
+  const std::size_t share = share_of(kind);
   const std::size_t reduce_set = (std::size_t{32} << 20) / share;
   const std::size_t gather_set = (std::size_t{16} << 20) / share;
   StagingBudget budget{.size = size};
@@ -266,7 +272,8 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways, std::span<const Q
         way.exchange = make_peer(queue);
       } else if (carrier == Carrier::host) {
         const std::size_t capacity =
-            std::max(host_capacity, least_host_capacity_of_rank * static_cast<std::size_t>(place.size));
+            std::max(host_capacity / share_of(device_.kind()),
+                     least_host_capacity_of_rank * static_cast<std::size_t>(place.size));
         auto host = std::make_unique<HostExchange>(device_, *access_, place.rank, place.size, capacity);
         way.host = host.get();
         way.exchange = std::move(host);
