@@ -180,9 +180,12 @@ TEST_F(Adapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
   }
 }
 
+/// Runs before a release only.
+class WholeAdapters : public Adapters {};
+
 // The norms of the merged weight's rows are the magnitudes. A new adapter has the base's norms as magnitudes,
 // so it changes the base only by rounding.
-TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
+TEST_F(WholeAdapters, WithMagnitudesAreMergedIntoAWholeModel) {
   expect_success(trainer(lora(folder_ / "out", "use_dora=true loraplus_lr_ratio=4")));
   const Json config = read_json(folder_ / "out/adapter_config.json");
   EXPECT_EQ(config["use_dora"], true);
@@ -209,7 +212,7 @@ TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
 
 // Dropout noise depends on seed, step, sample and position. It does not depend on the rank, the micro-batch
 // or the pass.
-TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
+TEST_F(WholeAdapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
   const auto trained = [&](const std::string& name, int np, const std::string& keys) {
     const Outcome run =
         shell(OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " OCTET_TRAINER " " +

@@ -126,7 +126,7 @@ TEST(AsyncSaves, ASaveThatIsDueWhileOneIsInFlightWaitsAndSaysSo) {
   }
 }
 
-TEST(AsyncSaves, ThatFailGoToTheSecondPlaceOrAreTriedAgain) {
+TEST(WholeAsyncSaves, ThatFailGoToTheSecondPlaceOrAreTriedAgain) {
   const TemporaryFolder folder("async_fails");
   const std::string full = "OCTETRUN_FAILPOINT=full_disk ";
   spill(folder / "run/disk-is-full", "");
@@ -157,7 +157,7 @@ TEST(AsyncSaves, TheBestOfThemIsTheFinalModel) {
 }
 
 // The saving thread is killed at any point: the next start ends in the bits of a run that was not killed.
-TEST(AsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
+TEST(WholeAsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
   const TemporaryFolder folder("async_killed");
   const std::string keys = "save_steps=2 max_steps=8 save_total_limit=2 ";
   expect_success(trainer(Task::get().train(folder / "whole", keys + "save_async=false")));
@@ -177,7 +177,7 @@ TEST(AsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
 }
 
 // The memory of a run grows by one copy of the state, once.
-TEST(AsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
+TEST(WholeAsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
   const TemporaryFolder folder("async_memory");
   fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
   Json config = parse_json(slurp(folder / "model/config.json"), "config.json");

@@ -109,8 +109,11 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
   }
 }
 
+/// Runs before a release only.
+class WholeCheckHosts : public CheckHosts {};
+
 // A firewall: connections to some ports fail.
-TEST_F(CheckHosts, PortsThatAreNotReachedAreNamedWithWhomFrom) {
+TEST_F(WholeCheckHosts, PortsThatAreNotReachedAreNamedWithWhomFrom) {
   const std::string lines = "one\ntwo\nthree\n";
   const auto blocked =
       [&](const std::string& port) {  // the arguments are: timeout 4 bash -c TRY ADDRESS PORT
@@ -191,7 +194,7 @@ TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
 }
 
 // A firewall drops all messages silently.
-TEST_F(CheckHosts, MessagesThatDoNotComeEndInTimeWithThePortsToOpen) {
+TEST_F(WholeCheckHosts, MessagesThatDoNotComeEndInTimeWithThePortsToOpen) {
   const std::string name(trim(shell("uname -n").out));
   host(name);
   script("program", "echo begun; exec sleep 60");
@@ -208,7 +211,7 @@ TEST_F(CheckHosts, MessagesThatDoNotComeEndInTimeWithThePortsToOpen) {
   EXPECT_EQ(failed.out.find("WRONG"), std::string::npos) << "it was no silence\n" << failed.out;
 }
 
-TEST_F(CheckHosts, PathsOfAConfigurationAreLookedForOnEachHost) {
+TEST_F(WholeCheckHosts, PathsOfAConfigurationAreLookedForOnEachHost) {
   spill(folder_ / "model/config.json", "{}");
   spill(folder_ / "rows/a.jsonl", "12345");
   spill(folder_ / "rows/b.jsonl", "1");
@@ -268,7 +271,7 @@ TEST_F(CheckHosts, RanksSpeakWithEachOther) {
   EXPECT_NE(run.out.find("1 hosts, 2 ranks: fine"), std::string::npos) << run.out;
 }
 
-TEST_F(CheckHosts, LimitsOfAHostsShellsAreLookedAt) {
+TEST_F(WholeCheckHosts, LimitsOfAHostsShellsAreLookedAt) {
   const auto limited = [&](const std::string& limits) {
     script("agent", "host=$1; shift; PATH=" + (folder_ / "hosts") + "/$host:$PATH HOST=$host; " + limits +
                         "; exec bash -c \"$*\"");

@@ -38,7 +38,7 @@ std::vector<std::int64_t> cache_line(const Outcome& run) {
 // A common prefix, so that pages can be shared.
 constexpr const char* kPrompt = "These are many words that stand before every question, again: {text}";
 
-TEST_F(GenerateFile, ASmallCacheInSmallPagesGivesTheSameAnswersAtAnyNumberOfRanks) {
+TEST_F(WholeGenerateFile, ASmallCacheInSmallPagesGivesTheSameAnswersAtAnyNumberOfRanks) {
   spill(folder_ / "prompt.txt", kPrompt);
   const std::string asked =
       "--max-new 40 --ignore-eos --max-length 128 --logprobs 2 --temperature 1.5 --n 2 "
@@ -79,7 +79,7 @@ TEST_F(GenerateFile, ASmallCacheInSmallPagesGivesTheSameAnswersAtAnyNumberOfRank
 }
 
 // The line also has the total number of prompt tokens.
-TEST_F(GenerateFile, APassTakesAsManyTokensAsAreAskedFor) {
+TEST_F(WholeGenerateFile, APassTakesAsManyTokensAsAreAskedFor) {
   const auto told = [](const std::string& words, const std::string& before) {
     const std::size_t end = words.find(before);
     if (end == std::string::npos) return std::int64_t{-1};
@@ -115,7 +115,7 @@ TEST_F(GenerateFile, ByItselfTheCacheHoldsTheWholeBatch) {
   EXPECT_EQ(plan["cache_page_tokens"], 64);
 }
 
-TEST_F(GenerateFile, WrongSizesOfTheCacheAreRefusedInASentence) {
+TEST_F(WholeGenerateFile, WrongSizesOfTheCacheAreRefusedInASentence) {
   refused("--kv-cache-bytes 100 --max-length 128", "does not hold one sequence of 128 tokens");
   refused("--kv-cache-bytes 100 --max-length 128", "raise --kv-cache-bytes");
   refused("--kv-cache-bytes 0", "--kv-cache-bytes");

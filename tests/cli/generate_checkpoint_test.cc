@@ -75,7 +75,10 @@ TEST_F(GenerateCheckpoint, OfAdaptersAnswersAsItsExport) {
   expect_answers_of_export(folder_ / "four_bits", "qlora");
 }
 
-TEST_F(GenerateCheckpoint, OfAPartAnswersAsItsExport) {
+/// Runs before a release only.
+class WholeGenerateCheckpoint : public GenerateCheckpoint {};
+
+TEST_F(WholeGenerateCheckpoint, OfAPartAnswersAsItsExport) {
   expect_success(trainer(Task::get().train(
       folder_ / "part", "model_name_or_path=" + adapter_base() +
                             " train_from_scratch=false finetuning_type=freeze freeze_trainable_layers=1 "
@@ -84,7 +87,7 @@ TEST_F(GenerateCheckpoint, OfAPartAnswersAsItsExport) {
 }
 
 // A run on top of other adapters uses both.
-TEST_F(GenerateCheckpoint, OfAnAdapterOnTopOfAnotherHasBoth) {
+TEST_F(WholeGenerateCheckpoint, OfAnAdapterOnTopOfAnotherHasBoth) {
   expect_success(trainer(lora(folder_ / "first", "learning_rate=2.0e-2 save_strategy=no")));
   const std::string on_top = "learning_rate=2.0e-2 create_new_adapter=true adapter_name_or_path=";
   expect_success(trainer(lora(folder_ / "second", on_top + (folder_ / "first"))));
@@ -94,7 +97,7 @@ TEST_F(GenerateCheckpoint, OfAnAdapterOnTopOfAnotherHasBoth) {
 }
 
 // Tensor-parallel layers read columns and rows of the checkpoint's tensors.
-TEST_F(GenerateCheckpoint, AnswersWithSplitLayersAndScoresTexts) {
+TEST_F(WholeGenerateCheckpoint, AnswersWithSplitLayersAndScoresTexts) {
   expect_success(trainer(Task::get().train(folder_ / "run", "max_steps=6 save_steps=3 bf16=true")));
   const std::string checkpoint = folder_ / "run/checkpoint-3";
   expect_success(trainer("export " + checkpoint + " " + (folder_ / "exported")));
@@ -194,7 +197,7 @@ TEST_F(GenerateCheckpoint, ThatDoesNotHoldIsRefusedAsByARunThatGoesOn) {
   expect_same_error(folder_ / "run/checkpoint-4", "name of another");
 }
 
-TEST_F(GenerateCheckpoint, NeedsTheModelThatItsRunBeganWith) {
+TEST_F(WholeGenerateCheckpoint, NeedsTheModelThatItsRunBeganWith) {
   const std::string base = folder_ / "base";
   fs::copy(adapter_base(), base, fs::copy_options::recursive);
   expect_success(trainer(lora(folder_ / "run", "model_name_or_path=" + base)));

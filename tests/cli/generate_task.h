@@ -60,4 +60,7 @@ class GenerateFile : public testing::Test {
   TemporaryFolder folder_;
 };
 
+/// Runs before a release only.
+class WholeGenerateFile : public GenerateFile {};
+
 }  // namespace octet::test

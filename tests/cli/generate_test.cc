@@ -209,7 +209,7 @@ TEST_F(GenerateFile, AnswersAreExtractedAndTriedAgain) {
   EXPECT_NE(allowed.err.find(sizes), std::string::npos) << allowed.both();
 }
 
-TEST_F(GenerateFile, EveryRetryIsHotter) {
+TEST_F(WholeGenerateFile, EveryRetryIsHotter) {
   spill(folder_ / "one.jsonl", rows_of(Task::get().held_out()).front().dump() + "\n");
   const std::string ask = "generate " + trained_model() +
                           " --template chatml --device cpu --max-new 4 --max-broken-rows 1 " +
@@ -296,7 +296,7 @@ TEST_F(GenerateFile, TellsWhatItDid) {
 
 // The requirements of launch/distill and its pages: a teacher's rows have the prompt, a student's rows do
 // not, and no list of the final test was seen in training.
-TEST_F(GenerateFile, TheDistillationTaskKeepsItsPartsApart) {
+TEST_F(WholeGenerateFile, TheDistillationTaskKeepsItsPartsApart) {
   const std::string task = folder_ / "task";
   ASSERT_EQ(trainer("quickstart " + task + " --distillation --rows 300 --held-out 20").code, 0);
   const std::string prompt = slurp(task + "/data/prompt.txt");
@@ -340,7 +340,7 @@ TEST_F(GenerateFile, TheDistillationTaskKeepsItsPartsApart) {
   EXPECT_EQ(lint.code, 1) << "doubts alone: nothing is saved, and nothing kept";
 }
 
-TEST_F(GenerateFile, TheGuidesCommandsRun) {
+TEST_F(WholeGenerateFile, TheGuidesCommandsRun) {
   spill(folder_ / "in.txt", "b, a\nd, c\nf, e\n");
   spill(folder_ / "prompt.txt", "Sort these words: {text}");
   const std::string out = folder_ / "answers.jsonl";

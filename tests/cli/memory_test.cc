@@ -126,7 +126,7 @@ TEST(MemoryCheckpoints, AdaptersAreAllThatIsTaken) {
   memory.expect_nothing_left();
 }
 
-TEST(MemoryCheckpoints, FewerRanksGoOnFromThoseOfMore) {
+TEST(WholeMemoryCheckpoints, FewerRanksGoOnFromThoseOfMore) {
   const MemoryRun memory("memory_fewer");
   const Outcome run = memory.run(4, "save_steps=100 zero_stage=2", "OCTETRUN_FAILPOINT=before_memory_seal:3",
                                  "set -- -np 3 \"${@:3}\"; more=zero_stage=3");
@@ -174,7 +174,7 @@ TEST(MemoryCheckpoints, WithoutThemAndWithoutTheDiskARunBeginsAgain) {
   expect_undisturbed(memory);
 }
 
-TEST(MemoryCheckpoints, OfAnotherConfigurationAreNotTaken) {
+TEST(WholeMemoryCheckpoints, OfAnotherConfigurationAreNotTaken) {
   const MemoryRun memory("memory_other");
   const Outcome run =
       memory.run(1, "save_steps=3", "OCTETRUN_FAILPOINT=before_memory_seal:3", "more=learning_rate=1e-3");
@@ -184,7 +184,7 @@ TEST(MemoryCheckpoints, OfAnotherConfigurationAreNotTaken) {
 }
 
 // overwrite_output_dir and resume_from_checkpoint apply to the first start. Later starts resume.
-TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
+TEST(WholeMemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
   for (const char* beginning : {"overwrite_output_dir=true", "resume_from_checkpoint=false"}) {
     const MemoryRun memory("memory_beginning");
     expect_success(trainer(Task::get().train(
@@ -199,7 +199,7 @@ TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
 
 // As with disk checkpoints (SaveInterval.FollowsFrom...): the first is after ten steps, and the interval then
 // follows from the cost. save_steps still applies to the disk.
-TEST(MemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
+TEST(WholeMemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
   // Steps take much longer than the copy.
   const std::string keys = "memory_checkpoint_steps=auto max_steps=14 global_batch_size=240 ";
   for (const auto& [hours, expected] :
@@ -265,7 +265,7 @@ TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
 }
 
 // The memory checkpoint is newer than the step to which the run goes back, and no longer part of its past.
-TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
+TEST(WholeMemoryCheckpoints, AreForgottenByARunThatGoesBack) {
   const MemoryRun memory("memory_back");
   const Outcome run = memory.run(1, "save_steps=3 memory_checkpoint_steps=1 sdc_steps=1 sdc_action=rollback",
                                  "OCTETRUN_FLIPS=0:8:moments:1 OCTETRUN_FAILPOINT=before_memory_seal:8");
@@ -278,7 +278,7 @@ TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
 }
 
 // Resumed from memory after the disk checkpoint with the best evaluation.
-TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
+TEST(WholeMemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
   const MemoryRun memory("memory_best");
   const std::string keys = "eval_dataset=" + Task::get().held_out() +
                            " eval_strategy=steps eval_steps=4 save_steps=4 learning_rate=1 warmup_steps=12 "
@@ -293,7 +293,7 @@ TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
 
 // The supervisor is killed and started again, and the run resumes. Then the supervisor is not started again,
 // and the keeper cleans up.
-TEST(MemoryCheckpoints, OutliveTheSupervisorForAWhile) {
+TEST(WholeMemoryCheckpoints, OutliveTheSupervisorForAWhile) {
   const MemoryRun memory("memory_supervisor");
   const std::string words = Task::get().train(memory.output(), kKeys + "save_steps=100000 max_steps=100000");
   const auto until_killed = [&](const std::string& more) {

@@ -132,7 +132,7 @@ TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
 }
 
 // spike_action applies to these steps like to spikes.
-TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
+TEST(WholeNotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
   const Poisoned task;
   const Outcome back = task.train(task / "back", 8, {5}, "spike_action=rollback save_steps=2");
   expect_success(back);
@@ -268,7 +268,7 @@ Outcome signal_after_first_step(const std::string& arguments, const std::string&
                "/trainer_log.jsonl; do sleep 0.05; done; kill -" + signal + " $run; wait $run");
 }
 
-TEST(NotFinite, NeitherRanksNorARequestSaveWeightsThatAreNotFinite) {
+TEST(WholeNotFinite, NeitherRanksNorARequestSaveWeightsThatAreNotFinite) {
   const TemporaryFolder folder("broken_ranks");
   struct Row {
     std::string keys, signal;

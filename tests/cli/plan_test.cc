@@ -48,7 +48,7 @@ TEST(PlanCommand, EvaluationTakesNoMoreThanTrainingUnlessItIsAskedTo) {
 
 // An 80 GB card with some memory taken by driver and libraries: the plan finds and prints a configuration
 // that fits.
-TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
+TEST(WholePlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   const std::string model = "llama-3.1-8b device=cuda cutoff_len=4096 fp8=true memory=75GB ";
   const std::string wide = " param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32";
   const Json full = plan_of(model + "per_device_train_batch_size=6" + wide, 1);
@@ -78,7 +78,7 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
 
 // Without a setting, states are stored as wide as the device allows: in fp32 on a large one, otherwise in 16
 // bits, otherwise with moments in 8 bits.
-TEST(PlanCommand, StoresStatesAsWideAsTheyFit) {
+TEST(WholePlanCommand, StoresStatesAsWideAsTheyFit) {
   const std::string run =
       "llama-3.1-8b device=cuda cutoff_len=1024 recompute=full per_device_train_batch_size=1 ";
   const auto stored = [&](const std::string& words) {
@@ -97,7 +97,7 @@ TEST(PlanCommand, StoresStatesAsWideAsTheyFit) {
 
 // Frozen weights have no master weights, moments and gradients. This changes the bytes, the work and the
 // advice.
-TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
+TEST(WholePlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
   const std::string common =
       "llama-3.1-8b device=cuda cutoff_len=2048 per_device_train_batch_size=1 memory=40GB ";
   const Json full = plan_of(common, 1);
@@ -209,7 +209,7 @@ TEST(PlanCommand, CountsWhatSeveralGpusNeedOnce) {
   EXPECT_EQ(plan_of("tiny device=cpu world=2 gpu_transport=nccl cutoff_len=64")["nccl_bytes"], 0);
 }
 
-TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
+TEST(WholePlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   const std::string common =
       "llama-3.1-8b device=cuda cutoff_len=4096 per_device_train_batch_size=2 "
       "recompute=full fp8=true memory=1TB gradient_accumulation_steps=4 ";
@@ -252,7 +252,7 @@ TEST(PlanCommand, MemoryOfAHostIsSharedByItsOwnRanks) {
 }
 
 // 16 ranks on two hosts: of each rank's 15 slices of fp32 gradients, 8 cross between the hosts.
-TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
+TEST(WholePlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   const std::string common =
       "llama-3.1-8b device=cuda cutoff_len=4096 recompute=full memory=1TB zero_stage=1 "
       "hierarchical_comm=false deterministic=false ";

@@ -76,7 +76,7 @@ TEST(Plateau, ARunThatGoesOnFromAnyStepHasTheRatesOfTheWholeOne) {
 }
 
 // A stopped run saves before the due evaluation. The rate of the next step still follows this evaluation.
-TEST(Plateau, AStopInPlaceOfAnEvaluationChangesNothing) {
+TEST(WholePlateau, AStopInPlaceOfAnEvaluationChangesNothing) {
   const TemporaryFolder folder("plateau");
   const std::string keys = kFollows +
                            "eval_steps=1 save_steps=120 max_steps=120 lr_scheduler_kwargs.patience=0 "
@@ -112,7 +112,7 @@ TEST(Plateau, AStopInPlaceOfAnEvaluationChangesNothing) {
 }
 
 // A longer run would not have the evaluation after the last step.
-TEST(Plateau, ALongerRunGoesOnAsIfItHadNotEnded) {
+TEST(WholePlateau, ALongerRunGoesOnAsIfItHadNotEnded) {
   const TemporaryFolder folder("plateau");
   const std::string keys =
       kFollows + "eval_steps=5 lr_scheduler_kwargs.patience=0 lr_scheduler_kwargs.threshold=0.9 ";
@@ -142,7 +142,7 @@ TEST(Plateau, RanksShareOneRateThatIsThatOfOneRank) {
   }
 }
 
-TEST(Plateau, OtherSchedulesAndItTakeOverEachOthersCheckpoints) {
+TEST(WholePlateau, OtherSchedulesAndItTakeOverEachOthersCheckpoints) {
   const TemporaryFolder folder("plateau");
   const std::string output = folder / "run";
   expect_success(trainer(Task::get().train(

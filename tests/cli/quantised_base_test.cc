@@ -292,7 +292,7 @@ void QuantisedBase::expect_same_bits(const std::string& keys, const std::vector<
 }
 
 // Each recipe with one configuration.
-TEST_F(QuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
+TEST_F(WholeQuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
   for (std::size_t i = 0; i < recipes_.size(); ++i)
     expect_same_bits(recipes_[i], {strict_[i % strict_.size()]});
 }
@@ -301,7 +301,7 @@ TEST_F(WholeQuantisedBase, BitsOfEveryRecipeDoNotDependOnStageOverlapOrRanks) {
   for (const std::string& keys : recipes_) expect_same_bits(keys, strict_);
 }
 
-TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
+TEST_F(WholeQuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
   // The folder holds codes and a new adapter adds nothing, so the merged model has the decoded values.
   const weights::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false), adapter = folder_ / "adapter";

@@ -79,7 +79,7 @@ TEST(SilentFaults, ARunGoesBackAndEndsInTheSameBits) {
   EXPECT_GE(steps_of(folder / "out").at(12).at("sdc_checks").get<int>(), 12);
 }
 
-TEST(SilentFaults, ARunDoesNotGoBackForEver) {
+TEST(WholeSilentFaults, ARunDoesNotGoBackForEver) {
   const TemporaryFolder folder("again");
   const Outcome none = flipped("0:2:moments:1", 2, folder / "none", kChecks + "sdc_action=rollback");
   EXPECT_EQ(none.code, 75) << none.both();
@@ -93,7 +93,7 @@ TEST(SilentFaults, ARunDoesNotGoBackForEver) {
   expect_said(often, "returned to a checkpoint 3 times without a new checkpoint");
 }
 
-TEST(SilentFaults, ChecksChangeNoBitAndFindNothingInACleanRun) {
+TEST(WholeSilentFaults, ChecksChangeNoBitAndFindNothingInACleanRun) {
   const TemporaryFolder folder("clean");
   const std::string recipes[] = {"", "bf16=true fp8=true",
                                  "bf16=true fp8=true fp8_recipe=current deterministic=strict",

@@ -164,7 +164,7 @@ TEST_F(WholeStages, CheckpointsOfEveryRecipeAgreeInEveryWay) {
 }
 
 // One rank uses all cores. Eight ranks use one core each and are oversubscribed.
-TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
+TEST_F(WholeStages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
   for (std::size_t i = 0; i < strict_recipes_.size(); ++i)
     expect_strict(strict_recipes_[i], {shares_[0], shares_[i + 1]});
 }
@@ -208,7 +208,7 @@ TEST_F(Stages, EvaluationGivesTheSameLossAtEveryStage) {
   EXPECT_EQ(losses.size(), 1u);
 }
 
-TEST_F(Stages, ARunGoesOnAtAnotherStage) {
+TEST_F(WholeStages, ARunGoesOnAtAnotherStage) {
   expect_resumed({{3, 1}, {0, 3}});
 }
 
@@ -216,7 +216,7 @@ TEST_F(WholeStages, ARunGoesOnAtOthers) {
   expect_resumed({{2, 0}, {1, 2}});
 }
 
-TEST_F(Stages, ModelsAreExportedAlikeAtEveryStage) {
+TEST_F(WholeStages, ModelsAreExportedAlikeAtEveryStage) {
   std::set<std::string> weights;
   for (const int stage : {0, 3}) {
     const std::string name = "export" + std::to_string(stage);

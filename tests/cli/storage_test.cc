@@ -43,7 +43,7 @@ TEST(Storage, StagesAgreeInEveryBit) {
   expect_identical(folder / "0/checkpoint-4", folder / "3/checkpoint-4");
 }
 
-TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
+TEST(WholeStorage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
   const TemporaryFolder folder("formats");
   const Task& task = Task::get();
   expect_success(trainer(task.train(folder / "run", "bf16=true max_steps=5")));
@@ -64,7 +64,7 @@ TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
 
 // Without settings: fp32 if it fits, otherwise narrower formats. The choice is printed at the start, and kept
 // on a resume.
-TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
+TEST(WholeStorage, LeftOpenFollowsTheDeviceAndIsKept) {
   const TemporaryFolder folder("open");
   const Task& task = Task::get();
   // A model with more parameters than the task's, so that the scratch memory of threads matters little.

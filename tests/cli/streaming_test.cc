@@ -26,7 +26,7 @@ TEST(Streaming, InTheOrderOfTheFilesItTrainsWhatMemoryWouldHold) {
   }
 }
 
-TEST(Streaming, EveryEpochTrainsEveryRowOnce) {
+TEST(WholeStreaming, EveryEpochTrainsEveryRowOnce) {
   const TemporaryFolder folder("stream_epoch");
   const Task& task = Task::get();
   // 50 rows in windows of 16, a batch of 12: the fifth step of an epoch is the last and a partial one.
@@ -82,7 +82,7 @@ TEST(Streaming, AResumedRunIsAtTheVeryPlaceWhereItStopped) {
   }
 }
 
-TEST(Streaming, APlaceThatIsNoneOfThisStreamIsRefused) {
+TEST(WholeStreaming, APlaceThatIsNoneOfThisStreamIsRefused) {
   const TemporaryFolder folder("stream_place");
   const Task& task = Task::get();
   expect_success(trainer(task.train(folder / "run", kStream + "max_steps=5")));
@@ -191,7 +191,7 @@ TEST(Streaming, NothingToTrainIsSaid) {
   EXPECT_NE(run.err.find("no tokens to train"), std::string::npos) << run.err;
 }
 
-TEST(Streaming, WhatItCannotDoIsRefused) {
+TEST(WholeStreaming, WhatItCannotDoIsRefused) {
   const TemporaryFolder folder("stream_refused");
   const Task& task = Task::get();
   for (const auto& [more, says] : {std::pair{"streaming=true max_steps=-1", "max_steps"},

@@ -28,7 +28,7 @@ TEST(WorldSize, RanksAndAccumulationTradeWithoutChangingTheLosses) {
   }
 }
 
-TEST(WorldSize, StagesAndOverlapChangeNoBitAtOneWorldSize) {
+TEST(WholeWorldSize, StagesAndOverlapChangeNoBitAtOneWorldSize) {
   const TemporaryFolder folder("stages");
   const Task& task = Task::get();
   const std::string options = "per_device_train_batch_size=2 bf16=true max_steps=5 ";

@@ -275,7 +275,7 @@ bool refuses(const Outcome& run, const wrong_inputs::Wrong& row, const wrong_inp
   return folder.shortened(run.err).find("error: " + std::string(row.what)) != std::string::npos;
 }
 
-TEST(WrongInputs, AreTakenWhenTheyAreMended) {
+TEST(WholeWrongInputs, AreTakenWhenTheyAreMended) {
   const wrong_inputs::Folder folder;
   int number = 0;
   for (const Mended& mended : kMended) {

@@ -21,8 +21,6 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-constexpr int kSteps = 50;
-
 model::Architecture architecture() {
   model::Architecture a = model::find_shape("tiny");
   a.layers = 2;
@@ -50,6 +48,7 @@ struct Run {
   const char* fp8 = "";  ///< the recipe
   int ranks = 1;
   int stage = 0;
+  int steps = 12;
 };
 
 void PrintTo(const Run& run, std::ostream* out) {
@@ -99,21 +98,29 @@ class Turns : public testing::TestWithParam<Run> {};
 std::string run_name(const testing::TestParamInfo<Run>& run) {
   return run.param.name;
 }
-INSTANTIATE_TEST_SUITE_P(
-    Of, Turns,
-    testing::Values(Run{.name = "fp32"}, Run{.name = "bf16_np2_stage2", .bf16 = true, .ranks = 2, .stage = 2},
-                    Run{.name = "delayed", .bf16 = true, .fp8 = "delayed"},
-                    Run{.name = "block_np2_stage3", .bf16 = true, .fp8 = "block", .ranks = 2, .stage = 3}),
-    run_name);
-INSTANTIATE_TEST_SUITE_P(
-    Whole, Turns,
-    testing::Values(
-        Run{.name = "bf16", .bf16 = true}, Run{.name = "fp32_np2", .ranks = 2},
-        Run{.name = "current", .fp8 = "current"}, Run{.name = "block", .bf16 = true, .fp8 = "block"},
-        Run{.name = "delayed_np2", .bf16 = true, .fp8 = "delayed", .ranks = 2, .stage = 1},
-        Run{.name = "fp32_np3_stage3", .ranks = 3, .stage = 3},
-        Run{.name = "delayed_np2_stage3", .bf16 = true, .fp8 = "delayed", .ranks = 2, .stage = 3}),
-    run_name);
+constexpr Run kRuns[] = {{.name = "fp32"},
+                         {.name = "bf16_np2_stage2", .bf16 = true, .ranks = 2, .stage = 2},
+                         {.name = "delayed", .bf16 = true, .fp8 = "delayed"},
+                         {.name = "block_np2_stage3", .bf16 = true, .fp8 = "block", .ranks = 2, .stage = 3}};
+constexpr Run kMoreRuns[] = {
+    {.name = "bf16", .bf16 = true},
+    {.name = "fp32_np2", .ranks = 2},
+    {.name = "current", .fp8 = "current"},
+    {.name = "block", .bf16 = true, .fp8 = "block"},
+    {.name = "delayed_np2", .bf16 = true, .fp8 = "delayed", .ranks = 2, .stage = 1},
+    {.name = "fp32_np3_stage3", .ranks = 3, .stage = 3},
+    {.name = "delayed_np2_stage3", .bf16 = true, .fp8 = "delayed", .ranks = 2, .stage = 3}};
+
+/// All runs, with more steps.
+std::vector<Run> long_runs() {
+  std::vector<Run> runs(std::begin(kRuns), std::end(kRuns));
+  runs.insert(runs.end(), std::begin(kMoreRuns), std::end(kMoreRuns));
+  for (Run& run : runs) run.steps = 50;
+  return runs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, Turns, testing::ValuesIn(kRuns), run_name);
+INSTANTIATE_TEST_SUITE_P(Whole, Turns, testing::ValuesIn(long_runs()), run_name);
 
 // After each step the decoder scores and answers, with different numbers of sequences per rank. Its
 // log-probabilities equal the trainer's to the last bit. The trainer's state equals that of a run without a
@@ -129,7 +136,7 @@ TEST_P(Turns, LogProbabilitiesAreTheTrainersAndItsBitsAreThoseOfARunAlone) {
         asked.resize(most - static_cast<std::size_t>(job.rank()));
         std::vector<std::vector<double>> before;
         generate::Decoder decoder(taking_turns.instance(), {.sequences = 2, .capacity = 48, .scored = 64});
-        for (int i = 0; i < kSteps; ++i) {
+        for (int i = 0; i < GetParam().steps; ++i) {
           step(alone, i, job.rank()), step(taking_turns, i, job.rank());
           const auto scored = decoder.log_probabilities(asked);
           ASSERT_EQ(scored.size(), asked.size());
