@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -19,17 +18,16 @@
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
 #include "octet/runtime/instance.h"
-#include "octet/runtime/staging.h"
 
 namespace octet::generate {
 
+class Answering;
+class Passes;
 class PassRunner;
+class Scoring;
 class Sequences;
 class TensorSums;
 class TokenChoice;
-struct PassPlan;
-struct PassTokens;
-struct Sequence;
 
 struct DecoderOptions {
   model::Architecture architecture;
@@ -207,36 +205,9 @@ class Decoder {
   void dismiss(int code);
 
  private:
-  /// Whether the ranks gather parameters together in each pass.
-  bool walks_together() const;
-  /// Runs `checks`, which throws for invalid requests. If ranks gather together, a failure on one fails on
-  /// all.
-  void require(const std::function<void()>& checks);
-  /// Whether another pass is needed: for this rank, or for any rank if the ranks gather together.
-  bool goes_on(bool here);
-  /// Copies the activation scales of the model in training.
-  void take_scales();
   void reserve();
-  void require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const;
-  /// Plans a pass of these tokens, with the preceding cache changes, and sends the plan to the team.
-  PassPlan planned(PassTokens tokens);
-  /// Plans passes until one per stage is in flight, or nothing is left to compute.
-  void plan_ahead();
-  /// Chooses the tokens of the next pass and admits sequences for it.
-  PassTokens next_tokens(bool behind);
-  /// Begins the oldest planned pass. Begins a second pass if that pass does not depend on the host.
-  void begin_passes();
   bool runs_ahead() const;
-  void begin(const PassPlan& plan);
-  void run(const PassPlan& plan);
-  void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
-                 const std::function<void(std::int64_t begin, std::int64_t end)>& see);
-  void count();
-  bool extend(Sequence& s, std::size_t row, const OnToken& on_token);
   Stream& compute() { return model_->compute(); }
-
-  /// Passes in flight, and the state that the next pass starts from.
-  struct Ahead;
 
   DecoderOptions options_;
   Team* team_ = nullptr;  ///< null: this rank has the whole model
@@ -254,10 +225,10 @@ class Decoder {
   std::unique_ptr<PassRunner> runner_;
   std::unique_ptr<TokenChoice> choice_;
   std::unique_ptr<Sequences> sequences_;
-  std::unique_ptr<Ahead> ahead_;
-  std::size_t submitted_ = 0;
   DecodeCounts counts_;
-  std::unique_ptr<runtime::Staging> staging_;  ///< for scored sequences; null: none
+  std::unique_ptr<Passes> passes_;
+  std::unique_ptr<Answering> answering_;
+  std::unique_ptr<Scoring> scoring_;
 };
 
 /// Runs `lead` on the leader and follow() on the other ranks of a team. The leader dismisses the others at
