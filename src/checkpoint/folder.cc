@@ -133,6 +133,19 @@ Found find_latest(comm::Channel& channel, const std::string& output_dir, const F
   return found;
 }
 
+bool is_checkpoint(const std::string& path) {
+  if (path_exists(path + "/manifest.json") || path_exists(path + "/checkpoint.h5")) return true;
+  const fs::path folder = fs::path(path + "/.").lexically_normal().parent_path();
+  return folder.filename().string().starts_with(kPrefix);
+}
+
+std::string checkpoint_of_run(const std::string& path) {
+  std::error_code none;
+  const bool holds_some =
+      !is_checkpoint(path) && fs::is_directory(path, none) && !list_checkpoints(path).empty();
+  return holds_some ? resolve_checkpoint(path) : path;
+}
+
 std::string resolve_checkpoint(const std::string& path) {
   if (path_exists(path + "/" + kManifestName)) return path;
   auto all = list_checkpoints(path);

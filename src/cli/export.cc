@@ -6,13 +6,13 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "checkpoint_named.h"
 #include "export_options.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/data/template_encoder.h"
+#include "octet/files/folder_lock.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/data_options.h"
@@ -21,8 +21,7 @@
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "octet/train/merged_model.h"
-#include "output_lock.h"
-#include "template_of_run.h"
+#include "octet/train/template_of_run.h"
 
 namespace octet::cli {
 namespace {
@@ -128,7 +127,7 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
 /// Exports the adapters of a checkpoint as a PEFT folder or, if they are merged, as a whole model.
 int export_trained_adapters(const ExportWish& wish, const config::Config& run, const train::ModelExport& e) {
   const auto encoder = encoder_of(setup::encoder_options(run));
-  if (encoder) require_template_of(checkpoint::Checkpoint(e.checkpoint), run, *encoder, kPutBack);
+  if (encoder) train::require_template_of(checkpoint::Checkpoint(e.checkpoint), run, *encoder, kPutBack);
   train::AdapterExport adapter{.folder = wish.folder,
                                .checkpoint = e.checkpoint,
                                .overwrite = wish.overwrite,
@@ -179,7 +178,7 @@ int export_trained(const ExportWish& wish) {
                  .code = ExitCode::usage});
   }
   const auto encoder = encoder_of(setup::encoder_options(run));
-  if (encoder) require_template_of(checkpoint, run, *encoder, kPutBack);
+  if (encoder) train::require_template_of(checkpoint, run, *encoder, kPutBack);
   print(e.folder, train::export_model(e, encoder.get()));
   return 0;
 }
@@ -189,10 +188,10 @@ int export_trained(const ExportWish& wish) {
 int export_command(const Arguments& arguments) {
   std::optional<ExportWish> wish = read_export_wish(arguments);
   if (!wish) return 0;
-  const auto lock = lock_output(wish->folder);
+  const auto lock = files::lock_output(wish->folder);
   const bool folders =
       wish->from_file || !wish->adapters.empty() || path_exists(wish->path + "/adapter_config.json");
-  if (!folders) wish->path = checkpoint_of_run(wish->path);
+  if (!folders) wish->path = checkpoint::checkpoint_of_run(wish->path);
   return folders ? export_adapters(*wish, wish->adapters) : export_trained(*wish);
 }
 

@@ -1,9 +1,9 @@
 #include <cstdio>
 
-#include "checkpoint_named.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/printable.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/inspect.h"
 #include "options.h"
 
@@ -55,8 +55,8 @@ int inspect_command(const Arguments& arguments) {
       "world size wrote them; exit code 0 if all bits agree, 1 if not, and another code if a checkpoint "
       "cannot be read");
   if (!options.parse(arguments)) return 0;
-  path = checkpoint_of_run(path);
-  if (!other.empty()) other = checkpoint_of_run(other);
+  path = checkpoint::checkpoint_of_run(path);
+  if (!other.empty()) other = checkpoint::checkpoint_of_run(other);
   if (!other.empty()) {
     if (verify) {
       require_whole(path);

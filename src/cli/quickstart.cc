@@ -7,9 +7,9 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/files/folder_lock.h"
 #include "octet/text/bpe_trainer.h"
 #include "options.h"
-#include "output_lock.h"
 #include "sorting_task.h"
 
 namespace octet::cli {
@@ -209,7 +209,7 @@ int quickstart_command(const Arguments& arguments) {
                    "the teacher, and without the prompt for the student");
   options.add_option("--seed", seed, "seed of the lists of --distillation").shows_default();
   if (!options.parse(arguments)) return 0;
-  const auto lock = lock_output(folder);
+  const auto lock = files::lock_output(folder);
   require_new(folder);
 
   if (distillation) {

@@ -6,7 +6,6 @@
 #include <thread>
 
 #include "command.h"
-#include "faults.h"
 #include "help/description.h"
 #include "octet/base/ending.h"
 #include "octet/base/environment.h"
@@ -22,6 +21,7 @@
 #include "octet/device/gpus.h"
 #include "octet/device/threads.h"
 #include "octet/memory_tier/memory_folder.h"
+#include "octet/runtime/faults.h"
 #include "octet/runtime/session.h"
 #include "octet/runtime/signals.h"
 #include "options.h"
@@ -247,7 +247,7 @@ int run(int argc, const char* const* argv) {
   const EndsItself ends_itself;
   const Arguments arguments(argv + 1, argv + std::max(1, argc));
   // Under launch/mpirun the launcher reports the signal.
-  tell_of_faults(!comm::stops_are_handed_on(environment_variable));
+  runtime::tell_of_faults(!comm::stops_are_handed_on(environment_variable));
   answer_stops(arguments);
   cpu::spare_limited_memory();
   // Read before the program changes it for the driver.

@@ -314,6 +314,13 @@ void FolderLock::require_held() const {
   impl_->require_held();
 }
 
+std::unique_ptr<const FolderLock> lock_output(const std::string& path) {
+  // The path of a folder may end with "/".
+  const std::filesystem::path whole = std::filesystem::path(path + "/.").lexically_normal().parent_path();
+  if (whole.has_parent_path()) make_folders(whole.parent_path().string());
+  return std::make_unique<const FolderLock>(whole.string(), FolderLockOptions{.held = Held::file});
+}
+
 void remove_held_lock_files() noexcept {
   for (const auto& held : held_files) {
     if (const char* path = held.load()) ::unlink(path);

@@ -39,6 +39,14 @@ Found find_latest(comm::Channel& channel, const std::string& output_dir, const F
 /// manifest if `path` is an output folder. Throws Error if there is none. Not collective, removes nothing.
 std::string resolve_checkpoint(const std::string& path);
 
+/// Whether `path` is a checkpoint, by its files or its name. A checkpoint with missing files counts; opening
+/// it reports them.
+bool is_checkpoint(const std::string& path);
+
+/// Returns the newest valid checkpoint in the output folder of a run. Returns `path` itself if it is a
+/// checkpoint or contains none.
+std::string checkpoint_of_run(const std::string& path);
+
 /// Throws Error (ExitCode::no_valid_checkpoint) if `path` is named checkpoint-<another step>. Other names are
 /// accepted.
 void require_own_name(const std::string& path, std::int64_t step);

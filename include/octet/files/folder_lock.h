@@ -49,6 +49,11 @@ class FolderLock {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Locks the file or folder `path` (Held::file), so that no other command writes it. Creates the parent
+/// folder of `path` if needed. Throws Error (busy) that names the process of another command that holds the
+/// lock.
+std::unique_ptr<const FolderLock> lock_output(const std::string& path);
+
 /// Removes the lock files of this process. Async-signal-safe: it only unlinks, so a signal handler that ends
 /// the process may call it.
 void remove_held_lock_files() noexcept;

@@ -12,7 +12,6 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "output_lock.h"
 
 namespace octet::cli {
 namespace {
@@ -95,7 +94,7 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
                  .fix = "name a file in it, such as " + path + "/answers.jsonl",
                  .code = ExitCode::usage});
   }
-  lock_ = lock_output(path);
+  lock_ = files::lock_output(path);
   if (overwrite) {
     remove_file(notes_path_);
     remove_file(path_);

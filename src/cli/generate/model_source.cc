@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "checkpoint_named.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -24,8 +23,8 @@ std::string checkpoint_at(const std::string& path) {
   if (path_exists(path + "/config.json") || path_exists(path + "/adapter_config.json")) return "";
   std::error_code none;
   if (!std::filesystem::is_directory(path, none)) return "";
-  const std::string found = checkpoint_of_run(path);
-  return is_checkpoint(found) ? found : "";
+  const std::string found = checkpoint::checkpoint_of_run(path);
+  return checkpoint::is_checkpoint(found) ? found : "";
 }
 
 void require_base(const ModelSource& source) {

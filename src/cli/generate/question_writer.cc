@@ -7,7 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/setup/data_options.h"
 #include "octet/text/template_match.h"
-#include "template_of_run.h"
+#include "octet/train/template_of_run.h"
 
 namespace octet::cli {
 namespace {
@@ -76,8 +76,8 @@ QuestionWriter::QuestionWriter(const GenerateOptions& options, const ModelSource
     how_ = encoder.options;
     encoder_.emplace(encoder);
     if (source.words_of_run() && options.template_name.empty()) {
-      require_template_of(*source.checkpoint, source.run, *encoder_,
-                          "restore the file, or name another template with --template");
+      train::require_template_of(*source.checkpoint, source.run, *encoder_,
+                                 "restore the file, or name another template with --template");
     }
     find_template(source);
   }

@@ -1,9 +1,9 @@
-#include "template_of_run.h"
+#include "octet/train/template_of_run.h"
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 
-namespace octet::cli {
+namespace octet::train {
 
 void require_template_of(const checkpoint::Checkpoint& checkpoint, const config::Config& run,
                          const data::TemplateEncoder& encoder, const std::string& fix) {
@@ -18,4 +18,4 @@ void require_template_of(const checkpoint::Checkpoint& checkpoint, const config:
                .code = ExitCode::usage});
 }
 
-}  // namespace octet::cli
+}  // namespace octet::train

@@ -1,4 +1,4 @@
-#include "faults.h"
+#include "octet/runtime/faults.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -10,16 +10,16 @@
 #include "octet/base/ending.h"
 #include "octet/base/log.h"
 
-namespace octet::cli {
+namespace octet::runtime {
 namespace {
 
 // About the size that an allocator or a new thread requests at once.
-constexpr std::size_t kPiece = std::size_t{64} << 20;
+constexpr std::size_t kAtOnce = std::size_t{64} << 20;
 
 bool memory_has_run_out() {
-  void* const piece = ::mmap(nullptr, kPiece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const piece = ::mmap(nullptr, kAtOnce, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (piece == MAP_FAILED) return true;
-  ::munmap(piece, kPiece);
+  ::munmap(piece, kAtOnce);
   return false;
 }
 
@@ -80,4 +80,4 @@ void tell_of_faults(bool print) {
   }
 }
 
-}  // namespace octet::cli
+}  // namespace octet::runtime
