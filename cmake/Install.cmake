@@ -3,12 +3,12 @@
 # - mpirun, all, check-hosts and supervise of launch/, with the prefix octet-;
 # - manual pages, completion and a module file;
 # - headers, libraries, and the package that find_package(octet) finds.
-# The room cli is the program, not a library.
+# The rooms answers and cli are parts of the program, not libraries.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 get_property(rooms GLOBAL PROPERTY OCTET_ROOMS)
-list(REMOVE_ITEM rooms cli)
+list(REMOVE_ITEM rooms answers cli)
 foreach(room ${rooms})
   install(TARGETS octet_${room} EXPORT octet ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -13,6 +13,7 @@
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
 #include "octet/plan/memory.h"
+#include "octet/planner/shape_words.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
@@ -20,7 +21,6 @@
 #include "octet/train/save_bench.h"
 #include "octet/train/trainer.h"
 #include "options.h"
-#include "plan/shape_words.h"
 #include "with_places.h"
 
 namespace octet::cli {
@@ -243,7 +243,8 @@ int bench_command(const Arguments& arguments) {
   const auto given =
       sequences.count() + context.count() + cache_dtype.count() + tensor.count() + stages.count();
   require_one_kind(decode, given > 0, !save.empty());
-  const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
+  const config::Resolved resolved =
+      config::load(planner::with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const bool by_key = named.count() == 0 && !config.model_name_or_path.empty();
   const ModelWord word = find_model_word(by_key ? config.model_name_or_path : bench.model);

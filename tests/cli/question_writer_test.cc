@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "../src/cli/generate/question_writer.h"
+#include "../src/answers/question_writer.h"
 #include "cli/generate_task.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -35,12 +35,12 @@ class WritesQuestions : public testing::Test {
     spill(model_ + "/tokenizer_config.json", config.dump());
     if (!source.empty()) spill(model_ + "/chat_template.jinja", source);
   }
-  cli::QuestionWriter writer(cli::GenerateOptions o = {}) const {
+  answers::QuestionWriter writer(answers::GenerateOptions o = {}) const {
     o.model = model_;
-    return {o, cli::find_model(o)};
+    return {o, answers::find_model(o)};
   }
-  static std::string asked(const cli::QuestionWriter& writer, const std::string& system = "") {
-    return writer.tokenizer().decode(writer.prompt(cli::ask("sort pear fig", system)));
+  static std::string asked(const answers::QuestionWriter& writer, const std::string& system = "") {
+    return writer.tokenizer().decode(writer.prompt(answers::ask("sort pear fig", system)));
   }
   static void expect_refused(const std::function<void()>& act, const std::string& what,
                              const std::string& found = "") {
@@ -59,7 +59,7 @@ class WritesQuestions : public testing::Test {
 
 TEST_F(WritesQuestions, InTheFoldersOwnWordsWhereNoTemplateOfTheTableHasThem) {
   own_template(kOwn);
-  const cli::QuestionWriter plain = writer();
+  const answers::QuestionWriter plain = writer();
   EXPECT_TRUE(plain.chats());
   EXPECT_EQ(asked(plain), "[user] sort pear fig\n[assistant]");
   EXPECT_EQ(asked(plain, "be quick"), "[system] be quick\n[user] sort pear fig\n[assistant]");
@@ -74,7 +74,7 @@ TEST_F(WritesQuestions, InTheFoldersOwnWordsWhereNoTemplateOfTheTableHasThem) {
   for (const char* none : {"false", "null"})
     EXPECT_EQ(asked(writer({.enable_thinking = none})), "[user] sort pear fig\n[assistant]<quick>");
   // A whole conversation, for its score.
-  cli::Question scored = cli::ask("sort pear fig", "");
+  answers::Question scored = answers::ask("sort pear fig", "");
   scored.answer = "fig pear";
   EXPECT_EQ(plain.tokenizer().decode(plain.whole(scored)), "[user] sort pear fig\n[assistant] fig pear\n");
   EXPECT_NE(plain.recipe(), writer({.default_system = "slowly"}).recipe());
@@ -90,11 +90,11 @@ TEST_F(WritesQuestions, ToolsCallsAndTheirAnswersReachTheFoldersOwnTemplate) {
       "{%- for m in messages -%}[{{ m.role }}]{{ m.content }}"
       "{%- for c in m.tool_calls or [] -%}({{ c.function.name }}:{{ c.function.arguments.x }}){%- endfor -%}"
       "{%- endfor -%}");
-  cli::Question question = cli::ask("six", "");
+  answers::Question question = answers::ask("six", "");
   question.turns.push_back({"function", R"({"name": "double", "arguments": {"x": 6}})"});
   question.turns.push_back({"observation", "12"});
   question.tools = R"([{"type": "function", "function": {"name": "double"}}])";
-  const cli::QuestionWriter writes = writer();
+  const answers::QuestionWriter writes = writer();
   EXPECT_EQ(writes.tokenizer().decode(writes.prompt(question)),
             "<double>[user]six[assistant](double:6)[tool]12");
   question.turns[1].content = "double 6";
@@ -102,18 +102,18 @@ TEST_F(WritesQuestions, ToolsCallsAndTheirAnswersReachTheFoldersOwnTemplate) {
 }
 
 TEST_F(WritesQuestions, AsTextWithoutATemplateAndNeverWhereOneCannotBeRendered) {
-  const cli::QuestionWriter text = writer();
+  const answers::QuestionWriter text = writer();
   EXPECT_FALSE(text.chats());
-  EXPECT_EQ(text.prompt(cli::ask("sort pear fig", "")),
+  EXPECT_EQ(text.prompt(answers::ask("sort pear fig", "")),
             text.tokenizer().encode("sort pear fig", {.add_special = true}).ids);
   expect_refused([&] { writer({.system = "quick"}); }, "--system needs a chat template");
   expect_refused([&] { writer({.default_system = "quick"}); }, "--default-system needs a chat template");
   expect_refused([&] { writer({.enable_thinking = "true"}); }, "--enable-thinking needs a chat template");
   for (const std::string broken : {"{{ broken", "{{ raise_exception('no') }}"}) {
     own_template(broken);
-    const cli::QuestionWriter writes = writer();
+    const answers::QuestionWriter writes = writer();
     expect_refused([&] { asked(writes); }, "conversations need a chat template", "cannot be rendered");
-    cli::Question question = cli::ask("sort", "");
+    answers::Question question = answers::ask("sort", "");
     question.answer = "fig";
     expect_refused([&] { writes.whole(question); }, "conversations need a chat template",
                    "cannot be rendered");
@@ -124,7 +124,7 @@ TEST_F(WritesQuestions, AsTextWithoutATemplateAndNeverWhereOneCannotBeRendered) 
     EXPECT_EQ(writes.prompt(question), question.prompt_ids);
   }
   fs::remove(model_ + "/tokenizer.json");
-  const cli::QuestionWriter none = writer();
+  const answers::QuestionWriter none = writer();
   EXPECT_FALSE(none.has_tokenizer());
   expect_refused([&] { (void)asked(none); }, "text needs a tokenizer");
   expect_refused([&] { writer({.enable_thinking = "true"}); }, "--enable-thinking needs a tokenizer");

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "../src/cli/generate/question_writer.h"
+#include "../src/answers/question_writer.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
 
@@ -49,10 +49,10 @@ TEST_F(TemplateInAFile, RendersAndGoesWithTheModel) {
   // The final model, its checkpoint and the file give equal prompts.
   std::vector<std::vector<std::int32_t>> asked;
   for (const char* model : {"file", "file/checkpoint-2"}) {
-    cli::GenerateOptions options;
+    answers::GenerateOptions options;
     options.model = folder_ / model;
-    const cli::QuestionWriter writer(options, cli::find_model(options));
-    asked.push_back(writer.prompt(cli::ask("sort pear fig", "")));
+    const answers::QuestionWriter writer(options, answers::find_model(options));
+    asked.push_back(writer.prompt(answers::ask("sort pear fig", "")));
     EXPECT_EQ(writer.tokenizer().decode(asked.back()), "### user: sort pear fig<|im_end|>\n### assistant: ");
   }
   EXPECT_EQ(asked[0], asked[1]);
@@ -131,13 +131,13 @@ TEST_F(TemplateInAFile, OfOneQuestionIsFilledIn) {
   EXPECT_NE(decoded.out.find(R"("<|system|>\nsort\n<|user|>\n7 1\n<|assistant|>\n")"), std::string::npos)
       << decoded.out;
   EXPECT_NE(decoded.out.find(R"("decoded":"1 7<|)"), std::string::npos) << decoded.out;
-  cli::GenerateOptions options;
+  answers::GenerateOptions options;
   options.model = folder / "out";
-  const cli::QuestionWriter writer(options, cli::find_model(options));
-  EXPECT_EQ(Json(writer.prompt(cli::ask("7 1", "sort"))), line["prompt_ids"]);
+  const answers::QuestionWriter writer(options, answers::find_model(options));
+  EXPECT_EQ(Json(writer.prompt(answers::ask("7 1", "sort"))), line["prompt_ids"]);
   options.model = folder / "out/checkpoint-1";
-  const cli::QuestionWriter of_checkpoint(options, cli::find_model(options));
-  EXPECT_EQ(Json(of_checkpoint.prompt(cli::ask("7 1", "sort"))), line["prompt_ids"]);
+  const answers::QuestionWriter of_checkpoint(options, answers::find_model(options));
+  EXPECT_EQ(Json(of_checkpoint.prompt(answers::ask("7 1", "sort"))), line["prompt_ids"]);
 }
 
 }  // namespace

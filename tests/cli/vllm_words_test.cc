@@ -8,8 +8,8 @@
 namespace octet::test::vllm_words_test {
 namespace {
 
+using answers::GenerateCall;
 using cli::Arguments;
-using cli::GenerateCall;
 
 struct Words {
   const char* name;

@@ -4,15 +4,17 @@
 #include <filesystem>
 #include <utility>
 
-#include "generate/cache_size.h"
-#include "generate/score_file.h"
 #include "generate/vllm_words.h"
 #include "octet/base/error.h"
+#include "octet/generate/cache_budget.h"
 #include "octet/plan/memory.h"
 #include "octet/setup/setup.h"
 
 namespace octet::cli {
 namespace {
+
+using answers::GenerateCall;
+using answers::GenerateOptions;
 
 void add_answer_options(Options& options, GenerateOptions& o) {
   generate::Sampling& sampling = o.answers.sampling;
@@ -135,7 +137,7 @@ void add_vllm_options(Options& options, VllmWords& words) {
 struct CacheWords {
   std::string bytes;
   bool no_sharing = false;
-  double utilization = kGpuMemoryUtilization;
+  double utilization = generate::kGpuMemoryUtilization;
 };
 
 void add_cache_options(Options& options, GenerateOptions& o, CacheWords& words) {
@@ -170,7 +172,7 @@ void take_cache_words(const Options& options, GenerateOptions& o, const CacheWor
   }
   if (bytes) o.kv_cache_bytes = plan::parse_bytes(words.bytes, "--kv-cache-bytes");
   if (!share) return;
-  require_share(words.utilization, "--gpu-memory-utilization");
+  generate::require_share(words.utilization, "--gpu-memory-utilization");
   o.gpu_memory_utilization = words.utilization;
 }
 
@@ -198,7 +200,7 @@ void require_consistent(const GenerateOptions& o) {
   if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
     refuse("--score gives no answers",
            "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
-  if (!o.score && named_as_hdf5(o.out))
+  if (!o.score && answers::named_as_hdf5(o.out))
     refuse("--out names an HDF5 file, but only scores are written as HDF5",
            "give --score, or a name that ends in .jsonl");
   for (const char* ending : {".parquet", ".arrow", ".csv", ".tsv", ".gz"}) {
@@ -353,10 +355,10 @@ std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
   o.fp8_blocks = o.fp8 && recipe == "block";
   take_cache_words(options, o, words);
   o.device = setup::device_wish(device);
-  if (!shard.empty()) o.shard = parse_shard(shard);
+  if (!shard.empty()) o.shard = answers::parse_shard(shard);
   if (!pattern.empty()) o.extract = pattern;
   o.best = o.score ? std::max<std::int64_t>(0, o.answers.logprobs) : 0;
-  o.hdf5 = o.score && named_as_hdf5(o.out);
+  o.hdf5 = o.score && answers::named_as_hdf5(o.out);
   require_consistent(o);
   call.model_defaults = !no_model_defaults;
   for (const auto& [option, name] : {std::pair{"--temperature", "temperature"},

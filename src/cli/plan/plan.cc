@@ -1,91 +1,16 @@
 // `trainer plan`: predicts memory and time of a run before it starts.
-#include <algorithm>
-
 #include "model_word.h"
 #include "octet/base/error.h"
-#include "octet/device/cpu.h"
-#include "octet/plan/cards.h"
-#include "octet/setup/run_options.h"
-#include "octet/setup/setup.h"
+#include "octet/planner/generation.h"
+#include "octet/planner/report.h"
+#include "octet/planner/shape_words.h"
 #include "options.h"
-#include "plan/generate_plan.h"
+#include "plan/generate_print.h"
 #include "plan/plan_print.h"
-#include "plan/shape_words.h"
 #include "with_places.h"
 
 namespace octet::cli {
 namespace {
-
-struct Settings {
-  std::int64_t world = 1;
-  std::int64_t ranks_per_node = 0;  ///< 0: up to eight
-  std::string card;                 ///< "": the card of this machine, or else an H200
-  std::string memory;
-  double tokens = 0;  ///< of the whole run; 0: not given
-  int replica = 1;    ///< ranks of one replica with split layers, all on one node
-};
-
-comm::Place place_of(const Settings& s) {
-  comm::Place place;
-  place.size = static_cast<int>(s.world);
-  const std::int64_t each = s.ranks_per_node > 0 ? s.ranks_per_node : std::min<std::int64_t>(8, s.world);
-  place.node_of.clear();
-  for (std::int64_t r = 0; r < s.world; ++r) place.node_of.push_back(static_cast<int>(r / each));
-  place.nodes = place.node_of.back() + 1;
-  place.local_size = static_cast<int>(std::min(each, s.world));
-  return place;
-}
-
-void take_card(PlanTarget& t, const plan::Card& card) {
-  t.name = card.name;
-  t.card = card.key;
-  t.memory = card.memory;
-  t.rates = plan::rates_of(card);
-}
-
-/// Takes the named card, else the card of this machine, else an H200.
-void take_gpu(PlanTarget& t, const std::string& card) {
-  t.kind = kGpuKind;
-  take_card(t, plan::find_card(card.empty() ? "h200" : card));
-  if (!card.empty() || !cuda_available(0)) return;
-  const std::unique_ptr<Device> device = make_cuda_device(0);
-  if (const plan::Card* described = plan::described_card(device->description())) {
-    take_card(t, *described);
-  } else {
-    t.card.clear();
-  }
-  t.name = device->description();
-  t.memory = device->memory().total;
-}
-
-PlanTarget target_of(const config::Config& config, const Settings& s) {
-  PlanTarget t;
-  t.place = place_of(s);
-  const DeviceWish wish = setup::session_wish(config).device;
-  if (!s.card.empty() && wish == kWithoutGpus) {
-    throw Error({.what = "a card is a GPU, but this configuration computes on CPUs",
-                 .expected = "device=cuda, or no card",
-                 .found = "card=" + s.card + " and device=cpu",
-                 .where = "command line",
-                 .fix = "leave one of them out",
-                 .code = ExitCode::usage});
-  }
-  const bool gpu = !s.card.empty() || leads_to_gpu(wish);
-  if (gpu) {
-    take_gpu(t, s.card);
-  } else {
-    t.name = "CPU";
-    // The scratch memory of ops depends on the threads of a rank.
-    const int node_ranks = std::max(t.place.local_size, s.replica);
-    cpu::set_op_threads(cpu::claim_cores(0, node_ranks));
-    t.memory = make_cpu_device({.threads = cpu::op_threads()})->memory().total /
-               static_cast<std::size_t>(node_ranks);
-  }
-  if (s.memory.empty()) return t;
-  t.memory = plan::parse_bytes(s.memory, "memory");
-  if (gpu && s.card.empty()) t.name = "GPU";
-  return t;
-}
 
 /// Whether a word names a configuration, not a model.
 bool is_configuration(const std::string& word) {
@@ -94,7 +19,7 @@ bool is_configuration(const std::string& word) {
 }
 
 /// Adds the options of `--generate`. Returns all of them except the flag itself.
-std::vector<Option> add_generation(Options& options, bool& generates, GeneratePlan& plan) {
+std::vector<Option> add_generation(Options& options, bool& generates, planner::GeneratePlan& plan) {
   options.add_flag("--generate", generates,
                    "plan `trainer generate` of the model instead: its memory, the batches that fit, and the "
                    "floor of a step");
@@ -150,7 +75,8 @@ int plan_command(const Arguments& arguments) {
   options.example("trainer plan llama-3.1-8b --generate dtype=fp8 batch=64 device=cuda");
   options.take_overrides();
   std::string what;
-  Settings settings;
+  planner::TargetWish settings;
+  double run_tokens = 0;
   bool json = false;
   options.add_option("CONFIG", what, "a configuration; or a model, as for bench");
   options.setting("world", settings.world, "ranks").check(whole(1, 1 << 20)).shows_default();
@@ -162,11 +88,11 @@ int plan_command(const Arguments& arguments) {
   options.setting("memory", settings.memory,
                   "memory per device (on CPUs: per rank), such as 141GB; default: the memory of the card");
   const Option& tokens =
-      options.setting("tokens", settings.tokens, "tokens that the run trains in all, such as 2e9")
+      options.setting("tokens", run_tokens, "tokens that the run trains in all, such as 2e9")
           .check(above_zero());
   options.add_flag("--json", json, "print one line of JSON");
   bool generates = false;
-  GeneratePlan generation;
+  planner::GeneratePlan generation;
   const std::vector<Option> of_generation = add_generation(options, generates, generation);
   if (!options.parse(arguments)) return 0;
   if (tokens.count() > 0 && generates) {
@@ -191,10 +117,10 @@ int plan_command(const Arguments& arguments) {
   if (configured) {
     words.insert(words.begin(), what);
   } else {
-    words = with_bf16(std::move(words));
+    words = planner::with_bf16(std::move(words));
   }
   config::Resolved resolved = config::load(words, {.for_training = false});
-  config::Config& config = resolved.config;
+  const config::Config& config = resolved.config;
   const ModelWord word = find_model_word(configured || what.empty() ? config.model_name_or_path : what);
   const std::string& model = word.model;
   if (!word.note.empty()) resolved.notes.push_back(word.note);
@@ -207,20 +133,17 @@ int plan_command(const Arguments& arguments) {
   }
   if (generates) settings.replica = generation.tensor_parallel_size * generation.pipeline_parallel_size;
   return with_places(resolved, [&] {
-    const PlanTarget target = target_of(config, settings);
+    const planner::PlanTarget target = planner::target_of(config, settings);
     if (generates) {
       generation.model = model;
       generation.note = word.note;
-      generation.json = json;
-      return plan_generation(resolved, generation, target);
+      generation.each_rank = json;
+      const planner::GenerationReport report = planner::plan_generation(resolved, generation, target);
+      (json ? print_generate_json : print_generate_report)(generation, target, report);
+      return report.asked.bytes <= target.memory ? 0 : static_cast<int>(ExitCode::failure);
     }
-    // The number of steps per epoch is unknown without the data, so only max_steps is used.
-    if (setup::leaves_saves_open(config) && config.max_steps > 0 &&
-        !setup::saves_before_the_end(resolved, config.max_steps, 0))
-      config.save_async = "false";
-    PlanReport report = make_plan(config, model, target);
-    report.steps = steps_of_run(config, settings.tokens, report.tokens_per_step());
-    report.notes = plan_notes(resolved, configured, model, report.work.architecture, target.kind);
+    const planner::PlanReport report = planner::plan_run(
+        {.resolved = resolved, .configured = configured, .model = model, .tokens = run_tokens}, target);
     (json ? print_json : print_report)(report, target);
     if (!report.notes.cannot_run.empty()) return static_cast<int>(report.notes.code);
     return report.total() <= target.memory ? 0 : static_cast<int>(ExitCode::failure);

@@ -9,6 +9,9 @@
 namespace octet::cli {
 namespace {
 
+using planner::PlanReport;
+using planner::PlanTarget;
+
 const char* transposed_name(const plan::Level& level) {
   return level.transposes_at_use ? "at_use" : "keep";
 }
@@ -31,18 +34,18 @@ void add_choice(Json& all, const PlanReport& r, const PlanTarget& target) {
                 {"fits", bytes <= target.memory},
                 {"seconds_at_least", seconds}};
   };
-  for (const StageRow& row : r.stages) {
+  for (const planner::StageRow& row : r.stages) {
     stages.push_back(row_of(row.level, row.bytes, row.seconds));
     stages.back()["zero_stage"] = row.stage;
     stages.back()["exposed_seconds"] = row.exposed;
   }
-  for (const LevelRow& row : r.levels) levels.push_back(row_of(row.level, row.bytes, row.seconds));
-  const std::optional<int> chosen = chosen_stage(r.stages, target.kind);
+  for (const planner::LevelRow& row : r.levels) levels.push_back(row_of(row.level, row.bytes, row.seconds));
+  const std::optional<int> chosen = planner::chosen_stage(r.stages, target.kind);
   all["stages"] = stages;
   all["levels"] = levels;
   all["chosen_stage"] = chosen ? Json(*chosen) : Json();
-  all["why_stage"] = why_stage(r.stages, target);
-  all["why_recompute"] = why_level(r.levels, r.choice.level, target);
+  all["why_stage"] = planner::why_stage(r.stages, target);
+  all["why_recompute"] = planner::why_level(r.levels, r.choice.level, target);
 }
 
 /// Adds lower bounds of the cost of a step and of the run; null if the price or the steps are not known.
@@ -75,7 +78,7 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
                 {"fp8_transposed_weights", transposed_name(c.level)}};
   };
   for (const plan::Choice& c : r.fitting) fitting.push_back(row_of(c));
-  for (const Alternative& a : r.alternatives) {
+  for (const planner::Alternative& a : r.alternatives) {
     alternatives.push_back(row_of(a.choice));
     alternatives.back()["keys"] = a.keys;
     alternatives.back()["total_bytes"] = a.bytes;

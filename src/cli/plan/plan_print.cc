@@ -12,6 +12,10 @@
 namespace octet::cli {
 namespace {
 
+using planner::PlanNotes;
+using planner::PlanReport;
+using planner::PlanTarget;
+
 void print_memory(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nmemory per rank\n");
   constexpr std::size_t kSmall = std::size_t{1} << 20;
@@ -167,7 +171,8 @@ void print_run(const PlanReport& r, const PlanTarget& target) {
 
 /// Prints the recommended stage and level. They do not change the plan.
 void print_choice(const PlanReport& r, const PlanTarget& target) {
-  const std::string stage = why_stage(r.stages, target), level = why_level(r.levels, r.choice.level, target);
+  const std::string stage = planner::why_stage(r.stages, target),
+                    level = planner::why_level(r.levels, r.choice.level, target);
   if (stage.empty() && level.empty()) return;
   std::printf("\nwhat to choose with this micro-batch");
   const std::vector<const plan::Link*> links = assumed_links(target);
@@ -204,7 +209,7 @@ void print_advice(const PlanReport& r, const PlanTarget& target) {
   for (const std::string& line : train::ladder_lines(r.ladder, target.memory))
     std::printf("  %s\n", line.c_str());
   std::printf("\nwith states stored in fewer bytes, or fewer states\n");
-  for (const Alternative& a : r.alternatives) {
+  for (const planner::Alternative& a : r.alternatives) {
     std::printf("  fits with %s %s: %s\n", a.keys.c_str(), keys_of(a.choice).c_str(),
                 human_bytes(a.bytes).c_str());
   }

@@ -1,11 +1,12 @@
+// Prints the report of `trainer plan`.
 #pragma once
 
-#include "plan/plan_report.h"
+#include "octet/planner/report.h"
 
 namespace octet::cli {
 
 /// Print the report of `trainer plan`: for people, and with --json as one line.
-void print_report(const PlanReport& report, const PlanTarget& target);
-void print_json(const PlanReport& report, const PlanTarget& target);
+void print_report(const planner::PlanReport& report, const planner::PlanTarget& target);
+void print_json(const planner::PlanReport& report, const planner::PlanTarget& target);
 
 }  // namespace octet::cli

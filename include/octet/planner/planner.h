@@ -1,0 +1,63 @@
+// The planner room: a run or a generation on hardware that need not exist. It chooses stages, recomputation
+// and storage as the run would, compares them, and collects memory, time, messages, files and notes. Formulas
+// of memory and time belong to plan, choices of a run to train, and printing to cli. planner.h plans one
+// configuration on one device.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octet/config/config.h"
+#include "octet/config/derive.h"
+#include "octet/planner/target.h"
+#include "octet/train/fit.h"
+#include "octet/train/ladder.h"
+
+namespace octet::planner {
+
+/// Returns the device memory of NCCL. It has two communicators, for gathers and for reductions, if it is the
+/// transport; it is the default transport between hosts. It has one communicator if it only reduces.
+std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target);
+
+class Planner {
+ public:
+  Planner(const config::Config& config, const model::Architecture& architecture, const PlanTarget& target)
+      : config_(config), architecture_(architecture), target_(target) {}
+
+  std::size_t outside() const { return outside_of(target_.place); }
+  /// Returns the bytes outside of the engine's memory for other ranks: staging buffers, NCCL and libraries.
+  std::size_t outside_of(const comm::Place& place) const;
+  std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
+
+  config::Batch batch(std::int64_t micro) const;
+  runtime::InstanceOptions build(const plan::Choice& choice) const;
+  plan::Memory memory(const plan::Choice& choice) const;
+  std::array<store::StepMessages, 4> messages(const plan::Choice& choice) const;
+  /// Returns the work of a training step with this memory. Evaluations may have more tokens.
+  plan::Work work(const plan::Choice& choice, const plan::Memory& memory) const;
+
+  /// Returns the choice that the run itself would make.
+  plan::Choice choice() const;
+  /// Returns changes that save memory if a rank has `limit` bytes: for its whole use if `whole`, else for
+  /// reserved memory only.
+  std::vector<train::Rung> ladder(std::size_t limit, bool whole) const;
+  /// Whether any choice that the run may make fits.
+  bool fits() const;
+  /// Returns the largest micro-batch of each level.
+  std::vector<plan::Choice> fitting() const;
+  /// Returns the fastest choice that fits, or nullopt.
+  std::optional<plan::Choice> best() const;
+  /// Returns all levels of the device, whatever the configuration says.
+  std::vector<plan::Level> all_levels() const;
+
+ private:
+  train::Candidates candidates_of(std::vector<std::int64_t> micros, std::vector<plan::Level> levels) const;
+
+  const config::Config& config_;
+  const model::Architecture& architecture_;
+  const PlanTarget& target_;
+};
+
+}  // namespace octet::planner

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octet/config/config.h"
+#include "octet/config/derive.h"
+#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
+#include "octet/plan/time.h"
+#include "octet/planner/notes.h"
+#include "octet/planner/stages.h"
+#include "octet/planner/target.h"
+#include "octet/store/messages.h"
+#include "octet/train/ladder.h"
+
+namespace octet::planner {
+
+/// Another configuration that fits if the planned run does not: its keys, and its fastest sizes.
+struct Alternative {
+  std::string keys;
+  plan::Choice choice;
+  std::size_t bytes = 0;  ///< of device memory
+};
+
+/// All figures of `trainer plan`.
+struct PlanReport {
+  config::Config config;  ///< with the storage of states that the run would choose
+  std::string model;
+  config::Batch batch;
+  plan::Choice choice;
+  plan::Memory memory;
+  std::size_t staging = 0, nccl = 0, libraries = 0;
+  plan::Work work;
+  plan::Time time;
+  /// Bytes that rank 0 sends per step, by zero_stage.
+  std::array<store::StepMessages, 4> messages{};
+  int ranks_of_host = 1;
+  bool on_gpus_of_one_host = false;
+  int stage = 0;
+  /// The largest micro-batch of each level. Levels that do not allow a larger one than a cheaper level are
+  /// left out.
+  std::vector<plan::Choice> fitting;
+  std::vector<train::Rung> ladder;        ///< if the run does not fit
+  std::vector<Alternative> alternatives;  ///< if the run does not fit
+  std::string fp8;                        ///< note, if FP8 does not pay off
+  std::vector<StageRow> stages;           ///< for the planned micro-batch; empty for one rank
+  std::vector<LevelRow> levels;           ///< for the planned stage and micro-batch
+  std::optional<std::int64_t> steps;      ///< of the whole run, if known
+  PlanNotes notes;
+  std::size_t total() const { return memory.bytes + staging + nccl + libraries; }
+  /// Returns the seconds of a step's messages over a link, by zero_stage. A link inside a host carries the
+  /// messages within the host. A link between hosts carries the rest, for all ranks of the host.
+  std::array<double, 4> seconds_over(const plan::Link& link) const;
+  /// Returns the part of seconds_over() that computation cannot hide. See plan::exposed_seconds for the
+  /// assumptions.
+  std::array<double, 4> exposed_over(const plan::Link& link) const;
+  /// Returns the seconds of a rank's messages per step over NVLink, if all GPUs are in one host. Returns 0
+  /// otherwise, because the network decides.
+  double message_seconds() const;
+  /// Lower bound of a step: messages overlap fully with computation.
+  double floor_seconds() const { return std::max(time.seconds, message_seconds()); }
+  std::int64_t tokens_per_step() const { return batch.global * config.cutoff_len; }
+  /// Returns a lower bound of the cost of one step on all ranks at gpu_hour_price.
+  double cost_per_step() const;
+};
+
+/// A configuration to plan, and the model that it trains.
+struct PlanWish {
+  config::Resolved resolved;
+  bool configured = false;  ///< false: there is no configuration, only the shape of a model
+  std::string model;        ///< for model::find_shape()
+  double tokens = 0;        ///< of the whole run; 0: not given
+};
+
+/// Plans a run. The data is unknown, so every sample is taken as cutoff_len long. The number of steps follows
+/// from max_steps or from `tokens`. Throws Error (usage) if both are set, and for an invalid configuration.
+PlanReport plan_run(PlanWish wish, const PlanTarget& target);
+
+}  // namespace octet::planner
