@@ -1,4 +1,4 @@
-// The checks of `trainer verify`. All ranks call each check. It returns its findings. If they are not
+// The checks. All ranks call each check. It returns its findings. If they are not
 // acceptable it throws an Error that all ranks agreed on. An error of a single rank ends the job.
 #pragma once
 
@@ -10,9 +10,9 @@
 #include "octet/base/error.h"
 #include "octet/config/config.h"
 #include "octet/runtime/session.h"
-#include "verify/leftovers.h"
+#include "octet/verify/leftovers.h"
 
-namespace octet::cli {
+namespace octet::verify {
 
 /// Number of ranks, and whether their MPI supports the required thread level.
 std::string check_ranks(runtime::Session& session);
@@ -56,4 +56,4 @@ std::string per_second(double bytes, double seconds);
 Error failed(const std::string& what, const std::string& expected, const std::string& found,
              const std::string& fix);
 
-}  // namespace octet::cli
+}  // namespace octet::verify

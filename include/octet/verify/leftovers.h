@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace octet::cli {
+namespace octet::verify {
 
 /// Removes the added paths in its destructor, or if the process is asked to stop by TERM, INT, HUP or USR2.
 /// (launch/mpirun sends USR2 instead of the others.) The signals are blocked in the constructing thread and
@@ -59,4 +59,4 @@ class Leftovers {
   std::thread thread_;
 };
 
-}  // namespace octet::cli
+}  // namespace octet::verify

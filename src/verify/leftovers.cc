@@ -1,4 +1,4 @@
-#include "verify/leftovers.h"
+#include "octet/verify/leftovers.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 
 #include "octet/base/log.h"
 
-namespace octet::cli {
+namespace octet::verify {
 namespace {
 
 namespace fs = std::filesystem;
@@ -83,4 +83,4 @@ void Leftovers::wait_for_signals() {
   }
 }
 
-}  // namespace octet::cli
+}  // namespace octet::verify

@@ -2,13 +2,13 @@
 #include <cmath>
 #include <memory>
 
+#include "checks.h"
 #include "octet/comm/mesh.h"
 #include "octet/device/cpu.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
-#include "verify/checks.h"
 
-namespace octet::cli {
+namespace octet::verify {
 namespace {
 
 constexpr const char* kReport =
@@ -78,4 +78,4 @@ std::string check_step(runtime::Session& session) {
   return found;
 }
 
-}  // namespace octet::cli
+}  // namespace octet::verify

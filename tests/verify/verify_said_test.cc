@@ -3,12 +3,12 @@
 
 #include <filesystem>
 
+#include "../src/verify/checks.h"
 #include "octet/base/error.h"
+#include "octet/verify/leftovers.h"
 #include "support/program.h"
-#include "verify/checks.h"
-#include "verify/leftovers.h"
 
-namespace octet::cli::verify_said_test {
+namespace octet::verify::verify_said_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -74,4 +74,4 @@ TEST(VerifyLeftovers, ThatAreRemovedMayComeAgain) {
 }
 
 }  // namespace
-}  // namespace octet::cli::verify_said_test
+}  // namespace octet::verify::verify_said_test

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "checks.h"
 #include "octet/base/clock.h"
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
@@ -13,9 +14,8 @@
 #include "octet/device/gpus.h"
 #include "octet/runtime/link_rates.h"
 #include "octet/setup/setup.h"
-#include "verify/checks.h"
 
-namespace octet::cli {
+namespace octet::verify {
 
 std::string check_messages(runtime::Session& session) {
   comm::Collectives& data = session.data();
@@ -174,4 +174,4 @@ std::string check_nccl(runtime::Session& session) {
   return found;
 }
 
-}  // namespace octet::cli
+}  // namespace octet::verify

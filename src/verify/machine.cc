@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "checks.h"
+#include "octet/base/build.h"
 #include "octet/base/clock.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
@@ -17,9 +19,8 @@
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 #include "octet/train/trainer.h"
-#include "verify/checks.h"
 
-namespace octet::cli {
+namespace octet::verify {
 namespace {
 
 // Least memory for a rank of the smallest models, and least disk space for a few of their checkpoints.
@@ -69,7 +70,7 @@ std::string check_ranks(runtime::Session& session) {
 }
 
 std::string check_sameness(runtime::Session& session, const config::Config& config) {
-  train::require_same_start(session, OCTET_VERSION, config);
+  train::require_same_start(session, program_version(), config);
   return session.place().size == 1 ? "only one rank, nothing to compare"
                                    : "build, configuration and variables are the same on every rank";
 }
@@ -227,4 +228,4 @@ std::string check_device(runtime::Session& session, const std::optional<Problem>
          (others.empty() ? "" : "; " + others);
 }
 
-}  // namespace octet::cli
+}  // namespace octet::verify
