@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace octet::cli {
+namespace octet::quickstart {
 
 /// A question and its correct answer.
 struct TaskRow {
@@ -31,4 +31,4 @@ std::string rule_prompt(ListRule rule);
 /// sorting_questions().
 std::vector<TaskRow> list_questions(std::int64_t count, std::uint64_t seed, bool held_out, ListRule rule);
 
-}  // namespace octet::cli
+}  // namespace octet::quickstart

@@ -7,7 +7,7 @@
 #include "octet/base/files.h"
 #include "octet/base/random.h"
 
-namespace octet::cli {
+namespace octet::quickstart {
 namespace {
 
 constexpr std::array<std::string_view, 64> kWords{
@@ -98,4 +98,4 @@ std::vector<TaskRow> list_questions(std::int64_t count, std::uint64_t seed, bool
   return questions;
 }
 
-}  // namespace octet::cli
+}  // namespace octet::quickstart
