@@ -1,4 +1,6 @@
-// Options of `trainer export`, from its command line or from a file with LLaMA-Factory's export keys.
+// The exports room: folders that other programs read, from checkpoints, and from models with adapters. It
+// chooses the tokenizer and the template of the folder. Files of weights belong to weights and
+// checkpoint, the final model of a run to train, and the command line to cli.
 #pragma once
 
 #include <optional>
@@ -8,10 +10,10 @@
 #include "octet/base/dtype.h"
 #include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
-#include "options.h"
 
-namespace octet::cli {
+namespace octet::exports {
 
+/// An export.
 struct ExportWish {
   std::string path;    ///< folder of a checkpoint, of an adapter or, with `adapters`, of a model
   std::string folder;  ///< output folder
@@ -26,7 +28,12 @@ struct ExportWish {
   bool from_file = false;  ///< read from a configuration: writes a whole model, with or without adapters
 };
 
-/// Returns the options, or nullopt if --help was given. Throws Error (usage) for an invalid call.
-std::optional<ExportWish> read_export_wish(const Arguments& arguments);
+/// Reads a configuration as `llamafactory-cli export` does. Throws Error (usage) for a missing key and for a
+/// quantised base.
+ExportWish read_configuration(const std::string& path, const std::vector<std::string>& overrides);
 
-}  // namespace octet::cli
+/// Writes the folder and returns the paths of its files. Locks the folder meanwhile. Throws Error (usage) if
+/// the wish does not fit the source, and Error (no_valid_checkpoint) for a damaged checkpoint.
+std::vector<std::string> export_model(ExportWish wish);
+
+}  // namespace octet::exports
