@@ -4,13 +4,14 @@
 #include <array>
 #include <cstdio>
 
-#include "decode_bench.h"
+#include "decode_print.h"
 #include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/median.h"
 #include "octet/base/strings.h"
+#include "octet/bench/save_bench.h"
 #include "octet/model/shapes.h"
 #include "octet/plan/memory.h"
 #include "octet/planner/shape_words.h"
@@ -18,7 +19,6 @@
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
-#include "octet/train/save_bench.h"
 #include "octet/train/trainer.h"
 #include "options.h"
 #include "with_places.h"
@@ -50,7 +50,7 @@ void print_bench_table(const config::Config& c, runtime::Session& session, const
   std::printf("model              %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
   std::printf("device             %s, %d rank%s\n", session.device().description().c_str(),
               session.place().size, session.place().size == 1 ? "" : "s");
-  std::printf("precision          %s, zero_stage %lld, recompute %s%s\n", precision_words(c).c_str(),
+  std::printf("precision          %s, zero_stage %lld, recompute %s%s\n", bench::precision_words(c).c_str(),
               static_cast<long long>(c.zero_stage), r.recompute.c_str(),
               r.transposes_at_use ? ", FP8 weights transposed at each use" : "");
   std::printf("tokens per step    %s in micro-batches of %lld x %lld\n", with_commas(r.tokens).c_str(),
@@ -83,7 +83,7 @@ void print_bench_json(const config::Config& c, runtime::Session& session, const 
             {"parameters", r.parameters},
             {"device", session.device().description()},
             {"ranks", session.place().size},
-            {"precision", precision_words(c)},
+            {"precision", bench::precision_words(c)},
             {"zero_stage", c.zero_stage},
             {"recompute", r.recompute},
             {"fp8_transposed_weights", r.transposes_at_use ? "at_use" : "keep"},
@@ -116,7 +116,7 @@ void print_bench_json(const config::Config& c, runtime::Session& session, const 
   std::printf("%s\n", line.dump().c_str());
 }
 
-void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
+void print_saves(const bench::SaveBenchResult& r, int ranks, bool json) {
   const auto rate = [&](const std::vector<double>& seconds) {
     const double middle = median(seconds);
     return middle > 0 ? static_cast<double>(r.bytes) / middle : 0;
@@ -178,38 +178,38 @@ int bench_command(const Arguments& arguments) {
   options.example("trainer bench llama-3.1-8b --decode sequences=32 context=1024 steps=64");
   options.example("launch/mpirun -np 8 build/bin/trainer bench llama-3.1-8b bf16=true zero_stage=3");
   options.take_overrides();
-  train::BenchOptions bench{.model = "tiny"};
+  train::BenchOptions training{.model = "tiny"};
   bool json = false;
   const Option& named =
       options
           .add_option(
-              "MODEL", bench.model,
+              "MODEL", training.model,
               "folder with config.json (no weights needed), a config.json, a model's name on the hub, or "
               "a shape: " +
                   shapes_text())
           .shows_default();
-  options.setting("steps", bench.steps, "timed steps").check(whole(1, 1000000)).shows_default();
-  options.setting("warmup", bench.warmup, "untimed steps before the timed steps")
+  options.setting("steps", training.steps, "timed steps").check(whole(1, 1000000)).shows_default();
+  options.setting("warmup", training.warmup, "untimed steps before the timed steps")
       .check(whole(0, 1000000))
       .shows_default();
   options
-      .setting("logged", bench.logged,
+      .setting("logged", training.logged,
                "true: every step computes the statistics of FP8 casts, which training computes only in "
                "logged steps")
       .shows_default();
   options
-      .setting("label_share", bench.label_share,
+      .setting("label_share", training.label_share,
                "share of the tokens of each sequence that count in the loss")
       .check(between(1e-6, 1.0))
       .shows_default();
-  options.setting("profile", bench.profile, "true: show where the time goes").shows_default();
+  options.setting("profile", training.profile, "true: show where the time goes").shows_default();
   std::string save;
   options.setting(
       "save", save,
       "a size, such as 2GiB: instead of steps, time raw writes and checkpoints of that size, five times "
       "in turn, in output_dir (or here)");
   bool decode = false;
-  DecodeBench decoding;
+  bench::DecodeBench decoding;
   options.add_flag("--decode", decode,
                    "time decoding steps instead of training steps: each step makes one token per sequence, "
                    "after random prompts have filled the cache");
@@ -247,36 +247,37 @@ int bench_command(const Arguments& arguments) {
       config::load(planner::with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const bool by_key = named.count() == 0 && !config.model_name_or_path.empty();
-  const ModelWord word = find_model_word(by_key ? config.model_name_or_path : bench.model);
-  bench.model = word.model;
+  const ModelWord word = find_model_word(by_key ? config.model_name_or_path : training.model);
+  training.model = word.model;
   const setup::SessionWish wish = setup::session_wish(config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   const auto measure = [&] {
     if (session.prints() && !word.note.empty()) log::info(word.note);
     train::require_same_start(session, OCTET_VERSION, config, arguments);
     if (!save.empty()) {
-      train::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};
+      bench::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};
       session.job().together(
           [&] { saves.bytes = static_cast<std::int64_t>(plan::parse_bytes(save, "save")); });
-      const train::SaveBenchResult result = train::bench_saves(session, saves);
+      const bench::SaveBenchResult result = bench::bench_saves(session, saves);
       if (session.prints()) print_saves(result, session.place().size, json);
       return 0;
     }
     if (decode) {
-      decoding.model = bench.model;
-      decoding.json = json;
-      decoding.options.steps = bench.steps;
-      decoding.options.warmup = bench.warmup;
-      decoding.options.profile = bench.profile;
+      decoding.model = training.model;
+      decoding.options.steps = training.steps;
+      decoding.options.warmup = training.warmup;
+      decoding.options.profile = training.profile;
       decoding.options.seed = static_cast<std::uint64_t>(config.seed);
       decoding.options.fp8_cache = cache == "fp8";
       decoding.options.strict = setup::is_strict(config);
-      bench_decoding(session, resolved, decoding);
+      bench::bench_decoding(session, resolved, decoding, [&](const bench::DecodeResult& result) {
+        (json ? print_decode_json : print_decode_table)(session.device().description(), decoding, result);
+      });
       return 0;
     }
     session.mention_idle_gpus("bench …");
-    const train::BenchResult result = train::bench(session, config, bench);
-    if (session.prints()) (json ? print_bench_json : print_bench_table)(config, session, bench, result);
+    const train::BenchResult result = train::bench(session, config, training);
+    if (session.prints()) (json ? print_bench_json : print_bench_table)(config, session, training, result);
     return 0;
   };
   return session.run([&] { return with_places(resolved, measure); });

@@ -6,7 +6,7 @@
 
 #include "octet/runtime/session.h"
 
-namespace octet::train {
+namespace octet::bench {
 
 struct SaveBenchOptions {
   std::string folder;      ///< in which a temporary folder is created and removed
@@ -32,4 +32,4 @@ struct SaveBenchResult {
 /// writing to the folder fails.
 SaveBenchResult bench_saves(runtime::Session& session, const SaveBenchOptions& options);
 
-}  // namespace octet::train
+}  // namespace octet::bench

@@ -1,4 +1,4 @@
-#include "octet/train/save_bench.h"
+#include "octet/bench/save_bench.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -20,7 +20,7 @@
 #include "octet/comm/serialize.h"
 #include "octet/device/host_snapshot.h"
 
-namespace octet::train {
+namespace octet::bench {
 namespace {
 
 namespace fs = std::filesystem;
@@ -181,4 +181,4 @@ SaveBenchResult bench_saves(runtime::Session& session, const SaveBenchOptions& o
   return result;
 }
 
-}  // namespace octet::train
+}  // namespace octet::bench

@@ -1,20 +1,16 @@
-#include "decode_bench.h"
+#include "octet/bench/decode_bench.h"
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 
 #include "octet/base/error.h"
-#include "octet/base/json.h"
-#include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/generate/team.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
-#include "options.h"
 
-namespace octet::cli {
+namespace octet::bench {
 namespace {
 
 void require_possible(const runtime::Session& session, const DecodeBench& bench,
@@ -71,67 +67,6 @@ void require_plain_weights(const config::Config& config) {
   if (config.quantization_bit) refuse("quantization_bit", std::to_string(*config.quantization_bit));
 }
 
-void print_decode_table(const std::string& device, const DecodeBench& b, const std::string& precision,
-                        const generate::BenchResult& r) {
-  const generate::BenchOptions& o = b.options;
-  const double gb = 1e-9;
-  std::printf("model              %s, %s parameters\n", b.model.c_str(), with_commas(r.parameters).c_str());
-  std::printf("device             %s\n", device.c_str());
-  std::printf("precision          %s\n", precision.c_str());
-  if (b.tensor_parallel_size * b.pipeline_parallel_size > 1) {
-    std::printf(
-        "split              tensor_parallel_size %d x pipeline_parallel_size %d; bytes are per rank\n",
-        b.tensor_parallel_size, b.pipeline_parallel_size);
-  }
-  std::printf("sequences          %lld with %s tokens of context each\n", static_cast<long long>(o.sequences),
-              with_commas(o.context).c_str());
-  std::printf("time per step      median %.6f s, min %.6f s, max %.6f s, of %lld steps\n", r.median_seconds,
-              r.least_seconds, r.most_seconds, static_cast<long long>(o.steps));
-  std::printf("tokens per second  %.1f, %.1f per sequence\n", r.tokens_per_second, 1 / r.median_seconds);
-  std::printf("bytes per step     %.3f GB of weights, %.3f GB of keys and values: %.1f GB/s\n",
-              gb * r.weight_bytes, gb * r.cache_bytes, gb * r.bytes_per_second);
-  std::printf("replayed           %lld of %lld steps, warm-up included\n", static_cast<long long>(r.replayed),
-              static_cast<long long>(o.warmup) + o.steps);
-  std::printf("prompts            %s tokens per second\n",
-              with_commas(static_cast<std::int64_t>(r.prompt_tokens_per_second)).c_str());
-  std::printf("memory             %s reserved\n", human_bytes(static_cast<double>(r.reserved_bytes)).c_str());
-  std::printf("set-up             %.1f s\n", r.setup_seconds);
-  if (r.profile.empty()) return;
-  std::printf("\n%-36s %12s %8s\n", "time per step, by operation", "milliseconds", "calls");
-  for (const StepProfileRow& row : r.profile) {
-    std::printf("%-36s %12.4f %8.0f\n", row.name.c_str(), 1e3 * row.seconds, row.calls);
-  }
-}
-
-void print_decode_json(const std::string& device, const DecodeBench& b, const std::string& precision,
-                       const generate::BenchResult& r) {
-  const generate::BenchOptions& o = b.options;
-  Json line{{"model", b.model},
-            {"parameters", r.parameters},
-            {"device", device},
-            {"precision", precision},
-            {"sequences", o.sequences},
-            {"context", o.context},
-            {"tensor_parallel_size", b.tensor_parallel_size},
-            {"pipeline_parallel_size", b.pipeline_parallel_size},
-            {"steps", o.steps},
-            {"seconds_median", r.median_seconds},
-            {"seconds_min", r.least_seconds},
-            {"seconds_max", r.most_seconds},
-            {"tokens_per_second", r.tokens_per_second},
-            {"weight_bytes", r.weight_bytes},
-            {"cache_bytes", r.cache_bytes},
-            {"bytes_per_second", r.bytes_per_second},
-            {"replayed", r.replayed},
-            {"prompt_tokens_per_second", r.prompt_tokens_per_second},
-            {"reserved_bytes", r.reserved_bytes},
-            {"setup_seconds", r.setup_seconds}};
-  for (const StepProfileRow& row : r.profile) {
-    line["profile"].push_back({{"name", row.name}, {"seconds", row.seconds}, {"calls", row.calls}});
-  }
-  std::printf("%s\n", line.dump().c_str());
-}
-
 }  // namespace
 
 std::string precision_words(const config::Config& config) {
@@ -141,7 +76,8 @@ std::string precision_words(const config::Config& config) {
          (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
 }
 
-void bench_decoding(runtime::Session& session, const config::Resolved& resolved, const DecodeBench& bench) {
+void bench_decoding(runtime::Session& session, const config::Resolved& resolved, const DecodeBench& bench,
+                    const std::function<void(const DecodeResult&)>& tell) {
   const auto start = std::chrono::steady_clock::now();
   const config::Config& config = resolved.config;
   const precision::Recipe recipe = decoding_recipe(resolved);
@@ -167,13 +103,12 @@ void bench_decoding(runtime::Session& session, const config::Resolved& resolved,
   const double setup_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   const auto measure = [&] {
-    generate::BenchResult result = generate::bench(*decoder, bench.options);
-    result.setup_seconds = setup_seconds;
-    (bench.json ? print_decode_json : print_decode_table)(
-        session.device().description(), bench, decoding_words(config, recipe, bench.options.fp8_cache),
-        result);
+    DecodeResult result{.measured = generate::bench(*decoder, bench.options),
+                        .precision = decoding_words(config, recipe, bench.options.fp8_cache)};
+    result.measured.setup_seconds = setup_seconds;
+    tell(result);
   };
   team ? static_cast<void>(generate::lead_or_follow(*team, *decoder, measure)) : measure();
 }
 
-}  // namespace octet::cli
+}  // namespace octet::bench
