@@ -1,4 +1,4 @@
-// Formats the configuration: with origins, as YAML, as documentation, and as a hash.
+// Formats the configuration: as YAML, as documentation, and as a hash.
 #include <algorithm>
 #include <cctype>
 #include <map>
@@ -13,11 +13,6 @@
 
 namespace octet::config {
 namespace {
-
-std::string padded(std::string text, std::size_t width) {
-  if (text.size() < width) text.append(width - text.size(), ' ');
-  return text;
-}
 
 std::string in_code(const std::string& text) {
   return "`" + text + "`";
@@ -52,21 +47,6 @@ std::string identity(const Config& config) {
 
 }  // namespace
 
-const char* name_of(Source source) {
-  switch (source) {
-    case Source::environment:
-      return "environment";
-    case Source::deepspeed:
-      return "DeepSpeed JSON";
-    case Source::yaml:
-      return "YAML";
-    case Source::override_:
-      return "override";
-    default:
-      return "default";
-  }
-}
-
 std::string Config::recompute() const {
   if (recompute_requested) return *recompute_requested;
   return gradient_checkpointing.value_or(false) && !disable_gradient_checkpointing ? "full" : "none";
@@ -79,24 +59,6 @@ bool Config::tensorboard() const {
 
 std::uint64_t Config::order_seed() const {
   return static_cast<std::uint64_t>(data_seed.value_or(seed));
-}
-
-std::string Resolved::explain(bool all) const {
-  std::string text;
-  for (const Field& field : schema()) {
-    const auto found = origins.find(field.name);
-    if (found == origins.end() && (!all || field.status != Status::used)) continue;
-    const std::string value = field.status == Status::used ? value_text(field, config) : extra.at(field.name);
-    text += padded(field.name, 32) + " " + padded(value, 24) + " ";
-    if (found == origins.end()) {
-      text += "default";
-    } else {
-      text += name_of(found->second.source);
-      if (!found->second.where.empty()) text += " (" + found->second.where + ")";
-    }
-    text += "\n";
-  }
-  return text;
 }
 
 std::string Resolved::to_yaml() const {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <utility>
 
+#include "config/explained.h"
 #include "config/support.h"
 #include "octet/config/derive.h"
 #include "octet/config/lint.h"
@@ -39,10 +40,10 @@ Question read_question(const std::string& text) {
   return q;
 }
 
-/// Returns the lines of explain() with single blanks; without the lines of kBase unless `alone`.
+/// Returns the lines of explained() with single blanks; without the lines of kBase unless `alone`.
 std::string keys_of(const Resolved& resolved, bool alone) {
   std::string text;
-  for (const std::string& line : split(resolved.explain(false), '\n')) {
+  for (const std::string& line : split(explained(resolved, false), '\n')) {
     const bool base =
         line.ends_with("test.yaml:1)") || line.ends_with("test.yaml:2)") || line.ends_with("test.yaml:3)");
     if (line.empty() || (base && !alone)) continue;
@@ -184,7 +185,7 @@ TEST(Said, OfAWholeConfiguration) {
     const Resolved r = read(question);
     const std::string yaml = r.to_yaml();
     EXPECT_EQ(load_text(yaml, "again.yaml", {}, quiet()).to_yaml(), yaml);
-    return yaml + "\n" + r.explain();
+    return yaml + "\n" + explained(r);
   });
 }
 

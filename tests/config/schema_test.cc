@@ -1,6 +1,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "config/explained.h"
 #include "config/support.h"
 
 namespace octet::config::test::schema_test {
@@ -88,8 +89,8 @@ TEST(Schema, TheYamlOfDefaultsMakesNoNotes) {
   EXPECT_TRUE(again.notes.empty()) << again.notes.front();
 }
 
-TEST(Schema, ExplainNamesTheSourceOfEveryValue) {
-  const std::string text = read("seed: 3", {"max_steps=4"}).explain();
+TEST(Schema, EveryValueHasItsSource) {
+  const std::string text = explained(read("seed: 3", {"max_steps=4"}));
   EXPECT_SAYS(text, "YAML (test.yaml:4)");
   EXPECT_SAYS(text, "override (command line)");
   EXPECT_SAYS(text, "default");

@@ -196,8 +196,6 @@ struct Config {
 
 /// The source of a value, weakest first.
 enum class Source : std::uint8_t { fallback, environment, deepspeed, yaml, override_ };
-/// Returns "default", "environment", "DeepSpeed JSON", "YAML" or "override".
-const char* name_of(Source source);
 
 /// Source and place ("config.yaml:12", "command line", "DS_JSON: zero_optimization.stage").
 struct Origin {
@@ -217,8 +215,6 @@ struct Resolved {
   std::map<std::string, std::string> extra;  ///< accepted keys that change nothing, as written
 
   bool is_set(const std::string& key) const { return origins.contains(key); }
-  /// Returns one line per key: name, value and origin. Keys with their default are included only if `all`.
-  std::string explain(bool all = true) const;
   /// Returns the whole resolved configuration as YAML, which loads to the same configuration.
   std::string to_yaml() const;
 };

@@ -41,8 +41,6 @@ class Policy {
  public:
   explicit Policy(PolicyOptions options) : options_(options) {}
   Decision decide(const Ended& ended);
-  /// Returns the number of starts in a row without progress.
-  int without_progress() const { return without_progress_; }
   /// Resets the counts, because the job has changed (fewer ranks).
   void begin_anew() { without_progress_ = same_end_ = 0; }
 
