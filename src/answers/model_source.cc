@@ -59,8 +59,8 @@ void take_checkpoint(ModelSource& source, const std::string& path) {
   require_base(source);
   runtime::require_model_of(checkpoint, source.folder);
   source.architecture = runtime::read_model(source.folder);
-  train::require_same_adapters(checkpoint, train::adapter_state(source.run, source.architecture),
-                               source.folder);
+  train::require_same_adapters(
+      checkpoint, train::adapter_state(source.run, source.run.seed, source.architecture), source.folder);
   if (setup::trains_adapters(source.run)) {
     // First the adapters that the run added to the base, then the adapter that it trained.
     source.added = setup::added_adapters(setup::given_adapters(source.run).added, source.architecture);

@@ -17,7 +17,8 @@ namespace {
 data::TemplateEncoderOptions encoder_options(const GenerateOptions& o, const ModelSource& source) {
   data::TemplateEncoderOptions encoder;
   if (source.words_of_run()) {
-    const data::TemplateEncoderOptions run = setup::encoder_options(source.run);
+    const data::TemplateEncoderOptions run =
+        setup::encoder_options(source.run, source.run.model_name_or_path);
     encoder.template_name = run.template_name;
     encoder.options.enable_thinking = run.options.enable_thinking;
     encoder.options.default_system = run.options.default_system;

@@ -24,7 +24,7 @@ namespace {
 void require_files(const config::Config& c, const model::Architecture& architecture) {
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
   (void)read_model_file(c.model_name_or_path, "generation_config.json");
-  const data::TemplateEncoder encoder(setup::encoder_options(c));
+  const data::TemplateEncoder encoder(setup::encoder_options(c, c.model_name_or_path));
   runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
 }
 

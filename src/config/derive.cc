@@ -43,7 +43,7 @@ std::vector<std::int64_t> any_micro_batches() {
 
 }  // namespace
 
-Batch resolve_batch(const Config& config, std::int64_t world) {
+Batch resolve_batch(const BatchKeys& config, std::int64_t world) {
   check(world >= 1, "a world has at least one rank");
   Batch batch{.micro = config.per_device_train_batch_size,
               .accumulation = config.gradient_accumulation_steps.value_or(1),
@@ -103,7 +103,7 @@ Batch within_epoch(Batch batch, std::int64_t samples) {
   return batch;
 }
 
-std::string automatic_step_text(const Config& config, const Batch& batch) {
+std::string automatic_step_text(const BatchKeys& config, const Batch& batch) {
   const bool automatic = config.gradient_accumulation_steps == kAutomatic;
   if (config.global_batch_size || (!automatic && !config.auto_find_batch_size)) return "";
   const auto number = [](std::int64_t n) { return std::to_string(n); };
@@ -115,11 +115,11 @@ std::string automatic_step_text(const Config& config, const Batch& batch) {
          (automatic && exact ? "" : "; global_batch_size sets another number");
 }
 
-std::int64_t evaluation_batch(const Config& config, std::int64_t micro) {
+std::int64_t evaluation_batch(const BatchKeys& config, std::int64_t micro) {
   return config.per_device_eval_batch_size.value_or(micro);
 }
 
-std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world) {
+std::vector<std::int64_t> possible_micro_batches(const BatchKeys& config, std::int64_t world) {
   check(world >= 1, "a world has at least one rank");
   const bool automatic = config.gradient_accumulation_steps == kAutomatic;
   if (!config.global_batch_size && !automatic) return any_micro_batches();
@@ -138,7 +138,7 @@ std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int6
   return all;
 }
 
-std::int64_t warmup_steps(const Config& config, std::int64_t total) {
+std::int64_t warmup_steps(const ScheduleKeys& config, std::int64_t total) {
   if (config.warmup_steps >= 1) return static_cast<std::int64_t>(config.warmup_steps);
   const double ratio = config.warmup_steps > 0 ? config.warmup_steps : config.warmup_ratio;
   return static_cast<std::int64_t>(std::ceil(static_cast<double>(total) * ratio));
@@ -155,7 +155,7 @@ std::int64_t steps_per_epoch(std::int64_t micro_batches, std::int64_t accumulati
                                 micro_batches / accumulation + (micro_batches % accumulation != 0 ? 1 : 0));
 }
 
-std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
+std::int64_t total_steps(const ScheduleKeys& config, std::int64_t steps_in_epoch) {
   if (config.max_steps > 0) return config.max_steps;
   const double steps = std::ceil(config.num_train_epochs * static_cast<double>(steps_in_epoch));
   if (!(steps < 9007199254740992.0)) {
@@ -166,11 +166,11 @@ std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }
 
-bool computes_in_bf16(const Config& config) {
+bool computes_in_bf16(const PrecisionKeys& config) {
   return config.bf16 || config.pure_bf16;
 }
 
-bool leaves_storage_open(const Config& config) {
+bool leaves_storage_open(const PrecisionKeys& config) {
   return config.param_dtype == "auto" || config.grad_dtype == "auto" || config.optim_dtype == "auto";
 }
 
@@ -200,7 +200,7 @@ std::vector<Config> storages(const Config& config) {
   return all;
 }
 
-bool says_recompute(const Config& config) {
+bool says_recompute(const MemoryKeys& config) {
   return config.recompute_requested || config.gradient_checkpointing || config.disable_gradient_checkpointing;
 }
 

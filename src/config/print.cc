@@ -47,17 +47,17 @@ std::string identity(const Config& config) {
 
 }  // namespace
 
-std::string Config::recompute() const {
+std::string MemoryKeys::recompute() const {
   if (recompute_requested) return *recompute_requested;
   return gradient_checkpointing.value_or(false) && !disable_gradient_checkpointing ? "full" : "none";
 }
 
-bool Config::tensorboard() const {
+bool LogKeys::tensorboard() const {
   return std::any_of(report_to.begin(), report_to.end(),
                      [](const std::string& target) { return target == "tensorboard" || target == "all"; });
 }
 
-std::uint64_t Config::order_seed() const {
+std::uint64_t SeedKeys::order_seed() const {
   return static_cast<std::uint64_t>(data_seed.value_or(seed));
 }
 

@@ -1,6 +1,7 @@
 // Builder of the table of keys. Each fields_*.cc adds one or more groups.
 #pragma once
 
+#include <optional>
 #include <type_traits>
 
 #include "octet/config/schema.h"
@@ -39,14 +40,14 @@ class Table {
   void group(std::string name) { group_ = std::move(name); }
 
   /// Adds a key that the program reads.
-  template <class T>
-  Field& used(const char* name, T Config::*member, const char* doc) {
+  template <class T, class Keys>
+  Field& used(const char* name, T Keys::*member, const char* doc) {
     Field& field = add(name, KindOf<T>::kind, doc);
     field.member = member;
     return field;
   }
-  template <class T>
-  Field& used(const char* name, std::optional<T> Config::*member, const char* doc) {
+  template <class T, class Keys>
+  Field& used(const char* name, std::optional<T> Keys::*member, const char* doc) {
     Field& field = add(name, KindOf<T>::kind, doc);
     field.member = member;
     field.optional = true;

@@ -59,7 +59,7 @@ ExportWish read_configuration(const std::string& path, const std::vector<std::st
   if (config.adapter_name_or_path) wish.adapters = setup::adapter_folders(*config.adapter_name_or_path);
   wish.dtype = config.export_dtype ? setup::export_dtype(config) : inferred_dtype(resolved);
   wish.sizes.export_size = config.export_size;
-  wish.words = setup::encoder_options(config);
+  wish.words = setup::encoder_options(config, config.model_name_or_path);
   wish.words.match_template = false;  // without a name, the folder's own chat template is kept
   wish.overwrite = config.overwrite_output_dir;
   wish.merge = wish.from_file = true;

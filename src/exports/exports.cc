@@ -128,7 +128,7 @@ Paths export_adapters(const ExportWish& wish, const std::vector<std::string>& ab
 /// Exports the adapters of a checkpoint as a PEFT folder or, if they are merged, as a whole model.
 Paths export_trained_adapters(const ExportWish& wish, const config::Config& run,
                               const train::ModelExport& e) {
-  const auto encoder = encoder_of(setup::encoder_options(run));
+  const auto encoder = encoder_of(setup::encoder_options(run, run.model_name_or_path));
   if (encoder) train::require_template_of(checkpoint::Checkpoint(e.checkpoint), run, *encoder, kPutBack);
   train::AdapterExport adapter{.folder = wish.folder,
                                .checkpoint = e.checkpoint,
@@ -178,7 +178,7 @@ Paths export_trained(const ExportWish& wish) {
                  .fix = "leave --merge out: the checkpoint is a whole model",
                  .code = ExitCode::usage});
   }
-  const auto encoder = encoder_of(setup::encoder_options(run));
+  const auto encoder = encoder_of(setup::encoder_options(run, run.model_name_or_path));
   if (encoder) train::require_template_of(checkpoint, run, *encoder, kPutBack);
   return within(e.folder, train::export_model(e, encoder.get()));
 }

@@ -55,7 +55,7 @@ struct Mixes {
   data::RowMix training, evaluation;
 };
 
-Mixes open_mixes(const config::Config& config) {
+Mixes open_mixes(const config::DataKeys& config) {
   Mixes mixes;
   data::DataOptions options = setup::data_options(config);
   mixes.training = data::RowMix(data::open_datasets(options), setup::mix_options(config));
@@ -70,7 +70,7 @@ Mixes open_mixes(const config::Config& config) {
 }
 
 // Prepares a stream: with streaming only evaluation data are tokenised now.
-void prepare_stream(runtime::Session& session, const config::Config& config, const data::Encoder& encoder,
+void prepare_stream(runtime::Session& session, const config::DataKeys& config, const data::Encoder& encoder,
                     Mixes mixes, Corpus& corpus) {
   comm::Job& job = session.job();
   auto rows = std::make_shared<const data::RowMix>(std::move(mixes.training));
@@ -102,7 +102,7 @@ void prepare_stream(runtime::Session& session, const config::Config& config, con
 }
 
 // Tokenises all rows into memory.
-void prepare_indexed(runtime::Session& session, const config::Config& config, const data::Encoder& encoder,
+void prepare_indexed(runtime::Session& session, const config::DataKeys& config, const data::Encoder& encoder,
                      const Mixes& mixes, Corpus& corpus) {
   comm::Job& job = session.job();
   data::Encoded all = tokens_of(session, config, mixes.training, encoder, "training data");
@@ -132,7 +132,7 @@ void prepare_indexed(runtime::Session& session, const config::Config& config, co
 
 }  // namespace
 
-std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
+std::int64_t held_out_of(std::int64_t rows, const config::DatasetKeys& config) {
   const auto count = static_cast<std::int64_t>(
       config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
   if (count < rows) return count;
@@ -148,7 +148,7 @@ void report_counts(const data::Encoded& set, const std::string& what) {
   report(set.counts, what);
 }
 
-void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config) {
+void report_packing(const data::Encoded& set, const data::Items& items, const config::DataKeys& config) {
   if (!config.packing || items.size() == 0) return;
   std::int64_t tokens = 0;
   for (const std::int64_t d : items.documents) tokens += set.length(d);
@@ -158,7 +158,7 @@ void report_packing(const data::Encoded& set, const data::Items& items, const co
              with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
 }
 
-data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder) {
+data::Items lay_out(data::Encoded& set, const config::DataKeys& config, const data::Encoder& encoder) {
   switch (setup::packing_of(config)) {
     case setup::Packing::none:
       return data::one_each(set);
@@ -177,11 +177,11 @@ data::Items lay_out(data::Encoded& set, const config::Config& config, const data
                                    .shared_context = !config.neat_packing});
 }
 
-void check_datasets(const config::Config& config) {
+void check_datasets(const config::DataKeys& config) {
   static_cast<void>(open_mixes(config));
 }
 
-Corpus build_corpus(runtime::Session& session, const config::Config& config, const data::Encoder& encoder) {
+Corpus build_corpus(runtime::Session& session, const config::DataKeys& config, const data::Encoder& encoder) {
   Corpus corpus;
   Mixes mixes;
   session.job().together([&] { mixes = open_mixes(config); });

@@ -9,7 +9,6 @@
 #include "octet/base/strings.h"
 #include "octet/feed/stream.h"
 #include "octet/setup/data_options.h"
-#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "report.h"
 
@@ -19,9 +18,9 @@ namespace {
 // Returns the group size for SampleOrder and StreamOptions: an epoch trains whole groups of samples. Strict
 // results do not depend on the number of ranks, so groups are micro-batches then. 1 without
 // dataloader_drop_last.
-std::int64_t whole_groups_of(const config::Config& config, const config::Batch& batch) {
+std::int64_t whole_groups_of(const config::DatasetKeys& config, bool strict, const config::Batch& batch) {
   if (!config.dataloader_drop_last) return 1;
-  return setup::is_strict(config) ? batch.micro : batch.micro * batch.world;
+  return strict ? batch.micro : batch.micro * batch.world;
 }
 
 // Runs `work` on all ranks. Throws DataError on all of them if it throws an Error on one.
@@ -82,8 +81,8 @@ void require_same_order(const Json& state, const Json& place, const std::string&
 
 class IndexedFeed final : public Feed {
  public:
-  IndexedFeed(runtime::Session& session, const config::Config& config, const config::Batch& batch,
-              const Corpus& corpus)
+  IndexedFeed(runtime::Session& session, const config::DataKeys& config, bool strict,
+              const config::Batch& batch, const Corpus& corpus)
       : session_(session),
         corpus_(corpus),
         batch_(batch),
@@ -91,7 +90,7 @@ class IndexedFeed final : public Feed {
                .global_batch = batch.global,
                .seed = config.order_seed(),
                .shuffle = !config.disable_shuffling,
-               .whole_groups_of = whole_groups_of(config, batch)} {
+               .whole_groups_of = whole_groups_of(config, strict, batch)} {
     if (order_.items_per_epoch() == 0) throw no_whole_group(order_.items, order_.whole_groups_of);
   }
 
@@ -194,7 +193,7 @@ class IndexedFeed final : public Feed {
   std::unique_ptr<Loader> loader_;
 };
 
-StreamOptions stream_options(const config::Config& config, const config::Batch& batch,
+StreamOptions stream_options(const config::DataKeys& config, bool strict, const config::Batch& batch,
                              const data::Encoder& encoder, const Corpus& corpus) {
   StreamOptions options;
   options.window_rows = config.buffer_size;
@@ -207,7 +206,7 @@ StreamOptions stream_options(const config::Config& config, const config::Batch& 
   options.global_batch = batch.global;
   options.seed = config.order_seed();
   options.shuffle = !config.disable_shuffling;
-  options.whole_groups_of = whole_groups_of(config, batch);
+  options.whole_groups_of = whole_groups_of(config, strict, batch);
   options.threads = setup::tokenising_threads(config);
   options.max_broken = config.max_broken_rows;
   options.refuse_longer = setup::refuses_long_rows(config) ? config.cutoff_len : 0;
@@ -218,13 +217,14 @@ StreamOptions stream_options(const config::Config& config, const config::Batch& 
 
 class StreamFeed final : public Feed {
  public:
-  StreamFeed(runtime::Session& session, const config::Config& config, const config::Batch& batch,
-             const data::Encoder& encoder, const Corpus& corpus)
+  StreamFeed(runtime::Session& session, const config::DataKeys& config, bool strict,
+             const config::Batch& batch, const data::Encoder& encoder, const Corpus& corpus)
       : session_(session),
         config_(config),
         corpus_(corpus),
         batch_(batch),
-        stream_(*corpus.rows, encoder, counted(session, stream_options(config, batch, encoder, corpus))) {
+        stream_(*corpus.rows, encoder,
+                counted(session, stream_options(config, strict, batch, encoder, corpus))) {
     session.job().together([&] { first_ = stream_.read(0, 0); });
     if (!session.prints()) return;
     log::debug("streaming: " + with_commas(corpus.rows->size()) + " rows in " +
@@ -349,7 +349,7 @@ class StreamFeed final : public Feed {
   }
 
   runtime::Session& session_;
-  const config::Config& config_;
+  const config::DataKeys& config_;
   const Corpus& corpus_;
   config::Batch batch_;
   WindowReport report_;  ///< the stream's loader uses it
@@ -362,12 +362,13 @@ class StreamFeed final : public Feed {
 
 }  // namespace
 
-std::unique_ptr<Feed> make_feed(runtime::Session& session, const config::Config& config,
+std::unique_ptr<Feed> make_feed(runtime::Session& session, const config::DataKeys& config, bool strict,
                                 const config::Batch& batch, const data::Encoder& encoder,
                                 const Corpus& corpus) {
-  if (corpus.rows) return std::make_unique<StreamFeed>(session, config, batch, encoder, corpus);
+  if (corpus.rows) return std::make_unique<StreamFeed>(session, config, strict, batch, encoder, corpus);
   std::unique_ptr<Feed> feed;
-  session.job().together([&] { feed = std::make_unique<IndexedFeed>(session, config, batch, corpus); });
+  session.job().together(
+      [&] { feed = std::make_unique<IndexedFeed>(session, config, strict, batch, corpus); });
   return feed;
 }
 

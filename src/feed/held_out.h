@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 
 namespace octet::feed {
 
 /// Returns the number of rows that val_size holds out of `rows`. Throws Error if none are left to train.
-std::int64_t held_out_of(std::int64_t rows, const config::Config& config);
+std::int64_t held_out_of(std::int64_t rows, const config::DatasetKeys& config);
 
 }  // namespace octet::feed

@@ -14,7 +14,7 @@
 namespace octet::feed {
 namespace {
 
-void require_usable(runtime::Session& session, const config::Config& config, const data::Encoded& set) {
+void require_usable(runtime::Session& session, const config::DataKeys& config, const data::Encoded& set) {
   session.job().together([&] {
     if (setup::refuses_long_rows(config) && set.counts.truncated > 0)
       throw data::truncated_rows(set.counts, config.cutoff_len);
@@ -24,7 +24,7 @@ void require_usable(runtime::Session& session, const config::Config& config, con
 }
 
 // Returns the tokens in tokenized_path if all ranks find them; logs the reason otherwise.
-std::optional<data::Encoded> load_tokens(runtime::Session& session, const config::Config& config,
+std::optional<data::Encoded> load_tokens(runtime::Session& session, const config::DatasetKeys& config,
                                          const data::Recipe& recipe, const std::string& what) {
   const data::TokenCache cache(*config.tokenized_path);
   bool damaged = false;
@@ -54,7 +54,7 @@ std::optional<data::Encoded> load_tokens(runtime::Session& session, const config
 
 // Writes the tokens once per file system: if ranks of another node do not see the file, one of them writes
 // it, too.
-void store_tokens(runtime::Session& session, const config::Config& config, const data::Recipe& recipe,
+void store_tokens(runtime::Session& session, const config::DatasetKeys& config, const data::Recipe& recipe,
                   const data::Encoded& set, const std::string& what) {
   const data::TokenCache cache(*config.tokenized_path);
   session.job().together([&] {
@@ -69,7 +69,7 @@ void store_tokens(runtime::Session& session, const config::Config& config, const
 
 }  // namespace
 
-data::Encoded encode_together(runtime::Session& session, const config::Config& config, const Rows& which,
+data::Encoded encode_together(runtime::Session& session, const config::DataKeys& config, const Rows& which,
                               const data::Encoder& encoder) {
   const std::int64_t rows = which.size();
   const comm::Place& place = session.place();
@@ -89,7 +89,7 @@ data::Encoded encode_together(runtime::Session& session, const config::Config& c
   return all;
 }
 
-data::Encoded tokens_of(runtime::Session& session, const config::Config& config, const data::RowMix& mix,
+data::Encoded tokens_of(runtime::Session& session, const config::DataKeys& config, const data::RowMix& mix,
                         const data::Encoder& encoder, const std::string& what) {
   std::optional<data::Encoded> all;
   data::Recipe recipe;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/data/encode.h"
 #include "octet/runtime/session.h"
 
@@ -20,12 +20,12 @@ struct Rows {
 
 /// Tokenises a contiguous share of the rows on each rank and returns all tokens on every rank. Throws Error
 /// if more rows than allowed cannot be read.
-data::Encoded encode_together(runtime::Session& session, const config::Config& config, const Rows& rows,
+data::Encoded encode_together(runtime::Session& session, const config::DataKeys& config, const Rows& rows,
                               const data::Encoder& encoder);
 
 /// Returns all rows of a mix as tokens, from tokenized_path if it has them; otherwise tokenises and stores
 /// them there. Logs events of the rows; `what` is their name.
-data::Encoded tokens_of(runtime::Session& session, const config::Config& config, const data::RowMix& mix,
+data::Encoded tokens_of(runtime::Session& session, const config::DataKeys& config, const data::RowMix& mix,
                         const data::Encoder& encoder, const std::string& what);
 
 }  // namespace octet::feed

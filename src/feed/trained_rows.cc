@@ -17,7 +17,7 @@ namespace {
 
 // Returns the rows that val_size holds out: for a stream like prepare_stream(), otherwise like
 // data::hold_out().
-std::set<data::RowKey> held_out_rows(const data::RowMix& mix, const config::Config& config) {
+std::set<data::RowKey> held_out_rows(const data::RowMix& mix, const config::DataKeys& config) {
   std::set<data::RowKey> keys;
   if (config.val_size <= 0) return keys;
   const auto add = [&](std::int64_t place) {
@@ -41,7 +41,7 @@ std::set<data::RowKey> held_out_rows(const data::RowMix& mix, const config::Conf
 
 }  // namespace
 
-bool visit_trained_rows(const config::Config& config, std::int64_t most,
+bool visit_trained_rows(const config::DataKeys& config, std::int64_t most,
                         const std::function<void(const data::Sample&)>& visit) {
   const data::RowMix mix(data::open_datasets(setup::data_options(config)), setup::mix_options(config));
   const std::set<data::RowKey> held_out = held_out_rows(mix, config);

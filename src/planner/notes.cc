@@ -55,7 +55,7 @@ void check_folder(PlanNotes& notes, config::Config config, const std::string& fo
   if (!path_exists(folder + "/tokenizer.json")) return;
   config.model_name_or_path = folder;
   check(notes, [&] {
-    const data::TemplateEncoder encoder(setup::encoder_options(config));
+    const data::TemplateEncoder encoder(setup::encoder_options(config, config.model_name_or_path));
     runtime::require_fit(encoder.tokenizer(), architecture, folder);
   });
 }

@@ -291,11 +291,11 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
   return tuning;
 }
 
-bool trains_adapters(const config::Config& config) {
+bool trains_adapters(const config::TuningKeys& config) {
   return config.finetuning_type == "lora";
 }
 
-AdapterWish adapter_wish(const config::Config& config) {
+AdapterWish adapter_wish(const config::TuningKeys& config) {
   if (const auto continued = given_adapters(config).continued) {
     AdapterWish wish = read_adapter_folder(*continued);
     wish.output_rate = config.loraplus_lr_ratio.value_or(1.0);
@@ -330,7 +330,7 @@ AdapterWish adapter_wish(const config::Config& config) {
   return wish;
 }
 
-model::Architecture tuned(const config::Config& config, model::Architecture architecture) {
+model::Architecture tuned(const config::TuningKeys& config, model::Architecture architecture) {
   // Callers may pass an empty architecture, to read only the options.
   const bool model = architecture.layers > 0;
   if (model && trains_parts(config)) architecture.tuning = freeze_tuning(config, architecture);

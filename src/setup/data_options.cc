@@ -11,7 +11,7 @@
 namespace octet::setup {
 namespace {
 
-std::vector<double> weights_of(const config::Config& config) {
+std::vector<double> weights_of(const config::DatasetKeys& config) {
   std::vector<double> weights;
   for (const std::string& text : config.interleave_probs) {
     double weight = 0;
@@ -31,13 +31,13 @@ std::vector<double> weights_of(const config::Config& config) {
 }
 
 // Its batches of rows, its padding and its cuts, whether sequences are packed or not.
-bool as_llamafactory(const config::Config& config) {
+bool as_llamafactory(const config::SequenceKeys& config) {
   return config.packing_strategy == "llamafactory";
 }
 
 }  // namespace
 
-data::DataOptions data_options(const config::Config& config) {
+data::DataOptions data_options(const config::DataKeys& config) {
   return {.dataset = config.dataset,
           .columns = {.messages = config.messages_column.value_or(""),
                       .prompt = config.prompt_column.value_or(""),
@@ -48,19 +48,19 @@ data::DataOptions data_options(const config::Config& config) {
           .seed = config.order_seed()};
 }
 
-data::MixOptions mix_options(const config::Config& config) {
+data::MixOptions mix_options(const config::DataKeys& config) {
   return {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()};
 }
 
-Packing packing_of(const config::Config& config) {
+Packing packing_of(const config::DataKeys& config) {
   if (!config.packing) return Packing::none;
   if (!as_llamafactory(config)) return Packing::best_fit;
   return is_pretraining(config) ? Packing::blocks : Packing::knapsack;
 }
 
-data::TemplateEncoderOptions encoder_options(const config::Config& config) {
+data::TemplateEncoderOptions encoder_options(const config::DataKeys& config, const std::string& model) {
   data::TemplateEncoderOptions options;
-  options.folder = config.model_name_or_path;
+  options.folder = model;
   options.template_name = config.template_name;
   options.match_template = config.stage == "sft";
   // LLaMA-Factory keeps one token of a packed sequence for its padding.

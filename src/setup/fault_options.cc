@@ -2,11 +2,11 @@
 
 namespace octet::setup {
 
-FaultAction fault_action(const config::Config& config) {
+FaultAction fault_action(const config::FaultKeys& config) {
   return config.sdc_action == "rollback" ? FaultAction::rollback : FaultAction::stop;
 }
 
-SpikeOptions spike_options(const config::Config& config) {
+SpikeOptions spike_options(const config::FaultKeys& config) {
   return {.loss_factor = config.loss_spike_factor,
           .norm_factor = config.grad_norm_spike_factor,
           .action = config.spike_action == "rollback" ? SpikeAction::rollback

@@ -51,11 +51,11 @@ void require_known(const std::string& key, const std::string& module, const std:
 
 }  // namespace
 
-bool trains_parts(const config::Config& config) {
+bool trains_parts(const config::TuningKeys& config) {
   return config.finetuning_type == "freeze";
 }
 
-model::Tuning freeze_tuning(const config::Config& config, const model::Architecture& architecture) {
+model::Tuning freeze_tuning(const config::TuningKeys& config, const model::Architecture& architecture) {
   const Modules modules = modules_of(architecture);
   const std::int64_t layers = architecture.layers, wanted = config.freeze_trainable_layers;
   const std::int64_t first = wanted > 0 ? std::max<std::int64_t>(0, layers - wanted) : 0;

@@ -28,7 +28,7 @@ std::vector<std::string> adapter_folders(const std::string& names) {
   return folders;
 }
 
-GivenAdapters given_adapters(const config::Config& config) {
+GivenAdapters given_adapters(const config::TuningKeys& config) {
   GivenAdapters given;
   if (!trains_adapters(config) || !config.adapter_name_or_path) return given;
   given.added = adapter_folders(*config.adapter_name_or_path);

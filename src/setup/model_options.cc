@@ -13,7 +13,7 @@ namespace {
 
 // Whether weights are stored as FP8. With block scales, they are quantised when a GEMM reads them, in any
 // layout.
-bool has_fp8_weights(const config::Config& config) {
+bool has_fp8_weights(const config::PrecisionKeys& config) {
   return config.fp8 && config.fp8_recipe != "block";
 }
 
@@ -25,7 +25,7 @@ model::Recompute recompute_of(const std::string& level) {
 }
 
 // As above: auto keeps them until the memory is known.
-store::TransposedWeights transposed_of(const config::Config& config) {
+store::TransposedWeights transposed_of(const config::PrecisionKeys& config) {
   const bool at_use = has_fp8_weights(config) && config.fp8_transposed_weights == "at_use";
   return at_use ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
 }
@@ -38,7 +38,7 @@ comm::Wire wire_of(const std::string& dtype) {
 }
 
 /// The storage of frozen weights: the 4 bits of the folder, or quantised when they are loaded.
-store::FixedWeights fixed_weights(const config::Config& config, const model::StoredWeights& stored) {
+store::FixedWeights fixed_weights(const config::TuningKeys& config, const model::StoredWeights& stored) {
   if (!trains_adapters(config)) return {};
   if (stored.format == model::StoredWeights::Format::nf4) {
     return {.format = store::Format::nf4,
@@ -52,7 +52,7 @@ store::FixedWeights fixed_weights(const config::Config& config, const model::Sto
 
 }  // namespace
 
-precision::Recipe recipe_of(const config::Config& config) {
+precision::Recipe recipe_of(const config::PrecisionKeys& config) {
   precision::Recipe recipe;
   recipe.compute = config::computes_in_bf16(config) ? DType::bf16 : DType::f32;
   if (!config.fp8) return recipe;
@@ -112,7 +112,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   return options;
 }
 
-std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind) {
+std::vector<plan::Level> levels_of(const config::ComputeKeys& config, DeviceKind kind) {
   std::vector<model::Recompute> recompute(std::begin(plan::kRecompute), std::end(plan::kRecompute));
   if (!leaves_recompute_open(config)) recompute = {recompute_of(config.recompute())};
   const bool transposed = has_fp8_weights(config) && traits_of(kind).needs_transposed_fp8;

@@ -21,15 +21,15 @@ DType stored_as(const std::string& dtype) {
 
 }  // namespace
 
-When saves_when(const config::Config& config) {
+When saves_when(const config::SaveKeys& config) {
   return when(config.save_strategy);
 }
 
-bool leaves_saves_open(const config::Config& config) {
+bool leaves_saves_open(const config::SaveKeys& config) {
   return config.save_async == "auto" && saves_when(config) != When::never;
 }
 
-bool saves_beside(const config::Config& config) {
+bool saves_beside(const config::SaveKeys& config) {
   return config.save_async == "true" && saves_when(config) != When::never;
 }
 
@@ -46,7 +46,7 @@ bool saves_before_the_end(const config::Resolved& resolved, std::int64_t total_s
   return false;
 }
 
-bool chooses_memory_steps(const config::Config& config) {
+bool chooses_memory_steps(const config::SaveKeys& config) {
   return config.memory_checkpoint_steps == config::kAutomatic;
 }
 
@@ -55,39 +55,39 @@ bool chooses_save_steps(const config::Resolved& resolved) {
          saves_when(resolved.config) == When::steps;
 }
 
-When evaluates_when(const config::Config& config) {
+When evaluates_when(const config::EvaluationKeys& config) {
   return when(config.eval_strategy);
 }
 
-CastLog cast_log(const config::Config& config) {
+CastLog cast_log(const config::PrecisionKeys& config) {
   if (!config.fp8 || config.fp8_statistics == "none") return CastLog::none;
   return config.fp8_statistics == "layers" ? CastLog::layers : CastLog::worst;
 }
 
-bool is_pretraining(const config::Config& config) {
+bool is_pretraining(const config::TemplateKeys& config) {
   return config.stage == "pt";
 }
 
-bool is_strict(const config::Config& config) {
+bool is_strict(const config::MachineKeys& config) {
   return config.deterministic == "strict";
 }
 
-bool leaves_recompute_open(const config::Config& config) {
+bool leaves_recompute_open(const config::MemoryKeys& config) {
   return config.recompute() == "auto";
 }
 
-store::Storage storage_of(const config::Config& config) {
+store::Storage storage_of(const config::PrecisionKeys& config) {
   return {.parameters = stored_as(config.param_dtype),
           .gradients = stored_as(config.grad_dtype),
           .moments = stored_as(config.optim_dtype)};
 }
 
-DType export_dtype(const config::Config& config) {
+DType export_dtype(const config::PrecisionKeys& config) {
   const std::string name = config.export_dtype.value_or(config::computes_in_bf16(config) ? "bf16" : "fp32");
   return name == "fp16" ? DType::f16 : name == "bf16" ? DType::bf16 : DType::f32;
 }
 
-std::int64_t export_bytes(const config::Config& config) {
+std::int64_t export_bytes(const config::SaveKeys& config) {
   return static_cast<std::int64_t>(std::clamp(config.export_size * 1e9, 1.0, 1e18));
 }
 

@@ -33,7 +33,7 @@ config::Config config_of(const Command& command) {
        .code = ExitCode::usage});
 }
 
-Places::Places(Command command, const config::Config& config, int min_ranks)
+Places::Places(Command command, const config::BatchKeys& config, int min_ranks)
     : command_(std::move(command)), config_(config), min_ranks_(min_ranks), wanted_(ranks()) {
   if (min_ranks_ == 0) return;
   if (wanted_ < min_ranks_ || min_ranks_ < 0) {
@@ -56,7 +56,7 @@ Places::Places(Command command, const config::Config& config, int min_ranks)
                  .fix = "set global_batch_size instead of gradient_accumulation_steps",
                  .code = ExitCode::usage});
   }
-  config::Config smallest = config_;
+  config::BatchKeys smallest = config_;
   if (config_.auto_find_batch_size) smallest.per_device_train_batch_size = 1;
   const config::Batch batch = config::resolve_batch(smallest, wanted_);
   config_.global_batch_size = batch.global;

@@ -19,7 +19,7 @@ config::Config config_of(const Command& command);
 class Places {
  public:
   /// Throws Error (usage) if `min_ranks` (0: never fewer ranks) does not fit the command.
-  Places(Command command, const config::Config& config, int min_ranks);
+  Places(Command command, const config::BatchKeys& config, int min_ranks);
 
   const Command& command() const { return command_; }
   /// Returns the ranks of the command; 0 if the hosts decide.
@@ -36,7 +36,7 @@ class Places {
   int fitting(int most) const;
 
   Command command_;
-  config::Config config_;
+  config::BatchKeys config_;
   int min_ranks_;
   int wanted_ = 0;  ///< ranks of the first start
   int hangs_ = 0;   ///< starts in a row with these ranks that hung before their first step

@@ -20,7 +20,7 @@ bool holds(const std::string& path) {
 
 }  // namespace
 
-Strings resume_overrides(const config::Config& config, const report::Progress& saved) {
+Strings resume_overrides(const config::SaveKeys& config, const report::Progress& saved) {
   if (saved.saved_step < 0) return {};
   const std::string wish = config.resume_from_checkpoint.value_or("");
   const bool newest = wish == "true" || wish == "auto" || (wish.empty() && !config.overwrite_output_dir);
@@ -32,7 +32,7 @@ Strings resume_overrides(const config::Config& config, const report::Progress& s
   return {"resume_from_checkpoint=" + saved.saved};
 }
 
-bool runs_on(const config::Config& config, int ranks) {
+bool runs_on(const config::BatchKeys& config, int ranks) {
   try {
     if (config.auto_find_batch_size) {
       config::possible_micro_batches(config, ranks);

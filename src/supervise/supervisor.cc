@@ -137,7 +137,7 @@ class Supervisor {
   void wait(double seconds);
   std::string goodput_text() const;
 
-  config::Config config_;
+  config::SaveKeys config_;
   Requests& requests_;
   Policy policy_;
   Places places_;

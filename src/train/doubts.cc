@@ -22,7 +22,7 @@ std::vector<std::string> fallbacks_of(const config::Config& config, const model:
 
 }  // namespace
 
-std::string resumption(const config::Config& c) {
+std::string resumption(const config::SaveKeys& c) {
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (checkpoints.empty() || c.overwrite_output_dir || c.resume_from_checkpoint == "false" ||
       names_checkpoint(c))

@@ -124,8 +124,9 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
        .code = ExitCode::usage});
 }
 
-runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
-                                            comm::Channel& channel, Device& device) {
+runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options,
+                                            const config::ComputeKeys& config, comm::Channel& channel,
+                                            Device& device) {
   const std::vector<plan::Level> levels = setup::levels_of(config, device.stands_for());
   if (levels.size() == 1) return options;
   const std::size_t limit = memory_limit(channel, device);

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "octet/setup/adapters.h"
-#include "octet/text/chat_template.h"
 #include "start.h"
 
 namespace octet::train {
@@ -21,7 +20,7 @@ std::string shell_word(const std::string& word) {
   return quoted + "'";
 }
 
-std::string resuming_command(const Launch& launch, const config::Config& config,
+std::string resuming_command(const Launch& launch, const config::SaveKeys& config,
                              const std::string& checkpoint) {
   std::string command;
   if (launch.ranks > 1) {
@@ -45,24 +44,23 @@ std::string resuming_command(const Launch& launch, const config::Config& config,
   return command;
 }
 
-std::vector<std::string> next_commands(const std::string& program, const config::Config& config,
-                                       const text::ChatTemplate* chat) {
+std::vector<std::string> next_commands(const std::string& program, const config::ModelKeys& config,
+                                       const std::string& output_dir, const std::string& template_name) {
   std::vector<std::string> commands;
   const std::string first = shell_word(program);
-  std::string model = shell_word(config.output_dir);
+  std::string model = shell_word(output_dir);
   if (setup::trains_adapters(config)) {
     // The adapter's folder names only the base, not adapters that were merged into it.
     std::string adapters;
     for (const std::string& folder : setup::given_adapters(config).added) adapters += folder + ",";
     if (!adapters.empty())
-      model =
-          shell_word(config.model_name_or_path) + " --adapter " + shell_word(adapters + config.output_dir);
-    commands.push_back(first + " export " + model + " " + shell_word(config.output_dir + "-merged") +
-                       " --merge");
+      model = shell_word(config.model_name_or_path) + " --adapter " + shell_word(adapters + output_dir);
+    commands.push_back(first + " export " + model + " " + shell_word(output_dir + "-merged") + " --merge");
   }
   std::string asked = first + " generate " + model;
-  if (chat != nullptr) asked += " --template " + shell_word(config.template_name.value_or(chat->name()));
-  commands.push_back(asked + (chat != nullptr ? " \"your question\"" : " \"the begin of a text\""));
+  const bool chats = !template_name.empty();
+  if (chats) asked += " --template " + shell_word(template_name);
+  commands.push_back(asked + (chats ? " \"your question\"" : " \"the begin of a text\""));
   return commands;
 }
 

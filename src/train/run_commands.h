@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 
 namespace octet::text {
 class ChatTemplate;
@@ -25,12 +25,12 @@ struct Launch {
 
 /// Returns the command that resumes a stopped run from `checkpoint`. Runs on several hosts also need the
 /// options of the launcher, which ranks do not see.
-std::string resuming_command(const Launch& launch, const config::Config& config,
+std::string resuming_command(const Launch& launch, const config::SaveKeys& config,
                              const std::string& checkpoint);
 
 /// Returns commands to try with the model of a finished run. `program`: the first word of the command line.
-/// `chat`: the template of the run, or null.
-std::vector<std::string> next_commands(const std::string& program, const config::Config& config,
-                                       const text::ChatTemplate* chat);
+/// `template_name`: the template of the run; "": a model of texts.
+std::vector<std::string> next_commands(const std::string& program, const config::ModelKeys& config,
+                                       const std::string& output_dir, const std::string& template_name);
 
 }  // namespace octet::train

@@ -178,12 +178,12 @@ config::Config saved_config(const checkpoint::Checkpoint& checkpoint) {
       .config;
 }
 
-bool names_checkpoint(const config::Config& config) {
+bool names_checkpoint(const config::SaveKeys& config) {
   const std::string wish = config.resume_from_checkpoint.value_or("");
   return !wish.empty() && wish != "false" && wish != "true" && wish != "auto";
 }
 
-checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config,
+checkpoint::Found find_newest(comm::Channel& channel, const config::SaveKeys& config,
                               const checkpoint::FindOptions& options) {
   checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir, options);
   if (config.save_fallback_dir) {

@@ -27,11 +27,11 @@ config::Config saved_config(const checkpoint::Checkpoint& checkpoint);
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config,
                                       const std::optional<Damaged>& damaged = std::nullopt);
 /// Whether the configuration names the checkpoint to resume from, so that no other may replace it.
-bool names_checkpoint(const config::Config& config);
+bool names_checkpoint(const config::SaveKeys& config);
 
 /// Returns the newest checkpoint of the output folder and of save_fallback_dir, and the damaged ones.
 /// Collective. No save may be in flight.
-checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config,
+checkpoint::Found find_newest(comm::Channel& channel, const config::SaveKeys& config,
                               const checkpoint::FindOptions& options = {});
 
 /// Loads parameters, moments and FP8 state from a checkpoint of any world size and stage. Each rank reads the

@@ -26,7 +26,7 @@ namespace octet::train {
 
 void Run::prepare() {
   notes_.say_device();
-  run_.job.watch(setup::watch_options(run_.config));
+  run_.job.watch(setup::watch_options(run_.config, run_.config.output_dir));
   run_.begins_once("the start of the run");
   saves_.open();
   notes_.open_error_log();
@@ -173,7 +173,8 @@ std::vector<std::string> Run::last_commands(bool stopped, bool kept) const {
     commands = {"to resume: " + resuming_command(launch, run_.config, saves_.last_checkpoint())};
   } else {
     const auto& chat = parts_.encoder->chat_template();
-    commands = next_commands(line.front(), run_.config, chat ? &*chat : nullptr);
+    const std::string words = chat ? run_.config.template_name.value_or(chat->name()) : "";
+    commands = next_commands(line.front(), run_.config, run_.config.output_dir, words);
   }
   if (kept) commands.push_back(shell_word(line.front()) + " inspect " + shell_word(saves_.last_checkpoint()));
   return commands;

@@ -2,6 +2,7 @@
 #include "cli/effects.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "octet/feed/corpus.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
@@ -86,7 +87,7 @@ struct Data {
 Data data_of(const config::Resolved& r) {
   const Quiet quiet;
   runtime::Session session(DeviceWish::cpu);
-  const data::TemplateEncoder encoder(setup::encoder_options(r.config));
+  const data::TemplateEncoder encoder(setup::encoder_options(r.config, r.config.model_name_or_path));
   const feed::Corpus corpus = feed::build_corpus(session, r.config, encoder);
   return {.texts = texts(corpus.training, encoder),
           .sizes = sizes(corpus.training, corpus.training_items),
@@ -124,7 +125,9 @@ std::vector<KeyRow> text_rows() {
        rows_of("text.txt", {{"packing", "false"}, {"template", "unset"}}),
        {{"pt"}},
        [](const config::Resolved& r) {
-         return std::string(setup::encoder_options(r.config).match_template ? "chats" : "texts");
+         return std::string(setup::encoder_options(r.config, r.config.model_name_or_path).match_template
+                                ? "chats"
+                                : "texts");
        },
        "chats"},
   };

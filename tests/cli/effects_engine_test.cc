@@ -5,6 +5,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/comm/threads.h"
+#include "octet/config/config.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/optim/schedule.h"
@@ -294,7 +295,7 @@ std::vector<KeyRow> sharing_rows() {
        {},
        {{"77", "77.000000"}},
        [](const config::Resolved& r) {
-         return std::to_string(setup::watch_options(r.config).timeout_seconds);
+         return std::to_string(setup::watch_options(r.config, r.config.output_dir).timeout_seconds);
        },
        "1800.000000"},
   };

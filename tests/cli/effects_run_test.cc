@@ -10,6 +10,7 @@
 #include "cli/effects.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "octet/device/cpu.h"
 #include "octet/model/build.h"
 #include "octet/runtime/session.h"

@@ -1,6 +1,7 @@
 // The training and evaluation samples of a run, and the sample from which it resumes: corpora, feeds and
 // positions, key by key.
 #include "octet/feed/corpus.h"
+#include "octet/config/config.h"
 
 #include <algorithm>
 #include <set>

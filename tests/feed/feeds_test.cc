@@ -8,8 +8,10 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "octet/data/packing.h"
 #include "octet/feed/feed.h"
+#include "octet/setup/run_options.h"
 #include "support/temporary_folder.h"
 
 namespace octet::feed::feeds_test {
@@ -46,7 +48,7 @@ class Feeds : public testing::Test {
     return corpus;
   }
   std::unique_ptr<Feed> feed(const Corpus& corpus) {
-    return make_feed(session_, config_, batch_, encoder_, corpus);
+    return make_feed(session_, config_, setup::is_strict(config_), batch_, encoder_, corpus);
   }
   /// Takes the micro-batches of rank 0 of so many steps.
   void take(Feed& feed, int steps) const {
@@ -290,9 +292,9 @@ TEST_F(StreamedFeeds, RowsThatMayNotBeCutEndTheRun) {
     }
   };
   const Cutting cutting;
-  take(*make_feed(session_, config_, batch_, cutting, corpus_), 9);
+  take(*make_feed(session_, config_, setup::is_strict(config_), batch_, cutting, corpus_), 9);
   config_.truncation = "error";
-  const auto rows = make_feed(session_, config_, batch_, cutting, corpus_);
+  const auto rows = make_feed(session_, config_, setup::is_strict(config_), batch_, cutting, corpus_);
   take(*rows, 1);
   try {
     take(*rows, 5);

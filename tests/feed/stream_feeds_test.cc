@@ -5,6 +5,7 @@
 #include <set>
 
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "what_is_trained.h"
 
 namespace octet::feed::stream_feeds_test {

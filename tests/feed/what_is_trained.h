@@ -14,6 +14,7 @@
 #include "octet/config/derive.h"
 #include "octet/feed/corpus.h"
 #include "octet/feed/feed.h"
+#include "octet/setup/run_options.h"
 #include "support/program.h"
 
 namespace octet::feed {
@@ -63,7 +64,8 @@ class WhatIsTrained : public testing::Test {
     return quietly([&] { return build_corpus(session_, config, encoder_); });
   }
   std::unique_ptr<Feed> feed(const config::Config& config, const Corpus& corpus) {
-    return quietly([&] { return make_feed(session_, config, batch_, encoder_, corpus); });
+    return quietly(
+        [&] { return make_feed(session_, config, setup::is_strict(config), batch_, encoder_, corpus); });
   }
   Deal deal() const { return {.micro = batch_.micro, .accumulation = batch_.accumulation}; }
   /// First tokens of the documents of so many steps.

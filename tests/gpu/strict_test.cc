@@ -5,6 +5,7 @@
 
 #include "generate/strict_runs.h"
 #include "gpu/device_arrays.h"
+#include "octet/config/config.h"
 #include "octet/device/cpu.h"
 #include "octet/model/shapes.h"
 #include "octet/ops/attention.h"

@@ -1,5 +1,6 @@
 // Adapters compute what PEFT computes (tests/golden/adapters), and what cannot be is refused.
 #include "octet/setup/adapters.h"
+#include "octet/config/config.h"
 
 #include <gtest/gtest.h>
 

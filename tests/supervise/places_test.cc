@@ -4,6 +4,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
+#include "octet/config/config.h"
 
 namespace octet::supervise::places_test {
 namespace {

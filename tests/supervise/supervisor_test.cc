@@ -1,6 +1,7 @@
 // A whole job under a supervisor, with a script in place of the launcher. Checks the arguments of each start,
 // the record of each ended start, and the checkpoint from which the next start resumes.
 #include "octet/supervise/supervisor.h"
+#include "octet/config/config.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
+#include "octet/config/config.h"
 #include "support/program.h"
 
 namespace octet::train::disk_room_test {

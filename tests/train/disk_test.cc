@@ -1,5 +1,6 @@
 // The predicted disk use of a run, compared with checkpoints that engines saved.
 #include "octet/train/disk.h"
+#include "octet/config/config.h"
 
 #include <gtest/gtest.h>
 

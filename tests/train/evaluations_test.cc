@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "octet/setup/setup.h"
 #include "train/run_objects.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "octet/comm/threads.h"
+#include "octet/config/config.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
 #include "octet/store/hashes.h"

@@ -1,5 +1,6 @@
 // A plan equals the reservations of a run, by name and to the byte, at every stage and world size.
 #include "octet/train/fit.h"
+#include "octet/config/config.h"
 
 #include <gtest/gtest.h>
 

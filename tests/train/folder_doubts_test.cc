@@ -1,4 +1,5 @@
 // Messages at the start about an output folder that an earlier run used.
+#include "octet/config/config.h"
 #include "octet/train/doubts.h"
 
 #include <gtest/gtest.h>

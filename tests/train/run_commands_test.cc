@@ -1,5 +1,6 @@
 // Commands that a run suggests when it ends.
 #include "../src/train/run_commands.h"
+#include "octet/config/config.h"
 
 #include <gtest/gtest.h>
 
@@ -53,14 +54,13 @@ TEST(RunCommands, ReplaceAConfiguredStart) {
 }
 
 TEST(RunCommands, TryTheModelOrTheAdapter) {
-  config::Config config;
-  config.output_dir = "out";
+  config::ModelKeys config;
   config.model_name_or_path = "base";
-  EXPECT_EQ(next_commands("trainer", config, nullptr),
+  EXPECT_EQ(next_commands("trainer", config, "out", ""),
             (Words{R"(trainer generate out "the begin of a text")"}));
   config.finetuning_type = "lora";
   EXPECT_EQ(
-      next_commands("trainer", config, nullptr),
+      next_commands("trainer", config, "out", ""),
       (Words{"trainer export out out-merged --merge", R"(trainer generate out "the begin of a text")"}));
 }
 

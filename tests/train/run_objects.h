@@ -8,6 +8,7 @@
 #include "../src/train/run_parts.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/save.h"
+#include "octet/config/config.h"
 #include "support/temporary_folder.h"
 
 namespace octet::train::run_objects {

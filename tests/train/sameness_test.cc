@@ -7,6 +7,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
+#include "octet/config/config.h"
 #include "support/program.h"
 
 namespace octet::train::sameness_test {

@@ -8,6 +8,7 @@
 
 #include "octet/base/json.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/config/config.h"
 #include "train/run_objects.h"
 
 namespace octet::train::saves_test {

@@ -8,6 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "train/run_objects.h"
 
 namespace octet::train::step_guard_test {

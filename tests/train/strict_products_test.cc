@@ -4,6 +4,7 @@
 #include "octet/base/files.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
+#include "octet/config/config.h"
 #include "octet/device/cpu.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"

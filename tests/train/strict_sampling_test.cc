@@ -8,6 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
+#include "octet/config/config.h"
 #include "octet/generate/decoder.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"

@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/comm/threads.h"
+#include "octet/config/config.h"
 #include "octet/generate/decoder.h"
 #include "octet/model/shapes.h"
 #include "octet/precision/scaling.h"

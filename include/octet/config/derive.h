@@ -23,7 +23,7 @@ struct Batch {
 /// and the world size. Throws Error if they do not agree, with numbers that do. With
 /// gradient_accumulation_steps: auto and no global_batch_size, a step has as near to 32 samples as whole
 /// micro-batches of all ranks allow.
-Batch resolve_batch(const Config& config, std::int64_t world);
+Batch resolve_batch(const BatchKeys& config, std::int64_t world);
 
 /// Returns `batch` with at most as many passes as the samples of an epoch fill, because a step ends with its
 /// epoch.
@@ -31,20 +31,20 @@ Batch within_epoch(Batch batch, std::int64_t samples);
 
 /// Returns a sentence about the chosen step for gradient_accumulation_steps: auto or an automatic
 /// micro-batch. Returns "" if the configuration sets the step.
-std::string automatic_step_text(const Config& config, const Batch& batch);
+std::string automatic_step_text(const BatchKeys& config, const Batch& batch);
 
 /// Returns the samples of an evaluation batch on a rank with training micro-batches of `micro` samples.
-std::int64_t evaluation_batch(const Config& config, std::int64_t micro);
+std::int64_t evaluation_batch(const BatchKeys& config, std::int64_t micro);
 
 /// Whether param_dtype, grad_dtype or optim_dtype is auto, so that device memory decides.
-bool leaves_storage_open(const Config& config);
+bool leaves_storage_open(const PrecisionKeys& config);
 
 /// Returns the configuration with each way to store states that `auto` in these three keys allows, largest
 /// first: all in fp32; all in bf16 with stochastic rounding; moments in 8 bits. Keys that are set are kept.
 std::vector<Config> storages(const Config& config);
 
 /// Whether a key sets recomputation.
-bool says_recompute(const Config& config);
+bool says_recompute(const MemoryKeys& config);
 
 /// Returns the configurations that a run tries until one fits in memory: each of storages(). If no key sets
 /// recomputation, each is followed by itself with `recompute: auto`, because recomputation changes no numbers
@@ -58,14 +58,14 @@ Config with_storage_of(const Config& saved, Config config);
 /// global_batch_size. With gradient_accumulation_steps: auto and no global_batch_size, the step is the
 /// multiple of `world` nearest to 32. If neither is set, returns 1 to 16, 32 and 64. Throws Error if `world`
 /// does not divide global_batch_size.
-std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
+std::vector<std::int64_t> possible_micro_batches(const BatchKeys& config, std::int64_t world);
 
 /// Returns whether computations outside of FP8 are in bf16; otherwise they are in fp32.
-bool computes_in_bf16(const Config& config);
+bool computes_in_bf16(const PrecisionKeys& config);
 
 /// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else
 /// ceil(total x ratio) with warmup_steps below 1, or warmup_ratio, as ratio (as transformers does).
-std::int64_t warmup_steps(const Config& config, std::int64_t total);
+std::int64_t warmup_steps(const ScheduleKeys& config, std::int64_t total);
 
 /// Returns an interval in steps, for keys like logging_steps, save_steps and eval_steps. Values below 1 are a
 /// share of `total`, rounded up. The result is at least 1.
@@ -76,7 +76,7 @@ std::int64_t interval_steps(double value, std::int64_t total);
 std::int64_t steps_per_epoch(std::int64_t micro_batches, std::int64_t accumulation);
 
 /// Returns the optimizer steps of the run: max_steps, or ceil(num_train_epochs x steps_in_epoch), at least 1.
-std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch);
+std::int64_t total_steps(const ScheduleKeys& config, std::int64_t steps_in_epoch);
 
 /// Returns the notes of a resolved configuration with the numbers of ranks and hosts filled in for their
 /// placeholders.

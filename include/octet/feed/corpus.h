@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/data/encode.h"
 #include "octet/data/encoded.h"
 #include "octet/runtime/session.h"
@@ -26,20 +26,20 @@ struct Corpus {
 };
 
 /// Opens the data sets. Throws Error like build_corpus for a data set that is missing or cannot be read.
-void check_datasets(const config::Config& config);
+void check_datasets(const config::DataKeys& config);
 
 /// Opens and tokenises the data sets: each rank tokenises its share of the rows, and all ranks get the whole.
 /// Or reads the tokens from tokenized_path. With streaming, only the evaluation sets are tokenised. Logs the
 /// numbers of refused, dropped and truncated rows. Throws Error if no trained token is left.
-Corpus build_corpus(runtime::Session& session, const config::Config& config, const data::Encoder& encoder);
+Corpus build_corpus(runtime::Session& session, const config::DataKeys& config, const data::Encoder& encoder);
 
 /// The sequences that are trained, as packing and packing_strategy say; may put blocks in place of texts.
-data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder);
+data::Items lay_out(data::Encoded& set, const config::DataKeys& config, const data::Encoder& encoder);
 
 /// Logs what happened to the rows of a set.
 void report_counts(const data::Encoded& set, const std::string& what);
 /// Logs how full packed sequences are; nothing without packing.
-void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config);
+void report_packing(const data::Encoded& set, const data::Items& items, const config::DataKeys& config);
 
 /// The first example as it will be trained: ids, text, and the trained spans marked.
 std::string show_example(const data::Encoded& set, const data::Encoder& encoder, bool colours);

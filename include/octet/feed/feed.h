@@ -10,8 +10,8 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json_fwd.h"
-#include "octet/config/config.h"
 #include "octet/config/derive.h"
+#include "octet/config/keys.h"
 #include "octet/feed/corpus.h"
 #include "octet/feed/loader.h"
 #include "octet/feed/schedule.h"
@@ -107,8 +107,9 @@ inline double mean_context(const data::Encoded& set, const data::Items& items) {
   return tokens > 0 ? squares / tokens : 0;
 }
 
-/// The feed of a corpus. `corpus` must outlive it.
-std::unique_ptr<Feed> make_feed(runtime::Session& session, const config::Config& config,
+/// The feed of a corpus. `corpus` must outlive it. `strict`: the samples of a step do not depend on the
+/// number of ranks (setup::is_strict).
+std::unique_ptr<Feed> make_feed(runtime::Session& session, const config::DataKeys& config, bool strict,
                                 const config::Batch& batch, const data::Encoder& encoder,
                                 const Corpus& corpus);
 

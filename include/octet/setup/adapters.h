@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "octet/base/json_fwd.h"
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/model/architecture.h"
 #include "octet/runtime/adapter_file.h"
 
@@ -49,7 +49,7 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where);
 AdapterWish read_adapter_folder(const std::string& folder);
 
 /// Whether a configuration asks for adapters.
-bool trains_adapters(const config::Config& config);
+bool trains_adapters(const config::TuningKeys& config);
 
 /// Splits a list of adapter folders at its commas. Throws Error (usage) for an empty name.
 std::vector<std::string> adapter_folders(const std::string& names);
@@ -63,7 +63,7 @@ struct GivenAdapters {
 
 /// Returns the adapters of a configuration. The last adapter is trained further, and the others are added to
 /// the base. With create_new_adapter, all are added. Empty if no adapters are trained.
-GivenAdapters given_adapters(const config::Config& config);
+GivenAdapters given_adapters(const config::TuningKeys& config);
 
 /// Reads the adapters of these folders, to add them to the weights of a base. `base`: its architecture
 /// without adapters. Throws Error (usage) for an adapter of another model.
@@ -82,7 +82,7 @@ NamedModel named_model(const std::string& path, const std::vector<std::string>& 
 
 /// Returns the adapters of a configuration with finetuning_type `lora`. They come from its keys, or from the
 /// adapter_config.json of an adapter that is trained further. Throws Error like read_adapter_config().
-AdapterWish adapter_wish(const config::Config& config);
+AdapterWish adapter_wish(const config::TuningKeys& config);
 
 /// Assigns the requested adapters to modules of the model. Throws Error for an invalid rank or alpha, for a
 /// rank above a dimension of a module, for an unknown target (with the nearest name), and for a target that
@@ -95,7 +95,7 @@ std::string unread_by_peft(const AdapterWish& wish, const model::Tuning& tuning)
 
 /// Returns the architecture with the adapters of a configuration, if any, or with its frozen modules
 /// (setup/freezing.h). Throws Error like tuning_of().
-model::Architecture tuned(const config::Config& config, model::Architecture architecture);
+model::Architecture tuned(const config::TuningKeys& config, model::Architecture architecture);
 
 /// Returns the adapter_config.json of trained adapters. It has the keys that every version of PEFT reads, and
 /// other keys if they are not empty. Module names are sorted as in PEFT, and listed one by one if all modules

@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 
 namespace octet::setup {
 
 /// What becomes of a run after a check that did not agree (sdc_action).
 enum class FaultAction { stop, rollback };
-FaultAction fault_action(const config::Config& config);
+FaultAction fault_action(const config::FaultKeys& config);
 
 /// What becomes of a step with a spike, or with no finite loss or gradient (spike_action).
 enum class SpikeAction { skip, rollback, stop };
@@ -19,6 +19,6 @@ struct SpikeOptions {
   double norm_factor = 0;  ///< of the median norm; 0: none is one
   SpikeAction action = SpikeAction::skip;
 };
-SpikeOptions spike_options(const config::Config& config);
+SpikeOptions spike_options(const config::FaultKeys& config);
 
 }  // namespace octet::setup

@@ -15,7 +15,7 @@
 namespace octet::setup {
 
 /// Precision of a run as the configuration asks for it. Throws Error for combinations that make no sense.
-precision::Recipe recipe_of(const config::Config& config);
+precision::Recipe recipe_of(const config::PrecisionKeys& config);
 
 /// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
 /// documents of at most `max_length`.
@@ -24,6 +24,6 @@ runtime::InstanceOptions instance_options(const config::Config& config,
                                           std::int64_t max_length, std::int64_t max_documents);
 
 /// The levels among which the memory of the device decides. One level if the configuration sets all keys.
-std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind);
+std::vector<plan::Level> levels_of(const config::ComputeKeys& config, DeviceKind kind);
 
 }  // namespace octet::setup

@@ -16,38 +16,38 @@ enum class When {
   epoch   ///< at the end of each pass over the data
 };
 /// save_strategy.
-When saves_when(const config::Config& config);
+When saves_when(const config::SaveKeys& config);
 /// True for save_async: auto in a run that saves: the free memory decides whether it saves during steps.
-bool leaves_saves_open(const config::Config& config);
+bool leaves_saves_open(const config::SaveKeys& config);
 /// True for save_async: true in a run that keeps checkpoints: they are written during steps.
-bool saves_beside(const config::Config& config);
+bool saves_beside(const config::SaveKeys& config);
 /// Whether a run of so many steps saves before its last one; `epoch` is the steps of a pass over the data, 0
 /// where that is not known.
 bool saves_before_the_end(const config::Resolved& resolved, std::int64_t total_steps, std::int64_t epoch);
 /// True for memory_checkpoint_steps: auto. The interval of checkpoints in memory follows from mtbf_hours and
 /// measured times.
-bool chooses_memory_steps(const config::Config& config);
+bool chooses_memory_steps(const config::SaveKeys& config);
 /// True for mtbf_hours without save_steps: the interval of checkpoints follows from measured times.
 bool chooses_save_steps(const config::Resolved& resolved);
 /// eval_strategy.
-When evaluates_when(const config::Config& config);
+When evaluates_when(const config::EvaluationKeys& config);
 
 /// What rows of the log tell of casts to FP8 (fp8_statistics).
 enum class CastLog { none, worst, layers };
-CastLog cast_log(const config::Config& config);
+CastLog cast_log(const config::PrecisionKeys& config);
 
 /// stage: pt. Texts are trained, not answers.
-bool is_pretraining(const config::Config& config);
+bool is_pretraining(const config::TemplateKeys& config);
 /// deterministic: strict. The bits do not depend on the number of ranks.
-bool is_strict(const config::Config& config);
+bool is_strict(const config::MachineKeys& config);
 /// True for recompute: auto. The memory of the device decides the recomputation.
-bool leaves_recompute_open(const config::Config& config);
+bool leaves_recompute_open(const config::MemoryKeys& config);
 
 /// The formats of masters, gradients and moments (param_dtype, grad_dtype, optim_dtype).
-store::Storage storage_of(const config::Config& config);
+store::Storage storage_of(const config::PrecisionKeys& config);
 
 /// Format and greatest file of a run's final model (export_dtype, export_size).
-DType export_dtype(const config::Config& config);
-std::int64_t export_bytes(const config::Config& config);
+DType export_dtype(const config::PrecisionKeys& config);
+std::int64_t export_bytes(const config::SaveKeys& config);
 
 }  // namespace octet::setup

@@ -8,7 +8,7 @@
 
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/device/gpu_choice.h"
 #include "octet/optim/schedule.h"
 
@@ -19,24 +19,24 @@ struct SessionWish {
   DeviceWish device = DeviceWish::automatic;
   comm::Carrying carrying = {};
 };
-SessionWish session_wish(const config::Config& config);
+SessionWish session_wish(const config::MachineKeys& config);
 /// The device for a value of the key `device`.
 DeviceWish device_wish(const std::string& word);
 /// The carrier for a value of the key gpu_transport.
 comm::Carrier carrier_of(const std::string& transport);
 /// What gpu_sums asks for: NCCL's own sums only where bits need not be the same everywhere.
-comm::Sums sums_of(const config::Config& config);
+comm::Sums sums_of(const config::MachineKeys& config);
 
 /// The seconds without a message after which a collective counts as lost, and the file for the ranks'
 /// reports.
-comm::WatchOptions watch_options(const config::Config& config);
+comm::WatchOptions watch_options(const config::MachineKeys& config, const std::string& trace_folder);
 
 /// The course of the learning rate in a run of `total_steps` optimizer steps.
-optim::ScheduleOptions schedule_options(const config::Config& config, std::int64_t total_steps);
+optim::ScheduleOptions schedule_options(const config::ScheduleKeys& config, std::int64_t total_steps);
 
 /// Threads that tokenise on this rank, of which the configuration may say nothing: then its cores.
-int tokenising_threads(const config::Config& config);
+int tokenising_threads(const config::DatasetKeys& config);
 /// Whether a row that is longer than cutoff_len ends the run, and is not cut.
-bool refuses_long_rows(const config::Config& config);
+bool refuses_long_rows(const config::SequenceKeys& config);
 
 }  // namespace octet::setup

@@ -5,7 +5,7 @@
 
 #include "octet/base/json_fwd.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/data/template_encoder.h"
 #include "octet/model/architecture.h"
 
@@ -14,7 +14,8 @@ namespace octet::train {
 /// Returns the entry "adapters" of a checkpoint's state. It has shapes and factors of the adapters; with
 /// finetuning_type: freeze, the trained parts. It also has fingerprints of the weights of the base model and
 /// of each merged adapter. Null for runs that train everything. `architecture`: the model without adapters.
-Json adapter_state(const config::Config& config, const model::Architecture& architecture);
+Json adapter_state(const config::ModelKeys& config, std::int64_t seed,
+                   const model::Architecture& architecture);
 
 /// Throws Error (usage) if a run over `model` would resume with another base or other adapters than the
 /// checkpoint. `now` is the run's adapter_state().
@@ -36,6 +37,6 @@ struct AdapterExport {
 /// adapter_model.safetensors in fp32. Other files in the folder are kept. `config` is that of the run that
 /// wrote the checkpoint. Returns the file names. Throws Error (usage) if the folder already holds an adapter,
 /// unless `overwrite`.
-std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config);
+std::vector<std::string> export_adapter(const AdapterExport& e, const config::ModelKeys& config);
 
 }  // namespace octet::train

@@ -43,7 +43,7 @@ struct RunSteps {
   std::int64_t of_epoch = 1;
 };
 /// Returns the number of checkpoints from now to the end, including the last.
-std::int64_t saves_of_run(const config::Config& config, const RunSteps& steps);
+std::int64_t saves_of_run(const config::SaveKeys& config, const RunSteps& steps);
 
 /// Checkpoints of a run on the disk, in addition to the present ones.
 struct CheckpointCount {
@@ -52,6 +52,7 @@ struct CheckpointCount {
   std::int64_t at_end = 0;  ///< when the final model is written
 };
 /// `saves`: checkpoints to come. `there`: present checkpoints that count for save_total_limit.
-CheckpointCount checkpoints_of_run(const config::Config& config, std::int64_t saves, std::int64_t there = 0);
+CheckpointCount checkpoints_of_run(const config::SaveKeys& config, std::int64_t saves,
+                                   std::int64_t there = 0);
 
 }  // namespace octet::train

@@ -14,7 +14,7 @@ config::Strings doubts(const config::Resolved& resolved, const model::Architectu
 
 /// Returns a sentence with the checkpoint of output_dir from which a run resumes if its configuration names
 /// none. Empty if it starts fresh.
-std::string resumption(const config::Config& config);
+std::string resumption(const config::SaveKeys& config);
 
 /// Returns a warning for each GEMM that `fp8: true` selects but a GPU computes in bf16. The reason is sizes
 /// that are not multiples of 16. With `fp8_fallback: error`, the run ends before its first step.

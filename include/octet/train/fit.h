@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "octet/comm/channel.h"
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
@@ -67,8 +67,9 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
 
 /// Returns the options with the level for `recompute: auto` and `fp8_transposed_weights: auto`. Unchanged if
 /// the configuration sets both. Collective; errors are thrown on all ranks.
-runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
-                                            comm::Channel& channel, Device& device);
+runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options,
+                                            const config::ComputeKeys& config, comm::Channel& channel,
+                                            Device& device);
 
 /// Whether saves should overlap the steps: the engine and the copy of its state leave a quarter of the memory
 /// free. `options` are for an engine without overlapping saves. A rank on a CPU has `limit` bytes in total.

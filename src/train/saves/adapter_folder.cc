@@ -126,7 +126,8 @@ void remove_old(const std::string& path, bool allowed) {
 
 }  // namespace
 
-Json adapter_state(const config::Config& config, const model::Architecture& architecture) {
+Json adapter_state(const config::ModelKeys& config, std::int64_t seed,
+                   const model::Architecture& architecture) {
   Json state;
   if (setup::trains_parts(config)) {
     state = {{kType, config.finetuning_type},
@@ -139,7 +140,7 @@ Json adapter_state(const config::Config& config, const model::Architecture& arch
   } else {
     return {};
   }
-  state["base"] = config.train_from_scratch ? "seed " + std::to_string(config.seed)
+  state["base"] = config.train_from_scratch ? "seed " + std::to_string(seed)
                                             : weights::WeightFolder(config.model_name_or_path).fingerprint();
   state["added"] = Json::array();
   for (const std::string& folder : setup::given_adapters(config).added) {
@@ -197,7 +198,7 @@ std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state, bool
   return weights::safetensors_bytes(tensors_of(state, tied).headers);
 }
 
-std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config) {
+std::vector<std::string> export_adapter(const AdapterExport& e, const config::ModelKeys& config) {
   const checkpoint::Checkpoint source(e.checkpoint);
   const model::Architecture architecture = runtime::read_model(config.model_name_or_path);
   const setup::AdapterWish wish = setup::adapter_wish(config);

@@ -76,7 +76,7 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
   return files;
 }
 
-std::int64_t saves_of_run(const config::Config& config, const RunSteps& steps) {
+std::int64_t saves_of_run(const config::SaveKeys& config, const RunSteps& steps) {
   const setup::When when = setup::saves_when(config);
   if (when == setup::When::never) return 1;  // it holds the weights for the final model
   const std::int64_t every = when == setup::When::epoch
@@ -85,7 +85,7 @@ std::int64_t saves_of_run(const config::Config& config, const RunSteps& steps) {
   return steps.total / every - steps.done / every + (steps.total % every != 0 ? 1 : 0);
 }
 
-CheckpointCount checkpoints_of_run(const config::Config& config, std::int64_t saves, std::int64_t there) {
+CheckpointCount checkpoints_of_run(const config::SaveKeys& config, std::int64_t saves, std::int64_t there) {
   if (!config.save_total_limit || *config.save_total_limit < 1) return {saves, saves};
   const std::int64_t kept = *config.save_total_limit + (config.load_best_model_at_end ? 1 : 0) - there;
   return {.most = std::min(saves, std::max<std::int64_t>(1, kept + 1)),

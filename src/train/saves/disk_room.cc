@@ -68,7 +68,7 @@ std::int64_t DiskNeed::fullest(const CheckpointCount& count) const {
   return std::max(checkpoint_bytes, then - going_bytes);
 }
 
-DiskNeed disk_need(const config::Config& config, const DiskFacts& facts) {
+DiskNeed disk_need(const config::SaveKeys& config, const DiskFacts& facts) {
   const std::int64_t block = std::max<std::int64_t>(1, facts.block);
   const checkpoint::CheckpointSize& size = facts.files.checkpoint;
   DiskNeed need;

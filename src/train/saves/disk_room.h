@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/train/disk.h"
 
 namespace octet::train {
@@ -54,7 +54,7 @@ struct DiskNeed {
  private:
   std::int64_t fullest(const CheckpointCount& count) const;
 };
-DiskNeed disk_need(const config::Config& config, const DiskFacts& facts);
+DiskNeed disk_need(const config::SaveKeys& config, const DiskFacts& facts);
 
 /// A destination of a run. `folder` is for messages.
 struct DiskPlace {

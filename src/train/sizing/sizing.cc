@@ -22,7 +22,7 @@ std::size_t free_host_memory() {
   return make_cpu_device()->memory().free;
 }
 
-std::string keys_of(const config::Config& config) {
+std::string keys_of(const config::PrecisionKeys& config) {
   return "param_dtype=" + config.param_dtype + " grad_dtype=" + config.grad_dtype +
          " optim_dtype=" + config.optim_dtype;
 }
@@ -48,7 +48,9 @@ void Sizing::choose() {
   if (!config.auto_find_batch_size) parts_.batch = batch_of(config, world);
   if (config.auto_find_batch_size) {
     const config::Batch one{.world = world, .global = world};
-    choose_sizes(feed::make_feed(run_.session, config, one, *parts_.encoder, parts_.corpus)->shape());
+    choose_sizes(
+        feed::make_feed(run_.session, config, setup::is_strict(config), one, *parts_.encoder, parts_.corpus)
+            ->shape());
   }
   make_feed();
   parts_.batch = within_epoch(parts_.batch);
@@ -56,14 +58,15 @@ void Sizing::choose() {
 }
 
 void Sizing::make_feed() {
-  parts_.feed = feed::make_feed(run_.session, run_.config, parts_.batch, *parts_.encoder, parts_.corpus);
+  parts_.feed = feed::make_feed(run_.session, run_.config, setup::is_strict(run_.config), parts_.batch,
+                                *parts_.encoder, parts_.corpus);
 }
 
 runtime::InstanceOptions Sizing::options() const {
   return engine_of(run_.config, {parts_.batch.micro, level_}, sample_shape(), run_.job.size());
 }
 
-config::Batch Sizing::batch_of(const config::Config& config, int world) const {
+config::Batch Sizing::batch_of(const config::BatchKeys& config, int world) const {
   return within_epoch(config::resolve_batch(config, world));
 }
 
@@ -89,7 +92,7 @@ runtime::InstanceOptions Sizing::engine_of(const config::Config& config, const p
       std::max(sample.longest, context),
       std::max(choice.micro * sample.documents,
                eval_batch * parts_.corpus.evaluation_items.most_documents()));
-  config::Config chosen = config;
+  config::BatchKeys chosen = config;
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(batch_of(chosen, world).passes);
   options.snapshot = setup::saves_beside(config);

@@ -54,7 +54,7 @@ class Sizing {
   /// Returns the shape of one sample of a micro-batch.
   feed::Feed::Shape sample_shape() const;
   /// Like config::resolve_batch(), limited to an epoch of the data.
-  config::Batch batch_of(const config::Config& config, int world) const;
+  config::Batch batch_of(const config::BatchKeys& config, int world) const;
   /// Limits the micro-batches of a step to an epoch, if the length of an epoch is known.
   config::Batch within_epoch(const config::Batch& batch) const;
   runtime::InstanceOptions engine_of(const config::Config& config, const plan::Choice& choice,

@@ -32,11 +32,12 @@ void RunStart::read_model() {
     if (!parts_.fresh) runtime::require_weights(run_.config.model_name_or_path);
     // Read for the final model; a broken file is refused at the start.
     (void)read_model_file(run_.config.model_name_or_path, "generation_config.json");
-    parts_.adapters = adapter_state(run_.config, parts_.architecture);
+    parts_.adapters = adapter_state(run_.config, run_.config.seed, parts_.architecture);
     parts_.model_config = runtime::config_state(run_.config.model_name_or_path);
     // Models that cannot be built are refused before data are read, on one rank.
     setup::instance_options(run_.config, parts_.architecture, 1, 1, 1);
-    parts_.encoder = std::make_unique<data::TemplateEncoder>(setup::encoder_options(run_.config));
+    parts_.encoder = std::make_unique<data::TemplateEncoder>(
+        setup::encoder_options(run_.config, run_.config.model_name_or_path));
     if (run_.prints() && run_.config.template_name && text::is_template_file(*run_.config.template_name)) {
       log::debug(text::told_of_file(*run_.config.template_name, *parts_.encoder->chat_template(),
                                     parts_.encoder->tokenizer()));

@@ -28,7 +28,7 @@ namespace octet::train {
 namespace {
 
 /// Returns the lines for a configuration with SFT-Play keys. Collective.
-std::vector<std::string> lines_of_sft_play(runtime::Session& session, const config::Config& config,
+std::vector<std::string> lines_of_sft_play(runtime::Session& session, const config::BatchKeys& config,
                                            const config::Batch& batch) {
   SftPlayStart start{
       .gpus = {},
