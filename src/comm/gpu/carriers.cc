@@ -12,10 +12,10 @@
 
 #include "gpu/nccl_carrier.h"
 #include "gpu/nccl_library.h"
-#include "index.h"
 #include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
+#include "octet/base/index.h"
 #include "octet/base/log.h"
 
 namespace octet::comm {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "index.h"
 #include "messages/collectives.h"
 #include "octet/base/error.h"
+#include "octet/base/index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "gpu/composed.h"
-#include "index.h"
 #include "messages/collectives.h"
+#include "octet/base/index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {

@@ -2,7 +2,8 @@
 #include <algorithm>
 
 #include "gpu/composed.h"
-#include "index.h"
+
+#include "octet/base/index.h"
 
 namespace octet::comm {
 

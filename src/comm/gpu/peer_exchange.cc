@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
-#include "index.h"
 #include "octet/base/error.h"
+#include "octet/base/index.h"
 
 namespace octet::comm {
 namespace {

@@ -3,8 +3,8 @@
 #include <array>
 #include <vector>
 
-#include "index.h"
 #include "messages/collectives.h"
+#include "octet/base/index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {

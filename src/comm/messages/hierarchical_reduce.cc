@@ -3,10 +3,10 @@
 #include <array>
 #include <vector>
 
-#include "index.h"
 #include "messages/collectives.h"
 #include "messages/hierarchy.h"
 #include "octet/base/error.h"
+#include "octet/base/index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "index.h"
+#include "octet/base/index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {

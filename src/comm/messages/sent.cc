@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "index.h"
 #include "octet/comm/traffic.h"
+
+#include "octet/base/index.h"
 
 namespace octet::comm {
 namespace {

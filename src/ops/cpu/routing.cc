@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cpu/rows.h"
+#include "octet/base/index.h"
 
 namespace octet::ops::cpu {
 
@@ -148,22 +149,21 @@ struct RouteBack {
 
 /// Writes the gradients of the scores of a token.
 void score_gradients(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own) {
-  const auto at = [](std::int32_t e) { return static_cast<std::size_t>(e); };
   own.experts.assign(a.experts + token * a.taken, a.experts + (token + 1) * a.taken);
   std::ranges::sort(own.experts);
   const std::int32_t* const places = a.places + token * a.taken;
   // Over the selected experts: sum of scores, and weighted mean of gradients.
   float sum = kLeastScores, mean = 0;
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
-    sum += own.p[at(own.experts[j])];
-    mean += own.p[at(own.experts[j])] * a.d_weights[places[j]];
+    sum += own.p[index(own.experts[j])];
+    mean += own.p[index(own.experts[j])] * a.d_weights[places[j]];
   }
   mean /= sum;
   for (std::size_t e = 0; e < own.d.size(); ++e)
     own.d[e] = a.d_probabilities == nullptr ? 0.0f : a.d_probabilities[e];
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
     const float d = a.d_weights[places[j]];
-    own.d[at(own.experts[j])] += a.scale * (a.normalised ? (d - mean) / sum : d);
+    own.d[index(own.experts[j])] += a.scale * (a.normalised ? (d - mean) / sum : d);
   }
 }
 
@@ -299,7 +299,6 @@ void route(const RouteArgs& args) {
 }
 
 void deal(const DealArgs& a) {
-  const auto index = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   std::fill_n(a.begins, a.count + 1, 0);
   for (std::int64_t i = 0; i < a.tokens * a.taken; ++i) ++a.begins[a.experts[i] + 1];
   std::partial_sum(a.begins, a.begins + a.count + 1, a.begins);

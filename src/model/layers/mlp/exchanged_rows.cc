@@ -4,15 +4,12 @@
 #include <numeric>
 
 #include "octet/base/error.h"
+#include "octet/base/index.h"
 #include "octet/device/profile.h"
 #include "octet/ops/embedding.h"
 
 namespace octet::model {
 namespace {
-
-std::size_t at(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
 
 ops::Matrix column(float* values, std::int64_t rows) {
   return {.data = values, .dtype = DType::f32, .rows = rows, .cols = 1, .ld = 1};
@@ -43,17 +40,17 @@ void ExchangedRows::reserve(BlockBuffers& buffers, std::int64_t max_tokens) {
   arrived_gradients_ = floats(most);
   const auto numbers = [&](std::int64_t bytes) {
     return static_cast<std::int32_t*>(
-        buffers.take("activations/exchanged row numbers", at(bytes), Kept::activations));
+        buffers.take("activations/exchanged row numbers", index(bytes), Kept::activations));
   };
   constexpr std::int64_t kNumber = sizeof(std::int32_t);
   begins_ = numbers((experts + 1) * kNumber);
   order_ = numbers(max_tokens * most * kNumber);
   places_ = numbers(max_tokens * most * kNumber);
-  host_begins_.resize(at(experts + 1));
-  host_order_.reserve(at(max_tokens * most));
-  host_places_.reserve(at(max_tokens * most));
-  sent_.resize(at(ranks));
-  received_.resize(at(ranks));
+  host_begins_.resize(index(experts + 1));
+  host_order_.reserve(index(max_tokens * most));
+  host_places_.reserve(index(max_tokens * most));
+  sent_.resize(index(ranks));
+  received_.resize(index(ranks));
 }
 
 std::int64_t ExchangedRows::sent_rows() const {
@@ -62,34 +59,34 @@ std::int64_t ExchangedRows::sent_rows() const {
 
 void ExchangedRows::agree(const Call& call, std::span<const std::int32_t> begins) {
   const std::int64_t ranks = exchange_.size(), count = shape_.count, experts = count / ranks;
-  std::vector<std::int32_t> own(at(count));
+  std::vector<std::int32_t> own(index(count));
   for (std::size_t e = 0; e < own.size(); ++e) own[e] = begins[e + 1] - begins[e];
   const std::vector<std::int32_t> all = exchange_.gather(own);
   const auto rows_of = [&](std::int64_t source, std::int64_t expert) {
-    return all[at(source * count + exchange_.rank() * experts + expert)];
+    return all[index(source * count + exchange_.rank() * experts + expert)];
   };
   std::int32_t arrived = 0;  // rows of earlier ranks, and of earlier experts of a rank
-  std::vector<std::int32_t> first(at(ranks * experts));
+  std::vector<std::int32_t> first(index(ranks * experts));
   for (std::int64_t r = 0; r < ranks; ++r) {
-    sent_[at(r)] = begins[at((r + 1) * experts)] - begins[at(r * experts)];
+    sent_[index(r)] = begins[index((r + 1) * experts)] - begins[index(r * experts)];
     const std::int32_t before = arrived;
     for (std::int64_t e = 0; e < experts; ++e) {
-      first[at(r * experts + e)] = arrived;
+      first[index(r * experts + e)] = arrived;
       arrived += rows_of(r, e);
     }
-    received_[at(r)] = arrived - before;
+    received_[index(r)] = arrived - before;
   }
   count_ = arrived;
-  host_order_.resize(at(count_));
-  host_places_.resize(at(count_));
+  host_order_.resize(index(count_));
+  host_places_.resize(index(count_));
   std::int32_t row = 0;
   for (std::int64_t e = 0; e < experts; ++e) {
-    host_begins_[at(e)] = row;
+    host_begins_[index(e)] = row;
     for (std::int64_t r = 0; r < ranks; ++r) {
       for (std::int32_t i = 0; i < rows_of(r, e); ++i, ++row) {
-        const std::int32_t from = first[at(r * experts + e)] + i;
-        host_order_[at(row)] = from;
-        host_places_[at(from)] = row;
+        const std::int32_t from = first[index(r * experts + e)] + i;
+        host_order_[index(row)] = from;
+        host_places_[index(from)] = row;
       }
     }
   }
@@ -120,13 +117,13 @@ ops::Matrix ExchangedRows::send(const Call& call, const char* name, const ops::M
                                 const std::int32_t* row_tokens) {
   const ops::Matrix own = top(own_, sent_rows());
   if (own.rows > 0) ops::gather_rows(call.stream, tokens, row_tokens, own);
-  out(call, name, own.data, arrived_.data, at(hidden_) * size_of(own.dtype));
+  out(call, name, own.data, arrived_.data, index(hidden_) * size_of(own.dtype));
   return top(arrived_, count_);
 }
 
 ops::Matrix ExchangedRows::give_back(const Call& call, const char* name, const ops::Matrix& values) {
   if (count_ > 0) ops::gather_rows(call.stream, values, places_, top(arrived_, count_));
-  back(call, name, arrived_.data, own_.data, at(hidden_) * size_of(own_.dtype));
+  back(call, name, arrived_.data, own_.data, index(hidden_) * size_of(own_.dtype));
   return top(own_, sent_rows());
 }
 

@@ -5,6 +5,7 @@
 
 #include "layers/mlp/gated_mlp.h"
 #include "octet/base/error.h"
+#include "octet/base/index.h"
 #include "octet/device/profile.h"
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/embedding.h"
@@ -13,10 +14,6 @@
 
 namespace octet::model {
 namespace {
-
-std::size_t index(std::int64_t i) {
-  return static_cast<std::size_t>(i);
-}
 
 /// Names of the modules of a mixture in a family.
 struct ExpertNames {
