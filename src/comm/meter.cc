@@ -17,7 +17,7 @@ void Meter::under_way(int change) {
 double Meter::seconds_busy() const {
   const std::scoped_lock lock(mutex_);
   if (under_way_ == 0) return seconds_busy_;
-  return seconds_busy_ + std::chrono::duration<double>(Clock::now() - busy_since_).count();
+  return seconds_busy_ + seconds_since(busy_since_);
 }
 
 void Meter::count(Kind kind, const Traffic& traffic) {

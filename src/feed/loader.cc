@@ -1,8 +1,8 @@
 #include "octet/feed/loader.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "octet/base/clock.h"
 #include "octet/base/mapped_files.h"
 
 namespace octet::feed {
@@ -119,11 +119,11 @@ std::size_t Loader::waiting() {
 }
 
 runtime::HostBatch Loader::next(double* waited_seconds) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return failure_ || !ready_.empty(); });
   if (waited_seconds) {
-    *waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    *waited_seconds += seconds_since(start);
   }
   if (ready_.empty()) std::rethrow_exception(failure_);
   runtime::HostBatch batch = std::move(ready_.front());

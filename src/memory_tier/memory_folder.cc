@@ -245,7 +245,7 @@ int keep_memory(const std::string& folder) {
   auto held = Clock::now();
   while (still_named(mine.get(), folder + "/keeper")) {
     if (is_held(folder)) held = Clock::now();
-    if (std::chrono::duration<double>(Clock::now() - held).count() > patience) {
+    if (seconds_since(held) > patience) {
       remove_memory(folder);
       return 0;
     }

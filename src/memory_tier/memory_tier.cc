@@ -316,7 +316,7 @@ void MemoryTier::take(const checkpoint::CheckpointContents& contents, bool besid
 Taken MemoryTier::finish(Work& work) {
   Taken taken{.step = work.step};
   const auto end = [&](std::string wrong) {
-    taken.seconds = std::chrono::duration<double>(Clock::now() - work.began).count();
+    taken.seconds = seconds_since(work.began);
     taken.wrong = std::move(wrong);
     return taken;
   };

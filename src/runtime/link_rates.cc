@@ -22,7 +22,7 @@ double exchange(comm::Collectives& collectives, const std::byte* from, std::byte
   collectives.send_receive(stream, {.name = "rate", .to = partner, .from = from, .bytes = size},
                            {.name = "rate", .from = partner, .to = to, .bytes = size});
   stream.synchronize();
-  return std::chrono::duration<double>(Clock::now() - begin).count();
+  return seconds_since(begin);
 }
 
 }  // namespace

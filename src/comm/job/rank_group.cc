@@ -128,7 +128,7 @@ bool RankGroup::advance(Timed& timed, bool counts) {
     meter_.count(timed.kind, {.calls = 1,
                               .bytes_sent = timed.operation.call.bytes_sent,
                               .bytes_between_nodes = timed.operation.call.bytes_between_nodes,
-                              .seconds = std::chrono::duration<double>(Clock::now() - timed.start).count()});
+                              .seconds = seconds_since(timed.start)});
   }
   return finished;
 }

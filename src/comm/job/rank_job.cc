@@ -89,7 +89,7 @@ void RankJob::run(const std::shared_ptr<Timed>& timed) {
   meter_.count(timed->kind, {.calls = 1,
                              .bytes_sent = timed->operation.call.bytes_sent,
                              .bytes_between_nodes = timed->operation.call.bytes_between_nodes,
-                             .seconds = std::chrono::duration<double>(Clock::now() - timed->start).count()});
+                             .seconds = seconds_since(timed->start)});
 }
 
 void RankJob::watch(const WatchOptions& options) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 
+#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -17,7 +18,7 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 }  // namespace
 
 double TraceRing::now() const {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return seconds_since(start_);
 }
 
 void TraceRing::open(const std::string& folder, int rank) {

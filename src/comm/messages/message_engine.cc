@@ -129,7 +129,7 @@ bool MessageEngine::advance(Operation& operation) {
         roll_->ended(operation.call);
       }
     } else if (const double limit = timeout_seconds_.load(std::memory_order_relaxed); limit > 0) {
-      const double waited = std::chrono::duration<double>(Clock::now() - *operation.moved).count();
+      const double waited = seconds_since(*operation.moved);
       if (waited > limit) look_for_the_missing(operation, waited);
     }
     return finished;

@@ -1,8 +1,8 @@
 #include "logs/gemm_rate.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "octet/base/clock.h"
 #include "octet/ops/gemm.h"
 
 namespace octet::train {
@@ -36,13 +36,13 @@ double gemm_rate(Device& device, DType dtype, GemmShape shape) {
   args.workspace.data = arena.reserve("gemm rate", args.workspace.bytes);
   double best = 0;
   for (int round = 0; round < 4; ++round) {  // the first round includes starting threads
-    const auto begin = std::chrono::steady_clock::now();
+    const auto begin = Clock::now();
     ops::gemm(*stream, args);
     stream->synchronize();
-    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
+    const double passed = seconds_since(begin);
     const double flops =
         2.0 * static_cast<double>(shape.rows * shape.cols) * static_cast<double>(shape.inner);
-    if (passed.count() > 0) best = std::max(best, flops / passed.count());
+    if (passed > 0) best = std::max(best, flops / passed);
   }
   return best;
 }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "octet/base/clock.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
@@ -121,9 +122,8 @@ bool Saver::holds() {
 
 void Saver::say_taken(const SaveBeside& save) const {
   if (channel_.rank() != 0) return;
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - save.began;
   char text[32];
-  std::snprintf(text, sizeof text, "%.3f s", seconds.count());
+  std::snprintf(text, sizeof text, "%.3f s", seconds_since(save.began));
   log::debug("the state of step " + with_commas(save.contents.step) + " is copied (" + text +
              "); its checkpoint is written during the next steps");
 }
