@@ -5,18 +5,12 @@
 #include <span>
 #include <string_view>
 
+#include "dialects/dialects.h"
 #include "octet/base/strings.h"
 #include "settings.h"
 
 namespace octet::config {
 namespace {
-
-Node scalar(const std::string& text) {
-  Node node;
-  node.kind = Node::Kind::scalar;
-  node.text = text;
-  return node;
-}
 
 // Whether the YAML decides a value: it is null or "auto".
 bool is_open(const Node* node) {
@@ -188,7 +182,7 @@ void add_or_default(const Section& section, const std::string& param, const char
     settings.add(key, *node, at, true);
   } else if (!section.has(param)) {
     at.where += " (DeepSpeed's default)";
-    settings.add(key, scalar(fallback), at, true);
+    settings.add(key, scalar_node(fallback), at, true);
   }
 }
 
@@ -254,7 +248,7 @@ void translate_deepspeed_scheduler(const Node& node, const std::string& name, So
   }
   section.allow(scheduler->params);
   Settings& settings = sources.deepspeed;
-  settings.add("lr_scheduler_type", scalar(scheduler->ours), section.at("type"));
+  settings.add("lr_scheduler_type", scalar_node(scheduler->ours), section.at("type"));
   add_peak(section, scheduler->type, sources);
   add_or_default(section, "warmup_num_steps", "warmup_steps", "1000", settings);
   Node arguments;
