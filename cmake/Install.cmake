@@ -26,22 +26,31 @@ install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME oct
 install(FILES launch/words.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/octet/launch)
 install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
 
-# The program writes its own pages, if it can run on the build machine.
+# The program writes its completion, and help2man writes manual pages from its --help, if it can run on the build machine.
 if(NOT CMAKE_CROSSCOMPILING)
   set(pages ${PROJECT_BINARY_DIR}/pages)
   file(MAKE_DIRECTORY ${pages})
   set(written)
-  foreach(page "manual>trainer.1" "manual-of-keys>trainer-config.5" "completion bash>trainer.bash"
-          "completion zsh>_trainer" "completion fish>trainer.fish")
+  foreach(page "completion bash>trainer.bash" "completion zsh>_trainer" "completion fish>trainer.fish")
     string(REGEX MATCH "^(.*)>(.*)$" both "${page}")
     set(file ${pages}/${CMAKE_MATCH_2})
     add_custom_command(OUTPUT ${file} DEPENDS trainer VERBATIM COMMAND ${CMAKE_COMMAND}
       -DPROGRAM=$<TARGET_FILE:trainer> "-DTOPIC=${CMAKE_MATCH_1}" -DTO=${file} -P ${PROJECT_SOURCE_DIR}/cmake/WritePage.cmake)
     list(APPEND written ${file})
   endforeach()
+  find_program(OCTET_HELP2MAN help2man)
+  if(OCTET_HELP2MAN)
+    set(file ${pages}/man/man1/trainer.1)
+    add_custom_command(OUTPUT ${file} DEPENDS trainer docs/man/trainer.h2m docs/man/trainer-config.h2m cmake/WriteManuals.cmake VERBATIM
+      COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:trainer> -DHELP2MAN=${OCTET_HELP2MAN} -DFOLDER=${pages}/man
+              -DVERSION=${PROJECT_VERSION} -DSECTIONS=${PROJECT_SOURCE_DIR}/docs/man
+              -P ${PROJECT_SOURCE_DIR}/cmake/WriteManuals.cmake)
+    list(APPEND written ${file})
+    install(DIRECTORY ${pages}/man/ DESTINATION ${CMAKE_INSTALL_MANDIR})
+  else()
+    message(STATUS "Manual pages of trainer: left out, because help2man is missing (launch/setup installs it)")
+  endif()
   add_custom_target(octet_pages ALL DEPENDS ${written})
-  install(FILES ${pages}/trainer.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-  install(FILES ${pages}/trainer-config.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
   install(FILES ${pages}/trainer.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME trainer)
   install(FILES ${pages}/_trainer DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
   install(FILES ${pages}/trainer.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)

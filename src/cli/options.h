@@ -104,7 +104,7 @@ class Options {
   void last_value_counts();
   /// Returns how often the option with this name ("--batch") was given.
   std::size_t count(const std::string& name) const;
-  /// Adds an example command line to --help and the manual.
+  /// Adds an example command line to --help.
   void example(const std::string& line) { examples_.push_back(line); }
   /// Handles Describing and --help, for commands that parse in their own way. Returns true if nothing is left
   /// to do.

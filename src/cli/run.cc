@@ -75,12 +75,10 @@ std::vector<CommandText> command_texts() {
   return texts;
 }
 
-// `trainer --help [COMMAND | KEY | environment | manual | manual-of-keys | completion SHELL]`
+// `trainer --help [COMMAND | KEY | environment | completion SHELL]`
 std::string help(const Arguments& topic) {
   if (topic.empty()) return overview(command_texts(), terminal_width());
   if (topic[0] == "environment") return environment_help();
-  if (topic[0] == "manual") return manual_page(command_texts());
-  if (topic[0] == "manual-of-keys") return manual_page_of_keys();
   if (topic[0] == "completion") return completion(topic.size() > 1 ? topic[1] : "", command_texts());
   for (const CommandText& command : command_texts()) {
     if (command.name == topic[0]) return help_text(command, terminal_width());

@@ -1,4 +1,5 @@
-// Descriptions of commands: the single source of --help, manual pages and completion.
+// Descriptions of commands: the single source of --help and completion. help2man makes manual pages from
+// --help.
 #pragma once
 
 #include <string>
@@ -48,10 +49,6 @@ std::string overview(const std::vector<CommandText>& commands, std::size_t width
 std::string keys_text(std::size_t width);
 /// Returns the text of `trainer --help KEY`. Throws Error (usage) with the nearest name for an unknown key.
 std::string key_text(const std::string& key, std::size_t width);
-
-/// Return manual pages in man(7) macros: of the program, and of its configuration.
-std::string manual_page(const std::vector<CommandText>& commands);
-std::string manual_page_of_keys();
 
 /// Returns a script that completes commands, options, keys and their values in `shell`: bash, zsh or fish.
 /// Throws Error (usage) for another shell.
