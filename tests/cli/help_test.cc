@@ -258,7 +258,8 @@ TEST(Help, FishCompletesCommandsOptionsKeysAndValues) {
   spill(folder / "rows.jsonl", "");
   EXPECT_EQ(offered_by_fish(folder, "trainer gen"), "generate ");
   EXPECT_EQ(offered_by_fish(folder, "trainer conf"), "config.yaml ");
-  EXPECT_EQ(offered_by_fish(folder, "trainer generate --max-n"), "--max-new --max-num-batched-tokens ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer generate --max-n"),
+            "--max-new --max-num-batched-tokens --max-num-seqs ");
   EXPECT_EQ(offered_by_fish(folder, "trainer generate --dtype b"), "bf16 ");
   EXPECT_EQ(offered_by_fish(folder, "trainer generate --file ro"), "rows.jsonl ");
   EXPECT_EQ(offered_by_fish(folder, "trainer config.yaml learning_ra"), "learning_rate= ");
