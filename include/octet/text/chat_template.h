@@ -93,8 +93,6 @@ class ChatTemplate {
   bool efficient_eos() const;
   /// Returns true if answers have thoughts.
   bool thinks() const;
-  /// Returns true if no token ends an answer, so a model never learns to stop.
-  bool never_ends() const;
 
   /// Throws Error if the options exclude each other or the template: mask_history with train_on_prompt,
   /// train_on_prompt with efficient eos, an unknown tool format, an invalid date, or cutoff_len below 1.

@@ -81,7 +81,6 @@ class Tokenizer {
   TokenId token_to_id(const std::string& token) const;
   /// Returns "" for an unknown id.
   std::string id_to_token(TokenId id) const;
-  bool has_id(TokenId id) const;
   bool is_special(TokenId id) const;
 
   /// Ids and strings of the roles in the folder's files. They are -1 and "" if the files have no such role,

@@ -121,9 +121,6 @@ bool ChatTemplate::efficient_eos() const {
 bool ChatTemplate::thinks() const {
   return row_->thinks || (row_->file && row_->file->asks_for("enable_thinking"));
 }
-bool ChatTemplate::never_ends() const {
-  return !row_->efficient_eos && row_->assistant.size() == 1 && row_->assistant[0].text == "{{content}}";
-}
 
 void ChatTemplate::check(const TemplateOptions& options) const {
   const auto refuse = [&](const std::string& what, const std::string& fix) {

@@ -235,9 +235,6 @@ std::string Tokenizer::id_to_token(TokenId id) const {
   const std::string* piece = parts_->piece(id);
   return piece ? *piece : std::string();
 }
-bool Tokenizer::has_id(TokenId id) const {
-  return parts_->piece(id) != nullptr;
-}
 bool Tokenizer::is_special(TokenId id) const {
   return parts_->is_special(id);
 }
