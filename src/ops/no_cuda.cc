@@ -12,6 +12,7 @@
 #include "octet/ops/decode_chain.h"
 #include "octet/ops/decode_gemm.h"
 #include "octet/ops/expert_gemm.h"
+#include "octet/ops/expert_low_rank.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/grouped_gemm.h"
 #include "octet/ops/listed_logits.h"
@@ -44,6 +45,7 @@ OCTET_LEFT_OUT(best_tokens, BestTokensArgs)
 OCTET_LEFT_OUT(cached_attention, CachedAttentionArgs)
 OCTET_LEFT_OUT(deal, DealArgs)
 OCTET_LEFT_OUT(expert_gemm, ExpertGemmArgs)
+OCTET_LEFT_OUT(expert_low_rank, ExpertLowRankArgs)
 OCTET_LEFT_OUT(fill_ids, FillIdsArgs)
 OCTET_LEFT_OUT(gated_rows, GatedRowsArgs)
 OCTET_LEFT_OUT(gated_rows_backward, GatedRowsBackwardArgs)
@@ -71,6 +73,10 @@ void decode_chain(Stream&, std::span<const DecodeGemmArgs>) {
 }
 
 bool has_expert_gemm() {
+  return false;
+}
+
+bool has_expert_low_rank() {
   return false;
 }
 

@@ -2,7 +2,9 @@
 // same number of operations. Shape of Qwen3-30B-A3B: 128 experts, 8 for each of 16,384 tokens. Prints a line
 // for each GEMM and load.
 //
-//   expert_gemm_bench [tokens]
+//   expert_gemm_bench [tokens]            weights of experts
+//   expert_gemm_bench adapters [tokens]   adapters of experts (expert_low_rank.h), as shares of the bandwidth
+//                                         of a copy in device memory, and of 4,800 GB/s
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -16,6 +18,7 @@
 
 #include "octet/device/device.h"
 #include "octet/ops/expert_gemm.h"
+#include "octet/ops/expert_low_rank.h"
 #include "octet/ops/quantize.h"
 #include "octet/ops/random.h"
 
@@ -59,6 +62,11 @@ class Bench {
     return {
         .data = to, .transposed = flipped, .dtype = dtype, .rows = rows, .cols = cols, .scale_inv = scale};
   }
+  /// Memory of the first call's size.
+  void* room(std::size_t bytes) {
+    if (room_ == nullptr) room_ = arena_.reserve("room", bytes);
+    return room_;
+  }
   const float* scale() {
     auto* const to = arena_.reserve_as<float>("scale", 4);
     const float one[4] = {1, 1, 1, 1};
@@ -98,6 +106,7 @@ class Bench {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   Arena arena_;
+  void* room_ = nullptr;
 };
 
 Operand operand_of(const Matrix& m) {
@@ -176,6 +185,97 @@ void measure_fp8(Device& device, const Layer& layer, bool fast) {
   }
 }
 
+/// Prints the time of a GEMM of adapters that reads and writes `bytes` at least.
+void print_adapters(const char* layer, const char* gemm, double skew, double took, double bytes,
+                    double copy) {
+  constexpr double most = 4800;
+  const double rate = bytes / took * 1e-9;
+  std::printf("%-8s %-22s skew %.1f %8.1f us %7.0f GB/s, %.2f of the peak, %.2f of a copy\n", layer, gemm,
+              skew, took * 1e6, rate, rate / most, rate / copy);
+  std::fflush(stdout);
+}
+
+/// Adapters of one layer of all experts: A [rank of all modules, in], and B [out, rank] of each module.
+struct AdapterLayer {
+  const char* name;
+  std::int64_t rows, out, in, modules, rank;
+};
+
+void measure_adapters(Device& device, const AdapterLayer& layer) {
+  Bench b(device);
+  const std::int64_t rows = layer.rows, in = layer.in, rank = layer.rank, out = layer.out;
+  const std::int64_t ranks = layer.modules * rank, outs = layer.modules * out;
+  const Matrix x = b.matrix(rows, in), y = b.matrix(rows, outs), inner = b.matrix(rows, ranks);
+  const Matrix a = b.matrix(kExperts * ranks, in), up = b.matrix(kExperts * out, rank);
+  const Matrix d_a = b.matrix(kExperts * ranks, in, DType::f32);
+  const Matrix d_up = b.matrix(kExperts * out, rank, DType::f32);
+  const auto first = [](Matrix m) {
+    m.rows /= kExperts;
+    return m;
+  };
+  const auto columns = [](Matrix m, std::int64_t count) {
+    m.cols = count;
+    return m;
+  };
+  const auto bytes_of = [](const Matrix& m) {
+    return static_cast<double>(m.rows * m.cols) * static_cast<double>(size_of(m.dtype));
+  };
+  const double copied = bytes_of(x);
+  const double copy = 2e-9 * copied / b.seconds([&](Stream& stream) {
+    device.copy(stream, b.room(static_cast<std::size_t>(copied)), x.data, static_cast<std::size_t>(copied));
+  });
+  const Matrix inner_one = columns(inner, rank), y_one = columns(y, out);
+  for (const double skew : {0.0, 0.5}) {
+    const std::int32_t* const begins = b.put(begins_of(rows, skew));
+    const auto run = [&](const char* name, ExpertLowRankArgs args, double bytes) {
+      args.count = kExperts, args.begins = begins;
+      print_adapters(layer.name, name, skew,
+                     b.seconds([&](Stream& stream) { expert_low_rank(stream, args); }), bytes, copy);
+    };
+    const double a_bytes = bytes_of(x) + bytes_of(inner) + bytes_of(a);
+    const double b_bytes = bytes_of(y_one) + bytes_of(inner_one) + bytes_of(up);
+    using enum GemmKind;
+    run("A x", {.gemm_kind = forward, .a = x, .b = first(a), .step = ranks * in, .d = inner, .factor = 2.0f},
+        a_bytes);
+    run("y += B (A x)",
+        {.gemm_kind = forward,
+         .a = inner_one,
+         .b = first(up),
+         .step = out * rank,
+         .d = y_one,
+         .accumulate = true},
+        b_bytes + bytes_of(y_one));
+    run("gradient of A x",
+        {.gemm_kind = dgrad, .a = y_one, .b = first(up), .step = out * rank, .d = inner_one}, b_bytes);
+    run("gradient of x",
+        {.gemm_kind = dgrad, .a = inner, .b = first(a), .step = ranks * in, .d = x, .accumulate = true},
+        a_bytes + bytes_of(x));
+    run("gradient of A",
+        {.gemm_kind = wgrad, .a = inner, .b = x, .step = ranks * in, .d = first(d_a), .accumulate = true},
+        bytes_of(x) + bytes_of(inner) + 2 * bytes_of(d_a));
+    run("gradient of B",
+        {.gemm_kind = wgrad,
+         .a = y_one,
+         .b = inner_one,
+         .step = out * rank,
+         .d = first(d_up),
+         .accumulate = true},
+        bytes_of(y_one) + bytes_of(inner_one) + 2 * bytes_of(d_up));
+  }
+}
+
+int measure_all_adapters(std::int64_t tokens) {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  std::printf("%s, %lld tokens\n", device->description().c_str(), static_cast<long long>(tokens));
+  const std::int64_t rows = tokens * kTaken;
+  for (const std::int64_t rank : {16, 64}) {
+    std::printf("rank %lld\n", static_cast<long long>(rank));
+    measure_adapters(*device, {"gate, up", rows, 768, 2048, 2, rank});
+    measure_adapters(*device, {"down", rows, 2048, 768, 1, rank});
+  }
+  return 0;
+}
+
 int measure(std::int64_t tokens) {
   const std::unique_ptr<Device> device = make_cuda_device();
   std::printf("%s, %lld tokens\n", device->description().c_str(), static_cast<long long>(tokens));
@@ -193,6 +293,8 @@ int measure(std::int64_t tokens) {
 
 int main(int argc, char** argv) {
   try {
+    if (argc > 1 && std::string(argv[1]) == "adapters")
+      return octet::ops::measure_all_adapters(argc > 2 ? std::atoll(argv[2]) : 16384);
     return octet::ops::measure(argc > 1 ? std::atoll(argv[1]) : 16384);
   } catch (const std::exception& e) {
     std::fprintf(stderr, "expert_gemm_bench: %s\n", e.what());
