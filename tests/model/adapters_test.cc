@@ -316,6 +316,71 @@ TEST_P(ExpertChainRule, GivesTheGradientsOfAdaptersOnAttentionAndOnExperts) {
   }
 }
 
+/// GEMMs of adapters that the audit counted.
+std::int64_t counted_adapters(const Machine& machine) {
+  std::int64_t gemms = 0;
+  for (const precision::AuditCount& c : machine.audit.counts()) {
+    if (machine.audit.rows()[static_cast<std::size_t>(c.row)].name.ends_with(": adapters")) gemms += c.gemms;
+  }
+  return gemms;
+}
+
+// The ops for all experts, which a GPU has, give the bits of single GEMMs in turn.
+TEST_P(ExpertChainRule, AdaptersOfAllExpertsTogetherTrainLikeOneExpertAfterTheOther) {
+  Architecture a = read_architecture(golden_folder(GetParam()));
+  const Architecture plain = a;
+  const HostBatch batch = golden_batch(GetParam());
+  const auto blocks = std::ranges::count_if(a.blocks, &BlockShape::mixes_experts);
+  const auto run = [&](const RunOptions& options, std::int64_t& gemms) {
+    Machine machine(a, batch, options);
+    fill(machine.source, random_weights(build_layout(a)));
+    const RunResult result = machine.run(batch, true);
+    gemms = counted_adapters(machine);
+    return result;
+  };
+  for (const bool joined : {false, true}) {
+    Tuning even = of_experts(plain, {.rank = 8, .factor = 0.8}, joined), two = even, one = even;
+    // Gate and up with factors of their own do not share a GEMM. An expert with another rank, or without an
+    // adapter, has separate GEMMs, and so have all other experts.
+    for (auto& [module, shape] : two.modules) {
+      if (module.ends_with("up_proj") || module.ends_with("w3")) shape.factor = 0.3;
+      if (module.find(".experts.1.") != std::string::npos) one.modules.at(module).rank = 16;
+    }
+    struct Part {
+      const Tuning& tuning;
+      bool together;
+    };
+    for (const Part& part : {Part{even, true}, Part{two, true}, Part{one, false}}) {
+      a.tuning = part.tuning;
+      for (const DType compute : {DType::f32, DType::bf16}) {
+        for (const Recompute level : {Recompute::none, Recompute::full}) {
+          const RunOptions options{.recipe = {.compute = compute}, .recompute = level};
+          std::int64_t gemms_alone = 0, gemms = 0;
+          const RunResult alone = run(options, gemms_alone);
+          ::setenv("OCTETRUN_GROUPED_GEMM", "always", 1);
+          const RunResult together = run(options, gemms);
+          ::unsetenv("OCTETRUN_GROUPED_GEMM");
+          EXPECT_EQ(together.loss_sum, alone.loss_sum);
+          EXPECT_EQ(together.logits, alone.logits);
+          EXPECT_EQ(together.gradients, alone.gradients);
+          if (!part.together) {
+            EXPECT_EQ(gemms, gemms_alone) << "each expert has separate GEMMs";
+            continue;
+          }
+          EXPECT_LT(gemms, gemms_alone);
+          if (&part.tuning != &even) continue;
+          // A x, and B of each module. In backward A x again, and both gradients of each; the down projection
+          // computes the gradient of A x twice, without and with the weights of rows. The first block needs
+          // no gradient of its input.
+          const std::int64_t modules = joined ? 1 : 2, remade = level == Recompute::full ? 1 + modules : 0;
+          const std::int64_t gate_up = (1 + modules) + remade + (1 + modules + modules + 1) + 1;
+          EXPECT_EQ(gemms, blocks * (gate_up + 2 + (1 + 1 + 1 + 1) + 2) - 1);
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, ExpertChainRule,
                          ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe",
                                            "glm4-moe-groups"),

@@ -39,13 +39,18 @@ class ReplicatedSource : public ParameterSource {
         std::vector<ops::Operand> weights;
         std::vector<std::vector<ops::Operand>> parts;
         std::vector<ops::Matrix> matrices;
+        // Like in a store: the tensors of a segment follow each other.
+        const std::size_t room = static_cast<std::size_t>(segment.used) * sizeof(float);
+        auto* const all = arena.reserve_as<std::byte>("weights", room);
+        auto* const sums = segment.trainable ? arena.reserve_as<std::byte>("gradients", room) : nullptr;
         for (const TensorSpec& t : segment.tensors) {
+          const std::size_t begin = static_cast<std::size_t>(t.offset) * sizeof(float);
           const DType dtype = segment.kind == ParameterKind::vector       ? DType::f32
                               : t.fp8 && recipe.fp8() && !recipe.blocks() ? recipe.forward_format
                                                                           : recipe.compute;
           const auto n = static_cast<std::size_t>(t.count());
           ops::Operand w{.dtype = dtype, .rows = t.rows, .cols = t.cols};
-          auto* data = arena.reserve_as<std::uint8_t>("weights", n * size_of(dtype));
+          auto* data = reinterpret_cast<std::uint8_t*>(all + begin);
           auto* flipped =
               is_fp8(dtype) && transposed ? arena.reserve_as<std::uint8_t>("weights", n) : nullptr;
           w.data = data;
@@ -64,12 +69,11 @@ class ReplicatedSource : public ParameterSource {
           }
           parts.push_back(runs);
           weights.push_back(runs.size() == 1 ? runs.front() : w);
-          matrices.push_back(
-              {.data = segment.trainable ? arena.reserve("gradients", n * sizeof(float)) : nullptr,
-               .dtype = DType::f32,
-               .rows = t.rows,
-               .cols = t.cols,
-               .ld = t.cols});
+          matrices.push_back({.data = sums == nullptr ? nullptr : sums + begin,
+                              .dtype = DType::f32,
+                              .rows = t.rows,
+                              .cols = t.cols,
+                              .ld = t.cols});
         }
         parameters.weights.push_back(std::move(weights));
         parameters.parts.push_back(std::move(parts));

@@ -31,6 +31,7 @@ class BlockBuffers {
   BlockBuffers(Arena& arena, const TransformerOptions& options, DType dtype)
       : arena_(arena), options_(options), dtype_(dtype) {}
 
+  const Device& device() const { return arena_.device(); }
   /// Sets whether backward reads activations of the current block. All blocks with false share their buffers.
   void set_kept(bool kept) { kept_ = kept; }
 

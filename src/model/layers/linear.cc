@@ -69,12 +69,13 @@ void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) 
     Part joined{.name = modules.front().name.substr(0, modules.front().name.rfind('.') + 1) + shape.joined};
     for (const Part& module : modules) joined.rows += module.rows;
     if (group.adapter(joined.name) != nullptr) modules = {joined};
-    expert_adapters_.emplace_back(group, LowRank::Shape{.name = shape.name + ("." + std::to_string(e)),
-                                                        .inputs = shape.inputs,
-                                                        .modules = std::move(modules),
-                                                        .init_std = shape.init_std,
-                                                        .remade = true});
-    any = any || expert_adapters_.back();
+    LowRank adapters(group, {.name = shape.name + ("." + std::to_string(e)),
+                             .inputs = shape.inputs,
+                             .modules = std::move(modules),
+                             .init_std = shape.init_std,
+                             .remade = true});
+    any = any || adapters;
+    expert_adapters_.add(std::move(adapters));
   }
   if (!any) expert_adapters_.clear();
 }
@@ -87,14 +88,14 @@ void Linear::reserve_expert_adapters(BlockBuffers& buffers, const Common& common
     unscaled = buffers.matrix("activations/adapters", taken_ * cols, Kept::activations);
     unscaled = {.data = unscaled.data, .dtype = unscaled.dtype, .rows = rows, .cols = cols, .ld = cols};
   }
-  for (LowRank& adapters : expert_adapters_) adapters.reserve(buffers, unscaled);
-  if (!std::ranges::any_of(expert_adapters_, &LowRank::drops)) return;
+  expert_adapters_.reserve(buffers, common, rows, unscaled);
+  if (!expert_adapters_.drops()) return;
   row_names_ = static_cast<std::uint64_t*>(buffers.take(
       "activations/adapters", static_cast<std::size_t>(rows) * sizeof(std::uint64_t), Kept::never));
 }
 
 bool Linear::scales_experts() const {
-  return std::ranges::any_of(expert_adapters_, &LowRank::scales);
+  return expert_adapters_.scales();
 }
 
 const std::uint64_t* Linear::names_of_rows(const Call& call, const ExpertRows& rows,
@@ -129,7 +130,7 @@ std::vector<Operation> Linear::operations(std::int64_t tokens, const Repeats& fo
   });
   append(all, adapters_.operations(tokens, again, passes_on_));
   if (!expert_adapters_.empty())
-    append(all, expert_adapters_.front().operations(tokens, {1, 1, 1, 1}, passes_on_));
+    append(all, expert_adapters_.each().front().operations(tokens, {1, 1, 1, 1}, passes_on_));
   return all;
 }
 
@@ -149,7 +150,7 @@ void Linear::reserve(BlockBuffers& buffers, const Common& common) {
 
 std::size_t Linear::workspace(const Device& device, const Common& common) const {
   std::size_t bytes = std::max(weight_.workspace(device, common), adapters_.workspace(device, common));
-  for (const LowRank& of_expert : expert_adapters_)
+  for (const LowRank& of_expert : expert_adapters_.each())
     bytes = std::max(bytes, of_expert.workspace(device, common));
   return bytes;
 }
@@ -265,12 +266,13 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
         operand != nullptr ? *operand : input_.copied(call, x, call.pass.record, ops::GemmKind::forward),
         rows.begins, out);
   }
+  const auto matrices = expert_adapters_.together(call, x.rows);
   const std::uint64_t* names = names_of_rows(call, rows, x.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
     const Call own = with_rows(call, names, begin, count);
-    const LowRank* adapters = adapters_of(e);
+    const LowRank* adapters = matrices ? nullptr : adapters_of(e);
     const bool scales = adapters != nullptr && adapters->scales();
     const ops::Matrix sum = scales ? adapters->unscaled(own) : to;
     if (!together)
@@ -281,6 +283,7 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
     adapters->measure(own, weight_, e * weight_.rows());
     adapters->scale(own, {.bias = nullptr, .addend = {}, .out = to});
   });
+  if (matrices) expert_adapters_.forward(call, rows, *matrices, x, out);
 }
 
 void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
@@ -306,7 +309,7 @@ void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops
 }
 
 void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
-                                 const ops::Operand* operand, const ops::Matrix& d_x) const {
+                                 const ops::Operand* operand, const ops::Matrix& d_x, bool follows) const {
   if (!passes_on_) return;
   const bool together = operand != nullptr || multiplies_together(call, ops::GemmKind::dgrad, d_output.rows);
   if (together) {
@@ -315,13 +318,14 @@ void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const
         operand != nullptr ? *operand : output_gradient_.values_written(call, d_output).front(), rows.begins,
         d_x);
   }
+  const auto matrices = expert_adapters_.together(call, d_output.rows);
   const std::uint64_t* names = names_of_rows(call, rows, d_output.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     ops::Matrix from = rows_from(d_output, begin, count);
     const ops::Matrix to = rows_from(d_x, begin, count);
     const Call own = with_rows(call, names, begin, count);
-    const LowRank* adapters = adapters_of(e);
+    const LowRank* adapters = matrices ? nullptr : adapters_of(e);
     if (adapters != nullptr && adapters->scales()) {
       adapters->scale_gradient(own, from);
       from = adapters->unscaled_gradient(own);
@@ -331,6 +335,9 @@ void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const
     adapters->inner_gradients(own, from);
     adapters->add_input_gradient(own, to);
   });
+  if (!matrices) return;
+  if (!follows) expert_adapters_.inner_gradients(call, rows, *matrices, d_output);
+  expert_adapters_.add_input_gradient(call, rows, *matrices, d_x);
 }
 
 void Linear::input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
@@ -355,7 +362,7 @@ void Linear::experts_gradients(const Call& call, const ExpertRows& rows, const o
   std::optional<ops::Operand> operand;
   if (shares_row_gradients(call, d_output.rows)) operand = output_gradient_.written(call, d_output).front();
   if (learns()) rows_weight_gradient(call, rows, x, d_output, operand ? &*operand : nullptr);
-  rows_input_gradient(call, rows, d_output, operand ? &*operand : nullptr, d_x);
+  rows_input_gradient(call, rows, d_output, operand ? &*operand : nullptr, d_x, learns());
 }
 
 void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
@@ -369,10 +376,12 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
         call, operand != nullptr ? *operand : output_gradient_.values_written(again, d_output).front(),
         input_.copied(call, x, false, ops::GemmKind::wgrad), rows.begins);
   }
+  const auto matrices = expert_adapters_.together(call, x.rows);
+  if (matrices) expert_adapters_.gradients(call, rows, *matrices, x, d_output);
   const std::uint64_t* names = names_of_rows(call, rows, x.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     const ops::Matrix in = rows_from(x, begin, count), d_out = rows_from(d_output, begin, count);
-    if (const LowRank* adapters = adapters_of(e)) {
+    if (const LowRank* adapters = matrices ? nullptr : adapters_of(e)) {
       const Call own = with_rows(call, names, begin, count);
       const bool scales = adapters->scales();
       if (scales) adapters->unscale(own, d_out);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "layers/expert_adapters.h"
 #include "layers/linear_operands.h"
 #include "layers/low_rank.h"
 #include "layers/weight.h"
@@ -31,13 +32,6 @@ struct LinearShape {
   const char* joined = "";
 };
 
-/// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]).
-struct ExpertRows {
-  const std::int32_t* begins = nullptr;  ///< [experts + 1], on the device
-  const std::int32_t* tokens = nullptr;  ///< the token of each row, on the device
-  std::span<const std::int32_t> on_host;
-};
-
 /// A linear layer y = x · Wᵀ + b: a weight, an optional bias, adapters, and the operands of its GEMMs. The
 /// layer tells the producers of its input and of its output's gradient what to write.
 class Linear {
@@ -58,8 +52,8 @@ class Linear {
   const LowRank& adapters() const { return adapters_; }
   LowRank& adapters() { return adapters_; }
   /// In a mixture: one per expert, or empty.
-  std::vector<LowRank>& expert_adapters() { return expert_adapters_; }
-  const std::vector<LowRank>& expert_adapters() const { return expert_adapters_; }
+  std::vector<LowRank>& expert_adapters() { return expert_adapters_.each(); }
+  const std::vector<LowRank>& expert_adapters() const { return expert_adapters_.each(); }
   /// The layer's row of the work table, and its operations with `tokens` tokens (work.h). In a mixture,
   /// `tokens` are the rows of all experts.
   LinearLayer facts() const;
@@ -137,8 +131,9 @@ class Linear {
   /// Returns the names of tokens in the order of rows, for dropout. Null without dropout.
   const std::uint64_t* names_of_rows(const Call& call, const ExpertRows& rows, std::int64_t count) const;
   const LowRank* adapters_of(std::int64_t expert) const {
-    if (expert_adapters_.empty() || !expert_adapters_[static_cast<std::size_t>(expert)]) return nullptr;
-    return &expert_adapters_[static_cast<std::size_t>(expert)];
+    if (expert_adapters_.empty()) return nullptr;
+    const LowRank& one = expert_adapters_.each()[static_cast<std::size_t>(expert)];
+    return one ? &one : nullptr;
   }
   /// Whether a GEMM of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
@@ -154,9 +149,10 @@ class Linear {
   /// needed.
   void forward_rows(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                     const ops::Operand* operand, const ops::Matrix& out) const;
-  /// Likewise for the gradient of x.
+  /// Likewise for the gradient of x. `follows`: rows_weight_gradient() was called just before, with the same
+  /// gradient.
   void rows_input_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& d_output,
-                           const ops::Operand* operand, const ops::Matrix& d_x) const;
+                           const ops::Operand* operand, const ops::Matrix& d_x, bool follows = false) const;
   void rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                             const ops::Matrix& d_output, const ops::Operand* operand) const;
   /// Computes the input of DoRA's scaling: W x plus the output of adapters.
@@ -172,7 +168,7 @@ class Linear {
   Weight weight_;
   VectorHandle bias_;
   LowRank adapters_;
-  std::vector<LowRank> expert_adapters_;
+  ExpertAdapters expert_adapters_;
   std::uint64_t* row_names_ = nullptr;  ///< [tokens * taken] with dropout on experts
   LinearInput input_;
   OutputGradient output_gradient_;

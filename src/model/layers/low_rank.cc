@@ -29,15 +29,6 @@ std::int64_t stored_rows(const std::vector<Part>& parts) {
   return rows;
 }
 
-/// Columns [first, first + count) of a matrix.
-template <class Any>
-Any columns_of(Any m, std::int64_t first, std::int64_t count) {
-  using Byte = std::conditional_t<std::is_same_v<Any, ops::ConstMatrix>, const std::byte, std::byte>;
-  m.data = static_cast<Byte*>(m.data) + static_cast<std::size_t>(first) * size_of(m.dtype);
-  m.cols = count;
-  return m;
-}
-
 }  // namespace
 
 LowRank::LowRank(GroupBuilder& group, const Shape& shape) : inputs_(shape.inputs), remade_(shape.remade) {
@@ -93,10 +84,11 @@ std::int64_t LowRank::scratch_columns() const {
   return bundles_.back().scratch + whole_columns(bundles_.back().rank);
 }
 
-void LowRank::reserve(BlockBuffers& buffers, const ops::Matrix& unscaled) {
+void LowRank::reserve(BlockBuffers& buffers, const ops::Matrix& unscaled, const ops::Matrix& inner) {
   for (Bundle& bundle : bundles_) {
-    bundle.inner =
-        buffers.matrix("activations/adapters", bundle.rank, remade_ ? Kept::never : Kept::activations);
+    bundle.inner = inner.cols > 0 ? bundle_in(inner, bundle.scratch)
+                                  : buffers.matrix("activations/adapters", bundle.rank,
+                                                   remade_ ? Kept::never : Kept::activations);
   }
   if (!scales()) return;
   unscaled_ =
@@ -218,10 +210,7 @@ void LowRank::remake(const Call& call, const ops::Matrix& x) const {
 }
 
 ops::Matrix LowRank::d_inner(const Call& call, const Bundle& bundle) const {
-  ops::Matrix part = call.common.scratch.low_rank;
-  part.data = static_cast<std::byte*>(part.data) +
-              static_cast<std::size_t>(part.rows * bundle.scratch) * size_of(part.dtype);
-  return narrowed(part, call.tokens, bundle.rank);
+  return narrowed(bundle_in(call.common.scratch.low_rank, bundle.scratch), call.tokens, bundle.rank);
 }
 
 void LowRank::add_gradient(const Call& call, const MatrixHandle& matrix, ops::GemmArgs args) const {

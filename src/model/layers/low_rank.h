@@ -37,9 +37,10 @@ class LowRank {
   /// Returns the columns of the scratch for backward: the sum of the adapters' ranks. Each bundle is rounded
   /// up, so that the next bundle is aligned.
   std::int64_t scratch_columns() const;
-  /// `unscaled`: for the rows of an expert with DoRA, the buffer for y' of the rows of all experts. Without
-  /// data, the buffer is reserved, for y' of tokens.
-  void reserve(BlockBuffers& buffers, const ops::Matrix& unscaled = {});
+  /// `unscaled`: for the rows of an expert with DoRA, the buffer for y' of the rows of all experts. `inner`:
+  /// a buffer for A x that other experts also use, with scratch_columns() columns; only if `remade`. Without
+  /// columns, the buffers are reserved, for tokens.
+  void reserve(BlockBuffers& buffers, const ops::Matrix& unscaled = {}, const ops::Matrix& inner = {});
   std::size_t workspace(const Device& device, const Common& common) const;
   /// `passes_on`: the input's gradient is needed.
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again, bool passes_on) const;
@@ -83,6 +84,7 @@ class LowRank {
   }
 
  private:
+  friend class ExpertAdapters;
   struct Adapter {
     MatrixHandle b;           ///< [outputs of the module, rank]
     VectorHandle magnitude;   ///< with DoRA

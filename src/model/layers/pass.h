@@ -1,6 +1,7 @@
 // A pass of a micro-batch through the layers, and the state that all layers share.
 #pragma once
 
+#include <type_traits>
 #include <vector>
 
 #include "layers/decode_queue.h"
@@ -55,6 +56,24 @@ inline ops::Operand rows_from(ops::Operand x, std::int64_t begin, std::int64_t c
   if (x.scaling == ops::Scaling::whole_rows) x.scale_inv += begin;
   x.rows = count;
   return x;
+}
+
+/// Columns [first, first + count) of a matrix.
+template <class Any>
+Any columns_of(Any m, std::int64_t first, std::int64_t count) {
+  using Byte = std::conditional_t<std::is_same_v<Any, ops::ConstMatrix>, const std::byte, std::byte>;
+  m.data = static_cast<Byte*>(m.data) + static_cast<std::size_t>(first) * size_of(m.dtype);
+  m.cols = count;
+  return m;
+}
+
+/// The matrix of a bundle of adapters in a buffer [rows, columns of all bundles], which begins at `column`.
+/// Null data stays null.
+inline ops::Matrix bundle_in(ops::Matrix buffer, std::int64_t column) {
+  if (buffer.data == nullptr) return buffer;
+  buffer.data = static_cast<std::byte*>(buffer.data) +
+                static_cast<std::size_t>(buffer.rows * column) * size_of(buffer.dtype);
+  return buffer;
 }
 
 /// A dense matrix in a buffer with room for more rows and columns.

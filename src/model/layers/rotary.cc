@@ -34,16 +34,6 @@ std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& ar
   return tables;
 }
 
-namespace {
-
-ops::Matrix columns_of(ops::Matrix m, std::int64_t begin, std::int64_t count) {
-  m.data = static_cast<std::byte*>(m.data) + static_cast<std::size_t>(begin) * size_of(m.dtype);
-  m.cols = count;
-  return m;
-}
-
-}  // namespace
-
 Rotary::Rotary(GroupBuilder& group, const Architecture& a, int rope)
     : heads_(heads_of_share(a)),
       rope_(static_cast<std::size_t>(rope)),
