@@ -325,7 +325,7 @@ std::int64_t counted_adapters(const Machine& machine) {
   return gemms;
 }
 
-// The ops for all experts, which a GPU has, give the bits of single GEMMs in turn.
+// The ops for all experts, which a GPU has, train like single GEMMs in turn.
 TEST_P(ExpertChainRule, AdaptersOfAllExpertsTogetherTrainLikeOneExpertAfterTheOther) {
   Architecture a = read_architecture(golden_folder(GetParam()));
   const Architecture plain = a;
@@ -362,19 +362,24 @@ TEST_P(ExpertChainRule, AdaptersOfAllExpertsTogetherTrainLikeOneExpertAfterTheOt
           ::unsetenv("OCTETRUN_GROUPED_GEMM");
           EXPECT_EQ(together.loss_sum, alone.loss_sum);
           EXPECT_EQ(together.logits, alone.logits);
-          EXPECT_EQ(together.gradients, alone.gradients);
+          for (const auto& [name, gradient] : together.gradients) {
+            // For the down projection, other values are multiplied by the weights of rows, and rounded.
+            const bool down =
+                name.find("down_proj") != std::string::npos || name.find("w2") != std::string::npos;
+            const double most = !part.together || !down ? 0 : compute == DType::f32 ? 1e-6 : 1e-2;
+            EXPECT_LE(relative_l2(gradient, alone.gradients.at(name)), most) << name;
+          }
           if (!part.together) {
             EXPECT_EQ(gemms, gemms_alone) << "each expert has separate GEMMs";
             continue;
           }
           EXPECT_LT(gemms, gemms_alone);
           if (&part.tuning != &even) continue;
-          // A x, and B of each module. In backward A x again, and both gradients of each; the down projection
-          // computes the gradient of A x twice, without and with the weights of rows. The first block needs
-          // no gradient of its input.
+          // A x, and B of each module. In backward A x again, and both gradients of each. The first block
+          // needs no gradient of its input.
           const std::int64_t modules = joined ? 1 : 2, remade = level == Recompute::full ? 1 + modules : 0;
           const std::int64_t gate_up = (1 + modules) + remade + (1 + modules + modules + 1) + 1;
-          EXPECT_EQ(gemms, blocks * (gate_up + 2 + (1 + 1 + 1 + 1) + 2) - 1);
+          EXPECT_EQ(gemms, blocks * (gate_up + 2 + 1 + 4) - 1);
         }
       }
     }

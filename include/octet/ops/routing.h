@@ -110,7 +110,7 @@ void route_backward(Stream& stream, const RouteBackwardArgs& args);
 struct WeighBackwardArgs {
   ConstMatrix x;  ///< [tokens * taken, width] T
   Matrix d;       ///< of the shape of x, T
-  Matrix d_y;     ///< [tokens * taken, out] T, or no data
+  Matrix d_y;     ///< [tokens * taken, out] T, or other rows to multiply, or no data
   std::int64_t tokens = 0, taken = 0;
   const std::int32_t* places = nullptr;  ///< [tokens, taken], from deal()
   const float* weights = nullptr;        ///< [tokens, taken], from deal()

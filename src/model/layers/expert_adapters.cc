@@ -138,10 +138,12 @@ bool ExpertAdapters::has_kernels(const Device& device, const Common& common, con
   bool all = true;
   for (std::size_t i = 0; i < bundles().size(); ++i) {
     const std::int64_t rank = bundles()[i].rank;
-    all = all && has(matrices.a, matrices.d_a, i, part(0, inputs, inputs), part(0, rank, rank));
+    all = all && has(matrices.a, matrices.d_a, i, part(0, inputs, inputs),
+                     part(bundles()[i].scratch, rank, inner_.ld));
   }
   each_adapter([&](const LowRank::Bundle& bundle, const LowRank::Adapter& adapter, std::size_t i) {
-    all = all && has(matrices.b, matrices.d_b, i, part(adapter.row - bundle.row, adapter.rank(), bundle.rank),
+    all = all && has(matrices.b, matrices.d_b, i,
+                     part(bundle.scratch + adapter.row - bundle.row, adapter.rank(), inner_.ld),
                      part(adapter.column, adapter.b.rows(), outputs));
   });
   return all;
@@ -149,18 +151,14 @@ bool ExpertAdapters::has_kernels(const Device& device, const Common& common, con
 
 void ExpertAdapters::reserve(BlockBuffers& buffers, const Common& common, std::int64_t rows,
                              const ops::Matrix& unscaled) {
-  if (alike() && has_kernels(buffers.device(), common, shapes(common), rows)) {
-    const std::int64_t columns = each_.front().scratch_columns();
-    const auto matrix = [&] {
-      return ops::Matrix{
-          .data = buffers.take("activations/adapters", bytes_of(rows, columns, common.dtype), Kept::never),
-          .dtype = common.dtype,
-          .rows = rows,
-          .cols = columns,
-          .ld = columns};
-    };
-    inner_ = matrix();
-    if (common.options.training) d_inner_ = matrix();
+  if (alike()) {
+    const std::int64_t cols = each_.front().scratch_columns() * (common.options.training ? 2 : 1);
+    inner_ = {.data = nullptr, .dtype = common.dtype, .rows = rows, .cols = cols, .ld = cols};
+    if (has_kernels(buffers.device(), common, shapes(common), rows)) {
+      inner_.data = buffers.take("activations/adapters", bytes_of(rows, cols, common.dtype), Kept::never);
+    } else {
+      inner_ = {};
+    }
   }
   for (LowRank& one : each_) one.reserve(buffers, unscaled, inner_);
 }
@@ -170,6 +168,14 @@ std::optional<ExpertAdapters::Matrices> ExpertAdapters::together(const Call& cal
   std::optional<Matrices> matrices = found(call);
   if (!matrices || !has_kernels(call.stream.device(), call.common, *matrices, rows)) return std::nullopt;
   return matrices;
+}
+
+ops::Matrix ExpertAdapters::inner(const LowRank::Bundle& bundle, std::int64_t rows) const {
+  return columns_of(top(inner_, rows), bundle.scratch, bundle.rank);
+}
+
+ops::Matrix ExpertAdapters::d_inner(const LowRank::Bundle& bundle, std::int64_t rows) const {
+  return columns_of(top(inner_, rows), inner_.cols / 2 + bundle.scratch, bundle.rank);
 }
 
 void ExpertAdapters::multiply(const Call& call, const ExpertRows& rows, ops::ExpertLowRankArgs args) const {
@@ -184,6 +190,7 @@ void ExpertAdapters::multiply(const Call& call, const ExpertRows& rows, ops::Exp
 
 void ExpertAdapters::project(const Call& call, const ExpertRows& rows, const Matrices& matrices,
                              const ops::Matrix& x) const {
+  const ProfileLabel label(call.stream, "adapters");
   for (std::size_t i = 0; i < bundles().size(); ++i) {
     const LowRank::Bundle& bundle = bundles()[i];
     multiply(call, rows,
@@ -191,20 +198,19 @@ void ExpertAdapters::project(const Call& call, const ExpertRows& rows, const Mat
               .a = x,
               .b = matrices.a[i].first,
               .step = matrices.a[i].step,
-              .d = narrowed(bundle_in(inner_, bundle.scratch), x.rows, bundle.rank),
+              .d = inner(bundle, x.rows),
               .factor = bundle.factor});
   }
 }
 
 void ExpertAdapters::forward(const Call& call, const ExpertRows& rows, const Matrices& matrices,
                              const ops::Matrix& x, const ops::Matrix& out) const {
-  const ProfileLabel label(call.stream, "adapters");
   project(call, rows, matrices, x);
+  const ProfileLabel label(call.stream, "adapters");
   each_adapter([&](const LowRank::Bundle& bundle, const LowRank::Adapter& adapter, std::size_t i) {
-    const ops::Matrix inner = narrowed(bundle_in(inner_, bundle.scratch), x.rows, bundle.rank);
     multiply(call, rows,
              {.gemm_kind = ops::GemmKind::forward,
-              .a = columns_of(inner, adapter.row - bundle.row, adapter.rank()),
+              .a = columns_of(inner(bundle, x.rows), adapter.row - bundle.row, adapter.rank()),
               .b = matrices.b[i].first,
               .step = matrices.b[i].step,
               .d = columns_of(out, adapter.column, adapter.b.rows()),
@@ -216,13 +222,12 @@ void ExpertAdapters::inner_gradients(const Call& call, const ExpertRows& rows, c
                                      const ops::Matrix& d_output) const {
   const ProfileLabel label(call.stream, "adapters");
   each_adapter([&](const LowRank::Bundle& bundle, const LowRank::Adapter& adapter, std::size_t i) {
-    const ops::Matrix d_inner = narrowed(bundle_in(d_inner_, bundle.scratch), d_output.rows, bundle.rank);
     multiply(call, rows,
              {.gemm_kind = ops::GemmKind::dgrad,
               .a = columns_of(d_output, adapter.column, adapter.b.rows()),
               .b = matrices.b[i].first,
               .step = matrices.b[i].step,
-              .d = columns_of(d_inner, adapter.row - bundle.row, adapter.rank()),
+              .d = columns_of(d_inner(bundle, d_output.rows), adapter.row - bundle.row, adapter.rank()),
               .factor = bundle.factor});
   });
 }
@@ -230,23 +235,19 @@ void ExpertAdapters::inner_gradients(const Call& call, const ExpertRows& rows, c
 void ExpertAdapters::gradients(const Call& call, const ExpertRows& rows, const Matrices& matrices,
                                const ops::Matrix& x, const ops::Matrix& d_output) const {
   const ProfileLabel label(call.stream, "adapters");
-  project(call, rows, matrices, x);
   each_adapter([&](const LowRank::Bundle& bundle, const LowRank::Adapter& adapter, std::size_t i) {
-    const ops::Matrix inner = narrowed(bundle_in(inner_, bundle.scratch), x.rows, bundle.rank);
     multiply(call, rows,
              {.gemm_kind = ops::GemmKind::wgrad,
               .a = columns_of(d_output, adapter.column, adapter.b.rows()),
-              .b = columns_of(inner, adapter.row - bundle.row, adapter.rank()),
+              .b = columns_of(inner(bundle, x.rows), adapter.row - bundle.row, adapter.rank()),
               .step = matrices.d_b[i].step,
               .d = matrices.d_b[i].first,
               .accumulate = !adapter.b.overwrites(*call.gradients)});
   });
-  inner_gradients(call, rows, matrices, d_output);
   for (std::size_t i = 0; i < bundles().size(); ++i) {
-    const LowRank::Bundle& bundle = bundles()[i];
     multiply(call, rows,
              {.gemm_kind = ops::GemmKind::wgrad,
-              .a = narrowed(bundle_in(d_inner_, bundle.scratch), x.rows, bundle.rank),
+              .a = d_inner(bundles()[i], x.rows),
               .b = x,
               .step = matrices.d_a[i].step,
               .d = matrices.d_a[i].first,
@@ -258,10 +259,9 @@ void ExpertAdapters::add_input_gradient(const Call& call, const ExpertRows& rows
                                         const ops::Matrix& d_input) const {
   const ProfileLabel label(call.stream, "adapters");
   for (std::size_t i = 0; i < bundles().size(); ++i) {
-    const LowRank::Bundle& bundle = bundles()[i];
     multiply(call, rows,
              {.gemm_kind = ops::GemmKind::dgrad,
-              .a = narrowed(bundle_in(d_inner_, bundle.scratch), d_input.rows, bundle.rank),
+              .a = d_inner(bundles()[i], d_input.rows),
               .b = matrices.a[i].first,
               .step = matrices.a[i].step,
               .d = d_input,

@@ -48,16 +48,21 @@ class ExpertAdapters {
   /// device has the kernels, and the experts are equally spaced in the parameters and in the gradients.
   std::optional<Matrices> together(const Call& call, std::int64_t rows) const;
 
-  /// Adds the output of the adapters for `x` to `out`.
+  /// Adds the output of the adapters for `x` to `out`. Also does project().
   void forward(const Call& call, const ExpertRows& rows, const Matrices& matrices, const ops::Matrix& x,
                const ops::Matrix& out) const;
-  /// Computes the gradients of A and B from `d_output`. Recomputes A x. Also does inner_gradients().
-  void gradients(const Call& call, const ExpertRows& rows, const Matrices& matrices, const ops::Matrix& x,
-                 const ops::Matrix& d_output) const;
-  /// Computes the gradient of A x, for add_input_gradient().
+  /// Computes A x.
+  void project(const Call& call, const ExpertRows& rows, const Matrices& matrices,
+               const ops::Matrix& x) const;
+  /// Computes the gradient of A x from `d_output`.
   void inner_gradients(const Call& call, const ExpertRows& rows, const Matrices& matrices,
                        const ops::Matrix& d_output) const;
-  /// Adds to the gradient of the input.
+  /// Returns A x and its gradient as one matrix of `rows` rows.
+  ops::Matrix both_inner(std::int64_t rows) const { return top(inner_, rows); }
+  /// Computes the gradients of A and B, after project() and inner_gradients().
+  void gradients(const Call& call, const ExpertRows& rows, const Matrices& matrices, const ops::Matrix& x,
+                 const ops::Matrix& d_output) const;
+  /// Adds to the gradient of the input, after inner_gradients().
   void add_input_gradient(const Call& call, const ExpertRows& rows, const Matrices& matrices,
                           const ops::Matrix& d_input) const;
 
@@ -75,14 +80,15 @@ class ExpertAdapters {
   /// Calls act(bundle, adapter, index of the adapter) for the adapters of the first expert.
   template <class Act>
   void each_adapter(Act&& act) const;
-  void project(const Call& call, const ExpertRows& rows, const Matrices& matrices,
-               const ops::Matrix& x) const;
+  /// The rows of factor · A x, and of its gradient.
+  ops::Matrix inner(const LowRank::Bundle& bundle, std::int64_t rows) const;
+  ops::Matrix d_inner(const LowRank::Bundle& bundle, std::int64_t rows) const;
   /// Enqueues a GEMM of all experts, and counts it in the audit.
   void multiply(const Call& call, const ExpertRows& rows, ops::ExpertLowRankArgs args) const;
 
   std::vector<LowRank> each_;
-  /// factor · A x and its gradient: [rows, rank] for each bundle. Without columns: not reserved.
-  ops::Matrix inner_, d_inner_;
+  /// factor · A x of all bundles and, in training, its gradient. Without columns: not reserved.
+  ops::Matrix inner_;
 };
 
 }  // namespace octet::model

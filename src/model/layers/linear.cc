@@ -377,7 +377,11 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
         input_.copied(call, x, false, ops::GemmKind::wgrad), rows.begins);
   }
   const auto matrices = expert_adapters_.together(call, x.rows);
-  if (matrices) expert_adapters_.gradients(call, rows, *matrices, x, d_output);
+  if (matrices) {
+    expert_adapters_.project(call, rows, *matrices, x);
+    expert_adapters_.inner_gradients(call, rows, *matrices, d_output);
+    expert_adapters_.gradients(call, rows, *matrices, x, d_output);
+  }
   const std::uint64_t* names = names_of_rows(call, rows, x.rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     const ops::Matrix in = rows_from(x, begin, count), d_out = rows_from(d_output, begin, count);
@@ -394,8 +398,24 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
   });
 }
 
+std::optional<ExpertAdapters::Matrices> Linear::with_inner(const Call& call, std::int64_t rows) const {
+  if (!passes_on_ || weight_.trained()) return std::nullopt;
+  return expert_adapters_.together(call, rows);
+}
+
+ops::Matrix Linear::unweighted(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                               const ops::Matrix& d_output) const {
+  if (!learns()) return {};
+  const auto matrices = with_inner(call, x.rows);
+  if (!matrices) return d_output;
+  expert_adapters_.project(call, rows, *matrices, x);
+  return expert_adapters_.both_inner(x.rows);
+}
+
 void Linear::experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                                      const ops::Matrix& d_output) const {
+  if (const auto matrices = with_inner(call, x.rows))
+    return expert_adapters_.gradients(call, rows, *matrices, x, d_output);
   if (learns()) rows_weight_gradient(call, rows, x, d_output, nullptr);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -122,7 +123,13 @@ class Linear {
   /// if the layer does not learn.
   void experts_gradients(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                          const ops::Matrix& d_output, const ops::Matrix& d_x) const;
-  /// Computes the gradients of the weight and of adapters if they are trained.
+  /// Returns the rows that the caller multiplies by the weights of rows between input_gradient_of_tokens()
+  /// and experts_weight_gradient(): `d_output`, or the smaller A x and its gradient, or none if the layer
+  /// does not learn.
+  ops::Matrix unweighted(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
+                         const ops::Matrix& d_output) const;
+  /// Computes the gradients of the weight and of adapters if they are trained, after unweighted() with the
+  /// same arguments.
   void experts_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                                const ops::Matrix& d_output) const;
 
@@ -155,6 +162,9 @@ class Linear {
                            const ops::Operand* operand, const ops::Matrix& d_x, bool follows = false) const;
   void rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                             const ops::Matrix& d_output, const ops::Operand* operand) const;
+  /// Returns the matrices of adapters if the rows of A x and of its gradient can be weighted in place of the
+  /// output gradient.
+  std::optional<ExpertAdapters::Matrices> with_inner(const Call& call, std::int64_t rows) const;
   /// Computes the input of DoRA's scaling: W x plus the output of adapters.
   void make_unscaled(const Call& call) const;
 

@@ -484,9 +484,11 @@ void Experts::backward_down(const Call& call) {
   if (exchanged_) weights = exchanged_->send_weights(call, weights);
   down_.input_gradient_of_tokens(call, rows_of_experts(), d_tokens, top(made_, rows),
                                  top(d_activated_, rows));
+  const ops::Matrix unweighted =
+      down_.unweighted(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
   ops::weigh_backward(call.stream, {.x = top(activated_, rows),
                                     .d = top(d_activated_, rows),
-                                    .d_y = down_.learns() ? top(made_, rows) : ops::Matrix{},
+                                    .d_y = unweighted,
                                     .tokens = rows / weights.taken,
                                     .taken = weights.taken,
                                     .places = weights.places,
