@@ -247,13 +247,13 @@ bool Linear::multiplies_together(const Call& call, ops::GemmKind gemm_kind, std:
   return !scales_experts() && weight_.multiplies_together(call.stream.device(), call.common, gemm_kind, rows);
 }
 
-bool Linear::reads_only_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {
-  return expert_adapters_.empty() && call.common.recipe().fp8() && multiplies_together(call, gemm_kind, rows);
+bool Linear::reads_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {
+  return call.common.recipe().fp8() && multiplies_together(call, gemm_kind, rows);
 }
 
 bool Linear::shares_row_gradients(const Call& call, std::int64_t rows) const {
   // One GEMM per expert would overwrite the copies.
-  return multiplies_gradient() && reads_only_fp8(call, ops::GemmKind::dgrad, rows) &&
+  return multiplies_gradient() && reads_fp8(call, ops::GemmKind::dgrad, rows) &&
          (!weight_.trained() || multiplies_together(call, ops::GemmKind::wgrad, rows));
 }
 
@@ -288,22 +288,23 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
 
 void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
                             const ops::Matrix& x, const ops::Matrix& out) const {
-  if (reads_only_fp8(call, ops::GemmKind::forward, x.rows)) {
-    const ops::Operand operand = input_.gathered(call, tokens, {rows.tokens, x.rows}, x.data);
-    return forward_rows(call, rows, x, &operand, out);
-  }
-  ops::gather_rows(call.stream, tokens, rows.tokens, x);
-  forward_rows(call, rows, x, nullptr, out);
+  std::optional<ops::Operand> operand;
+  if (reads_fp8(call, ops::GemmKind::forward, x.rows))
+    operand = input_.gathered(call, tokens, {rows.tokens, x.rows}, x.data);
+  if (!operand || !expert_adapters_.empty()) ops::gather_rows(call.stream, tokens, rows.tokens, x);
+  forward_rows(call, rows, x, operand ? &*operand : nullptr, out);
 }
 
 Wanted Linear::wanted_rows(const Call& call, const ops::Matrix& x) const {
-  if (!reads_only_fp8(call, ops::GemmKind::forward, x.rows)) return {.values = x, .quantize = {}};
-  return input_.wanted_copies(call, x);
+  if (!reads_fp8(call, ops::GemmKind::forward, x.rows)) return {.values = x, .quantize = {}};
+  Wanted wanted = input_.wanted_copies(call, x);
+  if (!expert_adapters_.empty()) wanted.values = x;
+  return wanted;
 }
 
 void Linear::forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                              const ops::Matrix& out) const {
-  if (!reads_only_fp8(call, ops::GemmKind::forward, x.rows)) return forward_rows(call, rows, x, nullptr, out);
+  if (!reads_fp8(call, ops::GemmKind::forward, x.rows)) return forward_rows(call, rows, x, nullptr, out);
   const ops::Operand operand = input_.copies_written(call, x);
   forward_rows(call, rows, x, &operand, out);
 }
@@ -342,13 +343,11 @@ void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const
 
 void Linear::input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
                                       const ops::Matrix& d_output, const ops::Matrix& d_x) const {
-  if (!learns() && passes_on_ && reads_only_fp8(call, ops::GemmKind::dgrad, d_output.rows)) {
-    const ops::Operand operand =
-        output_gradient_.gathered(call, d_tokens, {rows.tokens, d_output.rows}, d_output.data);
-    return rows_input_gradient(call, rows, d_output, &operand, d_x);
-  }
-  ops::gather_rows(call.stream, d_tokens, rows.tokens, d_output);
-  rows_input_gradient(call, rows, d_output, nullptr, d_x);
+  std::optional<ops::Operand> operand;
+  if (!weight_.trained() && passes_on_ && reads_fp8(call, ops::GemmKind::dgrad, d_output.rows))
+    operand = output_gradient_.gathered(call, d_tokens, {rows.tokens, d_output.rows}, d_output.data);
+  if (!operand || learns()) ops::gather_rows(call.stream, d_tokens, rows.tokens, d_output);
+  rows_input_gradient(call, rows, d_output, operand ? &*operand : nullptr, d_x);
 }
 
 Wanted Linear::wanted_row_gradients(const Call& call, const ops::Matrix& d_output) const {

@@ -103,7 +103,7 @@ class Linear {
   /// Whether gradients of the weight or of adapters are computed, which read inputs and output gradients.
   bool learns() const { return weight_.trained() || !expert_adapters_.empty(); }
   /// Computes the outputs of the rows x[i] = tokens[rows.tokens[i]]. `x` is overwritten: by the rows, or by
-  /// FP8 copies if only one kernel reads them.
+  /// FP8 copies if only kernels in FP8 read them.
   void forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
                       const ops::Matrix& x, const ops::Matrix& out) const;
   /// Returns the outputs that the producer of `x` must write before forward_experts().
@@ -148,8 +148,9 @@ class Linear {
   const float* added_bias(const Call& call) const { return adds_bias_ ? bias_.in(call.parameters) : nullptr; }
   std::optional<ops::DecodeGemmArgs> decode_args(const Call& call, const ops::DecodeGemmArgs& args) const;
   bool multiplies_together(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const;
-  /// Whether only one kernel reads rows of experts in `gemm_kind`, and reads them in FP8.
-  bool reads_only_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const;
+  /// Whether one kernel multiplies the rows of all experts in `gemm_kind`, and reads them in FP8. Adapters
+  /// read the rows in the compute dtype.
+  bool reads_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const;
   /// Whether dgrad and wgrad read the same FP8 copies of the output gradient.
   bool shares_row_gradients(const Call& call, std::int64_t rows) const;
   /// Computes outputs, including the outputs of adapters. `operand`: x for one kernel; null: x is copied if
