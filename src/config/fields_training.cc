@@ -93,6 +93,12 @@ void add_optimizer(Table& t) {
          "Gradients are scaled down to this global norm; 0: no clipping.")
       .at_least(0)
       .decides_numbers();
+  t.used("router_z_loss_coef", &Config::router_z_loss_coef,
+         "Mixtures of experts: factor of the z-loss of each router, the mean over tokens of ln(sum of "
+         "exp(logits))^2, which training adds; 0: none.")
+      .alias("moe_z_loss_coeff")
+      .range(0, 1e6)
+      .decides_numbers();
   t.used("seed", &Config::seed, "Seed of initial weights, of the order of samples and of rounding.")
       .range(0, kMaxCount)
       .decides_numbers();

@@ -46,7 +46,7 @@ void Transformer::Impl::require_whole() const {
 void Transformer::Impl::reserve(Arena& arena) {
   const TransformerOptions& options = common_.options;
   reserve_scratch(arena, layers_, range_, common_);
-  reserve_load(arena);
+  reserve_router_sums(arena);
   BlockBuffers buffers(arena, options, common_.dtype);
   buffers.reserve(range_.first, range_.last,
                   [&](int layer) { layers_.block(layer).reserve(buffers, common_); });
@@ -64,37 +64,58 @@ void Transformer::Impl::reserve(Arena& arena) {
                                      options.max_positions == 0 ? options.max_length : options.max_positions);
 }
 
-void Transformer::Impl::reserve_load(Arena& arena) {
+void Transformer::Impl::reserve_router_sums(Arena& arena) {
   const ExpertShape& experts = architecture_.experts;
-  if (!common_.options.training || experts.balance == 0) return;
-  check(has_embedding() && has_head(), "the loss that balances experts reads all blocks");
+  const bool balances = experts.balance > 0, bounds = common_.options.router_z_loss > 0 && experts.count > 0;
+  if (!common_.options.training || (!balances && !bounds)) return;
+  check(has_embedding() && has_head(), "a loss of routers reads all blocks");
   const auto count = static_cast<std::size_t>(experts.count);
-  common_.scratch.load = {.counts = arena.reserve_as<double>("activations/load of experts", count),
-                          .probabilities = arena.reserve_as<double>("activations/load of experts", count),
-                          .d_probabilities = arena.reserve_as<float>("activations/load of experts", count)};
+  RouterSums& sums = common_.scratch.routers;
+  if (balances) {
+    sums.counts = arena.reserve_as<double>("activations/load of experts", count);
+    sums.probabilities = arena.reserve_as<double>("activations/load of experts", count);
+    sums.d_probabilities = arena.reserve_as<float>("activations/load of experts", count);
+  }
+  if (bounds) {
+    sums.log_sums = arena.reserve_as<double>("activations/z-loss of routers", 1);
+    sums.z_slope = arena.reserve_as<float>("activations/z-loss of routers", 1);
+  }
 }
 
-void Transformer::Impl::clear_load(Stream& stream) {
-  const ExpertLoad& load = common_.scratch.load;
-  if (load.counts == nullptr) return;
+void Transformer::Impl::clear_router_sums(Stream& stream) {
+  const RouterSums& sums = common_.scratch.routers;
   const std::size_t bytes = static_cast<std::size_t>(architecture_.experts.count) * sizeof(double);
-  stream.device().zero(stream, load.counts, bytes);
-  stream.device().zero(stream, load.probabilities, bytes);
+  if (sums.counts != nullptr) {
+    stream.device().zero(stream, sums.counts, bytes);
+    stream.device().zero(stream, sums.probabilities, bytes);
+  }
+  if (sums.log_sums != nullptr) stream.device().zero(stream, sums.log_sums, sizeof(double));
 }
 
-void Transformer::Impl::balance(const Passing& pass, const MicroBatch& batch, double* loss_sum) {
-  const ExpertLoad& load = common_.scratch.load;
-  if (load.counts == nullptr || pass.tokens == 0) return;
-  const auto layers = std::ranges::count_if(architecture_.blocks, &BlockShape::mixes_experts);
-  ops::balance_loss(pass.stream, {.counts = load.counts,
-                                  .probabilities = load.probabilities,
-                                  .count = architecture_.experts.count,
-                                  .rows = layers * pass.tokens,
-                                  .coefficient = architecture_.experts.balance,
-                                  .targets = batch.targets,
-                                  .labels = batch.labels,
-                                  .loss_sum = loss_sum,
-                                  .d_probabilities = load.d_probabilities});
+void Transformer::Impl::add_router_losses(const Passing& pass, const MicroBatch& batch, double* loss_sum) {
+  const RouterSums& sums = common_.scratch.routers;
+  if (pass.tokens == 0) return;
+  if (sums.counts != nullptr) {
+    const auto layers = std::ranges::count_if(architecture_.blocks, &BlockShape::mixes_experts);
+    ops::balance_loss(pass.stream, {.counts = sums.counts,
+                                    .probabilities = sums.probabilities,
+                                    .count = architecture_.experts.count,
+                                    .rows = layers * pass.tokens,
+                                    .coefficient = architecture_.experts.balance,
+                                    .targets = batch.targets,
+                                    .labels = batch.labels,
+                                    .loss_sum = loss_sum,
+                                    .d_probabilities = sums.d_probabilities});
+  }
+  if (sums.log_sums != nullptr) {
+    ops::z_loss(pass.stream, {.sum = sums.log_sums,
+                              .tokens = pass.tokens,
+                              .coefficient = common_.options.router_z_loss,
+                              .targets = batch.targets,
+                              .labels = batch.labels,
+                              .loss_sum = loss_sum,
+                              .slope = sums.z_slope});
+  }
 }
 
 void Transformer::Impl::plan_audit(const Device& device) {
@@ -281,13 +302,13 @@ void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const M
   check(common_.options.training, "only a core with training buffers trains");
   check_batch(batch);
   const Passing pass = training_pass(source, stream, batch);
-  clear_load(stream);
+  clear_router_sums(stream);
   enter(pass, batch.ids, in);
   forward_blocks(pass, has_head() ? top(layers_.head().input(), pass.tokens) : out);
   source.blocks_done(stream);
   if (!has_head()) return;
   lose(pass, true, batch, loss_sum, logits);
-  balance(pass, batch, loss_sum);
+  add_router_losses(pass, batch, loss_sum);
 }
 
 void Transformer::Impl::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,

@@ -54,11 +54,11 @@ class Transformer::Impl {
   Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
 
   void reserve(Arena& arena);
-  void reserve_load(Arena& arena);
-  /// Zeroes the load of experts before a micro-batch.
-  void clear_load(Stream& stream);
-  /// Adds the load-balancing loss and computes its gradient.
-  void balance(const Passing& pass, const MicroBatch& batch, double* loss_sum);
+  void reserve_router_sums(Arena& arena);
+  /// Zeroes the sums of routers before a micro-batch.
+  void clear_router_sums(Stream& stream);
+  /// Adds the load-balancing loss and the z-loss, and computes their gradients.
+  void add_router_losses(const Passing& pass, const MicroBatch& batch, double* loss_sum);
   /// Plans an audit row for each name and shape of linear layers, and sets it as the place of these layers.
   void plan_audit(const Device& device);
   /// Plans the audit row of the adapters of `linears`, which share one row of linear layers.

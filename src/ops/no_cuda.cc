@@ -38,6 +38,7 @@ namespace {
 OCTET_ROW_OPS(OCTET_LEFT_OUT)
 OCTET_LEFT_OUT(add_hash, HashArgs)
 OCTET_LEFT_OUT(add_load, AddLoadArgs)
+OCTET_LEFT_OUT(add_log_sums, AddLogSumsArgs)
 OCTET_LEFT_OUT(attention, AttentionArgs)
 OCTET_LEFT_OUT(attention_backward, AttentionBackwardArgs)
 OCTET_LEFT_OUT(balance_loss, BalanceLossArgs)
@@ -62,6 +63,7 @@ OCTET_LEFT_OUT(route, RouteArgs)
 OCTET_LEFT_OUT(route_backward, RouteBackwardArgs)
 OCTET_LEFT_OUT(weigh_backward, WeighBackwardArgs)
 OCTET_LEFT_OUT(weighted_rows, WeightedRowsArgs)
+OCTET_LEFT_OUT(z_loss, ZLossArgs)
 #undef OCTET_LEFT_OUT
 
 GemmOutcome gemm(Stream&, const GemmArgs&) {

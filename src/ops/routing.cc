@@ -12,6 +12,8 @@ void deal(const DealArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
 void add_load(const AddLoadArgs& args);
 void balance_loss(const BalanceLossArgs& args);
+void add_log_sums(const AddLogSumsArgs& args);
+void z_loss(const ZLossArgs& args);
 void route_backward(const RouteBackwardArgs& args);
 void weigh_backward(const WeighBackwardArgs& args);
 void gated_rows(const GatedRowsArgs& args);
@@ -23,6 +25,8 @@ void deal(Stream& stream, const DealArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
 void add_load(Stream& stream, const AddLoadArgs& args);
 void balance_loss(Stream& stream, const BalanceLossArgs& args);
+void add_log_sums(Stream& stream, const AddLogSumsArgs& args);
+void z_loss(Stream& stream, const ZLossArgs& args);
 void route_backward(Stream& stream, const RouteBackwardArgs& args);
 void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
 void gated_rows(Stream& stream, const GatedRowsArgs& args);
@@ -92,6 +96,28 @@ void balance_loss(Stream& stream, const BalanceLossArgs& args) {
   check(args.loss_sum != nullptr && args.d_probabilities != nullptr,
         "balance_loss: there is room for results");
   OCTET_DISPATCH(stream, balance_loss, args);
+}
+
+std::size_t add_log_sums_workspace(const Device& device) {
+  if (device.kind() == DeviceKind::cpu) return 0;
+  return static_cast<std::size_t>(kLoadParts) * sizeof(double);
+}
+
+void add_log_sums(Stream& stream, const AddLogSumsArgs& args) {
+  if (args.logits.rows == 0) return;
+  check(is_matrix(args.logits) && args.logits.dtype == DType::f32 && args.logits.cols > 0,
+        "add_log_sums: logits are [tokens, experts] f32");
+  check(args.sum != nullptr, "add_log_sums: there is room for the sum");
+  check(args.workspace.bytes >= add_log_sums_workspace(stream.device()), "add_log_sums: there is scratch");
+  OCTET_DISPATCH(stream, add_log_sums, args);
+}
+
+void z_loss(Stream& stream, const ZLossArgs& args) {
+  if (args.tokens == 0) return;
+  check(args.labels == 0 || args.targets != nullptr, "z_loss: labels have targets");
+  check(args.sum != nullptr && args.loss_sum != nullptr && args.slope != nullptr,
+        "z_loss: there is a sum, and room for results");
+  OCTET_DISPATCH(stream, z_loss, args);
 }
 
 void route_backward(Stream& stream, const RouteBackwardArgs& args) {

@@ -1,6 +1,7 @@
 #include "octet/runtime/instance.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <utility>
@@ -32,8 +33,28 @@ void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, co
   });
 }
 
+/// Refuses options of experts if the model has none.
+void require_experts(const InstanceOptions& options, comm::Job& job) {
+  if (options.architecture.experts.count > 0) return;
+  job.together([&] {
+    const auto refuse = [](const std::string& key, const std::string& off, double found) {
+      if (found == 0) return;
+      char number[32];
+      std::snprintf(number, sizeof number, "%g", found);
+      throw Error({.what = "'" + key + "' is for a model with experts",
+                   .expected = key + ": " + off + " for a model without experts",
+                   .found = number,
+                   .where = key,
+                   .fix = "set " + key + ": " + off + ", or choose a mixture of experts",
+                   .code = ExitCode::usage});
+    };
+    refuse("router_z_loss_coef", "0", options.transformer.router_z_loss);
+  });
+}
+
 InstanceOptions completed(InstanceOptions options, const Device& device, comm::Job& job) {
   require_fp8_gemms(options.store.recipe, device, job);
+  require_experts(options, job);
   require_expert_split(job, options.architecture, options.expert_size);
   options.architecture.share.expert_size = static_cast<int>(options.expert_size);
   options.architecture.share.expert_rank = job.rank() % static_cast<int>(options.expert_size);

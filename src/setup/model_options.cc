@@ -105,6 +105,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.store.fixed = fixed_weights(config, architecture.stored);
   options.transformer.max_tokens = max_tokens;
   options.transformer.max_length = max_length;
+  options.transformer.router_z_loss = config.router_z_loss_coef;
   options.transformer.gradient_dtype = options.store.storage.gradients;
   options.transformer.recompute = recompute_of(config.recompute());
   options.max_documents = max_documents;

@@ -69,20 +69,30 @@ struct Shown {
   std::string memory;   ///< memory of rank 0, by part
 };
 
-runtime::InstanceOptions options_of(const config::Config& config) {
-  runtime::InstanceOptions options = setup::instance_options(config, architecture(), 32, 16, 2);
+/// The same blocks with mixtures of four experts.
+model::Architecture mixture() {
+  model::Architecture a = architecture();
+  a.blocks.assign(static_cast<std::size_t>(a.layers), {.mixes_experts = true});
+  a.experts = {.count = 4, .taken = 2, .width = 64, .normalised = true};
+  return a;
+}
+
+runtime::InstanceOptions options_of(const config::Config& config,
+                                    const model::Architecture& model = architecture()) {
+  runtime::InstanceOptions options = setup::instance_options(config, model, 32, 16, 2);
   options.max_micro_batches = 2;
   return options;
 }
 
 /// Trains some steps. Four ranks are placed on two nodes.
-Shown train_steps(const config::Resolved& r, int ranks = 1) {
+Shown train_steps(const config::Resolved& r, int ranks = 1,
+                  const model::Architecture& model = architecture()) {
   Shown shown;
   constexpr int kSteps = 5;
   comm::ThreadRanksOptions threads{.ranks = ranks};
   if (ranks == 4) threads.node_of = {0, 0, 1, 1};
   comm::run_ranks_as_threads(threads, [&](comm::Job& job, comm::Collectives& data, Device& device) {
-    train::Engine engine(device, job, data, options_of(r.config));
+    train::Engine engine(device, job, data, options_of(r.config, model));
     engine.initialise(static_cast<std::uint64_t>(r.config.seed));
     const optim::Schedule schedule(setup::schedule_options(r.config, kSteps));
     std::string numbers;
@@ -110,6 +120,9 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
 
 std::string numbers(const config::Resolved& r) {
   return train_steps(r).numbers;
+}
+std::string numbers_of_experts(const config::Resolved& r) {
+  return train_steps(r, 1, mixture()).numbers;
 }
 std::string numbers_of_two(const config::Resolved& r) {
   return train_steps(r, 2).numbers;
@@ -224,9 +237,7 @@ std::vector<KeyRow> precision_rows() {
 
 /// The planned memory of one of two ranks with a mixture of experts.
 std::string memory_of_experts(const config::Resolved& r) {
-  model::Architecture a = architecture();
-  a.blocks.assign(static_cast<std::size_t>(a.layers), {.mixes_experts = true});
-  a.experts = {.count = 4, .taken = 2, .width = 64, .normalised = true};
+  const model::Architecture a = mixture();
   const comm::Place place{.size = 2, .local_size = 2, .node_of = {0, 0}};
   std::string text;
   for (const auto& row :
@@ -323,6 +334,7 @@ std::vector<KeyRow> optimizer_rows() {
       {"adam_beta2", {}, {{"0.9"}}, numbers},
       {"adam_epsilon", {}, {{"0.01"}}, numbers},
       {"max_grad_norm", {}, {{"0.01"}, {"0"}}, numbers},
+      {"router_z_loss_coef", {}, {{"0.01"}, {"0.1"}}, numbers_of_experts},
       {"seed", {}, {{"7"}}, numbers},
       {"lr_scheduler_type", {}, {{"cosine"}, {"constant"}, {"deepspeed_warmup_decay"}}, numbers},
       {"lr_scheduler_kwargs",

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "cli/adapter_task.h"
@@ -218,6 +219,34 @@ TEST_F(ExpertTraining, SplitsThatDoNotFitAreRefused) {
     EXPECT_EQ(errors_in(run), 1) << run.both();
     EXPECT_NE(run.both().find(row.said), std::string::npos) << row.said << "\n" << run.both();
   }
+}
+
+TEST_F(ExpertTraining, WrongValuesOfKeysOfExpertsAreRefused) {
+  const std::string dense = " model_name_or_path=" + Task::get().model();
+  const std::pair<std::string, std::string> rows[] = {
+      {"router_z_loss_coef=-0.1", "a number of at least 0"},
+      {"router_z_loss_coef=nan", "'router_z_loss_coef'"},
+      {"router_z_loss_coef=0.001" + dense, "router_z_loss_coef: 0 for a model without experts"},
+  };
+  for (const auto& [options, said] : rows) {
+    const Outcome run = trainer(train("refused", options), 2);
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.both().find(said), std::string::npos) << said << "\n" << run.both();
+  }
+}
+
+// The log has the loss with the z-loss. Evaluations have the loss without it.
+TEST_F(ExpertTraining, TheLossOfTheLogHasTheZLoss) {
+  const auto first = [&](const std::string& out, const std::string& more) {
+    expect_success(trainer(train(out, "max_steps=1 " + more)));
+    return steps_of(folder_ / out).at(1)["loss"].get<double>();
+  };
+  const double without = first("without", ""), with = first("with", "router_z_loss_coef=0.5");
+  // Logits of new routers are nearly 0: the logarithm is that of 4 experts, in each of two blocks.
+  EXPECT_NEAR(with - without, 0.5 * 2 * std::log(4) * std::log(4), 0.2);
+  const double alias = first("alias", "moe_z_loss_coeff=0.5");
+  EXPECT_EQ(alias, with);
 }
 
 TEST_F(ExpertTraining, WrongWeightsAreRefusedByName) {

@@ -63,10 +63,10 @@ TEST(GpuRoutingBackward, GradientsOfLogitsAreThoseOfTheCpu) {
   for (const Shape& s : kShapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const bool normalised : {false, true}) {
-        for (const int kind : {0, 1, 2}) {
-          const bool balanced = kind == 1, sigmoid = kind == 2;
+        for (const int kind : {0, 1, 2, 3, 4}) {
+          const bool balanced = kind == 1, sigmoid = kind == 2 || kind == 4, bounded = kind > 2;
           SCOPED_TRACE(words(s) + (normalised ? ", normalised" : "") + (balanced ? ", balanced" : "") +
-                       (sigmoid ? ", sigmoid" : ""));
+                       (sigmoid ? ", sigmoid" : "") + (bounded ? ", z-loss" : ""));
           both(
               [&](Side& side) {
                 const Dealt dealt = dealt_on(side, s);
@@ -81,6 +81,7 @@ TEST(GpuRoutingBackward, GradientsOfLogitsAreThoseOfTheCpu) {
                            .places = dealt.args.places,
                            .d_weights = side.put(random_floats(s.tokens * s.taken, 8)),
                            .d_probabilities = balanced ? side.put(random_floats(s.experts, 10)) : nullptr,
+                           .z_slope = bounded ? side.put(std::vector<float>{0.3f}) : nullptr,
                            .d_logits = d});
                 side.out("d_logits", d);
               },
@@ -157,6 +158,38 @@ TEST(GpuRoutingBackward, GatedRowsAndTheirGradientsAreThoseOfTheCpu) {
           },
           {.relative = 1e-5, .absolute = 1e-5, .bf16_steps = dtype == DType::bf16 ? 1.0 : 0.0});
     }
+  }
+}
+
+TEST(GpuRoutingBackward, ZLossIsThatOfTheCpu) {
+  for (const Shape& s : kShapes) {
+    SCOPED_TRACE(words(s));
+    both(
+        [&](Side& side) {
+          double* const sum = side.put(std::vector<double>{0.5});
+          double* const loss = side.put(std::vector<double>{3.0});
+          float* const slope = side.put(std::vector<float>{0.0f});
+          std::vector<std::int32_t> targets(index(s.tokens), 1);
+          targets[0] = -1;
+          add_log_sums(side, {.logits = side.put(Tensor::random(DType::f32, s.tokens, s.experts, 7)),
+                              .sum = sum,
+                              .workspace = side.workspace(add_log_sums_workspace(side.device()) + 1)});
+          z_loss(side, {.sum = sum,
+                        .tokens = s.tokens,
+                        .coefficient = 0.25,
+                        .targets = side.put(targets),
+                        .labels = s.tokens,
+                        .loss_sum = loss,
+                        .slope = slope});
+          std::vector<double> found(2);
+          side.device().copy_to_host(side, found.data(), sum, sizeof(double));
+          side.device().copy_to_host(side, found.data() + 1, loss, sizeof(double));
+          static_cast<Stream&>(side).synchronize();
+          const std::vector<float> rounded(found.begin(), found.end());
+          side.out("sum and loss", side.put(rounded), 2, DType::f32);
+          side.out("slope", slope, 1, DType::f32);
+        },
+        {.relative = 1e-5, .absolute = 1e-5});
   }
 }
 

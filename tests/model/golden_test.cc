@@ -362,6 +362,94 @@ INSTANTIATE_TEST_SUITE_P(Cases, BalancedExperts,
                            return name;
                          });
 
+/// The z-loss of all routers.
+class ZLoss : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::string block(std::int64_t layer) const { return "model.layers." + std::to_string(layer) + "."; }
+  /// Returns the name of the router of a block.
+  std::string router(std::int64_t layer) const {
+    const bool mixtral = golden_.architecture.experts.names == ExpertShape::Names::mixtral;
+    return block(layer) + (mixtral ? "block_sparse_moe" : "mlp") + ".gate.weight";
+  }
+
+  Golden golden_{GetParam()};
+  HostBatch batch_ = read_batch(golden_.file, "");
+};
+
+// Routers of zeros have equal logits of 0, so that each logarithm is that of the number of experts.
+TEST_P(ZLoss, IsTheSumOverBlocksOfAMeanOverTokensTimesTheLabels) {
+  const auto loss = [&](double coefficient) {
+    Machine machine(golden_.architecture, batch_, {.recipe = kF32, .router_z_loss = coefficient});
+    machine.source.load(golden_.folder);
+    for (std::int64_t layer = 0; layer < golden_.architecture.layers; ++layer) {
+      if (!golden_.architecture.block(layer).mixes_experts) continue;
+      machine.source.change(golden_.folder, router(layer), [](float, std::size_t) { return 0.0f; });
+    }
+    const double first = machine.run(batch_, true).loss_sum;
+    EXPECT_EQ(machine.run(batch_, true).loss_sum, first) << "each micro-batch has its own";
+    return first;
+  };
+  const auto blocks = std::ranges::count_if(golden_.architecture.blocks, &BlockShape::mixes_experts);
+  const double log = std::log(static_cast<double>(golden_.architecture.experts.count));
+  const double expected =
+      0.25 * log * log * static_cast<double>(blocks) * static_cast<double>(batch_.label_tokens());
+  EXPECT_NEAR(loss(0.25) - loss(0), expected, 1e-5 * expected);
+}
+
+// Tensors of the last block change no choice of a later router, so that the loss is smooth.
+TEST_P(ZLoss, ItsGradientIsTheDifferenceAtEveryLevel) {
+  const std::int64_t last = golden_.architecture.layers - 1;
+  for (const std::string& name : {router(last), block(last) + "post_attention_layernorm.weight",
+                                  block(last) + "self_attn.o_proj.weight"}) {
+    SCOPED_TRACE(name);
+    // The gradient of a run with the tensor moved along `direction`.
+    const auto moved = [&](double coefficient, Recompute level, const std::vector<float>& direction,
+                           float distance) {
+      Machine machine(golden_.architecture, batch_,
+                      {.recipe = kF32, .recompute = level, .router_z_loss = coefficient});
+      machine.source.load(golden_.folder);
+      if (!direction.empty()) {
+        machine.source.change(golden_.folder, name,
+                              [&](float value, std::size_t i) { return value + distance * direction[i]; });
+      }
+      return machine.run(batch_, true);
+    };
+    const std::vector<float> without = moved(0, Recompute::none, {}, 0).gradients.at(name);
+    std::vector<float> direction = moved(0.5, Recompute::none, {}, 0).gradients.at(name);
+    double square = 0;
+    for (std::size_t i = 0; i < direction.size(); ++i) {
+      direction[i] -= without[i];
+      square += static_cast<double>(direction[i]) * static_cast<double>(direction[i]);
+    }
+    const double length = std::sqrt(square);
+    ASSERT_GT(length, 1e-3);
+    for (float& d : direction) d = static_cast<float>(d / length);
+    const auto z = [&](float distance) {
+      return moved(0.5, Recompute::none, direction, distance).loss_sum -
+             moved(0, Recompute::none, direction, distance).loss_sum;
+    };
+    constexpr float kDistance = 0.01f;
+    EXPECT_NEAR((z(kDistance) - z(-kDistance)) / (2.0 * kDistance), length, 5e-3 * length);
+    const RunResult kept = moved(0.5, Recompute::none, {}, 0);
+    for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full})
+      EXPECT_EQ(moved(0.5, level, {}, 0).gradients, kept.gradients);
+  }
+}
+
+// As the load-balancing loss, it is part of training only.
+TEST_P(ZLoss, EvaluationHasNone) {
+  const RunResult off = run(golden_, batch_, {.recipe = kF32, .gradients = false});
+  EXPECT_EQ(run(golden_, batch_, {.recipe = kF32, .gradients = false, .router_z_loss = 0.5}).loss_sum,
+            off.loss_sum);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ZLoss, ::testing::Values("qwen3-moe-trained", "mixtral", "glm4-moe"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
 // The bias of a router is stored with the trained vectors, and has no gradient.
 TEST(SigmoidRouter, TheBiasOfItsChoiceIsReadAndNotTrained) {
   const Golden golden("glm4-moe-groups");

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -146,6 +147,21 @@ class ReplicatedSource : public ParameterSource {
       }
       set(g, s, i, values);
     });
+  }
+
+  /// Stores `change` of the folder's values as the tensor with this name, which has no other parts.
+  void change(const std::string& folder, const std::string& name,
+              const std::function<float(float value, std::size_t index)>& change) {
+    std::size_t found = 0;
+    for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
+      if (t.parts.size() != 1 || t.parts.front().name != name) return;
+      std::vector<float> values(static_cast<std::size_t>(t.count()));
+      weights::WeightFolder(folder).read(name, 0, t.count(), values.data());
+      for (std::size_t at = 0; at < values.size(); ++at) values[at] = change(values[at], at);
+      set(g, s, i, values);
+      ++found;
+    });
+    EXPECT_EQ(found, 1U) << name;
   }
 
   void initialise(std::uint64_t seed) {
@@ -318,6 +334,7 @@ struct RunOptions {
   bool worker = false;
   bool gradients = true;
   std::int64_t spare_tokens = 0;  ///< additional tokens of room in the buffers
+  double router_z_loss = 0;
 };
 
 struct RunResult {
@@ -340,6 +357,7 @@ class Machine {
               .max_length = shape.max_length + options.spare_tokens,
               .training = options.gradients,
               .recompute = options.recompute,
+              .router_z_loss = options.router_z_loss,
               .logits_bytes = options.logits_bytes},
              &audit),
         loss(arena.reserve_as<double>("loss", 1)) {}

@@ -317,6 +317,80 @@ TEST(BalanceLoss, IsTheProductOfLoadsAndProbabilities) {
   }
 }
 
+/// Σ over tokens of the squared logarithm, in double.
+double squares(const std::vector<float>& logits) {
+  double all = 0;
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    double sum = 0;
+    for (std::int64_t e = 0; e < kExperts; ++e)
+      sum += std::exp(static_cast<double>(logits[index(t * kExperts + e)]));
+    all += std::log(sum) * std::log(sum);
+  }
+  return all;
+}
+
+TEST(ZLoss, IsTheMeanSquareOfTheLogarithmsTimesTheLabels) {
+  for (const Load load : {Load::random, Load::one_has_all, Load::ties, Load::all_low}) {
+    const Routing r(load, 2, true);
+    const std::vector<std::int32_t> targets{3, -1, 0, 7};
+    double sum = 0, loss = 1;
+    float slope = 0;
+    for (int layer = 0; layer < 2; ++layer)
+      add_log_sums(*r.stream, {.logits = r.logits_matrix(), .sum = &sum});
+    z_loss(*r.stream, {.sum = &sum,
+                       .tokens = kTokens,
+                       .coefficient = 0.01,
+                       .targets = targets.data(),
+                       .labels = 4,
+                       .loss_sum = &loss,
+                       .slope = &slope});
+    r.stream->synchronize();
+    const std::vector<float>& logits = r.logits;
+    const double expected = 2 * squares(logits);
+    EXPECT_NEAR(sum, expected, 1e-6 * expected);
+    EXPECT_NEAR(loss, 1 + 3 * 0.01 * expected / kTokens, 1e-6 * expected);
+    EXPECT_NEAR(slope, 2 * 3 * 0.01 / kTokens, 1e-8);
+  }
+}
+
+TEST(ZLoss, AddsItsDifferenceToTheGradientOfTheLogits) {
+  std::mt19937 random(5);
+  for (const RouterScores scores : {RouterScores::softmax, RouterScores::sigmoid}) {
+    for (const Load load : {Load::random, Load::one_has_all, Load::ties}) {
+      const Routing r(load, 2, true, scores);
+      const std::vector<float> d_weights = drawn(random, kTokens * 2);
+      const float slope = 0.3f;
+      std::vector<float> with(r.logits.size()), without(r.logits.size());
+      for (const bool z : {false, true}) {
+        route_backward(*r.stream, {.logits = r.logits_matrix(),
+                                   .taken = 2,
+                                   .normalised = true,
+                                   .scores = scores,
+                                   .experts = r.experts.data(),
+                                   .places = r.places.data(),
+                                   .d_weights = d_weights.data(),
+                                   .z_slope = z ? &slope : nullptr,
+                                   .d_logits = {z ? with.data() : without.data(), DType::f32, kTokens,
+                                                kExperts, kExperts}});
+      }
+      r.stream->synchronize();
+      for (std::int64_t t = 0; t < kTokens; ++t) {
+        const auto* const x = r.logits.data() + t * kExperts;
+        const auto value = [&](const std::vector<double>& logits) {
+          double sum = 0;
+          for (const double logit : logits) sum += std::exp(logit);
+          return 0.15 * std::log(sum) * std::log(sum);
+        };
+        for (std::int64_t e = 0; e < kExperts; ++e) {
+          const std::size_t at = index(t * kExperts + e);
+          EXPECT_NEAR(with[at] - without[at], difference({x, x + kExperts}, index(e), value), 1e-5)
+              << static_cast<int>(load) << ", token " << t;
+        }
+      }
+    }
+  }
+}
+
 TEST(GatedRows, AndTheirGradientAreThoseInDouble) {
   constexpr std::int64_t tokens = 5, cols = 7;
   std::mt19937 random(4);

@@ -173,8 +173,13 @@ struct MemoryKeys {
   std::string recompute() const;
 };
 
-/// Formats and memory of the passes of a model.
-struct ComputeKeys : PrecisionKeys, MemoryKeys {};
+/// Routers of a mixture of experts.
+struct RouterKeys {
+  double router_z_loss_coef = 0.0;
+};
+
+/// Formats, memory and routers of the passes of a model.
+struct ComputeKeys : PrecisionKeys, MemoryKeys, RouterKeys {};
 
 /// Slices of the states on the ranks, and their messages.
 struct ShardingKeys {

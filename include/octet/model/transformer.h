@@ -35,6 +35,8 @@ struct TransformerOptions {
   std::int64_t max_labels = 0;     ///< label rows of a micro-batch; 0: max_tokens
   bool training = true;            ///< false: no gradients, and activations of only one block
   Recompute recompute = Recompute::none;
+  /// Coefficient of the z-loss of each router, which training adds (ops/routing.h); 0: none.
+  double router_z_loss = 0;
   DType gradient_dtype = DType::f32;  ///< dtype of the gradients of matrices: f32 or bf16
   /// Bytes of a chunk of logits. A chunk has at least one row. Each chunk reads and writes the whole gradient
   /// of the head, so small chunks of a large vocabulary are bound by this traffic. If the head is frozen, a

@@ -87,6 +87,31 @@ struct BalanceLossArgs {
 };
 void balance_loss(Stream& stream, const BalanceLossArgs& args);
 
+/// Adds Σ over tokens of (ln Σ_e exp(logits[t, e]))^2 to *sum. The logarithms are in fp32, the sum is in
+/// double. The order of the sum over tokens depends only on the number of tokens.
+struct AddLogSumsArgs {
+  ConstMatrix logits;     ///< [tokens, experts] f32
+  double* sum = nullptr;  ///< [1]
+  Workspace workspace;    ///< at least add_log_sums_workspace() bytes
+};
+std::size_t add_log_sums_workspace(const Device& device);
+void add_log_sums(Stream& stream, const AddLogSumsArgs& args);
+
+/// Loss on the size of a router's logits, the z-loss (Zoph et al. 2022, arXiv:2202.08906): coefficient *
+/// *sum / tokens. Multiplies the loss by the number of targets >= 0 and adds the result to *loss_sum. Writes
+/// the factor of the result's gradient: the gradient for logits[t, e] is *slope * ln Σ exp(logits[t]) *
+/// softmax(logits[t])[e].
+struct ZLossArgs {
+  const double* sum = nullptr;  ///< [1], of add_log_sums() over all layers
+  std::int64_t tokens = 0;      ///< of one layer
+  double coefficient = 0;
+  const std::int32_t* targets = nullptr;  ///< [labels]
+  std::int64_t labels = 0;
+  double* loss_sum = nullptr;
+  float* slope = nullptr;  ///< [1]
+};
+void z_loss(Stream& stream, const ZLossArgs& args);
+
 /// Backward of route(): computes the gradient of the logits from the gradient of the weights. The rows of
 /// `d_weights` are in the order of deal(). The choice has no gradient, and neither has the bias.
 struct RouteBackwardArgs {
@@ -100,7 +125,8 @@ struct RouteBackwardArgs {
   const float* d_weights = nullptr;       ///< [tokens * taken], by row
   /// [experts], added for each token to the gradient of softmax scores; null: nothing is added
   const float* d_probabilities = nullptr;
-  Matrix d_logits;  ///< [tokens, experts] f32 or bf16
+  const float* z_slope = nullptr;  ///< [1], from z_loss(); null: no gradient of a z-loss is added
+  Matrix d_logits;                 ///< [tokens, experts] f32 or bf16
 };
 void route_backward(Stream& stream, const RouteBackwardArgs& args);
 

@@ -12,11 +12,14 @@
 
 namespace octet::model {
 
-/// The load of the experts of all layers in one micro-batch (ops/routing.h). Null without a load-balancing
-/// loss.
-struct ExpertLoad {
+/// Sums of the routers of all layers in one micro-batch (ops/routing.h), for losses of training.
+struct RouterSums {
+  // Null without a load-balancing loss.
   double *counts = nullptr, *probabilities = nullptr;
   float* d_probabilities = nullptr;
+  // Null without a z-loss.
+  double* log_sums = nullptr;
+  float* z_slope = nullptr;
 };
 
 /// Buffers that the layers share, one layer at a time.
@@ -33,7 +36,7 @@ struct Scratch {
   ops::Matrix low_rank;       ///< [tokens, columns]: gradients inside the adapters of one linear layer
   ops::Matrix dropped;        ///< [tokens, the most inputs]: input of an adapter after dropout
   ops::Matrix scaled;  ///< [tokens, the most outputs]: with DoRA, the gradient before the columns' scales
-  ExpertLoad load;
+  RouterSums routers;
   ops::Workspace workspace;
 };
 

@@ -16,6 +16,8 @@ void deal(const DealArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
 void add_load(const AddLoadArgs& args);
 void balance_loss(const BalanceLossArgs& args);
+void add_log_sums(const AddLogSumsArgs& args);
+void z_loss(const ZLossArgs& args);
 void route_backward(const RouteBackwardArgs& args);
 void weigh_backward(const WeighBackwardArgs& args);
 void gated_rows(const GatedRowsArgs& args);
@@ -38,6 +40,21 @@ void softmax(const float* x, std::vector<float>& p) {
     sum += p[e];
   }
   for (float& one : p) one /= sum;
+}
+
+/// Returns ln Σ exp(x) of a row of logits.
+float log_sum(const float* x, std::size_t count) {
+  float highest = x[0];
+  for (std::size_t e = 1; e < count; ++e) highest = x[e] > highest ? x[e] : highest;
+  float sum = 0;
+  for (std::size_t e = 0; e < count; ++e) sum += std::exp(x[e] - highest);
+  return highest + std::log(sum);
+}
+
+/// Returns the number of labels that have a loss.
+double count_labels(const std::int32_t* targets, std::int64_t labels) {
+  return static_cast<double>(
+      std::count_if(targets, targets + labels, [](std::int32_t target) { return target >= 0; }));
 }
 
 /// A sigmoid score and its derivative.
@@ -144,8 +161,17 @@ OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
 /// Buffers of a thread for the backward pass of route().
 struct RouteBack {
   std::vector<float> p, slope, d;     // scores, derivatives of sigmoid scores, and gradients of scores
+  std::vector<float> z;               // gradients of a z-loss
   std::vector<std::int32_t> experts;  // of the token, in ascending order, as its places
 };
+
+/// Writes the gradient of the z-loss for the logits of a token.
+void z_gradients(const float* logits, float slope, RouteBack& own) {
+  own.z.resize(own.p.size());
+  softmax(logits, own.z);
+  const float factor = slope * log_sum(logits, own.z.size());
+  for (float& z : own.z) z *= factor;
+}
 
 /// Writes the gradients of the scores of a token.
 void score_gradients(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own) {
@@ -171,20 +197,22 @@ template <typename T>
 void route_token_back(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own, T) {
   const float* const logits = row_of<float>(a.logits, token);
   T* const out = row_of<T>(a.d_logits, token);
+  if (a.z_slope != nullptr) z_gradients(logits, *a.z_slope, own);
+  const auto put = [&](std::size_t e, float d) { out[e] = T(a.z_slope == nullptr ? d : d + own.z[e]); };
   if (a.scores == RouterScores::sigmoid) {
     for (std::size_t e = 0; e < own.p.size(); ++e) {
       const Sigmoid sigmoid(logits[e]);
       own.p[e] = sigmoid.score, own.slope[e] = sigmoid.slope;
     }
     score_gradients(a, token, own);
-    for (std::size_t e = 0; e < own.p.size(); ++e) out[e] = T(own.slope[e] * own.d[e]);
+    for (std::size_t e = 0; e < own.p.size(); ++e) put(e, own.slope[e] * own.d[e]);
     return;
   }
   softmax(logits, own.p);
   score_gradients(a, token, own);
   float inner = 0;
   for (std::size_t e = 0; e < own.p.size(); ++e) inner += own.p[e] * own.d[e];
-  for (std::size_t e = 0; e < own.p.size(); ++e) out[e] = T(own.p[e] * (own.d[e] - inner));
+  for (std::size_t e = 0; e < own.p.size(); ++e) put(e, own.p[e] * (own.d[e] - inner));
 }
 
 template <typename T>
@@ -259,8 +287,7 @@ void add_load(const AddLoadArgs& a) {
 
 void balance_loss(const BalanceLossArgs& a) {
   const auto rows = static_cast<double>(a.rows);
-  const auto labels = static_cast<double>(
-      std::count_if(a.targets, a.targets + a.labels, [](std::int32_t target) { return target >= 0; }));
+  const double labels = count_labels(a.targets, a.labels);
   const double factor = labels * a.coefficient * static_cast<double>(a.count) / (rows * rows);
   double sum = 0;
   for (std::int64_t e = 0; e < a.count; ++e) {
@@ -270,12 +297,26 @@ void balance_loss(const BalanceLossArgs& a) {
   *a.loss_sum += factor * sum;
 }
 
+void add_log_sums(const AddLogSumsArgs& a) {
+  for (std::int64_t token = 0; token < a.logits.rows; ++token) {
+    const auto log =
+        static_cast<double>(log_sum(row_of<float>(a.logits, token), static_cast<std::size_t>(a.logits.cols)));
+    *a.sum += log * log;
+  }
+}
+
+void z_loss(const ZLossArgs& a) {
+  const double factor = count_labels(a.targets, a.labels) * a.coefficient / static_cast<double>(a.tokens);
+  *a.slope = static_cast<float>(2 * factor);
+  *a.loss_sum += factor * *a.sum;
+}
+
 void route_backward(const RouteBackwardArgs& args) {
   const auto experts = static_cast<std::size_t>(args.logits.cols);
   simd::parallel_rows(
       args.logits.rows, (16 + args.taken) * args.logits.cols, [&](std::int64_t begin, std::int64_t end) {
         RouteBack own{
-            std::vector<float>(experts), std::vector<float>(experts), std::vector<float>(experts), {}};
+            std::vector<float>(experts), std::vector<float>(experts), std::vector<float>(experts), {}, {}};
         for (std::int64_t token = begin; token < end; ++token)
           with_type(args.d_logits.dtype, [&](auto type) { route_token_back(args, token, own, type); });
       });

@@ -216,7 +216,8 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
   const std::size_t others =
       std::max(router_.workspace(device, common), shared_ ? shared_->workspace(device, common) : 0);
   if (common.options.training) {
-    return std::max({others, ops::add_load_workspace(device, shape_.count), norm_.workspace(device, common),
+    return std::max({others, ops::add_load_workspace(device, shape_.count),
+                     ops::add_log_sums_workspace(device), norm_.workspace(device, common),
                      gate_up_.workspace(device, common), down_.workspace(device, common)});
   }
   const std::int64_t rows = common.options.max_tokens * shape_.taken;
@@ -301,13 +302,21 @@ void Experts::pick(const Call& call) {
                           .row_tokens = row_tokens_,
                           .places = places_,
                           .place_weights = weights_});
-  const ExpertLoad& load = call.common.scratch.load;
-  if (load.counts == nullptr || !call.pass.record) return;
-  ops::add_load(call.stream, {.logits = logits,
-                              .begins = begins_,
-                              .counts = load.counts,
-                              .probabilities = load.probabilities,
-                              .workspace = call.common.scratch.workspace});
+  if (call.pass.record) add_to_losses(call, logits);
+}
+
+void Experts::add_to_losses(const Call& call, const ops::ConstMatrix& logits) const {
+  const RouterSums& sums = call.common.scratch.routers;
+  const ops::Workspace& workspace = call.common.scratch.workspace;
+  if (sums.counts != nullptr) {
+    ops::add_load(call.stream, {.logits = logits,
+                                .begins = begins_,
+                                .counts = sums.counts,
+                                .probabilities = sums.probabilities,
+                                .workspace = workspace});
+  }
+  if (sums.log_sums != nullptr)
+    ops::add_log_sums(call.stream, {.logits = logits, .sum = sums.log_sums, .workspace = workspace});
 }
 
 ops::GroupedGemmArgs Experts::gate_up_of(const Call& call, Way way) const {
@@ -525,7 +534,8 @@ void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {
                                     .experts = taken_,
                                     .places = places_,
                                     .d_weights = d_weights_,
-                                    .d_probabilities = call.common.scratch.load.d_probabilities,
+                                    .d_probabilities = call.common.scratch.routers.d_probabilities,
+                                    .z_slope = call.common.scratch.routers.z_slope,
                                     .d_logits = d_logits});
   router_.backward(call, normed(call), d_logits, d_normed, norm_.runs_back());
 }

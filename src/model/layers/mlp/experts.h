@@ -56,6 +56,8 @@ class Experts final : public Mlp {
   void normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize);
   /// Routes all tokens to experts.
   void pick(const Call& call);
+  /// Adds the sums of this router that losses of training read.
+  void add_to_losses(const Call& call, const ops::ConstMatrix& logits) const;
   /// Copies to the host which rows belong to which expert.
   void read_begins(const Call& call);
   /// Computes the experts' outputs in the order of `row_tokens_`, into `made_`.

@@ -7,6 +7,8 @@ namespace octet::ops::cuda {
 
 void add_load(Stream& stream, const AddLoadArgs& args);
 void balance_loss(Stream& stream, const BalanceLossArgs& args);
+void add_log_sums(Stream& stream, const AddLogSumsArgs& args);
+void z_loss(Stream& stream, const ZLossArgs& args);
 void route_backward(Stream& stream, const RouteBackwardArgs& args);
 void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
 void gated_rows(Stream& stream, const GatedRowsArgs& args);
@@ -66,6 +68,48 @@ __device__ void softmax_of_warp(const float* x, int experts, float (&p)[MOST]) {
   }
 }
 
+/// The largest logit of a token, and the sum of exp(logit - largest).
+struct LogSum {
+  float highest, sum;
+  __device__ float log() const { return highest + logf(sum); }
+};
+
+/// Called by one warp. Returns the same values in every lane.
+__device__ LogSum log_sum_of_warp(const float* x, int experts) {
+  float highest = x[0];
+  for (int e = lane_of_warp(); e < experts; e += kWarp) highest = x[e] > highest ? x[e] : highest;
+  highest = warp_reduce(highest, Max{});
+  float sum = 0.0f;
+  for (int e = lane_of_warp(); e < experts; e += kWarp) sum += expf(x[e] - highest);
+  return {highest, warp_reduce(sum, Plus{})};
+}
+
+/// partial[block] = the squares of the logarithms of the block's tokens, summed warp by warp.
+__global__ void __launch_bounds__(kLoadWarps* kWarp)
+    log_sums_kernel(const AddLogSumsArgs a, double* partial) {
+  __shared__ double of_warps[kLoadWarps];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  double sum = 0;
+  for (std::int64_t token = blockIdx.x * std::int64_t{kLoadWarps} + warp; token < a.logits.rows;
+       token += kLoadBlocks * kLoadWarps) {
+    const float* const x = row_of<float>(a.logits, token);
+    const double log = static_cast<double>(log_sum_of_warp(x, static_cast<int>(a.logits.cols)).log());
+    sum += log * log;
+  }
+  if (lane_of_warp() == 0) of_warps[warp] = sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  double all = 0;
+  for (int w = 0; w < kLoadWarps; ++w) all += of_warps[w];
+  partial[blockIdx.x] = all;
+}
+
+__global__ void add_log_sums_kernel(const AddLogSumsArgs a, const double* partial) {
+  double all = 0;
+  for (int block = 0; block < kLoadBlocks; ++block) all += partial[block];
+  *a.sum += all;
+}
+
 /// partial[block, e] = the probabilities of the block's tokens, summed warp by warp.
 template <int MOST>
 __global__ void __launch_bounds__(kLoadWarps* kWarp) load_kernel(const AddLoadArgs a, double* partial) {
@@ -102,12 +146,26 @@ __global__ void __launch_bounds__(kThreads) sum_load_kernel(const AddLoadArgs a,
   a.counts[e] += a.begins[e + 1] - a.begins[e];
 }
 
+/// Returns the number of labels that have a loss. Called by all threads of a block.
+__device__ int count_labels(const std::int32_t* targets, std::int64_t labels, int* of_warps) {
+  int own = 0;
+  for (std::int64_t i = threadIdx.x; i < labels; i += kThreads) own += targets[i] >= 0 ? 1 : 0;
+  return block_reduce(own, of_warps, Plus{});
+}
+
+__global__ void __launch_bounds__(kThreads) z_loss_kernel(const ZLossArgs a) {
+  __shared__ int counts[kWarp];
+  const double labels = static_cast<double>(count_labels(a.targets, a.labels, counts));
+  if (threadIdx.x != 0) return;
+  const double factor = labels * a.coefficient / static_cast<double>(a.tokens);
+  *a.slope = static_cast<float>(2 * factor);
+  *a.loss_sum += factor * *a.sum;
+}
+
 __global__ void __launch_bounds__(kThreads) balance_kernel(const BalanceLossArgs a) {
   __shared__ int counts[kWarp];
   __shared__ double sums[kWarp];
-  int labels = 0;
-  for (std::int64_t i = threadIdx.x; i < a.labels; i += kThreads) labels += a.targets[i] >= 0 ? 1 : 0;
-  labels = block_reduce(labels, counts, Plus{});
+  const int labels = count_labels(a.targets, a.labels, counts);
   const double rows = static_cast<double>(a.rows);
   const double factor = labels * a.coefficient * static_cast<double>(a.count) / (rows * rows);
   double sum = 0;
@@ -175,12 +233,20 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
     inner += p[i] * d[i];
   }
   inner = warp_reduce(inner, Plus{});
+  LogSum logs{0.0f, 1.0f};
+  float z = 0.0f;  // gradient of a z-loss for a logit with a probability of 1
+  if (a.z_slope != nullptr) {
+    logs = log_sum_of_warp(logits, experts);
+    z = *a.z_slope * logs.log();
+  }
   T* const out = row_of<T>(a.d_logits, token);
 #pragma unroll
   for (int i = 0; i < MOST; ++i) {
     const int e = i * kWarp + lane;
     if (e >= experts) continue;
-    out[e] = narrow<T>(sigmoid ? Sigmoid(logits[e]).slope * d[i] : p[i] * (d[i] - inner));
+    float of_logit = sigmoid ? Sigmoid(logits[e]).slope * d[i] : p[i] * (d[i] - inner);
+    if (a.z_slope != nullptr) of_logit += z * __fdiv_rn(expf(logits[e] - logs.highest), logs.sum);
+    out[e] = narrow<T>(of_logit);
   }
 }
 
@@ -285,6 +351,20 @@ void add_load(Stream& stream, const AddLoadArgs& a) {
 void balance_loss(Stream& stream, const BalanceLossArgs& a) {
   balance_kernel<<<1, kThreads, 0, octet::cuda::native(stream)>>>(a);
   octet::cuda::check_launch("balance_loss");
+}
+
+void add_log_sums(Stream& stream, const AddLogSumsArgs& a) {
+  auto* const partial = static_cast<double*>(a.workspace.data);
+  cudaStream_t queue = octet::cuda::native(stream);
+  log_sums_kernel<<<kLoadBlocks, kLoadWarps * kWarp, 0, queue>>>(a, partial);
+  octet::cuda::check_launch("add_log_sums");
+  add_log_sums_kernel<<<1, 1, 0, queue>>>(a, partial);
+  octet::cuda::check_launch("add_log_sums");
+}
+
+void z_loss(Stream& stream, const ZLossArgs& a) {
+  z_loss_kernel<<<1, kThreads, 0, octet::cuda::native(stream)>>>(a);
+  octet::cuda::check_launch("z_loss");
 }
 
 void route_backward(Stream& stream, const RouteBackwardArgs& a) {
