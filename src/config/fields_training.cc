@@ -94,10 +94,16 @@ void add_optimizer(Table& t) {
       .at_least(0)
       .decides_numbers();
   t.used("router_z_loss_coef", &Config::router_z_loss_coef,
-         "Mixtures of experts: factor of the z-loss of each router, the mean over tokens of ln(sum of "
-         "exp(logits))^2, which training adds; 0: none.")
+         "Mixtures of experts: factor of the z-loss, which keeps the logits of routers small; 0: none.")
       .alias("moe_z_loss_coeff")
       .range(0, 1e6)
+      .decides_numbers();
+  t.used(
+       "moe_capacity_factor", &Config::moe_capacity_factor,
+       "Mixtures of experts: in training, an expert takes at most ceil(factor * tokens * experts per token / "
+       "experts) rows of a micro-batch; null: no limit.")
+      .alias("moe_expert_capacity_factor")
+      .range(1e-3, 1e6)
       .decides_numbers();
   t.used("seed", &Config::seed, "Seed of initial weights, of the order of samples and of rounding.")
       .range(0, kMaxCount)

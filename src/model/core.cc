@@ -331,11 +331,11 @@ void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const 
   lose(pass, false, batch, loss_sum, logits);
 }
 
-ExpertLoads Transformer::Impl::take_expert_loads() {
+ExpertLoads Transformer::Impl::take_expert_loads(LoadOf of) {
   ExpertLoads loads;
   for (int layer = range_.first; layer < range_.last; ++layer) {
-    std::vector<std::int64_t> load = layers_.block(layer).take_load();
-    if (!load.empty()) loads.emplace(layer, std::move(load));
+    BlockLoad load = layers_.block(layer).take_load(of);
+    if (!load.rows.empty()) loads.emplace(layer, std::move(load));
   }
   return loads;
 }

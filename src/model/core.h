@@ -24,7 +24,7 @@ class Transformer::Impl {
                 const LogitsHook& logits);
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in, const ops::Matrix& out);
-  ExpertLoads take_expert_loads();
+  ExpertLoads take_expert_loads(LoadOf of);
   /// Throws unless this core runs all blocks.
   void require_whole() const;
 

@@ -74,8 +74,8 @@ void Transformer::decode(ParameterSource& source, Stream& stream, const DecodeBa
   impl_->decode(source, stream, batch, cache, logits, in, out);
 }
 
-ExpertLoads Transformer::take_expert_loads() {
-  return impl_->take_expert_loads();
+ExpertLoads Transformer::take_expert_loads(LoadOf of) {
+  return impl_->take_expert_loads(of);
 }
 precision::ScaleSet* Transformer::activation_scales() {
   return impl_->common().quantizer.scales();

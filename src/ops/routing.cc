@@ -9,6 +9,7 @@ namespace octet::ops {
 namespace cpu {
 void route(const RouteArgs& args);
 void deal(const DealArgs& args);
+void limit_rows(const LimitRowsArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
 void add_load(const AddLoadArgs& args);
 void balance_loss(const BalanceLossArgs& args);
@@ -22,6 +23,7 @@ void gated_rows_backward(const GatedRowsBackwardArgs& args);
 namespace cuda {
 void route(Stream& stream, const RouteArgs& args);
 void deal(Stream& stream, const DealArgs& args);
+void limit_rows(Stream& stream, const LimitRowsArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
 void add_load(Stream& stream, const AddLoadArgs& args);
 void balance_loss(Stream& stream, const BalanceLossArgs& args);
@@ -58,6 +60,15 @@ void deal(Stream& stream, const DealArgs& args) {
             args.place_weights != nullptr && args.experts != nullptr && args.weights != nullptr,
         "deal: there is room for the results");
   OCTET_DISPATCH(stream, deal, args);
+}
+
+void limit_rows(Stream& stream, const LimitRowsArgs& args) {
+  check(args.count > 0 && args.count <= kMostExperts && args.taken > 0 && args.capacity > 0,
+        "limit_rows: there are experts, with room for a row");
+  check(args.experts != nullptr && args.weights != nullptr && args.begins != nullptr &&
+            args.row_tokens != nullptr,
+        "limit_rows: there are choices, and rows of deal()");
+  OCTET_DISPATCH(stream, limit_rows, args);
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
@@ -139,7 +150,7 @@ void weigh_backward(Stream& stream, const WeighBackwardArgs& args) {
   if (args.tokens == 0) return;
   check(is_matrix(args.x) && is_matrix(args.d) && same_form(args.x, args.d),
         "weigh_backward: x and d are matrices of one shape and dtype");
-  check(args.x.rows == args.tokens * args.taken, "weigh_backward: a token has `taken` rows");
+  check(args.x.rows <= args.tokens * args.taken, "weigh_backward: a token has at most `taken` rows");
   check(args.d_y.data == nullptr ||
             (is_matrix(args.d_y) && args.d_y.rows == args.x.rows && args.d_y.dtype == args.x.dtype),
         "weigh_backward: d_y has the rows and the dtype of x");

@@ -54,6 +54,17 @@ double gib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
 }
 
+/// Adds the figures of each block of a field "experts" to TensorBoard's scalars.
+void add_experts(const std::string& prefix, const Json& experts,
+                 std::vector<std::pair<std::string, double>>& scalars) {
+  if (!experts.is_object() || experts.empty()) return;
+  for (std::size_t i = 0; i < experts.at("blocks").size(); ++i) {
+    const std::string tag = prefix + experts.at("blocks")[i].dump() + "/";
+    for (const char* figure : {"largest", "smallest", "entropy", "dropped"})
+      scalars.emplace_back(tag + figure, experts.at(figure)[i].get<double>());
+  }
+}
+
 }  // namespace
 
 Reporter::Impl::Impl(RunFacts f)
@@ -183,13 +194,7 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
       }
     }
   }
-  if (f.experts->is_object() && !f.experts->empty()) {
-    for (std::size_t i = 0; i < f.experts->at("blocks").size(); ++i) {
-      const std::string tag = "experts/" + f.experts->at("blocks")[i].dump() + "/";
-      for (const char* figure : {"largest", "smallest", "entropy"})
-        scalars.emplace_back(tag + figure, f.experts->at(figure)[i].get<double>());
-    }
-  }
+  add_experts("experts/", *f.experts, scalars);
   scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
   unless_refused([&] { events->write(f.step, scalars); });
 }
@@ -307,6 +312,7 @@ void Reporter::evaluation(const EvalFacts& facts) {
   for (const auto& [key, value] : results.items()) {
     if (key != "epoch") row[key] = value;
   }
+  if (!facts.experts->is_null()) row["eval_experts"] = *facts.experts;
   r.finish_row(row, facts.epoch);
   r.log.append(std::move(row));
   std::string line = "{'eval_loss': " + python_number(facts.loss, 5) +
@@ -316,12 +322,13 @@ void Reporter::evaluation(const EvalFacts& facts) {
   if (facts.perplexity) line += ", 'perplexity': " + python_number(std::exp(facts.loss), 5);
   log::info(line + ", 'epoch': " + python_number(std::round(facts.epoch * 100) / 100, 6) + "}");
   if (r.events) {
-    unless_refused([&] {
-      r.events->write(facts.step, {{"eval/loss", facts.loss},
-                                   {"eval/runtime", facts.seconds},
-                                   {"eval/samples_per_second", per_second(facts.samples)},
-                                   {"eval/steps_per_second", per_second(facts.batches)}});
-    });
+    std::vector<std::pair<std::string, double>> scalars{
+        {"eval/loss", facts.loss},
+        {"eval/runtime", facts.seconds},
+        {"eval/samples_per_second", per_second(facts.samples)},
+        {"eval/steps_per_second", per_second(facts.batches)}};
+    add_experts("eval/experts/", *facts.experts, scalars);
+    unless_refused([&] { r.events->write(facts.step, scalars); });
   }
 }
 

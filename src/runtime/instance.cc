@@ -49,6 +49,7 @@ void require_experts(const InstanceOptions& options, comm::Job& job) {
                    .code = ExitCode::usage});
     };
     refuse("router_z_loss_coef", "0", options.transformer.router_z_loss);
+    refuse("moe_capacity_factor", "null", options.transformer.expert_capacity);
   });
 }
 

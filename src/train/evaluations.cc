@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "due_steps.h"
+#include "logs/expert_log.h"
 #include "octet/base/clock.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
@@ -25,7 +26,9 @@ void Evaluations::evaluate(double epoch) {
   const std::int64_t micro = config::evaluation_batch(run_.config, parts_.batch.micro);
   const std::int64_t items = corpus.evaluation_items.size();
   const std::int64_t each = micro * job.size();
-  std::vector<double> losses;  // of each batch of this rank
+  model::Transformer& core = parts_.engine->core();
+  core.take_expert_loads(model::LoadOf::evaluation);  // of other passes without training
+  std::vector<double> losses;                         // of each batch of this rank
   std::int64_t labels = 0;
   for (std::int64_t first = 0; first < items; first += each) {
     std::vector<std::int64_t> which;
@@ -51,6 +54,9 @@ void Evaluations::evaluate(double epoch) {
   labels = job.all_sum(labels);
   latest_ = {.step = run_.step, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
   if (lowest_.step < 0 || latest_.loss < lowest_.loss) lowest_ = latest_;
+  JsonMember experts;
+  if (parts_.architecture.experts.count > 0)
+    experts = expert_fields(loads_of_all(job, core.take_expert_loads(model::LoadOf::evaluation)));
   if (!parts_.reporter) return;
   parts_.reporter->evaluation({.step = run_.step,
                                .epoch = epoch,
@@ -58,7 +64,8 @@ void Evaluations::evaluate(double epoch) {
                                .seconds = seconds_since(start),
                                .samples = items,
                                .batches = batches,
-                               .perplexity = setup::is_pretraining(run_.config)});
+                               .perplexity = setup::is_pretraining(run_.config),
+                               .experts = experts});
 }
 
 bool Evaluations::is_due() const {

@@ -11,6 +11,7 @@
 #include "octet/base/json.h"
 #include "octet/device/cpu.h"
 #include "octet/ops/nf4.h"
+#include "support/events.h"
 
 namespace octet::test::experts_test {
 namespace {
@@ -226,6 +227,9 @@ TEST_F(ExpertTraining, WrongValuesOfKeysOfExpertsAreRefused) {
   const std::pair<std::string, std::string> rows[] = {
       {"router_z_loss_coef=-0.1", "a number of at least 0"},
       {"router_z_loss_coef=nan", "'router_z_loss_coef'"},
+      {"moe_capacity_factor=0.0001", "a number of at least 0.001"},
+      {"moe_capacity_factor=-1", "a number of at least 0.001"},
+      {"moe_capacity_factor=1.25" + dense, "moe_capacity_factor: null for a model without experts"},
       {"router_z_loss_coef=0.001" + dense, "router_z_loss_coef: 0 for a model without experts"},
   };
   for (const auto& [options, said] : rows) {
@@ -234,6 +238,36 @@ TEST_F(ExpertTraining, WrongValuesOfKeysOfExpertsAreRefused) {
     EXPECT_EQ(errors_in(run), 1) << run.both();
     EXPECT_NE(run.both().find(said), std::string::npos) << said << "\n" << run.both();
   }
+}
+
+TEST_F(ExpertTraining, TheLogHasTheShareOfDroppedRows) {
+  const std::string more =
+      "bf16=false moe_capacity_factor=0.5 max_steps=4 eval_strategy=steps eval_steps=2 val_size=0.1";
+  expect_success(trainer(
+      train("one", more + " zero_stage=0 report_to=tensorboard logging_dir=" + (folder_ / "tags")), 2));
+  expect_success(trainer(train("two", more + " zero_stage=3"), 2));
+  expect_identical(folder_ / "one/checkpoint-4", folder_ / "two/checkpoint-4");
+  const Json load = steps_of(folder_ / "one").at(1)["experts"];
+  for (std::size_t i = 0; i < 2; ++i) {
+    // Each expert may take half of an even share, or one row more.
+    EXPECT_GT(load["dropped"][i].get<double>(), 0.45);
+    EXPECT_LE(load["dropped"][i].get<double>(), 0.5 + 1e-9);
+  }
+  int evaluations = 0;
+  for (const std::string& line : split(slurp(folder_ / "one/trainer_log.jsonl"), '\n')) {
+    if (line.find("eval_loss") == std::string::npos) continue;
+    ++evaluations;
+    const Json row = parse_json(line, "trainer_log.jsonl");
+    EXPECT_EQ(row["eval_experts"]["blocks"], Json::array({0, 1}));
+    EXPECT_EQ(row["eval_experts"]["dropped"], Json::array({0.0, 0.0})) << "evaluations drop nothing";
+    EXPECT_GE(row["eval_experts"]["largest"][0].get<double>(), 1);
+    EXPECT_FALSE(row.contains("experts"));
+  }
+  EXPECT_EQ(evaluations, 2);
+  const Events events = read_events(folder_ / "tags");
+  EXPECT_NEAR(events.at("experts/1/dropped", 1), load["dropped"][1].get<double>(), 1e-6);
+  EXPECT_EQ(events.at("eval/experts/0/dropped", 2), 0);
+  EXPECT_GE(events.at("eval/experts/0/largest", 4), 1);
 }
 
 // The log has the loss with the z-loss. Evaluations have the loss without it.

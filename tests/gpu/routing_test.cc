@@ -63,6 +63,64 @@ TEST(GpuRouting, ExpertsAreThoseOfTheCpu) {
   }
 }
 
+// Weights have few values, so that many are equal, and one is NaN.
+TEST(GpuRouting, LimitedRowsAreThoseOfTheCpu) {
+  std::mt19937 random(4);
+  for (const std::int64_t experts : {2, 33, 128, 1024}) {
+    for (const std::int64_t tokens : {3, 130, 3000}) {
+      const std::int64_t taken = std::min<std::int64_t>(experts, 8), choices = tokens * taken;
+      std::vector<std::int32_t> all(static_cast<std::size_t>(experts)), chosen;
+      std::iota(all.begin(), all.end(), 0);
+      for (std::int64_t t = 0; t < tokens; ++t) {
+        std::ranges::shuffle(all.begin(), all.begin() + std::min<std::int64_t>(experts, 20), random);
+        chosen.insert(chosen.end(), all.begin(), all.begin() + taken);
+      }
+      std::vector<float> weights(static_cast<std::size_t>(choices));
+      for (float& weight : weights) weight = 0.1f * static_cast<float>(random() % 7);
+      weights[1] = std::numeric_limits<float>::quiet_NaN();
+      for (const std::int64_t capacity : {1, 2, 100, 257, 3000}) {
+        SCOPED_TRACE(std::to_string(experts) + " experts, " + std::to_string(tokens) + " tokens, " +
+                     std::to_string(capacity));
+        std::vector<std::vector<std::int32_t>> found;
+        for (const bool gpu : {false, true}) {
+          const auto device = gpu ? make_cuda_device(0) : make_cpu_device();
+          Side side(*device);
+          const std::vector<std::int32_t> none(static_cast<std::size_t>(choices), -7);
+          std::int32_t* const own = side.put(chosen);
+          const DealArgs args{.experts = own,
+                              .weights = side.put(weights),
+                              .tokens = tokens,
+                              .taken = taken,
+                              .count = experts,
+                              .begins = side.put(std::vector<std::int32_t>(all.size() + 1)),
+                              .row_tokens = side.put(none),
+                              .places = side.put(none),
+                              .place_weights = side.put(std::vector<float>(weights.size()))};
+          deal(side, args);
+          limit_rows(side, {.experts = own,
+                            .weights = args.weights,
+                            .taken = taken,
+                            .count = experts,
+                            .capacity = capacity,
+                            .begins = args.begins,
+                            .row_tokens = args.row_tokens});
+          deal(side, args);
+          std::vector<std::int32_t> numbers(2 * chosen.size() + all.size() + 1);
+          const auto fetch = [&](std::size_t at, const std::int32_t* from, std::size_t count) {
+            device->copy_to_host(side, numbers.data() + at, from, count * sizeof(std::int32_t));
+          };
+          fetch(0, own, chosen.size());
+          fetch(chosen.size(), args.places, chosen.size());
+          fetch(2 * chosen.size(), args.begins, all.size() + 1);
+          static_cast<Stream&>(side).synchronize();
+          found.push_back(numbers);
+        }
+        EXPECT_EQ(found[0], found[1]);
+      }
+    }
+  }
+}
+
 // Sigmoid scores have the bits of the CPU, so the choices are equal for any load, with ties.
 TEST(GpuRouting, SigmoidRoutersChooseAsOnTheCpu) {
   struct Row {

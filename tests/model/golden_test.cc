@@ -340,9 +340,10 @@ TEST_P(BalancedExperts, EachMicroBatchHasALoadOfItsOwn) {
   const ExpertLoads loads = machine.core.take_expert_loads();
   EXPECT_EQ(std::ssize(loads), std::ranges::count_if(golden.architecture.blocks, &BlockShape::mixes_experts));
   for (const auto& [block, load] : loads)
-    EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), rows) << "no token is dropped";
+    EXPECT_EQ(std::accumulate(load.rows.begin(), load.rows.end(), std::int64_t{0}), rows)
+        << "no token is dropped";
   for (const auto& [block, load] : machine.core.take_expert_loads())
-    EXPECT_EQ(std::accumulate(load.begin(), load.end(), std::int64_t{0}), 0) << "they were taken";
+    EXPECT_EQ(std::accumulate(load.rows.begin(), load.rows.end(), std::int64_t{0}), 0) << "they were taken";
 }
 
 // The load-balancing loss is part of training only.
@@ -444,6 +445,81 @@ TEST_P(ZLoss, EvaluationHasNone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, ZLoss, ::testing::Values("qwen3-moe-trained", "mixtral", "glm4-moe"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+/// A capacity of experts.
+class ExpertCapacity : public ZLoss {};
+
+// With an even share of rows at least, nothing is dropped.
+TEST_P(ExpertCapacity, ALargeFactorChangesNoBit) {
+  const RunResult whole = run(golden_, batch_, {.recipe = kF32});
+  const RunResult large = run(golden_, batch_, {.recipe = kF32, .expert_capacity = 1e3});
+  EXPECT_EQ(whole.loss_sum, large.loss_sum);
+  EXPECT_EQ(whole.gradients, large.gradients);
+}
+
+TEST_P(ExpertCapacity, LimitsEachExpertInTrainingAlone) {
+  for (const double factor : {0.5, 1.0}) {
+    Machine machine(golden_.architecture, batch_, {.recipe = kF32, .expert_capacity = factor});
+    machine.source.load(golden_.folder);
+    const RunResult first = machine.run(batch_, true);
+    const ExpertShape& experts = golden_.architecture.experts;
+    const std::int64_t rows = batch_.tokens() * experts.taken;
+    const double even = static_cast<double>(rows) / static_cast<double>(experts.count);
+    std::int64_t dropped = 0;
+    for (const auto& [block, load] : machine.core.take_expert_loads()) {
+      EXPECT_EQ(std::accumulate(load.rows.begin(), load.rows.end(), load.dropped), rows);
+      for (const std::int64_t of_expert : load.rows) EXPECT_LE(of_expert, std::ceil(factor * even));
+      dropped += load.dropped;
+    }
+    EXPECT_GT(dropped, factor < 1 ? rows / 3 : 0);
+    EXPECT_EQ(machine.run(batch_, true).gradients, first.gradients);
+    Machine whole(golden_.architecture, batch_, {.recipe = kF32});
+    whole.source.load(golden_.folder);
+    EXPECT_EQ(machine.run(batch_, false).loss_sum, whole.run(batch_, false).loss_sum);
+    for (const auto& [block, load] : machine.core.take_expert_loads(LoadOf::evaluation)) {
+      EXPECT_EQ(load.dropped, 0);
+      EXPECT_EQ(std::accumulate(load.rows.begin(), load.rows.end(), std::int64_t{0}), rows);
+    }
+  }
+}
+
+TEST_P(ExpertCapacity, ItsGradientIsTheDifferenceAtEveryLevel) {
+  const std::int64_t last = golden_.architecture.layers - 1;
+  for (const std::string& name : {router(last), block(last) + "post_attention_layernorm.weight",
+                                  block(last) + "self_attn.o_proj.weight"}) {
+    SCOPED_TRACE(name);
+    const auto moved = [&](Recompute level, const std::vector<float>& direction, float distance) {
+      Machine machine(golden_.architecture, batch_,
+                      {.recipe = kF32, .recompute = level, .expert_capacity = 0.75});
+      machine.source.load(golden_.folder);
+      if (!direction.empty()) {
+        machine.source.change(golden_.folder, name,
+                              [&](float value, std::size_t i) { return value + distance * direction[i]; });
+      }
+      return machine.run(batch_, true);
+    };
+    const RunResult kept = moved(Recompute::none, {}, 0);
+    std::vector<float> direction = kept.gradients.at(name);
+    double square = 0;
+    for (const float d : direction) square += static_cast<double>(d) * static_cast<double>(d);
+    const double length = std::sqrt(square);
+    for (float& d : direction) d = static_cast<float>(d / length);
+    constexpr float kDistance = 0.0002f;  // no other row is dropped
+    const double difference = moved(Recompute::none, direction, kDistance).loss_sum -
+                              moved(Recompute::none, direction, -kDistance).loss_sum;
+    EXPECT_NEAR(difference / (2.0 * kDistance), length, 1e-2 * length);
+    for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full})
+      EXPECT_EQ(moved(level, {}, 0).gradients, kept.gradients);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, ExpertCapacity,
+                         ::testing::Values("qwen3-moe-trained", "qwen2-moe", "glm4-moe"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, '-');

@@ -334,7 +334,7 @@ struct RunOptions {
   bool worker = false;
   bool gradients = true;
   std::int64_t spare_tokens = 0;  ///< additional tokens of room in the buffers
-  double router_z_loss = 0;
+  double router_z_loss = 0, expert_capacity = 0;
 };
 
 struct RunResult {
@@ -358,6 +358,7 @@ class Machine {
               .training = options.gradients,
               .recompute = options.recompute,
               .router_z_loss = options.router_z_loss,
+              .expert_capacity = options.expert_capacity,
               .logits_bytes = options.logits_bytes},
              &audit),
         loss(arena.reserve_as<double>("loss", 1)) {}

@@ -22,8 +22,9 @@ enum class Load { random, one_has_all, one_has_none, ties, all_low };
 constexpr std::int64_t kTokens = 11, kExperts = 5;
 
 struct Routing {
+  /// `capacity`: of each expert; 0: no limit.
   Routing(Load load, std::int64_t taken_, bool normalised_, RouterScores scores_ = RouterScores::softmax,
-          float scale_ = 1)
+          float scale_ = 1, std::int64_t capacity = 0)
       : taken(taken_), normalised(normalised_), scores(scores_), scale(scale_) {
     std::mt19937 random(3);
     std::normal_distribution<float> normal(0, 1);
@@ -46,6 +47,20 @@ struct Routing {
                     .scale = scale,
                     .experts = experts.data(),
                     .weights = weights.data()});
+    deal_rows();
+    if (capacity > 0) {
+      limit_rows(*stream, {.experts = experts.data(),
+                           .weights = weights.data(),
+                           .taken = taken,
+                           .count = kExperts,
+                           .capacity = capacity,
+                           .begins = begins.data(),
+                           .row_tokens = row_tokens.data()});
+      deal_rows();
+    }
+    stream->synchronize();
+  }
+  void deal_rows() {
     deal(*stream, {.experts = experts.data(),
                    .weights = weights.data(),
                    .tokens = kTokens,
@@ -55,7 +70,6 @@ struct Routing {
                    .row_tokens = row_tokens.data(),
                    .places = places.data(),
                    .place_weights = place_weights.data()});
-    stream->synchronize();
   }
   ConstMatrix logits_matrix() const { return {logits.data(), DType::f32, kTokens, kExperts, kExperts}; }
   /// Returns the expert of a row.
@@ -186,6 +200,99 @@ TEST(RouteBackward, OfSigmoidScoresIsTheDifferenceOfTheWeightsForAnyLoad) {
       }
     }
   }
+}
+
+// The weight of a dropped row is 0 whatever the logits are. The other weights of its token stay, and their
+// sum is still that of all choices.
+TEST(RouteBackward, OfDroppedRowsIsTheDifferenceOfTheWeightsThatStay) {
+  std::mt19937 random(8);
+  for (const Load load : {Load::random, Load::one_has_all, Load::ties}) {
+    for (const RouterScores scores : {RouterScores::softmax, RouterScores::sigmoid}) {
+      for (const bool normalised : {false, true}) {
+        const Routing r(load, 2, normalised, scores, 1, 3);
+        std::vector<float> d_weights = drawn(random, kTokens * 2);
+        const std::int32_t rows = r.begins.back();
+        EXPECT_LT(rows, kTokens * 2);
+        std::fill(d_weights.begin() + rows, d_weights.end(), std::nanf(""));
+        std::vector<float> found(r.logits.size());
+        route_backward(*r.stream, {.logits = r.logits_matrix(),
+                                   .taken = 2,
+                                   .normalised = normalised,
+                                   .scores = scores,
+                                   .experts = r.experts.data(),
+                                   .places = r.places.data(),
+                                   .d_weights = d_weights.data(),
+                                   .d_logits = {found.data(), DType::f32, kTokens, kExperts, kExperts}});
+        r.stream->synchronize();
+        for (std::int64_t t = 0; t < kTokens; ++t) {
+          const auto* const x = r.logits.data() + t * kExperts;
+          const auto value = [&](const std::vector<double>& logits) {
+            std::vector<double> p = softmax(logits);
+            if (scores == RouterScores::sigmoid) {
+              for (std::size_t e = 0; e < p.size(); ++e) p[e] = 1 / (1 + std::exp(-logits[e]));
+            }
+            double of_taken = 0, sum = 0;
+            for (std::int64_t j = 0; j < 2; ++j) {
+              const std::int32_t e = r.experts[index(2 * t + j)];
+              of_taken += p[index(e < 0 ? -1 - e : e)];
+            }
+            for (std::int64_t j = 0; j < 2; ++j) {
+              const std::int64_t row = r.places[index(2 * t + j)];
+              if (row < 0) continue;
+              const double weight = p[index(r.expert_of(row))] / (normalised ? of_taken : 1);
+              sum += static_cast<double>(d_weights[index(row)]) * weight;
+            }
+            return sum;
+          };
+          for (std::int64_t e = 0; e < kExperts; ++e)
+            EXPECT_NEAR(found[index(t * kExperts + e)], difference({x, x + kExperts}, index(e), value), 4e-6);
+        }
+      }
+    }
+  }
+}
+
+TEST(WeighBackward, LeavesOutDroppedRows) {
+  std::mt19937 random(9);
+  constexpr std::int64_t width = 7;
+  const Routing r(Load::one_has_all, 2, true, RouterScores::softmax, 1, 4);
+  const std::int64_t rows = r.begins.back();
+  const std::vector<float> x = drawn(random, rows * width), d = drawn(random, rows * width);
+  std::vector<float> found = d, d_weights(index(rows), -1);
+  weigh_backward(*r.stream, {.x = {x.data(), DType::f32, rows, width, width},
+                             .d = {found.data(), DType::f32, rows, width, width},
+                             .tokens = kTokens,
+                             .taken = 2,
+                             .places = r.places.data(),
+                             .weights = r.place_weights.data(),
+                             .d_weights = d_weights.data()});
+  std::vector<float> out(index(kTokens * width));
+  weighted_rows(*r.stream, {.x = {x.data(), DType::f32, rows, width, width},
+                            .taken = 2,
+                            .places = r.places.data(),
+                            .weights = r.place_weights.data(),
+                            .out = {out.data(), DType::f32, kTokens, width, width}});
+  r.stream->synchronize();
+  std::int64_t dropped = 0;
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    for (std::int64_t c = 0; c < width; ++c) {
+      float sum = 0;
+      for (std::int64_t j = 0; j < 2; ++j) {
+        const std::int64_t row = r.places[index(2 * t + j)];
+        const float weight = r.place_weights[index(2 * t + j)];
+        if (row < 0) {
+          EXPECT_EQ(weight, 0);
+          dropped += c == 0 ? 1 : 0;
+          continue;
+        }
+        sum += weight * x[index(row * width + c)];
+        EXPECT_EQ(found[index(row * width + c)], weight * d[index(row * width + c)]);
+      }
+      EXPECT_EQ(out[index(t * width + c)], sum);
+    }
+  }
+  EXPECT_EQ(dropped, kTokens * 2 - rows);
+  EXPECT_GE(dropped, kTokens - 4);
 }
 
 // A sum of weights that is 0 in fp32 divides nothing by 0.

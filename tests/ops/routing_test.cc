@@ -90,6 +90,96 @@ TEST(Route, TheLowerNumberOfEqualsAndNansFirst) {
   EXPECT_NEAR(large.weights[0], 1 / (1 + std::exp(-1.0)), 1e-6);
 }
 
+/// Choices after the limit, and their rows.
+struct Limited {
+  std::vector<std::int32_t> experts, begins, row_tokens, places;
+  std::vector<float> place_weights;
+};
+
+Limited limited(const Routed& chosen, std::int64_t experts, std::int64_t taken, std::int64_t capacity) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  const std::size_t rows = chosen.experts.size();
+  Limited out{chosen.experts, std::vector<std::int32_t>(index(experts + 1)),
+              std::vector<std::int32_t>(rows, -7), std::vector<std::int32_t>(rows, -7),
+              std::vector<float>(rows, -7)};
+  const auto deal_rows = [&] {
+    deal(*stream, {.experts = out.experts.data(),
+                   .weights = chosen.weights.data(),
+                   .tokens = std::ssize(chosen.experts) / taken,
+                   .taken = taken,
+                   .count = experts,
+                   .begins = out.begins.data(),
+                   .row_tokens = out.row_tokens.data(),
+                   .places = out.places.data(),
+                   .place_weights = out.place_weights.data()});
+  };
+  deal_rows();
+  limit_rows(*stream, {.experts = out.experts.data(),
+                       .weights = chosen.weights.data(),
+                       .taken = taken,
+                       .count = experts,
+                       .capacity = capacity,
+                       .begins = out.begins.data(),
+                       .row_tokens = out.row_tokens.data()});
+  deal_rows();
+  stream->synchronize();
+  return out;
+}
+
+TEST(LimitRows, KeepsTheLargestWeightsOfEachExpertAndTheFirstOfEqualOnes) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 2);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const bool ties : {false, true}) {
+    for (const std::int64_t experts : {2, 5, 33}) {
+      constexpr std::int64_t taken = 2, tokens = 41;
+      std::vector<float> logits(index(tokens * experts));
+      for (float& logit : logits) logit = normal(random);
+      Routed chosen = routed(logits, tokens, experts, experts, taken);
+      for (float& weight : chosen.weights) weight = ties ? 0.5f : weight;
+      chosen.weights[9] = nan;
+      for (const std::int64_t capacity : {1, 2, 7, 40, 41}) {
+        const Limited found = limited(chosen, experts, taken, capacity);
+        std::vector<std::int64_t> kept(index(experts));
+        for (std::int64_t i = 0; i < tokens * taken; ++i) {
+          const std::int32_t e = chosen.experts[index(i)];
+          std::int64_t before = 0;
+          for (std::int64_t k = 0; k < tokens * taken; ++k) {
+            if (chosen.experts[index(k)] != e || k == i) continue;
+            const float own = chosen.weights[index(i)], other = chosen.weights[index(k)];
+            const bool equal = own == other || (std::isnan(own) && std::isnan(other));
+            before += equal ? k < i : std::isnan(other) || (!std::isnan(own) && other > own);
+          }
+          const bool stays = before < capacity;
+          kept[index(e)] += stays ? 1 : 0;
+          EXPECT_EQ(found.experts[index(i)], stays ? e : -1 - e)
+              << "choice " << i << ", capacity " << capacity;
+        }
+        std::int32_t rows = 0;
+        for (std::int64_t e = 0; e < experts; ++e) {
+          EXPECT_EQ(found.begins[index(e)], rows);
+          EXPECT_LE(kept[index(e)], capacity);
+          rows += static_cast<std::int32_t>(kept[index(e)]);
+        }
+        EXPECT_EQ(found.begins[index(experts)], rows);
+        std::vector<int> used(index(rows));
+        for (std::int64_t i = 0; i < tokens * taken; ++i) {
+          const std::int32_t place = found.places[index(i)];
+          if (place < 0) {
+            EXPECT_EQ(place, -1);
+            EXPECT_EQ(found.place_weights[index(i)], 0);
+            continue;
+          }
+          ++used.at(index(place));
+          EXPECT_EQ(found.row_tokens[index(place)], i / taken);
+        }
+        EXPECT_TRUE(std::ranges::all_of(used, [](int times) { return times == 1; }));
+      }
+    }
+  }
+}
+
 TEST(Route, WhatCannotBeIsRefused) {
   const std::vector<float> logits(2000);
   EXPECT_THROW(routed(logits, 1, 4, 4, 5), std::logic_error);

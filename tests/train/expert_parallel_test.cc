@@ -37,6 +37,7 @@ struct How {
   bool nf4 = false;           ///< frozen weights are stored in NF4
   int empty = -1;             ///< this rank has no tokens
   int shared = 0;             ///< width of a shared expert
+  double capacity = 0;        ///< moe_capacity_factor; 0: no limit
   bool equal = false;         ///< all ranks have the same number of tokens, and nothing is evaluated
 };
 
@@ -49,6 +50,7 @@ runtime::InstanceOptions options_of(const How& how) {
   config.zero_stage = how.stage;
   config.optim_dtype = how.moments;
   config.expert_parallel_size = how.split;
+  if (how.capacity > 0) config.moe_capacity_factor = how.capacity;
   model::Architecture a = model::find_shape("tiny");
   a.layers = 2;
   a.vocabulary = 128;
@@ -228,6 +230,9 @@ TEST(ExpertParallel, TrainsWithRanksWithoutTokensAndOtherLayers) {
       {"inputs made again", {.ranks = 2, .stage = 2, .recompute = "norms"}},
       {"blocks made again", {.ranks = 2, .worker = true, .recompute = "full"}},
       {"a shared expert", {.ranks = 2, .shared = 32}},
+      {"a capacity", {.ranks = 2, .stage = 1, .capacity = 0.75}},
+      {"a capacity, and a rank without tokens",
+       {.ranks = 4, .stage = 3, .recompute = "full", .empty = 2, .capacity = 0.5}},
       {"sums once per step", {.ranks = 2, .stage = 1, .deterministic = false}},
       {"frozen experts", {.ranks = 4, .stage = 3, .frozen = true}},
       {"frozen experts in NF4", {.ranks = 4, .stage = 3, .frozen = true, .nf4 = true}},

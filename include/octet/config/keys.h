@@ -176,6 +176,7 @@ struct MemoryKeys {
 /// Routers of a mixture of experts.
 struct RouterKeys {
   double router_z_loss_coef = 0.0;
+  std::optional<double> moe_capacity_factor;
 };
 
 /// Formats, memory and routers of the passes of a model.

@@ -37,6 +37,9 @@ struct TransformerOptions {
   Recompute recompute = Recompute::none;
   /// Coefficient of the z-loss of each router, which training adds (ops/routing.h); 0: none.
   double router_z_loss = 0;
+  /// In training, an expert takes at most this factor times an even share of the rows of a micro-batch,
+  /// rounded up (ops::limit_rows()); 0: no limit.
+  double expert_capacity = 0;
   DType gradient_dtype = DType::f32;  ///< dtype of the gradients of matrices: f32 or bf16
   /// Bytes of a chunk of logits. A chunk has at least one row. Each chunk reads and writes the whole gradient
   /// of the head, so small chunks of a large vocabulary are bound by this traffic. If the head is frozen, a
@@ -93,8 +96,15 @@ struct DecodeBatch {
   std::int64_t row_count = 0;
 };
 
-/// Maps a block to the number of rows of each of its experts. Blocks without experts have no entry.
-using ExpertLoads = std::map<std::int64_t, std::vector<std::int64_t>>;
+/// The rows of a block's experts in some micro-batches.
+struct BlockLoad {
+  std::vector<std::int64_t> rows;  ///< of each expert
+  std::int64_t dropped = 0;        ///< rows beyond the capacity of their expert
+  bool operator==(const BlockLoad&) const = default;
+};
+/// Maps a block to the load of its experts. Blocks without experts have no entry.
+using ExpertLoads = std::map<std::int64_t, BlockLoad>;
+enum class LoadOf { training, evaluation };
 
 /// The transformer core: explicit forward and backward passes, block by block. All calls enqueue on the given
 /// stream and return. Every call must use the same stream. Nothing is allocated after construction. The core
@@ -135,8 +145,9 @@ class Transformer {
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in = {}, const ops::Matrix& out = {});
 
-  /// Returns the load of experts in the micro-batches trained after the previous call, and resets the counts.
-  ExpertLoads take_expert_loads();
+  /// Returns the load of experts in the micro-batches that a core for training trained, or evaluated, after
+  /// the previous such call. Resets these counts.
+  ExpertLoads take_expert_loads(LoadOf of = LoadOf::training);
 
   /// Scales of activations and output gradients; null without FP8. With delayed scaling, the caller reduces
   /// amaxes() by MAX over the ranks and updates the scales once after each trained micro-batch. Amaxes of

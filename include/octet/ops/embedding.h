@@ -27,7 +27,8 @@ std::size_t embedding_backward_workspace(const Device& device, std::int64_t toke
 
 /// out[i] = x[rows[i]]. Copies bits of f32, bf16 or FP8. All rows[i] are rows of x.
 void gather_rows(Stream& stream, ConstMatrix x, const std::int32_t* rows, Matrix out);
-/// Backward of gather_rows(): x = 0, then x[rows[i]] = in[i] (rows are distinct).
+/// Backward of gather_rows(): x = 0, then x[rows[i]] = in[i]. Rows are distinct, except for rows below 0,
+/// which are left out.
 void scatter_rows(Stream& stream, ConstMatrix in, const std::int32_t* rows, Matrix x);
 
 /// d_bias[c] += Σ_rows dy[r, c], with rows in a fixed order.

@@ -44,7 +44,8 @@ void route(Stream& stream, const RouteArgs& args);
 /// Orders rows by expert. There is one row for each token and each of its experts. The rows of expert e are
 /// [begins[e], begins[e + 1]), in the order of their tokens. The rows of a token, in `places`, are ordered by
 /// expert number, which is the order of the sum in transformers. A token selects an expert at most once.
-/// There are fewer than 2^31 rows.
+/// There are fewer than 2^31 rows. A choice that limit_rows() dropped has no row: its place is -1, and its
+/// weight is 0.
 struct DealArgs {
   const std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() gives them
   const float* weights = nullptr;         ///< [tokens, taken]
@@ -56,6 +57,20 @@ struct DealArgs {
   float* place_weights = nullptr;      ///< [tokens, taken]: the weights of `places`
 };
 void deal(Stream& stream, const DealArgs& args);
+
+/// Limits the rows of each expert to `capacity`. An expert keeps its rows with the largest weights. Of equal
+/// weights it keeps those of the first tokens, and a NaN counts as the largest. Replaces experts[t, j] of the
+/// others by -1 - experts[t, j]. Call deal() before, for `begins` and `row_tokens`, and again afterwards.
+struct LimitRowsArgs {
+  std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() gives them
+  const float* weights = nullptr;   ///< [tokens, taken]
+  std::int64_t taken = 0;
+  std::int64_t count = 0;                    ///< number of experts
+  std::int64_t capacity = 0;                 ///< at least 1
+  const std::int32_t* begins = nullptr;      ///< [count + 1]
+  const std::int32_t* row_tokens = nullptr;  ///< [rows]
+};
+void limit_rows(Stream& stream, const LimitRowsArgs& args);
 
 /// Adds the load of a layer to counts[e] (rows of expert e) and probabilities[e] (Σ over tokens of
 /// softmax(logits[t])[e]). Both are sums of doubles. The order of the sum over tokens depends only on the
@@ -113,7 +128,8 @@ struct ZLossArgs {
 void z_loss(Stream& stream, const ZLossArgs& args);
 
 /// Backward of route(): computes the gradient of the logits from the gradient of the weights. The rows of
-/// `d_weights` are in the order of deal(). The choice has no gradient, and neither has the bias.
+/// `d_weights` are in the order of deal(). The choice has no gradient, and neither has the bias. The weight
+/// of a choice without a row has a gradient of 0.
 struct RouteBackwardArgs {
   ConstMatrix logits;  ///< [tokens, experts] f32, as route() read them
   std::int64_t taken = 0;
@@ -134,13 +150,13 @@ void route_backward(Stream& stream, const RouteBackwardArgs& args);
 /// · W, and d_y holds the gradient of y without weights. Sets d_weights[r] = x[r] · d[r]. Then multiplies row
 /// r of `d`, and of `d_y` if it has data, by the weight of the row.
 struct WeighBackwardArgs {
-  ConstMatrix x;  ///< [tokens * taken, width] T
+  ConstMatrix x;  ///< [rows, width] T, at most tokens * taken rows
   Matrix d;       ///< of the shape of x, T
-  Matrix d_y;     ///< [tokens * taken, out] T, or other rows to multiply, or no data
+  Matrix d_y;     ///< [rows, out] T, or other rows to multiply, or no data
   std::int64_t tokens = 0, taken = 0;
   const std::int32_t* places = nullptr;  ///< [tokens, taken], from deal()
   const float* weights = nullptr;        ///< [tokens, taken], from deal()
-  float* d_weights = nullptr;            ///< [tokens * taken], by row
+  float* d_weights = nullptr;            ///< [rows]
 };
 void weigh_backward(Stream& stream, const WeighBackwardArgs& args);
 
@@ -165,7 +181,7 @@ void gated_rows_backward(Stream& stream, const GatedRowsBackwardArgs& args);
 
 /// out[t] = addend[t] + Σ_j weights[t, j] * x[places[t, j]]. The sum is in fp32 in the order of j, the addend
 /// is added last, and the result is rounded once. `out` may be `addend`. Null addend data: no addend. Null
-/// weights: each weight is 1, as in backward.
+/// weights: each weight is 1, as in backward. A place below 0 adds nothing.
 struct WeightedRowsArgs {
   ConstMatrix x;  ///< [rows, cols] T
   std::int64_t taken = 0;

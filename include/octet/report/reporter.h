@@ -103,6 +103,7 @@ struct EvalFacts {
   std::int64_t samples = 0;
   std::int64_t batches = 0;
   bool perplexity = false;  ///< also report exp(loss)
+  JsonMember experts;       ///< the load of experts: the field "eval_experts", left out where null
 };
 
 struct FinishFacts {

@@ -20,7 +20,7 @@ class Block {
   /// Whether backward has work to do. Otherwise no activations are kept.
   bool runs_back() const { return mlp_->runs_back(); }
   /// See Mlp::take_load().
-  std::vector<std::int64_t> take_load() { return mlp_->take_load(); }
+  BlockLoad take_load(LoadOf of) { return mlp_->take_load(of); }
   /// Returns the linear layers in the order of the layout.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;

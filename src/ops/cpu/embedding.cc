@@ -129,14 +129,15 @@ void gather_rows(const GatherRowsArgs& a) {
 }
 
 void scatter_rows(const ScatterRowsArgs& a) {
-  check_rows(a.rows, a.in.rows, a.x.rows, "scatter_rows: a row lies outside x");
+  for (std::int64_t i = 0; i < a.in.rows; ++i)
+    check(a.rows[i] < a.x.rows, "scatter_rows: a row lies outside x");
   const std::size_t bytes = static_cast<std::size_t>(a.in.cols) * size_of(a.in.dtype);
   simd::parallel_rows(a.x.rows, a.x.cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t r = begin; r < end; ++r) std::memset(byte_row(a.x, r), 0, bytes);
   });
   simd::parallel_rows(a.in.rows, a.in.cols, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin; i < end; ++i) {
-      std::memcpy(byte_row(a.x, a.rows[i]), byte_row(a.in, i), bytes);
+      if (a.rows[i] >= 0) std::memcpy(byte_row(a.x, a.rows[i]), byte_row(a.in, i), bytes);
     }
   });
 }

@@ -1,18 +1,22 @@
 #include "octet/ops/routing.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "cpu/rows.h"
+#include "expert_limit.h"
 #include "octet/base/index.h"
 
 namespace octet::ops::cpu {
 
 void route(const RouteArgs& args);
 void deal(const DealArgs& args);
+void limit_rows(const LimitRowsArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
 void add_load(const AddLoadArgs& args);
 void balance_loss(const BalanceLossArgs& args);
@@ -146,6 +150,7 @@ OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
     const std::int64_t n = chunk_length(begin, a.out.cols);
     float sum[kChunk] = {};
     for (std::int64_t j = 0; j < a.taken; ++j) {
+      if (places[j] < 0) continue;
       const T* const __restrict x = row_of<T>(a.x, places[j]) + begin;
       const float weight = weights == nullptr ? 1.0f : weights[j];
       for (std::int64_t i = 0; i < n; ++i) sum[i] += weight * simd::load(x[i]);
@@ -176,19 +181,21 @@ void z_gradients(const float* logits, float slope, RouteBack& own) {
 /// Writes the gradients of the scores of a token.
 void score_gradients(const RouteBackwardArgs& a, std::int64_t token, RouteBack& own) {
   own.experts.assign(a.experts + token * a.taken, a.experts + (token + 1) * a.taken);
+  std::ranges::transform(own.experts, own.experts.begin(), expert_number);
   std::ranges::sort(own.experts);
   const std::int32_t* const places = a.places + token * a.taken;
+  const auto d_weight = [&](std::size_t j) { return places[j] < 0 ? 0.0f : a.d_weights[places[j]]; };
   // Over the selected experts: sum of scores, and weighted mean of gradients.
   float sum = kLeastScores, mean = 0;
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
     sum += own.p[index(own.experts[j])];
-    mean += own.p[index(own.experts[j])] * a.d_weights[places[j]];
+    mean += own.p[index(own.experts[j])] * d_weight(j);
   }
   mean /= sum;
   for (std::size_t e = 0; e < own.d.size(); ++e)
     own.d[e] = a.d_probabilities == nullptr ? 0.0f : a.d_probabilities[e];
   for (std::size_t j = 0; j < own.experts.size(); ++j) {
-    const float d = a.d_weights[places[j]];
+    const float d = d_weight(j);
     own.d[index(own.experts[j])] += a.scale * (a.normalised ? (d - mean) / sum : d);
   }
 }
@@ -224,6 +231,7 @@ void scale_row(const Matrix& m, std::int64_t row, float factor, T) {
 template <typename T>
 void weigh_row_back(const WeighBackwardArgs& a, std::int64_t place, T type) {
   const std::int64_t row = a.places[place];
+  if (row < 0) return;
   const T* const x = row_of<T>(a.x, row);
   const T* const d = row_of<T>(a.d, row);
   double sum = 0;
@@ -341,21 +349,38 @@ void route(const RouteArgs& args) {
 
 void deal(const DealArgs& a) {
   std::fill_n(a.begins, a.count + 1, 0);
-  for (std::int64_t i = 0; i < a.tokens * a.taken; ++i) ++a.begins[a.experts[i] + 1];
+  for (std::int64_t i = 0; i < a.tokens * a.taken; ++i) {
+    if (a.experts[i] >= 0) ++a.begins[a.experts[i] + 1];
+  }
   std::partial_sum(a.begins, a.begins + a.count + 1, a.begins);
   std::vector<std::int32_t> next(a.begins, a.begins + a.count);  // the next free row of each expert
   std::vector<std::pair<std::int32_t, float>> own(index(a.taken));
   for (std::int64_t token = 0; token < a.tokens; ++token) {
     const std::int64_t first = token * a.taken;
     for (std::int64_t j = 0; j < a.taken; ++j) own[index(j)] = {a.experts[first + j], a.weights[first + j]};
-    std::ranges::sort(own, {}, &std::pair<std::int32_t, float>::first);
+    std::ranges::sort(own, {}, [](const auto& one) { return expert_number(one.first); });
     for (std::int64_t j = 0; j < a.taken; ++j) {
       const auto [expert, weight] = own[index(j)];
-      const std::int32_t row = next[index(expert)]++;
-      a.row_tokens[row] = static_cast<std::int32_t>(token);
+      const std::int32_t row = expert < 0 ? -1 : next[index(expert)]++;
       a.places[first + j] = row;
-      a.place_weights[first + j] = weight;
+      a.place_weights[first + j] = row < 0 ? 0.0f : weight;
+      if (row >= 0) a.row_tokens[row] = static_cast<std::int32_t>(token);
     }
+  }
+}
+
+void limit_rows(const LimitRowsArgs& a) {
+  std::vector<std::pair<std::uint32_t, std::int32_t*>> own;  // order of the weight, and the choice, by token
+  for (std::int32_t e = 0; e < a.count; ++e) {
+    if (a.begins[e + 1] - a.begins[e] <= a.capacity) continue;
+    own.clear();
+    for (std::int32_t row = a.begins[e]; row < a.begins[e + 1]; ++row) {
+      const std::int64_t first = a.row_tokens[row] * a.taken;
+      std::int32_t* const choice = std::find(a.experts + first, a.experts + first + a.taken, e);
+      own.emplace_back(weight_order(std::bit_cast<std::uint32_t>(a.weights[choice - a.experts])), choice);
+    }
+    std::ranges::stable_sort(own, std::greater{}, [](const auto& one) { return one.first; });
+    for (auto one = own.begin() + a.capacity; one != own.end(); ++one) *one->second = -1 - e;
   }
 }
 

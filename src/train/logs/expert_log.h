@@ -16,7 +16,8 @@ namespace octet::train {
 model::ExpertLoads loads_of_all(comm::Channel& channel, const model::ExpertLoads& own);
 
 /// Returns the field "experts" of a log row (docs/logging.md). Per block: the largest and smallest share of
-/// rows, relative to an even share, and the entropy of the shares; 1 for an even load.
+/// rows, relative to an even share, and the entropy of the shares, 1 for an even load; and the share of rows
+/// that were dropped.
 Json expert_fields(const model::ExpertLoads& loads);
 
 /// Finds experts that get no row in many steps.

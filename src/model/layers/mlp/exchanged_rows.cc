@@ -128,7 +128,8 @@ ops::Matrix ExchangedRows::give_back(const Call& call, const char* name, const o
 }
 
 RowWeights ExchangedRows::send_weights(const Call& call, const RowWeights& own) {
-  const std::int64_t rows = sent_rows();
+  // With rows that were dropped, the first of these are sent.
+  const std::int64_t rows = call.tokens * own.taken;
   if (rows > 0)
     ops::scatter_rows(call.stream, column(own.weights, rows), own.places, column(own_weights_, rows));
   out(call, "weights for experts", own_weights_, arrived_weights_, sizeof(float));

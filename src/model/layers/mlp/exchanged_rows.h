@@ -17,9 +17,9 @@ struct RowWeights {
 };
 
 /// The rows that the ranks of an expert group send to the ranks of their experts (expert parallelism;
-/// Lepikhin et al. 2020, arXiv:2006.16668). No row is dropped, and buffers are reserved for the case that all
-/// ranks send all their rows to one rank. A rank computes the rows that it received, in the order of its
-/// experts, then of the sending ranks, then of their tokens.
+/// Lepikhin et al. 2020, arXiv:2006.16668). It sends all rows of ops::deal(), and buffers are reserved for
+/// the case that all ranks send all their rows to one rank. A rank computes the rows that it received, in the
+/// order of its experts, then of the sending ranks, then of their tokens.
 class ExchangedRows {
  public:
   ExchangedRows(TokenExchange& exchange, const ExpertShape& shape, std::int64_t hidden)

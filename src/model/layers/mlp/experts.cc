@@ -1,6 +1,7 @@
 #include "layers/mlp/experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "layers/mlp/gated_mlp.h"
@@ -293,6 +294,13 @@ void Experts::pick(const Call& call) {
                            .taken_groups = shape_.taken_groups,
                            .experts = taken_,
                            .weights = shares_});
+  deal(call);
+  if (call.pass.record) add_to_losses(call, logits);
+  const bool trains = call.pass.record || call.pass.recompute;
+  if (call.common.options.expert_capacity > 0 && trains) limit(call);
+}
+
+void Experts::deal(const Call& call) {
   ops::deal(call.stream, {.experts = taken_,
                           .weights = shares_,
                           .tokens = call.tokens,
@@ -302,7 +310,27 @@ void Experts::pick(const Call& call) {
                           .row_tokens = row_tokens_,
                           .places = places_,
                           .place_weights = weights_});
-  if (call.pass.record) add_to_losses(call, logits);
+}
+
+void Experts::limit(const Call& call) {
+  const double even = static_cast<double>(call.tokens * shape_.taken) / static_cast<double>(shape_.count);
+  const double capacity = std::ceil(even * call.common.options.expert_capacity);
+  if (capacity >= static_cast<double>(call.tokens)) return;
+  ops::limit_rows(call.stream, {.experts = taken_,
+                                .weights = shares_,
+                                .taken = shape_.taken,
+                                .count = shape_.count,
+                                .capacity = static_cast<std::int64_t>(capacity),
+                                .begins = begins_,
+                                .row_tokens = row_tokens_});
+  deal(call);
+}
+
+void Experts::count_load(const Call& call) {
+  if (call.pass.recompute) return;
+  BlockLoad& of = load(call.pass.record ? LoadOf::training : LoadOf::evaluation);
+  for (std::size_t e = 0; e < of.rows.size(); ++e) of.rows[e] += host_begins_[e + 1] - host_begins_[e];
+  of.dropped += call.tokens * shape_.taken - host_begins_.back();
 }
 
 void Experts::add_to_losses(const Call& call, const ops::ConstMatrix& logits) const {
@@ -375,7 +403,8 @@ ExpertRows Experts::rows_of_experts() const {
 }
 
 std::int64_t Experts::row_count(const Call& call) const {
-  return exchanged_ ? exchanged_->count() : call.tokens * shape_.taken;
+  if (exchanged_) return exchanged_->count();
+  return call.common.options.training ? host_begins_.back() : call.tokens * shape_.taken;
 }
 
 ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens) {
@@ -406,9 +435,7 @@ void Experts::activate(const Call& call, const Wanted& wanted) {
 
 void Experts::compute_each(const Call& call) {
   read_begins(call);
-  if (call.pass.record) {
-    for (std::size_t e = 0; e < load_.size(); ++e) load_[e] += host_begins_[e + 1] - host_begins_[e];
-  }
+  if (call.common.options.training) count_load(call);
   if (fp8_) return compute_each_by_rows(call);
   if (exchanged_) exchanged_->agree(call, host_begins_);
   const std::int64_t rows = row_count(call);
@@ -498,7 +525,7 @@ void Experts::backward_down(const Call& call) {
   ops::weigh_backward(call.stream, {.x = top(activated_, rows),
                                     .d = top(d_activated_, rows),
                                     .d_y = unweighted,
-                                    .tokens = rows / weights.taken,
+                                    .tokens = exchanged_ ? rows : call.tokens,
                                     .taken = weights.taken,
                                     .places = weights.places,
                                     .weights = weights.weights,

@@ -13,12 +13,13 @@
 
 namespace octet::model {
 
-/// A mixture of experts: norm, router, and gated MLPs of which each token uses some (ExpertShape). No token
-/// is dropped. The device computes the routing. Without training, grouped GEMMs (grouped_gemm.h) read it on
-/// the device if they exist. Otherwise the host waits for the routing, and enqueues one GEMM for all experts
-/// (expert_gemm.h) or one for each. The router is in the compute dtype, and its softmax is in fp32. If layers
-/// are split among ranks, each rank has a part of every expert's width and the whole router. If experts are
-/// split among ranks, rows of tokens are sent to the ranks of their experts, and outputs are sent back.
+/// A mixture of experts: norm, router, and gated MLPs of which each token uses some (ExpertShape). Training
+/// may drop rows beyond the capacity of an expert (TransformerOptions::expert_capacity). The device computes
+/// the routing. Without training, grouped GEMMs (grouped_gemm.h) read it on the device if they exist.
+/// Otherwise the host waits for the routing, and enqueues one GEMM for all experts (expert_gemm.h) or one for
+/// each. The router is in the compute dtype, and its softmax is in fp32. If layers are split among ranks,
+/// each rank has a part of every expert's width and the whole router. If experts are split among ranks, rows
+/// of tokens are sent to the ranks of their experts, and outputs are sent back.
 ///
 /// The normed stream, gate and up, and the routing are kept for backward. It recomputes the inputs of both
 /// GEMMs.
@@ -46,7 +47,7 @@ class Experts final : public Mlp {
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   ops::QuantizeInto wanted(const Call&) const override { return {}; }
-  std::vector<std::int64_t> take_load() override { return std::exchange(load_, no_load()); }
+  BlockLoad take_load(LoadOf of) override { return std::exchange(load(of), no_load()); }
 
  private:
   /// How the experts' GEMMs run: one for each expert, grouped with row indices, or grouped on gathered rows.
@@ -56,6 +57,12 @@ class Experts final : public Mlp {
   void normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize);
   /// Routes all tokens to experts.
   void pick(const Call& call);
+  /// Orders rows by expert.
+  void deal(const Call& call);
+  /// Drops rows beyond the capacity of their experts, and orders the others again.
+  void limit(const Call& call);
+  /// Adds the rows of a micro-batch to the load.
+  void count_load(const Call& call);
   /// Adds the sums of this router that losses of training read.
   void add_to_losses(const Call& call, const ops::ConstMatrix& logits) const;
   /// Copies to the host which rows belong to which expert.
@@ -115,10 +122,11 @@ class Experts final : public Mlp {
   float* weights_ = nullptr;
   std::vector<std::int32_t> host_begins_;
   std::optional<ExchangedRows> exchanged_;  ///< with experts of other ranks
-  std::vector<std::int64_t> no_load() const {
-    return std::vector<std::int64_t>(static_cast<std::size_t>(shape_.count));
+  BlockLoad no_load() const {
+    return {.rows = std::vector<std::int64_t>(static_cast<std::size_t>(shape_.count))};
   }
-  std::vector<std::int64_t> load_ = no_load();  ///< trained rows of each expert
+  BlockLoad& load(LoadOf of) { return of == LoadOf::training ? trained_ : evaluated_; }
+  BlockLoad trained_ = no_load(), evaluated_ = no_load();
 };
 
 }  // namespace octet::model

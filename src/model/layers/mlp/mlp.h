@@ -48,9 +48,8 @@ class Mlp {
   virtual void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const = 0;
   virtual ops::QuantizeInto wanted(const Call& call) const = 0;
 
-  /// Returns the rows of each expert in the micro-batches trained after the previous call, and resets the
-  /// counts. Empty without experts.
-  virtual std::vector<std::int64_t> take_load() { return {}; }
+  /// Returns the load of its experts after the previous such call, and resets it. Empty without experts.
+  virtual BlockLoad take_load(LoadOf) { return {}; }
 };
 
 }  // namespace octet::model

@@ -2,12 +2,14 @@
 #include "cuda/early_launch.cuh"
 #include "cuda/experts/router_scores.cuh"
 #include "cuda/rows.cuh"
+#include "expert_limit.h"
 #include "octet/ops/routing.h"
 
 namespace octet::ops::cuda {
 
 void route(Stream& stream, const RouteArgs& args);
 void deal(Stream& stream, const DealArgs& args);
+void limit_rows(Stream& stream, const LimitRowsArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
 
 namespace {
@@ -211,26 +213,79 @@ __global__ void __launch_bounds__(THREADS) deal_kernel(const DealArgs a) {
   const int entries = static_cast<int>(a.tokens * a.taken), taken = static_cast<int>(a.taken);
   int begin = 0;
   for (int first = 0; first < entries; first += THREADS) {
-    const bool lower = first + thread < entries && a.experts[first + thread] < expert;
-    begin += count_of_block(lower, of_warps).all;
+    const int other = first + thread < entries ? a.experts[first + thread] : -1;
+    begin += count_of_block(other >= 0 && other < expert, of_warps).all;
   }
-  if (thread == 0) {
-    a.begins[expert] = begin;
-    if (expert + 1 == static_cast<int>(a.count)) a.begins[a.count] = entries;
-  }
+  if (thread == 0) a.begins[expert] = begin;
   for (int first = 0; first < entries; first += THREADS) {
     const int i = first + thread;
-    const bool mine = i < entries && a.experts[i] == expert;
-    const Counted counted = count_of_block(mine, of_warps);
+    const bool mine = i < entries && expert_number(a.experts[i]) == expert;
+    const bool kept = mine && a.experts[i] >= 0;
+    const Counted counted = count_of_block(kept, of_warps);
     if (mine) {
       const int row = begin + counted.before, token = i / taken;
       int place = token * taken;
-      for (int j = token * taken; j < (token + 1) * taken; ++j) place += a.experts[j] < expert ? 1 : 0;
-      a.row_tokens[row] = token;
-      a.places[place] = row;
-      a.place_weights[place] = a.weights[i];
+      for (int j = token * taken; j < (token + 1) * taken; ++j)
+        place += expert_number(a.experts[j]) < expert ? 1 : 0;
+      if (kept) a.row_tokens[row] = token;
+      a.places[place] = kept ? row : -1;
+      a.place_weights[place] = kept ? a.weights[i] : 0.0f;
     }
     begin += counted.all;
+  }
+  if (thread == 0 && expert + 1 == static_cast<int>(a.count)) a.begins[a.count] = begin;
+}
+
+constexpr int kLimitThreads = 256;  // one for each value of a byte
+
+/// Returns the choice of an expert by a token.
+__device__ int choice_of(const LimitRowsArgs& a, int row, int expert) {
+  int i = a.row_tokens[row] * static_cast<int>(a.taken);
+  while (a.experts[i] != expert) ++i;
+  return i;
+}
+__device__ unsigned order_of(const LimitRowsArgs& a, int choice) {
+  return weight_order(__float_as_uint(a.weights[choice]));
+}
+
+/// One block per expert. It finds the order of the last kept weight, byte by byte from the highest, and then
+/// drops rows with a lower order, and the last rows with this order.
+__global__ void __launch_bounds__(kLimitThreads) limit_kernel(const LimitRowsArgs a) {
+  __shared__ int counts[kLimitThreads];
+  __shared__ unsigned shared_last;
+  __shared__ int shared_left;
+  __shared__ int of_warps[kLimitThreads / kWarp];
+  const int expert = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int begin = a.begins[expert], end = a.begins[expert + 1];
+  if (end - begin <= a.capacity) return;    // whole blocks
+  unsigned last = 0;                        // the known bytes of the order of the last kept weight
+  int left = static_cast<int>(a.capacity);  // rows to keep among rows with these bytes
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    counts[thread] = 0;
+    __syncthreads();
+    const unsigned known = shift == 24 ? 0u : 0xFFFFFFFFu << (shift + 8);
+    for (int row = begin + thread; row < end; row += kLimitThreads) {
+      const unsigned order = order_of(a, choice_of(a, row, expert));
+      if ((order & known) == last) atomicAdd(&counts[order >> shift & 0xFFu], 1);
+    }
+    __syncthreads();
+    if (thread == 0) {
+      int byte = kLimitThreads - 1;
+      while (counts[byte] < left) left -= counts[byte--];
+      shared_last = last | static_cast<unsigned>(byte) << shift;
+      shared_left = left;
+    }
+    __syncthreads();
+    last = shared_last, left = shared_left;
+  }
+  for (int first = begin; first < end; first += kLimitThreads) {
+    const int row = first + thread;
+    const int choice = row < end ? choice_of(a, row, expert) : -1;
+    const unsigned order = choice < 0 ? 0xFFFFFFFFu : order_of(a, choice);
+    const Counted equal = count_of_block(choice >= 0 && order == last, of_warps);
+    if (choice >= 0 && (order < last || (order == last && equal.before >= left)))
+      a.experts[choice] = -1 - expert;
+    left -= equal.all;
   }
 }
 
@@ -255,12 +310,13 @@ __global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsA
       if constexpr (VECTOR) {
 #pragma unroll
         for (int j = 0; j < kRowsAhead; ++j) {
-          if (first + j < taken) raw[j].load(row_of<T>(a.x, places[first + j]) + col);
+          if (first + j < taken && places[first + j] >= 0)
+            raw[j].load(row_of<T>(a.x, places[first + j]) + col);
         }
       }
 #pragma unroll
       for (int j = 0; j < kRowsAhead; ++j) {
-        if (first + j >= taken) continue;
+        if (first + j >= taken || places[first + j] < 0) continue;
         float x[kPack] = {};
         if constexpr (VECTOR) {
           raw[j].get(x);
@@ -305,6 +361,11 @@ void deal(Stream& stream, const DealArgs& args) {
   };
   args.tokens* args.taken <= kMany ? launch(deal_kernel<kThreads>, kThreads)
                                    : launch(deal_kernel<kMany>, kMany);
+}
+
+void limit_rows(Stream& stream, const LimitRowsArgs& args) {
+  limit_kernel<<<static_cast<unsigned>(args.count), kLimitThreads, 0, octet::cuda::native(stream)>>>(args);
+  octet::cuda::check_launch("limit_rows");
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {

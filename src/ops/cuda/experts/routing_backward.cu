@@ -1,6 +1,7 @@
 // Backward of the routing of a mixture, and the load of its experts. One warp per token or row.
 #include "cuda/experts/router_scores.cuh"
 #include "cuda/rows.cuh"
+#include "expert_limit.h"
 #include "octet/ops/routing.h"
 
 namespace octet::ops::cuda {
@@ -204,12 +205,12 @@ __global__ void __launch_bounds__(kThreads) route_back_kernel(const RouteBackwar
   const std::int32_t* const places = a.places + token * a.taken;
   float own[MOST] = {};  // gradients of the weights of the lane's experts
   for (std::int64_t j = 0; j < a.taken; ++j) {
-    const int e = taken[j];
+    const int e = expert_number(taken[j]);
     // Rows of a token are in the order of their expert numbers.
     int lower = 0;
-    for (std::int64_t k = lane; k < a.taken; k += kWarp) lower += taken[k] < e ? 1 : 0;
+    for (std::int64_t k = lane; k < a.taken; k += kWarp) lower += expert_number(taken[k]) < e ? 1 : 0;
     lower = warp_reduce(lower, Plus{});
-    const float of_weight = a.d_weights[places[lower]];
+    const float of_weight = places[lower] < 0 ? 0.0f : a.d_weights[places[lower]];
 #pragma unroll
     for (int i = 0; i < MOST; ++i) {
       if (i * kWarp + lane != e) continue;
@@ -283,6 +284,7 @@ __global__ void __launch_bounds__(kThreads) weigh_back_kernel(const WeighBackwar
   const std::int64_t place = warp_of_grid();
   if (place >= a.tokens * a.taken) return;  // whole warps
   const std::int64_t row = a.places[place];
+  if (row < 0) return;
   T* const d = row_of<T>(a.d, row);
   const double sum = dot_row(row_of<T>(a.x, row), static_cast<const T*>(d), a.x.cols, vector);
   if (lane_of_warp() == 0) a.d_weights[row] = static_cast<float>(sum);
