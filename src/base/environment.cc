@@ -87,8 +87,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "`never`: consecutive GEMMs of few tokens are one kernel each. Not set: on Hopper, single-token GEMMs "
      "in E4M3 are one kernel, from the output of attention to the next queries, keys and values",
      "src/ops/decode_chain.cc", test},
-    {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
+    {"OCTETRUN_GROUPED_GEMM", "`always`, `never` or `hopper`",
      "`always`: the GEMMs of all experts are one op, also on a CPU. `never`: each expert has separate GEMMs. "
+     "`hopper`: a CPU has one op in FP8 for the numbers of rows of Hopper. "
      "Not set: one kernel on a GPU, in bf16 and FP8; with many tokens only on Hopper",
      "src/ops/grouped_wish.h", test},
     {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",

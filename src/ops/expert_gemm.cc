@@ -65,6 +65,8 @@ bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args) {
   if (wish == "never" || !dtypes_fit(args)) return false;
   const bool dry = device.kind() == DeviceKind::dry;
   const DeviceKind kind = dry ? device.stands_for() : device.kind();
+  if (kind == DeviceKind::cpu && wish == "hopper")
+    return is_fp8(args.a.dtype) && (args.gemm_kind != GemmKind::wgrad || args.a.rows % 16 == 0);
   if (kind == DeviceKind::cpu) return wish == "always" || is_fp8(args.a.dtype);
   if (!fits_kernels(args)) return false;
   return dry || cuda::has_expert_gemm();

@@ -611,6 +611,48 @@ TEST(GroupedExperts, InFp8TrainLikeOneExpertAfterTheOther) {
   }
 }
 
+// Hopper multiplies all experts in one kernel only if there is a multiple of 16 rows for weight gradients.
+// Rows of zeros are added, which change no bit.
+TEST(Fp8Experts, RowsArePaddedForTheKernelOfAllExperts) {
+  for (const char* name : {"qwen3-moe-trained", "mixtral", "glm4-moe"}) {
+    const Golden golden(name);
+    HostBatch batch;
+    std::vector<std::int32_t> ids;
+    for (std::int32_t i = 0; i < 13; ++i) ids.push_back(5 + i * i % 40);
+    batch.add_document(ids, ids);
+    ASSERT_NE(13 * golden.architecture.experts.taken % 16, 0);
+    for (const precision::Recipe& recipe : {kDelayed, kCurrent}) {
+      for (const Recompute level : {Recompute::none, Recompute::full}) {
+        SCOPED_TRACE(name);
+        const auto trained = [&](const char* wish, std::int64_t room) {
+          if (wish != nullptr) ::setenv("OCTETRUN_GROUPED_GEMM", wish, 1);
+          Machine machine(golden.architecture, batch,
+                          {.recipe = recipe, .recompute = level, .spare_tokens = room});
+          machine.source.load(golden.folder);
+          const RunResult result = machine.run(batch, true);
+          ::unsetenv("OCTETRUN_GROUPED_GEMM");
+          std::int64_t gradients = 0;
+          for (const precision::AuditCount& c : machine.audit.counts()) {
+            const bool of_experts =
+                machine.audit.rows()[static_cast<std::size_t>(c.row)].name.starts_with("experts'");
+            if (of_experts && c.gemm_kind == ops::GemmKind::wgrad) gradients += c.gemms;
+          }
+          return std::pair(result, gradients);
+        };
+        const auto blocks = std::ranges::count_if(golden.architecture.blocks, &BlockShape::mixes_experts);
+        const auto [whole, kernels] = trained(nullptr, 16);
+        const auto [padded, of_padded] = trained("hopper", 16);
+        EXPECT_EQ(padded.loss_sum, whole.loss_sum);
+        EXPECT_EQ(padded.gradients, whole.gradients);
+        EXPECT_EQ(kernels, 2 * blocks);
+        EXPECT_EQ(of_padded, 2 * blocks);
+        // Without room for these rows, each expert with rows has a GEMM of its own.
+        EXPECT_GT(trained("hopper", 0).second, 2 * blocks);
+      }
+    }
+  }
+}
+
 TEST(Fp8Experts, EveryGroupedProductIsCountedInEachRecipe) {
   const Golden golden("qwen3-moe-trained");
   const HostBatch batch = read_batch(golden.file, "");

@@ -27,7 +27,7 @@ struct ExpertGemmArgs {
   Operand b;                             ///< [count * out, in], or [rows, in]
   std::int64_t weight_scale_step = 0;    ///< FP8: floats between the scale_inv of two experts of the weight
   std::int64_t count = 0;                ///< experts, at most kMostExperts
-  const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to the rows of a
+  const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to at most the rows of a
   Matrix d;  ///< [rows, out] or [rows, in] bf16, or f32 on a CPU in FP8; [count * out, in] f32 or bf16
   bool accumulate = false;         ///< for wgrad only
   bool fast_accumulation = false;  ///< like GemmArgs::fast_accumulation
@@ -37,7 +37,8 @@ struct ExpertGemmArgs {
 /// in, out, and in wgrad the rows, are multiples of 16. Checks only dtypes, sizes, alignment, and the
 /// presence of transposed copies of FP8 operands that have data. A dry device answers for a CPU, or for
 /// Hopper. A CPU has it for FP8. In bf16, one GEMM per expert is faster on a CPU, so it has it only if
-/// OCTETRUN_GROUPED_GEMM=always is set (for tests).
+/// OCTETRUN_GROUPED_GEMM=always is set, and with `hopper` it has it in FP8 with the rows of Hopper (for
+/// tests).
 bool has_expert_gemm(const Device& device, const ExpertGemmArgs& args);
 
 /// Enqueues the GEMMs: on a GPU if has_expert_gemm() is true, on a CPU always.

@@ -98,9 +98,9 @@ bool Linear::scales_experts() const {
   return expert_adapters_.scales();
 }
 
-const std::uint64_t* Linear::names_of_rows(const Call& call, const ExpertRows& rows,
-                                           std::int64_t count) const {
+const std::uint64_t* Linear::names_of_rows(const Call& call, const ExpertRows& rows) const {
   if (row_names_ == nullptr || call.names == nullptr) return nullptr;
+  const std::int64_t count = rows.on_host.back();
   // A name is copied as two words.
   ops::gather_rows(call.stream, ops::ConstMatrix(call.names, DType::f32, call.tokens, 2, 2), rows.tokens,
                    {.data = row_names_, .dtype = DType::f32, .rows = count, .cols = 2, .ld = 2});
@@ -247,6 +247,13 @@ bool Linear::multiplies_together(const Call& call, ops::GemmKind gemm_kind, std:
   return !scales_experts() && weight_.multiplies_together(call.stream.device(), call.common, gemm_kind, rows);
 }
 
+std::int64_t Linear::padded_rows(const Call& call, std::int64_t rows, std::int64_t room) const {
+  using enum ops::GemmKind;
+  const std::int64_t padded = (rows + 15) / 16 * 16;
+  if (!weight_.trained() || padded > room || multiplies_together(call, wgrad, rows)) return rows;
+  return multiplies_together(call, wgrad, padded) ? padded : rows;
+}
+
 bool Linear::reads_fp8(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {
   return call.common.recipe().fp8() && multiplies_together(call, gemm_kind, rows);
 }
@@ -267,7 +274,7 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
         rows.begins, out);
   }
   const auto matrices = expert_adapters_.together(call, x.rows);
-  const std::uint64_t* names = names_of_rows(call, rows, x.rows);
+  const std::uint64_t* names = names_of_rows(call, rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     const ops::Matrix from = rows_from(x, begin, count), to = rows_from(out, begin, count);
@@ -320,7 +327,7 @@ void Linear::rows_input_gradient(const Call& call, const ExpertRows& rows, const
         d_x);
   }
   const auto matrices = expert_adapters_.together(call, d_output.rows);
-  const std::uint64_t* names = names_of_rows(call, rows, d_output.rows);
+  const std::uint64_t* names = names_of_rows(call, rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     if (count == 0) return;
     ops::Matrix from = rows_from(d_output, begin, count);
@@ -381,7 +388,7 @@ void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, cons
     expert_adapters_.inner_gradients(call, rows, *matrices, d_output);
     expert_adapters_.gradients(call, rows, *matrices, x, d_output);
   }
-  const std::uint64_t* names = names_of_rows(call, rows, x.rows);
+  const std::uint64_t* names = names_of_rows(call, rows);
   each_expert(rows, [&](std::int64_t e, std::int64_t begin, std::int64_t count) {
     const ops::Matrix in = rows_from(x, begin, count), d_out = rows_from(d_output, begin, count);
     if (const LowRank* adapters = matrices ? nullptr : adapters_of(e)) {

@@ -116,6 +116,10 @@ class Linear {
   /// scaling records the amax.
   void input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
                                 const ops::Matrix& d_output, const ops::Matrix& d_x) const;
+  /// Returns the number of rows for x and d_output of the two functions below: `rows`, or more, at most
+  /// `room`, if one kernel then multiplies all experts for the gradient of the weight. The further rows
+  /// belong to no expert, and must be zero.
+  std::int64_t padded_rows(const Call& call, std::int64_t rows, std::int64_t room) const;
   /// Returns the outputs that the producer of `d_output` must write before experts_gradients().
   Wanted wanted_row_gradients(const Call& call, const ops::Matrix& d_output) const;
   /// Computes the gradients of the weight and of adapters if the layer learns(), then the gradient of x if it
@@ -136,7 +140,7 @@ class Linear {
  private:
   void add_expert_adapters(GroupBuilder& group, const LinearShape& shape);
   /// Returns the names of tokens in the order of rows, for dropout. Null without dropout.
-  const std::uint64_t* names_of_rows(const Call& call, const ExpertRows& rows, std::int64_t count) const;
+  const std::uint64_t* names_of_rows(const Call& call, const ExpertRows& rows) const;
   const LowRank* adapters_of(std::int64_t expert) const {
     if (expert_adapters_.empty()) return nullptr;
     const LowRank& one = expert_adapters_.each()[static_cast<std::size_t>(expert)];

@@ -83,6 +83,13 @@ void fill_copy(const Call& call, const ops::Matrix& values, const precision::Fp8
       {.x = values, .scaling = ops::Scaling::whole_rows, .row = copy.row, .scale_inv = copy.scales});
 }
 
+/// Writes zeros to the rows [begin, end) of a matrix.
+void clear_padding(const Call& call, const ops::Matrix& m, std::int64_t begin, std::int64_t end) {
+  if (begin == end) return;
+  const ops::Matrix rows = rows_from(m, begin, end - begin);
+  call.stream.device().zero(call.stream, rows.data, bytes_of(rows.rows, rows.ld, rows.dtype));
+}
+
 /// Returns a grouped GEMM of `rows` rows without data.
 ops::GroupedGemmArgs grouped_shape(const ExpertShape& shape, const precision::Recipe& recipe,
                                    std::int64_t rows, std::int64_t out, std::int64_t in) {
@@ -530,13 +537,18 @@ void Experts::backward_down(const Call& call) {
                                     .places = weights.places,
                                     .weights = weights.weights,
                                     .d_weights = weights.gradients});
-  down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
+  const std::int64_t padded = down_.padded_rows(call, rows, made_.rows);
+  clear_padding(call, activated_, rows, padded);
+  clear_padding(call, made_, rows, padded);
+  down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, padded), top(made_, padded));
   if (exchanged_) exchanged_->give_back_gradients(call, d_weights_);
 }
 
 void Experts::backward_gate_up(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t rows = row_count(call);
+  const std::int64_t own = row_count(call), rows = gate_up_.padded_rows(call, own, made_.rows);
+  clear_padding(call, gated_, own, rows);
+  clear_padding(call, d_activated_, own, rows);
   const Wanted wanted = gate_up_.wanted_row_gradients(call, top(gated_, rows));
   ops::gated_activation_backward(call.stream, {.gate_up = top(gated_, rows),
                                                .d_out = top(d_activated_, rows),
@@ -545,7 +557,8 @@ void Experts::backward_gate_up(const Call& call) {
                                                .quantize = wanted.quantize});
   if (gate_up_.learns()) {
     const ops::Matrix tokens = at_experts(call, "tokens for experts, again", normed(call));
-    ops::gather_rows(call.stream, tokens, rows_of_experts().tokens, top(made_, rows));
+    ops::gather_rows(call.stream, tokens, rows_of_experts().tokens, top(made_, own));
+    clear_padding(call, made_, own, rows);
   }
   gate_up_.experts_gradients(call, rows_of_experts(), top(made_, rows), top(gated_, rows), top(made_, rows));
 }
