@@ -15,6 +15,7 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/comm/serialize.h"
+#include "routing_out.h"
 #include "row_work.h"
 #include "rows.h"
 #include "score_file.h"
@@ -40,6 +41,7 @@ std::string packed(const Report& report) {
     done.push_back({{"row", d.row},
                     {"lines", d.result.lines},
                     {"failure", d.result.failure},
+                    {"routing", d.routing},
                     {"judged", d.judged},
                     {"right", d.right},
                     {"rouge_l", d.rouge_l},
@@ -71,6 +73,7 @@ Report unpacked(const std::string& text) {
     report.done.push_back(
         {.row = d["row"],
          .result = {.lines = d["lines"].get<std::vector<std::string>>(), .failure = d["failure"]},
+         .routing = d["routing"].get<std::vector<std::string>>(),
          .judged = d["judged"],
          .right = d["right"],
          .rouge_l = d["rouge_l"],
@@ -105,6 +108,7 @@ std::string settings_hash(const Answerer& answerer, const RowWork& work, const G
   if (o.strict) settings["deterministic"] = "strict";
   if (o.fp8_cache) settings["fp8_cache"] = true;
   if (o.hdf5) settings["hdf5"] = true;
+  if (!o.save_routing.empty()) settings["routing"] = true;
   return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -115,8 +119,11 @@ class Books {
       : options_(options), lines_(static_cast<std::size_t>(rows)) {}
 
   // Opens the file of answers. Called on the first rank alone.
-  void open(const AnswerJournal::Job& job) {
+  void open(const AnswerJournal::Job& job, const runtime::Routers& routers) {
     if (!options_.out.empty()) journal_.emplace(options_.out, job, options_.overwrite);
+    if (!options_.save_routing.empty())
+      routing_.emplace(options_.save_routing, routers,
+                       kept() == 0 ? RoutingOut::New::yes : RoutingOut::New::no);
   }
   std::vector<std::int64_t> missing() const {
     std::vector<std::int64_t> rows;
@@ -137,6 +144,8 @@ class Books {
     if (!done.result.failure.empty() && ++failures_ <= kNamedFailures) {
       log::warn("a row is left out: " + done.result.failure);
     }
+    // First, so that each noted row has its experts.
+    for (const std::string& line : done.routing) routing_->add(line);
     if (journal_) {
       journal_->add(done.row, done.result);
     } else {
@@ -144,6 +153,7 @@ class Books {
     }
   }
   void sync() {
+    if (routing_) routing_->sync();
     if (journal_) journal_->sync();
   }
   std::int64_t failures() const { return failures_; }
@@ -217,6 +227,7 @@ class Books {
 
   const GenerateOptions& options_;
   std::optional<AnswerJournal> journal_;
+  std::optional<RoutingOut> routing_;
   std::vector<std::vector<std::string>> lines_;
   std::int64_t done_ = 0, failures_ = 0, judged_ = 0, right_ = 0, attempts_ = 0;
   double rouge_l_ = 0;  // sum in the order in which rows finish
@@ -283,7 +294,7 @@ void open_file(Opened& all, bool prints, Answerer& answerer, const GenerateOptio
   if (!o.out.empty()) {
     for (std::int64_t i = 0; i < file.size(); ++i) asked.questions.push_back(file.hash(i));
   }
-  all.books->open(asked);
+  all.books->open(asked, answerer.routers());
   all.rows = all.books->missing();
   if (all.books->kept() > 0) {
     log::info(with_commas(all.books->kept()) + " of " + with_commas(file.size()) +

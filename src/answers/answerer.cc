@@ -10,6 +10,7 @@
 #include "octet/device/out_of_memory.h"
 #include "octet/generate/cache_budget.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/runtime/routers.h"
 #include "octet/setup/adapters.h"
 #include "octet/weights/finite.h"
 
@@ -36,6 +37,7 @@ generate::DecoderOptions decoder_options(const GenerateOptions& o, const ModelSo
   decoder.fp8_cache = o.fp8_cache;
   decoder.page_tokens = o.page_tokens;
   decoder.share_prefixes = o.share_prefixes;
+  decoder.keep_experts = !o.save_routing.empty();
   decoder.sequences = o.score ? 1 : o.batch;
   decoder.capacity = o.max_length;
   decoder.score_rows = o.score ? std::min<std::int64_t>(o.max_length, 128) : 0;
@@ -214,6 +216,10 @@ generate::Decoder::Score Answerer::score(const std::vector<std::int32_t>& ids) {
 
 std::int64_t Answerer::best() const {
   return std::min(options_.best, decoder_->options().architecture.vocabulary);
+}
+
+runtime::Routers Answerer::routers() const {
+  return runtime::routers_of(decoder_->options().architecture);
 }
 
 ScoreSource Answerer::score_source() const {

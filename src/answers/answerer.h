@@ -10,6 +10,7 @@
 #include "model_source.h"
 #include "octet/answers/generate_options.h"
 #include "octet/generate/decoder.h"
+#include "octet/runtime/routers.h"
 #include "octet/runtime/session.h"
 #include "octet/text/tokenizer.h"
 #include "question_writer.h"
@@ -67,6 +68,8 @@ class Answerer {
   std::string recipe() const;
   /// Number of most probable tokens in a score: the requested number, at most the vocabulary.
   std::int64_t best() const;
+  /// Returns the routers of the model.
+  runtime::Routers routers() const;
   /// Returns the attributes of a score file. The weights are known only on the rank that prints.
   ScoreSource score_source() const;
 

@@ -7,6 +7,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/feed/routing_file.h"
 #include "octet/text/rouge.h"
 #include "score_file.h"
 
@@ -219,7 +220,13 @@ std::string RowWork::line(const Row& row, const Said& said) const {
 
 void RowWork::finish(Row& row) {
   Done done{.row = row.number, .judged = row.question.has_answer, .attempts = row.attempts};
-  for (const std::optional<Said>& said : row.said) done.result.lines.push_back(line(row, *said));
+  for (const std::optional<Said>& said : row.said) {
+    done.result.lines.push_back(line(row, *said));
+    if (options_.save_routing.empty()) continue;
+    std::vector<std::int32_t> ids = row.prompt;
+    ids.insert(ids.end(), said->answer.ids.begin(), said->answer.ids.end());
+    done.routing.push_back(feed::routing_line(ids, said->answer.experts));
+  }
   done.right = done.judged && trim(row.said.front()->text) == trim(row.question.answer);
   if (done.judged && options_.rouge_l)
     done.rouge_l = text::rouge_l(row.said.front()->text, row.question.answer);

@@ -36,6 +36,7 @@ class RowWork {
   struct Done {
     std::int64_t row = 0;
     RowResult result;
+    std::vector<std::string> routing;    ///< lines of --save-routing
     bool judged = false, right = false;  ///< judged: the file has an answer; right: it equals the model's
     double rouge_l = 0;                  ///< of the file's answer and the model's
     std::int64_t attempts = 0;

@@ -93,8 +93,17 @@ void add_optimizer(Table& t) {
          "Gradients are scaled down to this global norm; 0: no clipping.")
       .at_least(0)
       .decides_numbers();
+  t.used(
+       "moe_routing_file", &Config::moe_routing_file,
+       "Mixtures of experts: file of `trainer generate --save-routing`. Its experts are trained, and not the "
+       "choice of the router.")
+      .details(
+          "Rows are found by their tokens: those of a question and its answer, and at most 8 after them. The "
+          "weights of the experts are those of the trained router. Evaluations use its choice.")
+      .decides_numbers();
   t.used("router_z_loss_coef", &Config::router_z_loss_coef,
-         "Mixtures of experts: factor of the z-loss, which keeps the logits of routers small; 0: none.")
+         "Mixtures of experts: factor of the z-loss of each router, the mean over tokens of ln(sum of "
+         "exp(logits))^2, which training adds; 0: none.")
       .alias("moe_z_loss_coeff")
       .range(0, 1e6)
       .decides_numbers();

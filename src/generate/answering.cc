@@ -1,6 +1,7 @@
 #include "answering.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -63,6 +64,24 @@ void Answering::count() {
   parts_.counts.cache_pages_used = parts_.sequences.pages().most_held();
 }
 
+// A sequence that returned to the queue computes tokens again. The experts with which its answer was sampled
+// stay.
+void Answering::take_experts(const PassTokens& tokens) {
+  const model::Architecture& a = parts_.options.architecture;
+  const auto blocks =
+      static_cast<std::size_t>(std::ranges::count_if(a.blocks, &model::BlockShape::mixes_experts));
+  const auto taken = static_cast<std::size_t>(a.experts.taken);
+  for (std::size_t token = 0; token < tokens.ids.size(); ++token) {
+    std::vector<std::uint16_t>& experts = parts_.sequences.at_slot(tokens.slots[token]).answer.experts;
+    const auto position = static_cast<std::size_t>(tokens.positions[token]);
+    if (position * blocks * taken < experts.size()) continue;
+    for (std::size_t block = 0; block < blocks; ++block) {
+      const std::span<const std::int32_t> chosen = parts_.runner.experts(block, token);
+      experts.insert(experts.end(), chosen.begin(), chosen.end());
+    }
+  }
+}
+
 void Answering::plan_ahead() {
   const int stages = parts_.options.architecture.share.stages;
   while (std::ssize(in_flight_) < stages) {
@@ -106,6 +125,7 @@ std::vector<Decoder::Finished> Answering::step(const OnToken& on_token) {
   in_flight_.pop_front();
   parts_.runner.finish();
   --begun_;
+  if (parts_.options.keep_experts) take_experts(plan.tokens);
   std::vector<Decoder::Finished> finished;
   for (std::size_t row = 0; row < plan.tokens.sequences.size(); ++row) {
     Sequence& s = *plan.tokens.sequences[row];

@@ -36,6 +36,8 @@ class Answering {
   /// Begins the oldest planned pass. Begins a second pass if that pass does not depend on the host.
   void begin_passes();
   void count();
+  /// Adds the experts of the tokens of the last pass to their answers.
+  void take_experts(const PassTokens& tokens);
   bool extend(Sequence& s, std::size_t row, const OnToken& on_token);
 
   DecoderParts parts_;

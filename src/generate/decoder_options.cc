@@ -89,7 +89,22 @@ DecoderOptions options_for(const runtime::Instance& model, DecoderOptions option
 
 DecoderOptions possible(const DecoderOptions& options, const Device& device) {
   require_strict_possible(options, device);
-  return options;
+  if (!options.keep_experts) return options;
+  const auto refuse = [](const std::string& expected, const std::string& fix) {
+    throw Error({.what = "the experts of answers cannot be kept",
+                 .expected = expected,
+                 .fix = fix,
+                 .code = ExitCode::usage});
+  };
+  if (options.architecture.experts.count == 0)
+    refuse("a model with experts", "leave --save-routing out, or name a mixture of experts");
+  if (options.architecture.share.stages > 1)
+    refuse("a model in one stage", "set --pipeline-parallel-size 1, or leave --save-routing out");
+  // Each sequence computes all of its tokens, and the host reads the results of each pass before the next.
+  DecoderOptions kept = options;
+  kept.share_prefixes = false;
+  kept.run_ahead = false;
+  return kept;
 }
 
 model::TransformerOptions core_beside(const runtime::Instance& model, const DecoderOptions& options) {

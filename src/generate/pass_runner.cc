@@ -55,6 +55,11 @@ void PassRunner::reserve() {
     side.words = arena.reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
     side.finished = device().make_event();
   }
+  if (options_.keep_experts) {
+    const auto experts = static_cast<std::size_t>(most_tokens(options_) * experts_of_token());
+    experts_ = arena.reserve_as<std::int32_t>("decode/experts", experts);
+    host_experts_ = arena.reserve_as<std::int32_t>("decode/experts", experts, MemoryKind::pinned);
+  }
   const model::Architecture& a = options_.architecture;
   const DType dtype = options_.recipe.compute;
   if (parts_.sums != nullptr) parts_.sums->reserve(arena, most_tokens(options_), a.hidden, dtype);
@@ -101,7 +106,8 @@ model::DecodeBatch PassRunner::batch_of(const PassTokens& pass, bool repeated) {
   const std::int64_t made = repeated ? repeated_.rounded(tokens) : tokens;
   const std::int64_t made_rows = repeated ? made : rows;
   std::int32_t* const words = sides_[side_].words;
-  model::DecodeBatch batch{.tokens = made, .alone = repeated ? made : pass.alone, .row_count = made_rows};
+  model::DecodeBatch batch{
+      .tokens = made, .alone = repeated ? made : pass.alone, .row_count = made_rows, .experts = experts_};
   std::int64_t at = 0;
   const auto lay_out = [&](const std::vector<std::int32_t>& from, std::int64_t count) {
     std::copy(from.begin(), from.end(), words + at);
@@ -139,6 +145,10 @@ void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) 
     parts_.core.decode(parameters, compute(), batch, cache_, logits, in, out);
   }
   if (edges_) edges_->send(compute());
+  if (experts_ != nullptr) {
+    device().copy_to_host(compute(), host_experts_, experts_,
+                          static_cast<std::size_t>(batch.tokens * experts_of_token()) * sizeof(std::int32_t));
+  }
   if (!has_head() || batch.row_count == 0) return;
   if (wanted.best) choose_best(logits, wanted.normalizers);
   if (!wanted.listed.empty()) list_logits(logits, wanted.normalizers);
@@ -218,6 +228,7 @@ void PassRunner::begin(const PassPlan& plan) {
   const model::DecodeBatch batch = batch_of(pass, repeated);
   const std::int64_t rows = batch.row_count;
   Made made{.side = side_,
+            .tokens = batch.tokens,
             .rows = rows,
             .normalizers = plan.wanted.normalizers,
             .listed = lay_out_listing(plan.wanted, rows)};
@@ -250,6 +261,16 @@ ops::BestToken PassRunner::best(std::size_t row) const {
   for (std::size_t rank = 0; rank < pieces_->pieces().size(); ++rank)
     of_pieces.push_back(told[rank * static_cast<std::size_t>(last_.rows) + row]);
   return best_of_pieces(of_pieces, pieces_->begins(), last_.normalizers);
+}
+
+std::int64_t PassRunner::experts_of_token() const {
+  const model::Architecture& a = options_.architecture;
+  return std::ranges::count_if(a.blocks, &model::BlockShape::mixes_experts) * a.experts.taken;
+}
+
+std::span<const std::int32_t> PassRunner::experts(std::size_t block, std::size_t token) const {
+  const auto taken = static_cast<std::size_t>(options_.architecture.experts.taken);
+  return {host_experts_ + (block * static_cast<std::size_t>(last_.tokens) + token) * taken, taken};
 }
 
 ListedRow PassRunner::listed(std::size_t row) const {

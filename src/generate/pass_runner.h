@@ -62,6 +62,9 @@ class PassRunner {
   /// Copies the logits of a row of the last pass to the memory that logits() returns. Only if rows can be
   /// listed. Blocks.
   void fetch_row(std::size_t row);
+  /// Returns the experts of a token of the last pass in a block with experts, counted from 0. Only with
+  /// DecoderOptions::keep_experts.
+  std::span<const std::int32_t> experts(std::size_t block, std::size_t token) const;
   /// Passes that the device replayed from a recording.
   std::int64_t replayed() const { return replayed_; }
 
@@ -69,6 +72,7 @@ class PassRunner {
   /// Readable results of a pass.
   struct Made {
     std::size_t side = 0;
+    std::int64_t tokens = 0;  ///< with padding
     std::int64_t rows = 0;
     bool normalizers = false;
     std::vector<bool> listed;  ///< whether each row was listed
@@ -94,6 +98,8 @@ class PassRunner {
   void choose_best(const ops::Matrix& logits, bool normalizers);
   void list_logits(const ops::Matrix& logits, bool normalizers);
   void fetch_logits(const Wanted& wanted);
+  /// Experts of a token in all blocks.
+  std::int64_t experts_of_token() const;
   Device& device() { return parts_.model.device(); }
   Stream& compute() { return parts_.model.compute(); }
 
@@ -108,14 +114,16 @@ class PassRunner {
   Made last_;
   std::size_t side_ = 0;  ///< of the pass that began last
   std::int64_t replayed_ = 0;
-  std::int32_t* words_ = nullptr;   ///< device: ids, slots, positions [tokens] each, rows [sequences]
-  float* logits_ = nullptr;         ///< device: [sequences, vocabulary of the share]
-  void* narrow_logits_ = nullptr;   ///< likewise in the compute dtype, converted to logits_; null: none
-  std::array<Side, 2> sides_;       ///< used in turn, because two passes may be in flight
-  float* host_logits_ = nullptr;    ///< pinned: [sequences, vocabulary]
-  std::int64_t most_listed_ = 0;    ///< logits that can be listed per row; 0: listing is not possible
-  double* listing_ = nullptr;       ///< device: temperatures [rows], then draws [rows]
-  double* host_listing_ = nullptr;  ///< pinned, layout of listing_
+  std::int32_t* words_ = nullptr;         ///< device: ids, slots, positions [tokens] each, rows [sequences]
+  std::int32_t* experts_ = nullptr;       ///< device: DecodeBatch::experts; null: not kept
+  std::int32_t* host_experts_ = nullptr;  ///< pinned, layout of experts_
+  float* logits_ = nullptr;               ///< device: [sequences, vocabulary of the share]
+  void* narrow_logits_ = nullptr;         ///< likewise in the compute dtype, converted to logits_; null: none
+  std::array<Side, 2> sides_;             ///< used in turn, because two passes may be in flight
+  float* host_logits_ = nullptr;          ///< pinned: [sequences, vocabulary]
+  std::int64_t most_listed_ = 0;          ///< logits that can be listed per row; 0: listing is not possible
+  double* listing_ = nullptr;             ///< device: temperatures [rows], then draws [rows]
+  double* host_listing_ = nullptr;        ///< pinned, layout of listing_
   ops::RowOfLogits* summaries_ = nullptr;       ///< device: [sequences]
   ops::RowOfLogits* host_summaries_ = nullptr;  ///< pinned, layout of summaries_
   ops::ListedLogit* largest_ = nullptr;         ///< device: [sequences, most_listed]

@@ -106,6 +106,12 @@ void Sequences::take(Sequence& s, PassTokens& pass) {
   ++in_flight_;
 }
 
+Sequence& Sequences::at_slot(std::int32_t slot) {
+  const auto found = std::ranges::find(active_, slot, &Sequence::slot);
+  check(found != active_.end(), "a pass computes tokens of active sequences");
+  return *found;
+}
+
 bool Sequences::land(Sequence& s) {
   check(s.in_flight > 0, "a sequence is returned as often as it was taken");
   --s.in_flight;

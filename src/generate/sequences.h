@@ -49,6 +49,8 @@ class Sequences {
   /// Records the end of a pass that computed a token of `sequence`. Returns false if the answer had already
   /// ended. The token is then discarded, and the sequence may be destroyed.
   bool land(Sequence& sequence);
+  /// Returns the active sequence in a slot.
+  Sequence& at_slot(std::int32_t slot);
   /// Must be called after a token was appended to the sequence.
   void learn(Sequence& sequence) { cache_.learn(sequence); }
   /// Returns the changes of page tables before the next pass.

@@ -193,7 +193,20 @@ Transformer::Impl::Passing Transformer::Impl::training_pass(ParameterSource& sou
           .attention = {.positions = batch.positions, .documents = batch.documents},
           .tokens = batch.documents.tokens,
           .options = {.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward},
-          .names = batch.names};
+          .names = batch.names,
+          .given_experts = batch.experts};
+}
+
+Call Transformer::Impl::call_of_block(const Passing& pass, int layer, const GroupParameters& parameters) {
+  Call of_block = call(pass, parameters);
+  if (!architecture_.block(layer).mixes_experts) return of_block;
+  const auto first = architecture_.blocks.begin() + range_.first;
+  const auto before = std::count_if(first, architecture_.blocks.begin() + layer,
+                                    [](const BlockShape& block) { return block.mixes_experts; });
+  const std::int64_t at = before * pass.tokens * architecture_.experts.taken;
+  if (pass.given_experts != nullptr) of_block.given_experts = pass.given_experts + at;
+  if (pass.chosen_experts != nullptr) of_block.chosen_experts = pass.chosen_experts + at;
+  return of_block;
 }
 
 void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in) {
@@ -210,7 +223,7 @@ void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& o
     Block& block = layers_.block(layer);
     const bool last = layer + 1 == range_.last;
     const int group = layers_.layout().block_group(layer);
-    Call of_block = call(pass, pass.source.acquire(group, Pass::forward, pass.stream));
+    Call of_block = call_of_block(pass, layer, pass.source.acquire(group, Pass::forward, pass.stream));
     // What no backward pass reads is made for the forward pass alone.
     if (!block.runs_back()) of_block.pass.keep = false, of_block.pass.readers = Readers::forward;
     const ops::Matrix input = top(block.input(), pass.tokens);
@@ -270,7 +283,7 @@ void Transformer::Impl::backward_blocks(const Passing& pass, const ops::ConstMat
     Block& block = layers_.block(layer);
     if (!block.runs_back()) return;
     const int group = layers_.layout().block_group(layer);
-    Call of_block = call(pass, pass.source.acquire(group, Pass::backward, pass.stream));
+    Call of_block = call_of_block(pass, layer, pass.source.acquire(group, Pass::backward, pass.stream));
     if (layer + 1 == range_.last && !has_head()) take_gradient(of_block, d_out);
     if (common_.options.recompute == Recompute::full) block.recompute(of_block);
     of_block.gradients = &pass.source.gradients(group, pass.stream);
@@ -354,7 +367,8 @@ void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const De
                                    .cache = &cache,
                                    .alone = batch.alone},
                      .tokens = batch.tokens,
-                     .options = {.readers = Readers::forward}};
+                     .options = {.readers = Readers::forward},
+                     .chosen_experts = batch.experts};
   const ops::Matrix after = has_head() ? top(layers_.head().input(), pass.tokens) : out;
   enter(pass, batch.ids, in);
   forward_blocks(pass, after);

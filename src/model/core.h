@@ -40,6 +40,8 @@ class Transformer::Impl {
     std::int64_t tokens = 0;
     PassOptions options;
     const std::uint64_t* names = nullptr;
+    const std::int32_t* given_experts = nullptr;  ///< MicroBatch::experts
+    std::int32_t* chosen_experts = nullptr;       ///< DecodeBatch::experts
   };
 
   bool has_embedding() const { return range_.first == 0; }
@@ -51,6 +53,8 @@ class Transformer::Impl {
     return {common_,        pass.stream, parameters,   gradients,
             pass.attention, pass.tokens, pass.options, pass.names};
   }
+  /// Returns the call of a block of this core.
+  Call call_of_block(const Passing& pass, int layer, const GroupParameters& parameters);
   Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
 
   void reserve(Arena& arena);

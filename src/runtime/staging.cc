@@ -42,6 +42,8 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
   label_rows_ = arena.reserve_as<std::int32_t>("batch/label_rows", labels);
   targets_ = arena.reserve_as<std::int32_t>("batch/targets", labels);
   cu_seqlens_ = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
+  if (options.routed.blocks > 0)
+    experts_ = arena.reserve_as<std::int32_t>("batch/experts", tokens * options.routed.each_token());
   if (options.names) names_ = arena.reserve_as<std::uint64_t>("batch/names", tokens);
   losses_ = options.losses ? sets_ : 1;
   loss_sum_ = arena.reserve_as<double>("batch/loss_sum", losses_);
@@ -49,6 +51,11 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
   host_words_ = arena.reserve_as<std::int32_t>("batch/words", sets_ * words_of_set_, MemoryKind::pinned);
   names_of_set_ = aligned<std::uint64_t>(options.names ? tokens : 0);
   host_names_ = arena.reserve_as<std::uint64_t>("batch/names", sets_ * names_of_set_, MemoryKind::pinned);
+  if (options.routed.blocks > 0) {
+    experts_of_set_ = aligned<std::int32_t>(tokens * options.routed.each_token());
+    host_experts_ =
+        arena.reserve_as<std::int32_t>("batch/experts", sets_ * experts_of_set_, MemoryKind::pinned);
+  }
   host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
 }
 
@@ -98,6 +105,7 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
   m.ids = ids_, m.positions = positions_;
   m.label_rows = label_rows_, m.targets = targets_;
   m.names = names_;
+  if (!batch.experts.empty()) m.experts = send_experts(stream, batch, host_set);
   m.labels = static_cast<std::int64_t>(batch.targets.size());
   m.documents = {.cu_seqlens = cu_seqlens_,
                  .host_cu_seqlens = cu_seqlens_of_[host_set].data(),
@@ -111,6 +119,24 @@ void Staging::send_names(Stream& stream, const HostBatch& batch, std::uint64_t* 
   check(batch.names.size() == batch.ids.size(), "every token has a name");
   for (std::size_t t = 0; t < batch.names.size(); ++t) host[t] = mixed(noise_, batch.names[t]);
   device_.copy_to_device(stream, names_, host, batch.names.size() * sizeof(std::uint64_t));
+}
+
+// Tokens that fill a batch up choose experts themselves.
+const std::int32_t* Staging::send_experts(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  const auto taken = static_cast<std::size_t>(options_.routed.taken);
+  const auto blocks = static_cast<std::size_t>(options_.routed.blocks);
+  check(blocks > 0 && batch.experts.size() % (blocks * taken) == 0,
+        "there is room for the experts of tokens");
+  const std::size_t given = batch.experts.size() / blocks, each = batch.ids.size() * taken;
+  check(given <= each, "experts are given for tokens of the batch");
+  std::int32_t* const host = host_experts_ + host_set * experts_of_set_;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    std::int32_t* const to = host + block * each;
+    std::copy_n(batch.experts.data() + block * given, given, to);
+    std::fill(to + given, to + each, -1);
+  }
+  device_.copy_to_device(stream, experts_, host, blocks * each * sizeof(std::int32_t));
+  return experts_;
 }
 
 void Staging::clear_losses(Stream& stream, std::size_t count) {

@@ -107,6 +107,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.transformer.max_length = max_length;
   options.transformer.router_z_loss = config.router_z_loss_coef;
   options.transformer.expert_capacity = config.moe_capacity_factor.value_or(0);
+  options.transformer.given_experts = config.moe_routing_file.has_value();
   options.transformer.gradient_dtype = options.store.storage.gradients;
   options.transformer.recompute = recompute_of(config.recompute());
   options.max_documents = max_documents;

@@ -12,6 +12,13 @@
 namespace octet::train {
 namespace {
 
+runtime::StagingOptions::Routed routed(const runtime::InstanceOptions& options) {
+  if (!options.transformer.given_experts) return {};
+  const model::Architecture& a = options.architecture;
+  return {.blocks = std::ranges::count_if(a.blocks, &model::BlockShape::mixes_experts),
+          .taken = a.experts.taken};
+}
+
 runtime::StagingOptions staging_options(const runtime::InstanceOptions& options) {
   return {.tokens = options.transformer.max_tokens,
           .labels = options.transformer.max_labels,
@@ -21,7 +28,8 @@ runtime::StagingOptions staging_options(const runtime::InstanceOptions& options)
           .token_unit = options.token_unit,
           .host_sets = options.max_micro_batches,
           .losses = options.store.strict,
-          .names = options.architecture.tuning.drops()};
+          .names = options.architecture.tuning.drops(),
+          .routed = routed(options)};
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "octet/data/template_encoder.h"
 #include "octet/feed/corpus.h"
 #include "octet/feed/feed.h"
+#include "octet/feed/routing_file.h"
 #include "octet/memory_tier/memory_tier.h"
 #include "octet/model/architecture.h"
 #include "octet/optim/schedule.h"
@@ -28,11 +29,19 @@ struct RunParts {
   config::Batch batch;
   feed::Corpus corpus;
   std::unique_ptr<feed::Feed> feed;
+  std::unique_ptr<feed::RoutingFile> routing;  ///< with moe_routing_file
   std::unique_ptr<optim::Schedule> schedule;
   std::optional<checkpoint::Checkpoint> checkpoint;  ///< the run resumes from it
   std::unique_ptr<Engine> engine;
   std::unique_ptr<memory_tier::MemoryTier> memory;  ///< if checkpoints are kept in memory
   std::unique_ptr<report::Reporter> reporter;       ///< on the printing rank
 };
+
+/// Returns the next micro-batch, with the experts of its tokens if they are given (Feed::next).
+inline runtime::HostBatch next_batch(RunParts& parts, bool first_of_step, double* waited) {
+  runtime::HostBatch batch = parts.feed->next(first_of_step, waited);
+  if (parts.routing) parts.routing->add_to(batch);
+  return batch;
+}
 
 }  // namespace octet::train

@@ -46,7 +46,7 @@ void TrainSteps::take() {
   std::size_t given = 0;
   const auto next = [&](bool first) {
     runtime::HostBatch batch =
-        given < ahead.size() ? std::move(ahead[given++]) : parts_.feed->next(first, &outcome.data_seconds);
+        given < ahead.size() ? std::move(ahead[given++]) : next_batch(parts_, first, &outcome.data_seconds);
     if (samples_) samples_->add(batch);
     return batch;
   };

@@ -335,6 +335,13 @@ std::vector<KeyRow> optimizer_rows() {
       {"adam_epsilon", {}, {{"0.01"}}, numbers},
       {"max_grad_norm", {}, {{"0.01"}, {"0"}}, numbers},
       {"moe_capacity_factor", {}, {{"0.25"}, {"0.5"}}, numbers_of_experts},
+      {"moe_routing_file",
+       {},
+       {{"experts.jsonl", "given"}},
+       [](const config::Resolved& r) {
+         return std::string(options_of(r.config, mixture()).transformer.given_experts ? "given" : "chosen");
+       },
+       "chosen"},
       {"router_z_loss_coef", {}, {{"0.01"}, {"0.1"}}, numbers_of_experts},
       {"seed", {}, {{"7"}}, numbers},
       {"lr_scheduler_type", {}, {{"cosine"}, {"constant"}, {"deepspeed_warmup_decay"}}, numbers},

@@ -270,6 +270,72 @@ TEST_F(ExpertTraining, TheLogHasTheShareOfDroppedRows) {
   EXPECT_GE(events.at("eval/experts/0/largest", 4), 1);
 }
 
+/// Returns the lines of a file in alphabetical order.
+std::vector<std::string> sorted_lines(const std::string& path) {
+  std::vector<std::string> lines = split(slurp(path), '\n');
+  std::ranges::sort(lines);
+  return lines;
+}
+
+// Before its first update, the trained model has the weights of sampling. The second step has other weights.
+TEST_F(ExpertTraining, ReplaysTheExpertsOfSampling) {
+  last("base", "bf16=false", 0);
+  const std::string base = folder_ / "base", answers = folder_ / "answers.jsonl",
+                    experts = folder_ / "experts.jsonl";
+  const std::string asked = "generate " + base + " --file " + Task::get().held_out() +
+                            " --max-new 12 --max-length 100 --device cpu --deterministic strict --out ";
+  expect_success(trainer(asked + answers + " --save-routing " + experts));
+  EXPECT_EQ(sorted_lines(experts).size(), 14U) << "a line per answer, the first line, and the end";
+  const std::string others = folder_ / "others.jsonl";
+  expect_success(trainer(asked + (folder_ / "out.jsonl") + " --save-routing " + others, 2));
+  EXPECT_EQ(sorted_lines(others), sorted_lines(experts));
+  // A run that continues needs the file of the run before.
+  fs::remove(others);
+  const Outcome missing = trainer(asked + (folder_ / "out.jsonl") + " --save-routing " + others);
+  EXPECT_EQ(missing.code, 64) << missing.both();
+  EXPECT_NE(missing.err.find("the experts of the earlier answers are missing"), std::string::npos)
+      << missing.err;
+  const auto losses = [&](const std::string& out, const std::string& more) {
+    expect_success(trainer(train(
+        out, "bf16=false model_name_or_path=" + base +
+                 " train_from_scratch=false max_steps=2 global_batch_size=4 dataset=" + answers + more)));
+    const auto steps = steps_of(folder_ / out);
+    return std::pair(steps.at(1)["loss"].get<double>(), steps.at(2)["loss"].get<double>());
+  };
+  const auto plain = losses("plain", ""), replayed = losses("replayed", " moe_routing_file=" + experts);
+  EXPECT_EQ(replayed.first, plain.first);
+  EXPECT_NE(replayed.second, plain.second) << "the experts stay";
+}
+
+TEST_F(ExpertTraining, RoutingOfOtherRowsOrModelsIsRefusedByRowAndFile) {
+  const std::string path = folder_ / "experts.jsonl";
+  const std::string head =
+      R"({"format":"octet routing","version":1,"blocks":[0,1],"experts":4,"experts_per_token":2})";
+  struct Row {
+    std::string text, said;
+  };
+  const Row rows[] = {
+      {head + "\n", "of the data has no experts in the file of experts"},
+      {R"({"format":"octet routing","version":1,"blocks":[0],"experts":4,"experts_per_token":2})",
+       "another model"},
+      {R"({"format":"octet routing","version":1,"blocks":[0,1],"experts":8,"experts_per_token":2})",
+       "another model"},
+      {head + "\n{\"ids\":[1,2,3],\"experts\":\"AAAA\"}\n", "another number of tokens"},
+  };
+  for (const Row& row : rows) {
+    spill(path, row.text);
+    const Outcome run = trainer(train("refused", "moe_routing_file=" + path), 2);
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.err.find(row.said), std::string::npos) << run.err;
+    EXPECT_NE(run.err.find(path), std::string::npos) << run.err;
+  }
+  const Outcome dense =
+      trainer("generate " + Task::get().model() + " --file " + Task::get().held_out() + " --out " +
+              (folder_ / "out.jsonl") + " --save-routing " + path + " --device cpu");
+  EXPECT_EQ(dense.code, 64) << dense.both();
+}
+
 // The log has the loss with the z-loss. Evaluations have the loss without it.
 TEST_F(ExpertTraining, TheLossOfTheLogHasTheZLoss) {
   const auto first = [&](const std::string& out, const std::string& more) {

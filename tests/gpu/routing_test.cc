@@ -63,6 +63,38 @@ TEST(GpuRouting, ExpertsAreThoseOfTheCpu) {
   }
 }
 
+// Given experts have the weights of the CPU; the first token chooses.
+TEST(GpuRouting, GivenExpertsAreTakenAsOnTheCpu) {
+  for (const std::int64_t experts : {6, 64, 1024}) {
+    for (const RouterScores scores : {RouterScores::softmax, RouterScores::sigmoid}) {
+      constexpr std::int64_t tokens = 37, taken = 4;
+      std::vector<std::int32_t> given;
+      for (std::int64_t i = 0; i < tokens * taken; ++i) {
+        const std::int64_t expert = (5 * (i / taken) + i % taken) % experts;
+        given.push_back(i < taken ? -1 : static_cast<std::int32_t>(expert));
+      }
+      both(
+          [&](Side& side) {
+            std::int32_t* const chosen = side.put(std::vector<std::int32_t>(given.size()));
+            float* const weights = side.put(std::vector<float>(given.size()));
+            route(side, {.logits = side.put(Tensor::random(DType::f32, tokens, experts, 3)),
+                         .taken = taken,
+                         .scores = scores,
+                         .given = side.put(given),
+                         .experts = chosen,
+                         .weights = weights});
+            std::vector<std::int32_t> found(given.size());
+            side.device().copy_to_host(side, found.data(), chosen, found.size() * sizeof(std::int32_t));
+            static_cast<Stream&>(side).synchronize();
+            EXPECT_TRUE(std::equal(found.begin() + taken, found.end(), given.begin() + taken));
+            EXPECT_GE(found.front(), 0);
+            side.out("weights", weights, tokens * taken, DType::f32);
+          },
+          {.relative = 1e-5, .absolute = 1e-7});
+    }
+  }
+}
+
 // Weights have few values, so that many are equal, and one is NaN.
 TEST(GpuRouting, LimitedRowsAreThoseOfTheCpu) {
   std::mt19937 random(4);

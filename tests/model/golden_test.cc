@@ -526,6 +526,67 @@ INSTANTIATE_TEST_SUITE_P(Cases, ExpertCapacity,
                            return name;
                          });
 
+/// Experts that a micro-batch gives.
+class GivenExperts : public ZLoss {
+ protected:
+  /// Returns the experts t, t + 1, … of token t, modulo their number, from another one in each block.
+  std::vector<std::int32_t> in_turn() const {
+    const ExpertShape& shape = golden_.architecture.experts;
+    std::vector<std::int32_t> experts;
+    for (std::int64_t block = 0; block < blocks(); ++block) {
+      for (std::int64_t i = 0; i < batch_.tokens() * shape.taken; ++i)
+        experts.push_back(
+            static_cast<std::int32_t>((i / shape.taken + i % shape.taken + block) % shape.count));
+    }
+    return experts;
+  }
+  std::int64_t blocks() const {
+    return std::ranges::count_if(golden_.architecture.blocks, &BlockShape::mixes_experts);
+  }
+};
+
+TEST_P(GivenExperts, AreTakenWhateverTheRouterChooses) {
+  HostBatch given = batch_;
+  given.experts = in_turn();
+  const std::int64_t taken = golden_.architecture.experts.taken;
+  double losses[2] = {};
+  for (const bool changed : {false, true}) {
+    Machine machine(golden_.architecture, batch_, {.recipe = kF32, .recompute = Recompute::full});
+    machine.source.load(golden_.folder);
+    for (std::int64_t layer = 0; changed && layer < golden_.architecture.layers; ++layer) {
+      if (golden_.architecture.block(layer).mixes_experts)
+        machine.source.change(golden_.folder, router(layer), [](float value, std::size_t) { return -value; });
+    }
+    losses[changed ? 1 : 0] = machine.run(given, true).loss_sum;
+    std::int64_t ordinal = 0;
+    for (const auto& [block, load] : machine.core.take_expert_loads()) {
+      std::vector<std::int64_t> expected(load.rows.size());
+      const std::int64_t first = ordinal++ * batch_.tokens() * taken;
+      for (std::int64_t i = first; i < first + batch_.tokens() * taken; ++i)
+        ++expected[static_cast<std::size_t>(given.experts[static_cast<std::size_t>(i)])];
+      EXPECT_EQ(load.rows, expected) << "block " << block;
+    }
+  }
+  EXPECT_NE(losses[0], losses[1]) << "the weights are those of the router";
+}
+
+TEST_P(GivenExperts, BelowZeroAreChosenByTheRouter) {
+  HostBatch none = batch_;
+  none.experts.assign(in_turn().size(), -1);
+  const RunResult whole = run(golden_, batch_, {.recipe = kF32});
+  const RunResult found = run(golden_, none, {.recipe = kF32});
+  EXPECT_EQ(found.loss_sum, whole.loss_sum);
+  EXPECT_EQ(found.gradients, whole.gradients);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GivenExperts,
+                         ::testing::Values("qwen3-moe-trained", "mixtral", "glm4-moe-groups"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
 // The bias of a router is stored with the trained vectors, and has no gradient.
 TEST(SigmoidRouter, TheBiasOfItsChoiceIsReadAndNotTrained) {
   const Golden golden("glm4-moe-groups");

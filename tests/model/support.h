@@ -262,6 +262,7 @@ class ReplicatedSource : public ParameterSource {
 /// A batch on the host: consecutive documents, and a label row for every token.
 struct HostBatch {
   std::vector<std::int32_t> ids, positions, targets, rows, cu_seqlens;
+  std::vector<std::int32_t> experts;  ///< MicroBatch::experts; empty: null
   std::int64_t max_length = 0;
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t label_tokens() const {
@@ -380,7 +381,8 @@ class Machine {
                           .host_cu_seqlens = b.cu_seqlens.data(),
                           .count = static_cast<std::int64_t>(b.cu_seqlens.size()) - 1,
                           .max_length = b.max_length,
-                          .tokens = b.tokens()}};
+                          .tokens = b.tokens()},
+            .experts = b.experts.empty() ? nullptr : upload(b.experts)};
   }
   std::vector<float> download(const ops::ConstMatrix& m) {
     std::vector<float> values(static_cast<std::size_t>(m.rows * m.cols));

@@ -180,6 +180,54 @@ TEST(LimitRows, KeepsTheLargestWeightsOfEachExpertAndTheFirstOfEqualOnes) {
   }
 }
 
+// Given experts have the weights of their scores. If they equal the choice, weights have the same bits.
+TEST(Route, TakesGivenExpertsInTheirOrder) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0, 2);
+  constexpr std::int64_t experts = 6, taken = 3, tokens = 9;
+  std::vector<float> logits(index(tokens * experts));
+  for (float& logit : logits) logit = normal(random);
+  for (const RouterScores scores : {RouterScores::softmax, RouterScores::sigmoid}) {
+    const auto device = make_cpu_device();
+    const auto stream = device->make_stream({.name = "test"});
+    const auto run = [&](const std::vector<std::int32_t>* given) {
+      Routed out{std::vector<std::int32_t>(index(tokens * taken)), std::vector<float>(index(tokens * taken))};
+      route(*stream, {.logits = ConstMatrix(logits.data(), DType::f32, tokens, experts, experts),
+                      .taken = taken,
+                      .scores = scores,
+                      .scale = 1.5f,
+                      .groups = 3,
+                      .taken_groups = 2,
+                      .given = given == nullptr ? nullptr : given->data(),
+                      .experts = out.experts.data(),
+                      .weights = out.weights.data()});
+      stream->synchronize();
+      return out;
+    };
+    const Routed own = run(nullptr);
+    std::vector<std::int32_t> given = own.experts;
+    EXPECT_EQ(run(&given).weights, own.weights);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      for (std::int64_t j = 0; j < taken; ++j)
+        given[index(t * taken + j)] = t == 4 ? -1 : static_cast<std::int32_t>((t + 2 * j) % experts);
+    }
+    const Routed other = run(&given);
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      double all = 0;
+      const auto score = [&](std::int32_t e) {
+        const auto x = static_cast<double>(logits[index(t * experts + e)]);
+        return scores == RouterScores::sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x);
+      };
+      for (std::int64_t j = 0; j < taken; ++j) all += score(other.experts[index(t * taken + j)]);
+      for (std::int64_t j = 0; j < taken; ++j) {
+        const std::size_t at = index(t * taken + j);
+        EXPECT_EQ(other.experts[at], t == 4 ? own.experts[at] : given[at]);
+        EXPECT_NEAR(other.weights[at], 1.5 * score(other.experts[at]) / all, 1e-5);
+      }
+    }
+  }
+}
+
 TEST(Route, WhatCannotBeIsRefused) {
   const std::vector<float> logits(2000);
   EXPECT_THROW(routed(logits, 1, 4, 4, 5), std::logic_error);

@@ -177,6 +177,7 @@ struct MemoryKeys {
 struct RouterKeys {
   double router_z_loss_coef = 0.0;
   std::optional<double> moe_capacity_factor;
+  std::optional<std::string> moe_routing_file;
 };
 
 /// Formats, memory and routers of the passes of a model.

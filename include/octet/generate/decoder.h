@@ -55,6 +55,9 @@ struct DecoderOptions {
   /// tokens are needed. The device then passes the tokens on. Answers are the same. An answer that ends early
   /// costs one extra token. Unset: on for a GPU. Only for the decoder's own model, whole on this rank.
   std::optional<bool> run_ahead;
+  /// Answers have the experts of their tokens (Answer::experts). Turns share_prefixes and run_ahead off. Not
+  /// for a model in stages, or without experts.
+  bool keep_experts = false;
   std::int64_t scored = 0;      ///< longest sequence for log_probabilities(); 0: not used
   std::int64_t score_rows = 0;  ///< logit rows that score() computes at a time; 0: not used
 };
@@ -93,6 +96,9 @@ struct Answer {
   std::vector<double> logprobs;
   std::vector<std::vector<TokenScore>>
       top;  ///< per token, the K most probable tokens at its position, best first
+  /// With keep_experts: [tokens, blocks with experts, experts per token] of the first tokens of prompt and
+  /// answer that were computed, in descending order of their weights.
+  std::vector<std::uint16_t> experts;
 };
 
 /// Called with each new token of a request; `request` is the number from submit(). Returning false ends the

@@ -40,6 +40,8 @@ struct TransformerOptions {
   /// In training, an expert takes at most this factor times an even share of the rows of a micro-batch,
   /// rounded up (ops::limit_rows()); 0: no limit.
   double expert_capacity = 0;
+  /// Micro-batches for training give the experts of their tokens (MicroBatch::experts).
+  bool given_experts = false;
   DType gradient_dtype = DType::f32;  ///< dtype of the gradients of matrices: f32 or bf16
   /// Bytes of a chunk of logits. A chunk has at least one row. Each chunk reads and writes the whole gradient
   /// of the head, so small chunks of a large vocabulary are bound by this traffic. If the head is frozen, a
@@ -74,6 +76,10 @@ struct MicroBatch {
   /// [documents.tokens] or null: the random key of each token for the dropout of adapters. It is a number
   /// made of sample, position and step, so the noise does not depend on the rank. Null: no dropout.
   const std::uint64_t* names = nullptr;
+  /// [blocks with experts, documents.tokens, experts per token] or null: the experts that the tokens take
+  /// instead of the choice of the routers, in descending order of their weights. A first expert below 0: the
+  /// router chooses. Not for evaluate().
+  const std::int32_t* experts = nullptr;
 };
 
 /// Called with the logits of label rows [first_row, first_row + logits.rows) before the loss overwrites them.
@@ -94,6 +100,9 @@ struct DecodeBatch {
   std::int64_t alone = 0;
   const std::int32_t* rows = nullptr;  ///< [row_count] indices of tokens that need logits
   std::int64_t row_count = 0;
+  /// [blocks with experts of this core, tokens, experts per token] or null: the core writes the chosen
+  /// experts here, in descending order of their weights.
+  std::int32_t* experts = nullptr;
 };
 
 /// The rows of a block's experts in some micro-batches.

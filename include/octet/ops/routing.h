@@ -25,6 +25,8 @@ inline constexpr float kLeastScores = 1e-20f;
 /// If two are equal, the lower number is first. A NaN counts as the largest. weights[t, …] are their scores
 /// without bias, divided by their sum if `normalised`, times `scale`. Computed in fp32.
 ///
+/// A token with given[t, 0] >= 0 selects the experts given[t, …] in their order instead, which are distinct.
+///
 /// With several groups of consecutive experts, only experts of the `taken_groups` best groups are selected
 /// (DeepSeek-V3, arXiv:2412.19437). A group counts as much as the sum of its two best scores with bias.
 struct RouteArgs {
@@ -33,11 +35,12 @@ struct RouteArgs {
   bool normalised = true;
   RouterScores scores = RouterScores::softmax;
   float scale = 1.0f;
-  const float* bias = nullptr;      ///< [experts]; null: none
-  std::int64_t groups = 1;          ///< divides experts; a group has at least two if there are several
-  std::int64_t taken_groups = 1;    ///< 1 to groups
-  std::int32_t* experts = nullptr;  ///< [tokens, taken]
-  float* weights = nullptr;         ///< [tokens, taken]
+  const float* bias = nullptr;          ///< [experts]; null: none
+  std::int64_t groups = 1;              ///< divides experts; a group has at least two if there are several
+  std::int64_t taken_groups = 1;        ///< 1 to groups
+  const std::int32_t* given = nullptr;  ///< [tokens, taken]; null: all tokens choose
+  std::int32_t* experts = nullptr;      ///< [tokens, taken]
+  float* weights = nullptr;             ///< [tokens, taken]
 };
 void route(Stream& stream, const RouteArgs& args);
 
@@ -47,7 +50,7 @@ void route(Stream& stream, const RouteArgs& args);
 /// There are fewer than 2^31 rows. A choice that limit_rows() dropped has no row: its place is -1, and its
 /// weight is 0.
 struct DealArgs {
-  const std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() gives them
+  const std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() or limit_rows() gives them
   const float* weights = nullptr;         ///< [tokens, taken]
   std::int64_t tokens = 0, taken = 0;
   std::int64_t count = 0;              ///< number of experts, at most kMostExperts
@@ -136,7 +139,7 @@ struct RouteBackwardArgs {
   bool normalised = true;
   RouterScores scores = RouterScores::softmax;
   float scale = 1.0f;
-  const std::int32_t* experts = nullptr;  ///< [tokens, taken], from route()
+  const std::int32_t* experts = nullptr;  ///< [tokens, taken], from route() or limit_rows()
   const std::int32_t* places = nullptr;   ///< [tokens, taken], from deal()
   const float* d_weights = nullptr;       ///< [tokens * taken], by row
   /// [experts], added for each token to the gradient of softmax scores; null: nothing is added

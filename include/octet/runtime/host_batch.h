@@ -16,6 +16,8 @@ struct HostBatch {
   std::vector<std::int32_t> targets;     ///< [label_rows]: that next token
   /// [tokens]: a number of the sample and of the position in it, by which noise knows a token.
   std::vector<std::uint64_t> names;
+  /// [blocks with experts, tokens, experts per token]: MicroBatch::experts; empty: routers choose.
+  std::vector<std::int32_t> experts;
   std::vector<std::int64_t> rows;  ///< of the data set: of each document that a loader added
   std::int64_t items = 0;          ///< samples
   std::int64_t max_length = 0;     ///< of a document

@@ -22,6 +22,12 @@ struct StagingOptions {
   int host_sets = 1;    ///< batches in flight at once
   bool losses = false;  ///< one sum of losses per batch in flight, else one sum
   bool names = false;   ///< tokens have names on the device, too
+  /// Experts that batches give for their tokens (HostBatch::experts).
+  struct Routed {
+    std::int64_t blocks = 0, taken = 0;  ///< blocks with experts, experts per token; 0: none are given
+    std::size_t each_token() const { return static_cast<std::size_t>(blocks * taken); }
+  };
+  Routed routed = {};
 };
 
 /// Buffers between host and device. One set on the device suffices, because copies and kernels share a
@@ -53,6 +59,7 @@ class Staging {
  private:
   void check_batch(const HostBatch& batch) const;
   model::MicroBatch send(Stream& stream, const HostBatch& batch, std::size_t host_set);
+  const std::int32_t* send_experts(Stream& stream, const HostBatch& batch, std::size_t host_set);
   void send_names(Stream& stream, const HostBatch& batch, std::uint64_t* host);
 
   Device& device_;
@@ -61,11 +68,13 @@ class Staging {
   // Pinned if needed: a block for each set. There may be a million sets, of which few are used.
   std::int32_t* host_words_ = nullptr;
   std::uint64_t* host_names_ = nullptr;
-  std::size_t words_of_set_ = 0, names_of_set_ = 0;
+  std::int32_t* host_experts_ = nullptr;
+  std::size_t words_of_set_ = 0, names_of_set_ = 0, experts_of_set_ = 0;
   std::vector<std::vector<std::int32_t>> cu_seqlens_of_;  ///< of the sets that were used
   std::int32_t *ids_ = nullptr, *positions_ = nullptr, *label_rows_ = nullptr, *targets_ = nullptr,
                *cu_seqlens_ = nullptr;
-  std::uint64_t* names_ = nullptr;  ///< null: not requested
+  std::uint64_t* names_ = nullptr;   ///< null: not requested
+  std::int32_t* experts_ = nullptr;  ///< null: none are given
   std::uint64_t noise_ = 0;
   std::size_t losses_ = 1;
   double* loss_sum_ = nullptr;

@@ -97,6 +97,10 @@ void add_file_options(Options& options, GenerateOptions& o, std::string& shard, 
                   "rows that may fail, and are left out, before the command fails")
       .check(whole(std::int64_t{0}, INT64_MAX))
       .shows_default();
+  options.add_option(
+      "--save-routing", o.save_routing,
+      "with --out, mixtures of experts: file for the experts of each token of the answers, for "
+      "training with moe_routing_file");
   options.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
   options
       .add_option("--gpu-hour-price", o.gpu_hour_price,
@@ -197,6 +201,13 @@ void require_consistent(const GenerateOptions& o) {
   if (!o.extract && (!o.allow.empty() || o.retries > 0))
     refuse("--allow and --retries need --extract", "give --extract");
   if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
+  if (!o.save_routing.empty() && o.out.empty())
+    refuse("--save-routing needs --out", "name the file of answers");
+  if (!o.save_routing.empty() && (o.save_routing == o.out || o.save_routing == o.out + ".rows"))
+    refuse("--save-routing and --out name one file", "name another file with --save-routing");
+  if (o.score && !o.save_routing.empty())
+    refuse("--score gives no answers, and --save-routing writes the experts of answers",
+           "leave one of them out");
   if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
     refuse("--score gives no answers",
            "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");

@@ -143,6 +143,9 @@ struct Call {
   PassOptions pass;
   const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null without dropout
   std::int64_t first_row = 0;            ///< for the rows of one expert: the first of them among all rows
+  /// Of this block, [tokens, experts per token]: MicroBatch::experts and DecodeBatch::experts, or null.
+  const std::int32_t* given_experts = nullptr;
+  std::int32_t* chosen_experts = nullptr;
 
   /// Enqueues the waiting GEMMs. Call it before other work that uses their operands or results.
   void settle() const { common.decode_queue.settle(stream); }

@@ -125,12 +125,15 @@ void route_token(const RouteArgs& a, std::int64_t token, Choice& own) {
     if (sigmoid) own.p[e] = Sigmoid(logits[e]).score;
     own.choice[e] = a.bias == nullptr ? own.p[e] : own.p[e] + a.bias[e];
   }
-  open_groups(a, own);
+  const std::int32_t* const given =
+      a.given == nullptr || a.given[token * a.taken] < 0 ? nullptr : a.given + token * a.taken;
+  if (given == nullptr) open_groups(a, own);
   std::int32_t* const taken = a.experts + token * a.taken;
   float* const weights = a.weights + token * a.taken;
   float of_taken = kLeastScores;
   for (std::int64_t j = 0; j < a.taken; ++j) {
-    const std::size_t best = best_of(own.choice, own.open, 0, own.p.size());
+    const std::size_t best = given != nullptr ? static_cast<std::size_t>(given[j])
+                                              : best_of(own.choice, own.open, 0, own.p.size());
     taken[j] = static_cast<std::int32_t>(best);
     weights[j] = own.p[best];
     of_taken += weights[j];

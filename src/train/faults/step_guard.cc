@@ -109,7 +109,7 @@ std::vector<runtime::HostBatch> StepGuard::batches_ahead(double* waited) {
   std::vector<runtime::HostBatch> own;
   if (!faults_) return own;
   for (std::int64_t i = 0; faults_->replayed_in(run_.step + 1) >= 0 && i < parts_.batch.passes; ++i)
-    own.push_back(parts_.feed->next(i == 0, waited));
+    own.push_back(next_batch(parts_, i == 0, waited));
   faults_->begin(run_.step + 1, own);
   return own;
 }

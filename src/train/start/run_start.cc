@@ -14,6 +14,7 @@
 #include "octet/config/derive.h"
 #include "octet/runtime/config_changes.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/runtime/routers.h"
 #include "octet/runtime/same_model.h"
 #include "octet/setup/data_options.h"
 #include "octet/setup/model_options.h"
@@ -94,6 +95,12 @@ void RunStart::open(checkpoint::Checkpoint&& checkpoint) {
 
 void RunStart::read_data() {
   parts_.corpus = feed::build_corpus(run_.session, run_.config, *parts_.encoder);
+  if (!run_.config.moe_routing_file) return;
+  run_.job.together([&] {
+    parts_.routing = std::make_unique<feed::RoutingFile>(*run_.config.moe_routing_file,
+                                                         runtime::routers_of(parts_.architecture));
+    parts_.routing->require(parts_.corpus.training);
+  });
 }
 
 void RunStart::continue_data() {

@@ -299,8 +299,13 @@ void Experts::pick(const Call& call) {
                            .bias = choice_bias_.in(call.parameters),
                            .groups = shape_.groups,
                            .taken_groups = shape_.taken_groups,
+                           .given = call.given_experts,
                            .experts = taken_,
                            .weights = shares_});
+  if (call.chosen_experts != nullptr) {
+    const auto count = index(call.tokens * shape_.taken);
+    call.stream.device().copy(call.stream, call.chosen_experts, taken_, count * sizeof(std::int32_t));
+  }
   deal(call);
   if (call.pass.record) add_to_losses(call, logits);
   const bool trains = call.pass.record || call.pass.recompute;

@@ -151,7 +151,9 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
     choice[i] = a.bias == nullptr ? p[i] : p[i] + a.bias[e];
     open |= 1u << i;
   }
-  if (a.taken_groups < a.groups)
+  const std::int32_t* const given =
+      a.given == nullptr || a.given[token * a.taken] < 0 ? nullptr : a.given + token * a.taken;
+  if (given == nullptr && a.taken_groups < a.groups)
     open = experts_of_groups(a, choice, scores_of_groups + threadIdx.x / kWarp * a.groups);
   float of_taken = kLeastScores;
   for (std::int64_t j = 0; j < a.taken; ++j) {
@@ -161,6 +163,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
       if ((open >> i & 1u) != 0) best = first_of(best, {choice[i], i * kWarp + lane});
     }
     best = best_of_warp(best);
+    if (given != nullptr) best.expert = given[j];
     float weight = 0.0f;
 #pragma unroll
     for (int i = 0; i < MOST; ++i) {
