@@ -1,22 +1,152 @@
 #include "octet/answers/answer.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <vector>
 
 #include "answer_file.h"
+#include "answer_rows.h"
 #include "answerer.h"
-#include "conversation.h"
 #include "model_source.h"
+#include "octet/answers/generate_options.h"
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/config/config.h"
 #include "octet/config/derive.h"
+#include "octet/feed/corpus.h"
 #include "octet/generate/team.h"
-#include "octet/train/merged_model.h"
-#include "trained_prompts.h"
+#include "octet/train/run_exports.h"
 
 namespace octet::answers {
+
+// Answers questions of the command line and of standard input.
+
+/// Prints the answers to options.questions while they are decoded. Without questions, runs a conversation in
+/// a terminal. If standard input is not a terminal, each of its lines is a separate question.
+void converse(Answerer& answerer, const GenerateOptions& options);
+
+namespace {
+
+std::string stream(Answerer& answerer, const Question& question, std::uint64_t number) {
+  std::string text = answerer.answer(question, number, [](const std::string& piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  });
+  std::printf("\n");
+  return text;
+}
+
+void converse_with_input(Answerer& answerer, const GenerateOptions& o) {
+  Question chat;
+  chat.system = o.system;
+  const bool terminal = ::isatty(STDIN_FILENO) != 0;
+  std::uint64_t number = 0;
+  std::string line;
+  while (true) {
+    if (terminal) std::fprintf(stderr, "> ");
+    if (!std::getline(std::cin, line)) break;
+    if (trim(line).empty()) continue;
+    if (!terminal) chat.turns.clear();
+    chat.turns.push_back({"user", line});
+    chat.turns.push_back({"assistant", stream(answerer, chat, number++)});
+  }
+}
+
+}  // namespace
+
+void converse(Answerer& answerer, const GenerateOptions& o) {
+  std::uint64_t number = 0;
+  for (const std::string& question : o.questions) stream(answerer, ask(question, o.system), number++);
+  if (o.questions.empty()) converse_with_input(answerer, o);
+}
+
+// Checks whether prompts are training rows of the model that answers.
+
+/// Warns if prompts of an evaluated file are rows in the training data of the model's run. A model without
+/// the configuration of its run is not checked. Missing training data gives a warning, not an Error.
+void warn_of_trained_prompts(const GenerateOptions& options, const ModelSource& source);
+
+namespace {
+
+constexpr std::int64_t kMostRows = 200'000;  ///< training rows to compare; reading them takes a few seconds
+
+/// Returns a hash of all that precedes the answer.
+std::string question_hash(const std::vector<data::Turn>& turns, const std::string& system) {
+  std::string words = system;
+  for (const data::Turn& turn : turns) words += '\n' + turn.role + '\n' + turn.content;
+  return hash128_hex(words);
+}
+
+std::string question_hash(const data::Sample& sample) {
+  if (sample.plain) return question_hash({{"user", sample.text}}, "");
+  return question_hash({sample.turns.begin(), sample.turns.end() - 1}, sample.system);
+}
+
+/// Returns the configuration of the run that trained the model, if it is known.
+std::optional<config::Config> run_of(const ModelSource& source) {
+  if (source.checkpoint) return source.run;
+  std::vector<std::string> folders = source.adapters;
+  folders.push_back(source.folder);
+  for (const std::string& folder : folders) {
+    const std::string path = folder + "/config.resolved.yaml";
+    if (path_exists(path))
+      return config::load_text(read_file(path), path, {}, {.for_training = false}).config;
+  }
+  return std::nullopt;
+}
+
+void compare(const GenerateOptions& options, const config::Config& run) {
+  const QuestionFile file(options.file, options.shard);
+  std::vector<std::string> questions;
+  for (std::int64_t i = 0; i < file.size(); ++i) {
+    try {
+      const Question question = file.read(i);
+      if (question.prompt_ids.empty()) questions.push_back(question_hash(question.turns, question.system));
+    } catch (const Error& e) {
+      if (e.code() == ExitCode::storage) throw;  // other errors are reported when the row is answered
+    }
+  }
+  std::unordered_set<std::string> asked(questions.begin(), questions.end()), trained;
+  const bool all = feed::visit_trained_rows(run, kMostRows, [&](const data::Sample& sample) {
+    if (std::string hash = question_hash(sample); asked.contains(hash)) trained.insert(std::move(hash));
+  });
+  std::int64_t count = 0;
+  for (const std::string& question : questions) count += trained.contains(question) ? 1 : 0;
+  const std::string part =
+      all ? "" : " (compared with the first " + with_commas(kMostRows) + " training rows)";
+  if (count == 0) {
+    if (!all) log::info("no prompt of " + options.file + " is a training row of the model's run" + part);
+    return;
+  }
+  log::warn(with_commas(count) + " of " + with_commas(static_cast<std::int64_t>(questions.size())) +
+            " prompts of " + options.file + " are rows that the model was trained on" + part +
+            ": their share of right answers says nothing about new questions. Name a file of rows that are "
+            "not in the training data");
+}
+
+}  // namespace
+
+void warn_of_trained_prompts(const GenerateOptions& options, const ModelSource& source) {
+  if (options.file.empty() || !(options.exact_match || options.rouge_l || options.score)) return;
+  try {
+    if (const auto run = run_of(source)) compare(options, *run);
+  } catch (const Error& e) {
+    log::warn("cannot tell whether prompts of " + options.file + " are training rows: " + e.problem().what +
+              (e.problem().where.empty() ? "" : " (" + e.problem().where + ")") +
+              ". Restore the training data of the run to compare them");
+  }
+}
+
 namespace {
 
 // Checks settings that are final only after the defaults of the model are read.

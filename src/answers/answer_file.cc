@@ -7,17 +7,17 @@
 #include <exception>
 #include <optional>
 
+#include "answer_rows.h"
 #include "journal.h"
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/comm/serialize.h"
 #include "routing_out.h"
 #include "row_work.h"
-#include "rows.h"
 #include "score_file.h"
 
 namespace octet::answers {

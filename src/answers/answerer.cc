@@ -7,12 +7,12 @@
 
 #include "octet/base/files.h"
 #include "octet/base/log.h"
-#include "octet/device/out_of_memory.h"
+#include "octet/device/device.h"
 #include "octet/generate/cache_budget.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/routers.h"
 #include "octet/setup/adapters.h"
-#include "octet/weights/finite.h"
+#include "octet/weights/convert.h"
 
 namespace octet::answers {
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "answer_rows.h"
 #include "model_source.h"
 #include "octet/answers/generate_options.h"
 #include "octet/generate/decoder.h"
@@ -14,7 +15,6 @@
 #include "octet/runtime/session.h"
 #include "octet/text/tokenizer.h"
 #include "question_writer.h"
-#include "rows.h"
 #include "score_file.h"
 
 namespace octet::answers {

@@ -10,9 +10,9 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
-#include "octet/setup/freezing.h"
+#include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
-#include "octet/train/adapter_folder.h"
+#include "octet/train/run_exports.h"
 #include "octet/weights/safetensors.h"
 
 namespace octet::answers {

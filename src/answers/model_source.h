@@ -10,7 +10,7 @@
 #include "octet/config/config.h"
 #include "octet/model/architecture.h"
 #include "octet/runtime/adapter_file.h"
-#include "octet/runtime/trained_parameters.h"
+#include "octet/runtime/initial_weights.h"
 
 namespace octet::answers {
 

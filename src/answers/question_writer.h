@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "answer_rows.h"
 #include "model_source.h"
 #include "octet/answers/generate_options.h"
 #include "octet/data/template_encoder.h"
 #include "octet/text/jinja.h"
-#include "rows.h"
 
 namespace octet::answers {
 

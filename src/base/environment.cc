@@ -47,7 +47,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/base/log.cc", user},
     {"OCTETRUN_OVERLAP", "`always`",
      "communication overlaps computation on CPUs even without a spare core. Not set: only with a spare core",
-     "src/comm/messages/overlap.cc", user},
+     "src/comm/meter.cc", user},
 
     {"OCTETRUN_LAUNCHER", "set by `launch/mpirun`",
      "signals reach the ranks, so the program prints no warning that signals kill; `terminal`: standard "
@@ -63,7 +63,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_SURVIVORS", "a number of ranks",
      "set by `launch/supervise --survive`: the least number of ranks (on CPUs) that continue when others "
      "end. Not set: a failed rank ends the job",
-     "src/comm/job/process.cc", launcher},
+     "src/comm/job/job.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",
      "the build folder of the scripts in `launch` and `tests`. Not set: `build`", "launch/build", launcher},
 
@@ -78,7 +78,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_RECORDING", "`on` or `off`",
      "`off`: a GPU gets each decoding pass kernel by kernel. Not set or `on`: equal passes are recorded once "
      "and replayed",
-     "src/device/recording.cc", test},
+     "src/device/device.cc", test},
     {"OCTETRUN_LONE_GEMM", "`always` or `never`",
      "`always`: GEMMs of very few tokens and the small ops around them are one op, also on a CPU. `never`: "
      "nowhere. Not set: on a GPU, where they are one kernel",
@@ -86,7 +86,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_LONE_CHAIN", "`never`",
      "`never`: consecutive GEMMs of few tokens are one kernel each. Not set: on Hopper, single-token GEMMs "
      "in E4M3 are one kernel, from the output of attention to the next queries, keys and values",
-     "src/ops/decode_chain.cc", test},
+     "src/ops/decode_gemm.cc", test},
     {"OCTETRUN_GROUPED_GEMM", "`always`, `never` or `hopper`",
      "`always`: the GEMMs of all experts are one op, also on a CPU. `never`: each expert has separate GEMMs. "
      "`hopper`: a CPU has one op in FP8 for the numbers of rows of Hopper. "
@@ -107,15 +107,15 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_FAILPOINT", "`NAME` or `NAME:COUNT`",
      "the process kills itself (SIGKILL) when it passes this point of a save for the COUNT-th time; "
      "`full_disk`: folders with a file disk-is-full have no room",
-     "src/files/failpoint.cc", test},
+     "src/files/file_io.cc", test},
     {"OCTETRUN_DELAYS", "milliseconds, 0 to 1000",
      "longest random delay before one of 32 collectives is enqueued, and before one of 32 begins on its "
      "stream; each rank draws its delays",
-     "src/comm/job/delays.cc", test},
+     "src/comm/job/injected_faults.cc", test},
     {"OCTETRUN_BREAK_STEP", "`gpu:N`, `memory:N` or `nccl:N`",
      "the last rank fails at its N-th collective: a kernel faults, a reservation is larger than any device, "
      "or NCCL reports an error",
-     "src/comm/job/broken_step.cc", test},
+     "src/comm/job/injected_faults.cc", test},
     {"OCTETRUN_BREAK_CARRIER", "`peer-open` or `peer-pattern`",
      "simulates a host on which GPUs cannot copy into the memory of each other: memory is not shared, or a "
      "link corrupts bytes",
@@ -123,11 +123,11 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_FLIPS", "`RANK:STEP:KIND:DRAW`, several with commas",
      "with `sdc_steps`, inverts one bit of that rank in that step; DRAW chooses it. KIND: `parameters`, "
      "`masters`, `moments`, `frozen`, `gradients`, or `messages` that the rank receives",
-     "src/train/faults/flips.cc", test},
+     "src/train/faults/fault_verdict.cc", test},
     {"OCTETRUN_REMOVE_COMMUNICATION", "anything",
      "ranks exchange no values, to measure the step time without communication. Results are wrong, and the "
      "program prints this",
-     "src/comm/job/process.cc", test},
+     "src/comm/job/job.cc", test},
     {"OCTETRUN_TEST_SWEEPS", "anything", "tests of AMX GEMMs use thousands of shapes. Not set: a few",
      "tests/ops/gemm_amx_test.cc", test},
     {"OCTETRUN_SOAK_STEPS", "a number", "steps of the soak test of stores. Not set: a few",
@@ -151,20 +151,21 @@ constexpr EnvironmentVariable kVariables[] = {
     {"HF_HUB_CACHE", "a folder",
      "cache of models and data sets by hub name. Not set: `HUGGINGFACE_HUB_CACHE`, else `hub` in `HF_HOME`, "
      "else `huggingface/hub` in `XDG_CACHE_HOME` or in `.cache` of `HOME`",
-     "src/base/hub_cache.cc", foreign},
-    {"HUGGINGFACE_HUB_CACHE", "a folder", "see `HF_HUB_CACHE`", "src/base/hub_cache.cc", foreign},
-    {"HF_HOME", "a folder", "see `HF_HUB_CACHE`", "src/base/hub_cache.cc", foreign},
+     "src/base/model_file.cc", foreign},
+    {"HUGGINGFACE_HUB_CACHE", "a folder", "see `HF_HUB_CACHE`", "src/base/model_file.cc", foreign},
+    {"HF_HOME", "a folder", "see `HF_HUB_CACHE`", "src/base/model_file.cc", foreign},
     {"XDG_CACHE_HOME", "a folder", "see `OCTETRUN_CACHE` and `HF_HUB_CACHE`",
      "src/ops/gemm_autotune_cache.cc", foreign},
     {"HOME", "a folder", "see `OCTETRUN_CACHE` and `HF_HUB_CACHE`", "src/ops/gemm_autotune_cache.cc",
      foreign},
-    {"PATH", "folders", "`trainer supervise` finds the program there", "src/supervise/command.cc", foreign},
+    {"PATH", "folders", "`trainer supervise` finds the program there", "src/supervise/job_command.cc",
+     foreign},
     {"LD_LIBRARY_PATH", "the system's",
      "passed to the process that removes checkpoints in memory of an ended run",
      "src/memory_tier/memory_folder.cc", foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/gpu/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
-     "for the driver: the GPUs of a process, and their order", "src/device/gpu_answers.cc", foreign},
+     "for the driver: the GPUs of a process, and their order", "src/device/gpu_choice.cc", foreign},
     {"CUDA_DEVICE_MAX_CONNECTIONS", "a number",
      "for the driver. The program sets it to 32, and logs a replaced value. With fewer connections, "
      "communication would wait for computation",
@@ -172,15 +173,15 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OMP_NUM_THREADS", "a number",
      "for OpenMP: threads of a rank on CPUs, and for the work of the CPU with GPUs. Not set: the cores of a "
      "host are divided among its ranks",
-     "src/device/cpu/threads.cc", foreign},
+     "src/device/cpu/op_threads.cc", foreign},
     {"OMP_WAIT_POLICY", "`passive` or `active`",
      "for OpenMP: whether waiting threads sleep or spin. Not set: they spin, and sleep soon if the cores are "
      "shared with other work",
-     "src/device/cpu/shared_cores.cc", foreign},
+     "src/device/cpu/op_threads.cc", foreign},
     {"GOMP_SPINCOUNT", "a number", "for GNU's OpenMP: number of checks of a waiting thread before it sleeps",
-     "src/device/cpu/shared_cores.cc", foreign},
+     "src/device/cpu/op_threads.cc", foreign},
     {"OMP_STACKSIZE", "a size, such as `512K`",
-     "for OpenMP: stack of each thread. Not set: the limit of `ulimit -s`", "src/device/cpu/threads.cc",
+     "for OpenMP: stack of each thread. Not set: the limit of `ulimit -s`", "src/device/cpu/op_threads.cc",
      foreign},
     {"OMPI_COMM_WORLD_SIZE", "set by Open MPI", "number of ranks", "src/comm/job/launchers.cc", foreign},
     {"OMPI_COMM_WORLD_RANK", "set by Open MPI", "this rank", "src/comm/job/launchers.cc", foreign},

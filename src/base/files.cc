@@ -18,7 +18,6 @@
 #include <xxhash.h>
 
 #include "octet/base/error.h"
-#include "octet/base/memory_room.h"
 
 namespace octet {
 namespace {

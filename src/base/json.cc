@@ -7,9 +7,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/json_digits.h"
-#include "octet/base/json_problem.h"
-#include "octet/base/short_text.h"
 
 namespace octet {
 namespace {
@@ -255,6 +252,18 @@ std::string json_string(const Json& object, const std::string& key, const std::s
   if (it == object.end() || it->is_null()) return fallback;
   if (!it->is_string()) wrong_type(key, "a string", *it, where);
   return it->get<std::string>();
+}
+
+std::string short_text(std::string text, std::size_t most) {
+  if (text.size() <= most) return text;
+  std::size_t end = most - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0u) == 0x80u) --end;
+  text.resize(end);
+  return text + "...";
+}
+
+std::string short_json(const Json& value, std::size_t most) {
+  return short_text(value.dump(-1, ' ', false, Json::error_handler_t::replace), most);
 }
 
 }  // namespace octet

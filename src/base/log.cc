@@ -17,9 +17,7 @@
 
 #include "octet/base/environment.h"
 #include "octet/base/files.h"
-#include "octet/base/log_rows.h"
-#include "octet/base/log_start.h"
-#include "octet/base/printable.h"
+#include "octet/base/terminal.h"
 
 namespace octet::log {
 namespace {

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-#include "octet/base/clock.h"
+#include "octet/base/timing.h"
 
 namespace octet {
 namespace {

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstdint>
 
-#include "octet/base/printable.h"
-
 namespace octet {
 namespace {
 

@@ -11,14 +11,13 @@
 #include <functional>
 #include <memory>
 
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/median.h"
 #include "octet/base/random.h"
+#include "octet/base/timing.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/serialize.h"
-#include "octet/device/host_snapshot.h"
+#include "octet/device/host_copies.h"
 
 namespace octet::bench {
 namespace {

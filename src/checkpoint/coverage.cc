@@ -5,7 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/checkpoint/packing.h"
+#include "octet/checkpoint/packer.h"
 
 namespace octet::checkpoint {
 namespace {

@@ -7,13 +7,17 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <memory>
+#include <new>
 #include <random>
+#include <string>
 #include <unordered_map>
 
-#include "data_file.h"
-#include "h5_layout.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -22,13 +26,95 @@
 #include "octet/checkpoint/coverage.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/manifest.h"
-#include "octet/checkpoint/own_checkpoint.h"
-#include "octet/checkpoint/packing.h"
-#include "octet/files/failpoint.h"
+#include "octet/checkpoint/packer.h"
 #include "octet/files/file_io.h"
 #include "outline.h"
 
 namespace octet::checkpoint {
+
+// Writer of a checkpoint's data file: pieces at offsets, through the page cache or directly.
+
+class DataFile {
+ public:
+  /// Opens an existing file. With `direct`, whole pages bypass the page cache. They need no copy if memory
+  /// address and file offset are equal modulo 4096. Other bytes, and file systems without direct writes, use
+  /// the page cache. A page that several pieces share is always written through the page cache, so that two
+  /// ranks can write it.
+  DataFile(const std::string& path, bool direct);
+
+  /// Writes all `size` bytes at `offset`. Throws Error.
+  void write(const void* bytes, std::int64_t size, std::int64_t offset);
+  /// Blocks until all writes are on the device.
+  void sync() { files::sync_file(file_.get(), path_); }
+
+ private:
+  struct Free {
+    void operator()(void* memory) const;
+  };
+  bool write_pages(const std::byte* bytes, std::int64_t size, std::int64_t offset);
+
+  std::string path_;
+  files::Descriptor file_, direct_;
+  std::unique_ptr<std::byte, Free> pages_;  ///< buffer for unaligned bytes; allocated when needed
+};
+
+namespace {
+
+constexpr std::int64_t kPage = 4096;  ///< alignment that O_DIRECT accepts on every device
+constexpr std::int64_t kLeastDirect =
+    /// Smaller pieces are faster through the page cache than as a separate direct write.
+    128 << 10;
+constexpr std::int64_t kLargestDirect = 16 << 20;
+constexpr std::int64_t kCopied = 4 << 20;  ///< bytes copied at a time if pages are unaligned
+
+}  // namespace
+
+void DataFile::Free::operator()(void* memory) const {
+  std::free(memory);
+}
+
+DataFile::DataFile(const std::string& path, bool direct)
+    : path_(path), file_(files::open_file(path, O_RDWR)) {
+  if (direct) direct_ = files::Descriptor(::open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC));
+}
+
+void DataFile::write(const void* bytes, std::int64_t size, std::int64_t offset) {
+  const auto* from = static_cast<const std::byte*>(bytes);
+  const std::int64_t first = (offset + kPage - 1) / kPage * kPage, last = (offset + size) / kPage * kPage;
+  if (direct_.get() < 0 || last - first < kLeastDirect ||
+      !write_pages(from + (first - offset), last - first, first)) {
+    return files::write_at(file_.get(), path_, from, size, offset);
+  }
+  files::write_at(file_.get(), path_, from, first - offset, offset);
+  files::write_at(file_.get(), path_, from + (last - offset), offset + size - last, last);
+}
+
+// Returns false if the file system rejects direct writes; later calls then do not try them.
+bool DataFile::write_pages(const std::byte* bytes, std::int64_t size, std::int64_t offset) {
+  const bool in_place = reinterpret_cast<std::uintptr_t>(bytes) % kPage == 0;
+  if (!in_place && !pages_) {
+    pages_.reset(static_cast<std::byte*>(std::aligned_alloc(kPage, kCopied)));
+    if (!pages_) throw std::bad_alloc();
+  }
+  while (size > 0) {
+    const std::int64_t most = std::min(size, in_place ? kLargestDirect : kCopied);
+    const std::byte* from = bytes;
+    if (!in_place)
+      from = static_cast<std::byte*>(std::memcpy(pages_.get(), bytes, static_cast<std::size_t>(most)));
+    const ssize_t n = ::pwrite(direct_.get(), from, static_cast<std::size_t>(most), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno != EINVAL && errno != EOPNOTSUPP)
+      files::file_error("cannot write a file", path_, errno);
+    // After a short write, the next offset may be unaligned.
+    if (n <= 0 || n % kPage != 0) {
+      direct_ = {};
+      return false;
+    }
+    bytes += n, size -= n, offset += n;
+  }
+  return true;
+}
+
 namespace {
 
 namespace fs = std::filesystem;

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "octet/base/json.h"
-#include "octet/base/printable.h"
+#include "octet/base/terminal.h"
 #include "octet/report/logged_run.h"
 #include "options.h"
 

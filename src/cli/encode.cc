@@ -8,7 +8,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/base/json_digits.h"
 #include "octet/data/line_encoder.h"
 #include "options.h"
 

@@ -3,7 +3,6 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/device/device.h"
-#include "octet/device/gpu_links.h"
 #include "octet/device/gpus.h"
 #include "options.h"
 

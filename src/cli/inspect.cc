@@ -2,9 +2,9 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/base/printable.h"
+#include "octet/base/terminal.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/inspect.h"
+#include "octet/checkpoint/inspection.h"
 #include "options.h"
 
 namespace octet::cli {

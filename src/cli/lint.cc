@@ -5,7 +5,7 @@
 #include "octet/base/json.h"
 #include "octet/base/model_file.h"
 #include "octet/config/derive.h"
-#include "octet/config/lint.h"
+#include "octet/config/warnings.h"
 #include "octet/device/gpus.h"
 #include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"

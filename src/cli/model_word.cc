@@ -1,7 +1,7 @@
 #include "model_word.h"
 
 #include "octet/base/files.h"
-#include "octet/base/hub_cache.h"
+#include "octet/base/model_file.h"
 #include "octet/model/shapes.h"
 
 namespace octet::cli {

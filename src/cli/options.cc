@@ -10,7 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 #include "option_error.h"
 
 namespace octet::cli {

@@ -1,4 +1,4 @@
-#include "octet/train/probe.h"
+#include "octet/train/step_probe.h"
 
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"

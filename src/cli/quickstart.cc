@@ -1,5 +1,5 @@
 // `trainer quickstart`: creates a model, data and a configuration for a first run.
-#include "octet/quickstart/quickstart.h"
+#include "octet/quickstart/first_run.h"
 
 #include <cstdio>
 

@@ -1,7 +1,7 @@
 // `trainer schema`: prints the keys of a configuration for editors.
 #include <cstdio>
 
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 #include "options.h"
 
 namespace octet::cli {

@@ -5,7 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/job.h"
-#include "octet/supervise/command.h"
+#include "octet/supervise/job_command.h"
 #include "octet/supervise/supervisor.h"
 #include "options.h"
 

@@ -1,5 +1,5 @@
 // `trainer verify`: checks whether this machine and its ranks can train.
-#include "octet/verify/verify.h"
+#include "octet/verify/run_checks.h"
 
 #include <cstdio>
 

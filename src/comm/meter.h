@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "messages/transport.h"
-#include "octet/base/clock.h"
-#include "octet/comm/traffic.h"
+#include "octet/base/timing.h"
+#include "octet/comm/collectives.h"
 
 namespace octet::comm {
 

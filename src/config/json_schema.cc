@@ -5,7 +5,7 @@
 #include "dialects/dialects.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 #include "value.h"
 
 namespace octet::config {

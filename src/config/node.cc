@@ -10,7 +10,6 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/base/short_text.h"
 #include "octet/base/strings.h"
 
 namespace octet::config {

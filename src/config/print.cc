@@ -7,7 +7,7 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 #include "settings.h"
 #include "value.h"
 

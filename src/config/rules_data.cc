@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "octet/base/files.h"
-#include "octet/base/hub_cache.h"
+#include "octet/base/model_file.h"
 #include "octet/config/derive.h"
 #include "rules.h"
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <type_traits>
 
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::config {
 

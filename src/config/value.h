@@ -6,7 +6,7 @@
 
 #include "node.h"
 #include "octet/base/error.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::config {
 

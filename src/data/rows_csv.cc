@@ -6,7 +6,6 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "row_bytes.h"
 #include "row_readers.h"
 
 namespace octet::data {

@@ -5,10 +5,8 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/base/json_digits.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "row_bytes.h"
 #include "row_readers.h"
 
 namespace octet::data {

@@ -10,7 +10,7 @@
 #include "octet/base/strings.h"
 #include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
-#include "octet/text/unknown.h"
+#include "octet/text/tokenizer.h"
 
 namespace octet::data {
 namespace {

@@ -4,8 +4,7 @@
 #include <cctype>
 
 #include "octet/base/error.h"
-#include "octet/base/json_digits.h"
-#include "octet/base/short_text.h"
+#include "octet/base/json.h"
 
 namespace octet::data {
 

@@ -1,10 +1,7 @@
 // Answers about GPUs in a build without CUDA.
 #include "octet/base/error.h"
-#include "octet/device/amd_gpus.h"
 #include "octet/device/device.h"
 #include "octet/device/gpus.h"
-#include "octet/device/nvidia_files.h"
-#include "octet/device/recording.h"
 
 namespace octet {
 

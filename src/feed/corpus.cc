@@ -2,19 +2,199 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "held_out.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/random.h"
 #include "octet/base/strings.h"
 #include "octet/comm/job.h"
-#include "octet/data/packing.h"
+#include "octet/config/keys.h"
+#include "octet/data/encoded.h"
+#include "octet/data/encoder.h"
+#include "octet/data/mix.h"
+#include "octet/data/token_cache.h"
+#include "octet/feed/gather.h"
+#include "octet/runtime/session.h"
 #include "octet/setup/data_options.h"
-#include "report.h"
-#include "tokenise.h"
+#include "octet/setup/setup.h"
+#include "row_report.h"
 
 namespace octet::feed {
+
+// Number of rows that are held out for evaluation.
+
+/// Returns the number of rows that val_size holds out of `rows`. Throws Error if none are left to train.
+std::int64_t held_out_of(std::int64_t rows, const config::DatasetKeys& config);
+
+// Converts rows to tokens: on all ranks together, or from tokenized_path.
+
+/// Rows of a mix: all rows, or the rows at `places`.
+struct Rows {
+  const data::RowMix& mix;
+  const std::vector<std::int64_t>* places = nullptr;
+  std::int64_t size() const { return places ? static_cast<std::int64_t>(places->size()) : mix.size(); }
+};
+
+/// Tokenises a contiguous share of the rows on each rank and returns all tokens on every rank. Throws Error
+/// if more rows than allowed cannot be read.
+data::Encoded encode_together(runtime::Session& session, const config::DataKeys& config, const Rows& rows,
+                              const data::Encoder& encoder);
+
+/// Returns all rows of a mix as tokens, from tokenized_path if it has them; otherwise tokenises and stores
+/// them there. Logs events of the rows; `what` is their name.
+data::Encoded tokens_of(runtime::Session& session, const config::DataKeys& config, const data::RowMix& mix,
+                        const data::Encoder& encoder, const std::string& what);
+
+namespace {
+
+void require_usable(runtime::Session& session, const config::DataKeys& config, const data::Encoded& set) {
+  session.job().together([&] {
+    if (setup::refuses_long_rows(config) && set.counts.truncated > 0)
+      throw data::truncated_rows(set.counts, config.cutoff_len);
+    if (set.counts.broken > config.max_broken_rows)
+      throw data::too_many_broken(set.counts, config.max_broken_rows);
+  });
+}
+
+// Returns the tokens in tokenized_path if all ranks find them; logs the reason otherwise.
+std::optional<data::Encoded> load_tokens(runtime::Session& session, const config::DatasetKeys& config,
+                                         const data::Recipe& recipe, const std::string& what) {
+  const data::TokenCache cache(*config.tokenized_path);
+  bool damaged = false;
+  std::optional<data::Encoded> found;
+  if (!config.overwrite_cache) found = cache.load(recipe, &damaged);
+  // If one rank does not find the tokens, no rank uses them.
+  if (session.job().all_max(found ? 0 : 1) == 0) {
+    if (session.prints()) log::debug(what + ": tokens taken from " + cache.path(recipe));
+    return found;
+  }
+  if (session.prints() && damaged) {
+    log::warn(what + ": " + cache.path(recipe) + " is damaged; the data are tokenised again",
+              log::Importance::setting);
+  } else if (session.prints() && !config.overwrite_cache) {
+    const auto differences = cache.nearest_differences(recipe);
+    if (!differences.empty()) {
+      std::string text =
+          what + ": tokenized_path holds tokens of other data or settings; the data are tokenised again";
+      for (std::size_t i = 0; i < std::min<std::size_t>(5, differences.size()); ++i)
+        text += "\n  " + differences[i];
+      if (differences.size() > 5) text += "\n  and " + std::to_string(differences.size() - 5) + " more";
+      log::info(text);
+    }
+  }
+  return std::nullopt;
+}
+
+// Writes the tokens once per file system: if ranks of another node do not see the file, one of them writes
+// it, too.
+void store_tokens(runtime::Session& session, const config::DatasetKeys& config, const data::Recipe& recipe,
+                  const data::Encoded& set, const std::string& what) {
+  const data::TokenCache cache(*config.tokenized_path);
+  session.job().together([&] {
+    if (!session.prints()) return;
+    cache.store(recipe, set);
+    log::debug(what + ": tokens kept in " + cache.path(recipe));
+  });
+  session.job().together([&] {
+    if (session.place().local_rank == 0 && !path_exists(cache.path(recipe))) cache.store(recipe, set);
+  });
+}
+
+}  // namespace
+
+data::Encoded encode_together(runtime::Session& session, const config::DataKeys& config, const Rows& which,
+                              const data::Encoder& encoder) {
+  const std::int64_t rows = which.size();
+  const comm::Place& place = session.place();
+  data::Encoded own;
+  session.job().together([&] {
+    data::EncodeShare share;
+    share.first_row = rows * place.rank / place.size;
+    share.last_row = rows * (place.rank + 1) / place.size;
+    share.threads = setup::tokenising_threads(config);
+    share.max_broken = config.max_broken_rows;
+    share.name_truncated = setup::refuses_long_rows(config);
+    share.places = which.places;
+    own = data::encode_rows(which.mix, encoder, share);
+  });
+  data::Encoded all = gather_parts(session.job(), std::move(own));
+  require_usable(session, config, all);
+  return all;
+}
+
+data::Encoded tokens_of(runtime::Session& session, const config::DataKeys& config, const data::RowMix& mix,
+                        const data::Encoder& encoder, const std::string& what) {
+  std::optional<data::Encoded> all;
+  data::Recipe recipe;
+  if (config.tokenized_path) {
+    session.job().together([&] {
+      recipe = encoder.recipe();
+      for (auto& part : mix.recipe()) recipe.push_back(std::move(part));
+    });
+    all = load_tokens(session, config, recipe, what);
+  }
+  const bool made = !all;
+  if (made) all = encode_together(session, config, {mix}, encoder);
+  if (!made) require_usable(session, config, *all);
+  if (made && config.tokenized_path) store_tokens(session, config, recipe, *all, what);
+  if (session.prints()) report_counts(*all, what);
+  return std::move(*all);
+}
+
+namespace {
+
+// Returns the rows that val_size holds out: for a stream like prepare_stream(), otherwise like
+// data::hold_out().
+std::set<data::RowKey> held_out_rows(const data::RowMix& mix, const config::DataKeys& config) {
+  std::set<data::RowKey> keys;
+  if (config.val_size <= 0) return keys;
+  const auto add = [&](std::int64_t place) {
+    const data::RowMix::Place at = mix.at(place);
+    keys.emplace(at.file, at.row);
+  };
+  const std::vector<std::int64_t> distinct =
+      config.streaming ? std::vector<std::int64_t>() : mix.distinct_rows();
+  if (distinct.empty()) {
+    std::ranges::for_each(mix.choose(held_out_of(mix.size(), config), config.order_seed()), add);
+    return keys;
+  }
+  const std::int64_t rows = 1 + *std::ranges::max_element(distinct);
+  const std::set<std::int64_t> chosen =
+      data::held_out_numbers(rows, held_out_of(rows, config), config.order_seed());
+  for (std::int64_t place = 0; place < mix.size(); ++place) {
+    if (chosen.contains(distinct[static_cast<std::size_t>(place)])) add(place);
+  }
+  return keys;
+}
+
+}  // namespace
+
+bool visit_trained_rows(const config::DataKeys& config, std::int64_t most,
+                        const std::function<void(const data::Sample&)>& visit) {
+  const data::RowMix mix(data::open_datasets(setup::data_options(config)), setup::mix_options(config));
+  const std::set<data::RowKey> held_out = held_out_rows(mix, config);
+  for (std::int64_t p = 0; p < std::min(most, mix.size()); ++p) {
+    const data::RowMix::Place place = mix.at(p);
+    if (held_out.contains({place.file, place.row})) continue;
+    std::string why;
+    try {
+      const auto sample = data::convert_row(place.file->row(place.row), place.source->format, &why);
+      if (sample) visit(*sample);
+    } catch (const Error& e) {
+      if (e.code() == ExitCode::storage) throw;  // the run has left this row out, too
+    }
+  }
+  return most >= mix.size();
+}
+
 namespace {
 
 void require_documents(const data::Encoded& set, const std::string& what) {

@@ -10,7 +10,7 @@
 #include "octet/feed/stream.h"
 #include "octet/setup/data_options.h"
 #include "octet/setup/setup.h"
-#include "report.h"
+#include "row_report.h"
 
 namespace octet::feed {
 namespace {

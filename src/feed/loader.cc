@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "octet/base/clock.h"
 #include "octet/base/mapped_files.h"
+#include "octet/base/timing.h"
 
 namespace octet::feed {
 namespace {

@@ -8,7 +8,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/base/short_text.h"
 
 namespace octet::feed {
 namespace {

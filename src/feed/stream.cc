@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/random.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 
 namespace octet::feed {
 namespace {

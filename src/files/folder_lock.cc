@@ -20,9 +20,9 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/host_name.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/process.h"
 #include "octet/base/strings.h"
 #include "octet/files/file_io.h"
 

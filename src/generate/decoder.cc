@@ -3,18 +3,16 @@
 #include <utility>
 
 #include "answering.h"
-#include "cache_size.h"
 #include "decoder_options.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/comm/mesh.h"
-#include "octet/model/build.h"
-#include "pass_plan.h"
+#include "octet/model/layout.h"
 #include "pass_runner.h"
 #include "passes.h"
 #include "scoring.h"
 #include "sequences.h"
-#include "tensor_sums.h"
+#include "team_messages.h"
 #include "token_choice.h"
 
 namespace octet::generate {

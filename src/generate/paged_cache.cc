@@ -1,10 +1,151 @@
 #include "paged_cache.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "octet/base/error.h"
 
 namespace octet::generate {
+
+PagePool::PagePool(std::int64_t pages) : pages_(pages), free_(pages) {}
+
+void PagePool::touch() {
+  const std::size_t entry = next_.size();
+  holders_.push_back(0);
+  next_.push_back(entry), previous_.push_back(entry);
+  --free_;  // link() increments it
+  link(entry, ring(false));
+}
+
+void PagePool::link(std::size_t entry, std::size_t before) {
+  next_[entry] = before;
+  previous_[entry] = previous_[before];
+  next_[previous_[before]] = entry;
+  previous_[before] = entry;
+  ++free_;
+}
+
+void PagePool::unlink(std::size_t entry) {
+  next_[previous_[entry]] = next_[entry];
+  previous_[next_[entry]] = previous_[entry];
+  --free_;
+  most_held_ = std::max(most_held_, pages() - free_);
+}
+
+std::int32_t PagePool::take() {
+  // Takes pages that were never held first, in order.
+  if (touched() < pages_) {
+    const auto page = static_cast<std::int32_t>(touched());
+    touch();
+    hold(page);
+    return page;
+  }
+  for (const bool worth_keeping : {false, true}) {
+    const std::size_t oldest = next_[ring(worth_keeping)];
+    if (oldest == ring(worth_keeping)) continue;
+    const auto page = static_cast<std::int32_t>(oldest - entry(0));
+    hold(page);
+    return page;
+  }
+  return kNone;
+}
+
+void PagePool::hold(std::int32_t page) {
+  while (page >= touched()) touch();
+  if (holders_[static_cast<std::size_t>(page)]++ == 0) unlink(entry(page));
+}
+
+void PagePool::give(std::int32_t page, bool worth_keeping) {
+  check(page < touched() && holders(page) > 0, "only a page in use is released");
+  if (--holders_[static_cast<std::size_t>(page)] == 0) link(entry(page), ring(worth_keeping));
+}
+
+PrefixTree::PrefixTree(std::int64_t groups, std::int64_t pages)
+    : groups_(groups), nodes_(1), places_(static_cast<std::size_t>(pages)) {
+  nodes_[kRoot].pages.assign(static_cast<std::size_t>(groups), kNone);
+}
+
+std::int32_t PrefixTree::find(std::int32_t node, Tokens tokens) const {
+  const Children& children = at(node).children;
+  const auto found = children.find(tokens);
+  return found == children.end() ? kNone : found->second;
+}
+
+std::int32_t PrefixTree::add(std::int32_t parent, Tokens tokens) {
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<std::int32_t>(nodes_.size()));
+    nodes_.emplace_back();
+  }
+  const std::int32_t node = unused_.back();
+  unused_.pop_back();
+  Node fresh{.parent = parent, .in_parent = {}, .children = {}, .pages = {}};
+  fresh.in_parent = at(parent).children.emplace(std::vector(tokens.begin(), tokens.end()), node).first;
+  fresh.pages.assign(static_cast<std::size_t>(groups_), kNone);
+  at(node) = std::move(fresh);
+  return node;
+}
+
+std::int32_t PrefixTree::use(std::int32_t node, Tokens tokens) {
+  std::int32_t child = find(node, tokens);
+  if (child == kNone) child = add(node, tokens);
+  use(child);
+  return child;
+}
+
+void PrefixTree::use(std::int32_t node) {
+  ++at(node).users;
+}
+
+void PrefixTree::leave(std::int32_t node) {
+  --at(node).users;
+  prune(node);
+}
+
+// In sorted order, a neighbour has the longest common prefix.
+PrefixTree::Nearest PrefixTree::nearest(std::int32_t node, Tokens tokens) const {
+  const Children& children = at(node).children;
+  Nearest best;
+  const auto look = [&](Children::const_iterator child) {
+    const auto common =
+        static_cast<std::size_t>(std::ranges::mismatch(tokens, child->first).in1 - tokens.begin());
+    if (common > best.tokens) best = {child->second, common};
+  };
+  const auto behind = children.lower_bound(tokens);
+  if (behind != children.end()) look(behind);
+  if (behind != children.begin()) look(std::prev(behind));
+  return best;
+}
+
+bool PrefixTree::whole(std::int32_t node) const {
+  return std::ranges::find(at(node).pages, kNone) == at(node).pages.end();
+}
+
+void PrefixTree::put(std::int32_t node, std::int64_t group, std::int32_t page) {
+  std::int32_t& place = at(node).pages[static_cast<std::size_t>(group)];
+  if (place != kNone) return;
+  place = page;
+  places_[static_cast<std::size_t>(page)] = {node, static_cast<std::int32_t>(group)};
+}
+
+void PrefixTree::forget(std::int32_t page) {
+  const Place place = std::exchange(places_[static_cast<std::size_t>(page)], {});
+  if (place.node == kNone) return;
+  at(place.node).pages[static_cast<std::size_t>(place.group)] = kNone;
+  prune(place.node);
+}
+
+void PrefixTree::prune(std::int32_t node) {
+  while (node != kRoot) {
+    Node& here = at(node);
+    const bool pages = std::ranges::any_of(here.pages, [](std::int32_t page) { return page != kNone; });
+    if (here.users > 0 || pages || !here.children.empty()) return;
+    const std::int32_t parent = here.parent;
+    at(parent).children.erase(here.in_parent);
+    unused_.push_back(node);
+    node = parent;
+  }
+}
 
 std::int64_t pages_of_group(const CacheShape& shape, std::size_t group, std::int64_t tokens) {
   const std::int64_t all = (tokens + shape.page_tokens - 1) / shape.page_tokens;

@@ -1,25 +1,95 @@
-// A rank's part of forward passes: the cache, the core, and the results from the logits.
+// Passes of a decoder: their plan, their repetition, and their run on the device.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "listed_choice.h"
+#include "octet/device/device.h"
 #include "octet/generate/decoder.h"
 #include "octet/generate/team.h"
-#include "pass_plan.h"
-#include "repeated_passes.h"
-#include "stage_edges.h"
+#include "paged_cache.h"
+#include "sequences.h"
 #include "standing_parameters.h"
-#include "tensor_sums.h"
+#include "team_messages.h"
 #include "vocabulary_pieces.h"
 
 namespace octet::generate {
+
+// The plan of one pass, which all ranks that hold a model together execute.
+
+/// The purpose of a row's listing (ops::listed_logits).
+struct WantedOfRow {
+  double temperature = 0;  ///< of the sum over the row; 0: no sum
+  double draw = -1;        ///< the number that selects a token of the whole row; below 0: none
+};
+
+/// The results that a pass needs from its logits.
+struct Wanted {
+  bool best = false;  ///< the most probable tokens, found on the device
+  bool normalizers =
+      false;  ///< also the normalizers for log-probabilities of these tokens and of listed rows
+  /// [rows], or empty if no row is listed: the rows with their largest logits copied to the host. Only on a
+  /// rank with the whole vocabulary.
+  std::vector<std::optional<WantedOfRow>> listed;
+  std::vector<bool> logits;  ///< [rows] true: the whole row is copied to the host
+
+  /// Whether the most probable token of each row is the only result, so that it can stay on the device.
+  bool best_alone() const { return listed.empty() && std::ranges::find(logits, true) == logits.end(); }
+};
+
+/// One pass. Copies and changes precede the tokens.
+struct PassPlan {
+  std::vector<PageCopy> copies;
+  std::vector<PageChange> changes;
+  PassTokens tokens;
+  Wanted wanted;
+  std::string told;  ///< packed(), to send to ranks that do not have the plan
+};
+
+/// Serializes a plan without the sequences and the listings of its rows, which only the leader uses.
+std::string packed(const PassPlan& plan);
+/// Throws Error if `bytes` is not from packed().
+PassPlan unpacked(const std::string& bytes);
+
+// Records and replays passes that repeat with other tokens.
+
+/// A pass that takes one token of each sequence enqueues work that depends only on the number of tokens. If
+/// the device can record, each number of tokens is enqueued the first time, recorded the second time and
+/// replayed afterwards. Numbers are rounded up, so there are few recordings.
+class RepeatedPasses {
+ public:
+  /// Repeats passes of at most `most` tokens. A null stream disables repetition.
+  RepeatedPasses(Stream* stream, std::int64_t most) : stream_(stream), most_(most) {}
+  /// Whether passes of this many tokens are repeated.
+  bool repeats(std::int64_t tokens) const {
+    return stream_ != nullptr && most_ > 0 && tokens <= most_ && can_record(*stream_);
+  }
+  /// Returns the padded number of tokens of a pass of `tokens` tokens.
+  std::int64_t rounded(std::int64_t tokens) const;
+  /// Runs a pass that `enqueue` puts on the stream. `tokens` is a rounded number; `kind` separates
+  /// recordings. Returns true if the pass was replayed.
+  bool make(std::int64_t tokens, int kind, const std::function<void()>& enqueue);
+
+ private:
+  struct Known {
+    std::unique_ptr<Recording> recording;
+    bool refused = false;
+  };
+  Stream* stream_;
+  std::int64_t most_;
+  std::map<std::pair<std::int64_t, int>, Known> passes_;
+};
 
 /// most_tokens(): most tokens of a pass. logit_rows(): most rows of logits of a pass.
 std::int64_t most_tokens(const DecoderOptions& options);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "octet/generate/decoder.h"
-#include "pass_plan.h"
 #include "pass_runner.h"
 #include "sequences.h"
 #include "token_choice.h"

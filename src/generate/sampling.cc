@@ -7,7 +7,7 @@
 #include <numeric>
 #include <string>
 
-#include "kept_tokens.h"
+#include "listed_choice.h"
 #include "octet/base/error.h"
 
 namespace octet::generate {

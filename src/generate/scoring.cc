@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <span>
 
-#include "cache_size.h"
+#include "decoder_options.h"
 #include "octet/base/error.h"
-#include "octet/runtime/scoring.h"
+#include "octet/runtime/log_softmax.h"
 
 namespace octet::generate {
 

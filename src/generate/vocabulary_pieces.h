@@ -8,7 +8,7 @@
 #include "octet/comm/collectives.h"
 #include "octet/device/device.h"
 #include "octet/model/architecture.h"
-#include "octet/ops/best_tokens.h"
+#include "octet/ops/logits.h"
 
 namespace octet::generate {
 

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "mpi.h"
-#include "octet/base/clock.h"
+#include "octet/base/timing.h"
 #include "octet/launch/processes.h"
 
 namespace octet::launch {

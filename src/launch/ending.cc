@@ -13,8 +13,8 @@
 #include "delivery.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
-#include "octet/base/host_name.h"
-#include "octet/base/printable.h"
+#include "octet/base/process.h"
+#include "octet/base/terminal.h"
 
 namespace octet::launch {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <string_view>
 
-#include "call.h"
-#include "leftovers.h"
+#include "arguments.h"
+#include "cleanup.h"
 #include "listener.h"
 #include "mpi.h"
 

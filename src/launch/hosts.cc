@@ -7,8 +7,8 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/printable.h"
 #include "octet/base/strings.h"
+#include "octet/base/terminal.h"
 
 namespace octet::launch {
 namespace {

@@ -17,15 +17,14 @@
 #include <thread>
 #include <utility>
 
+#include "cleanup.h"
 #include "delivery.h"
 #include "ending.h"
-#include "guard.h"
-#include "leftovers.h"
 #include "listener.h"
 #include "mpi.h"
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
-#include "octet/base/printable.h"
+#include "octet/base/terminal.h"
+#include "octet/base/timing.h"
 #include "octet/launch/hosts.h"
 #include "requests.h"
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "octet/base/error.h"
-#include "octet/base/printable.h"
 #include "octet/base/strings.h"
+#include "octet/base/terminal.h"
 
 namespace octet::launch {
 namespace {

@@ -15,11 +15,11 @@
 #include <fstream>
 #include <string_view>
 
-#include "leftovers.h"
+#include "cleanup.h"
 #include "octet/base/error.h"
-#include "octet/base/printable.h"
 #include "octet/base/strings.h"
-#include "octet/launch/options.h"
+#include "octet/base/terminal.h"
+#include "octet/launch/mpirun_options.h"
 
 namespace octet::launch {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "call.h"
+#include "arguments.h"
 #include "requests.h"
 
 namespace octet::launch {

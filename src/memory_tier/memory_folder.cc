@@ -23,13 +23,13 @@
 #include <thread>
 #include <vector>
 
-#include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/host_name.h"
 #include "octet/base/log.h"
+#include "octet/base/process.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/device/cpu.h"
 #include "octet/files/file_io.h"
 

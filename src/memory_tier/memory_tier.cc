@@ -13,14 +13,14 @@
 #include <utility>
 
 #include "host_pairs.h"
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/process.h"
 #include "octet/base/strings.h"
-#include "octet/base/thread_priority.h"
-#include "octet/checkpoint/packing.h"
+#include "octet/base/timing.h"
+#include "octet/checkpoint/packer.h"
 #include "octet/files/file_io.h"
 #include "part_set.h"
 #include "rank_part.h"

@@ -12,7 +12,7 @@
 #include "octet/base/files.h"
 #include "octet/checkpoint/coverage.h"
 #include "octet/checkpoint/manifest.h"
-#include "octet/checkpoint/packing.h"
+#include "octet/checkpoint/packer.h"
 #include "octet/weights/convert.h"
 
 namespace octet::memory_tier {

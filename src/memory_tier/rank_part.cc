@@ -18,8 +18,7 @@
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/coverage.h"
 #include "octet/checkpoint/manifest.h"
-#include "octet/checkpoint/packing.h"
-#include "octet/files/failpoint.h"
+#include "octet/checkpoint/packer.h"
 #include "octet/files/file_io.h"
 
 namespace octet::memory_tier {

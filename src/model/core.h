@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "layers/model_layers.h"
-#include "layers/scratch.h"
 #include "octet/model/transformer.h"
 
 namespace octet::model {

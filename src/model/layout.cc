@@ -6,11 +6,10 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/random.h"
-#include "octet/model/build.h"
 #include "octet/ops/elementwise.h"
-#include "octet/ops/random.h"
 
 namespace octet::model {
+
 std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part) {
   if (tensor.scaled_rows > 0) {
     std::vector<ScaledPart> runs;
@@ -119,10 +118,6 @@ void put(Stream& stream, const std::vector<float>& values, DType dtype, void* ou
   device.copy_to_device(stream, out, narrow.data(), narrow.size() * sizeof(std::uint16_t));
   stream.synchronize();
 }
-
-}  // namespace
-
-namespace {
 
 /// Sets the indices, in the Hugging Face tensor of `part`, of the stored elements from `from` on. In a cut
 /// tensor, the columns of other ranks are between the stored rows.

@@ -4,7 +4,6 @@
 
 #include "cuda/scratch.h"
 #include "dispatch.h"
-#include "gemm_names.h"
 #include "gemm_plan.h"
 
 namespace octet::ops {

@@ -8,6 +8,12 @@
 
 namespace octet::ops {
 
+/// The name of a GEMM in profiles.
+inline const char* profile_name_of(GemmKind gemm_kind) {
+  if (gemm_kind == GemmKind::forward) return "product forward";
+  return gemm_kind == GemmKind::dgrad ? "product dgrad" : "product wgrad";
+}
+
 /// An operand as the GEMM reads it, dense: [outer, k] if inner, else [k, outer].
 struct GemmSide {
   const void* data = nullptr;

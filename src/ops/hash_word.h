@@ -1,4 +1,4 @@
-// The contribution of one word to a hash (octet/ops/hash.h), equal on every processor.
+// The contribution of one word to a hash (octet/ops/step_checks.h), equal on every processor.
 #pragma once
 
 #include <cstdint>

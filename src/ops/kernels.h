@@ -15,9 +15,9 @@
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
 #include "octet/ops/quantize.h"
-#include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
+#include "octet/ops/step_checks.h"
 #include "octet/ops/wire.h"
 
 namespace octet::ops {
@@ -167,6 +167,17 @@ namespace cuda {
 #define OCTET_DECLARE(name, Args) void name(Stream& stream, const Args& args);
 OCTET_ROW_OPS(OCTET_DECLARE)
 #undef OCTET_DECLARE
+}  // namespace cuda
+
+// Both sides of the ops that check a step, for dispatch.h.
+
+namespace cpu {
+void add_hash(const HashArgs& args);
+void limit_step(const LimitStepArgs& args);
+}  // namespace cpu
+namespace cuda {
+void add_hash(Stream& stream, const HashArgs& args);
+void limit_step(Stream& stream, const LimitStepArgs& args);
 }  // namespace cuda
 
 }  // namespace octet::ops

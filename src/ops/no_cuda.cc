@@ -3,19 +3,15 @@
 #include <span>
 #include <string>
 
-#include "checks_kernels.h"
 #include "kernels.h"
 #include "nf4_rules.h"
 #include "octet/base/error.h"
 #include "octet/ops/attention.h"
-#include "octet/ops/best_tokens.h"
-#include "octet/ops/decode_chain.h"
 #include "octet/ops/decode_gemm.h"
 #include "octet/ops/expert_gemm.h"
 #include "octet/ops/expert_low_rank.h"
 #include "octet/ops/gemm.h"
-#include "octet/ops/grouped_gemm.h"
-#include "octet/ops/listed_logits.h"
+#include "octet/ops/logits.h"
 #include "octet/ops/peer_sum.h"
 #include "octet/ops/routing.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/wire.h"
+#include "cpu/wire_ranges.h"
 #include "dispatch.h"
 #include "kernels.h"
 

@@ -8,9 +8,8 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/generate/cache_budget.h"
-#include "octet/generate/planned_rank.h"
-#include "octet/generate/step_bytes.h"
-#include "octet/model/build.h"
+#include "octet/generate/decoder_bench.h"
+#include "octet/model/layout.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/run_options.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "octet/base/clock.h"
+#include "octet/base/timing.h"
 
 namespace octet::report {
 

@@ -8,7 +8,7 @@
 
 #include "octet/base/environment.h"
 #include "octet/base/json.h"
-#include "octet/base/log_rows.h"
+#include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/report/plot.h"
 #include "reporter_impl.h"

@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 
-#include "history.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -14,11 +13,8 @@
 #include "octet/report/progress.h"
 #include "octet/report/reporter.h"
 #include "octet/report/tfevents.h"
-#include "octet/report/throughput.h"
 #include "progress_bar.h"
-#include "resume.h"
 #include "run_log.h"
-#include "window.h"
 #include "words.h"
 
 namespace octet::report {

@@ -1,11 +1,17 @@
-// trainer_log.jsonl: one JSON object per line, flushed after each row.
+// The log of a run: trainer_log.jsonl, the sums since its last row, and the files that are computed from its
+// rows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
+#include "octet/report/plot.h"
+#include "octet/report/reporter.h"
 
 namespace octet::report {
 
@@ -41,5 +47,77 @@ class RunLog {
 
 /// Returns the value of `key` in `row` as a number; NaN if it is absent, null or not a number.
 double number_of(const Json& row, const char* key);
+
+// Sums over steps.
+
+/// Sums since the last log line, or since the start of this session.
+struct Window {
+  double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
+  std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0;
+  /// Steps of an earlier session among `steps`; only their losses are known.
+  std::int64_t steps_before = 0;
+  std::map<std::string, KindOfMessages> kinds;
+
+  void add(const StepFacts& f) {
+    loss += f.loss, seconds += f.seconds, data_seconds += f.data_seconds, comm_seconds += f.comm_seconds,
+        exposed_seconds += f.comm_exposed_seconds;
+    ++steps, tokens += f.tokens, label_tokens += f.label_tokens, samples += f.samples;
+    for (const KindOfMessages& kind : f.comm_kinds) {
+      kinds[kind.kind].seconds += kind.seconds;
+      kinds[kind.kind].bytes += kind.bytes;
+    }
+  }
+  double bytes() const {
+    double sum = 0;
+    for (const auto& [name, kind] : kinds) sum += static_cast<double>(kind.bytes);
+    return sum;
+  }
+  /// Returns the share of communication that overlapped with computation.
+  double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - exposed_seconds / comm_seconds) : 1; }
+  double mean_loss() const { return steps > 0 ? loss / static_cast<double>(steps) : 0; }
+  /// Returns a sum divided by the steps of this session.
+  double per_step(double x) const {
+    const std::int64_t own = steps - steps_before;
+    return own > 0 ? x / static_cast<double>(own) : 0;
+  }
+  double per_second(double x) const { return seconds > 0 ? x / seconds : 0; }
+};
+
+// Contents of the files of a run, computed from the rows of trainer_log.jsonl.
+
+/// Sums over the whole run, resumed parts included.
+struct Totals {
+  std::int64_t step = 0;
+  double epoch = 0;
+  std::int64_t tokens = 0;
+  double elapsed = 0;         ///< seconds of steps, evaluations and checkpoints
+  double device_seconds = 0;  ///< `elapsed` and set-up, each times the ranks of its session
+  std::int64_t skipped = 0;   ///< steps with a gradient that was not finite
+  double loss_sum = 0;        ///< over the steps counted in loss_steps
+  std::int64_t loss_steps = 0;
+  double mean_loss() const;
+};
+
+/// Returns Hugging Face's trainer_state.json.
+Json trainer_state(const RunFacts& facts, const Totals& totals, const std::vector<Json>& rows);
+
+/// Returns a plot of the loss over steps, and of evaluation losses if there are any.
+Figure loss_figure(const RunFacts& facts, const std::vector<Json>& rows, bool with_evaluation);
+
+/// Returns README.md of the output folder.
+std::string model_card(const RunFacts& facts, const std::vector<Json>& rows, const Json& results);
+
+// Sums of a run in its checkpoints, so that a resumed run continues them.
+
+/// Adds the steps in the rows of trainer_log.jsonl to `totals`. Rows are untrusted: invalid or out-of-range
+/// values are ignored.
+void add_rows(const std::vector<Json>& rows, Totals& totals);
+
+/// Adds two fields to Hugging Face's trainer_state.json: `since_last_log`, the losses of `window`, and
+/// `so_far`, the sums of the run.
+void add_sums(Json& state, const Totals& totals, const Window& window);
+
+/// Replaces the sums from add_rows() by the sums in a state from add_sums(). The state is untrusted, too.
+void take_over_state(const Json& state, Totals& totals, Window& window);
 
 }  // namespace octet::report

@@ -10,7 +10,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/host_name.h"
+#include "octet/base/process.h"
 
 namespace octet::report {
 namespace {

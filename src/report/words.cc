@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <ctime>
 
-#include "octet/base/host_name.h"
 #include "octet/base/json.h"
+#include "octet/base/process.h"
 #include "octet/base/strings.h"
 
 namespace octet::report {

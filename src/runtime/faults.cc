@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <string_view>
 
-#include "octet/base/ending.h"
 #include "octet/base/log.h"
+#include "octet/base/process.h"
 
 namespace octet::runtime {
 namespace {

@@ -2,17 +2,110 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
-#include "base_weights.h"
 #include "held_values.h"
-#include "octet/model/build.h"
+#include "octet/base/error.h"
+#include "octet/base/tensor_slice.h"
+#include "octet/checkpoint/hub_export.h"
+#include "octet/model/layout.h"
 #include "octet/model/tuning.h"
-#include "octet/weights/finite.h"
+#include "octet/weights/convert.h"
+#include "octet/weights/safetensors.h"
 
 namespace octet::runtime {
+
+// The weights of a model before adapters, from its folder or from a checkpoint instead.
+
+class BaseWeights {
+ public:
+  /// Throws Error as WeightFolder does, unless the checkpoint holds every parameter.
+  BaseWeights(const std::string& folder, const TrainedParameters& trained);
+
+  /// Throws Error as WeightFolder::require_used, and (usage) for a parameter of the checkpoint that is not
+  /// among `used`.
+  void require_used(const std::set<std::string>& used, const std::string& prefix,
+                    const std::vector<std::string>& unread) const;
+  /// Fills a slice (host memory, f32) of a tensor with its shape. Throws Error for a missing tensor and
+  /// another shape, and for bytes of the checkpoint that are damaged.
+  void read(const TensorSlice& slice) const;
+  /// Elements [begin, begin + count) of a tensor in row-major order.
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
+  /// The folder's own weights, for what only a run that begins asks for.
+  const weights::WeightFolder& folder() const;
+
+ private:
+  bool from_checkpoint(const std::string& name) const;
+  void round(std::int64_t count, float* values) const;
+
+  TrainedParameters trained_;
+  std::optional<weights::WeightFolder> folder_;
+};
+
+BaseWeights::BaseWeights(const std::string& folder, const TrainedParameters& trained) : trained_(trained) {
+  if (trained.checkpoint == nullptr || trained.part) folder_.emplace(folder);
+}
+
+bool BaseWeights::from_checkpoint(const std::string& name) const {
+  if (trained_.checkpoint == nullptr) return false;
+  return !trained_.part || trained_.checkpoint->find(name) != nullptr;
+}
+
+void BaseWeights::require_used(const std::set<std::string>& used, const std::string& prefix,
+                               const std::vector<std::string>& unread) const {
+  if (folder_) folder_->require_used(used, prefix, unread);
+  if (trained_.checkpoint == nullptr) return;
+  for (const checkpoint::CheckpointTensor& tensor : trained_.checkpoint->tensors()) {
+    // Names with a slash are of the optimizer and of scales.
+    if (tensor.name.find('/') != std::string::npos || used.contains(tensor.name)) continue;
+    throw Error({.what = "a parameter of the checkpoint has no place in the model",
+                 .found = "tensor '" + tensor.name + "'",
+                 .where = trained_.checkpoint->path(),
+                 .fix = "name the model that the run began with",
+                 .code = ExitCode::usage});
+  }
+}
+
+void BaseWeights::round(std::int64_t count, float* values) const {
+  check(trained_.dtype == DType::f32 || trained_.dtype == DType::bf16 || trained_.dtype == DType::f16,
+        "weights are written as f32, bf16 or f16");
+  if (trained_.checkpoint == nullptr || trained_.dtype == DType::f32) return;
+  const bool brain = trained_.dtype == DType::bf16;
+  for (std::int64_t i = 0; i < count; ++i)
+    values[i] = brain ? from_bf16(to_bf16(values[i])) : from_f16(to_f16(values[i]));
+}
+
+void BaseWeights::read(const TensorSlice& slice) const {
+  if (from_checkpoint(slice.name)) {
+    trained_.checkpoint->read({slice});
+  } else {
+    folder_->read(slice);
+  }
+  if (checkpoint::stays_fp32(slice.name)) return;
+  each_run(slice,
+           [&](std::int64_t, std::int64_t count, void* data) { round(count, static_cast<float*>(data)); });
+}
+
+void BaseWeights::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
+  if (from_checkpoint(name)) {
+    trained_.checkpoint->read(name, begin, count, out);
+  } else {
+    folder_->read(name, begin, count, out);
+  }
+  if (checkpoint::stays_fp32(name)) return;
+  round(count, out);
+}
+
+const weights::WeightFolder& BaseWeights::folder() const {
+  check(folder_.has_value(), "the weights come from a folder, not from a checkpoint");
+  return *folder_;
+}
+
 namespace {
 
 std::optional<AdapterFile> open_adapter(const WeightSource& source) {

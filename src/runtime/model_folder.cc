@@ -13,7 +13,7 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/model_file.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/runtime/same_model.h"
 #include "octet/weights/safetensors.h"
 

@@ -7,20 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "octet/base/ending.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/process.h"
 #include "octet/comm/launchers.h"
 #include "octet/comm/serialize.h"
-#include "octet/device/amd_gpus.h"
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
 #include "octet/device/gpus.h"
-#include "octet/device/nvidia_files.h"
-#include "octet/device/threads.h"
+#include "octet/device/op_threads.h"
 #include "octet/runtime/rank_facts.h"
-#include "octet/runtime/rank_table.h"
 
 namespace octet::runtime {
 namespace {

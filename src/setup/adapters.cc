@@ -11,8 +11,8 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "octet/model/build.h"
-#include "octet/setup/freezing.h"
+#include "octet/model/layout.h"
+#include "octet/setup/model_options.h"
 #include "octet/text/whole_match.h"
 
 namespace octet::setup {

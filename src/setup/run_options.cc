@@ -91,4 +91,16 @@ std::int64_t export_bytes(const config::SaveKeys& config) {
   return static_cast<std::int64_t>(std::clamp(config.export_size * 1e9, 1.0, 1e18));
 }
 
+FaultAction fault_action(const config::FaultKeys& config) {
+  return config.sdc_action == "rollback" ? FaultAction::rollback : FaultAction::stop;
+}
+
+SpikeOptions spike_options(const config::FaultKeys& config) {
+  return {.loss_factor = config.loss_spike_factor,
+          .norm_factor = config.grad_norm_spike_factor,
+          .action = config.spike_action == "rollback" ? SpikeAction::rollback
+                    : config.spike_action == "stop"   ? SpikeAction::stop
+                                                      : SpikeAction::skip};
+}
+
 }  // namespace octet::setup

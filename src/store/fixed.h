@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "axes.h"
-#include "loaded_values.h"
 #include "nf4_loader.h"
 #include "octet/comm/collectives.h"
 #include "octet/precision/scaling.h"

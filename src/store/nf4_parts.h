@@ -5,7 +5,7 @@
 
 #include "octet/model/layout.h"
 #include "octet/ops/nf4.h"
-#include "octet/store/options.h"
+#include "octet/store/store_options.h"
 
 namespace octet::store {
 

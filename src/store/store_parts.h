@@ -1,22 +1,57 @@
-// The parts of a store, shared by its steps (store.cc) and its state (store_state.cc).
+// The parts of a store, shared by store.cc and hashes.cc.
 #pragma once
 
 #include <exception>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "activation_amaxes.h"
 #include "fixed.h"
 #include "gatherer.h"
-#include "octet/device/host_mirror.h"
+#include "octet/comm/collectives.h"
+#include "octet/device/host_copies.h"
+#include "octet/precision/scaling.h"
+#include "octet/store/hashes.h"
 #include "octet/store/store.h"
+#include "octet/store/store_options.h"
 #include "reducer.h"
 #include "segments.h"
 #include "updater.h"
 
 namespace octet::store {
+
+/// Reduces the amaxes of activations and output gradients over the ranks, for delayed scaling, overlapped
+/// with compute.
+///
+/// The reduction of forward amaxes starts when the last block is enqueued. Its result is needed when the
+/// micro-batch ends, because recomputation and the backward GEMMs read the old scales until then. The
+/// reduction of gradient amaxes starts when the micro-batch ends. Its result is needed when the next backward
+/// pass begins. So compute does not wait for the host of another rank. All ranks must make the same calls, so
+/// that the collectives of the gather queue match.
+class ActivationAmaxes {
+ public:
+  ActivationAmaxes(comm::Collectives& collectives, Device& device, const Options& options);
+
+  /// Begins a micro-batch. Null: there are no scales.
+  void begin(precision::ScaleSet* scales);
+  /// Called inside a micro-batch, before the head is acquired.
+  void blocks_done(Stream& compute);
+  /// Called when the whole micro-batch is enqueued.
+  void end(Stream& compute);
+
+ private:
+  /// Reduces the amaxes raised on `compute` so far by MAX over the ranks, on the gather queue.
+  void reduce(int part, const char* name, Stream& compute);
+
+  comm::Collectives& collectives_;
+  bool delayed_;
+  bool overlap_;
+  precision::ScaleSet* scales_ = nullptr;
+  bool left_ = true;  ///< blocks_done() was called in this micro-batch
+  std::unique_ptr<Event> raised_, forward_reduced_, gradients_updated_;
+};
 
 /// Returns the memory that gathers of `collectives`, and at stage 0 gradient sums, are written to.
 std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const Axes& axes,
@@ -75,6 +110,22 @@ struct ParameterStore::Parts {
   bool stepping = false;  ///< between begin_step and finish
   bool finished = false;  ///< between finish and collect
   bool updating = false;  ///< the finish to collect updates
+};
+
+// The parts of a store that Hashes reads.
+
+struct Hashes::Inside {
+  ParameterStore& store;
+  const model::ParameterLayout& layout;
+  const std::vector<model::GroupParameters>& parameters;
+  Segments& segments;
+  const Fixed& fixed;
+  Gatherer& gatherer;
+  Reducer& reducer;
+  Updater& updater;
+  Device& device;
+  Policy policy;
+  bool keeps_transposed;  ///< transposed copies are made with the weights, not at use
 };
 
 }  // namespace octet::store

@@ -6,9 +6,9 @@
 
 #include "axes.h"
 #include "gatherer.h"
-#include "octet/ops/step_limits.h"
-#include "octet/optim/gradient_norm.h"
-#include "octet/precision/casts.h"
+#include "octet/ops/step_checks.h"
+#include "octet/optim/adamw.h"
+#include "octet/precision/quantizer.h"
 #include "reducer.h"
 #include "state_carrier.h"
 

@@ -6,7 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/config/derive.h"
-#include "octet/supervise/resumption.h"
+#include "octet/supervise/job_command.h"
 
 namespace octet::supervise {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "octet/config/config.h"
-#include "octet/supervise/command.h"
-#include "octet/supervise/messages.h"
+#include "octet/supervise/job_command.h"
+#include "octet/supervise/job_errors.h"
 
 namespace octet::supervise {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "octet/base/error.h"
 
@@ -88,6 +89,27 @@ Decision Policy::decide(const Ended& ended) {
   if (without_progress_ == 0) return {.next = Next::start};
   const double wait = options_.first_wait * std::exp2(without_progress_ - 1);
   return {.next = Next::start, .wait = std::min(wait, options_.longest_wait)};
+}
+
+void Goodput::begin(std::int64_t step) {
+  while (!parts_.empty() && parts_.back().first >= step) parts_.pop_back();
+  if (!parts_.empty() && parts_.back().last > step) {
+    Part& cut = parts_.back();
+    cut.seconds *= static_cast<double>(step - cut.first) / static_cast<double>(cut.last - cut.first);
+    cut.last = step;
+  }
+  parts_.push_back({.first = step, .last = step});
+}
+
+void Goodput::reach(std::int64_t step, double seconds) {
+  if (parts_.empty()) begin(0);
+  parts_.back().last = std::max(step, parts_.back().first);
+  parts_.back().seconds = std::max(0.0, seconds);
+}
+
+double Goodput::seconds() const {
+  return std::accumulate(parts_.begin(), parts_.end(), 0.0,
+                         [](double sum, const Part& part) { return sum + part.seconds; });
 }
 
 }  // namespace octet::supervise

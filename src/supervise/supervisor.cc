@@ -12,25 +12,24 @@
 #include <random>
 
 #include "incidents.h"
-#include "job.h"
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/config/config.h"
 #include "octet/files/folder_lock.h"
 #include "octet/memory_tier/memory_folder.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
-#include "octet/supervise/command.h"
-#include "octet/supervise/goodput.h"
-#include "octet/supervise/messages.h"
-#include "octet/supervise/resumption.h"
+#include "octet/supervise/job_command.h"
+#include "octet/supervise/job_errors.h"
+#include "octet/supervise/policy.h"
 #include "places.h"
-#include "words.h"
+#include "supervised_job.h"
+#include "supervisor_output.h"
 
 namespace octet::supervise {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/config/lint.h"
-#include "octet/runtime/fp8_shapes.h"
+#include "octet/config/warnings.h"
+#include "octet/runtime/instance.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 #include "octet/train/fit.h"

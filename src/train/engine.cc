@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "octet/base/random.h"
-#include "octet/device/waiting.h"
-#include "octet/runtime/scoring.h"
+#include "octet/device/device.h"
+#include "octet/runtime/log_softmax.h"
 
 namespace octet::train {
 namespace {

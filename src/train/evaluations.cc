@@ -1,22 +1,73 @@
 #include "evaluations.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "due_steps.h"
-#include "logs/expert_log.h"
-#include "octet/base/clock.h"
+#include "logs/step_report.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
+#include "octet/config/derive.h"
 #include "octet/report/number.h"
 #include "octet/setup/run_options.h"
-#include "plateau_state.h"
 
 namespace octet::train {
+
+bool is_turn(const Turn& turn, std::int64_t step, std::int64_t total, bool ends_epoch) {
+  if (turn.when == setup::When::steps) return step % config::interval_steps(turn.interval, total) == 0;
+  return turn.when == setup::When::epoch && ends_epoch;
+}
+
+bool is_planned(const Turn& turn, std::int64_t step, std::int64_t total, std::int64_t epoch) {
+  return is_turn(turn, step, total, epoch > 0 && step % epoch == 0);
+}
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::int64_t kMost = INT64_C(1) << 60;
+
+// JSON has no infinities, and the initial best value is infinite.
+Json best_json(double best) {
+  if (std::isfinite(best)) return best;
+  return best > 0 ? "inf" : "-inf";
+}
+
+double read_best(const Json& saved, const std::string& mode, const std::string& where) {
+  const auto found = saved.find("best");
+  if (found == saved.end() || !found->is_string())
+    return json_number(saved, "best", mode == "max" ? -kInfinity : kInfinity, where);
+  return *found == "-inf" ? -kInfinity : kInfinity;
+}
+
+}  // namespace
+
+Json plateau_json(const optim::Plateau::State& state) {
+  return {{"mode", state.mode},
+          {"peak", state.peak},
+          {"learning_rate", state.learning_rate},
+          {"best", best_json(state.best)},
+          {"bad", state.bad},
+          {"cooldown", state.cooldown}};
+}
+
+optim::Plateau::State read_plateau(const Json& saved, const std::string& where) {
+  optim::Plateau::State from;
+  from.mode = json_string(saved, "mode", "min", where);
+  from.peak = json_number(saved, "peak", 0, where);
+  from.learning_rate = json_number(saved, "learning_rate", 0, where);
+  from.best = read_best(saved, from.mode, where);
+  from.bad = json_int(saved, "bad", 0, 0, kMost, where);
+  from.cooldown = json_int(saved, "cooldown", 0, 0, kMost, where);
+  return from;
+}
 
 void Evaluations::evaluate(double epoch) {
   run_.begins("an evaluation");

@@ -1,13 +1,37 @@
-// The evaluations of a run, and the learning rate that follows them (reduce_lr_on_plateau).
+// The evaluations of a run: the steps at which they are due, and the schedules that follow their losses.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "octet/base/json_fwd.h"
+#include "octet/optim/schedule.h"
+#include "octet/setup/run_options.h"
 #include "run_context.h"
-#include "run_parts.h"
 
 namespace octet::train {
+
+// After which steps a run evaluates and saves.
+
+/// How often the configuration repeats an action.
+struct Turn {
+  setup::When when = setup::When::never;
+  double interval = 1;  ///< in steps, or a share of all steps below 1; for When::steps
+};
+
+/// Whether the action is due after `step`, a complete step of `total`. `ends_epoch`: the step ends an epoch.
+bool is_turn(const Turn& turn, std::int64_t step, std::int64_t total, bool ends_epoch);
+
+/// Like is_turn(), for a later step. `epoch`: steps of an epoch; 0 if unknown. Then no step is planned for
+/// When::epoch.
+bool is_planned(const Turn& turn, std::int64_t step, std::int64_t total, std::int64_t epoch);
+
+// The state of reduce_lr_on_plateau in a checkpoint.
+
+Json plateau_json(const optim::Plateau::State& state);
+
+/// Reads what plateau_json() wrote. Throws Error for other values; `where` names them.
+optim::Plateau::State read_plateau(const Json& saved, const std::string& where);
 
 /// The loss of an evaluation of the weights after a step.
 struct Evaluated {

@@ -1,14 +1,28 @@
-// What all objects of a run share: the ranks, the configuration, the watchdog, and the position of the run.
+// What all objects of a run share: the ranks, the configuration, the position of the run, and the parts that
+// it trains.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "octet/base/json.h"
+#include "octet/checkpoint/checkpoint.h"
 #include "octet/comm/job.h"
 #include "octet/config/config.h"
+#include "octet/config/derive.h"
+#include "octet/data/template_encoder.h"
+#include "octet/feed/corpus.h"
+#include "octet/feed/feed.h"
+#include "octet/feed/routing_file.h"
+#include "octet/memory_tier/memory_tier.h"
+#include "octet/model/architecture.h"
+#include "octet/optim/schedule.h"
+#include "octet/report/reporter.h"
 #include "octet/runtime/session.h"
 #include "octet/runtime/watchdog.h"
+#include "octet/train/engine.h"
 #include "saves/output_folder.h"
 
 namespace octet::train {
@@ -46,5 +60,32 @@ struct RunContext {
     return 10 + 1.5 * times * static_cast<double>(config.ddp_timeout);
   }
 };
+
+// The parts that a run trains: the model, the data, the schedule and the engine.
+
+/// Later parts use earlier parts, and are destroyed first.
+struct RunParts {
+  model::Architecture architecture;
+  Json adapters;       ///< adapter_state()
+  Json model_config;   ///< runtime::config_state()
+  bool fresh = false;  ///< the run begins with random weights
+  std::unique_ptr<data::TemplateEncoder> encoder;
+  config::Batch batch;
+  feed::Corpus corpus;
+  std::unique_ptr<feed::Feed> feed;
+  std::unique_ptr<feed::RoutingFile> routing;  ///< with moe_routing_file
+  std::unique_ptr<optim::Schedule> schedule;
+  std::optional<checkpoint::Checkpoint> checkpoint;  ///< the run resumes from it
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<memory_tier::MemoryTier> memory;  ///< if checkpoints are kept in memory
+  std::unique_ptr<report::Reporter> reporter;       ///< on the printing rank
+};
+
+/// Returns the next micro-batch, with the experts of its tokens if they are given (Feed::next).
+inline runtime::HostBatch next_batch(RunParts& parts, bool first_of_step, double* waited) {
+  runtime::HostBatch batch = parts.feed->next(first_of_step, waited);
+  if (parts.routing) parts.routing->add_to(batch);
+  return batch;
+}
 
 }  // namespace octet::train

@@ -9,8 +9,8 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/read_together.h"
 #include "saves/saver.h"
 
 namespace octet::train {

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <memory>
 
-#include "checks.h"
 #include "octet/comm/mesh.h"
 #include "octet/device/cpu.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
+#include "verify_checks.h"
 
 namespace octet::verify {
 namespace {

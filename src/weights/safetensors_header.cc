@@ -1,18 +1,72 @@
 #include "octet/weights/safetensors_header.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <unordered_set>
 #include <utility>
 
-#include "json_events.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/tensor_slice.h"
 
 namespace octet::weights {
+
+// JSON of safetensors files and their indices as parser events, for untrusted input.
+
+// Returns a name from a file, shortened for a message.
+inline std::string shown(const std::string& name) {
+  return name.size() <= 120 ? name : name.substr(0, 117) + "...";
+}
+
+[[noreturn]] inline void broken(const std::string& path, const std::string& tensor, const std::string& what,
+                                const std::string& expected = "", const std::string& found = "") {
+  throw Error({.what = what,
+               .expected = expected,
+               .found = found,
+               .where = tensor.empty() ? path : path + ", tensor '" + shown(tensor) + "'",
+               .fix = "the file is damaged or not a safetensors file: fetch or write it again",
+               .code = ExitCode::usage});
+}
+
+// Handler for parser events of nlohmann::json. It builds no tree and does not recurse, so a header of 100 MB
+// with a million keys takes time proportional to its size.
+class Events {
+ public:
+  using number_integer_t = nlohmann::json::number_integer_t;
+  using number_unsigned_t = nlohmann::json::number_unsigned_t;
+  using number_float_t = nlohmann::json::number_float_t;
+  using string_t = std::string;
+  using binary_t = nlohmann::json::binary_t;
+
+  explicit Events(std::string path) : path_(std::move(path)) {}
+  virtual ~Events() = default;
+  virtual bool null() { return other("null"); }
+  virtual bool boolean(bool) { return other("a boolean"); }
+  virtual bool number_integer(number_integer_t) { return other("a negative number"); }
+  virtual bool number_unsigned(number_unsigned_t) { return other("a number"); }
+  virtual bool number_float(number_float_t, const string_t& text) { return other("the number " + text); }
+  virtual bool string(string_t&) { return other("a string"); }
+  virtual bool binary(binary_t&) { return other("binary data"); }
+  virtual bool start_object(std::size_t) { return other("an object"); }
+  virtual bool start_array(std::size_t) { return other("a list"); }
+  virtual bool key(string_t&) = 0;
+  virtual bool end_object() = 0;
+  virtual bool end_array() { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
+    broken(path_, "", "not valid JSON", "", json_problem(e.what()));
+  }
+
+ protected:
+  virtual bool other(const std::string& found) = 0;
+  std::string path_;
+};
+
 namespace {
 
 constexpr std::array<std::pair<DType, std::string_view>, 12> kNames{{{DType::f32, "F32"},
@@ -214,6 +268,83 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
     broken(path, "", "the tensors do not cover the file", std::to_string(at) + " bytes", size);
   }
   return std::move(events.header);
+}
+
+namespace {
+
+// Collects the strings of weight_map and ignores all other members.
+class IndexEvents : public Events {
+ public:
+  using Events::Events;
+  std::vector<std::pair<std::string, std::string>> map;
+  bool found = false;
+
+  bool null() override { return skip(); }
+  bool boolean(bool) override { return skip(); }
+  bool number_integer(number_integer_t) override { return skip(); }
+  bool number_unsigned(number_unsigned_t) override { return skip(); }
+  bool number_float(number_float_t, const string_t&) override { return skip(); }
+  bool start_object(std::size_t) override {
+    if (depth_ == 1 && name_ == "weight_map") {
+      if (std::exchange(found, true)) broken(path_, "", "weight_map occurs twice");
+      inside_ = true;
+    } else if (inside_) {
+      return other("an object");
+    }
+    ++depth_;
+    return true;
+  }
+  bool end_object() override {
+    if (--depth_ == 1) inside_ = false;
+    return true;
+  }
+  bool start_array(std::size_t) override {
+    if (inside_ || depth_ == 0) return other("a list");
+    ++depth_;
+    return true;
+  }
+  bool end_array() override {
+    --depth_;
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (inside_ && !names_.insert(name).second) broken(path_, name, "the index lists a tensor twice");
+    if (inside_ || depth_ == 1) name_ = name;
+    return true;
+  }
+  bool string(string_t& value) override {
+    if (!inside_) return skip();
+    if (value.empty() || value == "." || value == ".." ||
+        value.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos) {
+      broken(path_, name_, "the index names a file outside its folder", "a plain file name", shown(value));
+    }
+    map.emplace_back(name_, value);
+    return true;
+  }
+
+ protected:
+  bool other(const std::string& what) override {
+    broken(path_, "", "the index does not have the form of a safetensors index",
+           R"({"metadata": {...}, "weight_map": {tensor: file name}})", what);
+  }
+
+ private:
+  bool skip() { return inside_ || depth_ == 0 ? other("a value that is not a string") : true; }
+  int depth_ = 0;
+  bool inside_ = false;
+  std::string name_;
+  std::unordered_set<std::string> names_;
+};
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> parse_weight_map(std::string_view text,
+                                                                  const std::string& path) {
+  IndexEvents events(path);
+  nlohmann::json::sax_parse(text.begin(), text.end(), &events);
+  if (!events.found || events.map.empty())
+    broken(path, "", "the index lists no tensors", R"({"weight_map": {tensor: file name}})");
+  return std::move(events.map);
 }
 
 }  // namespace octet::weights

@@ -1,5 +1,5 @@
 // Extraction of a part of an answer.
-#include "../src/answers/extraction.h"
+#include "../src/answers/row_work.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <regex>
 
-#include "../src/answers/rows.h"
+#include "../src/answers/answer_rows.h"
 #include "octet/answers/generate_options.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "octet/base/error.h"
-#include "octet/base/printable.h"
+#include "octet/base/terminal.h"
 #include "support/temporary_folder.h"
 
 namespace octet::files_test {

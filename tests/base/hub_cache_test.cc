@@ -1,4 +1,4 @@
-#include "octet/base/hub_cache.h"
+#include "octet/base/model_file.h"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,6 @@
 #include <functional>
 #include <string>
 
-#include "octet/base/log_rows.h"
-#include "octet/base/log_start.h"
 #include "support/program.h"
 
 namespace octet::log::log_test {

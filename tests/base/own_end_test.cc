@@ -1,4 +1,4 @@
-#include "octet/base/own_end.h"
+#include "octet/base/process.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/base/short_text.h"
 #include "octet/base/strings.h"
 #include "octet/base/tensor_slice.h"
 

@@ -1,5 +1,5 @@
 // Threads that others are preferred to.
-#include "octet/base/thread_priority.h"
+#include "octet/base/process.h"
 
 #include <gtest/gtest.h>
 

@@ -17,7 +17,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/gpus.h"
-#include "octet/ops/random.h"
+#include "octet/ops/elementwise.h"
 #ifdef OCTET_HAVE_CUDA
 #include "cuda/nccl_exchange.h"
 #endif

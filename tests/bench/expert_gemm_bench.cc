@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "octet/device/device.h"
+#include "octet/ops/elementwise.h"
 #include "octet/ops/expert_gemm.h"
 #include "octet/ops/expert_low_rank.h"
 #include "octet/ops/quantize.h"
-#include "octet/ops/random.h"
 
 namespace octet::ops {
 namespace {

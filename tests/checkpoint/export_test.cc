@@ -1,4 +1,4 @@
-#include "octet/checkpoint/export.h"
+#include "octet/checkpoint/hub_export.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

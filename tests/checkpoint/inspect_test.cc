@@ -1,4 +1,4 @@
-#include "octet/checkpoint/inspect.h"
+#include "octet/checkpoint/inspection.h"
 
 #include <gtest/gtest.h>
 

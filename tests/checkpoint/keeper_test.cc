@@ -1,5 +1,5 @@
 // Counting and removal of checkpoints that are read back.
-#include "octet/checkpoint/keeper.h"
+#include "octet/checkpoint/folder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // All ranks read a checkpoint: each byte of the file is read once, and values and errors are equal
 // everywhere. Also measures the time to open a checkpoint with very many tensors.
-#include "octet/checkpoint/read_together.h"
+#include "octet/checkpoint/checkpoint.h"
 
 #include <gtest/gtest.h>
 

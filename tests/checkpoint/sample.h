@@ -15,7 +15,7 @@
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/device.h"
 #include "support/scratch.h"
 

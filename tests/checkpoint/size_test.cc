@@ -5,7 +5,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/checkpoint/export.h"
+#include "octet/checkpoint/hub_export.h"
 #include "octet/weights/safetensors_writer.h"
 #include "sample.h"
 

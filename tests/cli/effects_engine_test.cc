@@ -4,7 +4,7 @@
 #include "cli/task.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/config/config.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"

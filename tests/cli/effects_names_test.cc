@@ -5,7 +5,7 @@
 #include "cli/effects.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::test {
 namespace {

@@ -12,7 +12,7 @@
 #include "octet/base/json.h"
 #include "octet/config/config.h"
 #include "octet/device/cpu.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/runtime/session.h"
 #include "octet/setup/adapters.h"
 #include "octet/train/trainer.h"

@@ -4,7 +4,7 @@
 
 #include "cli/task.h"
 #include "octet/base/error.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::test {
 

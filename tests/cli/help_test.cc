@@ -5,7 +5,7 @@
 #include <regex>
 
 #include "cli/task.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::test::help_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "cli/launch_scripts.h"
-#include "octet/base/clock.h"
+#include "octet/base/timing.h"
 
 namespace octet::test::mpirun_requests_test {
 namespace {

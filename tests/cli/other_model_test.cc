@@ -5,7 +5,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/save.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::test::other_model_test {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "cli/task.h"
 #include "octet/base/json.h"
-#include "octet/optim/plateau.h"
+#include "octet/optim/schedule.h"
 
 namespace octet::test {
 

@@ -13,7 +13,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/save.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "support/page.h"
 
 namespace octet::test::said_test {

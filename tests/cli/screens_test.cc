@@ -7,7 +7,7 @@
 #include <regex>
 
 #include "cli/task.h"
-#include "octet/base/log_rows.h"
+#include "octet/base/log.h"
 #include "support/page.h"
 
 namespace octet::test::screens_test {

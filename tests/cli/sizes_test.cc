@@ -11,7 +11,7 @@
 
 #include "cli/task.h"
 #include "octet/cli/cli.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::test::sizes_test {
 namespace {

@@ -5,7 +5,7 @@
 #include "cli/saves.h"
 #include "cli/task.h"
 #include "octet/base/json.h"
-#include "octet/base/log_rows.h"
+#include "octet/base/log.h"
 
 namespace octet::test::stops_test {
 namespace {

@@ -1,7 +1,7 @@
 // Arguments of `trainer generate` in the form of vLLM scripts.
 #include <gtest/gtest.h>
 
-#include "../src/cli/generate/command_line.h"
+#include "../src/cli/generate/generate_command.h"
 #include "../src/cli/generate/vllm_words.h"
 #include "octet/base/error.h"
 

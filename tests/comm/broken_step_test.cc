@@ -7,7 +7,7 @@
 
 #include "comm/ranks.h"
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "support/limited_memory.h"
 
 namespace octet::comm::broken_step_test {

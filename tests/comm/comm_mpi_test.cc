@@ -20,7 +20,7 @@
 
 #include "comm/claims.h"
 #include "octet/base/log.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/claims.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm::compression_test {
 namespace {

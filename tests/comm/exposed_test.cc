@@ -5,9 +5,9 @@
 #include <chrono>
 #include <thread>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
-#include "octet/device/waiting.h"
+#include "octet/device/device.h"
 
 namespace octet::comm::exposed_test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "comm/ranks.h"
 #include "octet/base/dtype.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm::feedback_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "comm/ranks.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm::hierarchy_test {
 namespace {

@@ -1,5 +1,5 @@
 // Waiting for messages, and the ranks named if messages do not arrive.
-#include "../src/comm/messages/messages.h"
+#include "../src/comm/messages/message_set.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
 
 namespace octet::comm::overlap_test {

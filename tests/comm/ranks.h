@@ -8,7 +8,7 @@
 #include <new>
 #include <vector>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/device.h"
 
 namespace octet::comm {

@@ -1,5 +1,5 @@
 // Sealed messages: only the receiver of a corrupted message reports it.
-#include "octet/comm/seals.h"
+#include "octet/comm/collectives.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/claims.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm::self_test {
 namespace {

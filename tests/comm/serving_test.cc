@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "../src/comm/job/rank_job.h"
-#include "../src/comm/messages/memory_transport.h"
+#include "../src/comm/messages/local_transport.h"
 #include "../src/comm/messages/message_engine.h"
 #include "comm/ranks.h"
 #include "octet/base/error.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/ranks.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm::stopwatch_test {

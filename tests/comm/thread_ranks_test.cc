@@ -9,7 +9,7 @@
 
 #include "comm/claims.h"
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm::thread_ranks_test {
 namespace {

@@ -13,7 +13,7 @@
 #include "comm/ranks.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "support/program.h"
 
 namespace octet::comm::watch_test {

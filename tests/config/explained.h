@@ -7,7 +7,7 @@
 #include <string>
 
 #include "octet/config/config.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::config::test {
 

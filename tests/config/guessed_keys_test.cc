@@ -5,7 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/config/config.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::config::guessed_keys_test {
 namespace {

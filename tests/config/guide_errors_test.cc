@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "config/support.h"
-#include "octet/config/lint.h"
+#include "octet/config/warnings.h"
 #include "support/temporary_folder.h"
 
 namespace octet::config::test::guide_errors_test {

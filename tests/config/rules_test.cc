@@ -1,6 +1,6 @@
 #include "config/support.h"
 #include "octet/base/files.h"
-#include "octet/config/lint.h"
+#include "octet/config/warnings.h"
 #include "support/temporary_folder.h"
 
 namespace octet::config::test::rules_test {

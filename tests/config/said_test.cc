@@ -6,7 +6,7 @@
 #include "config/explained.h"
 #include "config/support.h"
 #include "octet/config/derive.h"
-#include "octet/config/lint.h"
+#include "octet/config/warnings.h"
 #include "support/page.h"
 
 namespace octet::config::test::said_test {

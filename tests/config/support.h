@@ -9,7 +9,7 @@
 #include "octet/base/files.h"
 #include "octet/config/config.h"
 #include "octet/config/derive.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::config::test {
 

@@ -12,8 +12,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/data/encode.h"
-#include "octet/data/packing.h"
+#include "octet/data/encoder.h"
 #include "support/encoded.h"
 #include "support/temporary_folder.h"
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "octet/base/json.h"
-#include "octet/base/json_digits.h"
 #include "octet/data/dataset.h"
 
 namespace octet::data::fields_test {

@@ -1,4 +1,4 @@
-#include "octet/data/packing.h"
+#include "octet/data/encoded.h"
 
 #include <gtest/gtest.h>
 

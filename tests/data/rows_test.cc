@@ -10,7 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/data/encode.h"
+#include "octet/data/encoder.h"
 #include "support/limited_memory.h"
 #include "support/temporary_folder.h"
 

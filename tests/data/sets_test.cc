@@ -7,7 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "octet/data/encode.h"
+#include "octet/data/encoder.h"
 #include "support/page.h"
 #include "support/program.h"
 

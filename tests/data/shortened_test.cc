@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "octet/base/mapped_files.h"
-#include "octet/data/encode.h"
+#include "octet/data/encoder.h"
 #include "support/program.h"
 
 namespace octet::data::shortened_test {

@@ -1,12 +1,12 @@
 // AMD GPUs in simulated kernel folders.
-#include "octet/device/amd_gpus.h"
+#include "octet/device/gpus.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "octet/device/gpu_answers.h"
+#include "octet/device/gpu_choice.h"
 #include "support/temporary_folder.h"
 
 namespace octet::amd_gpus_test {

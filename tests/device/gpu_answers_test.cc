@@ -1,5 +1,5 @@
 // Messages about unusable GPUs, from simulated driver answers.
-#include "octet/device/gpu_answers.h"
+#include "octet/device/gpu_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Links of GPUs, as reported by a fake of the driver's library.
-#include "octet/device/gpu_links.h"
+#include "octet/device/gpus.h"
 
 #include <gtest/gtest.h>
 

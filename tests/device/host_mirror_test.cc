@@ -1,6 +1,6 @@
 // State in host memory for a device memory that the host cannot access. FarDevice simulates such a device on
 // the CPU.
-#include "octet/device/host_mirror.h"
+#include "octet/device/host_copies.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A copy of slices at one moment, while the device continues.
-#include "octet/device/host_snapshot.h"
+#include "octet/device/host_copies.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // NVIDIA GPUs in simulated kernel folders.
-#include "octet/device/nvidia_files.h"
+#include "octet/device/gpus.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,6 @@
-#include "octet/device/recording.h"
+#include "octet/device/device.h"
 
 #include <gtest/gtest.h>
-
-#include "octet/device/device.h"
 
 namespace octet::recording_test {
 namespace {

@@ -1,5 +1,5 @@
 // How OpenMP's threads wait: the decisions from measurements, and their effect.
-#include "octet/device/shared_cores.h"
+#include "octet/device/op_threads.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>

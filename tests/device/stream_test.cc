@@ -10,7 +10,6 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
-#include "octet/device/waiting.h"
 
 namespace octet::stream_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "octet/device/threads.h"
+#include "octet/device/op_threads.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/config/config.h"
-#include "octet/data/packing.h"
+#include "octet/data/encoded.h"
 #include "octet/feed/feed.h"
 #include "octet/setup/run_options.h"
 #include "support/temporary_folder.h"

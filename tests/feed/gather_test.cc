@@ -1,5 +1,5 @@
 #include "octet/feed/gather.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/data/encode.h"
+#include "octet/data/encoder.h"
 
 namespace octet::feed {
 

@@ -1,4 +1,4 @@
-#include "octet/feed/schedule.h"
+#include "octet/feed/sample_order.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 #include "fuzz.h"
 #include "octet/base/error.h"
-#include "octet/supervise/command.h"
+#include "octet/supervise/job_command.h"
 #include "scratch.h"
 
 namespace octet::fuzz {

@@ -1,7 +1,7 @@
 #include <cstdlib>
 
 #include "fuzz.h"
-#include "octet/supervise/messages.h"
+#include "octet/supervise/job_errors.h"
 
 namespace octet::fuzz {
 

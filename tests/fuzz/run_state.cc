@@ -1,4 +1,4 @@
-#include "../src/report/resume.h"
+#include "../src/report/run_log.h"
 
 #include "fuzz.h"
 #include "octet/base/error.h"

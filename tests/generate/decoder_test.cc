@@ -10,7 +10,7 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/cpu.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/model/shapes.h"
 
 namespace octet::generate::decoder_test {

@@ -14,8 +14,8 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/cpu.h"
-#include "octet/generate/bench.h"
 #include "octet/generate/decoder.h"
+#include "octet/generate/decoder_bench.h"
 #include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
 

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "kept_tokens.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 

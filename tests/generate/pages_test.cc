@@ -6,14 +6,13 @@
 #include <limits>
 #include <vector>
 
-#include "cache_size.h"
+#include "decoder_options.h"
 #include "octet/base/error.h"
+#include "octet/generate/decoder_bench.h"
 #include "octet/generate/sampling.h"
-#include "octet/generate/step_bytes.h"
 #include "octet/model/shapes.h"
-#include "page_pool.h"
-#include "prefix_tree.h"
-#include "repeated_passes.h"
+#include "paged_cache.h"
+#include "pass_runner.h"
 
 namespace octet::generate::pages_test {
 namespace {

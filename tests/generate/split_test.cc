@@ -9,11 +9,11 @@
 #include "generate/golden.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/generate/decoder.h"
 #include "octet/generate/team.h"
 #include "octet/runtime/model_folder.h"
-#include "tensor_sums.h"
+#include "team_messages.h"
 
 namespace octet::generate::split_test {
 namespace {

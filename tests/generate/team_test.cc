@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "generate/golden.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
 #include "octet/runtime/model_folder.h"
-#include "tensor_sums.h"
+#include "team_messages.h"
 #include "vocabulary_pieces.h"
 
 namespace octet::generate::team_test {

@@ -1,5 +1,5 @@
 // Compares the most probable token on the GPU with the CPU side.
-#include "octet/ops/best_tokens.h"
+#include "octet/ops/logits.h"
 
 #include <cmath>
 #include <limits>

@@ -1,7 +1,6 @@
 // Hashes of memory and step limits on the GPU equal the CPU's.
 #include "gpu/sides.h"
-#include "octet/ops/hash.h"
-#include "octet/ops/step_limits.h"
+#include "octet/ops/step_checks.h"
 
 namespace octet::ops::checks_test {
 namespace {

@@ -1,6 +1,6 @@
 // Compares a chain of GEMMs of one token in one kernel with the same GEMMs in sequence. Each GEMM reads the
 // input that the chain computed, so only the order of sums differs.
-#include "octet/ops/decode_chain.h"
+#include "octet/ops/decode_gemm.h"
 
 #include <array>
 #include <cmath>

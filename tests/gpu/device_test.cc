@@ -10,8 +10,7 @@
 #include "octet/comm/job.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
-#include "octet/device/host_mirror.h"
-#include "octet/device/waiting.h"
+#include "octet/device/host_copies.h"
 #include "octet/ops/elementwise.h"
 
 namespace octet::device_test {

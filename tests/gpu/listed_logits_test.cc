@@ -1,12 +1,11 @@
 // Compares the largest logits of rows on the GPU with the CPU side.
-#include "octet/ops/listed_logits.h"
+#include "octet/ops/logits.h"
 
 #include <cmath>
 #include <limits>
 #include <random>
 
 #include "gpu/sides.h"
-#include "octet/ops/best_tokens.h"
 
 namespace octet::ops::listed_logits_test {
 namespace {

@@ -8,7 +8,7 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
-#include "octet/device/host_mirror.h"
+#include "octet/device/host_copies.h"
 #include "octet/model/shapes.h"
 #include "octet/ops/elementwise.h"
 #include "octet/plan/memory.h"

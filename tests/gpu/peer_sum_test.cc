@@ -6,7 +6,6 @@
 #include <memory>
 
 #include "octet/device/device.h"
-#include "octet/device/recording.h"
 #include "ops/peer_sums.h"
 
 namespace octet::ops::peer_sum_test {

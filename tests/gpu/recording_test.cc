@@ -1,11 +1,10 @@
 // Replay of recorded GPU work.
-#include "octet/device/recording.h"
+#include "octet/device/device.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "octet/device/device.h"
 #include "octet/device/profile.h"
 #include "octet/ops/elementwise.h"
 

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "gpu/sides.h"
-#include "octet/ops/grouped_gemm.h"
+#include "octet/ops/expert_gemm.h"
 
 namespace octet::ops::routing_test {
 namespace {

@@ -9,7 +9,6 @@
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/gated_activation.h"
-#include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 
 namespace octet::ops::row_ops_test {

@@ -1,5 +1,5 @@
 // The arguments of launch/mpirun.
-#include "call.h"
+#include "arguments.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

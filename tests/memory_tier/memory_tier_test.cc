@@ -14,7 +14,7 @@
 #include "checkpoint/sample.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/checkpoint/read_together.h"
+#include "octet/checkpoint/checkpoint.h"
 #include "octet/weights/convert.h"
 #include "support/threads.h"
 

@@ -8,7 +8,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/model/facts.h"
 
 namespace octet::model::architecture_test {
 namespace {

@@ -529,7 +529,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, ExpertCapacity,
 /// Experts that a micro-batch gives.
 class GivenExperts : public ZLoss {
  protected:
-  /// Returns the experts t, t + 1, … of token t, modulo their number, from another one in each block.
+  /// Returns the experts t, t + 1, … of token t, modulo their number, beginning at another expert in each
+  /// block.
   std::vector<std::int32_t> in_turn() const {
     const ExpertShape& shape = golden_.architecture.experts;
     std::vector<std::int32_t> experts;
@@ -567,7 +568,7 @@ TEST_P(GivenExperts, AreTakenWhateverTheRouterChooses) {
       EXPECT_EQ(load.rows, expected) << "block " << block;
     }
   }
-  EXPECT_NE(losses[0], losses[1]) << "the weights are those of the router";
+  EXPECT_NE(losses[0], losses[1]) << "weights are scores of the router";
 }
 
 TEST_P(GivenExperts, BelowZeroAreChosenByTheRouter) {
@@ -707,7 +708,7 @@ TEST(Fp8Experts, RowsArePaddedForTheKernelOfAllExperts) {
         EXPECT_EQ(padded.gradients, whole.gradients);
         EXPECT_EQ(kernels, 2 * blocks);
         EXPECT_EQ(of_padded, 2 * blocks);
-        // Without room for these rows, each expert with rows has a GEMM of its own.
+        // Without room for these rows, each expert with rows has a separate GEMM.
         EXPECT_GT(trained("hopper", 0).second, 2 * blocks);
       }
     }

@@ -7,7 +7,6 @@
 #include <set>
 
 #include "octet/base/error.h"
-#include "octet/model/build.h"
 #include "octet/model/shapes.h"
 
 namespace octet::model::layout_test {

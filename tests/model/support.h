@@ -16,7 +16,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/model/transformer.h"
 #include "octet/weights/safetensors.h"
 

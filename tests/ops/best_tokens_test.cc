@@ -1,5 +1,5 @@
 // The most probable token of rows of logits, and the sum for its log-probability.
-#include "octet/ops/best_tokens.h"
+#include "octet/ops/logits.h"
 
 #include <gtest/gtest.h>
 

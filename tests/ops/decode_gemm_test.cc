@@ -8,7 +8,6 @@
 
 #include "octet/base/error.h"
 #include "octet/ops/block_quantize.h"
-#include "octet/ops/decode_chain.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"

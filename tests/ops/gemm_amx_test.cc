@@ -11,7 +11,6 @@
 
 #include "cpu/attention_amx.h"
 #include "cpu/matmul.h"
-#include "cpu/one_thread.h"
 #include "octet/base/environment.h"
 
 namespace octet::ops::cpu::gemm_amx_test {

@@ -1,4 +1,4 @@
-#include "cuda/gemm/tiles.h"
+#include "cuda/gemm/gemm_tiles.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "cuda/gemm/sample.h"
+#include "cuda/gemm/autotune_score.h"
 #include "octet/base/dtype.h"
 
 namespace octet::ops::cuda::gemm_tiles_test {

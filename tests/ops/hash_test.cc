@@ -1,11 +1,10 @@
 // Hashes of memory: the changes that they must detect, and sums of partial hashes.
-#include "octet/ops/hash.h"
+#include "octet/ops/step_checks.h"
 
 #include <limits>
 #include <set>
 #include <utility>
 
-#include "octet/ops/step_limits.h"
 #include "ops/tensor.h"
 
 namespace octet::ops::hash_test {

@@ -1,5 +1,5 @@
 // The largest logits of rows against a naive search. Sums and draws against their definitions.
-#include "octet/ops/listed_logits.h"
+#include "octet/ops/logits.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "octet/device/cpu.h"
-#include "octet/ops/best_tokens.h"
 
 namespace octet::ops::listed_logits_test {
 namespace {

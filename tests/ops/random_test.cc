@@ -1,4 +1,4 @@
-#include "octet/ops/random.h"
+#include "octet/ops/elementwise.h"
 
 #include "ops/tensor.h"
 

@@ -10,7 +10,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/random.h"
-#include "octet/optim/gradient_norm.h"
 
 namespace octet::optim::adamw_test {
 namespace {

@@ -1,5 +1,5 @@
 // reduce_lr_on_plateau against torch.optim.lr_scheduler.ReduceLROnPlateau.
-#include "octet/optim/plateau.h"
+#include "octet/optim/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/optim/schedule.h"
 
 namespace octet::optim::plateau_test {
 namespace {

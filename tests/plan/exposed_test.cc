@@ -1,5 +1,5 @@
 // The part of a step's messages that computation cannot hide.
-#include "octet/plan/exposed.h"
+#include "octet/plan/time.h"
 
 #include <gtest/gtest.h>
 

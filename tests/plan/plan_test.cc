@@ -5,9 +5,8 @@
 #include <string>
 
 #include "octet/base/error.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/model/shapes.h"
-#include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
 

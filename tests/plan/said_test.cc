@@ -5,7 +5,7 @@
 
 #include "octet/base/json.h"
 #include "octet/model/shapes.h"
-#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
 #include "octet/plan/time.h"
 #include "support/page.h"
 

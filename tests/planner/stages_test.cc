@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "octet/planner/shape_words.h"
+#include "octet/planner/target.h"
 
 namespace octet::planner::stages_test {
 namespace {

@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "octet/base/json.h"
-#include "octet/report/throughput.h"
+#include "octet/report/number.h"
 #include "report/support.h"
 #include "support/events.h"
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <regex>
 
-#include "../src/report/history.h"
+#include "../src/report/run_log.h"
 #include "octet/report/plot.h"
 #include "report/support.h"
 

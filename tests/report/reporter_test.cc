@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "octet/base/json.h"
-#include "octet/report/throughput.h"
+#include "octet/report/number.h"
 
 namespace octet::report::test::reporter_test {
 namespace {

@@ -8,10 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include "../src/report/history.h"
 #include "../src/report/progress_bar.h"
-#include "../src/report/resume.h"
-#include "../src/report/window.h"
+#include "../src/report/run_log.h"
 #include "../src/report/words.h"
 #include "octet/base/json.h"
 #include "octet/report/number.h"

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "octet/base/json.h"
-#include "octet/runtime/config_changes.h"
+#include "octet/runtime/same_model.h"
 #include "support/program.h"
 
 namespace octet::runtime::config_changes_test {

@@ -1,4 +1,4 @@
-#include "octet/runtime/host_batch.h"
+#include "octet/runtime/staging.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
 // Rates between pairs, where the link is known.
-#include "octet/runtime/link_rates.h"
+#include "octet/runtime/rank_facts.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::runtime::link_rates_test {
 namespace {

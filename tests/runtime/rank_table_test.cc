@@ -1,4 +1,4 @@
-#include "octet/runtime/rank_table.h"
+#include "octet/runtime/rank_facts.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Adapters of a parameter of all experts, in the tensors of PEFT: delta[e, o, i] = sum_r B[o, r, e] A[e, r,
 // i] (PEFT 0.21.2, ParamWrapper.get_delta_weight).
-#include "octet/runtime/stacked_adapter.h"
+#include "octet/runtime/adapter_file.h"
 
 #include <gtest/gtest.h>
 
@@ -8,8 +8,7 @@
 #include <map>
 
 #include "octet/base/error.h"
-#include "octet/model/build.h"
-#include "octet/runtime/adapter_file.h"
+#include "octet/model/layout.h"
 #include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 

@@ -7,9 +7,8 @@
 #include "model/support.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/runtime/adapter_file.h"
-#include "octet/runtime/stacked_adapter.h"
 #include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "octet/config/derive.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 #include "octet/optim/schedule.h"
 #include "octet/setup/data_options.h"
 #include "octet/setup/model_options.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <thread>
 
-#include "octet/device/waiting.h"
+#include "octet/device/device.h"
 #include "store/synthetic.h"
 
 namespace octet::store::exposed_test {

@@ -1,6 +1,6 @@
 // Sending of host values to a device. The tests use a CPU device that reports inaccessible memory, with
 // asynchronous streams.
-#include "../src/store/loaded_values.h"
+#include "../src/store/nf4_loader.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The planned message bytes equal the bytes that a run sends.
-#include "octet/store/messages.h"
+#include "octet/store/step_messages.h"
 
 #include "store/synthetic.h"
 

@@ -7,8 +7,8 @@
 #include <map>
 
 #include "octet/ops/nf4.h"
-#include "octet/store/messages.h"
 #include "octet/store/placement.h"
+#include "octet/store/step_messages.h"
 #include "store/synthetic.h"
 
 namespace octet::store::nf4_weights_test {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "octet/comm/job.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/model/shapes.h"
 #include "store/synthetic.h"
 

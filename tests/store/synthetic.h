@@ -12,7 +12,7 @@
 #include <span>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
 #include "octet/store/store.h"
 #include "store/synthetic_model.h"

@@ -1,4 +1,4 @@
-#include "octet/supervise/command.h"
+#include "octet/supervise/job_command.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "octet/supervise/goodput.h"
+#include "octet/supervise/policy.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The processes and files of a start after its launcher and its supervisor were killed.
-#include "../src/supervise/job.h"
+#include "../src/supervise/supervised_job.h"
 
 #include <gtest/gtest.h>
 

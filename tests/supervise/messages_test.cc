@@ -1,4 +1,4 @@
-#include "octet/supervise/messages.h"
+#include "octet/supervise/job_errors.h"
 
 #include <gtest/gtest.h>
 

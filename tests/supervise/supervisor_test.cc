@@ -22,9 +22,9 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/save.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/report/progress.h"
-#include "octet/supervise/resumption.h"
+#include "octet/supervise/job_command.h"
 #include "support/program.h"
 
 namespace octet::supervise::supervisor_test {

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "octet/base/thread_priority.h"
+#include "octet/base/process.h"
 
 namespace octet::test {
 

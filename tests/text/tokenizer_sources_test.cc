@@ -5,7 +5,6 @@
 #include "golden.h"
 #include "octet/base/error.h"
 #include "octet/text/tokenizer.h"
-#include "octet/text/unknown.h"
 
 namespace octet::text::tokenizer_sources_test {
 namespace {

@@ -1,5 +1,5 @@
 // The choice of the checkpoint with the lowest evaluation loss.
-#include "../src/train/saves/best_checkpoint.h"
+#include "../src/train/saves/saves.h"
 
 #include <gtest/gtest.h>
 

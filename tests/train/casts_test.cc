@@ -7,10 +7,10 @@
 #include <limits>
 #include <map>
 
-#include "../../src/train/logs/cast_log.h"
+#include "../../src/train/logs/step_report.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"

@@ -1,5 +1,5 @@
 // Disk space, compared with sums that this file computes.
-#include "../src/train/saves/disk_room.h"
+#include "octet/train/disk.h"
 
 #include <gtest/gtest.h>
 

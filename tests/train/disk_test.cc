@@ -8,8 +8,8 @@
 
 #include "../src/train/start.h"
 #include "octet/base/json.h"
-#include "octet/comm/threads.h"
-#include "octet/model/build.h"
+#include "octet/comm/thread_ranks.h"
+#include "octet/model/layout.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"

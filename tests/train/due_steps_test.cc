@@ -1,5 +1,5 @@
 // The steps after which a run saves and evaluates.
-#include "../src/train/due_steps.h"
+#include "../src/train/evaluations.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The load of experts in the log, and experts without tokens.
-#include "../src/train/logs/expert_log.h"
+#include "../src/train/logs/step_report.h"
 
 #include <gtest/gtest.h>
 

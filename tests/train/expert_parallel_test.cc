@@ -13,7 +13,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/tensor_slice.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/config/config.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"

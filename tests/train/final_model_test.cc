@@ -1,5 +1,5 @@
 // Files of a final model other than its weights: they make inference stop where training did.
-#include "octet/train/final_model.h"
+#include "octet/train/run_exports.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/config/config.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"

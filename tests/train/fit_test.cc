@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/adapters.h"

@@ -6,9 +6,9 @@
 #include <mutex>
 
 #include "octet/base/files.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/feed/loader.h"
-#include "octet/model/build.h"
+#include "octet/model/layout.h"
 #include "octet/model/shapes.h"
 #include "octet/plan/memory.h"
 #include "octet/train/engine.h"

@@ -1,5 +1,5 @@
 // The measured GEMM rate of a device, for the expected time of a run.
-#include "../src/train/logs/gemm_rate.h"
+#include "../src/train/start/start_notes.h"
 
 #include <gtest/gtest.h>
 

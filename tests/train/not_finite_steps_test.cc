@@ -1,5 +1,5 @@
 // The count of steps with a loss or gradient that is not finite.
-#include "../src/train/faults/not_finite_steps.h"
+#include "../src/train/faults/step_guard.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The state of reduce_lr_on_plateau in checkpoints.
-#include "../src/train/plateau_state.h"
+#include "../src/train/evaluations.h"
 
 #include <gtest/gtest.h>
 

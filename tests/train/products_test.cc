@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 

@@ -1,5 +1,5 @@
 // Facts of ranks in the log: the largest memory, and the loss of each rank.
-#include "../src/train/logs/rank_log.h"
+#include "../src/train/logs/step_report.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"

@@ -1,5 +1,5 @@
 // The count of returns to a checkpoint.
-#include "../src/train/faults/rollbacks.h"
+#include "../src/train/faults/step_guard.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "../src/train/run_context.h"
-#include "../src/train/run_parts.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/save.h"
 #include "octet/config/config.h"

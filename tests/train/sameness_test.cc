@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/config/config.h"
 #include "support/program.h"
 

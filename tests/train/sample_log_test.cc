@@ -1,9 +1,9 @@
 // samples.jsonl of a run, and its continuation by the next run.
-#include "../src/train/logs/sample_log.h"
+#include "../src/train/train_steps.h"
 
 #include <gtest/gtest.h>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "support/program.h"
 
 namespace octet::train::sample_log_test {

@@ -17,7 +17,7 @@
 #include "octet/base/json.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "support/program.h"
 #include "support/threads.h"
 

@@ -1,5 +1,5 @@
 // The lines at the start of a run that SFT-Play's guide quotes.
-#include "octet/train/sft_play_lines.h"
+#include "octet/train/start_rows.h"
 
 #include <gtest/gtest.h>
 

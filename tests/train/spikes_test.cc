@@ -1,5 +1,5 @@
 // Detection of steps with outlying loss or gradient norm.
-#include "../src/train/faults/spikes.h"
+#include "../src/train/faults/step_guard.h"
 
 #include <gtest/gtest.h>
 

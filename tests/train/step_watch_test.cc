@@ -1,5 +1,5 @@
 // Message times of a step on a link of known speed.
-#include "../src/train/logs/step_watch.h"
+#include "../src/train/logs/step_report.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/device/cpu.h"
-#include "octet/device/waiting.h"
+#include "octet/device/device.h"
 
 namespace octet::train::step_watch_test {
 namespace {

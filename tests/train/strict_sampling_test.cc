@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 #include "octet/config/config.h"
 #include "octet/generate/decoder.h"
 #include "octet/model/shapes.h"

@@ -1,9 +1,9 @@
 // Requests of the ranks between two steps.
-#include "../src/train/wishes.h"
+#include "../src/train/train_steps.h"
 
 #include <gtest/gtest.h>
 
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::train::wishes_test {
 namespace {

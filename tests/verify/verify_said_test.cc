@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include "../src/verify/checks.h"
+#include "../src/verify/verify_checks.h"
 #include "octet/base/error.h"
 #include "octet/verify/leftovers.h"
 #include "support/program.h"

@@ -1,5 +1,5 @@
 // Values that are not finite in the dtype of the file.
-#include "octet/weights/finite.h"
+#include "octet/weights/convert.h"
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ TEST(Finite, AValueThatADtypeRoundsToInfinityIsFound) {
       }
       // The reference is the rounding of the writer.
       const float rounded = dtype == DType::f16    ? from_f16(to_f16(row.value))
-                            : dtype == DType::bf16 ? from_bf16(to_bf16(row.value))
+                            : dtype == DType::bf16 ? from_bf16(octet::to_bf16(row.value))
                                                    : row.value;
       EXPECT_EQ(std::isfinite(rounded), finite) << row.value << " " << name_of(dtype);
     }

@@ -174,7 +174,7 @@ TEST_P(EveryFloat, ComesBackRoundedOnce) {
   const auto rounded = [dtype](float x) {
     switch (dtype) {
       case DType::bf16:
-        return from_bf16(to_bf16(x));
+        return from_bf16(octet::to_bf16(x));
       case DType::f16:
         return from_f16(to_f16(x));
       case DType::e4m3:
@@ -193,7 +193,7 @@ TEST_P(EveryFloat, ComesBackRoundedOnce) {
   for (std::size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(std::bit_cast<std::uint32_t>(read[i]), std::bit_cast<std::uint32_t>(rounded(values[i])))
         << values[i];
-    ASSERT_EQ(halves[i].bits, to_bf16(read[i]));
+    ASSERT_EQ(halves[i].bits, octet::to_bf16(read[i]));
   }
   float some[3];
   file.read("v", n - 3, 3, some);
@@ -385,7 +385,7 @@ TEST(WeightFolder, ItsFingerprintIsThatOfItsTensors) {
 TEST(WeightFolder, ReadsABlockOfRowsAndColumns) {
   const Scratch scratch;
   std::vector<std::uint16_t> values(30);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_bf16(static_cast<float>(i));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = octet::to_bf16(static_cast<float>(i));
   write_safetensors(scratch / "model.safetensors", {{"w", DType::bf16, {5, 6}, 0, 30, values.data()}});
   const WeightFolder folder(scratch.path());
   std::vector<float> dense(6), wide(12, -1.0f);

@@ -1,6 +1,4 @@
-// The answers room: questions of terminals and files, answered or scored by a model. It has the rows of a
-// file, their prompts, the journal of finished rows, retries, comparisons with right answers, and the files
-// of answers and scores. Decoding belongs to generate. The command line of `trainer generate` belongs to cli.
+// The command that answers: a conversation, the prompts of a file, or the prompts that a run was trained on.
 #pragma once
 
 #include <string>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "octet/config/config.h"
-#include "octet/generate/bench.h"
+#include "octet/generate/decoder_bench.h"
 #include "octet/runtime/session.h"
 
 namespace octet::bench {

@@ -10,13 +10,67 @@
 #include <string>
 #include <vector>
 
-#include "octet/comm/carrier.h"
 #include "octet/comm/channel.h"
-#include "octet/comm/traffic.h"
 #include "octet/device/device.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
+
+// Carriers of the bytes of collectives, and the choice of who computes sums.
+
+/// Moves the bytes of collectives. All carriers give bitwise equal results.
+enum class Carrier {
+  messages,   ///< MPI's, from and to memory of the host: ranks on CPUs
+  automatic,  ///< the fastest of the following that works
+  peer,       ///< copies into the memory of another rank of the same host
+  nccl,       ///< NCCL's sends and receives
+  host        ///< pinned memory of the host and messages from there
+};
+
+/// Computes the sums of reductions, if values are sent unconverted and no order of sums is requested.
+enum class Sums {
+  ordered,    ///< our kernels, in rank order: the same bits with every carrier
+  automatic,  ///< NCCL, if it carries reductions of fp32 anyway; else ordered
+  nccl        ///< NCCL, in its unspecified order; bf16 sums are rounded to bf16 at every rank on their way
+};
+
+/// Configures collectives between GPUs.
+struct Carrying {
+  Carrying(Carrier who_carries = Carrier::automatic, Sums who_sums = Sums::ordered)
+      : carrier(who_carries), sums(who_sums) {}
+  Carrier carrier;
+  Sums sums;
+};
+
+// Amount and duration of the ranks' communication.
+
+/// Bytes and times of the collectives of one kind since the counters were last taken.
+struct Traffic {
+  std::string kind;  ///< "reduce_scatter", "all_gather", …; "control" for what channels carry
+  std::int64_t calls = 0;
+  std::int64_t bytes_sent = 0;           ///< by this rank, counted when handed to the transport
+  std::int64_t bytes_between_nodes = 0;  ///< of these, to ranks of other nodes
+  /// From the first message posted to the last one complete; on GPUs by timed events around each collective.
+  double seconds = 0;
+};
+
+/// Bytes that one rank sends, for plans. Counts like Traffic.
+struct Sent {
+  std::int64_t bytes = 0;
+  std::int64_t between_nodes = 0;  ///< of these, to ranks of other nodes
+  Sent& operator+=(const Sent& more) {
+    bytes += more.bytes, between_nodes += more.between_nodes;
+    return *this;
+  }
+  /// Returns the bytes of `times` such transfers.
+  Sent operator*(std::int64_t times) const { return {bytes * times, between_nodes * times}; }
+};
+/// Returns the bytes that the rank at `place` sends in a gather of slices of `slice` bytes.
+Sent sent_by_gather(const Place& place, std::int64_t slice, bool hierarchical);
+/// Returns the bytes that the rank sends in a reduction of slices. A slice takes `wire` bytes between nodes,
+/// or everywhere without `hierarchical`. With `hierarchical`, it takes `inside` bytes, in full precision,
+/// inside a node.
+Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool hierarchical);
 
 /// Format in which the values of a reduction are sent. Sums are always fp32.
 using ops::Wire;
@@ -160,7 +214,7 @@ class Collectives {
   virtual bool sums_directly(std::int64_t /*count*/, DType /*dtype*/) const { return false; }
   /// Enqueues on one stream of the caller, always the same. The values become their sum over the ranks, in
   /// rank order, in fp32, rounded once (ops::peer_sum). The call belongs to no queue. It may be recorded and
-  /// replayed (recording.h) if all ranks do so alike. The communication thread does not watch it, and Traffic
+  /// replayed (device.h) if all ranks do so alike. The communication thread does not watch it, and Traffic
   /// and seconds_busy() exclude it.
   virtual void sum_directly(Stream& stream, const DirectSumArgs& args);
 
@@ -207,5 +261,28 @@ std::size_t staging_bytes(int size, DeviceKind kind);
 /// environment sets OCTETRUN_OVERLAP=always (tests: the bits must not depend on it). `place` is the place in
 /// the job.
 bool overlap_hides(const Device& device, const Place& place);
+
+/// A message that arrived corrupted. Ranks are numbers in the group.
+struct BrokenMessage {
+  int from = 0;
+  int to = 0;
+  std::string name;  ///< of the collective
+};
+
+/// Collectives with messages that can be sealed: each message is sent with a hash of its bytes, which the
+/// receiver verifies. Collectives between CPU ranks can be sealed. A single rank sends no messages.
+class Seals {
+ public:
+  virtual ~Seals() = default;
+  /// Switches sealing of later collectives on or off. All ranks call it, between the same collectives.
+  virtual void seal(bool on) = 0;
+  /// Returns the corrupted messages of completed collectives that this rank received since the last call.
+  virtual std::vector<BrokenMessage> take_broken() = 0;
+  /// For tests: inverts one bit of one of the next messages that this rank receives. `draw` selects both.
+  virtual void spoil(std::uint64_t draw) = 0;
+};
+
+/// Returns null if these collectives cannot be sealed.
+Seals* seals_of(Collectives& collectives);
 
 }  // namespace octet::comm

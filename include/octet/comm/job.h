@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/comm/carrier.h"
 #include "octet/comm/channel.h"
+#include "octet/comm/collectives.h"
 #include "octet/comm/mesh.h"
-#include "octet/comm/traffic.h"
 
 namespace octet {
 class Device;

@@ -1,8 +1,8 @@
 // config: the user's settings as typed values, in parts (keys.h).
 //
-// One table (schema.h) defines each key: name, type, default, range, choices, documentation and aliases. It
-// also says whether the key is used, accepted without effect, or refused. Parsing, --help, docs/config.md and
-// the resolved dump are generated from the table.
+// One table (key_table.h) defines each key: name, type, default, range, choices, documentation and aliases.
+// It also says whether the key is used, accepted without effect, or refused. Parsing, --help, docs/config.md
+// and the resolved dump are generated from the table.
 //
 // Each dialect (SFT-Play, verl, axolotl) has its own table that translates its keys, and so has DeepSpeed's
 // JSON. A configuration has at most one dialect. This module does not depend on the world size; functions

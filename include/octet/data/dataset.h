@@ -1,5 +1,5 @@
 // The data room: from files on disk to token ids and labels. It reads rows and converts them to samples
-// (dataset.h), mixes data sets (mix.h), encodes samples (encode.h) and packs documents (packing.h). It uses
+// (dataset.h), mixes data sets (mix.h), encodes samples (encoder.h) and packs documents (encoded.h). It uses
 // no ranks and no devices. The feed room makes micro-batches of the tokens.
 #pragma once
 

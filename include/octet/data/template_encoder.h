@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/data/encode.h"
+#include "octet/data/encoder.h"
 #include "octet/text/chat_template.h"
 #include "octet/text/tokenizer.h"
 
@@ -14,7 +14,7 @@ namespace octet::data {
 enum class TextCut {
   pieces,    ///< documents of cutoff_len tokens; nothing is lost
   truncate,  ///< its first cutoff_len tokens, like LLaMA-Factory without packing
-  whole,     ///< the whole text without bos, for cut_blocks() (packing.h)
+  whole,     ///< the whole text without bos, for cut_blocks() (encoded.h)
 };
 
 struct TemplateEncoderOptions {

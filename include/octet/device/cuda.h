@@ -17,7 +17,7 @@ CUstream_st* native(Stream& stream);
 /// stream's work is recorded.
 inline constexpr std::int64_t kExchangeWords = std::int64_t{1} << 20;
 unsigned* exchange(Stream& stream);
-/// More exchange words for a chain of GEMMs (octet/ops/decode_chain.h), which stores values in the words
+/// More exchange words for a chain of GEMMs (octet/ops/decode_gemm.h), which stores values in the words
 /// between kernels. All blocks of such a kernel are resident on the GPU at once. No other kernel with blocks
 /// that wait for each other runs concurrently.
 inline constexpr std::int64_t kChainWords = std::int64_t{1} << 17;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "octet/base/dtype.h"
+#include "octet/base/error.h"
 #include "octet/device/traits.h"
 
 namespace octet {
@@ -211,5 +212,53 @@ class Arena {
   std::array<std::size_t, 3> bytes_{};  ///< by kind
   bool sealed_ = false;
 };
+
+// Waits of the host for a point in a stream, and the time that a stream waited for other streams: the exposed
+// communication time.
+
+/// Blocks the host until the latest record of an event is reached, without waiting for later work. Returns at
+/// once if there is no record. Rethrows exceptions of work before the record. Not for streams of mode
+/// `served`.
+void wait_for(Device& device, const Event& event);
+
+/// Makes the stream measure its waits for events of other streams. CPU streams always measure. GPU streams
+/// put a timed event before and after each wait, which costs the GPU a microsecond.
+void measure_waits(Stream& stream);
+
+/// Returns the seconds that work of `stream` has waited for events of other streams. CPU streams count from
+/// their creation, GPU streams from measure_waits(). A GPU counts waits that have ended at the time of the
+/// call, except waits for background streams, which compute. 0 if nothing is measured. Called by the thread
+/// that enqueues on the stream.
+double seconds_waited(Stream& stream);
+
+/// Returns the Error for a device that has `free` bytes, less than `bytes`, free.
+Error out_of_memory(std::size_t bytes, std::size_t free, const std::string& device, const std::string& fix);
+/// `found`: why the allocation was refused.
+Error out_of_memory(std::size_t bytes, const std::string& found, const std::string& device,
+                    const std::string& fix, ExitCode code);
+/// Returns whether an Error was made by out_of_memory().
+bool is_out_of_memory(const Error& error);
+
+// Work that a stream repeats unchanged. A GPU receives it in one call, so the host does not enqueue each
+// piece again.
+
+/// Recorded work: kernels and copies with their arguments and addresses, which stay fixed. The memory
+/// contents at these addresses may change between replays.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  /// Enqueues the work on the stream that it was recorded on.
+  virtual void replay() = 0;
+};
+
+/// Returns whether work of a stream can be recorded: true on a GPU, unless the stream has a profile
+/// (profile.h).
+bool can_record(const Stream& stream);
+
+/// Calls `enqueue` and records its work instead of running it. `enqueue` must put work on `stream` only and
+/// must not wait. The same work must have run before, so that one-time preparations are done. Returns null if
+/// nothing is recorded: the stream cannot record (then `enqueue` is not called), or the driver or the work
+/// does not support it. The work has not run in this case either.
+std::unique_ptr<Recording> record(Stream& stream, const std::function<void()>& enqueue);
 
 }  // namespace octet

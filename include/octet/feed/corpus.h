@@ -1,5 +1,8 @@
+// The data of a run, the same on all ranks, and the rows that the run trains.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -7,11 +10,20 @@
 #include <vector>
 
 #include "octet/config/keys.h"
-#include "octet/data/encode.h"
+#include "octet/data/dataset.h"
 #include "octet/data/encoded.h"
+#include "octet/data/encoder.h"
 #include "octet/runtime/session.h"
 
 namespace octet::feed {
+
+// The rows that a run trains, so that they can be recognised elsewhere.
+
+/// Calls `visit` for rows of the training data of `config` that can be read and used, at most for `most`
+/// rows. Rows that val_size holds out are left out. Returns whether all rows were visited. Throws Error like
+/// check_datasets().
+bool visit_trained_rows(const config::DataKeys& config, std::int64_t most,
+                        const std::function<void(const data::Sample&)>& visit);
 
 /// The data of a run, the same on all ranks.
 struct Corpus {

@@ -14,7 +14,7 @@
 #include "octet/config/keys.h"
 #include "octet/feed/corpus.h"
 #include "octet/feed/loader.h"
-#include "octet/feed/schedule.h"
+#include "octet/feed/sample_order.h"
 #include "octet/runtime/session.h"
 
 namespace octet::feed {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "octet/data/encoded.h"
-#include "octet/feed/schedule.h"
-#include "octet/runtime/host_batch.h"
+#include "octet/feed/sample_order.h"
+#include "octet/runtime/staging.h"
 
 namespace octet::feed {
 

@@ -10,8 +10,8 @@
 
 #include "octet/base/files.h"
 #include "octet/data/encoded.h"
-#include "octet/runtime/host_batch.h"
 #include "octet/runtime/routers.h"
+#include "octet/runtime/staging.h"
 
 namespace octet::feed {
 

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "octet/data/encode.h"
+#include "octet/data/encoder.h"
 #include "octet/feed/loader.h"
-#include "octet/feed/schedule.h"
+#include "octet/feed/sample_order.h"
 
 namespace octet::feed {
 

@@ -1,4 +1,5 @@
-// Complete reads and writes of files at offsets, with errors that name the file.
+// Complete reads and writes of files at offsets, with errors that name the file, and points where tests make
+// them fail.
 #pragma once
 
 #include <cstddef>
@@ -36,5 +37,15 @@ Descriptor open_file(const std::string& path, int flags);
 void write_at(int fd, const std::string& path, const void* bytes, std::int64_t size, std::int64_t offset);
 void read_at(int fd, const std::string& path, void* bytes, std::int64_t size, std::int64_t offset);
 void sync_file(int fd, const std::string& path);
+
+// Named points at which a crash test can kill the process.
+
+/// Kills this process with SIGKILL if OCTETRUN_FAILPOINT is "<name>" or "<name>:<count>" and this is the
+/// count-th call.
+void failpoint(const char* name);
+
+/// Returns whether `folder` simulates a full disk: OCTETRUN_FAILPOINT is "full_disk", and the folder contains
+/// a file "disk-is-full".
+bool plays_full_disk(const std::string& folder);
 
 }  // namespace octet::files

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "octet/base/error.h"
-#include "octet/runtime/scoring.h"
+#include "octet/runtime/log_softmax.h"
 
 namespace octet::generate {
 

@@ -175,4 +175,9 @@ std::vector<std::string> known_families();
 /// 2023, arXiv:2309.00071; llama3: transformers, modeling_rope_utils.py).
 std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim);
 
+/// Returns, by name, all members of `architecture` that affect the results of a model with given weights.
+/// Members that only initialise or name weights are left out. So is max_positions, which is no limit of the
+/// core.
+Json facts_of(const Architecture& architecture);
+
 }  // namespace octet::model

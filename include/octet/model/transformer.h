@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "octet/model/architecture.h"
+#include "octet/model/group_messages.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
-#include "octet/model/partial_sums.h"
-#include "octet/model/token_exchange.h"
 #include "octet/precision/audit.h"
-#include "octet/precision/casts.h"
+#include "octet/precision/quantizer.h"
 #include "octet/precision/scaling.h"
 
 namespace octet::model {
@@ -178,7 +177,7 @@ class Transformer {
 };
 
 /// Returns the largest number of tokens, up to `most`, of a decoding pass that needs no host synchronisation.
-/// Without experts this is `most`. With experts, the pass must fit grouped GEMMs (ops/grouped_gemm.h).
+/// Without experts this is `most`. With experts, the pass must fit grouped GEMMs (ops/expert_gemm.h).
 std::int64_t unwatched_tokens(const Device& device, const Architecture& architecture,
                               const precision::Recipe& recipe, bool fixed_order, std::int64_t most);
 

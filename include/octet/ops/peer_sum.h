@@ -29,7 +29,7 @@ constexpr std::size_t peer_places_bytes(int ranks, std::size_t room) {
 /// All ranks of a group enqueue the same sums in the same order, each on one fixed stream. Each sum waits for
 /// the other ranks. So each rank needs its own device, or the ranks that share a device need streams that run
 /// concurrently. Nothing depends on a counter of the host, so a sum can be recorded and replayed
-/// (recording.h).
+/// (device.h).
 struct PeerSumArgs {
   const void* values = nullptr;  ///< [count] f32 or bf16, aligned to 16 bytes; may be `to`
   const void* addend = nullptr;  ///< [count] like `values`, must not overlap `to`; null: none

@@ -1,5 +1,5 @@
 // A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): the choice of experts for each token, and the
-// weighted sum of the experts' outputs. The GEMMs of the experts are in gemm.h, grouped_gemm.h and
+// weighted sum of the experts' outputs. The GEMMs of the experts are in gemm.h, expert_gemm.h and
 // expert_gemm.h.
 #pragma once
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "octet/plan/exposed.h"
+#include "octet/plan/time.h"
 #include "octet/planner/planner.h"
-#include "octet/store/messages.h"
+#include "octet/store/step_messages.h"
 
 namespace octet::planner {
 

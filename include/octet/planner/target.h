@@ -1,9 +1,10 @@
-// Hardware that a run is planned for. A plan needs no such hardware.
+// What is planned for: a machine, and a model by the words for its shape.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "octet/comm/collectives.h"
 #include "octet/config/config.h"
@@ -36,5 +37,11 @@ struct TargetWish {
 /// the scratch memory of ops depends on them. Throws Error (usage) for a card with device=cpu, an unknown
 /// card or an invalid memory.
 PlanTarget target_of(const config::Config& config, const TargetWish& wish);
+
+// Overrides for the shape of a model without a configuration.
+
+/// Returns overrides for a model without a configuration: adds bf16=true unless bf16 or pure_bf16 is set.
+/// This precedes loading, because other keys require bf16.
+std::vector<std::string> with_bf16(std::vector<std::string> words);
 
 }  // namespace octet::planner

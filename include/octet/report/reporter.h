@@ -44,7 +44,7 @@ struct RunFacts {
   std::int64_t save_steps = 0;
   std::int64_t eval_steps = 0;
 
-  double flops_per_token = 0;    ///< throughput.h; 0 leaves TFLOP/s and MFU out
+  double flops_per_token = 0;    ///< number.h; 0 leaves TFLOP/s and MFU out
   double peak_flops = 989.4e12;  ///< of one device; 0: unknown, and no MFU is reported
   double gpu_hour_price = 0;     ///< of one device; 0 leaves the cost out
   double setup_seconds = 0;      ///< before the first step of this session; part of the cost

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/error.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
@@ -16,8 +17,8 @@
 #include "octet/model/transformer.h"
 #include "octet/precision/audit.h"
 #include "octet/runtime/adapter_file.h"
-#include "octet/runtime/trained_parameters.h"
-#include "octet/store/messages.h"
+#include "octet/runtime/initial_weights.h"
+#include "octet/store/step_messages.h"
 #include "octet/store/store.h"
 
 namespace octet::runtime {
@@ -122,5 +123,20 @@ class Instance {
   std::unique_ptr<model::Transformer> core_;
   bool required_fp8_ = false;  ///< set after the first check that any GEMM ran in FP8
 };
+
+/// What to do if the shapes of a model keep GEMMs from FP8.
+inline constexpr const char* kFp8Shapes =
+    "make hidden_size, intermediate_size and the widths of heads multiples of 16, or take another fp8_recipe";
+
+/// Returns the problem that ends a run with `fp8_fallback: error` when these GEMMs are not computed in FP8.
+inline Problem fp8_refusal(const std::vector<std::string>& fallbacks) {
+  std::string found;
+  for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
+  return {.what = "a GEMM that should run in FP8 cannot",
+          .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error asks for",
+          .found = found,
+          .fix = std::string(kFp8Shapes) + ", or set fp8_fallback: warn",
+          .code = ExitCode::usage};
+}
 
 }  // namespace octet::runtime

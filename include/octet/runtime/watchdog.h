@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "octet/base/clock.h"
+#include "octet/base/timing.h"
 
 namespace octet::runtime {
 

@@ -94,7 +94,7 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
 std::string unread_by_peft(const AdapterWish& wish, const model::Tuning& tuning);
 
 /// Returns the architecture with the adapters of a configuration, if any, or with its frozen modules
-/// (setup/freezing.h). Throws Error like tuning_of().
+/// (setup/model_options.h). Throws Error like tuning_of().
 model::Architecture tuned(const config::TuningKeys& config, model::Architecture architecture);
 
 /// Returns the adapter_config.json of trained adapters. It has the keys that every version of PEFT reads, and

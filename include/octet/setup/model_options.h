@@ -1,4 +1,4 @@
-// Options of the model of a run, from the configuration.
+// Options of the model of a run, from the configuration, and the parts of it that are trained.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,10 @@
 
 #include "octet/comm/job.h"
 #include "octet/config/config.h"
+#include "octet/config/keys.h"
 #include "octet/device/device.h"
 #include "octet/model/architecture.h"
-#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
 #include "octet/precision/scaling.h"
 #include "octet/runtime/instance.h"
 
@@ -25,5 +26,14 @@ runtime::InstanceOptions instance_options(const config::Config& config,
 
 /// The levels among which the memory of the device decides. One level if the configuration sets all keys.
 std::vector<plan::Level> levels_of(const config::ComputeKeys& config, DeviceKind kind);
+
+/// Whether a configuration trains some of the model's own weights and freezes the others.
+bool trains_parts(const config::TuningKeys& config);
+
+/// The trained modules of finetuning_type: freeze, by LLaMA-Factory's keys: the modules in
+/// freeze_trainable_modules of the last freeze_trainable_layers blocks (below 0: of the first blocks), and
+/// outside of the blocks the modules in freeze_extra_modules. Throws Error (usage) with the valid names for
+/// an unknown module, and if no module is trained.
+model::Tuning freeze_tuning(const config::TuningKeys& config, const model::Architecture& architecture);
 
 }  // namespace octet::setup

@@ -1,11 +1,12 @@
-// Options of the steps and the output of a run, from the configuration.
+// Options of the steps, the output and the silent faults of a run, from the configuration.
 #pragma once
 
 #include <cstdint>
 
 #include "octet/base/dtype.h"
 #include "octet/config/config.h"
-#include "octet/store/options.h"
+#include "octet/config/keys.h"
+#include "octet/store/store_options.h"
 
 namespace octet::setup {
 
@@ -49,5 +50,21 @@ store::Storage storage_of(const config::PrecisionKeys& config);
 /// Format and greatest file of a run's final model (export_dtype, export_size).
 DType export_dtype(const config::PrecisionKeys& config);
 std::int64_t export_bytes(const config::SaveKeys& config);
+
+// Options for silent faults of bits and steps, from the configuration.
+
+/// What becomes of a run after a check that did not agree (sdc_action).
+enum class FaultAction { stop, rollback };
+FaultAction fault_action(const config::FaultKeys& config);
+
+/// What becomes of a step with a spike, or with no finite loss or gradient (spike_action).
+enum class SpikeAction { skip, rollback, stop };
+
+struct SpikeOptions {
+  double loss_factor = 0;  ///< of the median loss; 0: none is a spike
+  double norm_factor = 0;  ///< of the median norm; 0: none is one
+  SpikeAction action = SpikeAction::skip;
+};
+SpikeOptions spike_options(const config::FaultKeys& config);
 
 }  // namespace octet::setup

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "octet/model/parameter_source.h"
-#include "octet/ops/hash.h"
+#include "octet/ops/step_checks.h"
 #include "octet/store/store.h"
 
 namespace octet::store {

@@ -7,7 +7,7 @@
 
 #include "octet/base/dtype.h"
 #include "octet/model/layout.h"
-#include "octet/store/options.h"
+#include "octet/store/store_options.h"
 
 namespace octet::store {
 

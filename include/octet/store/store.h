@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "octet/base/tensor_slice.h"
-#include "octet/device/host_snapshot.h"
+#include "octet/device/host_copies.h"
 #include "octet/model/parameter_source.h"
-#include "octet/ops/step_limits.h"
-#include "octet/precision/casts.h"
-#include "octet/store/options.h"
+#include "octet/ops/step_checks.h"
+#include "octet/precision/quantizer.h"
+#include "octet/store/store_options.h"
 
 namespace octet::store {
 

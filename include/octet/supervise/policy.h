@@ -3,11 +3,12 @@
 // A supervisor starts `launch/mpirun ... trainer config.yaml` and waits for its end. The exit code and the
 // files of the run decide whether it starts the run again. It is a separate process without MPI, and does not
 // know ranks, devices or models: it reads the folder and the messages of the run. Decisions that need no
-// process (this file, command.h, goodput.h, messages.h) are functions of values; supervisor.h combines them.
+// process (this file, job_command.h, job_errors.h) are functions of values; supervisor.h combines them.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace octet::supervise {
 
@@ -54,5 +55,29 @@ class Policy {
 /// Returns the meaning of an exit code in a few words: "stopped as asked", "signal 9 ended a process of the
 /// job".
 std::string meaning_of(int code);
+
+// Goodput: the share of time that trained steps which were not lost.
+
+/// Counts each step of several starts of a run once: steps after the checkpoint from which a later start
+/// resumed were lost. The steps of a start count as equally long.
+class Goodput {
+ public:
+  /// A start resumes after `step`: later steps of earlier starts are lost.
+  void begin(std::int64_t step);
+  /// The current start has done its steps up to `step` in `seconds`.
+  void reach(std::int64_t step, double seconds);
+  /// Returns the seconds of the steps that were not lost.
+  double seconds() const;
+  /// Returns seconds() / wall; 0 if `wall` is 0.
+  double share(double wall) const { return wall > 0 ? seconds() / wall : 0; }
+
+ private:
+  struct Part {
+    std::int64_t first = 0;  ///< the step before its first step
+    std::int64_t last = 0;   ///< its last step that was not lost
+    double seconds = 0;      ///< of the steps that were not lost
+  };
+  std::vector<Part> parts_;
+};
 
 }  // namespace octet::supervise

@@ -138,4 +138,10 @@ class StreamDecoder {
   std::size_t emitted_ = 0;       ///< bytes of the text of pending_ that were returned
 };
 
+// How much of a text a vocabulary lacks.
+
+/// Returns the share of the bytes of `text`, blanks left out, that vanish or become the unknown token: 0
+/// to 1.
+double unknown_share(const Tokenizer& tokenizer, std::string_view text);
+
 }  // namespace octet::text

@@ -1,5 +1,5 @@
 // The train module: the training loop. engine.h has the parts of a step, feed/corpus.h the training data.
-// trainer.h starts, resumes and stops a run. probe.h runs one batch through the same engine.
+// trainer.h starts, resumes and stops a run. step_probe.h runs one batch through the same engine.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
-#include "octet/device/host_snapshot.h"
+#include "octet/device/host_copies.h"
 #include "octet/model/transformer.h"
 #include "octet/runtime/instance.h"
 #include "octet/runtime/staging.h"

@@ -7,10 +7,9 @@
 
 #include "octet/comm/channel.h"
 #include "octet/config/keys.h"
-#include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
-#include "octet/store/messages.h"
+#include "octet/store/step_messages.h"
 #include "octet/train/engine.h"
 
 namespace octet::train {

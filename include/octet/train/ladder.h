@@ -10,7 +10,7 @@
 #include "octet/config/config.h"
 #include "octet/device/device.h"
 #include "octet/model/architecture.h"
-#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
 #include "octet/runtime/instance.h"
 
 namespace octet::train {

@@ -67,6 +67,11 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// Throws Error for a tensor that is not among `names`, and names the nearest of them. `where`: a file or
+/// folder.
+[[noreturn]] void no_such_tensor(const std::string& name, const std::string& where,
+                                 const std::vector<std::string>& names);
+
 /// A quantised tensor, with its scales.
 struct QuantisedTensor {
   enum class Format {

@@ -3,7 +3,7 @@
 
 #include "help/description.h"
 #include "octet/base/error.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "help/description.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 
 namespace octet::cli {
 namespace {

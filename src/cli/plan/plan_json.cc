@@ -2,8 +2,7 @@
 #include <cstdio>
 
 #include "octet/base/json.h"
-#include "octet/model/build.h"
-#include "plan/plan_disk.h"
+#include "octet/model/layout.h"
 #include "plan/plan_print.h"
 
 namespace octet::cli {

@@ -12,11 +12,11 @@
 
 #include "gpu/nccl_carrier.h"
 #include "gpu/nccl_library.h"
-#include "octet/base/clock.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
 #include "octet/base/log.h"
+#include "octet/base/timing.h"
 
 namespace octet::comm {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "messages/collectives.h"
+#include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
 #include "octet/ops/wire.h"

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "gpu/composed.h"
-#include "messages/collectives.h"
 #include "messages/hierarchy.h"
+#include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
 #include "octet/ops/wire.h"

@@ -2,6 +2,8 @@
 // devices, so that everything except the GPU calls is tested everywhere.
 #pragma once
 
+#include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -9,14 +11,44 @@
 
 #include "gpu/carriers.h"
 #include "gpu/composed.h"
-#include "gpu/stopwatch.h"
-#include "job/broken_step.h"
-#include "job/delays.h"
+#include "job/injected_faults.h"
 #include "job/rank_group.h"
+#include "meter.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/mesh.h"
 
 namespace octet::comm {
+
+// Times of collectives on streams, from timed events around each of them, read after they are reached.
+
+/// Used by the enqueuing thread.
+class Stopwatch {
+ public:
+  explicit Stopwatch(Device& device) : device_(device) {}
+
+  /// Mark the begin or end of a collective at the current point of `stream`. One collective per queue at a
+  /// time.
+  void begin(Stream& stream, Queue queue, Kind kind);
+  void end(Stream& stream, Queue queue);
+
+  /// Collects collectives that have ended. Adds the time of each kind to `meter`. Returns the seconds during
+  /// which at least one was under way.
+  double collect(Meter& meter);
+  /// Returns the number of collectives that have not been collected yet.
+  std::size_t open() const { return laps_.size(); }
+
+ private:
+  struct Lap {
+    Kind kind{};
+    Queue queue{};
+    std::unique_ptr<Event> begin, end;
+  };
+  std::unique_ptr<Event> event();
+
+  Device& device_;
+  std::deque<Lap> laps_;                       ///< in the order in which they were enqueued
+  std::vector<std::unique_ptr<Event>> spare_;  ///< events to be used again
+};
 
 class DeviceCollectives final : public Collectives {
  public:

@@ -12,8 +12,7 @@
 
 #include "gpu/exchange.h"
 #include "gpu/peer_access.h"
-#include "messages/messages.h"
-#include "messages/steps.h"
+#include "messages/message_set.h"
 
 namespace octet::comm {
 

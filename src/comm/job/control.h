@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "messages/messages.h"
-#include "messages/steps.h"
+#include "messages/message_set.h"
 
 namespace octet::comm {
 

@@ -4,9 +4,9 @@
 #include <thread>
 #include <utility>
 
-#include "messages/collectives.h"
-#include "octet/base/clock.h"
+#include "messages/transport_collectives.h"
 #include "octet/base/error.h"
+#include "octet/base/timing.h"
 
 namespace octet::comm {
 namespace {

@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "job/rank_job.h"
-#include "messages/memory_transport.h"
+#include "messages/local_transport.h"
 #include "messages/message_engine.h"
 #include "octet/base/error.h"
-#include "octet/comm/threads.h"
+#include "octet/comm/thread_ranks.h"
 
 namespace octet::comm {
 namespace {

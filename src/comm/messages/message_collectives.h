@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "job/rank_group.h"
-#include "messages/collectives.h"
-#include "messages/sealed.h"
+#include "messages/message_set.h"
+#include "messages/transport_collectives.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/mesh.h"
 

@@ -18,11 +18,9 @@
 #include <thread>
 #include <vector>
 
-#include "job/roll_call.h"
-#include "job/trace.h"
-#include "messages/messages.h"
-#include "messages/steps.h"
-#include "octet/base/clock.h"
+#include "job/hangs.h"
+#include "messages/message_set.h"
+#include "octet/base/timing.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
 

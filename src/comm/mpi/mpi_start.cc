@@ -1,26 +1,68 @@
 #include "mpi/mpi_start.h"
 
-#include <algorithm>
-#include <atomic>
 #include <boost/mpi/collectives.hpp>
 #include <boost/serialization/string.hpp>
+
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <thread>
+#include <vector>
 
-#include "job/last_words.h"
 #include "job/same_build.h"
-#include "messages/self_transport.h"
+#include "messages/local_transport.h"
 #include "messages/transport.h"
+#include "mpi/mpi_world.h"
 #include "octet/base/build.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
-#include "octet/base/host_name.h"
 #include "octet/base/log.h"
-#include "octet/base/memory_room.h"
-#include "octet/base/own_end.h"
+#include "octet/base/process.h"
+#include "octet/base/timing.h"
 #include "octet/comm/libraries.h"
 
 namespace octet::comm {
+namespace {
+
+namespace mpi = boost::mpi;
+
+// Time that an announcement gets to arrive.
+constexpr auto announcement = std::chrono::milliseconds(50);
+
+bool is_first_to_speak(const mpi::communicator& channel, const Place& place) {
+  const auto announced_by = [&](int source) { return channel.iprobe(source, mpi::any_tag).has_value(); };
+  const auto turn = Clock::now() + turn_to_speak * std::min(place.rank, 8);
+  do {
+    if (announced_by(mpi::any_source)) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  } while (Clock::now() < turn);
+  std::vector<mpi::request> announcements;
+  for (int peer = 0; peer < place.size; ++peer) {
+    if (peer != place.rank) announcements.push_back(channel.isend(peer, 0));
+  }
+  // Announcements may still be in MPI's queues, which advance only inside MPI calls. If two ranks announce at
+  // the same moment, the lower one prints.
+  for (const auto end = Clock::now() + announcement; Clock::now() < end;) {
+    for (mpi::request& one : announcements) {
+      if (one.active() && one.test()) one = {};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const auto lower = all_ranks(place.rank);
+  return std::ranges::none_of(lower, announced_by);
+}
+
+}  // namespace
+
+bool may_speak(const mpi::communicator& channel, const Place& place) {
+  try {
+    return is_first_to_speak(channel, place);
+  } catch (const mpi::exception&) {
+    return true;  // the other ranks have ended and print nothing
+  }
+}
+
 namespace {
 
 namespace mpi = boost::mpi;

@@ -9,14 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "job/last_words.h"
 #include "job/same_build.h"
 #include "mpi/mpi_start.h"
-#include "mpi/mpi_survival.h"
-#include "octet/base/clock.h"
+#include "mpi/mpi_world.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
-#include "octet/base/own_end.h"
+#include "octet/base/process.h"
+#include "octet/base/timing.h"
 #include "octet/comm/job.h"
 
 namespace octet::comm {

@@ -22,7 +22,7 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/device/cpu.h"
-#include "octet/device/threads.h"
+#include "octet/device/op_threads.h"
 
 namespace octet::cpu {
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <tuple>
 
-#include "config_reader.h"
+#include "families.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/model_file.h"

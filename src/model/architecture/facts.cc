@@ -1,5 +1,5 @@
-#include "octet/model/facts.h"
 #include "octet/base/json.h"
+#include "octet/model/architecture.h"
 
 namespace octet::model {
 namespace {

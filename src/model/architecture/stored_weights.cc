@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "config_reader.h"
+#include "families.h"
 #include "octet/base/json.h"
 
 namespace octet::model {

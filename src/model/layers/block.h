@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "layers/attention.h"
-#include "layers/mlp/mlp.h"
+#include "layers/mlp/gated_mlp.h"
+#include "layers/self_attention.h"
 
 namespace octet::model {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "layers/work.h"
+#include "layers/work_list.h"
 #include "octet/device/profile.h"
 #include "octet/ops/embedding.h"
 

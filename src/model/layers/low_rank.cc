@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "layers/linear_operands.h"
-#include "layers/work.h"
+#include "layers/work_list.h"
 #include "octet/base/files.h"
 #include "octet/device/profile.h"
 #include "octet/ops/dora.h"

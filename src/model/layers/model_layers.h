@@ -4,9 +4,8 @@
 #include <vector>
 
 #include "layers/block.h"
-#include "layers/embedding.h"
-#include "layers/head.h"
-#include "octet/model/build.h"
+#include "layers/embedding_and_head.h"
+#include "octet/model/layout.h"
 
 namespace octet::model {
 
@@ -45,5 +44,14 @@ class ModelLayers {
   std::vector<Block> blocks_;
   Head head_;
 };
+
+/// The blocks [first, last) that a core runs.
+struct BlockRange {
+  int first = 0;
+  int last = 0;  ///< one past the last one
+};
+
+/// Reserves the buffers that all layers of these blocks share, with the largest size that a layer needs.
+void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks, Common& common);
 
 }  // namespace octet::model

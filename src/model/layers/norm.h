@@ -5,7 +5,7 @@
 #include "layers/buffers.h"
 #include "layers/group_builder.h"
 #include "layers/pass.h"
-#include "layers/work.h"
+#include "layers/work_list.h"
 #include "octet/ops/decode_gemm.h"
 
 namespace octet::model {

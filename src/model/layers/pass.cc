@@ -6,6 +6,20 @@
 
 namespace octet::model {
 
+void DecodeQueue::add(Stream& stream, const ops::DecodeGemmArgs& args) {
+  gemms_.push_back(args);
+  if (gemms_.size() == ops::kDecodeChain || stream.profile() != nullptr) settle(stream);
+}
+
+void DecodeQueue::settle(Stream& stream) {
+  if (ops::has_decode_chain(stream.device(), gemms_)) {
+    ops::decode_chain(stream, gemms_);
+  } else {
+    for (const ops::DecodeGemmArgs& args : gemms_) ops::decode_gemm(stream, args);
+  }
+  gemms_.clear();
+}
+
 void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args) {
   const Common& common = call.common;
   ops::GemmArgs whole = args;

@@ -4,13 +4,30 @@
 #include <type_traits>
 #include <vector>
 
-#include "layers/decode_queue.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
+#include "octet/ops/decode_gemm.h"
 #include "octet/ops/gemm.h"
 #include "octet/precision/quantizer.h"
 
 namespace octet::model {
+
+// A queue of GEMMs of very few tokens. It lets one kernel run several GEMMs.
+
+/// The waiting GEMMs of a pass. Call settle() before other work on the stream that uses their operands or
+/// results, and before parameters are released.
+class DecodeQueue {
+ public:
+  /// `args`: see ops::decode_gemm(). If the stream is profiled, each GEMM is enqueued at once.
+  void add(Stream& stream, const ops::DecodeGemmArgs& args);
+  /// Enqueues the waiting GEMMs.
+  void settle(Stream& stream);
+  /// Drops the GEMMs of a failed pass.
+  void clear() { gemms_.clear(); }
+
+ private:
+  std::vector<ops::DecodeGemmArgs> gemms_;
+};
 
 /// Sums of the routers of all layers in one micro-batch (ops/routing.h), for losses of training.
 struct RouterSums {

@@ -1,7 +1,12 @@
 // GEMMs of experts, one expert after the other.
 #include "octet/ops/expert_gemm.h"
 
+#include <cstring>
 #include <vector>
+
+#include "cpu/bf16_values.h"
+#include "kernels.h"
+#include "octet/ops/gemm.h"
 
 namespace octet::ops::cpu {
 
@@ -43,6 +48,72 @@ void expert_gemm(const ExpertGemmArgs& args) {
     std::vector<std::uint8_t> room(gemm_workspace(gemm_args) + 64);
     gemm_args.workspace = {room.data(), room.size()};
     gemm(gemm_args);
+  }
+}
+
+// Grouped GEMMs, one expert after the other.
+
+void grouped_gemm(const GroupedGemmArgs& args);
+
+namespace {
+
+/// Returns `count` rows of an operand, starting at `begin`.
+Operand scaled_rows_of(Operand all, std::int64_t begin, std::int64_t count) {
+  all.data = static_cast<const std::uint8_t*>(all.data) +
+             static_cast<std::size_t>(begin * all.cols) * size_of(all.dtype);
+  if (all.scale_inv != nullptr) all.scale_inv += begin;
+  all.rows = count;
+  return all;
+}
+
+/// A copy of the rows that an expert reads.
+struct Gathered {
+  Gathered(const GroupedGemmArgs& a, std::int64_t begin, std::int64_t count) : operand(a.x) {
+    const std::size_t row_bytes = static_cast<std::size_t>(a.x.cols) * size_of(a.x.dtype);
+    values.resize(static_cast<std::size_t>(count) * row_bytes);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t row = a.source == nullptr ? begin + r : a.source[begin + r];
+      std::memcpy(values.data() + static_cast<std::size_t>(r) * row_bytes,
+                  static_cast<const std::uint8_t*>(a.x.data) + static_cast<std::size_t>(row) * row_bytes,
+                  row_bytes);
+      if (a.x.scale_inv != nullptr) scales.push_back(a.x.scale_inv[row]);
+    }
+    operand.data = values.data();
+    operand.rows = count;
+    if (a.x.scale_inv != nullptr) operand.scale_inv = scales.data();
+  }
+  Operand operand;
+  std::vector<std::uint8_t> values;
+  std::vector<float> scales;
+};
+
+void multiply(const Operand& weight, const Operand& x, const Matrix& d) {
+  // b_stands as in separate GEMMs per expert, so that the kernels are equal.
+  GemmArgs gemm_args{.a = x, .b = weight, .d = d, .b_stands = true};
+  std::vector<std::uint8_t> room(gemm_workspace(gemm_args) + 64);
+  gemm_args.workspace = {room.data(), room.size()};
+  gemm(gemm_args);
+}
+
+}  // namespace
+
+void grouped_gemm(const GroupedGemmArgs& a) {
+  const std::int64_t out = a.weight.rows / a.count;
+  for (std::int64_t e = 0; e < a.count; ++e) {
+    const std::int64_t begin = a.begins[e], rows = a.begins[e + 1] - begin;
+    if (rows == 0) continue;
+    const Gathered x(a, begin, rows);
+    const Operand weight = scaled_rows_of(a.weight, e * out, out);
+    Matrix d = a.d;
+    d.data = static_cast<std::uint16_t*>(d.data) + begin * d.ld;
+    d.rows = rows;
+    if (!a.gated) {
+      multiply(weight, x.operand, d);
+      continue;
+    }
+    const Bf16Values both(rows, out);
+    multiply(weight, x.operand, both.matrix);
+    gated_activation({.gate_up = both.matrix, .activation = a.activation, .out = d});
   }
 }
 

@@ -8,7 +8,6 @@
 #include <mutex>
 
 #include "cpu/matmul.h"
-#include "cpu/one_thread.h"
 #include "octet/device/cpu.h"
 
 namespace octet::ops::cpu {

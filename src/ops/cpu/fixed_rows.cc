@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "cpu/matmul.h"
-#include "cpu/one_thread.h"
 #include "octet/base/error.h"
 
 namespace octet::ops::cpu {

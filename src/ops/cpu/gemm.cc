@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "cpu/convert.h"
+#include "cpu/convert_arrays.h"
 #include "cpu/few_rows.h"
 #include "cpu/matmul.h"
 #include "cpu/simd.h"

@@ -17,7 +17,6 @@
 
 #include "cpu/attention_amx.h"
 #include "octet/base/error.h"
-#include "octet/base/memory_room.h"
 
 namespace octet::ops::cpu {
 

@@ -3,6 +3,8 @@
 // scratch memory.
 #pragma once
 
+#include <omp.h>
+
 #include <compare>
 #include <cstddef>
 #include <cstdint>
@@ -65,5 +67,19 @@ void fixed_rows_matmul(const MatmulShape& shape, const MatmulData& data);
 
 /// Returns true if bf16 GEMMs run natively and are not slower than fp32 GEMMs.
 bool has_fast_bf16();
+
+// Limits the number of threads of oneDNN.
+
+/// oneDNN uses one thread during the lifetime of this object, on the thread that created it.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
 
 }  // namespace octet::ops::cpu

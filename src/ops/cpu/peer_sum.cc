@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "peer_sum.h"
+#include "peer_sum_rule.h"
 
 namespace octet::ops::cpu {
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "octet/base/dtype.h"
-#include "octet/base/simd.h"
+#include "octet/base/fp8_vector.h"
 #include "octet/device/cpu.h"
 
 namespace octet::ops::simd {

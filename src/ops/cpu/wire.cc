@@ -1,4 +1,4 @@
-#include "cpu/wire.h"
+#include "cpu/wire_ranges.h"
 
 #include <algorithm>
 #include <array>

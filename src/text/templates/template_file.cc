@@ -9,7 +9,6 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/base/json_digits.h"
 #include "octet/text/template_match.h"
 
 namespace octet::text {

@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "octet/text/chat_template.h"
@@ -71,5 +72,10 @@ std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
 
 /// Returns "09 Mar 2026" for "2026-03-09", and today for "". Throws Error for an invalid date.
 std::string written_date(const std::string& date);
+
+// The table of chat templates and tool formats, as JSON text.
+
+/// {"tool_formats": [...], "templates": [...]}. template_table.cc documents the fields.
+std::string_view template_table();
 
 }  // namespace octet::text

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "octet/base/json.h"
-#include "templates/template_table.h"
+#include "templates/template_row.h"
 
 namespace octet::text {
 namespace {

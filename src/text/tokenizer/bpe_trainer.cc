@@ -11,7 +11,7 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/component.h"
 #include "tokenizer/pre_tokenizer.h"
 
 namespace octet::text {

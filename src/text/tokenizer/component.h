@@ -1,10 +1,15 @@
-// Reading one component ({"type": ...}) of a tokenizer file.
+// Shared code of the components of tokenizer.json: their JSON, patterns, and the alphabet of bytes.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "octet/base/json_fwd.h"
+#include "regex/regex.h"
 #include "tokenizer/aligned_text.h"
 
 namespace octet::text {
@@ -33,5 +38,43 @@ const Json& component_list(const Json& json, const char* key, const std::string&
 /// Returns `prefix` followed by `view`. The source of the prefix is the first character. Empty text stays
 /// empty.
 AlignedText with_prefix(const TextView& view, std::string_view prefix);
+
+// A {"String": ...} or {"Regex": ...} of a tokenizer file: the pattern of Split and Replace.
+
+class Pattern {
+ public:
+  /// `where` names the file and component for messages. Throws Error.
+  Pattern(const Json& json, const std::string& where);
+  static Pattern regex(std::string_view expression);
+
+  /// Calls `found(begin, end)` for each match in `text`, left to right.
+  template <class Found>
+  void each_match(std::string_view text, Found&& found) const {
+    std::size_t begin = 0, end = 0;
+    if (regex_) {
+      RegexFinder finder(*regex_, text);
+      while (finder.next(begin, end)) found(begin, end);
+    } else if (!literal_.empty()) {
+      while ((begin = text.find(literal_, end)) != std::string_view::npos) {
+        end = begin + literal_.size();
+        found(begin, end);
+      }
+    }
+  }
+
+ private:
+  Pattern() = default;
+  std::shared_ptr<const Regex> regex_;
+  std::string literal_;
+};
+
+// The 256 characters for bytes in GPT-2's byte-level vocabularies.
+
+/// Returns the character of each byte. Printable Latin-1 maps to itself; other bytes map to U+0100 and above.
+const std::array<std::uint32_t, 256>& byte_alphabet();
+/// Returns `piece` as bytes, or nothing if one of its characters is not in the alphabet.
+std::optional<std::string> bytes_of_piece(std::string_view piece);
+/// Returns `bytes` written in the alphabet.
+std::string piece_of_bytes(std::string_view bytes);
 
 }  // namespace octet::text

@@ -3,8 +3,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "tokenizer/component.h"
-#include "tokenizer/pattern.h"
-#include "unicode/nfc.h"
+#include "unicode/unicode.h"
 
 namespace octet::text {
 namespace {

@@ -3,9 +3,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "tokenizer/byte_alphabet.h"
 #include "tokenizer/component.h"
-#include "tokenizer/pattern.h"
 #include "unicode/utf8.h"
 
 namespace octet::text {

@@ -4,7 +4,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "tokenizer/byte_alphabet.h"
 #include "tokenizer/component.h"
 #include "unicode/unicode.h"
 

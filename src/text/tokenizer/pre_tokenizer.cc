@@ -5,7 +5,6 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "tokenizer/component.h"
-#include "tokenizer/pattern.h"
 
 namespace octet::text {
 namespace {

@@ -1,16 +1,276 @@
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
 #include <unordered_set>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/json_fwd.h"
+#include "octet/base/log.h"
 #include "octet/base/model_file.h"
+#include "octet/base/strings.h"
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
 #include "tokenizer/component.h"
 #include "tokenizer/tokenizer_json.h"
 #include "tokenizer/tokenizer_parts.h"
-#include "tokenizer/tokenizer_sources.h"
 
 namespace octet::text {
+
+// Tokens that other files than tokenizer.json name. transformers 5 adds them when it opens a folder.
+
+/// Returns the token of `json`, an object with content and flags. `place` names it in messages. Throws Error
+/// for another form.
+AddedToken read_added_token(const Json& json, const std::string& place);
+
+/// Returns the roles of the folder's special tokens (bos_token and so on), with the precedence of
+/// transformers 5. They come from `config`, tokenizer_config.json. If it has no added_tokens_decoder, `map`,
+/// special_tokens_map.json, takes precedence. `map` also gives the roles that `config` lacks. Warns if the
+/// two differ.
+Json effective_roles(const Json& config, const Json& map, const std::string& folder);
+
+/// Adds the tokens that tokenizer.json lacks and another file has: added_tokens_decoder of `config`,
+/// otherwise added_tokens.json, then the special tokens of `roles`. A token gets the next free id, as in
+/// transformers. A token of tokenizer.json keeps its id and takes the flags of added_tokens_decoder. Warns
+/// about every difference. A special token with an id beyond the model's vocab_size is skipped with a
+/// warning.
+void add_listed_tokens(const Json& config, const Json& roles, const std::string& folder, const Bpe& bpe,
+                       AddedTokens& added);
+
+/// Warns if chat_template.jinja and tokenizer_config.json hold different chat templates.
+void compare_chat_templates(const Json& config, const std::string& folder);
+
+namespace {
+
+constexpr std::array kRoles{"bos_token", "eos_token", "unk_token", "sep_token",
+                            "pad_token", "cls_token", "mask_token"};
+constexpr std::array kLists{"extra_special_tokens", "additional_special_tokens"};
+constexpr std::size_t kMaxAddedBytes = 1 << 16;
+
+/// Logs each line once per process, because a folder is opened several times.
+void warn_once(const std::string& line) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (said.insert(line).second) log::warn(line, log::Importance::training);
+}
+
+std::string quoted(const std::string& token) {
+  return "'" + token.substr(0, 40) + "'";
+}
+
+/// Returns a text such as "3 tokens, as '<|x|>'".
+std::string counted(const std::vector<std::string>& tokens) {
+  return tokens.size() == 1 ? "the token " + quoted(tokens[0])
+                            : std::to_string(tokens.size()) + " tokens, as " + quoted(tokens[0]);
+}
+
+bool has_decoder(const Json& config) {
+  return config.contains("added_tokens_decoder") && !config["added_tokens_decoder"].is_null();
+}
+
+/// The tokens that a file lists, in the order in which transformers adds them.
+struct Listed {
+  std::string file;
+  std::map<std::int64_t, AddedToken> tokens;
+};
+
+Listed listed_tokens(const Json& config, const Json& roles, const std::string& folder) {
+  Listed out{.file = folder + "/tokenizer_config.json", .tokens = {}};
+  if (has_decoder(config)) {
+    for (const auto& [id, token] : config["added_tokens_decoder"].items()) {
+      const std::string place = out.file + ": added_tokens_decoder[" + id.substr(0, 20) + "]";
+      std::int64_t number = -1;
+      const auto [end, code] = std::from_chars(id.data(), id.data() + id.size(), number);
+      if (code != std::errc() || end != id.data() + id.size() || number < 0) {
+        throw Error({.what = "an added token has no id",
+                     .expected = "a whole number from 0 as its key",
+                     .found = id.substr(0, 80),
+                     .where = place,
+                     .fix = kBrokenTokenizer,
+                     .code = ExitCode::usage});
+      }
+      const AddedToken read = read_added_token(token, place);
+      if (!read.content.empty()) out.tokens[number] = read;
+    }
+    return out;
+  }
+  out.file = folder + "/added_tokens.json";
+  if (!path_exists(out.file)) return out;
+  std::set<std::string> special;
+  for (const char* role : kRoles) {
+    special.insert(token_text(roles, role));
+  }
+  const Json list = read_model_file(folder, "added_tokens.json");
+  for (const auto& [content, json] : list.items()) {
+    const std::int64_t id = json_int(list, content, -1, 0, INT32_MAX, out.file);
+    if (id < 0 || content.empty() || content.size() > kMaxAddedBytes) continue;
+    const bool is_special = special.contains(content);
+    out.tokens[id] = {.content = content, .normalized = !is_special, .special = is_special};
+  }
+  return out;
+}
+
+/// Returns the id that the tokenizers library gives a new token.
+TokenId next_id(const Bpe& bpe, const AddedTokens& added) {
+  TokenId most = -1;
+  for (const auto& [id, token] : added.all()) most = std::max(most, id);
+  const auto size = static_cast<TokenId>(bpe.size());
+  TokenId next = most >= size ? most + 1 : size;
+  while (bpe.piece(next) != nullptr || added.find(next) != nullptr) ++next;
+  return next;
+}
+
+/// Returns the vocab_size of the model in the folder; no limit if there is none.
+std::int64_t rows_of_model(const std::string& folder) {
+  constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  if (!path_exists(folder + "/config.json")) return none;
+  const Json config = read_json(folder + "/config.json");
+  if (!config.is_object()) return none;
+  for (const Json* part : {&config, config.contains("text_config") ? &config["text_config"] : nullptr}) {
+    if (part == nullptr || !part->is_object()) continue;
+    const auto rows = part->find("vocab_size");
+    if (rows != part->end() && rows->is_number_integer()) return rows->get<std::int64_t>();
+  }
+  return none;
+}
+
+/// Returns the special tokens that have a role or are in a list of extra special tokens.
+std::vector<AddedToken> special_tokens(const Json& config, const Json& roles, const std::string& folder) {
+  std::vector<AddedToken> out;
+  const auto add = [&](const Json& json, const std::string& name) {
+    AddedToken token;
+    if (json.is_object()) token = read_added_token(json, folder + ": " + name);
+    if (json.is_string()) token.content = json.get<std::string>();
+    token.special = true;
+    if (!token.content.empty()) out.push_back(token);
+  };
+  for (const char* role : kRoles) {
+    if (roles.contains(role)) add(roles[role], role);
+  }
+  for (const char* list : kLists) {
+    const auto found = config.find(list);
+    if (found == config.end() || found->is_null()) continue;
+    for (const Json& token : *found) add(token, list);
+  }
+  return out;
+}
+
+}  // namespace
+
+AddedToken read_added_token(const Json& json, const std::string& place) {
+  const auto broken = [&](const std::string& what, const std::string& found) {
+    throw Error({.what = what,
+                 .found = found.substr(0, 80),
+                 .where = place,
+                 .fix = kBrokenTokenizer,
+                 .code = ExitCode::usage});
+  };
+  if (!json.is_object()) broken("an added token is not an object", json.type_name());
+  AddedToken token;
+  token.content = component_string(json, "content", place);
+  if (token.content.size() > kMaxAddedBytes) broken("an added token is too long", token.content);
+  token.single_word = json_bool(json, "single_word", false, place);
+  token.lstrip = json_bool(json, "lstrip", false, place);
+  token.rstrip = json_bool(json, "rstrip", false, place);
+  token.special = json_bool(json, "special", false, place);
+  token.normalized = json_bool(json, "normalized", !token.special, place);
+  return token;
+}
+
+Json effective_roles(const Json& config, const Json& map, const std::string& folder) {
+  const bool decoder = has_decoder(config);
+  Json roles = Json::object();
+  for (const char* role : kRoles) {
+    const std::string in_config = token_text(config, role), in_map = token_text(map, role);
+    const bool map_counts = in_config.empty() || (!decoder && !in_map.empty());
+    const std::string& counts = map_counts ? in_map : in_config;
+    if (counts.empty()) continue;
+    roles[role] = map_counts ? map[role] : config[role];
+    if (in_config.empty() || in_map.empty() || in_config == in_map) continue;
+    warn_once(folder + ": tokenizer_config.json and special_tokens_map.json name different tokens as " +
+              role + ", " + quoted(in_config) + " and " + quoted(in_map) + ": " + quoted(counts) +
+              " counts, as in transformers 5. Make the two files agree");
+  }
+  return roles;
+}
+
+void add_listed_tokens(const Json& config, const Json& roles, const std::string& folder, const Bpe& bpe,
+                       AddedTokens& added) {
+  const Listed listed = listed_tokens(config, roles, folder);
+  std::vector<std::string> fresh, flags, moved, absent;
+  for (const auto& [id, token] : listed.tokens) {
+    TokenId known = added.find(token.content);
+    if (known < 0) {
+      known = bpe.find(token.content);
+      if (known < 0) known = next_id(bpe, added);
+      fresh.push_back(token.content);
+    } else if (*added.find(known) != token) {
+      flags.push_back(token.content);
+    }
+    if (known != id)
+      moved.push_back(token.content + "' (" + std::to_string(id) + ", and here " + std::to_string(known) +
+                      ")'");
+    added.set(token, known);
+  }
+  const auto say = [&](const std::vector<std::string>& tokens, const std::string& what) {
+    if (!tokens.empty())
+      warn_once(listed.file + " and tokenizer.json differ: " + counted(tokens) + " " + what);
+  };
+  say(fresh, "(missing in tokenizer.json; added here, as in transformers 5)");
+  say(flags, "(with other flags; the flags of the first file count, as in transformers 5)");
+  if (!moved.empty()) {
+    warn_once(listed.file + " gives ids to " + std::to_string(moved.size()) +
+              " tokens that transformers 5 does not give them, as '" +
+              moved[0].substr(0, moved[0].size() - 1) +
+              ": the ids of tokenizer.json count, or the next free ones");
+  }
+  if (has_decoder(config)) {
+    std::set<std::string> contents;
+    for (const auto& [id, token] : listed.tokens) contents.insert(token.content);
+    for (const auto& [id, token] : added.all()) {
+      if (!contents.contains(token.content)) absent.push_back(token.content);
+    }
+    say(absent, "(only in tokenizer.json; kept here)");
+  }
+  const std::int64_t rows = rows_of_model(folder);
+  for (const AddedToken& token : special_tokens(config, roles, folder)) {
+    if (added.find(token.content) >= 0) continue;
+    const TokenId known = bpe.find(token.content), id = known >= 0 ? known : next_id(bpe, added);
+    if (id >= rows) {
+      warn_once(folder + ": the special token " + quoted(token.content) +
+                " is in no vocabulary. transformers 5 adds it as " + std::to_string(id) +
+                ", but the model has no row for this id, so it is left out");
+      continue;
+    }
+    added.set(token, id);
+    warn_once(folder + ": the special token " + quoted(token.content) +
+              " is not an added token of tokenizer.json; it is added, as in " +
+              "transformers 5, with the id " + std::to_string(id));
+  }
+}
+
+void compare_chat_templates(const Json& config, const std::string& folder) {
+  const std::string own = folder + "/chat_template.jinja";
+  const auto listed = config.find("chat_template");
+  if (listed == config.end() || listed->is_null() || !path_exists(own)) return;
+  const auto same = [](const std::string& a, const std::string& b) { return trim(a) == trim(b); };
+  const std::string text = read_file(own);
+  bool found = listed->is_string() && same(listed->get<std::string>(), text);
+  for (const Json& one : listed->is_structured() ? *listed : Json::array())
+    found |= same((listed->is_array() ? one.at("template") : one).get<std::string>(), text);
+  if (found) return;
+  warn_once(folder +
+            ": chat_template.jinja and the chat_template of tokenizer_config.json differ: "
+            "chat_template.jinja counts, as in transformers 5. Remove the wrong template");
+}
+
 namespace {
 
 constexpr const char* kFiles[] = {

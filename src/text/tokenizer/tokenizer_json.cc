@@ -6,7 +6,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/base/json_problem.h"
 
 namespace octet::text {
 namespace {

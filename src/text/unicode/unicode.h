@@ -4,10 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "tokenizer/aligned_text.h"
 
 namespace octet::text {
 
@@ -101,5 +104,13 @@ class CharSet {
   std::vector<std::array<std::uint64_t, 4>> pages_;
   Ranges ranges_;
 };
+
+// Canonical composition (NFC) of Unicode 9. It records the source of each character.
+
+/// Returns true if NFC certainly does not change `text`.
+bool surely_nfc(std::string_view text);
+
+/// Returns the NFC of `view`. The source of a composed character is its first source character.
+AlignedText nfc(const TextView& view);
 
 }  // namespace octet::text

@@ -2,11 +2,19 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
+#include "octet/comm/job.h"
 #include "run_context.h"
-#include "run_parts.h"
 
 namespace octet::train {
+
+// Searches for the tensor that causes losses that are not finite.
+
+/// Searches the model's folder, then the folders of the adapters, for a value that is not finite. Returns
+/// "tensor 'NAME' of FILE" for the first such tensor, or "". Collective; each rank reads a share of the
+/// tensors.
+std::string not_finite_in(comm::Job& job, const std::string& model, const std::vector<std::string>& adapters);
 
 /// Returns the name of a trained tensor that holds a value that is not finite, or "".
 std::string weight_not_finite(Engine& engine);

@@ -12,7 +12,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/comm/serialize.h"
-#include "octet/config/schema.h"
+#include "octet/config/key_table.h"
 #include "octet/text/template_match.h"
 #include "octet/train/trainer.h"
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "faults/fault_verdict.h"
-#include "faults/flips.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/train/engine.h"

@@ -1,17 +1,254 @@
 #include "logs/step_report.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <cstring>
 #include <iterator>
+#include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 
-#include "logs/cast_log.h"
+#include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/strings.h"
 #include "octet/config/derive.h"
+#include "octet/device/device.h"
 #include "octet/setup/run_options.h"
 
 namespace octet::train {
+
+model::ExpertLoads loads_of_all(comm::Channel& channel, const model::ExpertLoads& own) {
+  std::vector<std::int64_t> flat;
+  for (const auto& [block, load] : own) {
+    flat.insert(flat.end(), load.rows.begin(), load.rows.end());
+    flat.push_back(load.dropped);
+  }
+  const std::size_t size = flat.size() * sizeof(std::int64_t);
+  std::vector<std::int64_t> sum(flat.size()), of_rank(flat.size());
+  for (const std::string& bytes :
+       channel.all_gather_bytes(std::string(reinterpret_cast<const char*>(flat.data()), size))) {
+    check(bytes.size() == size, "all ranks have the same experts");
+    std::memcpy(of_rank.data(), bytes.data(), size);
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of_rank[i];
+  }
+  model::ExpertLoads all = own;
+  auto from = sum.begin();
+  for (auto& [block, load] : all) {
+    std::copy_n(from, load.rows.size(), load.rows.begin());
+    from += std::ssize(load.rows);
+    load.dropped = *from++;
+  }
+  return all;
+}
+
+Json expert_fields(const model::ExpertLoads& loads) {
+  Json fields = Json::object();
+  for (const auto& [block, load] : loads) {
+    const auto rows =
+        static_cast<double>(std::accumulate(load.rows.begin(), load.rows.end(), std::int64_t{0}));
+    if (rows == 0) continue;
+    const auto count = static_cast<double>(load.rows.size());
+    double entropy = 0;
+    for (const std::int64_t one : load.rows) {
+      const double share = static_cast<double>(one) / rows;
+      if (share > 0) entropy -= share * std::log(share);
+    }
+    const auto [smallest, largest] = std::ranges::minmax(load.rows);
+    fields["blocks"].push_back(block);
+    fields["largest"].push_back(static_cast<double>(largest) * count / rows);
+    fields["smallest"].push_back(static_cast<double>(smallest) * count / rows);
+    fields["entropy"].push_back(count > 1 ? entropy / std::log(count) : 1.0);
+    const auto dropped = static_cast<double>(load.dropped);
+    fields["dropped"].push_back(dropped / (rows + dropped));
+  }
+  return fields;
+}
+
+std::string IdleExperts::look(std::int64_t step, const model::ExpertLoads& loads) {
+  std::string named;
+  for (const auto& [block, load] : loads) {
+    std::vector<Expert>& experts = experts_[block];
+    // A run that begins or resumes has no statistics of earlier steps.
+    if (experts.empty()) experts.resize(load.rows.size(), Expert{.seen = before_ < 0 ? step - 1 : before_});
+    for (std::size_t e = 0; e < load.rows.size(); ++e) {
+      Expert& expert = experts[e];
+      if (load.rows[e] > 0) expert = {.seen = step};
+      if (expert.named || step - expert.seen < kSteps) continue;
+      expert.named = true;
+      named += (named.empty() ? "" : ", ") + std::to_string(e) + " of block " + std::to_string(block);
+    }
+  }
+  before_ = step;
+  if (named.empty()) return "";
+  return "experts got no token for " + std::to_string(kSteps) + " steps: " + named +
+         ". Set output_router_logits: true and a larger router_aux_loss_coef in the model's config.json to "
+         "balance them";
+}
+
+namespace {
+
+/// OwnFacts in a message.
+struct Message {
+  double loss = 0;
+  std::int64_t has_loss = 0, reserved_bytes = 0, used_bytes = 0;
+};
+
+}  // namespace
+
+std::int64_t memory_in_use(const Device& device) {
+  if (device.host_reaches_memory()) {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+  }
+  const MemoryInfo info = device.memory();
+  return static_cast<std::int64_t>(info.total - info.free);
+}
+
+void OwnLoss::add(const RankLoss& step) {
+  if (step.label_tokens == 0) return;
+  sum_ += step.sum / static_cast<double>(step.label_tokens);
+  ++steps_;
+}
+
+std::optional<double> OwnLoss::mean() const {
+  if (steps_ == 0) return std::nullopt;
+  return sum_ / static_cast<double>(steps_);
+}
+
+AllFacts exchange_facts(comm::Channel& channel, const OwnFacts& own) {
+  const Message mine{.loss = own.loss.value_or(0),
+                     .has_loss = own.loss ? 1 : 0,
+                     .reserved_bytes = own.reserved_bytes,
+                     .used_bytes = own.used_bytes};
+  AllFacts all;
+  const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
+  for (const std::string& text : channel.all_gather_bytes(bytes)) {
+    Message said;
+    check(text.size() == sizeof said, "all ranks describe their hosts in the same way");
+    std::memcpy(&said, text.data(), sizeof said);
+    all.losses.push_back(said.has_loss != 0 ? std::optional(said.loss) : std::nullopt);
+    all.reserved_bytes = std::max(all.reserved_bytes, said.reserved_bytes);
+    all.used_bytes = std::max(all.used_bytes, said.used_bytes);
+  }
+  return all;
+}
+
+StepWatch::StepWatch(comm::Collectives& collectives, Stream& compute)
+    : collectives_(collectives),
+      compute_(compute),
+      busy_(collectives.seconds_busy()),
+      waited_(seconds_waited(compute)) {}
+
+MessageTime StepWatch::take() {
+  const double busy = collectives_.seconds_busy(), waited = seconds_waited(compute_);
+  MessageTime time{.under_way = busy - std::exchange(busy_, busy)};
+  time.exposed = std::min(waited - std::exchange(waited_, waited), time.under_way);
+  return time;
+}
+
+namespace {
+
+void add(ops::Fp8Seen& to, const ops::Fp8Seen& from) {
+  // Magnitudes compare like their bits; NaN is the largest.
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  if (bits(from.amax) > bits(to.amax)) to.amax = from.amax;
+  if (from.scale != 0 && (to.scale == 0 || from.scale < to.scale)) to.scale = from.scale;
+  to.values += from.values;
+  to.saturated += from.saturated;
+  to.lost += from.lost;
+}
+
+double share(std::uint64_t count, const ops::Fp8Seen& seen) {
+  return seen.values == 0 ? 0.0 : static_cast<double>(count) / static_cast<double>(seen.values);
+}
+
+/// Returns the shortest decimal number that parses to this fp32 number; null if it is not finite.
+Json number(float x) {
+  if (!std::isfinite(x)) return nullptr;
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof text, x).ptr;
+  double value = 0;
+  std::from_chars(text, end, value);
+  return value;
+}
+
+struct Place {
+  std::int64_t layer = 0;
+  std::string gemm_kind, operand;
+};
+/// Parses "layers.3.qkv/input" or "layers.3.qkv/input/1".
+Place place_of(const std::string& name) {
+  const auto parts = split(name, '/');
+  const auto names = split(parts.front(), '.');
+  check(parts.size() >= 2 && names.size() == 3, "casts have names of layer, product and operand");
+  Place place{.gemm_kind = names[2], .operand = parts[1]};
+  std::from_chars(names[1].data(), names[1].data() + names[1].size(), place.layer);
+  return place;
+}
+
+Json shown(const ops::Fp8Seen& seen) {
+  return {{"amax", number(seen.amax)},
+          {"scale", number(seen.scale)},
+          {"saturated", share(seen.saturated, seen)},
+          {"lost", share(seen.lost, seen)}};
+}
+
+}  // namespace
+
+std::vector<precision::CastRow> casts_of_all(comm::Channel& channel,
+                                             const std::vector<precision::CastRow>& own) {
+  std::string bytes(own.size() * sizeof(ops::Fp8Seen), '\0');
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    std::memcpy(bytes.data() + i * sizeof(ops::Fp8Seen), &own[i].seen, sizeof(ops::Fp8Seen));
+  }
+  std::vector<precision::CastRow> all;
+  std::map<std::string, std::size_t> known;
+  for (const std::string& of_rank : channel.all_gather_bytes(bytes)) {
+    check(of_rank.size() == bytes.size(), "all ranks describe their hosts in the same way");
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const auto [at, is_new] = known.try_emplace(own[i].name, all.size());
+      if (is_new) all.push_back({.name = own[i].name});
+      ops::Fp8Seen seen;
+      std::memcpy(&seen, of_rank.data() + i * sizeof seen, sizeof seen);
+      add(all[at->second].seen, seen);
+    }
+  }
+  return all;
+}
+
+CastFields cast_fields(const std::vector<precision::CastRow>& rows) {
+  std::map<std::pair<std::string, std::string>, std::map<std::int64_t, ops::Fp8Seen>> by_operand;
+  std::vector<std::pair<std::string, std::string>> order;
+  for (const precision::CastRow& row : rows) {
+    if (row.seen.values == 0) continue;
+    const Place place = place_of(row.name);
+    const std::pair key{place.gemm_kind, place.operand};
+    if (std::ranges::find(order, key) == order.end()) order.push_back(key);
+    by_operand[key][place.layer] = row.seen;
+  }
+  CastFields fields{.worst = Json::object(), .layers = Json::object()};
+  for (const auto& key : order) {
+    const auto& layers = by_operand.at(key);
+    const auto lost = [](const ops::Fp8Seen& seen) { return share(seen.saturated + seen.lost, seen); };
+    auto worst = layers.begin();
+    Json& arrays = fields.layers[key.first][key.second];
+    for (auto at = layers.begin(); at != layers.end(); ++at) {
+      if (lost(at->second) > lost(worst->second)) worst = at;
+      const Json values = shown(at->second);
+      for (const auto& [field, value] : values.items()) arrays[field].push_back(value);
+    }
+    Json& one = fields.worst[key.first][key.second] = shown(worst->second);
+    one["layer"] = worst->first;
+  }
+  return fields;
+}
 
 bool StepReport::logs_at(std::int64_t step) const {
   return report::is_logged(step, config::interval_steps(run_.config.logging_steps, run_.total_steps),

@@ -4,11 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "octet/base/clock.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/report/progress.h"
 #include "octet/runtime/same_model.h"
 #include "octet/setup/run_options.h"

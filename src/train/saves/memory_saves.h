@@ -7,7 +7,6 @@
 
 #include "octet/memory_tier/memory_tier.h"
 #include "run_context.h"
-#include "run_parts.h"
 #include "saves/save_interval.h"
 #include "saves/saves.h"
 

@@ -13,7 +13,6 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/own_checkpoint.h"
 
 namespace octet::train {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
-#include "octet/base/median.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/report/number.h"
 
 namespace octet::train {

@@ -4,11 +4,11 @@
 #include <filesystem>
 #include <utility>
 
-#include "octet/base/clock.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
+#include "octet/base/process.h"
 #include "octet/base/strings.h"
-#include "octet/base/thread_priority.h"
+#include "octet/base/timing.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::train {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "octet/base/error.h"
-#include "octet/checkpoint/keeper.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/channel.h"
 #include "octet/runtime/watchdog.h"

@@ -2,29 +2,53 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "octet/base/clock.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/report/number.h"
 #include "octet/setup/adapters.h"
-#include "octet/setup/freezing.h"
+#include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
-#include "octet/train/adapter_folder.h"
 #include "octet/train/disk.h"
-#include "octet/train/final_model.h"
-#include "saves/disk_room.h"
+#include "octet/train/run_exports.h"
 #include "start.h"
 
 namespace octet::train {
+
+bool BestCheckpoint::is_beaten_by(const Evaluated& latest, std::int64_t step) const {
+  // Equal losses keep the earlier one; a loss that is not a number is never the best.
+  return wanted_ && latest.step == step && std::isfinite(latest.loss) &&
+         (best_.step < 0 || latest.loss < best_.loss);
+}
+
+void BestCheckpoint::replace(const EvaluatedCheckpoint& best) {
+  second_best_ = std::exchange(best_, best);
+}
+
+bool BestCheckpoint::drop(std::int64_t step) {
+  if (best_.step < 0 || best_.step != step) return false;
+  best_ = second_best_;
+  return true;
+}
+
+void BestCheckpoint::add_to(Json& state) const {
+  if (best_.step >= 0) state["best"] = best_entry(best_.step, best_.loss);
+}
+
+Json best_entry(std::int64_t step, double loss) {
+  return {{"step", step}, {"loss", loss}};
+}
+
 Saves::Saves(RunContext& run, RunParts& parts, const Evaluations& evaluations, Contents contents)
     : run_(run),
       parts_(parts),

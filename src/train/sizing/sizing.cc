@@ -9,7 +9,6 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/device/device.h"
-#include "octet/device/out_of_memory.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/ladder.h"

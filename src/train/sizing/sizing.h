@@ -10,11 +10,10 @@
 #include "octet/config/config.h"
 #include "octet/config/derive.h"
 #include "octet/feed/feed.h"
-#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
 #include "octet/runtime/instance.h"
 #include "octet/train/fit.h"
 #include "run_context.h"
-#include "run_parts.h"
 
 namespace octet::train {
 

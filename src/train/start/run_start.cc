@@ -12,7 +12,6 @@
 #include "octet/base/model_file.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
-#include "octet/runtime/config_changes.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/routers.h"
 #include "octet/runtime/same_model.h"
@@ -20,7 +19,7 @@
 #include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/text/template_match.h"
-#include "octet/train/adapter_folder.h"
+#include "octet/train/run_exports.h"
 #include "start.h"
 
 namespace octet::train {

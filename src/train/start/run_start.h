@@ -7,7 +7,6 @@
 #include "octet/base/json_fwd.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "run_context.h"
-#include "run_parts.h"
 #include "saves/saves.h"
 #include "sizing/sizing.h"
 #include "start/start_notes.h"

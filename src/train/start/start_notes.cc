@@ -5,26 +5,66 @@
 #include <memory>
 #include <utility>
 
-#include "logs/gemm_rate.h"
 #include "octet/base/environment.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
-#include "octet/base/log_rows.h"
-#include "octet/base/log_start.h"
 #include "octet/base/strings.h"
+#include "octet/base/timing.h"
 #include "octet/comm/launchers.h"
 #include "octet/config/derive.h"
-#include "octet/config/lint.h"
+#include "octet/config/warnings.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
-#include "octet/model/build.h"
-#include "octet/plan/advice.h"
+#include "octet/model/layout.h"
+#include "octet/ops/gemm.h"
+#include "octet/plan/memory.h"
 #include "octet/train/doubts.h"
 #include "octet/train/fit.h"
-#include "octet/train/sft_play_lines.h"
+#include "octet/train/start_rows.h"
 
 namespace octet::train {
+
+double gemm_rate(Device& device, DType dtype, GemmShape shape) {
+  shape.rows = std::clamp<std::int64_t>(shape.rows, 1, 256);
+  shape.cols = std::clamp<std::int64_t>(shape.cols, 1, 1024);
+  shape.inner = std::clamp<std::int64_t>(shape.inner, 1, 1024);
+  Arena arena(device);
+  const std::unique_ptr<Stream> stream = device.make_stream({.name = "gemm rate"});
+  const auto zeros = [&](std::int64_t rows, std::int64_t cols, DType type) {
+    const auto bytes = static_cast<std::size_t>(rows * cols) * size_of(type);
+    void* data = arena.reserve("gemm rate", bytes);
+    device.zero(*stream, data, bytes);
+    return data;
+  };
+  ops::GemmArgs args{.a = {.data = zeros(shape.rows, shape.inner, dtype),
+                           .dtype = dtype,
+                           .rows = shape.rows,
+                           .cols = shape.inner},
+                     .b = {.data = zeros(shape.cols, shape.inner, dtype),
+                           .dtype = dtype,
+                           .rows = shape.cols,
+                           .cols = shape.inner},
+                     .d = {.data = zeros(shape.rows, shape.cols, DType::f32),
+                           .dtype = DType::f32,
+                           .rows = shape.rows,
+                           .cols = shape.cols,
+                           .ld = shape.cols}};
+  args.workspace.bytes = ops::gemm_workspace(device, args);
+  args.workspace.data = arena.reserve("gemm rate", args.workspace.bytes);
+  double best = 0;
+  for (int round = 0; round < 4; ++round) {  // the first round includes starting threads
+    const auto begin = Clock::now();
+    ops::gemm(*stream, args);
+    stream->synchronize();
+    const double passed = seconds_since(begin);
+    const double flops =
+        2.0 * static_cast<double>(shape.rows * shape.cols) * static_cast<double>(shape.inner);
+    if (passed > 0) best = std::max(best, flops / passed);
+  }
+  return best;
+}
+
 namespace {
 
 /// Returns the lines for a configuration with SFT-Play keys. Collective.

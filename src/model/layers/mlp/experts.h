@@ -6,16 +6,15 @@
 #include <vector>
 
 #include "layers/mlp/exchanged_rows.h"
-#include "layers/mlp/mlp.h"
+#include "layers/mlp/gated_mlp.h"
 #include "layers/mlp/shared_expert.h"
-#include "layers/mlp/token_gate.h"
-#include "octet/ops/grouped_gemm.h"
+#include "octet/ops/expert_gemm.h"
 
 namespace octet::model {
 
 /// A mixture of experts: norm, router, and gated MLPs of which each token uses some (ExpertShape). Training
 /// may drop rows beyond the capacity of an expert (TransformerOptions::expert_capacity). The device computes
-/// the routing. Without training, grouped GEMMs (grouped_gemm.h) read it on the device if they exist.
+/// the routing. Without training, grouped GEMMs (expert_gemm.h) read it on the device if they exist.
 /// Otherwise the host waits for the routing, and enqueues one GEMM for all experts (expert_gemm.h) or one for
 /// each. The router is in the compute dtype, and its softmax is in fp32. If layers are split among ranks,
 /// each rank has a part of every expert's width and the whole router. If experts are split among ranks, rows

@@ -2,10 +2,56 @@
 
 #include <vector>
 
-#include "layers/mlp/mlp.h"
+#include "layers/linear.h"
+#include "layers/norm.h"
 #include "layers/sublayer_output.h"
+#include "octet/model/work.h"
 
 namespace octet::model {
+
+/// The second sublayer of a block: from a norm to the sum with the stream. It is a gated MLP or a mixture of
+/// experts.
+class Mlp {
+ public:
+  Mlp() = default;
+  virtual ~Mlp() = default;
+  Mlp(const Mlp&) = delete;
+  Mlp& operator=(const Mlp&) = delete;
+
+  /// Returns the linear layers for FP8 recipes, adapters and audits, in the order of the layout.
+  virtual std::vector<Linear*> linears() = 0;
+  virtual std::vector<const Linear*> linears() const = 0;
+  virtual bool trained() const = 0;
+  /// Sets whether the gradient of its input is needed.
+  virtual void set_passes_on(bool passes_on) = 0;
+  /// Whether backward has work to do.
+  virtual bool runs_back() const = 0;
+  virtual void reserve(BlockBuffers& buffers, const Common& common) = 0;
+  virtual std::size_t workspace(const Device& device, const Common& common) const = 0;
+  virtual std::vector<Operation> operations(std::int64_t tokens) const = 0;
+
+  /// Returns the exchanges with other ranks of a trained micro-batch.
+  virtual Exchanges exchanges() const { return {}; }
+
+  /// Computes the output from the stream `before`. If `before` has a pending sum, this first writes the sum
+  /// to `stream`. See SublayerOutput::forward() for `after`.
+  virtual void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                       const ops::Matrix& after) = 0;
+  /// Computes the gradients of its tensors, down to the lowest trained tensor. If the input's gradient is
+  /// needed, adds to the stream's gradient in the scratch. `into`: formats that the reader of that gradient
+  /// needs.
+  virtual void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) = 0;
+
+  /// See the functions of SublayerOutput: post-norm, input of the next norm, pending sum, and the copies that
+  /// the producer of the stream's gradient must write.
+  virtual bool normed() const = 0;
+  virtual NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const = 0;
+  virtual void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const = 0;
+  virtual ops::QuantizeInto wanted(const Call& call) const = 0;
+
+  /// Returns the load of its experts after the previous such call, and resets it. Empty without experts.
+  virtual BlockLoad take_load(LoadOf) { return {}; }
+};
 
 /// Returns the Hugging Face name of the norm before an MLP.
 const char* mlp_norm_name(const Architecture& architecture);

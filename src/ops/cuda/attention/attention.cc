@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <string>
 
+#include "cuda/attention/attention_kernels.h"
 #include "cuda/attention/cudnn.h"
-#include "cuda/attention/kernels.h"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"

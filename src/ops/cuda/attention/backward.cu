@@ -2,9 +2,9 @@
 // arXiv:2205.14135), twice. One kernel sums the gradients of a tile of queries. Another kernel sums the
 // gradients of a tile of keys and values over all query heads that share them. There are no atomic additions,
 // so equal inputs give equal bits.
-#include "cuda/attention/kernels.h"
+#include "cuda/attention/attention_kernels.h"
+#include "cuda/attention/score_tiles.cuh"
 #include "cuda/attention/shared_memory.cuh"
-#include "cuda/attention/tiles.cuh"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {

@@ -8,11 +8,11 @@
 #include <bit>
 #include <limits>
 
+#include "cuda/attention/attention_kernels.h"
 #include "cuda/attention/cached_bf16.cuh"
 #include "cuda/attention/cached_decode.cuh"
 #include "cuda/attention/cached_fp32.cuh"
 #include "cuda/attention/cached_in_order.cuh"
-#include "cuda/attention/kernels.h"
 #include "cuda/attention/shared_memory.cuh"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"

@@ -13,7 +13,7 @@
 #include <cuda_fp8.h>
 
 #include "block_scale.h"
-#include "cuda/attention/tiles.cuh"
+#include "cuda/attention/score_tiles.cuh"
 #include "cuda/early_launch.cuh"
 
 namespace octet::ops::cuda {

@@ -1,7 +1,7 @@
 // Forward attention by our own kernel. A block processes TILE queries of one head. It iterates over the keys
 // that they see with a running maximum and sum (Dao et al. 2022, arXiv:2205.14135).
-#include "cuda/attention/kernels.h"
-#include "cuda/attention/tiles.cuh"
+#include "cuda/attention/attention_kernels.h"
+#include "cuda/attention/score_tiles.cuh"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {

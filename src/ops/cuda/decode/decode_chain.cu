@@ -1,4 +1,4 @@
-// A chain of GEMMs of one token as one kernel (decode_chain.h), with one block per multiprocessor. The tiles
+// A chain of GEMMs of one token as one kernel (decode_gemm.h), with one block per multiprocessor. The tiles
 // of a GEMM are cut into runs of the inner dimension. The runs of all tiles are numbered tile by tile and
 // split evenly among the blocks ("Stream-K", Osama et al., arXiv:2301.03598). One thread of a block loads the
 // weights of all GEMMs in order, as far ahead as a ring buffer in shared memory permits. It waits only for

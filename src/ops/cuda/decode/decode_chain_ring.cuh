@@ -10,7 +10,7 @@
 #include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/warpgroup.cuh"
-#include "octet/ops/decode_chain.h"
+#include "octet/ops/decode_gemm.h"
 
 namespace octet::ops::cuda::chain {
 

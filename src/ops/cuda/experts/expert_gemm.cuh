@@ -6,7 +6,7 @@
 
 #include "cuda/experts/expert_tiles.cuh"
 #include "cuda/tensor_map.h"
-#include "cuda/warpgroup_wide.cuh"
+#include "cuda/warpgroup.cuh"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 

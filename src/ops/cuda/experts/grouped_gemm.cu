@@ -1,4 +1,4 @@
-// The GEMMs of experts with few tokens each (grouped_gemm.h). Each block processes tiles of 16 outputs, over
+// The GEMMs of experts with few tokens each (expert_gemm.h). Each block processes tiles of 16 outputs, over
 // all experts with rows, without a pause. It loads the start of the next tile while it multiplies the end of
 // the current tile. The tile order follows from the first rows of the experts, which each block reads itself.
 #include "cuda/experts/grouped_gemm.cuh"

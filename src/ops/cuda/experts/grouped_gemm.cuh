@@ -1,4 +1,4 @@
-// Shared code of the two grouped GEMM kernels (grouped_gemm.h): the row ranges of experts.
+// Shared code of the two grouped GEMM kernels (expert_gemm.h): the row ranges of experts.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,7 +7,7 @@
 
 #include "cuda/activations.cuh"
 #include "cuda/rows.cuh"
-#include "octet/ops/grouped_gemm.h"
+#include "octet/ops/expert_gemm.h"
 #include "octet/ops/routing.h"
 
 namespace octet::ops::cuda {

@@ -1,4 +1,4 @@
-// The GEMMs of experts with more rows (grouped_gemm.h). A block processes tiles of 128 outputs by 64 or 128
+// The GEMMs of experts with more rows (expert_gemm.h). A block processes tiles of 128 outputs by 64 or 128
 // rows of an expert. One thread loads runs of the inner dimension of both operands, as many ahead as the ring
 // holds. It also loads the next tile while the current tile is written. Each warpgroup multiplies 64 rows.
 #include "cuda/experts/grouped_tiles.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "octet/ops/grouped_gemm.h"
+#include "octet/ops/expert_gemm.h"
 
 namespace octet::ops::cuda {
 

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cuda/gemm/autotune_score.h"
-#include "cuda/gemm/sample.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"

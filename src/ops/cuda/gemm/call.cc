@@ -6,7 +6,7 @@
 #include <array>
 #include <string>
 
-#include "cuda/gemm/tiles.h"
+#include "cuda/gemm/gemm_tiles.h"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "cuda/gemm/few_tokens.h"
+#include "cuda/gemm/gemm_kernels.h"
 #include "cuda/gemm/in_order.h"
-#include "cuda/gemm/kernels.h"
 #include "cuda/gemm/library.h"
 #include "cuda/gemm/streamed.h"
 #include "cuda/scratch.h"

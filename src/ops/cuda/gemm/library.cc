@@ -16,7 +16,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"
-#include "octet/device/gpu_answers.h"
+#include "octet/device/gpu_choice.h"
 #include "octet/ops/gemm.h"
 
 namespace octet::ops::cuda {

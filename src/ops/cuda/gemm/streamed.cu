@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "cuda/gemm/streamed_sums.cuh"
+#include "cuda/gemm/streamed_ring.cuh"
 #include "cuda/scratch.h"
 #include "cuda/tensor_map.h"
 #include "gemm_plan.h"

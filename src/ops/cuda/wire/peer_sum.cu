@@ -6,7 +6,7 @@
 
 #include "cuda/early_launch.cuh"
 #include "octet/device/cuda.h"
-#include "peer_sum.h"
+#include "peer_sum_rule.h"
 
 namespace octet::ops::cuda {
 

@@ -1,4 +1,4 @@
-// Shared code of the wire kernels (wire_encode.cu, wire_decode.cu, wire_sum.cu, wire_tree.cu). A warp
+// Shared code of the wire kernels (wire_encode.cu, wire_sum.cu). A warp
 // processes a tile of four or eight blocks of 128 elements. Each lane has four neighbouring elements of each
 // block. So each load and store of a warp is one range of bytes, and the largest magnitude of a block is one
 // reduction over the warp. Byte codes start at an offset that depends on the number of blocks, and move as

@@ -1,0 +1,122 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "messages/hierarchy.h"
+#include "messages/message_set.h"
+#include "octet/ops/wire.h"
+
+namespace octet::comm {
+
+// Pipelined collectives: a slice is split into chunks, and messages of later chunks are in flight while one
+// is summed.
+
+/// Number of chunks in flight. A long message waits for a handshake from its receiver, which queues after
+/// other messages on a slow link. With two chunks the link is sometimes idle, with four it is not.
+inline constexpr int staging_sets = 4;
+
+/// Messages of the chunks in flight; [i] belongs to chunk i.
+class MessageSets {
+ public:
+  explicit MessageSets(Call& call) : sets_{Messages(call), Messages(call), Messages(call), Messages(call)} {}
+  Messages& operator[](std::int64_t chunk) { return sets_[static_cast<std::size_t>(chunk % staging_sets)]; }
+
+ private:
+  std::array<Messages, staging_sets> sets_;
+};
+
+/// Elements [start, start + count) of a slice, and the staging set that they use.
+struct Chunk {
+  std::int64_t start = 0;
+  std::int64_t count = 0;
+  int set = 0;
+};
+
+/// Processes `count` elements in chunks of `length`. post(messages, chunk) starts a chunk's messages.
+/// sum(chunk) is called in order, when the messages are complete. Objects that both functions refer to must
+/// outlive the coroutine.
+template <typename Post, typename Sum>
+Steps in_chunks(Call& call, std::int64_t length, std::int64_t count, Post post, Sum sum) {
+  const auto chunk_at = [&](std::int64_t index) {
+    const std::int64_t start = index * length;
+    return Chunk{start, std::min(length, count - start), static_cast<int>(index % staging_sets)};
+  };
+  const std::int64_t chunks = (count + length - 1) / length;
+  MessageSets messages(call);
+  for (std::int64_t c = 0, next = 0; c < chunks; ++c) {
+    for (; next < std::min(c + staging_sets, chunks); ++next) post(messages[next], chunk_at(next));
+    while (!messages[c].complete()) co_await pause;
+    sum(chunk_at(c));
+  }
+}
+
+// The collectives of the data plane, over any transport. Every rank sends to every other rank directly, so
+// each byte crosses the network once. Sums use rank order, not order of arrival.
+
+/// Memory for parts that arrive before they are summed. It has several sets, so messages of some chunks are
+/// in flight while an earlier chunk is summed. One per queue, reserved once.
+struct Staging {
+  std::int64_t chunk = 0;        ///< fp32 elements of one part
+  std::byte* arrive = nullptr;   ///< [sets, size, arrive_bytes]
+  std::byte* leave = nullptr;    ///< [sets, size, leave_bytes]
+  std::size_t arrive_bytes = 0;  ///< chunk as fp32
+  std::size_t leave_bytes = 0;   ///< chunk in the widest encoded format
+  int size = 0;
+
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(staging_sets) * static_cast<std::size_t>(size) *
+           (arrive_bytes + leave_bytes);
+  }
+  std::byte* arriving(int set, int rank) const { return arrive + (set * size + rank) * arrive_bytes; }
+  std::byte* leaving(int set, int rank) const { return leave + (set * size + rank) * leave_bytes; }
+};
+
+/// Chunk length for `size` ranks when all parts of one set may take `elements` fp32 elements together.
+std::int64_t staging_chunk(int size, std::int64_t elements);
+
+/// Address of element `i` that a reduction reads or writes.
+inline const std::byte* read_at(const ReduceScatterArgs& args, std::int64_t i) {
+  return static_cast<const std::byte*>(args.from) + i * static_cast<std::int64_t>(size_of(args.from_dtype));
+}
+inline std::byte* write_at(const ReduceScatterArgs& args, std::int64_t i) {
+  return static_cast<std::byte*>(args.to) + i * static_cast<std::int64_t>(size_of(args.to_dtype));
+}
+/// Address of the residual of element `i` of `from` and later elements; null: no residual is kept.
+inline std::uint16_t* residual_at(const ReduceScatterArgs& args, std::int64_t i) {
+  return args.residual == nullptr ? nullptr : args.residual + i;
+}
+
+// `call`, the hierarchy and the buffers must outlive the coroutine.
+Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
+/// For args.order. The addends of a rank are sent one after the other, in chunks that fit the staging
+/// together.
+Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
+/// Throws std::logic_error if the order does not fit the ranks or does not leave exactly one sum.
+void check_order(const ReduceScatterArgs& args, const Place& place);
+/// For several nodes. Every node adds the values of its ranks in rank order, in fp32. Then the node sums,
+/// sent in the wire format, are added in node order.
+Steps hierarchical_reduce_scatter_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                                        ReduceScatterArgs args);
+/// Sends to the ranks of the same node directly and to each other node once. With one_node(): to all
+/// directly.
+Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);
+Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                              AllGatherValuesArgs args);
+Steps all_to_all_steps(Call& call, AllToAllArgs args);
+/// Sends a message to another rank, receives one, or both. A message of zero bytes is skipped.
+Steps pass_steps(Call& call, SendArgs out, ReceiveArgs in);
+/// Values that are combined over ranks in place.
+struct ReducedValues {
+  ops::Combine how{};
+  void* values = nullptr;
+  std::int64_t count = 0;
+};
+/// Values with longer elements come first. They are sent to other nodes as in a gather.
+Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                       std::vector<ReducedValues> values);
+
+}  // namespace octet::comm

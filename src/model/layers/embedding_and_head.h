@@ -1,0 +1,116 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "layers/group_builder.h"
+#include "layers/norm.h"
+#include "layers/pass.h"
+#include "layers/work_list.h"
+
+namespace octet::model {
+
+/// The table of token embeddings.
+class Embedding {
+ public:
+  Embedding(GroupBuilder& group, const Architecture& architecture);
+
+  bool trained() const { return table_.trained(); }
+  /// The table, for a tied head.
+  const MatrixHandle& table() const { return table_; }
+  std::size_t workspace(const Device& device, const Common& common) const;
+  std::vector<Operation> operations(std::int64_t tokens) const;
+
+  /// Writes the scaled rows of `ids` to out [tokens, hidden]. `ids` [tokens] are in device memory, relative
+  /// to the first row of this rank. If the table is split, sums the rows over the ranks.
+  void forward(const Call& call, const std::int32_t* ids, const ops::Matrix& out) const;
+  void backward(const Call& call, const std::int32_t* ids, const ops::ConstMatrix& d_out) const;
+
+ private:
+  /// Rounded to the dtype of the table, as transformers rounds it.
+  float scale(const Common& common) const;
+
+  MatrixHandle table_;
+  double scale_;
+  std::int32_t padding_id_;
+  bool sums_;  ///< sums over ranks: one rank has a token's row, the others add zeros
+};
+
+// The last norm, the head and the loss. Logits exist only for one chunk of label rows at a time. Their
+// gradient overwrites them.
+
+/// The weight of the head in a pass: its matrix, or the embedding table of a tied head.
+struct HeadWeight {
+  const ops::Operand& values;
+  const ops::Matrix* gradient = nullptr;  ///< null outside of training; without data: frozen
+  bool overwrite = false;                 ///< the first GEMM into the gradient overwrites it
+};
+
+/// Returns the standard deviation of a random head, or of a random table that is tied to it. This is the
+/// range of config.json, or less if the logits would be large. The first loss is then near the logarithm of
+/// the vocabulary size.
+double head_deviation(const Architecture& architecture);
+
+class Head {
+ public:
+  Head(GroupBuilder& group, const Architecture& architecture);
+
+  bool tied() const { return !weight_.has_value(); }
+  /// Sets whether the tied table is trained, and whether the gradient of the stream is needed because an
+  /// earlier tensor is trained.
+  void set_below(bool table_trained, bool passes_on);
+  LinearLayer facts() const;
+  /// Sets the place of its GEMMs in the audit.
+  void set_place(const precision::AuditPlace& place) { place_ = place; }
+  void reserve(Arena& arena, const Common& common);
+  std::size_t workspace(const Device& device, const Common& common) const;
+  std::vector<Operation> operations(std::int64_t tokens) const;
+
+  /// The buffer of the last norm's input, [tokens, hidden].
+  const ops::Matrix& input() const { return input_; }
+  /// The largest number of label rows of a micro-batch.
+  std::int64_t most_labels() const { return hidden_.rows; }
+  /// The weight of a head that is not tied.
+  const MatrixHandle& own_weight() const { return *weight_; }
+  /// Returns the weight for a pass. `call` has the parameters of the group of `matrix`.
+  static HeadWeight weight(const MatrixHandle& matrix, const Call& call);
+
+  /// Adds the losses of a micro-batch to *loss_sum (device). If `call` has gradients, also computes the
+  /// gradients of norm and weight, and writes the gradient of the stream to the scratch if it is needed.
+  /// `into`: formats that the reader of that gradient needs.
+  void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
+            double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const;
+  /// Computes logits [count, vocabulary of the share] of `rows` (device). Caps them if the architecture does.
+  void logits(const Call& call, const NormInput& stream, const HeadWeight& weight, const std::int32_t* rows,
+              const ops::Matrix& logits) const;
+
+ private:
+  /// Applies the norm to the stream and gathers `rows` of the result.
+  ops::Matrix pick(const Call& call, const NormInput& stream, const std::int32_t* rows,
+                   std::int64_t count) const;
+  /// Some label rows. Their gradient overwrites their hidden states.
+  struct Chunk {
+    ops::Matrix hidden;
+    std::int64_t first = 0;                 ///< label row
+    const std::int32_t* targets = nullptr;  ///< [rows]
+  };
+  void chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
+                  const LogitsHook& hook) const;
+  void chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
+                      const ops::Matrix& d_logits) const;
+
+  std::int64_t vocabulary_, width_;  ///< vocabulary of the rank's share; width of the stream
+  float soft_cap_;
+  std::optional<MatrixHandle> weight_;
+  bool weight_trained_ = true;
+  precision::AuditPlace place_;
+  Norm norm_;
+  std::int64_t chunk_ = 0;     ///< label rows of a chunk of logits
+  ops::Matrix input_;          ///< [tokens, hidden]: input of the last norm
+  ops::Matrix normed_;         ///< [tokens, hidden]: its output, then its output's gradient
+  ops::Matrix hidden_;         ///< [labels, hidden], then its gradient
+  ops::Matrix logits_;         ///< [chunk, vocabulary]
+  float* row_loss_ = nullptr;  ///< [chunk]
+};
+
+}  // namespace octet::model

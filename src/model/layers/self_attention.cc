@@ -1,0 +1,218 @@
+#include "layers/self_attention.h"
+
+#include <algorithm>
+
+#include "octet/device/profile.h"
+#include "octet/ops/attention.h"
+
+namespace octet::model {
+namespace {
+
+LinearShape qkv_shape(const Architecture& a) {
+  const std::int64_t kv = a.heads.kv_heads * a.heads.head_dim;
+  return {.name = "qkv",
+          .title = "attention q, k, v",
+          .inputs = a.hidden,
+          .modules = {{"self_attn.q_proj", a.q_width(), each_head(a.heads.head_dim)},
+                      {"self_attn.k_proj", kv, each_kv_head(a.heads.head_dim)},
+                      {"self_attn.v_proj", kv, each_kv_head(a.heads.head_dim)}},
+          .bias = a.qkv_bias,
+          .init_std = a.initializer_range};
+}
+
+LinearShape output_shape(const Architecture& a) {
+  return {.name = "output",
+          .title = "attention output",
+          .inputs = a.q_width(),
+          .modules = {{"self_attn.o_proj", a.hidden}},
+          .bias = a.output_bias,
+          .init_std = a.initializer_range,
+          .kept_values = true,
+          .inputs_split = each_head(a.heads.head_dim),
+          .adds_bias = a.share.adds_once()};
+}
+
+}  // namespace
+
+Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
+    : heads_(heads_of_share(a)),
+      layer_(layer),
+      window_(a.block(layer).window),
+      scale_(static_cast<float>(a.attention_scale)),
+      soft_cap_(static_cast<float>(a.attention_soft_cap)),
+      norm_(group, "input_norm", "input_layernorm", a.hidden, a),
+      rotary_(group, a, a.block(layer).rope),
+      qkv_(group, qkv_shape(a)),
+      output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {}
+
+void Attention::set_passes_on(bool passes_on) {
+  norm_.set_passes_on(passes_on);
+  qkv_.set_passes_on(norm_.runs_back());
+  output_.set_passes_on(attends_back());
+}
+
+void Attention::reserve(BlockBuffers& buffers, const Common& common) {
+  norm_.reserve(buffers);
+  rotary_.reserve(buffers, common);
+  qkv_.reserve(buffers, common);
+  output_.reserve(buffers, common);
+  rotated_ = buffers.matrix("activations/qkv", heads_.qkv_width(), Kept::qkv);
+  if (!common.options.training) return;
+  d_rotated_ = buffers.matrix("activations/gradients", heads_.qkv_width(), Kept::never);
+  lse_ = buffers.floats("activations/attention", heads_.q_heads, Kept::activations);
+}
+
+std::size_t Attention::workspace(const Device& device, const Common& common) const {
+  const TransformerOptions& o = common.options;
+  // A core without backward may decode. Its caches have up to as many positions as its rotary tables.
+  const std::int64_t capacity = o.max_positions == 0 ? o.max_length : o.max_positions;
+  const bool order = o.fixed_order;
+  return std::max(
+      {o.training ? 0 : ops::cached_attention_workspace(device, heads_, o.max_tokens, capacity, order),
+       ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length, order),
+       rotary_.workspace(device, common), qkv_.workspace(device, common),
+       output_.linear().workspace(device, common), o.training ? norm_.workspace(device, common) : 0});
+}
+
+std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t length) const {
+  // Backward recomputes only activations that it reads.
+  const int inputs = qkv_.runs_back() ? 1 : 0, heads = attends_back() ? 1 : 0;
+  std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs + heads, 1});
+  append(all, qkv_.operations(tokens, {0, 0, heads, 1}));
+  append(all, rotary_.operations(tokens, attends_back()));
+  // The causal mask removes half of the scores. Forward has two GEMMs, and backward has five.
+  const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
+  const auto out = static_cast<double>(heads_.q_heads * heads_.head_dim);
+  const double flops = 2 * t * static_cast<double>(std::min(length, tokens)) * out;
+  all.push_back(
+      {.kind = OperationKind::attention, .flops = flops, .values = t * (wide + out), .again = {0, 0, 0, 1}});
+  if (attends_back()) {
+    all.push_back({.kind = OperationKind::attention,
+                   .backward = true,
+                   .flops = 2.5 * flops,
+                   .values = t * (2 * wide + 2 * out)});
+  }
+  append(all, output_.operations(tokens, {0, 0, 0, 1}));
+  return all;
+}
+
+void Attention::normalise(const Call& call, const NormInput& input) {
+  norm_.forward(call, input, qkv_.input().wanted(call, WriteOrder::rows));
+  qkv_.input().written(call, WriteOrder::rows);
+}
+
+void Attention::attend(const Call& call) const {
+  const AttentionInput& past = call.attention;
+  const ops::Matrix qkv = top(rotated_, call.tokens);
+  const ops::Matrix out = output_.linear().input().values(call);
+  if (past.cache != nullptr) {
+    ops::cached_attention(call.stream, {.qkv = qkv,
+                                        .heads = heads_,
+                                        .slots = past.slots,
+                                        .positions = past.positions,
+                                        .k_cache = past.cache->keys(layer_),
+                                        .v_cache = past.cache->values(layer_),
+                                        .k_scale_inv = past.cache->key_scales(layer_),
+                                        .v_scale_inv = past.cache->value_scales(layer_),
+                                        .pages = past.cache->table(layer_),
+                                        .capacity = past.cache->capacity(),
+                                        .scale = scale_,
+                                        .soft_cap = soft_cap_,
+                                        .window = window_,
+                                        .out = out,
+                                        .alone = past.alone,
+                                        .fixed_order = call.common.options.fixed_order,
+                                        .workspace = call.common.scratch.workspace});
+    return;
+  }
+  ops::attention(call.stream, {.qkv = qkv,
+                               .heads = heads_,
+                               .documents = past.documents,
+                               .scale = scale_,
+                               .soft_cap = soft_cap_,
+                               .window = window_,
+                               .out = out,
+                               .lse = call.pass.keep ? lse_ : nullptr,
+                               .fixed_order = call.common.options.fixed_order,
+                               .workspace = call.common.scratch.workspace});
+}
+
+void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
+  ops::attention_backward(call.stream, {.qkv = top(rotated_, call.tokens),
+                                        .out = output_.linear().input().values(call),
+                                        .d_out = d_out,
+                                        .lse = lse_,
+                                        .heads = heads_,
+                                        .documents = call.attention.documents,
+                                        .scale = scale_,
+                                        .soft_cap = soft_cap_,
+                                        .window = window_,
+                                        .d_qkv = top(d_rotated_, call.tokens),
+                                        .workspace = call.common.scratch.workspace});
+}
+
+void Attention::project(const Call& call, const NormInput& before) {
+  const ops::Matrix qkv = top(rotated_, call.tokens);
+  call.settle();
+  normalise(call, before);
+  qkv_.forward(call, qkv);
+  rotary_.forward(call, qkv);
+}
+
+bool Attention::project_decode(const Call& call, const NormInput& before) const {
+  if (before.delta.data != nullptr) return false;  // the kernel does not store a pending sum
+  ops::DecodeGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
+  norm_.put_in_front(call, args);
+  const bool rotates = rotary_.put_behind(call, args);
+  if (!qkv_.takes_decode(call, args)) return false;
+  qkv_.forward_decode(call, args);
+  if (rotates) return true;
+  call.settle();
+  rotary_.forward(call, args.y);
+  return true;
+}
+
+void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                        const ops::Matrix& after) {
+  if (!project_decode(call, before)) project(call, before);
+  call.settle();
+  attend(call);
+  const ops::Matrix heads = output_.linear().input().values(call);
+  if (output_.takes_decode(call, heads, stream, after))
+    return output_.forward_decode(call, heads, stream, after);
+  output_.linear().input().values_written(call);
+  output_.forward(call, stream, after);
+}
+
+void Attention::remake_qkv(const Call& call, const ops::Matrix& stream) {
+  project(call.again(Readers::forward), {.residual = stream});
+}
+
+void Attention::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
+  const Common& common = call.common;
+  if (common.remakes_inputs()) {
+    const ProfileLabel label(call.stream, "recompute");
+    if (common.remakes_qkv() && attends_back()) remake_qkv(call, stream);
+    output_.linear().input().values_written(call.again(Readers::backward));
+  }
+  const ops::Matrix d_out = narrowed(common.scratch.wide, call.tokens, heads_.q_heads * heads_.head_dim);
+  output_.backward(call, d_out);
+  if (!attends_back()) return;
+  attend_back(call, d_out);
+  const ops::Matrix d_qkv = top(d_rotated_, call.tokens);
+  rotary_.backward(call, d_qkv, qkv_.runs_back() ? qkv_.wanted_gradient(call, d_qkv) : Wanted{});
+  if (!qkv_.runs_back()) return;
+  const auto d_operands = qkv_.gradient_written(call, d_qkv);
+  if (common.remakes_inputs()) {
+    // The gradient of attention's output has overwritten the first recomputation.
+    const ProfileLabel label(call.stream, "recompute");
+    normalise(call.again(Readers::backward), {.residual = stream});
+  }
+  const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
+  qkv_.backward(call, d_qkv, d_operands, d_normed);
+  if (!norm_.runs_back()) return;
+  norm_.backward(
+      call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});
+}
+
+}  // namespace octet::model
