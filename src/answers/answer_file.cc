@@ -120,6 +120,10 @@ class Books {
 
   // Opens the file of answers. Called on the first rank alone.
   void open(const AnswerJournal::Job& job, const runtime::Routers& routers) {
+    if (!options_.save_routing.empty()) {
+      const bool continues = path_exists(options_.out + ".rows");
+      RoutingOut::require_free(options_.save_routing, routers, options_.overwrite || continues);
+    }
     if (!options_.out.empty()) journal_.emplace(options_.out, job, options_.overwrite);
     if (!options_.save_routing.empty())
       routing_.emplace(options_.save_routing, routers,

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -36,6 +37,28 @@ std::string earlier_lines(const std::string& path, const std::string& head) {
 }
 
 }  // namespace
+
+void RoutingOut::require_free(const std::string& path, const runtime::Routers& routers, bool replaces) {
+  if (std::filesystem::is_directory(path)) {
+    throw Error({.what = "--save-routing names a folder",
+                 .expected = "a file for the experts of answers",
+                 .where = path,
+                 .fix = "name a file in it, such as " + path + "/experts.jsonl",
+                 .code = ExitCode::usage});
+  }
+  if (!path_exists(path)) return;
+  // The first line names the format before the routers.
+  const std::string head = feed::routing_head(routers), format = head.substr(0, head.find(','));
+  const bool ours = read_file(path).starts_with(format);
+  if (ours && replaces) return;
+  throw Error(
+      {.what = "the file for the experts of answers exists",
+       .expected = "a path without a file",
+       .found = ours ? "the experts of other answers" : "a file that --save-routing did not write",
+       .where = path,
+       .fix = std::string("choose another --save-routing") + (ours ? ", or replace it with --overwrite" : ""),
+       .code = ExitCode::usage});
+}
 
 RoutingOut::RoutingOut(const std::string& path, const runtime::Routers& routers, New fresh)
     : path_(path), lock_(files::lock_output(path)) {

@@ -14,6 +14,9 @@ namespace octet::answers {
 class RoutingOut {
  public:
   enum class New { yes, no };
+  /// Throws Error (usage) if a file at `path` must stay: a folder, a file that --save-routing did not write,
+  /// and, unless `replaces`, any file. Writes nothing.
+  static void require_free(const std::string& path, const runtime::Routers& routers, bool replaces);
   /// New::yes: replaces the file. New::no: throws Error (usage) if it is missing, or of other routers. Throws
   /// Error (busy) if another process writes it.
   RoutingOut(const std::string& path, const runtime::Routers& routers, New fresh);

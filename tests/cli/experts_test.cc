@@ -286,6 +286,22 @@ TEST_F(ExpertTraining, ReplaysTheExpertsOfSampling) {
                             " --max-new 12 --max-length 100 --device cpu --deterministic strict --out ";
   expect_success(trainer(asked + answers + " --save-routing " + experts));
   EXPECT_EQ(sorted_lines(experts).size(), 14U) << "a line per answer, the first line, and the end";
+  // Files of the user stay.
+  const std::string mine = folder_ / "mine.jsonl", refused = folder_ / "refused.jsonl";
+  spill(mine, "{\"text\": \"mine\"}\n");
+  for (const std::string& path : {mine, experts, folder_ / "base"}) {
+    const std::string before = fs::is_directory(path) ? "" : slurp(path);
+    for (const std::string more : {"", " --overwrite"}) {
+      if (path == experts && !more.empty()) continue;
+      const Outcome run = trainer(asked + refused + " --save-routing " + path + more);
+      EXPECT_EQ(run.code, 64) << run.both();
+      EXPECT_EQ(errors_in(run), 1) << run.both();
+      EXPECT_FALSE(fs::exists(refused)) << run.both();
+    }
+    if (!before.empty()) {
+      EXPECT_EQ(slurp(path), before);
+    }
+  }
   const std::string others = folder_ / "others.jsonl";
   expect_success(trainer(asked + (folder_ / "out.jsonl") + " --save-routing " + others, 2));
   EXPECT_EQ(sorted_lines(others), sorted_lines(experts));
