@@ -1,4 +1,4 @@
-// The work on one row: what is extracted from an answer, and what is written for it.
+// The work on one row: it extracts the result from an answer, and writes the lines of the row.
 #pragma once
 
 #include <cstdint>

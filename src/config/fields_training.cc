@@ -98,8 +98,9 @@ void add_optimizer(Table& t) {
        "Mixtures of experts: file of `trainer generate --save-routing`. Its experts are trained, and not the "
        "choice of the router.")
       .details(
-          "Rows are found by their tokens: those of a question and its answer, and at most 8 after them. The "
-          "weights of the experts are those of the trained router. Evaluations use its choice.")
+          "The tokens of a question and its answer find their row. At most 8 tokens may follow them. The "
+          "trained "
+          "router computes the weights of the experts. Evaluations use its choice.")
       .decides_numbers();
   t.used("router_z_loss_coef", &Config::router_z_loss_coef,
          "Mixtures of experts: factor of the z-loss of each router, the mean over tokens of ln(sum of "

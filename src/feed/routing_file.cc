@@ -131,7 +131,7 @@ RoutingFile::RoutingFile(const std::string& path, const runtime::Routers& router
     if (!is_row(json)) refuse(number, "a line without ids and experts");
     const std::size_t tokens = json["ids"].size(),
                       length = json["experts"].get_ref<const std::string&>().size();
-    // The experts of all tokens, or of all but the last.
+    // The experts of all tokens, or the last token has none.
     const auto text_of = [&](std::size_t count) { return (2 * count * routers.each_token() + 2) / 3 * 4; };
     if (length != text_of(tokens) && length != text_of(tokens - 1))
       refuse(number, "experts of another number of tokens, blocks or experts per token");

@@ -33,8 +33,8 @@ class RoutingFile {
 
   /// Throws Error (usage) for the first document without a row.
   void require(const data::Encoded& set) const;
-  /// Sets the experts of a batch. Tokens after those of a row have none. Throws Error (usage) for a document
-  /// without a row, and for a damaged row.
+  /// Sets the experts of a batch. Tokens after the end of a row have none. Throws Error (usage) for a
+  /// document without a row, and for a damaged row.
   void add_to(runtime::HostBatch& batch) const;
 
  private:
@@ -43,7 +43,7 @@ class RoutingFile {
     std::int64_t number = 0;          ///< of the line, from 1
     std::size_t tokens = 0;
   };
-  /// Returns the row with the most tokens of those that the document begins with.
+  /// Returns the longest row that the document begins with.
   const Row* find(std::span<const std::int32_t> ids) const;
   const Row& at(std::span<const std::int32_t> ids, std::int64_t row) const;
   void take(const Row& row, std::span<const std::int32_t> ids, std::size_t first,

@@ -15,7 +15,7 @@ namespace octet::ops {
 ///   wgrad    D_e  = factor * Σ_r a[r]ᵀ · b[r]    d: D of the first expert
 /// With `accumulate`, the product is added to d. Without rows, D_e is then unchanged, and otherwise 0.
 ///
-/// Operands are both f32 or both bf16. Of wgrad, d is f32 or has their dtype. Otherwise d has their dtype.
+/// Operands are both f32 or both bf16. d has their dtype; in wgrad it may also be f32.
 /// Sums are in fp32. A GPU rounds once, after the addition to d. A CPU computes gemm() for each expert. The
 /// bits depend only on values and shapes. d overlaps neither a nor b.
 struct ExpertLowRankArgs {

@@ -61,9 +61,10 @@ struct DealArgs {
 };
 void deal(Stream& stream, const DealArgs& args);
 
-/// Limits the rows of each expert to `capacity`. An expert keeps its rows with the largest weights. Of equal
-/// weights it keeps those of the first tokens, and a NaN counts as the largest. Replaces experts[t, j] of the
-/// others by -1 - experts[t, j]. Call deal() before, for `begins` and `row_tokens`, and again afterwards.
+/// Limits the rows of each expert to `capacity`. An expert keeps its rows with the largest weights. If
+/// weights are equal, it keeps rows of the first tokens. A NaN counts as the largest. Replaces experts[t, j]
+/// of dropped rows by -1 - experts[t, j]. Call deal() before, for `begins` and `row_tokens`, and again
+/// afterwards.
 struct LimitRowsArgs {
   std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() gives them
   const float* weights = nullptr;   ///< [tokens, taken]

@@ -1,4 +1,4 @@
-// What a plan tells: its memory and time, notes on them, and the disk that its run needs.
+// The results of a plan: memory, time, notes on them, and the disk that its run needs.
 #pragma once
 
 #include <algorithm>

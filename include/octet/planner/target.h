@@ -1,4 +1,4 @@
-// What is planned for: a machine, and a model by the words for its shape.
+// The target of a plan: a machine, and a model that is named by its shape.
 #pragma once
 
 #include <cstddef>

@@ -86,8 +86,8 @@ class RoutedExchange final : public Exchange {
   std::unique_ptr<Exchange> inside_, between_;
 };
 
-/// A CPU that stands in for a GPU has this part of a GPU's buffers, so that small messages take several
-/// pieces too.
+/// The buffers of a GPU are this many times as large as the buffers of a CPU in its place. Small messages
+/// then take several pieces on a CPU too.
 std::size_t share_of(DeviceKind kind) {
   return kind == DeviceKind::cuda ? 1 : 100;
 }
