@@ -305,7 +305,9 @@ TEST_F(ExpertTraining, ReplaysTheExpertsOfSampling) {
   const std::string others = folder_ / "others.jsonl";
   expect_success(trainer(asked + (folder_ / "out.jsonl") + " --save-routing " + others, 2));
   EXPECT_EQ(sorted_lines(others), sorted_lines(experts));
-  // A run that continues needs the file of the run before.
+  // A run that continues keeps the file of the run before, and needs it.
+  expect_success(trainer(asked + (folder_ / "out.jsonl") + " --save-routing " + others));
+  EXPECT_EQ(sorted_lines(others), sorted_lines(experts));
   fs::remove(others);
   const Outcome missing = trainer(asked + (folder_ / "out.jsonl") + " --save-routing " + others);
   EXPECT_EQ(missing.code, 64) << missing.both();
