@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -48,6 +49,9 @@ struct Compiled {
   memory::desc a, b, d, bias, scale, scratch;
   int scale_argument = 0;
   int bias_argument = 0;
+  /// oneDNN has only its reference kernel, some hundred times slower than dnnl::sgemm(), which computes the
+  /// same. Before AVX-512 this is true if a scaled product is added to D.
+  bool by_sgemm = false;
 };
 
 std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
@@ -80,7 +84,9 @@ std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
   const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(made->a, made->b, made->d), attributes,
                                                  engine());
 #endif
-  made->scratch = description.scratchpad_desc();
+  made->by_sgemm = shape.operands == DType::f32 && shape.result == DType::f32 && !shape.bias &&
+                   std::string_view(description.impl_info_str()).starts_with("ref");
+  made->scratch = made->by_sgemm ? memory::desc() : description.scratchpad_desc();
   made->primitive = dnnl::matmul(description);
   return made;
 }
@@ -174,9 +180,22 @@ std::vector<std::byte> column_room(std::int64_t count, DType dtype) {
   return std::vector<std::byte>(static_cast<std::size_t>(count) * size_of(dtype));
 }
 
+/// D = scale * A · B, plus D with shape.accumulate. All arrays are f32; there is no bias.
+void sgemm(const MatmulShape& shape, const MatmulData& data) {
+  const auto stride = [](std::int64_t ld, std::int64_t dense) { return ld == 0 ? dense : ld; };
+  const dnnl::status status = static_cast<dnnl::status>(dnnl::sgemm(
+      shape.a_transposed ? 'T' : 'N', shape.b_transposed ? 'T' : 'N', shape.m, shape.n, shape.k,
+      shape.scaled ? data.scale : 1.0f, static_cast<const float*>(data.a),
+      stride(shape.lda, shape.a_transposed ? shape.m : shape.k), static_cast<const float*>(data.b),
+      stride(shape.ldb, shape.b_transposed ? shape.k : shape.n), shape.accumulate ? 1.0f : 0.0f,
+      static_cast<float*>(data.d), shape.ldd));
+  if (status != dnnl::status::success) throw dnnl::error(static_cast<dnnl_status_t>(status), "sgemm failed");
+}
+
 void dense_matmul(const MatmulShape& shape, const MatmulData& data) {
   try {
     const auto compiled_gemm = compiled(shape);
+    if (compiled_gemm->by_sgemm) return sgemm(shape, data);
     const std::size_t wanted = compiled_gemm->scratch.get_size();
     void* scratch = data.scratch;
     if (wanted > data.scratch_bytes) scratch = own_scratch(wanted);
