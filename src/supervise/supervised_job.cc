@@ -25,6 +25,7 @@
 #include <utility>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/timing.h"
 #include "octet/launch/processes.h"
 
@@ -144,14 +145,31 @@ sigset_t requests() {
   return set;
 }
 
-// Whether a process handles, ignores, or blocks and reads both a signal and SIGTERM. One of them is not
-// enough: a shell catches SIGINT before a script sets its traps.
-bool takes(pid_t process, int signal) {
-  const std::uint64_t taken = launch::signals_of(process, "SigCgt") | launch::signals_of(process, "SigIgn") |
-                              launch::signals_of(process, "SigBlk");
-  const auto has = [taken](int one) { return (taken >> (one - 1) & 1) != 0; };
-  return has(signal) && has(SIGTERM);
-}
+// Finds out whether a process handles, ignores, or blocks and reads both a signal and SIGTERM. One of them is
+// not enough: a shell catches SIGINT before a script sets its traps.
+class SignalLook {
+ public:
+  SignalLook(pid_t process, int signal) : process_(process), signal_(signal) {}
+
+  bool takes() {
+    const std::uint64_t handled =
+        launch::signals_of(process_, "SigCgt") | launch::signals_of(process_, "SigIgn");
+    if (both(handled)) return true;
+    // A shell without traps blocks signals for a moment while it forks, so one look proves nothing.
+    blocked_looks_ = both(handled | launch::signals_of(process_, "SigBlk")) ? blocked_looks_ + 1 : 0;
+    return blocked_looks_ >= kBlockedLooks;
+  }
+
+ private:
+  static constexpr int kBlockedLooks = 5;
+  bool both(std::uint64_t set) const {
+    const auto has = [set](int one) { return (set >> (one - 1) & 1) != 0; };
+    return has(signal_) && has(SIGTERM);
+  }
+  pid_t process_;
+  int signal_;
+  int blocked_looks_ = 0;
+};
 
 // Runs in the new process between fork and exec: must not allocate or lock.
 [[noreturn]] void become(char* const* words, int output, pid_t supervisor) {
@@ -277,7 +295,8 @@ void Job::look_for_traces() {
 
 void Job::send(int signal) const {
   if (ended_) return;
-  while (signal != SIGKILL && !takes(launcher_, signal) && Clock::now() < started_ + kStarts)
+  SignalLook look(launcher_, signal);
+  while (signal != SIGKILL && Clock::now() < started_ + kStarts && !look.takes())
     std::this_thread::sleep_for(kMoment);
   ::kill(launcher_, signal);
 }
