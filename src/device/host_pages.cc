@@ -43,7 +43,7 @@ void touch(std::byte* begin, std::size_t bytes) {
 
 }  // namespace
 
-void* map_zeros(std::size_t bytes) {
+void* map_zeros_on_demand(std::size_t bytes) {
   const std::size_t whole = whole_pages(bytes);
   if (whole < bytes || whole > SIZE_MAX - kHugePage) return nullptr;
   void* mapped =
@@ -56,7 +56,12 @@ void* map_zeros(std::size_t bytes) {
   if (kHugePage > before) ::munmap(first + before + whole, kHugePage - before);
   std::byte* const memory = first + before;
   ::madvise(memory, whole, MADV_HUGEPAGE);  // advice only
-  touch(memory, whole);
+  return memory;
+}
+
+void* map_zeros(std::size_t bytes) {
+  void* const memory = map_zeros_on_demand(bytes);
+  if (memory != nullptr) touch(static_cast<std::byte*>(memory), whole_pages(bytes));
   return memory;
 }
 

@@ -1,4 +1,4 @@
-// Large host memory with all pages present: some gigabytes that a GPU reads.
+// Large host memory of zeros in huge pages.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,11 @@ inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 /// that the driver needs for memory that it allocates. Returns null if the system refuses.
 void* map_zeros(std::size_t bytes);
 
-/// Unmaps memory of map_zeros(). `bytes`: the size passed to map_zeros().
+/// Like map_zeros(), but the system makes each page when it is first used. Memory that nobody uses costs
+/// nothing.
+void* map_zeros_on_demand(std::size_t bytes);
+
+/// Unmaps memory of either function. `bytes`: the size that was passed to it.
 void unmap_zeros(void* memory, std::size_t bytes) noexcept;
 
 }  // namespace octet

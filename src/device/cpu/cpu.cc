@@ -1,7 +1,6 @@
 #include "octet/device/cpu.h"
 
 #include <omp.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +13,7 @@
 
 #include "cpu/cpu_stream.h"
 #include "cpu/machine.h"
+#include "host_pages.h"
 #include "octet/base/error.h"
 #include "octet/device/device.h"
 #include "octet/device/op_threads.h"
@@ -45,7 +45,8 @@ int op_threads() {
 namespace {
 
 constexpr std::size_t alignment = 256;
-constexpr std::size_t huge_page = std::size_t{2} << 20;
+constexpr std::size_t mapped_from = 2 * kHugePage;
+constexpr std::size_t present_from = std::size_t{64} << 20;
 /// Smaller reservations are not checked against the machine's free memory.
 constexpr std::size_t checked_from = std::size_t{1} << 20;
 
@@ -106,31 +107,34 @@ class CpuDevice final : public Device {
       // The kernel overcommits memory and kills processes later, so the size is checked first.
       if (const auto free = memory().free; bytes > free) refuse(free);
     }
-    const std::size_t boundary = bytes >= 2 * huge_page ? huge_page : alignment;
-    const std::size_t rounded = (bytes + boundary - 1) / boundary * boundary;
-    void* address = rounded >= bytes ? std::aligned_alloc(boundary, rounded) : nullptr;
+    const bool mapped = bytes >= mapped_from;
+    const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
+    void* address = nullptr;
+    if (mapped) {
+      address = map_zeros_on_demand(bytes);
+    } else if (rounded >= bytes) {
+      address = std::aligned_alloc(alignment, rounded);
+    }
     if (address == nullptr && !memory_limit().empty())
       throw out_of_memory(bytes, "a limit of " + memory_limit(), description(),
                           "raise the limit, or use a smaller model or batch", code_without_memory());
     if (address == nullptr) refuse(memory().free);
-#ifdef MADV_HUGEPAGE
-    // Advice only: failure on a kernel without huge pages is harmless.
-    if (boundary == huge_page) madvise(address, rounded, MADV_HUGEPAGE);
-#endif
-    std::memset(address, 0, rounded);
+    // Pages of large arrays are made now: if the machine runs out of memory, then at the start of a run and
+    // not in a later step. Smaller mapped arrays are mostly staging, of which short runs use a part.
+    if (!mapped || bytes >= present_from) std::memset(address, 0, mapped ? bytes : rounded);
     return address;
   }
 
-  void release(void* address, std::size_t) noexcept override {
-    std::free(address);
+  void release(void* address, std::size_t bytes) noexcept override {
+    if (bytes >= mapped_from) {
+      unmap_zeros(address, bytes);
+    } else {
+      std::free(address);
+    }
   }
 
-  void* allocate_host(std::size_t bytes) override {
-    return allocate(bytes);
-  }
-  void release_host(void* address, std::size_t bytes) noexcept override {
-    release(address, bytes);
-  }
+  void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  void release_host(void* address, std::size_t bytes) noexcept override { release(address, bytes); }
 
   void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
     copy(stream, to, from, bytes);
