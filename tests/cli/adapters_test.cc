@@ -168,8 +168,11 @@ TEST_F(Adapters, AreMergedIntoAWholeModel) {
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
+/// Runs before a release only.
+class WholeAdapters : public Adapters {};
+
 // Magnitudes of queries alone do not change keys and values, although one GEMM computes all three.
-TEST_F(Adapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
+TEST_F(WholeAdapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
   for (const std::string module : {"q_proj", "gate_proj"}) {
     const std::string out = folder_ / module;
     expect_success(trainer(lora(out, "learning_rate=0.01 use_dora=true lora_target=" + module)));
@@ -179,9 +182,6 @@ TEST_F(Adapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
     EXPECT_GT(distance(apart, probed(folder_, adapter_base())), 1e-4) << module << " is trained";
   }
 }
-
-/// Runs before a release only.
-class WholeAdapters : public Adapters {};
 
 // The norms of the merged weight's rows are the magnitudes. A new adapter has the base's norms as magnitudes,
 // so it changes the base only by rounding.

@@ -31,7 +31,10 @@ class AddedAdapters : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(AddedAdapters, AllButTheLastStandInTheBaseAndTheLastIsTrained) {
+/// Runs before a release only.
+class WholeAddedAdapters : public AddedAdapters {};
+
+TEST_F(WholeAddedAdapters, AllButTheLastStandInTheBaseAndTheLastIsTrained) {
   train_two();
   const std::string lora_keys = "finetuning_type=lora adapter_name_or_path=";
   const auto expected = probed(folder_, folder_ / "base_a", lora_keys + (folder_ / "b"));
@@ -117,7 +120,7 @@ TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {
 }
 
 // The magnitude is divided by the norms of the base with the earlier adapters.
-TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
+TEST_F(WholeAddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
   train_two();
   expect_success(trainer(lora(folder_ / "c",
                               "learning_rate=0.01 use_dora=true create_new_adapter=true "

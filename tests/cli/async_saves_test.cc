@@ -112,7 +112,7 @@ TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
 }
 
 // The message appears only if save_async is set.
-TEST(AsyncSaves, ASaveThatIsDueWhileOneIsInFlightWaitsAndSaysSo) {
+TEST(WholeAsyncSaves, ASaveThatIsDueWhileOneIsInFlightWaitsAndSaysSo) {
   for (const std::string asked : {"save_async=true", "", "save_async=auto"}) {
     const TemporaryFolder folder("async_due");
     const std::string output = folder / "run";
@@ -231,7 +231,7 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
 }
 
 // A single save at the end of a run overlaps with no steps.
-TEST(AsyncSaves, AreForRunsThatSaveBeforeTheirEnd) {
+TEST(WholeAsyncSaves, AreForRunsThatSaveBeforeTheirEnd) {
   const TemporaryFolder folder("async_end");
   int number = 0;
   for (const auto& [keys, beside] : {std::pair{"save_steps=12", false}, std::pair{"save_steps=11", true},

@@ -74,7 +74,7 @@ TEST(PlannedDisk, IsWhatARunLeaves) {
   }
 }
 
-TEST(PlannedDisk, IsWhatARunOfAdaptersOrOfAPartLeaves) {
+TEST(WholePlannedDisk, IsWhatARunOfAdaptersOrOfAPartLeaves) {
   const TemporaryFolder folder("disk_part");
   expect_planned(lora(folder / "lora"), folder / "lora", {"additional_target=embed_tokens"}, "checkpoint-6");
   expect_planned(lora(folder / "ranks"), folder / "ranks", {"zero_stage=2", 2}, "checkpoint-6");

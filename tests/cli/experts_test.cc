@@ -131,7 +131,7 @@ TEST_F(WholeExpertTraining, StrictHasTheSameBitsOnOneTwoAndFourRanks) {
   }
 }
 
-TEST_F(ExpertTraining, AKilledRunResumesAtAnotherStageInTheSameBits) {
+TEST_F(WholeExpertTraining, AKilledRunResumesAtAnotherStageInTheSameBits) {
   const std::string whole = last("whole", "zero_stage=1", 2);
   const Outcome killed =
       shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " +
@@ -141,7 +141,7 @@ TEST_F(ExpertTraining, AKilledRunResumesAtAnotherStageInTheSameBits) {
   expect_identical(whole, last("killed", "zero_stage=3", 2));
 }
 
-TEST_F(ExpertTraining, RunsInFp8WithEachRecipe) {
+TEST_F(WholeExpertTraining, RunsInFp8WithEachRecipe) {
   last("bf16", "bf16=true", 0);
   const double reference = steps_of(folder_ / "bf16").at(12)["loss"].get<double>();
   for (const std::string recipe : {"delayed", "current", "block"}) {
@@ -626,7 +626,7 @@ TEST_F(ExpertTraining, AMixtureOf30BillionParametersIn4BitsFitsIn32GiB) {
   EXPECT_NEAR(plan["memory"]["parameters/decoded"].get<double>() / kGiB, 1.125 + 0.035, 0.01);
 }
 
-TEST_F(ExpertTraining, ArePlannedAndTimed) {
+TEST_F(WholeExpertTraining, ArePlannedAndTimed) {
   const Outcome plan = trainer("plan qwen3-30b-a3b device=cuda card=h200 world=8 zero_stage=3");
   EXPECT_EQ(plan.code, 0) << plan.both();
   const Outcome cpu = trainer("plan " + model_ + " device=cpu");
@@ -733,7 +733,10 @@ TEST_F(RouterFamilies, ABiasThatIsMissingOrNotFiniteIsRefused) {
   }
 }
 
-TEST_F(RouterFamilies, OlmoeLearnsWithTheSameBitsAtEveryStageAndAnswers) {
+/// Runs before a release only.
+class WholeRouterFamilies : public RouterFamilies {};
+
+TEST_F(WholeRouterFamilies, OlmoeLearnsWithTheSameBitsAtEveryStageAndAnswers) {
   Json config = parse_json(slurp(model_ + "/config.json"), "config.json");
   config["model_type"] = "olmoe";
   config["architectures"] = {"OlmoeForCausalLM"};

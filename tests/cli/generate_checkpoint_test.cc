@@ -45,7 +45,10 @@ class GenerateCheckpoint : public testing::Test {
   TemporaryFolder folder_;
 };
 
-TEST_F(GenerateCheckpoint, OfAllWeightsAnswersAsItsExport) {
+/// Runs before a release only.
+class WholeGenerateCheckpoint : public GenerateCheckpoint {};
+
+TEST_F(WholeGenerateCheckpoint, OfAllWeightsAnswersAsItsExport) {
   const std::string steps = "max_steps=6 save_steps=3 ";
   expect_success(trainer(Task::get().train(folder_ / "one", steps)));
   expect_answers_of_export(folder_ / "one", "fp32");
@@ -74,9 +77,6 @@ TEST_F(GenerateCheckpoint, OfAdaptersAnswersAsItsExport) {
                                   "use_dora=true additional_target=embed_tokens")));
   expect_answers_of_export(folder_ / "four_bits", "qlora");
 }
-
-/// Runs before a release only.
-class WholeGenerateCheckpoint : public GenerateCheckpoint {};
 
 TEST_F(WholeGenerateCheckpoint, OfAPartAnswersAsItsExport) {
   expect_success(trainer(Task::get().train(

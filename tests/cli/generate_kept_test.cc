@@ -86,7 +86,7 @@ TEST_F(GenerateFile, AnswersOfOtherSettingsAreNotMixed) {
 }
 
 // The number format is a recorded setting.
-TEST_F(GenerateFile, AnswersInE4m3AreNotMixedWithOthers) {
+TEST_F(WholeGenerateFile, AnswersInE4m3AreNotMixedWithOthers) {
   const std::string told = "--logprobs 0 --dtype ";
   std::set<std::string> files;
   // Passes of two ranks are smaller. CPUs with AMX use other kernels for them.

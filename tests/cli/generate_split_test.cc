@@ -54,7 +54,7 @@ TEST_F(WholeSplitAnswers, AreTheSameInEveryWay) {
   expect_same({{2, 2, 1}, {4, 2, 1}, {4, 1, 2}});
 }
 
-TEST_F(GenerateFile, ScoresOfASplitModelAreThoseOfTheWholeOne) {
+TEST_F(WholeGenerateFile, ScoresOfASplitModelAreThoseOfTheWholeOne) {
   const auto logprobs = [&](const std::string& more, int np) {
     std::vector<double> all;
     for (const Json& row : answers("scores.jsonl", "--overwrite --score " + more, np)) {
@@ -135,7 +135,7 @@ std::int64_t reserved_by(const Outcome& run) {
   return std::stoll(digits);
 }
 
-TEST_F(GenerateFile, ARankOfASplitModelHoldsWhatThePlanSays) {
+TEST_F(WholeGenerateFile, ARankOfASplitModelHoldsWhatThePlanSays) {
   for (const SplitRun& run : {SplitRun{2, 2, 1}, {2, 1, 2}, {4, 2, 2}}) {
     const Outcome split =
         trainer(command("split.jsonl", "--overwrite --batch 3 --max-length 128" + run.words()), run.np);

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kWays[] = {"--dtype fp32", "--dtype bf16", "--dtype fp8 --fp8-recipe block"};
 
-TEST_F(GenerateFile, StrictAnswersAreTheSameAnywhereAndAfterAKill) {
+TEST_F(WholeGenerateFile, StrictAnswersAreTheSameAnywhereAndAfterAKill) {
   for (const std::string way : kWays) {
     const std::string asked =
         "--deterministic strict --temperature 1 --logprobs 0 --n 2 --max-new 40 --ignore-eos "
@@ -39,7 +39,7 @@ TEST_F(GenerateFile, StrictAnswersAreTheSameAnywhereAndAfterAKill) {
 }
 
 // A score reads the text as a whole, and also in other pieces.
-TEST_F(GenerateFile, StrictScoresOfAnswersAreWhatWasToldOfThem) {
+TEST_F(WholeGenerateFile, StrictScoresOfAnswersAreWhatWasToldOfThem) {
   for (const std::string way : kWays) {
     const std::string strict = "generate " + kGolden +
                                "models/qwen3 --device cpu --no-model-defaults --overwrite "

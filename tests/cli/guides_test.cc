@@ -107,9 +107,6 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Guide{"first", "{guides}/llama3_fp8_single_gpu_sft.yaml dataset_dir={rows}/data cutoff_len=64", 1,
               "FP8"},
-        Guide{"first_with_deepspeed",
-              "{guides}/llama3_fp8_single_gpu_sft.yaml dataset_dir={rows}/data cutoff_len=64 "
-              "deepspeed={guides}/ds_z0_single_gpu_config.json"},
         Guide{"second",
               "{guides}/llama3_fp8_deepspeed_sft.yaml dataset_dir={rows}/data cutoff_len=64 "
               "deepspeed={guides}/ds_z1_fp8_config.json",
@@ -125,9 +122,26 @@ INSTANTIATE_TEST_SUITE_P(
               "sequence_len=64",
               2, "there is no adapter"},
         Guide{"sft_play", "{guides}/sft_play_base.yaml" + kPlay, 1, "steps of about 32 samples"},
-        Guide{"sft_play_distributed", "{guides}/sft_play_run_distributed.yaml" + kPlay, 2},
         Guide{"sft_play_deepspeed",
               "{guides}/sft_play_run_distributed.yaml deepspeed={guides}/deepspeed_z2.json" + kPlay, 2},
+        Guide{"sft_play_three_ranks", "{guides}/sft_play_base.yaml" + kPlay, 3, "steps of 33 samples"},
+        Guide{"verl",
+              "{guides}/verl_sft_trainer.yaml data.train_files=~/data/train.jsonl "
+              "data.val_files=~/data/train.jsonl data.train_batch_size=16",
+              2},
+        Guide{"verl_eight_gpus",
+              "{guides}/verl_sft_trainer.yaml data.train_files={rows}/both.jsonl data.val_files=null "
+              "data.train_batch_size=16 data.micro_batch_size_per_gpu=8 model.fsdp_config.model_dtype=bf16 "
+              "data.multiturn.enable=true +data.multiturn.messages_key=dialogue trainer.resume_mode=disable",
+              2}),
+    [](const auto& param) { return std::string(param.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Whole, Guides,
+    testing::Values(
+        Guide{"first_with_deepspeed",
+              "{guides}/llama3_fp8_single_gpu_sft.yaml dataset_dir={rows}/data cutoff_len=64 "
+              "deepspeed={guides}/ds_z0_single_gpu_config.json"},
+        Guide{"sft_play_distributed", "{guides}/sft_play_run_distributed.yaml" + kPlay, 2},
         Guide{"sft_play_offload",
               "{guides}/sft_play_base.yaml deepspeed={guides}/deepspeed_custom.json" + kPlay, 2},
         Guide{"sft_play_mixed",
@@ -140,17 +154,7 @@ INSTANTIATE_TEST_SUITE_P(
               "train.load_best_model_at_end=false train.per_device_train_batch_size=null train.grad_accum=2 "
               "block_size=64 " +
                   kSets,
-              2, "chosen to fit the memory of the device: per_device_train_batch_size="},
-        Guide{"sft_play_three_ranks", "{guides}/sft_play_base.yaml" + kPlay, 3, "steps of 33 samples"},
-        Guide{"verl",
-              "{guides}/verl_sft_trainer.yaml data.train_files=~/data/train.jsonl "
-              "data.val_files=~/data/train.jsonl data.train_batch_size=16",
-              2},
-        Guide{"verl_eight_gpus",
-              "{guides}/verl_sft_trainer.yaml data.train_files={rows}/both.jsonl data.val_files=null "
-              "data.train_batch_size=16 data.micro_batch_size_per_gpu=8 model.fsdp_config.model_dtype=bf16 "
-              "data.multiturn.enable=true +data.multiturn.messages_key=dialogue trainer.resume_mode=disable",
-              2}),
+              2, "chosen to fit the memory of the device: per_device_train_batch_size="}),
     [](const auto& param) { return std::string(param.param.name); });
 
 // The named column is trained, and not another column of the rows.

@@ -153,7 +153,7 @@ TEST(Ladder, ARunThatCannotFitTellsIt) {
 }
 
 // With nothing left open, only the allocation can fail. Here the limit is that of the process.
-TEST(Ladder, ADeviceThatHasNoMemoryLeftTellsItToo) {
+TEST(WholeLadder, ADeviceThatHasNoMemoryLeftTellsItToo) {
   const TemporaryFolder folder("memory");
   for (const int np : {1, 2}) {
     const std::string launch =

@@ -110,7 +110,7 @@ TEST(WholeMemoryCheckpoints, AKilledRunOfAnyRanksAndStageGoesOnWithTheSameBits) 
                                 {3, 2, "false", "mid_memory"}});
 }
 
-TEST(MemoryCheckpoints, AdaptersAreAllThatIsTaken) {
+TEST(WholeMemoryCheckpoints, AdaptersAreAllThatIsTaken) {
   const MemoryRun memory("memory_lora");
   const std::string keys = "save_steps=100 memory_checkpoint_steps=1 deterministic=strict zero_stage=1 ";
   const Outcome run =
@@ -164,7 +164,7 @@ TEST(MemoryCheckpoints, ANewerCheckpointOnTheDiskGoesBefore) {
   expect_undisturbed(memory);
 }
 
-TEST(MemoryCheckpoints, WithoutThemAndWithoutTheDiskARunBeginsAgain) {
+TEST(WholeMemoryCheckpoints, WithoutThemAndWithoutTheDiskARunBeginsAgain) {
   const MemoryRun memory("memory_gone");
   const Outcome run = memory.run(2, "save_steps=100", "OCTETRUN_FAILPOINT=before_memory_seal:3",
                                  "rm -r " + memory.memory() + "/*/[ab]/part-0-of-2");
@@ -235,7 +235,7 @@ TEST(MemoryCheckpoints, WithoutASupervisorNoneAreTakenAndItIsSaid) {
 }
 
 // A host would resume from this state, and the run would be lost.
-TEST(MemoryCheckpoints, AreNotTakenOfWeightsThatAreNotFinite) {
+TEST(WholeMemoryCheckpoints, AreNotTakenOfWeightsThatAreNotFinite) {
   for (const std::string keys : {"zero_stage=0 save_async=false", "zero_stage=3 save_async=true"}) {
     SCOPED_TRACE(keys);
     const MemoryRun memory("memory_finite");

@@ -7,7 +7,7 @@ namespace {
 const std::string kPlain = OCTET_SOURCE_DIR "/tests/golden/models/llama3";
 const std::string kNf4 = OCTET_SOURCE_DIR "/tests/golden/adapters/saved-nf4";
 
-TEST(NewMagnitudes, AreThoseOfTheWeightsThatAreComputedWith) {
+TEST(WholeNewMagnitudes, AreThoseOfTheWeightsThatAreComputedWith) {
   const TemporaryFolder folder("new_magnitudes");
   const std::string four = " quantization_bit=4 double_quantization=";
   const std::vector<std::pair<std::string, std::string>> bases = {

@@ -107,7 +107,7 @@ TEST(NotFinite, StepsAreSkippedCountedAndLeaveTheWeights) {
   EXPECT_NEAR(results.at("train_loss").get<double>(), losses / 3, 1e-9) << "the mean of those that have one";
 }
 
-TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
+TEST(WholeNotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
   const Poisoned task;
   const std::string run = task / "run";
   const std::vector<int> poisoned{3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
@@ -224,7 +224,7 @@ TEST(NotFinite, AnUpdateThatBreaksTheWeightsIsNotSaved) {
 }
 
 // Every command that computes with this base fails, and names the tensor and its file.
-TEST(NotFinite, CommandsNameTheTensorOfTheBase) {
+TEST(WholeNotFinite, CommandsNameTheTensorOfTheBase) {
   const TemporaryFolder folder("not_finite_commands");
   const std::string model = folder / "model", rows = folder / "rows.jsonl";
   std::filesystem::copy(OCTET_SOURCE_DIR "/tests/golden/models/qwen3", model);

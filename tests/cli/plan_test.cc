@@ -173,7 +173,7 @@ TEST(PlanCommand, AShapeIsInBf16UnlessItIsToldOtherwise) {
   EXPECT_EQ(bench.code, 0) << bench.both();
 }
 
-TEST(PlanCommand, CountsWhatSeveralGpusNeedOnce) {
+TEST(WholePlanCommand, CountsWhatSeveralGpusNeedOnce) {
   const std::string common = "llama-3.2-1b device=cuda cutoff_len=1024 memory=141GB ";
   const auto checked = [&](const std::string& words) {
     const Json plan = plan_of(common + words);
@@ -412,7 +412,7 @@ TEST(Plan, OfAGenerationCountsTheExpertsThatAStepReads) {
 
 // In FP8, experts and attention take a byte per value and a scale per output. Tables and the router stay in
 // bf16.
-TEST(Plan, OfAGenerationInFp8CountsTheExpertsThatAStepReads) {
+TEST(WholePlan, OfAGenerationInFp8CountsTheExpertsThatAStepReads) {
   constexpr double kAll = 30'532'122'624.0, kTable = 151'936.0 * 2048, kExperts = 48.0 * 128 * 3 * 2048 * 768;
   constexpr double kAttention = 48.0 * 2048 * (5120 + 4096);
   constexpr double kExpertScales = 48.0 * 128 * 4 * (1536 + 2048), kScales = 48.0 * 4 * (5120 + 2048);

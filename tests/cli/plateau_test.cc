@@ -54,7 +54,7 @@ TEST(Plateau, EpochsEndWithAnEvaluationThatItFollows) {
   EXPECT_EQ(rates_of(output).back(), kFirstRate / 2);
 }
 
-TEST(Plateau, ARunThatGoesOnFromAnyStepHasTheRatesOfTheWholeOne) {
+TEST(WholePlateau, ARunThatGoesOnFromAnyStepHasTheRatesOfTheWholeOne) {
   const TemporaryFolder folder("plateau");
   const std::string keys =
       kFollows + "eval_steps=1 save_steps=1 max_steps=12 lr_scheduler_kwargs.threshold=0.1 ";

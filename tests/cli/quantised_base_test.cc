@@ -144,7 +144,7 @@ TEST_F(QuantisedBase, IsNotTheUnquantisedOne) {
   EXPECT_GT(distance(floats(out(), "logits"), floats(golden, "logits")), 1e-2);
 }
 
-TEST_F(QuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
+TEST_F(WholeQuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
   for (const std::string name : {"saved-nf4", "saved-nf4-dq-bf16-storage"}) {
     const std::string model = kGolden + name;
     const weights::SafetensorsFile golden(model + "/golden.safetensors");
@@ -162,7 +162,7 @@ TEST_F(QuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
   }
 }
 
-TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
+TEST_F(WholeQuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
   const weights::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false), folder = folder_ / "skipped";
   fs::create_directories(folder);

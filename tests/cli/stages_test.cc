@@ -151,7 +151,7 @@ class Stages : public testing::Test {
 class WholeStages : public Stages {};
 
 // Each recipe runs in two ways, and each way with two recipes.
-TEST_F(Stages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
+TEST_F(WholeStages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
   for (std::size_t i = 0; i < recipes_.size(); ++i)
     expect_same_bits(recipes_[i], {ways_[i], ways_[(i + 3) % ways_.size()]});
   const auto missing = test::trainer("inspect " + (folder_ / "fp32-0/checkpoint-4") + " --diff " +
@@ -191,7 +191,7 @@ TEST_F(Stages, ErrorFeedbackGoesOnWhereItWas) {
 }
 
 // Five held-out rows on three ranks: one rank has no row in the last batch.
-TEST_F(Stages, EvaluationGivesTheSameLossAtEveryStage) {
+TEST_F(WholeStages, EvaluationGivesTheSameLossAtEveryStage) {
   std::set<std::string> losses;
   for (const int stage : {0, 1, 2, 3}) {
     const std::string name = "eval" + std::to_string(stage);

@@ -14,7 +14,7 @@ double mean_of_last(const std::string& output, std::int64_t steps, std::int64_t 
   return sum / static_cast<double>(steps);
 }
 
-TEST(Storage, LossesFollowThoseOfFp32States) {
+TEST(WholeStorage, LossesFollowThoseOfFp32States) {
   const TemporaryFolder folder("follow");
   const Task& task = Task::get();
   const std::string options = "bf16=true max_steps=120 save_strategy=no overwrite_output_dir=true ";

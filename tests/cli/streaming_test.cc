@@ -45,7 +45,7 @@ TEST(WholeStreaming, EveryEpochTrainsEveryRowOnce) {
   EXPECT_NE(tokens(6) - tokens(5), tokens(1)) << "in another order";
 }
 
-TEST(Streaming, RanksTradeWithoutChangingTheData) {
+TEST(WholeStreaming, RanksTradeWithoutChangingTheData) {
   const TemporaryFolder folder("stream_ranks");
   const Task& task = Task::get();
   for (const std::string packs :
@@ -119,7 +119,7 @@ Outcome damage_while_training(const std::string& arguments, const std::string& o
                log + "; do sleep 0.05; done; " + damage + "; wait $run");
 }
 
-TEST(Streaming, AFileThatBecomesShorterEndsTheRunWithACheckpoint) {
+TEST(WholeStreaming, AFileThatBecomesShorterEndsTheRunWithACheckpoint) {
   const Task& task = Task::get();
   const TemporaryFolder folder("stream_shorter");
   const std::string rows = folder / "rows.jsonl", cache = folder / "tokens", other = folder / "other";

@@ -44,7 +44,7 @@ TEST(Verify, ADeviceThatCannotBeOpenedIsACrossAndTheOthersGoOn) {
   }
 }
 
-TEST(Verify, AnMpiThatAllowsNoThreadsIsACrossAndTheOthersGoOn) {
+TEST(WholeVerify, AnMpiThatAllowsNoThreadsIsACrossAndTheOthersGoOn) {
   const std::string start = "LD_PRELOAD=" OCTET_FEW_THREADS " " OCTET_SOURCE_DIR
                             "/launch/mpirun -np 2 " OCTET_TRAINER " verify device=cpu --folder /tmp";
   const Outcome run = shell(start);
@@ -92,7 +92,7 @@ std::string hanging(const std::string& launch, const std::string& folder) {
          folder + "/not/there/yet/.verify-checkpoint*/* >/dev/null 2>&1; do sleep 0.05; done; sleep 0.3; ";
 }
 
-TEST(Verify, ThatIsStoppedLeavesNothing) {
+TEST(WholeVerify, ThatIsStoppedLeavesNothing) {
   for (const std::string launch : {"", OCTET_SOURCE_DIR "/launch/mpirun -np 2 "}) {
     for (const auto& [signal, code] : {std::pair{"TERM", 143}, {"HUP", 129}}) {
       const TemporaryFolder folder("stopped");

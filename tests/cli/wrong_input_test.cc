@@ -97,7 +97,7 @@ TEST_P(WrongTraining, EndsWithOneMessageOnAllRanks) {
   const auto start = std::chrono::steady_clock::now();
   const std::string more = in_folder(GetParam().overrides, folder_.path());
   const bool own_config = more.starts_with("train ");
-  expect_refusal(trainer(own_config ? more : Task::get().train(folder_ / "run", more), 3), GetParam(),
+  expect_refusal(trainer(own_config ? more : Task::get().train(folder_ / "run", more), 2), GetParam(),
                  folder_.path(), start);
   EXPECT_FALSE(fs::exists(folder_ / "run/trainer_log.jsonl")) << "nothing was begun";
 }
