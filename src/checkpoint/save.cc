@@ -243,7 +243,8 @@ class Saving {
     hashes_.number(static_cast<std::int64_t>(tensor)).number(chunk).number(static_cast<std::int64_t>(hash));
   }
 
-  // Hashes chunks that one run of a slice contains from memory. A later read then detects disk errors.
+  // If one run of a slice contains a whole chunk, hashes the chunk from memory. A later read then detects
+  // disk errors.
   void write_slices() {
     files::failpoint("before_write");
     const std::string path = data_path();

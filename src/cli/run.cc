@@ -31,10 +31,11 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{
-      {"train", "fine-tune a model as CONFIG says (the default command)", train_command},
-      {"encode", "show what training would see of texts and conversations: JSON lines in, JSON lines out",
+      {"train", "fine-tune a model with the settings of CONFIG (the default command)", train_command},
+      {"encode",
+       "show the tokens that training makes of texts and conversations: JSON lines in, JSON lines out",
        encode_command, CommandPlace::one_rank},
-      {"probe", "run one batch through the code of training and write loss, logits and gradients",
+      {"probe", "run one batch through the training code and write loss, logits and gradients",
        probe_command},
       {"inspect", "show the contents of a checkpoint, verify it, or compare two", inspect_command,
        CommandPlace::one_rank},
@@ -52,7 +53,7 @@ const std::vector<Command>& commands() {
        CommandPlace::one_rank},
       {"supervise", "start a run again until it is complete (launch/supervise calls it)", supervise_command,
        CommandPlace::one_rank},
-      {"quickstart", "make a small task, tokenizer, model and configuration to train at once",
+      {"quickstart", "make a small task, tokenizer, model and configuration for a first training run",
        quickstart_command, CommandPlace::one_rank},
   };
   return all;
@@ -147,7 +148,7 @@ bool names_configuration(const std::string& word) {
 }
 
 // Handles stop signals from the start of the program until the run installs its own handlers. launch/mpirun
-// asks ranks to stop if it sees that they handle the signal.
+// sends stop signals only to ranks that have a handler.
 void answer_stops(const Arguments& arguments) {
   if (arguments.empty() || arguments[0].starts_with("--")) return;
   const bool handed_on = comm::stops_are_handed_on(environment_variable);

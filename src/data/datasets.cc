@@ -276,9 +276,9 @@ void check_columns(const DataSource& source, const std::string& where, const cha
   for (const std::string& column : needed) {
     if (present.contains(column)) continue;
     const std::string near = nearest_name(column, {present.begin(), present.end()});
-    throw Error({.what = column.empty() ? "the column with the texts of a data set is not known"
+    throw Error({.what = column.empty() ? "no column is named for the texts of a data set"
                                         : "a data set has no column '" + column + "'",
-                 .expected = "a column that its rows have",
+                 .expected = "a column of its rows",
                  .found = names,
                  .where = where,
                  .fix = near.empty() ? fix : "did you mean '" + near + "'?",

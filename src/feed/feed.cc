@@ -39,7 +39,7 @@ std::string hash_of(const LongArray<std::int64_t>& numbers) {
 
 std::int64_t place_number(const Json& place, const char* key, const std::string& where) {
   if (!place.contains(key) || place.at(key).is_null()) {
-    throw Error({.what = "the checkpoint's position in the data is incomplete",
+    throw Error({.what = "the checkpoint's place in the data is incomplete",
                  .expected = std::string("a number '") + key + "'",
                  .where = where + ", the place in the data",
                  .fix = "resume from another checkpoint",

@@ -184,7 +184,8 @@ std::map<std::pair<std::int64_t, std::string>, PartsByRank> by_checkpoint(const 
   return found;
 }
 
-// Returns the rank that sends a part to the hosts without this part. Ranks of a host share its host's parts.
+// Returns the rank that sends a part to the hosts without this part. The ranks of a host
+// share this work.
 int giver_of(const Entry& entry, const comm::Place& place) {
   std::vector<int> there;
   for (int rank = 0; rank < place.size; ++rank) {

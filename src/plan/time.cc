@@ -67,7 +67,8 @@ double gemm_seconds(const model::Operation& o, bool fp8, const precision::Recipe
 class Rows {
  public:
   Rows(const Rates& rates, double times) : rates_(rates), times_(times) {}
-  /// Adds the time of `calls` calls of kernel `k`, multiplied by the number of micro-batches or by times().
+  /// Adds the time of `calls` calls of kernel `k`, multiplied by a factor. times() sets the factor. At first
+  /// it is the number of micro-batches.
   void add(const std::string& name, const Kernel& k, double calls) {
     add(name, seconds_of(k, rates_), calls);
   }

@@ -55,7 +55,7 @@ std::string words_of(ops::GemmWay way, ops::GemmReason reason) {
   std::string text = ops::name_of(way);
   if (way == ops::GemmWay::decoded) text = "decoded into bf16";
   if (way == ops::GemmWay::filled) text = "in FP8 from copies";
-  if (way == ops::GemmWay::emulated) text = "values of FP8 multiplied exactly, as a CPU does it";
+  if (way == ops::GemmWay::emulated) text = "FP8 values, multiplied exactly by the CPU";
   if (reason != ops::GemmReason::none) text += std::string(", because ") + ops::text_of(reason);
   return text;
 }
@@ -218,7 +218,8 @@ std::string Audit::table() const {
     text += line(row.name, std::to_string(row.layers), shape(row), formats, reason);
   }
   if (recipe_.fast_gradients) {
-    text += "fp8_fast_accumulation: all, so that on a GPU FP8 sums of gradients, too, keep about 14 bits\n";
+    text +=
+        "fp8_fast_accumulation: all: on a GPU, FP8 GEMMs of gradients also keep only about 14 bits of sums\n";
   }
   return text;
 }

@@ -100,7 +100,7 @@ std::string links_text(const std::string& head, const std::vector<LinkTrial>& tr
     text += "\n              " + trial.carrier;
     text += trial.trouble.empty()
                 ? trial.rates
-                : (trial.expected ? " does not work: " : " is not for these GPUs: ") + trial.trouble;
+                : (trial.expected ? " does not work: " : " cannot be used with these GPUs: ") + trial.trouble;
     if (trial.trouble.empty() || !trial.expected) continue;
     broken += (broken.empty() ? "" : ", ") + trial.carrier;
     reasons += (reasons.empty() ? "" : "; ") + trial.carrier + ": " + trial.trouble;
