@@ -56,12 +56,13 @@ std::vector<Json> json_lines(const std::string& path) {
   return lines;
 }
 
+// Whether a line of OUT.rows records a row.
 bool is_note(const Json& line) {
   return line.is_object() && line.contains("row") && line["row"].is_number_integer() &&
          line.contains("question") && line["question"].is_string();
 }
 
-// Returns the lines of an answered row; nullopt for a failed row.
+// Returns the result in a note; nullopt if the row failed.
 std::optional<RowResult> result_of(const Json& note) {
   const auto lines = note.find("lines");
   if (lines == note.end() || !lines->is_array()) return std::nullopt;
@@ -104,7 +105,7 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
     if (complete_) return;
   } else if (path_exists(path_)) {
     require_ours("choose another --out, or replace it with --overwrite");
-    throw Error({.what = "the file for answers exists, and its notes on model and settings are missing",
+    throw Error({.what = "the file for answers exists, but the record of its model and settings is missing",
                  .expected = notes_path_,
                  .found = "no such file",
                  .where = path_,
@@ -130,21 +131,22 @@ void AnswerJournal::read() {
   const Json& head = lines.front();
   if (!head.is_object() || head.value("settings", "") != job_.settings) {
     if (path_exists(path_)) require_ours("choose another --out, or start again with --overwrite");
-    throw Error({.what = "the existing answers were made with other settings",
-                 .expected = "the same model, template, prompt and options as in the run that began them",
-                 .where = path_,
-                 .fix = "choose another --out, or start again with --overwrite",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "the existing answers were made with other settings",
+         .expected = "the same model, template, prompt and options as in the run that started the file",
+         .where = path_,
+         .fix = "choose another --out, or start again with --overwrite",
+         .code = ExitCode::usage});
   }
-  // Rows are matched by question, because lines may have been added or moved. Answers to questions that are
-  // no longer asked are counted; require_asked() then refuses to drop them.
+  // Rows are matched by question, because the user may have added or moved lines. `answered` also counts
+  // answers to removed questions, so that require_asked() can refuse to drop them.
   std::map<std::string, std::vector<std::int64_t>> rows;
   for (std::size_t row = job_.questions.size(); row-- > 0;) {
     rows[job_.questions[row]].push_back(static_cast<std::int64_t>(row));
   }
-  std::map<std::int64_t, std::string> texts;  // text in OUT of each row of the earlier run
+  std::map<std::int64_t, std::string> texts;  // by row number of the earlier run: its text in OUT
   std::int64_t answered = 0;
-  bool moved = false;  // some row has another position in OUT than now
+  bool moved = false;  // whether the position of any row has changed
   for (const Json& note : lines) {
     if (!is_note(note)) continue;
     std::optional<RowResult> result = result_of(note);
@@ -169,7 +171,7 @@ void AnswerJournal::read() {
   complete_ = !moved && hash == hash128_hex(out) && kept_ == std::ssize(job_.questions);
 }
 
-// Throws Error if the notes have answers to questions that are no longer asked: rewrite() would drop them.
+// Throws Error if the notes have answers to removed questions, because rewrite() would drop these answers.
 void AnswerJournal::require_asked(std::int64_t answered) const {
   if (answered == kept_) return;
   throw Error({.what = "the file for answers has answers to other questions",
@@ -181,13 +183,12 @@ void AnswerJournal::require_asked(std::int64_t answered) const {
                .code = ExitCode::usage});
 }
 
-// Throws Error if OUT has text that the notes do not give, because OUT is rewritten from the notes.
+// Throws Error if OUT has text that is not in the notes, because rewrite() would lose this text.
 void AnswerJournal::require_unchanged(const std::string& out,
                                       const std::map<std::int64_t, std::string>& texts,
                                       const std::string& hash) const {
-  const std::string fix =
-      "move it away, and the same command writes it again without computing what was answered; or choose "
-      "another --out, or start again with --overwrite";
+  const std::string fix = "move the file away and run the command again, which restores all answers from " +
+                          notes_path_ + "; or choose another --out, or start again with --overwrite";
   std::string noted;
   std::int64_t next = 0;
   for (const auto& [row, text] : texts) {
@@ -197,25 +198,25 @@ void AnswerJournal::require_unchanged(const std::string& out,
   if (job_.whole != nullptr ? hash == hash128_hex(out) : noted.starts_with(out)) return;
   require_ours(fix);
   throw Error({.what = "the file for answers was changed since it was written",
-               .expected = "what " + notes_path_ + " notes",
+               .expected = "the answers that " + notes_path_ + " records",
                .where = path_,
                .fix = fix,
                .code = ExitCode::usage});
 }
 
-// Throws a more specific error about an existing OUT that cannot be resumed, if WholeOutput has one.
+// Lets WholeOutput throw its more specific error, if it has one, for an OUT that cannot be resumed.
 void AnswerJournal::require_ours(const std::string& fix) const {
   if (job_.whole != nullptr) job_.whole->require_same(path_, fix);
 }
 
-// Writes both files anew from results_: whole lines, rows in order, no rows of other runs.
+// Writes both files again from results_. They then have complete lines only, sorted by row.
 void AnswerJournal::rewrite() {
   std::string notes = Json{{"settings", job_.settings}}.dump() + "\n";
   for (const auto& [row, result] : results_) {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
-  // OUT is emptied first, which is always valid. The notes are written after it, because they give rows new
-  // positions.
+  // OUT is emptied before the notes are written, because the notes give rows new positions. If the run is
+  // killed in between, the next run can resume: an empty OUT fits any notes.
   if (job_.whole != nullptr) {
     remove_file(path_);
   } else {
@@ -224,7 +225,7 @@ void AnswerJournal::rewrite() {
   write_file_atomically(notes_path_, notes);
   if (job_.whole == nullptr) out_ = open_to_append(path_);
   notes_ = open_to_append(notes_path_);
-  place();
+  append_next_rows();
 }
 
 void AnswerJournal::write(int file, const std::string& path, const std::string& text) {
@@ -237,7 +238,7 @@ void AnswerJournal::write(int file, const std::string& path, const std::string& 
   }
 }
 
-void AnswerJournal::place() {
+void AnswerJournal::append_next_rows() {
   for (auto found = results_.find(next_); found != results_.end() && found->first == next_;
        ++found, ++next_) {
     if (out_ >= 0) write(out_, path_, text_of(found->second));
@@ -245,11 +246,11 @@ void AnswerJournal::place() {
 }
 
 void AnswerJournal::add(std::int64_t row, const RowResult& result) {
-  check(row >= 0 && row < std::ssize(job_.questions) && !done(row), "a row is answered once");
+  check(row >= 0 && row < std::ssize(job_.questions) && !done(row), "a row is added once");
   write(notes_, notes_path_,
         note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n");
   results_.emplace(row, result);
-  place();
+  append_next_rows();
 }
 
 void AnswerJournal::sync() {
@@ -267,7 +268,7 @@ void AnswerJournal::finish() {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
   write_file_atomically(notes_path_, notes);
-  // The hash is noted before OUT is written. An existing OUT with another hash is then not ours.
+  // The hash is recorded before OUT is written. So an OUT with another hash was written by another program.
   if (job_.whole != nullptr) write_file_atomically(path_, out);
 }
 

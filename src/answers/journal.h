@@ -18,12 +18,12 @@ struct RowResult {
   std::string failure;             ///< "": answered
 };
 
-/// An OUT that is not a file of lines. It is written at once when all rows are done; until then only the
-/// notes of the rows exist.
+/// An OUT that is one document, such as an HDF5 file. It is written as a whole when all rows are done. Until
+/// then, only OUT.rows exists.
 class WholeOutput {
  public:
   virtual ~WholeOutput() = default;
-  /// Throws Error (usage) that names `where` if the row is not a row of such a file.
+  /// Throws Error (usage) that names `where` if the row cannot be a row of such a document.
   virtual void require_row(const RowResult& row, const std::string& where) const = 0;
   /// Returns the bytes of the file from all its rows, by row number.
   virtual std::string bytes(const std::map<std::int64_t, RowResult>& rows) const = 0;
@@ -31,11 +31,12 @@ class WholeOutput {
   virtual void require_same(const std::string& path, const std::string& fix) const = 0;
 };
 
-/// Writes a file OUT of answers in the order of their questions. The file OUT.rows in the same folder notes
-/// every finished row at once, in any order, with the hash of its question. If a run ends early, the next run
-/// takes the noted rows and answers the others. Rows are matched by the hashes of their questions, so lines
-/// of the file of questions may be added or moved. A partial line of a killed run is dropped. When all rows
-/// are done, OUT.rows holds the hash of OUT. If Job::whole is given, OUT is written only at the end.
+/// Writes a file OUT of answers in the order of their questions. The file OUT.rows in the same folder has a
+/// note of each row as soon as the row is finished: its answers and the hash of its question. If a run ends
+/// early, the next run reuses the rows with a note and answers the others. Rows are matched by the hashes of
+/// their questions, so lines of the file of questions may be added or moved. A partial line of a killed run
+/// is dropped. When all rows are done, OUT.rows holds the hash of OUT. If Job::whole is given, OUT is written
+/// only at the end.
 ///
 /// No finished answer is lost unless `overwrite` is true. One process at a time holds OUT (FolderLock).
 /// Throws Error for answers of other settings, answers to questions that are no longer asked, and a changed
@@ -43,13 +44,13 @@ class WholeOutput {
 class AnswerJournal {
  public:
   struct Job {
-    std::string settings;                ///< hash of all that answers depend on except the row
+    std::string settings;                ///< hash of everything, except the row, that an answer depends on
     std::vector<std::string> questions;  ///< hashes of the rows, in order
     const WholeOutput* whole = nullptr;  ///< for an OUT that is not a file of lines; must outlive the journal
   };
   /// Throws Error (busy) if another process writes OUT, and Error (storage) if OUT cannot be written. Unless
-  /// `overwrite` is true, throws Error (usage) if OUT exists and is not known to be of these settings. The
-  /// same holds if OUT has text that its notes do not give, or answers to other questions.
+  /// `overwrite` is true, throws Error (usage) if OUT exists, but OUT.rows does not show that it was made
+  /// with these settings. Also throws if OUT has text that is not in OUT.rows, or answers to other questions.
   AnswerJournal(const std::string& path, const Job& job, bool overwrite);
   ~AnswerJournal();
   AnswerJournal(const AnswerJournal&) = delete;
@@ -58,10 +59,10 @@ class AnswerJournal {
   bool done(std::int64_t row) const { return results_.contains(row); }
   std::int64_t kept() const { return kept_; }  ///< rows that an earlier run finished
   std::int64_t failures() const;
-  /// Whether all rows were answered before and OUT is unchanged.
+  /// Whether an earlier run answered all rows and OUT is unchanged.
   bool complete() const { return complete_; }
 
-  /// Notes a row, and appends to OUT all rows that are next in order.
+  /// Records a row in OUT.rows. Appends to OUT all finished rows that are next in order.
   void add(std::int64_t row, const RowResult& result);
   /// Blocks until all added rows are on disk.
   void sync();
@@ -75,7 +76,7 @@ class AnswerJournal {
                          const std::string& hash) const;
   void require_ours(const std::string& fix) const;
   void rewrite();
-  void place();
+  void append_next_rows();
   void write(int file, const std::string& path, const std::string& text);
 
   std::string path_, notes_path_;

@@ -33,10 +33,10 @@ struct Early {
 
 constexpr std::size_t kMostEarly = 10'000;  // lines; commands without a file may print more
 constexpr int kColumns = 80;
-constexpr int kTable = 15;    // rows that are reserved for the table of a run
-constexpr int kOrdinary = 2;  // rows of early warnings that only messages about the training may take
+constexpr int kTable = 15;       // rows reserved for the table of settings, which begin_table() announces
+constexpr int kForTraining = 2;  // rows before the table that only Importance::training may use
 
-/// A message that waits for the table of a run.
+/// A message that waits for begin_table().
 struct Held {
   Level level;
   Importance importance;
@@ -46,10 +46,11 @@ struct Held {
 /// The screen of a run before its first step.
 struct Start {
   bool active = false;
-  bool table = false;        ///< the rows of the table are known
-  int most = 0, before = 0;  ///< rows: of the screen, and printed before it
+  bool table = false;  ///< begin_table() was called
+  int most = 0;        ///< limit of rows
+  int before = 0;      ///< State::rows when the limit began
   std::vector<Held> held;
-  int warnings = 0, notes = 0;  ///< messages that are not printed
+  int warnings = 0, notes = 0;  ///< numbers of messages that were not printed
 };
 
 struct State {
@@ -59,7 +60,7 @@ struct State {
   std::vector<Early> early;
   std::string file_for_errors;
   bool speaks = true;
-  int rows = 0;  ///< printed
+  int rows = 0;  ///< rows printed so far
   Start start;
   void (*before)() = nullptr;
   void (*after)() = nullptr;
@@ -75,9 +76,9 @@ State& state() {
   return s;
 }
 
-std::atomic<int> file_descriptor = -1;  // of the file, for signal handlers
+std::atomic<int> file_descriptor = -1;  // of training.log, for write_from_handler()
 
-/// The line on the screen. Warnings and errors start with their level.
+/// Returns the line for the file, which starts with its level. Warnings and errors already have theirs.
 std::string file_line(Level level, const std::string& text) {
   return level == spdlog::level::info    ? "info " + text
          : level == spdlog::level::debug ? "debug " + text
@@ -91,6 +92,7 @@ void open(State& s, const std::string& path) {
   s.file->set_level(spdlog::level::debug);
 }
 
+/// Writes a line to the file, or keeps it until open_file() is called.
 void keep(State& s, Level level, const std::string& text) {
   if (!s.file && level == spdlog::level::err && !s.file_for_errors.empty() && path_exists(s.file_for_errors))
     open(s, s.file_for_errors);
@@ -134,7 +136,7 @@ void print_count(State& s) {
   print(s, spdlog::level::info, text);
 }
 
-/// Returns the beginning of a text that takes at most `rows` rows.
+/// Shortens a text to at most `rows` rows.
 std::string cut(const std::string& text, int rows) {
   std::string begin;
   for (const char c : text) {
@@ -170,26 +172,26 @@ void print_held(State& s, int room) {
 
 void end(State& s) {
   if (!s.start.active) return;
-  // Without a file, the screen is the only place of the messages.
+  // Without a file, messages appear only on the screen, so all are printed.
   print_held(s, s.file ? s.start.most - (s.rows - s.start.before) : std::numeric_limits<int>::max());
   print_count(s);
   s.start = {};
 }
 
-/// Returns whether a message may be printed at once. Otherwise holds or counts it.
+/// Returns true if a message may be printed now. Otherwise keeps it for begin_table(), or counts it.
 bool admits(State& s, Level level, Importance importance, const std::string& shown) {
   Start& start = s.start;
   if (!start.active || importance == Importance::waiting) return true;
   const int used = s.rows - start.before + rows_of(shown);
   if (start.table) {
-    if (level < spdlog::level::warn) return true;  // a line of the table
+    if (level < spdlog::level::warn) return true;  // a row of the table
     if (used + 1 <= start.most) return true;
     count(start, level);
     return false;
   }
   const int early = start.most - kTable - 1;
   if (importance == Importance::training && used <= early) return true;
-  if (importance == Importance::warning && used <= early - kOrdinary) return true;
+  if (importance == Importance::warning && used <= early - kForTraining) return true;
   start.held.push_back({level, importance, shown});
   return false;
 }
@@ -244,7 +246,7 @@ int rows_of(const std::string& text) {
   for (const char c : text) {
     if (c == '\n') {
       end_line();
-    } else if ((c & 0xC0) != 0x80) {  // of UTF-8
+    } else if ((c & 0xC0) != 0x80) {  // counts each UTF-8 character once
       ++columns;
     }
   }

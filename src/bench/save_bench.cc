@@ -23,18 +23,18 @@ namespace octet::bench {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< bytes of a raw write
+constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< bytes of one write() to a plain file
 constexpr std::int64_t kTensor = 16 << 20;             ///< elements of a tensor, over all ranks
 
-[[noreturn]] void cannot(const std::string& what, const std::string& path) {
+[[noreturn]] void throw_disk_error(const std::string& what, const std::string& path) {
   throw Error({.what = what,
                .found = std::strerror(errno),
                .where = path,
-               .fix = "name a folder with room by output_dir",
+               .fix = "set output_dir to a folder with enough free space",
                .code = ExitCode::storage});
 }
 
-/// This rank's values, in device memory like in a run.
+/// The values that this rank saves. They are in device memory, as in a run.
 class State {
  public:
   State(Device& device, const comm::Place& place, std::int64_t bytes) : arena_(device) {
@@ -62,7 +62,7 @@ class State {
   }
 
  private:
-  // Values that no disk can compress.
+  // Fills the values with random bits, which no disk can compress.
   void fill(Device& device, float* values, int rank) {
     const auto stream = device.make_stream({.name = "state"});
     std::vector<std::uint32_t> block(std::size_t{1} << 20);
@@ -84,21 +84,22 @@ class State {
   std::unique_ptr<HostSnapshot> snapshot_;
 };
 
-/// Writes memory to a new file in blocks, and syncs it. Returns false if direct writes are not supported.
+/// Writes memory to a new plain file in blocks, and syncs the file. Returns false if direct writes are not
+/// supported.
 bool write_raw(const std::string& path, const std::byte* bytes, std::size_t size, bool direct) {
   const int fd =
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (direct ? O_DIRECT : 0), 0644);
   if (fd < 0 && direct && errno == EINVAL) return false;
-  if (fd < 0) cannot("cannot create a file", path);
+  if (fd < 0) throw_disk_error("cannot create a file", path);
   const std::unique_ptr<const int, void (*)(const int*)> closes(&fd, [](const int* open) { ::close(*open); });
   for (std::size_t at = 0; at < size;) {
     const ssize_t n = ::write(fd, bytes + at, std::min(kBlock, size - at));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && direct && errno == EINVAL) return false;
-    if (n <= 0) cannot("cannot write a file", path);
+    if (n <= 0) throw_disk_error("cannot write a file", path);
     at += static_cast<std::size_t>(n);
   }
-  if (::fsync(fd) != 0) cannot("cannot sync a file", path);
+  if (::fsync(fd) != 0) throw_disk_error("cannot sync a file", path);
   return true;
 }
 

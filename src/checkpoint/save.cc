@@ -32,14 +32,13 @@
 
 namespace octet::checkpoint {
 
-// Writer of a checkpoint's data file: pieces at offsets, through the page cache or directly.
+// Writes pieces of a checkpoint's data file, through the page cache or with O_DIRECT.
 
 class DataFile {
  public:
-  /// Opens an existing file. With `direct`, whole pages bypass the page cache. They need no copy if memory
-  /// address and file offset are equal modulo 4096. Other bytes, and file systems without direct writes, use
-  /// the page cache. A page that several pieces share is always written through the page cache, so that two
-  /// ranks can write it.
+  /// Opens an existing file. With `direct`, whole pages bypass the page cache if the file system supports
+  /// O_DIRECT. They need no copy if memory address and file offset are equal modulo 4096. All other bytes are
+  /// written through the page cache. So two ranks can write parts of one page.
   DataFile(const std::string& path, bool direct);
 
   /// Writes all `size` bytes at `offset`. Throws Error.
@@ -61,9 +60,8 @@ class DataFile {
 namespace {
 
 constexpr std::int64_t kPage = 4096;  ///< alignment that O_DIRECT accepts on every device
-constexpr std::int64_t kLeastDirect =
-    /// Smaller pieces are faster through the page cache than as a separate direct write.
-    128 << 10;
+/// Smaller pieces are written through the page cache, which is faster for them.
+constexpr std::int64_t kLeastDirect = 128 << 10;
 constexpr std::int64_t kLargestDirect = 16 << 20;
 constexpr std::int64_t kCopied = 4 << 20;  ///< bytes copied at a time if pages are unaligned
 
@@ -119,8 +117,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One save, on one rank. Phases are separated by `together`, so a phase begins only after all ranks completed
-// the earlier phases.
+// This rank's part of one save. A phase begins only after all ranks completed the earlier phases, because
+// each phase is a call of `together`.
 class Saving {
  public:
   Saving(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents)
@@ -210,6 +208,7 @@ class Saving {
                  .code = ExitCode::storage});
   }
 
+  // Rank 0: packs the temporary folder, the offsets of tensors and cut_chunks_ for the other ranks.
   std::string plan() const {
     Packer packer;
     packer.text(temporary_).number(static_cast<std::int64_t>(manifest_.tensors.size()));
@@ -244,7 +243,8 @@ class Saving {
     hashes_.number(static_cast<std::int64_t>(tensor)).number(chunk).number(static_cast<std::int64_t>(hash));
   }
 
-  // Chunks inside one run are hashed in memory, so that a later read detects errors of the disk.
+  // If one run of a slice contains a whole chunk, hashes the chunk from memory. A later read then detects
+  // disk errors.
   void write_slices() {
     files::failpoint("before_write");
     const std::string path = data_path();
@@ -273,8 +273,8 @@ class Saving {
     file.sync();
   }
 
-  // Chunks with several runs are read back, distributed over the ranks. The file is reopened, because NFS
-  // makes writes of other nodes visible at open.
+  // Hashes the chunks that several runs make up. Each rank reads a share of them back from the file. The file
+  // is opened again, because NFS shows writes of other nodes only after open().
   void hash_cut_chunks() {
     const std::string path = data_path();
     const files::Descriptor file = files::open_file(path, O_RDONLY);
@@ -320,20 +320,20 @@ class Saving {
     sync_folder(output_dir_);
   }
 
-  // Moves a folder of this name that another program wrote to another name.
-  static void spare(const std::string& target) {
+  // Renames a folder at `target` that is not a checkpoint of this program.
+  static void rename_foreign_folder(const std::string& target) {
     if (!path_exists(target) || is_own_checkpoint(target)) return;
     std::string kept = target + ".kept";
     for (int i = 2; path_exists(kept); ++i) kept = target + ".kept-" + std::to_string(i);
     if (::rename(target.c_str(), kept.c_str()) != 0) files::file_error("cannot move a folder", target, errno);
     log::warn(
-        "a folder had the name of the new checkpoint, but no checkpoint of this program in it. It was "
+        "a folder already had the name of the new checkpoint, but this program did not write it. It was "
         "renamed to " +
         kept);
   }
 
   void give_name(const std::string& target) {
-    spare(target);
+    rename_foreign_folder(target);
     if (!path_exists(target)) {
       if (::rename(temporary_.c_str(), target.c_str()) != 0)
         files::file_error("cannot rename a finished checkpoint into place", target, errno);
@@ -358,7 +358,7 @@ class Saving {
   std::string temporary_;  ///< removed at the end by rank 0, unless it was renamed
   std::string state_text_, config_text_;
   Manifest manifest_;  ///< ranks other than 0 have only the tensors and their offsets
-  std::vector<std::pair<std::size_t, std::int64_t>> cut_chunks_;
+  std::vector<std::pair<std::size_t, std::int64_t>> cut_chunks_;  ///< (tensor, chunk) of several runs
   std::unordered_map<std::string, std::size_t> index_;
   Packer hashes_;  ///< (tensor, chunk, hash) of the chunks that this rank hashed
 };

@@ -279,7 +279,7 @@ bool Options::parse(const Arguments& typed) {
   const Arguments rest = app_->remaining();
   for (const std::string& word : rest) {
     refuse_near_setting(word);
-    if (takes_overrides_) continue;  // the reader of the keys has a better message
+    if (takes_overrides_) continue;  // the configuration reports it with a better message
     throw Error({.what = "argument '" + word + "' is not known",
                  .where = "command line",
                  .fix = "'" + app_->get_name() + " --help' lists the options",

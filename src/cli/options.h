@@ -1,5 +1,5 @@
-// Arguments of a command: options and key=value overrides in any order. CLI11 parses them. Only sources of
-// this folder that parse include its header, because it takes seconds to compile.
+// Arguments of a command: options and key=value overrides in any order. CLI11 parses them. Its header takes
+// seconds to compile, so this header does not include it.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ namespace octet::cli {
 struct Check {
   enum class Kind { whole_range, range, at_least_zero, above_zero, words, words_in_any_case };
   Kind kind;
-  std::int64_t least = 0, most = 0;       ///< of whole_range
-  double from = 0, to = 0;                ///< of range
-  std::vector<std::string> choices = {};  ///< of words
+  std::int64_t least = 0, most = 0;       ///< limits of a whole_range
+  double from = 0, to = 0;                ///< limits of a range
+  std::vector<std::string> choices = {};  ///< allowed words
 };
 
 /// A whole number from `least` to `most`.
@@ -65,7 +65,7 @@ class Option {
   Option& repeated();
   /// The option takes all following words.
   Option& takes_all();
-  /// One word has several values, separated by `letter`.
+  /// A word of the command line may give several values, separated by `letter`.
   Option& split_at(char letter);
   /// The option requires the option with this name.
   Option& needs(const std::string& name);
@@ -100,14 +100,14 @@ class Options {
     settings_.push_back(name);
     return add_option("--" + name, value, description);
   }
-  /// The last value of an option that is given twice counts. Call this before adding options.
+  /// If an option is given twice, its last value counts. Call this before adding options.
   void last_value_counts();
   /// Returns how often the option with this name ("--batch") was given.
   std::size_t count(const std::string& name) const;
   /// Adds an example command line to --help.
   void example(const std::string& line) { examples_.push_back(line); }
-  /// Handles Describing and --help, for commands that parse in their own way. Returns true if nothing is left
-  /// to do.
+  /// Handles Describing and --help, for commands that do not call parse(). Returns true if the command must
+  /// not run.
   bool only_tells(const Arguments& arguments) const;
   /// Parses. Returns false if --help was printed or a Describing is active. Throws Error (usage) for an
   /// invalid call.
@@ -125,7 +125,8 @@ class Options {
   std::string near_option(const std::string& word) const;
   /// Returns the name of `own` that is nearest to `name`; "" if a key is nearer.
   std::string nearest_among(const std::vector<std::string>& own, const std::string& name) const;
-  /// Throws for a word that is neither an option nor a key but is near an option of the command.
+  /// Throws Error (usage) for a word that is neither an option nor a key but is near an option of the
+  /// command.
   void refuse_near_setting(const std::string& word) const;
 
   std::unique_ptr<CLI::App> app_;
@@ -137,7 +138,8 @@ class Options {
   Arguments overrides_;
 };
 
-/// While it exists, a command that is called on this thread only describes its options.
+/// While an object exists, a command that is called on this thread does not run. It only adds the description
+/// of its options to `to`.
 class Describing {
  public:
   explicit Describing(CommandText& to);

@@ -9,7 +9,7 @@ namespace octet::cli {
 
 int probe_command(const Arguments& arguments) {
   Options options("probe",
-                  "Runs one batch through the code of training, at any world size, stage, precision and "
+                  "Runs one batch through the training code, at any world size, stage, precision and "
                   "device, and writes the results");
   options.example("trainer probe models/llama3 --batch batch.safetensors --out out.safetensors bf16=true");
   options.take_overrides();

@@ -31,10 +31,11 @@ namespace {
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{
-      {"train", "fine-tune a model as CONFIG says (the default command)", train_command},
-      {"encode", "show what training would see of texts and conversations: JSON lines in, JSON lines out",
+      {"train", "fine-tune a model with the settings of CONFIG (the default command)", train_command},
+      {"encode",
+       "show the tokens that training makes of texts and conversations: JSON lines in, JSON lines out",
        encode_command, CommandPlace::one_rank},
-      {"probe", "run one batch through the code of training and write loss, logits and gradients",
+      {"probe", "run one batch through the training code and write loss, logits and gradients",
        probe_command},
       {"inspect", "show the contents of a checkpoint, verify it, or compare two", inspect_command,
        CommandPlace::one_rank},
@@ -52,13 +53,13 @@ const std::vector<Command>& commands() {
        CommandPlace::one_rank},
       {"supervise", "start a run again until it is complete (launch/supervise calls it)", supervise_command,
        CommandPlace::one_rank},
-      {"quickstart", "make a small task, tokenizer, model and configuration to train at once",
+      {"quickstart", "make a small task, tokenizer, model and configuration for a first training run",
        quickstart_command, CommandPlace::one_rank},
   };
   return all;
 }
 
-// Collects the descriptions from the commands themselves.
+// Calls every command while a Describing exists, and returns the descriptions of their options.
 std::vector<CommandText> command_texts() {
   std::vector<CommandText> texts;
   for (const Command& command : commands()) {
@@ -88,8 +89,8 @@ std::string help(const Arguments& topic) {
 int printed(const Error& e) {
   note_ending(static_cast<int>(e.code()));
   if (e.problem().what.empty()) {
-    // Another rank prints the error. mpirun ends all ranks when the first fails, so this rank waits for the
-    // printing rank to fail first.
+    // Another rank prints the error. mpirun ends all ranks when one fails, so this rank waits until the other
+    // rank has printed.
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
   } else {
     log::error(e.what());
@@ -97,21 +98,21 @@ int printed(const Error& e) {
   return static_cast<int>(e.code());
 }
 
-// Ends all ranks with one message if this rank fails before it joins the others. Every rank opens a session
-// sooner or later, and the session exchanges the error.
+// Ends all ranks with one message if this rank fails before it opens its session. The other ranks open a
+// session too, and the sessions exchange the error.
 int refuse(const Error& e) {
   if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
   try {
     const runtime::Session session(kWithoutGpus, std::current_exception());
   } catch (const Error& met) {
-    // If the ranks did not meet, because this rank failed in opening its session, it prints its own error.
+    // If the session could not be opened, the ranks did not exchange the error. This rank prints its own.
     return printed(met.problem().agreed ? met : e);
   }
   return static_cast<int>(e.code());
 }
 
-// Checked before any other work. Processes that a launcher started without MPI would each start a separate
-// run.
+// Throws Error if a launcher started several processes without MPI: each process would start a separate run.
+// Call it before any other work.
 void require_mpi_launcher(const Arguments& arguments) {
   if (std::ranges::find(arguments, "--help") != arguments.end()) return;
   const comm::Launched launched =
@@ -120,7 +121,7 @@ void require_mpi_launcher(const Arguments& arguments) {
     throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
 }
 
-// Hosts that a platform started without MPI would each train alone.
+// Throws Error if a platform started several hosts without MPI: each host would start a separate run.
 void require_mpi_between_hosts(const Arguments& arguments) {
   if (std::ranges::find(arguments, "--help") != arguments.end()) return;
   const comm::Launched launched = comm::hosts_without_mpi(environment_variable);
@@ -128,7 +129,7 @@ void require_mpi_between_hosts(const Arguments& arguments) {
     throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
 }
 
-// Runs a single-process command on rank 0 only, however many ranks a launcher started.
+// Runs a single-process command on rank 0 only. Other ranks that a launcher started do nothing.
 int run_once(const Command& command, const Arguments& arguments) {
   try {
     if (comm::launched_by_mpi()) {
@@ -147,7 +148,7 @@ bool names_configuration(const std::string& word) {
 }
 
 // Handles stop signals from the start of the program until the run installs its own handlers. launch/mpirun
-// asks ranks to stop if it sees that they handle the signal.
+// sends stop signals only to ranks that have a handler.
 void answer_stops(const Arguments& arguments) {
   if (arguments.empty() || arguments[0].starts_with("--")) return;
   const bool handed_on = comm::stops_are_handed_on(environment_variable);
@@ -247,13 +248,13 @@ int run(int argc, const char* const* argv) {
   runtime::tell_of_faults(!comm::stops_are_handed_on(environment_variable));
   answer_stops(arguments);
   cpu::spare_limited_memory();
-  // Read before the program changes it for the driver.
+  // Read before prepare_gpu_environment() changes variables.
   const config::Environment environment = config::process_environment();
-  // `supervise` passes the user's own values to the processes that it starts.
+  // `supervise` changes no variables, because the processes that it starts need the user's values.
   const bool starts_others = argc > 1 && argv[1] == std::string_view("supervise");
   if (!starts_others) prepare_gpu_environment();
   if (comm::output_reaches_terminal(environment_variable)) protect_terminal();
-  // A file size limit then gives a failed write with a message.
+  // A write beyond a file size limit then fails with an error, and the program reports it.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
     require_known_variables(environment);
@@ -261,7 +262,7 @@ int run(int argc, const char* const* argv) {
   } catch (const Error& e) {
     return refuse(e);
   } catch (const std::exception& e) {
-    // A session may exist already, and memory for another may be missing, so the error is printed directly.
+    // This rank prints the error alone. refuse() would open a second session or need more memory.
     if (const auto problem = problem_of(e)) return printed(Error(*problem));
     log::error(std::string("internal error: ") + e.what());
     return static_cast<int>(ExitCode::failure);

@@ -108,8 +108,8 @@ int train_once(const Arguments& arguments) {
 int train_command(const Arguments& arguments) {
   Options options(
       "train",
-      "Fine-tunes a model as CONFIG says, alone or on the ranks that `mpirun -np N` started. The word "
-      "train may be left out");
+      "Fine-tunes a model with the settings of CONFIG, in one process or on the ranks that `mpirun -np N` "
+      "started. The word train may be left out");
   std::string config_file;
   options.add_option("CONFIG", config_file,
                      "YAML or JSON: our own, or LLaMA-Factory's, SFT-Play's, verl's, axolotl's");

@@ -23,13 +23,12 @@ namespace octet::data {
 
 // The files of a data set.
 
-/// Returns a file itself, or the files of the chosen split of a folder (splits.h). `name` is its name in the
-/// configuration.
+/// Returns `path` if it is a file. Otherwise returns the files of the configured split in the folder `path`
+/// (splits.h). `name`: the data set in the configuration.
 std::vector<std::string> files_of_path(const std::string& path, const std::string& name,
                                        const DataOptions& options);
 
-/// Returns the files that a shell pattern matches, sorted by name. Files that only describe rows are left
-/// out.
+/// Returns the files that a shell pattern matches, sorted by name, without metadata files of Hugging Face.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
 /// Whether a name means a file, a folder or a pattern rather than an entry of dataset_info.json.
@@ -44,13 +43,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a file describes rows, as Hugging Face's save_to_disk writes it.
-bool describes_rows(const fs::path& path) {
+// Whether a file is metadata that Hugging Face's save_to_disk writes next to files of rows.
+bool is_metadata(const fs::path& path) {
   static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
   return std::ranges::find(kDescriptions, path.filename().string()) != kDescriptions.end();
 }
 
-// Returns the file. Warns if the configuration names a split: a file has none, so all of its rows are read.
+// Returns `path`. Warns if the configuration names a split: a single file has no splits, so all rows are
+// read.
 std::vector<std::string> whole_file(const std::string& path, const std::string& name,
                                     const DataOptions& options) {
   if (!options.split.empty() && options.split != "train" && !options.evaluates)
@@ -69,7 +69,7 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
   std::vector<std::string> files;
   if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
     for (std::size_t i = 0; i < found.gl_pathc; ++i) {
-      if (!describes_rows(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
+      if (!is_metadata(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
     }
   }
   ::globfree(&found);
@@ -203,7 +203,8 @@ RowFormat named_format(const DataSource& source, const Columns& columns) {
   return format_of_columns(columns, rows.empty() ? Json() : rows.front());
 }
 
-// Returns the format of an undescribed set. It is detected from the first readable row of each file.
+// Detects the format of a data set from the first readable row of each file. For data sets without an entry
+// in dataset_info.json and without configured columns.
 RowFormat recognised_format(const std::string& name, const DataSource& source) {
   std::optional<RowFormat> format;
   std::string first;
@@ -221,13 +222,13 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
         first = file->path();
         break;
       }
-      // Only some of the files may have histories.
+      // A file may lack the column with histories.
       if (format->history.empty()) format->history = found.history;
       found.history = format->history;
       if (*format != found) {
         throw Error({.what = "the files of data set '" + name + "' have different columns",
                      .expected = "rows as in " + first,
-                     .found = "others",
+                     .found = "other columns",
                      .where = file->where(i),
                      .fix = "name the files as separate data sets, with commas between them",
                      .code = ExitCode::usage});
@@ -236,7 +237,7 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
     }
   }
   if (format) return *format;
-  // All rows are broken: the first row's own error is the most useful message.
+  // No row is readable. The error of the first row is the most useful message.
   const auto any = std::ranges::find_if(source.files, [](const auto& f) { return f->size() > 0; });
   return detect_format((*any)->row(0), (*any)->where(0));
 }
@@ -245,7 +246,7 @@ bool holds_messages(const RowFormat& format) {
   return format.kind == RowFormat::Kind::sharegpt || format.kind == RowFormat::Kind::openai;
 }
 
-// Columns other than the answer columns that an entry of dataset_info.json may name.
+// Returns the optional columns that an entry of dataset_info.json may name.
 std::vector<std::string> other_columns(const RowFormat& f) {
   const bool asks = !holds_messages(f) && f.kind != RowFormat::Kind::text;
   return {f.system, f.tools, asks ? f.query : "", asks ? f.history : ""};
@@ -255,37 +256,37 @@ constexpr const char* kNamedByKeys =
     "name the column by messages_column, or prompt_column and response_column";
 constexpr const char* kNamedByEntry = "name the column in \"columns\"";
 
-// Throws Error if the set lacks a column that holds its answers; `mend` is the fix of this message. Warns
-// about each of `others` that no row has, and suggests the nearest name.
-void check_columns(const DataSource& source, const std::string& where, const char* mend,
+// Throws Error with `fix` if no row has a required column. Warns about each of the columns `others` that no
+// row has. Both messages suggest the nearest name. Reads only the first rows.
+void check_columns(const DataSource& source, const std::string& where, const char* fix,
                    const std::vector<std::string>& others) {
   const RowFormat& f = source.format;
   const bool messages = holds_messages(f), text = f.kind == RowFormat::Kind::text;
   const std::vector<std::string> needed = messages ? std::vector{f.messages}
                                           : text   ? std::vector{f.prompt}
                                                    : std::vector{f.prompt, f.response};
-  std::set<std::string> there;
+  std::set<std::string> present;
   for (const Json& row : first_rows(source)) {
     if (!row.is_object()) continue;
-    for (const auto& [key, value] : row.items()) there.insert(key);
+    for (const auto& [key, value] : row.items()) present.insert(key);
   }
-  if (there.empty()) return;  // all rows are broken; the encoder reports them
+  if (present.empty()) return;  // all rows are broken; the encoder reports them
   std::string names;
-  for (const auto& name : there) names += (names.empty() ? "'" : ", '") + name + "'";
+  for (const auto& name : present) names += (names.empty() ? "'" : ", '") + name + "'";
   for (const std::string& column : needed) {
-    if (there.contains(column)) continue;
-    const std::string near = nearest_name(column, {there.begin(), there.end()});
-    throw Error({.what = column.empty() ? "the column with the texts of a data set is not known"
+    if (present.contains(column)) continue;
+    const std::string near = nearest_name(column, {present.begin(), present.end()});
+    throw Error({.what = column.empty() ? "no column is named for the texts of a data set"
                                         : "a data set has no column '" + column + "'",
-                 .expected = "a column that its rows have",
+                 .expected = "a column of its rows",
                  .found = names,
                  .where = where,
-                 .fix = near.empty() ? mend : "did you mean '" + near + "'?",
+                 .fix = near.empty() ? fix : "did you mean '" + near + "'?",
                  .code = ExitCode::usage});
   }
   for (const std::string& column : others) {
-    if (column.empty() || there.contains(column) || column == RowFormat{}.query) continue;
-    const std::string near = nearest_name(column, {there.begin(), there.end()});
+    if (column.empty() || present.contains(column) || column == RowFormat{}.query) continue;
+    const std::string near = nearest_name(column, {present.begin(), present.end()});
     log::warn(where + ": no column '" + column + "' in the first rows" +
                   (near.empty() ? "" : "; did you mean '" + near + "'?"),
               log::Importance::training);
@@ -342,10 +343,10 @@ std::int64_t DataSource::file_rows() const {
 
 std::int64_t DataSource::row_at(std::int64_t i) const {
   if (!sampled) return i;
-  const auto there = static_cast<std::uint64_t>(file_rows());
+  const auto in_files = static_cast<std::uint64_t>(file_rows());
   const auto u = static_cast<std::uint64_t>(i);
   return static_cast<std::int64_t>(
-      permute(u % there, there, sample_seed, static_cast<std::uint32_t>(u / there) + 1u));
+      permute(u % in_files, in_files, sample_seed, static_cast<std::uint32_t>(u / in_files) + 1u));
 }
 
 std::vector<DataSource> open_datasets(const DataOptions& options) {
@@ -380,7 +381,7 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
                    .expected = "at least one row",
                    .found = std::to_string(source.files.size()) + " files without rows",
                    .where = source.files.empty() ? "configuration key '" + options.key + "'" : name,
-                   .fix = source.files.empty() ? "put files of rows into it" : "check the file",
+                   .fix = source.files.empty() ? "put data files into it" : "check the file",
                    .code = ExitCode::usage});
     }
     if (options.max_samples) source.rows = std::min(source.rows, *options.max_samples);

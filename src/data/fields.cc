@@ -71,7 +71,7 @@ constexpr Field kRowFields[] = {
     {"sample_weight", Rule::share},
     {"weights", Rule::tokens},
     {"loss_weights", Rule::tokens},
-    // Whether a row is trained: a message's fields, as columns.
+    // Whether a row is trained: fields of messages that are also used as columns.
     {"train", Rule::whole},
     {"training", Rule::whole},
     {"trainable", Rule::whole},
@@ -202,7 +202,8 @@ std::optional<double> number_of(const Json& value) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
-// Cells of CSV files hold lists as texts: "[0, 1]", "0,1,1", "0 1 1". Two numbers may be one with a comma.
+// Cells of CSV files hold lists as texts: "[0, 1]", "0,1,1", "0 1 1". Two numbers may be one number with a
+// decimal comma.
 bool is_number_list(const Json& value) {
   if (value.is_string()) {
     const std::string text = trimmed(value);

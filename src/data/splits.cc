@@ -95,8 +95,9 @@ void add(std::vector<Split>& splits, const std::string& name, const std::string&
   if (std::ranges::find(found->files, file) == found->files.end()) found->files.push_back(file);
 }
 
-// Groups shards in the folder data by the split in their names. If the user named the folder data itself, the
-// shards are in the folder itself. These count only if every file names a split.
+// Groups the shards in the folder `data` by the split in their names. Without such shards, the user may have
+// named the folder `data` itself. Then groups the shards in this folder, but only if every file names a
+// split.
 std::vector<Split> by_shards(const std::vector<std::string>& files) {
   std::vector<Split> in_data, here;
   bool all_named = true;
@@ -212,11 +213,11 @@ std::string counted(const Split& split) {
 const Split* find(const std::vector<Split>& splits, const std::string& name) {
   const auto found = std::ranges::find(splits, name, &Split::name);
   if (found != splits.end()) return &*found;
-  // The name in other letters, as in Train-00000-of-00001.parquet.
+  // The same name with other upper and lower case, as in Train-00000-of-00001.parquet.
   const auto lower = [](const Split& split) { return lower_case(split.name); };
   const auto cased = std::ranges::find(splits, lower_case(name), lower);
   if (cased != splits.end()) return &*cased;
-  // Another word for one of them: dev, valid.
+  // A synonym of a split, such as dev or valid.
   for (const Keywords& split : keywords()) {
     if (std::ranges::find(split.words, lower_case(name)) == split.words.end()) continue;
     const auto same = std::ranges::find(splits, split.split, &Split::name);

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kPutBack = "restore the file";
 
-/// Removes a temporary folder when it is constructed and when it is destroyed. A killed process with the same
+/// Its constructor and its destructor remove a temporary folder. A killed process with the same
 /// process id may have left the folder.
 class Cleared {
  public:
@@ -78,20 +78,20 @@ Paths write_merged(const Merge& merge, const data::TemplateEncoder* encoder) {
   return within(merge.folder, train::export_merged(options, merge.adapters));
 }
 
-void require_model(const std::string& folder, const std::string& whose) {
+void require_model(const std::string& folder, const std::string& what) {
   if (path_exists(folder + "/config.json")) return;
-  throw Error({.what = whose + " does not exist",
+  throw Error({.what = what + " does not exist",
                .expected = "config.json and tokenizer files",
                .where = folder,
                .fix = "name its folder with --model",
                .code = ExitCode::usage});
 }
 
-/// Exports a model and adapters that are both stored in folders.
+/// Merges adapters into a model and writes the result. Both are stored in folders, not in a checkpoint.
 Paths export_adapters(const ExportWish& wish, const std::vector<std::string>& above) {
   const bool adapter = path_exists(wish.path + "/adapter_config.json");
   if (adapter && !wish.merge) {
-    throw Error({.what = "the folder has an adapter, which needs no export",
+    throw Error({.what = "the folder has an adapter, which can be used without an export",
                  .expected = "a checkpoint, or --merge with an adapter",
                  .found = "adapter_config.json, no --merge",
                  .where = wish.path,
@@ -105,15 +105,15 @@ Paths export_adapters(const ExportWish& wish, const std::vector<std::string>& ab
     named = setup::named_model(wish.path, above);
   }
   require_model(named.folder, "the base model of the adapter");
-  // The last adapter with a tokenizer has the tokens that its training added.
+  // Training may add tokens. The tokenizer of the last adapter that has one contains all of them.
   std::string tokenizer = named.folder;
   for (const std::string& one : named.adapters) {
     if (path_exists(one + "/tokenizer.json")) tokenizer = one;
   }
   data::TemplateEncoderOptions words = wish.words;
   words.folder = tokenizer;
-  const bool asked = words.template_name || tokenizer != named.folder;
-  const auto encoder = asked ? encoder_of(words) : nullptr;
+  const bool writes_tokenizer = words.template_name || tokenizer != named.folder;
+  const auto encoder = writes_tokenizer ? encoder_of(words) : nullptr;
   return write_merged({.adapters = named.adapters,
                        .model = named.folder,
                        .folder = wish.folder,
@@ -165,7 +165,7 @@ Paths export_trained(const ExportWish& wish) {
                        .part = setup::trains_parts(run)};
   require_model(e.model, "the model that the run started from");
   runtime::require_model_of(checkpoint, e.model);
-  // The run decides the template and its options; the model folder may have moved.
+  // The configuration of the run gives the template and its options. The model folder may have moved.
   run.model_name_or_path = e.model;
   if (setup::trains_adapters(run)) return export_trained_adapters(wish, run, e);
   if (wish.merge) {

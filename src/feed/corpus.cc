@@ -189,7 +189,7 @@ bool visit_trained_rows(const config::DataKeys& config, std::int64_t most,
       const auto sample = data::convert_row(place.file->row(place.row), place.source->format, &why);
       if (sample) visit(*sample);
     } catch (const Error& e) {
-      if (e.code() == ExitCode::storage) throw;  // the run has left this row out, too
+      if (e.code() == ExitCode::storage) throw;  // the run skips this row, too
     }
   }
   return most >= mix.size();
@@ -222,7 +222,9 @@ void report_columns(const data::RowMix& mix) {
         use.message_fields.empty() ? "" : " (fields of messages: " + listed(use.message_fields) + ")";
     const std::string line = "data set " + source.name + ": columns read: " + listed(use.read) + fields +
                              "; columns with texts that are not read: " + listed(use.unread_texts);
-    // Printed if texts are left out, or if fields decide how texts are trained. Otherwise only logged.
+    // The line is printed if texts are not read, or if fields determine how texts are trained. Otherwise it
+    // is only
+    // logged.
     if (use.decides || !use.unread_texts.empty()) {
       log::info(line, log::Importance::data);
     } else {

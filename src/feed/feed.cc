@@ -15,9 +15,9 @@
 namespace octet::feed {
 namespace {
 
-// Returns the group size for SampleOrder and StreamOptions: an epoch trains whole groups of samples. Strict
-// results do not depend on the number of ranks, so groups are micro-batches then. 1 without
-// dataloader_drop_last.
+// Returns the number of samples in a group (SampleOrder, StreamOptions). With dataloader_drop_last, an epoch
+// trains whole groups only. Strict results must not depend on the number of ranks, so a group is then one
+// micro-batch. Returns 1 without dataloader_drop_last.
 std::int64_t whole_groups_of(const config::DatasetKeys& config, bool strict, const config::Batch& batch) {
   if (!config.dataloader_drop_last) return 1;
   return strict ? batch.micro : batch.micro * batch.world;
@@ -39,7 +39,7 @@ std::string hash_of(const LongArray<std::int64_t>& numbers) {
 
 std::int64_t place_number(const Json& place, const char* key, const std::string& where) {
   if (!place.contains(key) || place.at(key).is_null()) {
-    throw Error({.what = "the checkpoint's place in the data is not complete",
+    throw Error({.what = "the checkpoint's place in the data is incomplete",
                  .expected = std::string("a number '") + key + "'",
                  .where = where + ", the place in the data",
                  .fix = "resume from another checkpoint",
@@ -48,8 +48,8 @@ std::int64_t place_number(const Json& place, const char* key, const std::string&
   return json_int(place, key, 0, 0, INT64_C(1) << 40, where + ", the place in the data");
 }
 
-// Returns the place in the state of a checkpoint; null if it has none. Throws Error for the place of a run
-// with another way to read data.
+// Returns the data position in the state of a checkpoint; null if there is none. Throws Error if the
+// checkpoint has streaming: true and this run does not, or the reverse.
 Json place_of(const Json& state, const std::string& kind, const std::string& where) {
   Json place = state.value("place", Json());
   if (place.is_null()) return place;
@@ -64,8 +64,8 @@ Json place_of(const Json& state, const std::string& kind, const std::string& whe
                .code = ExitCode::usage});
 }
 
-// Within an epoch the place depends on the order of samples. Throws Error if the same data now have another
-// order. For other data the run reports the change.
+// Throws Error if the same data now have another order, because a position within an epoch is then wrong. If
+// the data changed, does nothing: the run reports this change.
 void require_same_order(const Json& state, const Json& place, const std::string& order,
                         const std::string& fingerprint, const std::string& where) {
   if (json_string(place, "order", "", where) == order) return;
@@ -121,7 +121,8 @@ class IndexedFeed final : public Feed {
   void go_on(std::int64_t steps, const Json& state, const std::string& where) override {
     const Json place = place_of(state, "samples", where);
     if (place.is_null()) {
-      // An older run wrote no place: all of its steps had the recorded size.
+      // Older checkpoints have no position. It follows from the steps and their batch size, which was
+      // constant.
       SampleOrder before = order_;
       before.global_batch = json_int(state, "global_batch", order_.global_batch, 1, INT64_C(1) << 40, where);
       order_.go_on(steps, before.place(steps));
@@ -174,7 +175,7 @@ class IndexedFeed final : public Feed {
 
  private:
   std::int64_t done_steps() const { return (given_ + batch_.passes - 1) / batch_.passes; }
-  // Returns a hash of all that decides the order of samples in an epoch.
+  // Returns a hash of everything that determines the order of samples in an epoch.
   std::string order_hash() const {
     if (order_hash_.empty()) {
       const data::Items& items = corpus_.training_items;
@@ -189,7 +190,7 @@ class IndexedFeed final : public Feed {
   const Corpus& corpus_;
   config::Batch batch_;
   SampleOrder order_;
-  std::int64_t given_ = 0;  ///< number of micro-batches, including those before start()
+  std::int64_t given_ = 0;  ///< micro-batches returned so far, including the steps before the checkpoint
   std::unique_ptr<Loader> loader_;
 };
 
@@ -246,7 +247,7 @@ class StreamFeed final : public Feed {
     return out;
   }
   std::int64_t examples() const override { return corpus_.rows->size(); }
-  // The first window is read. An epoch of several windows may have more items per row in other windows.
+  // Only the first window has been read. Other windows may have another number of items per row.
   std::optional<std::int64_t> items_of_epoch() const override {
     if (stream_.windows() > 1) return std::nullopt;
     return first_.items.size();
@@ -288,13 +289,13 @@ class StreamFeed final : public Feed {
     if (place_.window > 0 || place_.item > 0)
       require_same_order(state, place, order_hash(), fingerprint(), where);
   }
-  // The length of a stream is always given by max_steps.
+  // A run on a stream always has max_steps, which does not depend on epochs.
   std::int64_t steps_until_end_of(std::int64_t steps) const override { return steps; }
   void start(const Deal& deal) override { loader_ = std::make_unique<StreamLoader>(stream_, deal, place_); }
   runtime::HostBatch next(bool first_of_step, double* waited) override {
     runtime::HostBatch batch;
     const auto take = [&] { batch = loader_->next(waited); };
-    // Unreadable rows are reported between two steps.
+    // Errors of unreadable rows are thrown between two steps, on all ranks.
     if (first_of_step) {
       together_with_data(session_.job(), take);
     } else {
@@ -336,7 +337,7 @@ class StreamFeed final : public Feed {
     return options;
   }
 
-  // Returns a hash of all that decides the order of samples in a window, and the windows.
+  // Returns a hash of everything that determines the windows and the order of samples in them.
   std::string order_hash() const {
     const StreamOptions& options = stream_.options();
     std::string words = std::to_string(options.seed) + (options.shuffle ? " shuffled" : " in order");

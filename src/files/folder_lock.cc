@@ -116,7 +116,7 @@ std::optional<Owner> owner_in(const std::string& path) {
   }
 }
 
-/// Words of the error message for a second owner, by kind of lock.
+/// Texts of the error message for a process that finds the lock taken, by kind of lock.
 struct Words {
   const char* what;
   const char* expected;
@@ -185,7 +185,7 @@ class FolderLock::Impl {
     wake_.notify_all();
     beating_.join();
     release(path_.c_str());
-    // Unlinked while it is locked: a process that opens the file now detects that the name is gone.
+    // The file is unlinked before it is unlocked. A process that opened it before then detects the unlink.
     if (!lost_) ::unlink(path_.c_str());
   }
 
@@ -209,7 +209,7 @@ class FolderLock::Impl {
     return Kernel::held;
   }
 
-  // A previous owner may have unlinked the file between open and lock.
+  // Returns false if a previous owner unlinked the file between open() and flock() of this process.
   bool still_named() const {
     struct stat opened {
     }, named{};
@@ -234,7 +234,8 @@ class FolderLock::Impl {
     }
   }
 
-  // Retries, because an owner writes its name shortly after it locks the file.
+  // Returns the owner that the file names. Retries, because an owner locks the file before it writes its
+  // name.
   std::optional<Owner> named_owner() const {
     for (int tries = 0; tries < 20; ++tries) {
       if (auto owner = owner_in(path_)) return owner;
@@ -243,6 +244,7 @@ class FolderLock::Impl {
     return std::nullopt;
   }
 
+  // Returns whether an owner still runs. If it is not visible here, watches its heartbeats.
   bool lives(const Owner& owner, Kernel kernel) const {
     const bool this_machine = !self_.boot.empty() && owner.boot == self_.boot;
     if (this_machine && kernel == Kernel::held) return false;
@@ -266,8 +268,9 @@ class FolderLock::Impl {
     write_at(file_.get(), path_, record.data(), static_cast<std::int64_t>(record.size()), 0);
   }
 
-  // Without a kernel lock, the last name in the file wins. The run waits until all competitors that saw no
-  // owner have written their names. Then it owns the folder if its own name is still there.
+  // Takes the lock without a kernel lock. All processes that saw no owner write their names, and the last
+  // name in the file is the owner. So this process writes its name, waits, and then checks the name in the
+  // file.
   void claim() {
     write_file_atomically(path_, record_of(self_));
     std::this_thread::sleep_for(seconds(options_.beat_seconds / 2));
@@ -296,7 +299,7 @@ class FolderLock::Impl {
 
   const std::string held_path_, path_;  ///< the locked path, and the lock file
   const FolderLockOptions options_;
-  Owner self_;  ///< after take(), used by the thread only
+  Owner self_;  ///< after take(), only the heartbeat thread uses it
   Descriptor file_;
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -39,7 +39,8 @@ class PagePool {
   void give(std::int32_t page, bool worth_keeping);
 
  private:
-  // Two linked rings of pages without holders. Each has a head entry, before the entries of the pages.
+  // Two linked rings of pages without holders: pages with reusable contents, and other pages. The entries of
+  // the two heads precede the entries of the pages.
   static std::size_t ring(bool worth_keeping) { return worth_keeping ? 1 : 0; }
   static std::size_t entry(std::int32_t page) { return static_cast<std::size_t>(page) + 2; }
   std::int64_t touched() const { return static_cast<std::int64_t>(holders_.size()); }
@@ -57,8 +58,9 @@ class PagePool {
 // Maps prefixes of prompts to the pages that hold their keys and values.
 
 /// A tree of tokens with up to one page of tokens per node. The path from the root spells a prefix. The pages
-/// of a node, one per group of blocks, hold the keys and values of the node's tokens. Nodes with less than a
-/// page of tokens are ends of sequences. A node exists as long as it has a page, a child or a user.
+/// of a node, one per group of blocks, hold the keys and values of the node's tokens. A sequence
+/// may end in a node with less than a page of tokens. A node exists as long as it has a page, a child or a
+/// user.
 class PrefixTree {
  public:
   using Tokens = std::span<const std::int32_t>;
@@ -156,10 +158,11 @@ class PagedCache {
   /// Cached prefix of a sequence. The last token is always computed, because its logits are needed.
   struct Found {
     std::vector<std::int32_t> path;     ///< tree nodes with full pages
-    std::vector<std::int32_t> partial;  ///< per group, the page after them; empty: none
-    std::size_t tokens = 0;             ///< in total
+    std::vector<std::int32_t> partial;  ///< per group, the page after the full pages; empty: none
+    std::size_t tokens = 0;             ///< tokens of all these pages
   };
-  /// Finds the cached prefix of a sequence. `active`: their newest, partly filled pages are searched too.
+  /// Finds the cached prefix of a sequence. Also searches the newest, partly
+  /// filled pages of `active`.
   Found find(const Sequence& sequence, const std::list<Sequence>& active) const;
   /// Gives the found pages to a sequence that holds none, and advances `cached`. The copies must be done, in
   /// this order, before the next pass.

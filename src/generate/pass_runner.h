@@ -26,12 +26,12 @@
 
 namespace octet::generate {
 
-// The plan of one pass, which all ranks that hold a model together execute.
+// The plan of one forward pass. All ranks that hold one model together execute the same plan.
 
-/// The purpose of a row's listing (ops::listed_logits).
+/// The results that a pass needs from a listed row (ops::listed_logits).
 struct WantedOfRow {
-  double temperature = 0;  ///< of the sum over the row; 0: no sum
-  double draw = -1;        ///< the number that selects a token of the whole row; below 0: none
+  double temperature = 0;  ///< for the sum of probabilities of the row; 0: no sum
+  double draw = -1;  ///< in [0, 1): the random number that draws a token from the whole row; below 0: no draw
 };
 
 /// The results that a pass needs from its logits.
@@ -39,8 +39,8 @@ struct Wanted {
   bool best = false;  ///< the most probable tokens, found on the device
   bool normalizers =
       false;  ///< also the normalizers for log-probabilities of these tokens and of listed rows
-  /// [rows], or empty if no row is listed: the rows with their largest logits copied to the host. Only on a
-  /// rank with the whole vocabulary.
+  /// [rows], or empty if no row is listed. The largest logits of a listed row are copied to the host. Only on
+  /// a rank with the whole vocabulary.
   std::vector<std::optional<WantedOfRow>> listed;
   std::vector<bool> logits;  ///< [rows] true: the whole row is copied to the host
 
@@ -48,13 +48,13 @@ struct Wanted {
   bool best_alone() const { return listed.empty() && std::ranges::find(logits, true) == logits.end(); }
 };
 
-/// One pass. Copies and changes precede the tokens.
+/// One pass. Its page copies and page changes are made before its tokens are computed.
 struct PassPlan {
   std::vector<PageCopy> copies;
   std::vector<PageChange> changes;
   PassTokens tokens;
   Wanted wanted;
-  std::string told;  ///< packed(), to send to ranks that do not have the plan
+  std::string told;  ///< result of packed(), for ranks that do not have the plan
 };
 
 /// Serializes a plan without the sequences and the listings of its rows, which only the leader uses.
@@ -62,11 +62,11 @@ std::string packed(const PassPlan& plan);
 /// Throws Error if `bytes` is not from packed().
 PassPlan unpacked(const std::string& bytes);
 
-// Records and replays passes that repeat with other tokens.
+// Records passes of one size, and replays them with other tokens.
 
-/// A pass that takes one token of each sequence enqueues work that depends only on the number of tokens. If
-/// the device can record, each number of tokens is enqueued the first time, recorded the second time and
-/// replayed afterwards. Numbers are rounded up, so there are few recordings.
+/// The work of a pass with one token per sequence depends only on the number of tokens. If the device can
+/// record (CUDA graphs), the first pass of a number is enqueued, the second is recorded, and later passes are
+/// replayed. Numbers are rounded up to keep few recordings.
 class RepeatedPasses {
  public:
   /// Repeats passes of at most `most` tokens. A null stream disables repetition.
@@ -77,8 +77,8 @@ class RepeatedPasses {
   }
   /// Returns the padded number of tokens of a pass of `tokens` tokens.
   std::int64_t rounded(std::int64_t tokens) const;
-  /// Runs a pass that `enqueue` puts on the stream. `tokens` is a rounded number; `kind` separates
-  /// recordings. Returns true if the pass was replayed.
+  /// Runs a pass that `enqueue` puts on the stream. `tokens` is a rounded number. Passes of
+  /// another `kind` have separate recordings. Returns true if the pass was replayed.
   bool make(std::int64_t tokens, int kind, const std::function<void()>& enqueue);
 
  private:
@@ -100,8 +100,9 @@ struct RunnerParts {
   runtime::Instance& model;
   model::Transformer& core;
   Arena& arena;
-  bool own = true;     ///< the decoder owns the model, so parameters stay in place
-  bool ahead = false;  ///< a pass may begin before the previous one ends, and takes its most probable tokens
+  bool own = true;  ///< the decoder owns the model, so parameters stay in place
+  bool ahead =
+      false;  ///< a pass may begin before the previous pass ends; its tokens are the result of that pass
   Team* team = nullptr;        ///< null: this rank has the whole model
   TensorSums* sums = nullptr;  ///< for a team with several ranks per tensor group
 };
@@ -112,7 +113,7 @@ class PassRunner {
   PassRunner(const RunnerParts& parts, const DecoderOptions& options, const model::KvLayout& layout,
              std::int64_t pages);
 
-  /// Must be called after the parameters of the model changed.
+  /// Call it after the parameters of the model have changed.
   void forget_parameters();
   /// Begins a pass. At most two passes are in flight. Keys and values are written to the cache. The wanted
   /// results are copied to the host, on the leader if there is a team. All ranks of a team run the same
@@ -139,7 +140,7 @@ class PassRunner {
   std::int64_t replayed() const { return replayed_; }
 
  private:
-  /// Readable results of a pass.
+  /// A pass that has begun, and the place of its results.
   struct Made {
     std::size_t side = 0;
     std::int64_t tokens = 0;  ///< with padding
@@ -147,7 +148,7 @@ class PassRunner {
     bool normalizers = false;
     std::vector<bool> listed;  ///< whether each row was listed
   };
-  /// Memory that the host and the device exchange in a pass.
+  /// Buffers by which the host and the device exchange data in a pass.
   struct Side {
     std::int32_t* words = nullptr;    ///< pinned, layout of words_
     ops::BestToken* best = nullptr;   ///< pinned: best_ of each rank of the tensor group, in rank order
@@ -180,9 +181,9 @@ class PassRunner {
   RepeatedPasses repeated_;
   std::unique_ptr<StageEdges> edges_;         ///< if the model has stages
   std::unique_ptr<VocabularyPieces> pieces_;  ///< if a tensor group splits the head
-  std::deque<Made> on_the_way_;               ///< oldest first
+  std::deque<Made> on_the_way_;               ///< passes in flight, oldest first
   Made last_;
-  std::size_t side_ = 0;  ///< of the pass that began last
+  std::size_t side_ = 0;  ///< index in sides_ of the pass that began last
   std::int64_t replayed_ = 0;
   std::int32_t* words_ = nullptr;         ///< device: ids, slots, positions [tokens] each, rows [sequences]
   std::int32_t* experts_ = nullptr;       ///< device: DecodeBatch::experts; null: not kept

@@ -38,13 +38,14 @@ std::string part_name(int rank, int world) {
   return "part-" + std::to_string(rank) + "-of-" + std::to_string(world);
 }
 
-/// Description of a file in a host's memory, for the other ranks.
+/// Description of a file in a host's memory. All ranks exchange these descriptions.
 struct Entry {
   bool complete = false;  ///< it is a valid part of this run
   bool copy = false;
   int slot = 0, node = 0, world = 0, rank = 0;
   std::int64_t step = 0;
-  std::string taken, path;
+  std::string taken;  ///< random name of the checkpoint, equal in all of its parts
+  std::string path;
   std::string wrong;  ///< why it is invalid; empty for a part that was never completed
 };
 
@@ -62,6 +63,7 @@ Entry unpack(checkpoint::Unpacker& unpacker) {
   return e;
 }
 
+// Opens and verifies a file, and describes it.
 Entry look_at(const std::string& path, const std::string& identity) {
   Entry entry{.path = path, .wrong = {}};
   entry.copy = fs::path(path).filename().string().starts_with(kCopy);
@@ -149,8 +151,8 @@ std::vector<std::string> MemoryTier::expected_names() const {
 }
 
 void MemoryTier::require_room(const std::vector<TensorSlice>& slices) {
-  constexpr std::int64_t kBeside = 1 << 20;  // state and configuration
-  std::int64_t mine = kBeside;
+  constexpr std::int64_t kTexts = 1 << 20;  // room for the texts of state and configuration
+  std::int64_t mine = kTexts;
   job_.together([&] { mine += lay_part_out({}, slices).file_bytes; });
   const std::vector<std::int64_t> all = job_.all_gather_int(mine);
   job_.together([&] {
@@ -182,7 +184,8 @@ std::map<std::pair<std::int64_t, std::string>, PartsByRank> by_checkpoint(const 
   return found;
 }
 
-// Returns the rank that sends a part to hosts without it. The ranks of the host that has it take turns.
+// Returns the rank that sends a part to the hosts without this part. The ranks of a host
+// share this work.
 int giver_of(const Entry& entry, const comm::Place& place) {
   std::vector<int> there;
   for (int rank = 0; rank < place.size; ++rank) {
@@ -237,7 +240,7 @@ checkpoint::Checkpoint open_parts(comm::Channel& channel, const PartsByRank& cho
 std::optional<MemoryFound> MemoryTier::find() {
   const comm::Place& place = job_.place();
   checkpoint::Packer mine;
-  int turn = 0;  // the ranks of a host check its files in turn
+  int turn = 0;  // each rank of a host checks a share of the files
   for (int slot = 0; slot < kGenerations; ++slot) {
     for (const std::string& path : files_in(slot_folder(slot))) {
       if (turn++ % place.local_size != place.local_rank) continue;
@@ -253,7 +256,8 @@ std::optional<MemoryFound> MemoryTier::find() {
   }
   const bool says = job_.rank() == 0;
   for (const Entry& entry : entries) {
-    if (says && !entry.wrong.empty()) log::warn("not read from memory " + entry.wrong);
+    if (says && !entry.wrong.empty())
+      log::warn("a part of a checkpoint in memory is not used " + entry.wrong);
   }
   const auto found = by_checkpoint(entries);
   for (auto at = found.rbegin(); at != found.rend(); ++at) {
@@ -273,7 +277,7 @@ std::optional<MemoryFound> MemoryTier::find() {
   return std::nullopt;
 }
 
-void MemoryTier::take(const checkpoint::CheckpointContents& contents, bool beside) {
+void MemoryTier::take(const checkpoint::CheckpointContents& contents, bool in_thread) {
   wait();
   hold_->touch();
   work_ = std::make_unique<Work>();
@@ -306,9 +310,9 @@ void MemoryTier::take(const checkpoint::CheckpointContents& contents, bool besid
                                    work.header->file_bytes);
     copy_values(*work.memory, *work.header, contents.slices);
   });
-  const auto policy = beside ? std::launch::async : std::launch::deferred;
-  beside_ = std::async(policy, [this, &work, beside] {
-    if (beside) run_thread_behind();
+  const auto policy = in_thread ? std::launch::async : std::launch::deferred;
+  pending_ = std::async(policy, [this, &work, in_thread] {
+    if (in_thread) run_thread_behind();
     return finish(work);
   });
 }
@@ -344,7 +348,7 @@ namespace {
 struct Coming {
   std::size_t member = 0;  ///< group member that sends it
   std::optional<PartMemory> memory;
-  std::string page;  ///< its first page, which is written last
+  std::string page;  ///< its first page, written last, because it makes the part valid
 
   void put(std::size_t at, const std::string& bytes) {
     check(at + bytes.size() <= memory->bytes().size(), "a part has the announced length");
@@ -374,8 +378,8 @@ std::vector<int> MemoryTier::senders(const comm::Channel& channel) const {
   return members;
 }
 
-// Sends this rank's part to another host in a round, and stores the parts that it receives. If that fails on
-// this rank, throws Error after all messages are exchanged.
+// One round: sends this rank's part to another host, and stores the parts that this rank receives. If storing
+// fails, throws Error after all messages are exchanged.
 void MemoryTier::exchange(comm::Channel& channel, bool sends, Work& work) {
   const auto own = work.memory->bytes().first(static_cast<std::size_t>(sends ? work.header->file_bytes : 0));
   const std::vector<std::int64_t> sizes = channel.all_gather_int(static_cast<std::int64_t>(own.size()));
@@ -415,12 +419,12 @@ void MemoryTier::exchange(comm::Channel& channel, bool sends, Work& work) {
 }
 
 bool MemoryTier::is_ready() const {
-  return beside_.valid() && beside_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
+  return pending_.valid() && pending_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
 }
 
 std::optional<Taken> MemoryTier::wait() {
-  if (!beside_.valid()) return std::nullopt;
-  const Taken taken = beside_.get();
+  if (!pending_.valid()) return std::nullopt;
+  const Taken taken = pending_.get();
   if (taken.whole) next_ = (work_->slot + 1) % kGenerations;
   work_.reset();
   return taken;

@@ -120,7 +120,7 @@ double Schedule::number(const std::string& key, double fallback, double low, dou
   const auto found = options_.arguments.find(key);
   if (found == options_.arguments.end()) return fallback;
   const auto* value = std::get_if<double>(&found->second);
-  // Written so that NaN is refused as well.
+  // This form of the comparison refuses NaN, too.
   if (value == nullptr || !(*value >= low && *value <= high) || !std::isfinite(*value)) {
     refuse("an argument of the schedule is out of range",
            "a number from " + to_text(low) + " to " + to_text(high), spelled(found->second),
@@ -337,7 +337,7 @@ double Schedule::deepspeed(std::int64_t step) const {
 }
 
 double Schedule::factor(std::int64_t step) const {
-  check(step >= 0, "a schedule is asked for a step of at least 0");
+  check(step >= 0, "the step of a schedule is at least 0");
   const std::string& name = options_.name;
   if (plateau_) return options_.learning_rate > 0 ? plateau_->learning_rate() / options_.learning_rate : 1.0;
   if (name == "constant") return 1.0;

@@ -63,11 +63,12 @@ double gemm_seconds(const model::Operation& o, bool fp8, const precision::Recipe
   return seconds_of(kernel, rates) + (fp8 ? rates.fp8_more : 0);
 }
 
-/// Collects rows of the same name.
+/// Adds up times by the name of their row.
 class Rows {
  public:
   Rows(const Rates& rates, double times) : rates_(rates), times_(times) {}
-  /// Adds `calls` calls of kernel `k`, in each micro-batch or `times` times.
+  /// Adds the time of `calls` calls of kernel `k`, multiplied by a factor. times() sets the factor. At first
+  /// it is the number of micro-batches.
   void add(const std::string& name, const Kernel& k, double calls) {
     add(name, seconds_of(k, rates_), calls);
   }
@@ -93,14 +94,14 @@ class Rows {
   double* pass_ = nullptr;
 };
 
-/// Bytes that quantisation adds per element of an operand. Delayed scaling: the producer writes two copies of
-/// one byte. Other recipes: a separate kernel also reads the matrix again.
+/// Returns the bytes that quantisation moves per element of an operand. With delayed scaling, the producer
+/// writes two copies of one byte each. With other recipes, a separate kernel also reads the matrix again.
 double quantise_bytes(const precision::Recipe& recipe) {
   const double compute = recipe.compute == DType::bf16 ? 2 : 4;
   return recipe.kind == precision::RecipeKind::delayed ? 2 : 2 + compute;
 }
 
-/// Names of the rows of a kind: forward, backward, and recomputed in backward.
+/// Names of the rows of a kind of operation: in forward, in backward, and recomputed in backward.
 struct RowNames {
   std::string forward, backward, again;
 };
@@ -168,7 +169,7 @@ void add_copies(Rows& rows, const Work& w) {
   }
 }
 
-/// The share of all parameters that is stored in FP8.
+/// Returns the share of all parameters that is stored in FP8.
 double fp8_share(const model::Architecture& architecture) {
   double fp8 = 0;
   for (const model::LinearLayer& l : model::linear_layers(architecture)) {
@@ -182,7 +183,8 @@ double fp8_share(const model::Architecture& architecture) {
 
 double bytes_from_host(const Work& work) {
   if (work.host_master_bytes == 0 || !work.recipe.fp8() || work.recipe.blocks()) return work.host_state_bytes;
-  // Delayed scales exist before the cast. Other scales are computed from the masters at that time.
+  // With delayed scaling, the masters are read once more, for the cast. With other recipes they are read
+  // twice more, first for the scales.
   const int again = work.recipe.kind == precision::RecipeKind::delayed ? 1 : 2;
   return work.host_state_bytes + again * fp8_share(work.architecture) * work.host_master_bytes;
 }
@@ -207,9 +209,9 @@ Time time_of(const Work& work, const Rates& rates) {
 }
 
 std::span<const Link> links() {
-  // Copies from one of two H200 into the memory of the other one reached 368 GB/s with 64 MiB; copies to and
-  // from the host's memory over PCIe 5.0 55 GB/s. Networks by their names: 3,200 Gbit/s are an adapter of 400
-  // for each of eight GPUs.
+  // Measured: copies of 64 MiB between two H200 reached 368 GB/s. Copies between an H200 and the host over
+  // PCIe 5.0 reached 55 GB/s. Networks have their nominal rates. 3,200 Gbit/s: eight GPUs with an adapter of
+  // 400 Gbit/s each.
   static constexpr std::array all{Link{"NVLink", 370e9, false},     Link{"PCIe", 55e9, false},
                                   Link{"3200 Gbit/s", 400e9, true}, Link{"400 Gbit/s", 50e9, true},
                                   Link{"100 Gbit/s", 12.5e9, true}, Link{"10 Gbit/s", 1.25e9, true},
@@ -223,17 +225,17 @@ double message_seconds(double bytes, const Link& link, int ranks) {
 
 namespace {
 
-/// Number of kernels that FP8 adds to a linear layer in a micro-batch. With delayed scaling, the producer of
-/// a matrix writes most copies. A separate kernel transposes the copy of a norm (inputs of qkv and gate_up,
-/// gradients of output and down), and one casts the output of attention. With other recipes, the input and
-/// the gradient each need a kernel for the scale and one for the cast.
+/// Returns the number of kernels that FP8 adds to a linear layer in a micro-batch. With delayed scaling, the
+/// producer of a matrix writes most copies. A separate kernel transposes the copy of a norm (inputs of qkv
+/// and gate_up, gradients of output and down), and one casts the output of attention. With other recipes, the
+/// input and the gradient each need a kernel for the scale and one for the cast.
 int added_kernels(const model::LinearLayer& layer, const precision::Recipe& recipe) {
   if (recipe.kind != precision::RecipeKind::delayed) return 4;
   return layer.cast_alone ? 2 : 1;
 }
 
-/// Seconds per micro-batch for the FP8 copies of a weight. They are made once per step. The transposed copy
-/// is made in each micro-batch if it is not kept.
+/// Returns the seconds per micro-batch for the FP8 copies of a weight. They are made once per step. The
+/// transposed copy is made in each micro-batch if it is not kept.
 double weight_copies(const model::LinearLayer& l, const Work& work, const Rates& rates) {
   const double each = static_cast<double>(l.rows * l.cols * l.experts) / rates.bytes;
   const double once = (6 * each + rates.launch) / static_cast<double>(work.micro_batches);

@@ -62,7 +62,7 @@ class Trials {
     return bytes;
   }
 
-  /// Returns the plan of the rank with the most bytes. The floor is that of the slowest stage.
+  /// Returns the plan of the rank with the most bytes. Its lower bound of time is that of the slowest stage.
   Fit of(std::int64_t batch) {
     Fit most;
     double floor = 0;

@@ -36,6 +36,8 @@ config::Strings notes_of(const config::Resolved& resolved) {
   return notes;
 }
 
+/// Returns warnings about unusual settings. Without a configuration, omits the warnings about default
+/// settings.
 config::Strings doubts_of(const config::Resolved& resolved, bool configured,
                           const model::Architecture& architecture) {
   config::Strings doubts = train::doubts(resolved, architecture);
@@ -47,7 +49,8 @@ config::Strings doubts_of(const config::Resolved& resolved, bool configured,
   return doubts;
 }
 
-/// Runs `what`. If it throws a new message, adds the message; the exit code is that of the first.
+/// Runs `what`. If it throws an Error with a new message, adds the message to cannot_run. The exit code is
+/// the code of the first Error.
 void check(PlanNotes& notes, const std::function<void()>& what) {
   try {
     what();
@@ -100,12 +103,12 @@ config::Config with_memory_that_fits(const config::Config& config, const model::
   return config::storages(config).back();
 }
 
-/// Sets save_async like the run does after it has chosen its sizes.
+/// Sets save_async as the run would: true if there is room for a copy of the state.
 config::Config with_saves_that_fit(config::Config config, const model::Architecture& architecture,
                                    const PlanTarget& target) {
   if (!setup::leaves_saves_open(config)) return config;
   const Planner planner(config, architecture, target);
-  // The host memory of GPU nodes is unknown here and taken as unlimited.
+  // The host memory of GPU nodes is unknown here. It is assumed to be unlimited.
   constexpr std::size_t host = std::numeric_limits<std::size_t>::max();
   const bool room = train::has_room_for_copy(planner.build(planner.choice()), target.place, target.kind,
                                              planner.limit(), host);
@@ -115,7 +118,7 @@ config::Config with_saves_that_fit(config::Config config, const model::Architect
 
 using Consider = std::function<void(const std::string& keys, const config::Config& with)>;
 
-/// Considers narrower formats of the training states.
+/// Calls `consider` with narrower formats of the training states.
 void storage_alternatives(const config::Config& config, const Consider& consider) {
   const store::Storage stored = setup::storage_of(config);
   config::Config with = config;
@@ -165,7 +168,7 @@ std::optional<std::int64_t> steps_of_run(const config::Config& config, double to
   return static_cast<std::int64_t>(std::ceil(tokens / static_cast<double>(tokens_per_step)));
 }
 
-/// Plans a run of `model` with `asked`; `notes` and `steps` are not filled.
+/// Plans a run of `model` with the configuration `asked`. Does not set `notes` and `steps` of the report.
 PlanReport make_plan(const config::Config& asked, const std::string& model, const PlanTarget& target) {
   const model::Architecture architecture = model::find_shape(model);
   const config::Config config =
@@ -173,7 +176,7 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   const Planner planner(config, architecture, target);
   PlanReport r{.config = config, .model = model};
   for (const plan::Choice& choice : planner.fitting()) {
-    // A level is useless if a cheaper level fits a micro-batch at least as large.
+    // Omits a level of recompute if a cheaper level allows the same micro-batch or a larger one.
     if (r.fitting.empty() || choice.micro > r.fitting.back().micro) r.fitting.push_back(choice);
   }
   r.choice = planner.choice();

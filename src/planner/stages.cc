@@ -62,7 +62,7 @@ std::string cost_of(const StageRow& row, const PlanTarget& target) {
   return duration(row.step()) + " per step, " + duration(row.exposed) + " of them exposed messages";
 }
 
-/// Returns what stages are compared by: seconds of a step on GPUs, bytes sent on CPUs.
+/// Returns the value by which stages are compared: seconds of a step on GPUs, bytes sent on CPUs.
 double compared_cost(const StageRow& row, DeviceKind kind) {
   return traits_of(kind).has_known_rates ? row.step() : static_cast<double>(row.sent);
 }

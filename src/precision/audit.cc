@@ -32,7 +32,7 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
-/// "0-3, 5" of ascending numbers.
+/// Returns ascending numbers as ranges: "0-3, 5".
 std::string ranges(const std::set<std::int64_t>& numbers) {
   std::string text;
   for (auto at = numbers.begin(); at != numbers.end();) {
@@ -50,12 +50,12 @@ bool falls_back(const AuditRow& row, ops::GemmWay way) {
   return row.fp8 && way != ops::GemmWay::none && !ops::multiplies_fp8(way);
 }
 
-/// "decoded into bf16, because the columns of the result are no multiple of 16".
+/// Returns a description: "decoded into bf16, because the columns of the result are no multiple of 16".
 std::string words_of(ops::GemmWay way, ops::GemmReason reason) {
   std::string text = ops::name_of(way);
   if (way == ops::GemmWay::decoded) text = "decoded into bf16";
   if (way == ops::GemmWay::filled) text = "in FP8 from copies";
-  if (way == ops::GemmWay::emulated) text = "values of FP8 multiplied exactly, as a CPU does it";
+  if (way == ops::GemmWay::emulated) text = "FP8 values, multiplied exactly by the CPU";
   if (reason != ops::GemmReason::none) text += std::string(", because ") + ops::text_of(reason);
   return text;
 }
@@ -64,11 +64,11 @@ std::string words_of(ops::GemmWay way, ops::GemmReason reason) {
 
 struct Audit::Group {
   std::size_t row;
-  ops::GemmOutcome outcome;  ///< calls: of all passes together
+  ops::GemmOutcome outcome;  ///< outcome.calls is the sum over all passes
   std::array<std::int64_t, 3> gemms{}, calls{};
   std::set<std::int64_t> layers;
   std::int64_t all() const { return gemms[0] + gemms[1] + gemms[2]; }
-  /// "forward, wgrad".
+  /// Returns the passes with such GEMMs: "forward, wgrad".
   std::string passes() const {
     std::string text;
     for (const ops::GemmKind p : kGemms) {
@@ -86,7 +86,7 @@ std::size_t Audit::plan(AuditRow row) {
 
 void Audit::count(const AuditPlace& place, ops::GemmKind gemm_kind, const ops::GemmOutcome& outcome) {
   if (outcome.way == ops::GemmWay::none) return;
-  check(place.row < rows_.size(), "products are counted at rows that were planned");
+  check(place.row < rows_.size(), "the row of a counted GEMM was planned");
   Sum& sum = counts_[{.row = place.row,
                       .layer = place.layer,
                       .gemm_kind = gemm_kind,
@@ -128,7 +128,7 @@ std::vector<AuditCount> Audit::counts() const {
 std::vector<Audit::Group> Audit::groups() const {
   std::vector<Group> groups;
   for (const auto& [entry, sum] : counts_) {
-    const Key& key = entry;  // which a lambda may capture
+    const Key& key = entry;  // a lambda cannot capture a structured binding
     ops::GemmOutcome outcome{.way = key.way, .reason = key.reason, .a = key.a, .b = key.b};
     auto group = std::ranges::find_if(
         groups, [&](const Group& g) { return g.row == key.row && g.outcome == outcome; });
@@ -218,7 +218,8 @@ std::string Audit::table() const {
     text += line(row.name, std::to_string(row.layers), shape(row), formats, reason);
   }
   if (recipe_.fast_gradients) {
-    text += "fp8_fast_accumulation: all, so that on a GPU FP8 sums of gradients, too, keep about 14 bits\n";
+    text +=
+        "fp8_fast_accumulation: all: on a GPU, FP8 GEMMs of gradients also keep only about 14 bits of sums\n";
   }
   return text;
 }

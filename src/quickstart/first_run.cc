@@ -25,7 +25,7 @@ std::string as_rows(const std::vector<TaskRow>& questions) {
   return rows;
 }
 
-constexpr std::int64_t kPositions = 512;  ///< of the model; limits the length of texts
+constexpr std::int64_t kPositions = 512;  ///< longest text of model and tokenizer, in tokens
 
 Json model_config(int vocabulary) {
   return Json{{"architectures", {"LlamaForCausalLM"}},
@@ -109,13 +109,13 @@ std::string distillation_text(const std::string& folder, const std::string& head
 }
 
 std::string teacher_text(const std::string& folder) {
-  return distillation_text(folder,
-                           "# A teacher: a small Llama-shaped model learns, from scratch, three rules that "
-                           "its prompt names.\n"
-                           "model_name_or_path: " +
-                               folder + "/model\ntrain_from_scratch: true\ndataset: " + folder +
-                               "/data/teacher.jsonl\n",
-                           "max_steps: 3200\nlearning_rate: 2.0e-3\n") +
+  return distillation_text(
+             folder,
+             "# A teacher: a small Llama-shaped model learns three rules from scratch. Its prompt "
+             "names the rule.\n"
+             "model_name_or_path: " +
+                 folder + "/model\ntrain_from_scratch: true\ndataset: " + folder + "/data/teacher.jsonl\n",
+             "max_steps: 3200\nlearning_rate: 2.0e-3\n") +
          "teacher\n";
 }
 
@@ -158,8 +158,8 @@ TaskRow prompted(const TaskRow& row, ListRule rule) {
   return {question, row.answer};
 }
 
-// The teacher is trained on lists under three rules, which its prompt gives. The student learns one of the
-// rules without the prompt.
+// The teacher learns to apply three rules to lists. Its prompt names the rule. The student learns to apply
+// one of the rules without a prompt.
 void make_distillation(const std::string& folder, std::int64_t rows, std::int64_t held_out,
                        std::uint64_t seed) {
   constexpr ListRule kTaught = ListRule::last_to_first;
@@ -174,15 +174,15 @@ void make_distillation(const std::string& folder, std::int64_t rows, std::int64_
     lists +=
         Json{{"messages", Json::array({Json{{"role", "user"}, {"content", row.question}}})}}.dump() + "\n";
   }
-  const std::vector<TaskRow> bare = list_questions(held_out, seed, true, kTaught);
-  std::vector<TaskRow> told;
-  for (const TaskRow& row : bare) told.push_back(prompted(row, kTaught));
+  const std::vector<TaskRow> without_prompt = list_questions(held_out, seed, true, kTaught);
+  std::vector<TaskRow> with_prompt;
+  for (const TaskRow& row : without_prompt) with_prompt.push_back(prompted(row, kTaught));
   make_folders(folder + "/data");
   write_file_atomically(folder + "/data/teacher.jsonl", as_rows(teacher));
   write_file_atomically(folder + "/data/lists.jsonl", lists);
   write_file_atomically(folder + "/data/prompt.txt", rule_prompt(kTaught));
-  write_file_atomically(folder + "/data/held_out_with_prompt.jsonl", as_rows(told));
-  write_file_atomically(folder + "/data/held_out.jsonl", as_rows(bare));
+  write_file_atomically(folder + "/data/held_out_with_prompt.jsonl", as_rows(with_prompt));
+  write_file_atomically(folder + "/data/held_out.jsonl", as_rows(without_prompt));
   make_model(folder, teacher);
   write_file_atomically(folder + "/teacher.yaml", teacher_text(folder));
   write_file_atomically(folder + "/student.yaml", student_text(folder));

@@ -35,12 +35,12 @@ bool is_own_card(const std::string& path) {
   return !path_exists(path) || read_file(path).find("\ntags:\n- octet\n") != std::string::npos;
 }
 
-// Runs `write`. A failure to write files for people does not end a run; it gives a warning.
-void unless_refused(const std::function<void()>& write) {
+// Runs `write`. An Error gives a warning, because files for people must not end a run.
+void or_warn(const std::function<void()>& write) {
   try {
     write();
   } catch (const Error& e) {
-    log::warn(std::string("a file of the report is missing or old: ") + e.what());
+    log::warn(std::string("a file of the report was not written: ") + e.what());
   }
 }
 
@@ -196,7 +196,7 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
   }
   add_experts("experts/", *f.experts, scalars);
   scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
-  unless_refused([&] { events->write(f.step, scalars); });
+  or_warn([&] { events->write(f.step, scalars); });
 }
 
 Json Reporter::Impl::state(bool with_history) const {
@@ -225,8 +225,8 @@ Json Reporter::state() const {
   return impl_->state(false);
 }
 
-// The table, then Hugging Face's names. Tools search the output for three of them. The others are only
-// logged.
+// Returns the rows of the table, then lines with the names of Hugging Face's Trainer. Other tools search the
+// output for three of these lines. The other lines are only written to training.log.
 std::vector<Reporter::Impl::BannerLine> Reporter::Impl::banner() const {
   std::vector<BannerLine> lines{{"***** Running training *****", true}};
   std::size_t width = 0;
@@ -328,7 +328,7 @@ void Reporter::evaluation(const EvalFacts& facts) {
         {"eval/samples_per_second", per_second(facts.samples)},
         {"eval/steps_per_second", per_second(facts.batches)}};
     add_experts("eval/experts/", *facts.experts, scalars);
-    unless_refused([&] { r.events->write(facts.step, scalars); });
+    or_warn([&] { r.events->write(facts.step, scalars); });
   }
 }
 
@@ -346,7 +346,7 @@ void Reporter::saved(std::int64_t step, const std::string& path, double seconds)
   impl_->progress.saved_step = step;
   impl_->progress.saved = path;
   impl_->tell_progress();
-  unless_refused([&] {
+  or_warn([&] {
     impl_->write_state();
     impl_->write_plots();
   });
@@ -366,9 +366,10 @@ void Reporter::save_failed(double seconds) {
 void Reporter::finish(const FinishFacts& facts) {
   Impl& r = *impl_;
   r.bar.finish();
-  // A finished run that is started again has no times; the files of the session that trained are kept.
-  const bool retold = r.session.steps == 0 && path_exists(r.facts.output_dir + "/train_results.json") &&
-                      path_exists(r.facts.output_dir + "/all_results.json");
+  // A finished run that is started again trains nothing. The result files of its earlier session are kept.
+  const bool keeps_results = r.session.steps == 0 &&
+                             path_exists(r.facts.output_dir + "/train_results.json") &&
+                             path_exists(r.facts.output_dir + "/all_results.json");
   const Json train = r.train_results();
   Json all = train;
   const auto write = [&](const std::string& name, const Json& json) {
@@ -381,9 +382,9 @@ void Reporter::finish(const FinishFacts& facts) {
       if (key != "epoch") all[key] = value;
     }
   }
-  unless_refused([&] {
+  or_warn([&] {
     if (!r.eval_results.is_null()) write("eval_results.json", r.eval_results);
-    if (!retold) {
+    if (!keeps_results) {
       write("train_results.json", train);
       write("all_results.json", all);
       const std::string card = r.facts.output_dir + "/README.md";
@@ -399,7 +400,7 @@ void Reporter::finish(const FinishFacts& facts) {
   if (const std::int64_t rows = r.log.flush(); rows > 0)
     log::warn(std::to_string(rows) + " rows of trainer_log.jsonl could not be written");
   if (r.events && r.session.steps > 0) {
-    unless_refused([&] {
+    or_warn([&] {
       r.events->write(r.totals.step,
                       {{"train/train_loss", r.totals.mean_loss()},
                        {"train/train_runtime", r.session_elapsed},

@@ -93,7 +93,7 @@ std::int64_t RunLog::flush() {
   return rows_waiting_;
 }
 
-// Failures are ignored: a checkpoint is worth more than the rows, so no save is given up for them.
+// Ignores errors, because missing rows of a log must not prevent the save of a checkpoint.
 void RunLog::sync() const {
   (void)::fdatasync(file_);
 }

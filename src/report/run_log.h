@@ -109,15 +109,16 @@ std::string model_card(const RunFacts& facts, const std::vector<Json>& rows, con
 
 // Sums of a run in its checkpoints, so that a resumed run continues them.
 
-/// Adds the steps in the rows of trainer_log.jsonl to `totals`. Rows are untrusted: invalid or out-of-range
-/// values are ignored.
+/// Adds the steps in the rows of trainer_log.jsonl to `totals`. Invalid or out-of-range values in
+/// rows are ignored.
 void add_rows(const std::vector<Json>& rows, Totals& totals);
 
 /// Adds two fields to Hugging Face's trainer_state.json: `since_last_log`, the losses of `window`, and
 /// `so_far`, the sums of the run.
 void add_sums(Json& state, const Totals& totals, const Window& window);
 
-/// Replaces the sums from add_rows() by the sums in a state from add_sums(). The state is untrusted, too.
+/// Replaces the sums of add_rows() by the sums in `state`, which add_sums() wrote. Invalid values are
+/// ignored.
 void take_over_state(const Json& state, Totals& totals, Window& window);
 
 }  // namespace octet::report

@@ -283,7 +283,7 @@ std::string joined_module(const std::string& module) {
 
 }  // namespace
 
-// The first so many of the adapters.
+// Adds the first `adapters` adapters to elements [begin, begin + count) of a tensor.
 void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std::int64_t begin,
                               std::int64_t count, float* values) {
   if (!name.ends_with(".weight")) return;
@@ -334,7 +334,8 @@ const AddedAdapters::Matrices& AddedAdapters::matrices(std::size_t number, const
   return m;
 }
 
-// One over the norms of the rows with this adapter's product, which is at hand, and all adapters before it.
+// Returns 1 / norm for each row of a weight. The row includes all adapters before `number`, and B A of this
+// adapter, which is loaded.
 std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& module) {
   const Matrices& m = adapters_[number].at_hand;
   std::vector<float> scales(m.b.size() / static_cast<std::size_t>(m.rank));

@@ -24,19 +24,19 @@ namespace octet::runtime {
 
 class BaseWeights {
  public:
-  /// Throws Error as WeightFolder does, unless the checkpoint holds every parameter.
+  /// Opens the folder, unless the checkpoint holds every parameter. Throws Error like WeightFolder.
   BaseWeights(const std::string& folder, const TrainedParameters& trained);
 
-  /// Throws Error as WeightFolder::require_used, and (usage) for a parameter of the checkpoint that is not
-  /// among `used`.
+  /// Throws Error like WeightFolder::require_used(). Throws Error (usage) for a parameter of the checkpoint
+  /// that is not in `used`.
   void require_used(const std::set<std::string>& used, const std::string& prefix,
                     const std::vector<std::string>& unread) const;
   /// Fills a slice (host memory, f32) of a tensor with its shape. Throws Error for a missing tensor and
   /// another shape, and for bytes of the checkpoint that are damaged.
   void read(const TensorSlice& slice) const;
-  /// Elements [begin, begin + count) of a tensor in row-major order.
+  /// Reads elements [begin, begin + count) of a tensor in row-major order.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
-  /// The folder's own weights, for what only a run that begins asks for.
+  /// Returns the weights of the folder. Only a run that begins may call it, not a run from a checkpoint.
   const weights::WeightFolder& folder() const;
 
  private:
@@ -61,7 +61,7 @@ void BaseWeights::require_used(const std::set<std::string>& used, const std::str
   if (folder_) folder_->require_used(used, prefix, unread);
   if (trained_.checkpoint == nullptr) return;
   for (const checkpoint::CheckpointTensor& tensor : trained_.checkpoint->tensors()) {
-    // Names with a slash are of the optimizer and of scales.
+    // Names with a slash belong to optimizer state and scales.
     if (tensor.name.find('/') != std::string::npos || used.contains(tensor.name)) continue;
     throw Error({.what = "a parameter of the checkpoint has no place in the model",
                  .found = "tensor '" + tensor.name + "'",
@@ -113,7 +113,7 @@ std::optional<AdapterFile> open_adapter(const WeightSource& source) {
   return std::optional<AdapterFile>(std::in_place, source.adapter, source.tuning);
 }
 
-/// Whether a slice asks for scales of NF4 as they are stored, which no parameter is called.
+/// Whether a slice names stored scales of NF4. No parameter has such a name.
 bool names_array(const std::string& name) {
   return name.ends_with("absmax") || name.ends_with(".nested_offset");
 }

@@ -179,7 +179,7 @@ void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, co
   });
 }
 
-/// Refuses options of experts if the model has none.
+/// Throws Error for options of experts if the model has no experts.
 void require_experts(const InstanceOptions& options, comm::Job& job) {
   if (options.architecture.experts.count > 0) return;
   job.together([&] {
@@ -205,9 +205,10 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   require_expert_split(job, options.architecture, options.expert_size);
   options.architecture.share.expert_size = static_cast<int>(options.expert_size);
   options.architecture.share.expert_rank = job.rank() % static_cast<int>(options.expert_size);
-  // If the user left it open, the device decides, for sums as for GEMMs.
+  // If the user did not set `reproducible`, the default of the device applies, to sums and to GEMMs.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
-  // Ranks may have cores of different number, but they gather in one order.
+  // Ranks may have different numbers of cores, but all must gather in the same order. So messages overlap
+  // only if this helps on every rank.
   const bool hides = comm::overlap_hides(device, job.place());
   options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
@@ -306,19 +307,21 @@ void refuse_frozen(comm::Job& job, const std::string& folder, const std::vector<
     for (const AddedAdapter& adapter : added) {
       if (tensor.empty()) tensor = weights::first_not_finite_tensor(adapter.folder, "adapter_model");
     }
-    throw Error({.what = "a frozen weight is not finite",
-                 .expected = "finite values: FP8 and NF4 would replace others by the largest finite one",
-                 .found = tensor.empty() ? "a sum of the base and its adapters" : tensor,
-                 .where = folder,
-                 .fix = "fetch the weights again, or name a base with finite weights",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "a frozen weight is not finite",
+         .expected = "finite values: FP8 and NF4 would replace other values by the largest finite value",
+         .found = tensor.empty() ? "a sum of the base and its adapters" : tensor,
+         .where = folder,
+         .fix = "fetch the weights again, or name a base with finite weights",
+         .code = ExitCode::usage});
   });
 }
 
 }  // namespace
 
 void Instance::load_weights(const std::string& folder) {
-  // A weight may be missing or damaged for one rank alone; no rank may wait in a gather for it.
+  // A weight may be missing or damaged on one rank only. together() then throws on all ranks, so no rank
+  // waits in a gather.
   std::unique_ptr<InitialWeights> weights;
   // Files describe the whole model, independent of this rank's part.
   model::Architecture whole = options_.architecture;
@@ -338,7 +341,7 @@ void Instance::load_weights(const std::string& folder) {
   });
   const bool quantised = options_.architecture.stored.format != model::StoredWeights::Format::plain;
   if (quantised && !options_.store.fixed.nf4.stored && job_.rank() == 0) {
-    log::info("the quantised weights of " + folder + " are decoded as they are read");
+    log::info("the quantised weights of " + folder + " are decoded while they are read");
   }
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     job_.together([&] {
@@ -371,7 +374,7 @@ void Instance::tell_fallbacks() {
 
 void Instance::check_gemms() {
   if (!options_.store.recipe.fp8()) return;
-  // Ranks may have other numbers of tokens, or none, and so other reasons.
+  // The ranks may differ in their numbers of tokens, and so in the reasons of their fallbacks.
   if (options_.fp8_fallback_ends) {
     job_.together([&] { tell_fallbacks(); });
   } else {

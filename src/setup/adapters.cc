@@ -53,9 +53,10 @@ bool of_expert(const Module& module) {
 
 /// A parameter of all experts of a block, as transformers 5 names it: gate_up_proj or down_proj.
 struct ExpertParameter {
-  Module all;           ///< its name, and outputs and inputs of one expert
-  std::string tensors;  ///< of its adapters in PEFT's files, if no other parameter of its block has any
-  std::vector<Module> modules;  ///< of each expert
+  Module all;  ///< its name, and outputs and inputs of one expert
+  std::string
+      tensors;  ///< prefix of its adapters in PEFT's files, if no other parameter of its block has adapters
+  std::vector<Module> modules;  ///< one for each expert
 };
 
 /// Returns the parameters of experts in the order of the model.
@@ -73,7 +74,7 @@ std::vector<ExpertParameter> expert_parameters(const std::vector<Module>& module
     const std::string word = module.name.substr(leaf);
     const bool down = word == "down_proj" || word == "w2";
     std::string block = module.name.substr(0, experts);
-    // Since transformers 5, the mixture of a block of Mixtral is called mlp.
+    // transformers 5 renamed the mixture in a block of Mixtral to mlp.
     constexpr std::string_view old = "block_sparse_moe";
     if (block.ends_with(old)) block.replace(block.size() - old.size(), old.size(), "mlp");
     ExpertParameter& parameter = parameter_of(block + kExperts + (down ? "down_proj" : "gate_up_proj"));
@@ -93,7 +94,7 @@ std::string last_word(const std::string& name) {
   return name.substr(name.rfind('.') + 1);
 }
 
-/// Whether lora_target names a parameter of experts with this word, and not modules.
+/// Whether this word of lora_target names a parameter of all experts instead of modules.
 bool names_parameter(const std::string& word) {
   return last_word(word) == "gate_up_proj" || word == "experts.down_proj" ||
          word.ends_with(".experts.down_proj");
@@ -230,8 +231,8 @@ void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules
   }
 }
 
-/// Throws Error if the tables are tied but would be trained separately. PEFT then trains a copy of one table
-/// and leaves the other table unchanged.
+/// Throws Error if embedding and head share one table, but the adapter trains only one of them. PEFT would
+/// then train a copy of the table and leave the other module unchanged.
 void require_one_table(const AdapterWish& wish, const model::Architecture& architecture) {
   if (wish.ties || !architecture.tied) return;
   std::set<std::string> words;
@@ -331,7 +332,7 @@ AdapterWish adapter_wish(const config::TuningKeys& config) {
 }
 
 model::Architecture tuned(const config::TuningKeys& config, model::Architecture architecture) {
-  // Callers may pass an empty architecture, to read only the options.
+  // An architecture without layers stays unchanged. Callers pass it to read only the options.
   const bool model = architecture.layers > 0;
   if (model && trains_parts(config)) architecture.tuning = freeze_tuning(config, architecture);
   if (model && trains_adapters(config)) architecture.tuning = tuning_of(adapter_wish(config), architecture);
@@ -340,7 +341,7 @@ model::Architecture tuned(const config::TuningKeys& config, model::Architecture 
 
 namespace {
 
-/// Whether PEFT with transformers 5 takes the name of a module for the name of a parameter of experts.
+/// Whether PEFT with transformers 5 mistakes this name of a module for a parameter of experts.
 bool named_like_expert(const std::string& module) {
   constexpr std::array kNames = {"gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"};
   return std::ranges::find(kNames, last_word(module)) != kNames.end();

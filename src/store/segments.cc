@@ -9,8 +9,8 @@
 namespace octet::store {
 namespace {
 
-/// Returns the gather format of a segment if it is narrower than the copy, otherwise f32. Weights that are
-/// not trained are gathered unconverted.
+/// Returns the wire format in which a segment is gathered. f32 means unconverted: for weights that are not
+/// trained, and if the configured format is not narrower than the copy.
 comm::Wire gather_wire(const Segment& s, const Options& options) {
   if (!s.row.trained() || !s.row.gathered()) return comm::Wire::f32;
   const bool narrower = options.gather_wire == comm::Wire::bf16 ? s.dtype == DType::f32 : !is_fp8(s.dtype);
@@ -109,7 +109,7 @@ void reserve_whole(Segment& s, Arena& arena) {
 
 /// Reserves masters and this rank's slice of sharded copies. Masters that are gathered before each use stay
 /// in device memory.
-void reserve_cut(Segment& s, Arena& arena) {
+void reserve_sharded(Segment& s, Arena& arena) {
   const MemoryKind kind = s.master_is_copy() ? MemoryKind::device : kind_of_state(s, arena);
   reserve(s.master, arena, "parameters/master", s.state_count, kind);
   s.master_away = kind == MemoryKind::pinned;
@@ -121,7 +121,7 @@ void reserve_cut(Segment& s, Arena& arena) {
 void reserve_fixed(Segment& s, Arena& arena, const precision::Recipe& recipe) {
   const bool whole = s.row.axis == Axis::none;
   if (is_fp8(s.dtype) && recipe.rows()) {
-    check(whole && !s.row.decoded(), "weights with scales of rows lie whole and in FP8");
+    check(whole && !s.row.decoded(), "row-scaled weights are unsharded and in FP8");
     s.row_scales = arena.reserve_as<float>(
         "parameters/fixed", static_cast<std::size_t>(row_scale_of(*s.spec, s.spec->tensors.size())));
   }
@@ -148,16 +148,16 @@ void reserve_decoded(Segments& all, Arena& arena) {
 
 void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
   const bool at_use = options.transposed == TransposedWeights::at_use;
-  const auto transposed_then = [&](const Segment& s) { return at_use || s.row.decoded(); };
+  const auto transposed_at_use = [&](const Segment& s) { return at_use || s.row.decoded(); };
   all.each([&](Segment& s) {
     if (!s.row.trained()) {
       reserve_fixed(s, arena, options.recipe);
     } else if (s.row.axis == Axis::none) {
       reserve_whole(s, arena);
     } else {
-      reserve_cut(s, arena);
+      reserve_sharded(s, arena);
     }
-    if (s.row.axis != Axis::none || transposed_then(s)) return;
+    if (s.row.axis != Axis::none || transposed_at_use(s)) return;
     s.transposed = arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena));
   });
   if (policy.shard_parameters) {
@@ -169,12 +169,12 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const
         [](Segment& s, std::uint8_t* at) { (s.row.decoded() ? s.stored : s.copy) = at; });
   }
   reserve_decoded(all, arena);
-  const auto place_transposed = [&](const std::vector<int>& slot, bool then) {
+  const auto place_transposed = [&](const std::vector<int>& slot, bool at_use_only) {
     place_in_slots(
         all, slot, arena, "parameters/transposed",
         [&](const Segment& s) {
-          const bool placed = transposed_then(s) || s.row.axis != Axis::none;
-          return placed && transposed_then(s) == then ? transposed_bytes(s, arena) : 0;
+          const bool placed = transposed_at_use(s) || s.row.axis != Axis::none;
+          return placed && transposed_at_use(s) == at_use_only ? transposed_bytes(s, arena) : 0;
         },
         [](Segment& s, std::uint8_t* at) { s.transposed = at; });
   };
@@ -191,7 +191,7 @@ bool rounds(const Segment& s, const Options& options) {
 /// Reserves the gradient sums that a step measures and updates with.
 void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
   if (!policy.reduce_each && !policy.shard_gradients) {
-    // The last micro-batch leaves the sums in the gradient buffers.
+    // After the last micro-batch, the gradient buffers contain the sums.
     s.sum = s.gradient.from(s.own);
     s.total = policy.shard_state ? s.sum : s.gradient;
     return;
@@ -310,9 +310,9 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const P
   return s;
 }
 
-/// Sets the scales of the NF4 parts of a segment, from the runs that contain them. Also sets their positions
-/// in the transposed copies of the parts that share a scale.
-void tell_scales(Segment& s) {
+/// Sets the scale of each NF4 part to the scale of the run that contains it. Also sets the position of the
+/// part in the transposed copy of that run.
+void set_scales_of_parts(Segment& s) {
   auto part = s.nf4.begin();
   for (std::size_t t = 0; t < s.spec->tensors.size() && part != s.nf4.end(); ++t) {
     auto run = s.scaled[t].begin();
@@ -341,7 +341,7 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
       names.push_back(part.name);
     }
   }
-  tell_scales(s);
+  set_scales_of_parts(s);
   s.nf4_runs = nf4_runs(s.nf4);
 }
 

@@ -23,8 +23,8 @@ struct Array {
   }
 };
 
-/// Calls `act` for `count` elements as a matrix, and for the rest as a second one. Kernels split a matrix
-/// among threads by rows.
+/// Calls `act` with `count` elements as a matrix with rows of 4,096 elements, and with the rest as a second
+/// matrix of one row. Kernels split a matrix among threads by rows.
 template <typename Do>
 void as_matrices(const Array& data, std::int64_t count, Do&& act) {
   constexpr std::int64_t kWidth = 4096;
@@ -53,8 +53,8 @@ struct Segment {
   std::int64_t own = 0;  ///< first element of this rank's slice: rank * slice
 
   DType dtype = DType::f32;  ///< format that the core reads: f32, bf16 or FP8
-  /// [padded] Weights that the core reads: a copy of the master, the only weights, or decoded ones in a
-  /// buffer of at_use_slot.
+  /// [padded] Weights that the core reads: a copy of the master, the only weights, or decoded
+  /// weights in a buffer of at_use_slot.
   std::uint8_t* copy = nullptr;
   /// Row-scaled FP8: the scale of the codes of each row, tensor after tensor (row_scale_of).
   float* row_scales = nullptr;
@@ -67,9 +67,9 @@ struct Segment {
 
   // NF4: the only weights, as bytes.
   std::vector<Nf4Part> nf4;
-  std::vector<Nf4Run> nf4_runs;  ///< all parts
+  std::vector<Nf4Run> nf4_runs;          ///< all parts
   std::int64_t stored_slice = 0;         ///< bytes; rank r's slice begins at r * stored_slice
-  std::uint8_t* stored = nullptr;        ///< [world * stored_slice] whole
+  std::uint8_t* stored = nullptr;        ///< [world * stored_slice] the codes of all ranks
   std::uint8_t* stored_shard = nullptr;  ///< [stored_slice] this rank's slice; inside `stored` unless sharded
 
   /// The elements kept between steps, of masters and moments or of the only weights: [state_begin,
@@ -86,7 +86,7 @@ struct Segment {
 
   Array gradient;  ///< [padded] this rank's gradients; null if not trained
   Array sum;       ///< [slice] this rank's slice of the sum over ranks and micro-batches
-  Array total;     ///< [state_count] the sums that the update reads: `sum`, or a buffer around it
+  Array total;  ///< [state_count] the sums that the update reads: `sum`, or a larger buffer that contains it
   /// [padded] bf16: rounding errors of narrow wires for this rank's gradients.
   std::uint16_t* residual = nullptr;
   std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
@@ -105,7 +105,8 @@ struct Segment {
     return (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
   }
   bool gathered_narrow() const { return gather != comm::Wire::f32; }
-  /// The buffer that gathers make whole, the bytes of a slice of it, and this rank's slice before the gather.
+  /// gather_buffer(): the buffer that a gather fills. gather_bytes(): bytes of a rank's slice of it.
+  /// gather_from(): this rank's slice before the gather.
   std::uint8_t* gather_buffer() const { return row.decoded() ? stored : copy; }
   std::size_t gather_bytes() const {
     return row.decoded() ? static_cast<std::size_t>(stored_slice) : copy_bytes(slice);

@@ -346,7 +346,7 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   if (scales_) {
     if (scales == Scales::as_loaded && delayed()) {
       scales_->restore(compute);
-    } else {  // a current scale comes from the weights, whenever they are measured
+    } else {  // a current scale depends only on the weights
       segments_.each([&](const Segment& s) { measure(s, compute, false, nullptr); });
       if (policy_.shard_state) reduce_amaxes(compute);
       scales_->update(compute);

@@ -110,7 +110,7 @@ void Traces::note_memory(pid_t process) {
   for (std::string line; std::getline(maps, line);) {
     const std::size_t path = line.find('/');
     if (path == std::string::npos) continue;
-    // A removed file has a word after its name.
+    // The kernel writes " (deleted)" after the name of a removed file.
     const std::string file = line.substr(path, line.find(' ', path) - path);
     if (file.rfind(kOfPmix) == file.rfind('/')) files_.insert(file);
     if (!file.starts_with(begin)) continue;
@@ -309,8 +309,8 @@ void Job::end_rest(std::chrono::milliseconds clears_up) {
     take_output();
     const std::vector<pid_t> left = processes_below();
     if (left.empty()) break;
-    // Noted in every iteration: the process that would clear up may be killed as well, and ranks end with
-    // their mpirun.
+    // The files of each process are noted in every iteration, because they can no longer be found after the
+    // process has ended. The process that usually removes them may be killed as well.
     if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces_.note(pid); });
     const auto passed = Clock::now() - ended;
     if (passed > patience + kDies) return;

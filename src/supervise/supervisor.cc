@@ -34,7 +34,8 @@
 namespace octet::supervise {
 namespace {
 
-/// A restarted supervisor within this time takes the run as still complete.
+/// Within this time after the end of a run, a restarted supervisor reports that the run is complete, and does
+/// not start a new run.
 constexpr std::chrono::minutes kJustNow(15);
 
 std::string random_word() {
@@ -79,8 +80,8 @@ class Supervisor {
     if (left) run_ = report::run_of(left->job);
     if (options.survive) {
       ::setenv("OCTETRUN_SURVIVORS", std::to_string(options.min_ranks).c_str(), 1);
-      // mpirun then ends no ranks. Ranks that wait in MPI's start for an ended rank must detect it
-      // themselves.
+      // mpirun then does not end the other ranks. So ranks that start MPI and wait for an ended rank must
+      // give up after a timeout.
       ::setenv("OCTETRUN_START_TIMEOUT", "60", 0);
     }
   }
@@ -91,17 +92,17 @@ class Supervisor {
   const std::string& name() const { return run_; }
 
  private:
-  /// Whether a record of progress is of a job with the same command.
+  /// Whether a job with the same command wrote this progress.
   bool is_of_this_job(const report::Progress& progress) const { return progress.job.starts_with(job_ + "-"); }
   /// Returns the progress that an earlier, killed supervisor has left.
   std::optional<report::Progress> left_behind() const;
-  /// The course of a start.
+  /// One start of the job: its progress, and its end.
   struct Start {
     int code = 0;
     Fault fault;
     report::Progress progress;
     bool told = false;         ///< the run has written its progress
-    std::int64_t began = 0;    ///< step after which it began; a run may go further back by itself
+    std::int64_t began = 0;    ///< step after which it began; the run may later roll back to an earlier step
     std::int64_t newest = -1;  ///< step of the newest checkpoint that it saved
     bool stepped = false;      ///< it finished a step, after the last loss of ranks
     int left = 0;              ///< ranks that continued after a loss; 0: no loss
@@ -109,17 +110,18 @@ class Supervisor {
   };
   Start start();
   void record(const Start& start, const Decision& decision);
-  /// Passes requests to the job; `job` is null between two starts.
+  /// Forwards signals of the user to the job. `job` is null between two starts.
   void pass_on(Job* job);
+  /// Reads the progress that the run of this start has written.
   void look_at(Start& start);
   /// Records that ranks of the start ended and the others continue in their processes.
-  void go_on_without(Start& start, const Lost& lost);
+  void record_loss(Start& start, const Lost& lost);
   /// Completes the incident rows that waited for the next step.
   void complete_rows(std::int64_t first_step, const std::string& from);
   /// Takes over the progress of an earlier, killed supervisor of the same job.
   void take_over();
-  /// Whether an earlier supervisor was killed just now, after the end of a run that would start anew if it
-  /// were restarted.
+  /// Whether the run ended a short time ago and its supervisor was killed afterwards. With
+  /// overwrite_output_dir, another start would begin a new run.
   bool has_just_ended() const;
   /// Removes the files that only a running job needs.
   void clear_up() const;
@@ -154,7 +156,7 @@ class Supervisor {
   std::string run_;         ///< name of the run; begins with job_
   std::string start_name_;  ///< of the current start
   int starts_ = 0;
-  bool asked_ = false;
+  bool asked_ = false;        ///< a signal requested a stop
   std::int64_t newest_ = -1;  ///< the highest step of a checkpoint that was resumed from or saved
   report::Progress saved_;    ///< the latest saved progress of any start
 };
@@ -209,7 +211,7 @@ void Supervisor::take_over() {
 
 void Supervisor::look_at(Start& start) {
   const auto progress = report::read_progress(config_.output_dir);
-  if (!progress || progress->job != start_name_) return;        // of an earlier start
+  if (!progress || progress->job != start_name_) return;        // written by an earlier start
   if (start.left > 0 && progress->ranks != start.left) return;  // written before some of its ranks ended
   if (!start.told) start.began = progress->first_step;
   if (!start.told || start.anew || progress->first_step != start.progress.first_step)
@@ -228,7 +230,7 @@ void Supervisor::look_at(Start& start) {
 std::int64_t Supervisor::add_row(const Start& start, const Row& row, Clock::time_point ended) {
   const std::int64_t safe = safe_step(start);
   const std::int64_t step = start.told ? start.progress.step : safe;
-  // Later steps are lost and no longer count.
+  // Steps after `safe` are lost, so they no longer count.
   if (start.told) goodput_.begin(safe);
   incidents_.add({{"time", time_text()},
                   {"start", starts_},
@@ -247,7 +249,7 @@ std::int64_t Supervisor::add_row(const Start& start, const Row& row, Clock::time
   return step;
 }
 
-void Supervisor::go_on_without(Start& start, const Lost& lost) {
+void Supervisor::record_loss(Start& start, const Lost& lost) {
   look_at(start);
   add_row(start,
           {.ranks = lost.left,
@@ -263,7 +265,7 @@ void Supervisor::go_on_without(Start& start, const Lost& lost) {
 Supervisor::Start Supervisor::start() {
   constexpr int kOften = 100, kSeldom = 1000;  // milliseconds
   ++starts_;
-  // Differs from the names of all other starts, of other supervisors, too.
+  // This name differs from the names of all other starts, also of other supervisors.
   start_name_ = run_ + "-" + std::to_string(::getpid()) + "." + std::to_string(starts_);
   ::setenv("OCTETRUN_SUPERVISED", start_name_.c_str(), 1);
   Strings overrides = places_.overrides();
@@ -278,7 +280,7 @@ Supervisor::Start Supervisor::start() {
   bool hung = false;
   while (job.wait(requests_.file(), start.stepped ? kSeldom : kOften)) {
     pass_on(&job);
-    if (const auto lost = messages.take_lost()) go_on_without(start, *lost);
+    if (const auto lost = messages.take_lost()) record_loss(start, *lost);
     look_at(start);
     const Fault& fault = messages.fault();
     if (!failing && (!fault.what.empty() || !fault.lost_hosts.empty())) failing = Clock::now();
@@ -291,14 +293,14 @@ Supervisor::Start Supervisor::start() {
   pass_on(&job);
   failed_ = Clock::now();
   job.end_rest();
-  if (const auto lost = messages.take_lost()) go_on_without(start, *lost);
+  if (const auto lost = messages.take_lost()) record_loss(start, *lost);
   look_at(start);
   start.code = job.code();
   start.fault = messages.fault();
   if (hung) {
     start.code = static_cast<int>(ExitCode::hang);
   } else if (job.was_killed()) {
-    // Errors of processes that ended with the launcher are not the cause.
+    // Processes that ended with the launcher may have reported errors. These errors are not the cause.
     start.fault.what =
         "the launcher was ended by signal " + std::to_string(start.code - 128) + ", and the job with it";
     start.fault.who = "launcher";
@@ -308,7 +310,8 @@ Supervisor::Start Supervisor::start() {
 
 Ended Supervisor::ended(const Start& start) {
   Ended how{.code = start.code, .asked = asked_};
-  // A stop before the run had its handlers only ended the start.
+  // If a stop comes before the run handles signals, the signal kills the start. It counts as a requested
+  // stop.
   if (asked_ && !start.told && start.code > 128) how.code = static_cast<int>(ExitCode::preempted);
   if (start.told) {
     how.step = start.progress.step;
@@ -357,7 +360,7 @@ void Supervisor::wait(double seconds) {
   }
 }
 
-// Removes the lock of a run that was killed after its last record.
+// Removes the lock file of a run that was killed.
 void remove_stale_lock(const std::string& folder) {
   if (!path_exists(folder + "/octet.lock")) return;
   try {
@@ -426,7 +429,7 @@ int Supervisor::run() {
 }  // namespace
 
 int supervise(const Options& options) {
-  Requests requests;  // first, because a request before it ends the process
+  Requests requests;  // created first: a signal that arrives earlier ends the process
   const Command command = parse_command(options.launcher, options.words);
   require_hostfiles(command);
   // Errors of the configuration are reported before anything is started.
@@ -435,7 +438,7 @@ int supervise(const Options& options) {
   std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, exit codes of children are lost
   Supervisor supervisor(options, command, config, requests);
   std::optional<HostMemory> memory;
-  // Before orphans are adopted: the process that keeps the memory does not belong to the job.
+  // Called before adopt_orphans(), because the process that keeps the memory does not belong to the job.
   if (config.memory_checkpoint_steps != 0) memory.emplace(supervisor.name());
   adopt_orphans();
   return supervisor.run();

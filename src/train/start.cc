@@ -38,8 +38,8 @@ bool has_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& f
   });
 }
 
-// Handles state that the checkpoint stores in another format than this run. Numbers are converted, and the
-// conversion is logged. 8-bit moments are codes, which only a run with 8-bit moments can use.
+// Handles state that the checkpoint stores in another format than this run. Numbers are converted, which is
+// logged. 8-bit moments are codes, which only a run with 8-bit moments can use.
 void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<TensorSlice>& needed,
                    bool says) {
   std::map<std::string, std::string> converted;  // by kind of state
@@ -65,12 +65,13 @@ void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<T
   }
 }
 
-// Scales of delayed scaling: of weights, activations and gradients.
+// Whether a tensor has scales of delayed scaling, of weights, activations or gradients.
 bool is_scale(const std::string& name) {
   return name.starts_with("fp8_weights/") || name.starts_with("precision/activations/");
 }
 
-// State of a precision or a wire format, which a resumed run may not have.
+// Whether a resumed run may leave a tensor unused, because it belongs to a precision or a wire format that
+// this run may not have.
 bool may_be_left(const std::string& name) {
   return is_scale(name) || name.starts_with("residuals/");
 }
@@ -78,12 +79,12 @@ bool may_be_left(const std::string& name) {
 // Whether the checkpoint has the needed scales. If it has none, or a history of another length, scales are
 // initialised again. Every rank needs all scales, so all ranks decide alike.
 bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed, bool says) {
-  const bool strange = std::ranges::any_of(needed, [&](const TensorSlice& slice) {
+  const bool missing = std::ranges::any_of(needed, [&](const TensorSlice& slice) {
     if (!is_scale(slice.name)) return false;
     const checkpoint::CheckpointTensor* tensor = checkpoint.find(slice.name);
     return tensor == nullptr || tensor->shape != slice.shape;
   });
-  if (!strange) return true;
+  if (!missing) return true;
   std::erase_if(needed, [](const TensorSlice& slice) { return is_scale(slice.name); });
   if (says)
     log::warn("the FP8 scales start from new values: the checkpoint has none, or a history of another length",
@@ -91,7 +92,7 @@ bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlic
   return false;
 }
 
-// Rounding residuals of narrow wires belong to their ranks. If the checkpoint has none, or was written with
+// Each rank has its own rounding residuals of narrow wires. If the checkpoint has none, or was written with
 // another number of ranks, they are initialised to zero.
 void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed,
                             bool says) {
@@ -107,8 +108,8 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
   }
 }
 
-// State that no rank needs is from another model or optimizer, and the next save would lose it. FP8 scales
-// are an exception: a run in another precision does not have them.
+// Throws Error if the checkpoint has tensors that no rank needs. They belong to another model or optimizer,
+// and the next save would lose them. Exceptions: tensors that may_be_left().
 void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& checkpoint,
                       const std::vector<TensorSlice>& needed) {
   std::set<std::string> asked;
@@ -134,7 +135,7 @@ void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& chec
   });
 }
 
-// Tensors that no rank needs (require_all_used) are verified too, because a checkpoint that a run starts from
+// Verifies the tensors that no rank reads. After a run has started from a checkpoint, the whole checkpoint
 // counts as verified.
 void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& checkpoint,
                    const std::vector<TensorSlice>& needed) {
@@ -146,8 +147,9 @@ void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& c
   }
 }
 
-// Returns true if this run was interrupted and resumes. The newest checkpoint of the folder is then from this
-// run, which overwrites. It is not the last checkpoint, or the final model is missing.
+// Returns true if the output folder belongs to an interrupted run with this configuration. Its newest
+// readable checkpoint then has this configuration, with overwrite_output_dir. Also, it is not the last
+// checkpoint of the run, or the final model is missing.
 bool is_interrupted(const config::Config& config) {
   const auto all = checkpoint::list_checkpoints(config.output_dir);
   for (auto at = all.rbegin(); at != all.rend(); ++at) {
@@ -199,9 +201,9 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
   const std::string wish = config.resume_from_checkpoint.value_or("");
   if (wish == "false") return std::nullopt;
   if (config.overwrite_output_dir && wish.empty() && !damaged) {
-    bool goes_on = false;
-    channel.together([&] { goes_on = channel.rank() == 0 && is_interrupted(config); });
-    if (channel.all_max(goes_on ? 1 : 0) == 0) return std::nullopt;
+    bool resumes = false;
+    channel.together([&] { resumes = channel.rank() == 0 && is_interrupted(config); });
+    if (channel.all_max(resumes ? 1 : 0) == 0) return std::nullopt;
   }
   if (names_checkpoint(config)) {
     // A named checkpoint must be valid; its bytes are verified while they are read.
@@ -261,7 +263,7 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
       verify_others(engine.job(), checkpoint, needed);
     } catch (const Error& e) {
       if (e.code() == ExitCode::usage) throw;
-      Problem problem = e.problem();  // any damage of its bytes
+      Problem problem = e.problem();  // all other errors mean damaged bytes
       problem.code = ExitCode::no_valid_checkpoint;
       throw Error(problem);
     }

@@ -44,21 +44,21 @@ std::string check_messages(runtime::Session& session) {
                                             [expected](float found) { return found != expected; });
     if (wrong == host.begin() + kCount) return;
     throw failed("a sum over the ranks is wrong", std::to_string(expected), std::to_string(*wrong),
-                 "try another carrier (gpu_transport=host), and look at the network");
+                 "set gpu_transport=host to use another carrier, and check the network");
   });
   return "sums agree, " + per_second(static_cast<double>(kCount) * sizeof(float) * (size - 1), seconds) +
          " from each rank";
 }
 
-// Reports the transport that the session chose. Its choice has tested every link of a host with a pattern and
-// timed a larger message.
+// Returns the transport that the session chose for each rank. To choose it, the session sent a pattern over
+// every link of a host and timed a larger message.
 std::string check_carrier(runtime::Session& session) {
   const std::vector<std::string> all = session.job().all_gather_bytes(session.data().carrier());
   std::string text;
   session.job().together([&] {
     const auto none = std::ranges::find(all, "");
     if (none == all.end() || session.place().rank != 0) return;
-    throw failed("no carrier works for the messages between ranks", "a carrier",
+    throw failed("no carrier works for the messages between ranks", "a working carrier",
                  "none on rank " + std::to_string(none - all.begin()), "leave gpu_transport at auto");
   });
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -100,7 +100,7 @@ std::string links_text(const std::string& head, const std::vector<LinkTrial>& tr
     text += "\n              " + trial.carrier;
     text += trial.trouble.empty()
                 ? trial.rates
-                : (trial.expected ? " does not work: " : " is not for these GPUs: ") + trial.trouble;
+                : (trial.expected ? " does not work: " : " cannot be used with these GPUs: ") + trial.trouble;
     if (trial.trouble.empty() || !trial.expected) continue;
     broken += (broken.empty() ? "" : ", ") + trial.carrier;
     reasons += (reasons.empty() ? "" : "; ") + trial.carrier + ": " + trial.trouble;
@@ -108,8 +108,8 @@ std::string links_text(const std::string& head, const std::vector<LinkTrial>& tr
   if (broken.empty()) return text;
   throw failed("a carrier between the GPUs does not work: " + broken,
                "every carrier for such a machine delivers bytes unchanged", reasons,
-               "trainer gpu-info shows how the GPUs are joined, NCCL_DEBUG=INFO what NCCL does. Until it is "
-               "fixed, set gpu_transport to a carrier that works (host works anywhere)");
+               "trainer gpu-info shows how the GPUs are connected, and NCCL_DEBUG=INFO shows what NCCL does. "
+               "Until this is fixed, set gpu_transport to a carrier that works (host always works)");
 }
 
 namespace {
@@ -123,14 +123,14 @@ bool peers_are_expected(runtime::Session& session) {
 
 }  // namespace
 
-// Tries every possible transport, not only the transport that a run would choose.
+// Measures every transport that the machine could use, not only the transport that a run would choose.
 std::string check_links(runtime::Session& session) {
   comm::Job& job = session.job();
   Device& device = session.device();
   const bool gpus = device.traits().has_transports;
   constexpr int kTries = 3;
   const std::size_t bytes = std::size_t{gpus ? 64u : 4u} << 20;
-  const std::string head = "GB/s between every two ranks, both ways at once, messages of " +
+  const std::string head = "GB/s between every two ranks, in both directions at once, messages of " +
                            human_bytes(static_cast<double>(bytes));
   const auto rates_of = [&](comm::Collectives& collectives) {
     return table_of(runtime::pair_rates(collectives, device, bytes, kTries), collectives.size());
@@ -167,7 +167,7 @@ std::string check_nccl(runtime::Session& session) {
       found = comm::nccl_description();
     } catch (const Error& error) {
       if (session.place().size > 1) throw;
-      found = "there is none, which one GPU does not need (" +
+      found = "not found, but one GPU does not need it (" +
               (error.problem().found.empty() ? error.problem().what : error.problem().found) + ")";
     }
   });

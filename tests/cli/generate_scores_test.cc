@@ -205,7 +205,7 @@ TEST_F(ScoreFiles, OfAnotherModelOrNumberOfTokensAreRefused) {
              "the existing scores have another model", "'qwen3'");
   // Without its notes, the file is not recognised either.
   fs::remove(folder_ / "scores.h5.rows");
-  left_alone(scoring("scores.h5"), "scores.h5", "its notes on model and settings are missing");
+  left_alone(scoring("scores.h5"), "scores.h5", "the record of its model and settings is missing");
   expect_success(trainer(scoring("scores.h5", "--logprobs 4 --overwrite")));
   EXPECT_EQ(scores("scores.h5").numbers.at("best"), 4);
 }

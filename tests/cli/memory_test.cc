@@ -145,7 +145,7 @@ TEST(MemoryCheckpoints, FlippedBitsAreNamedAndTheDiskIsGoneOnFrom) {
           "/*/[ab]/part-1-of-2; do printf '\\x55\\xaa' | dd of=$part bs=1 seek=$(($(stat -c %s $part) "
           "- 9)) conv=notrunc status=none; done");
   expect_success(run);
-  EXPECT_TRUE(says(run, "not read from memory (host ")) << run.err;
+  EXPECT_TRUE(says(run, "a part of a checkpoint in memory is not used (host ")) << run.err;
   EXPECT_TRUE(says(run, "a hash does not match")) << run.err;
   EXPECT_TRUE(says(run, "/part-1-of-2")) << run.err;
   EXPECT_EQ(memory.incidents().at(0)["from"], "disk");

@@ -15,14 +15,30 @@ TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
     std::string note;
   };
   for (const Row& row : std::vector<Row>{
-           {"train: {epochs: 2}", {}, "the keys are SFT-Play's, by 'train.epochs' (test.yaml:4)"},
-           {"seed: 3\noptim: {lr: 1e-4}", {}, "the keys are verl's, by 'optim.lr' (test.yaml:5)"},
-           {"trainer.seed: 3", {}, "the keys are verl's, by 'trainer.seed' (test.yaml:4)"},
-           {"optim: adamw_torch", {"data.max_length=64"}, "verl's, by 'data.max_length' (command line)"},
-           {"", {"+data.custom_cls.path=null"}, "verl's, by 'data.custom_cls.path' (command line)"},
-           {"task_mode: sft", {"seed=3", "learning_rate=1e-4"}, "SFT-Play's, by 'task_mode' (test.yaml:4)"},
-           {"model: {trust_remote_code: false}\ntrainer: {seed: 3}", {}, "verl's, by 'trainer.seed'"},
-           {"model: {trust_remote_code: false}\nmodel.type: causal", {}, "SFT-Play's, by 'model.type'"},
+           {"train: {epochs: 2}",
+            {},
+            "the configuration has keys of SFT-Play, such as 'train.epochs' (test.yaml:4)"},
+           {"seed: 3\noptim: {lr: 1e-4}",
+            {},
+            "the configuration has keys of verl, such as 'optim.lr' (test.yaml:5)"},
+           {"trainer.seed: 3",
+            {},
+            "the configuration has keys of verl, such as 'trainer.seed' (test.yaml:4)"},
+           {"optim: adamw_torch",
+            {"data.max_length=64"},
+            "keys of verl, such as 'data.max_length' (command line)"},
+           {"",
+            {"+data.custom_cls.path=null"},
+            "keys of verl, such as 'data.custom_cls.path' (command line)"},
+           {"task_mode: sft",
+            {"seed=3", "learning_rate=1e-4"},
+            "keys of SFT-Play, such as 'task_mode' (test.yaml:4)"},
+           {"model: {trust_remote_code: false}\ntrainer: {seed: 3}",
+            {},
+            "keys of verl, such as 'trainer.seed'"},
+           {"model: {trust_remote_code: false}\nmodel.type: causal",
+            {},
+            "keys of SFT-Play, such as 'model.type'"},
            {"model: {trust_remote_code: false}", {}, "of SFT-Play and of verl, and means the same in both"},
        }) {
     SCOPED_TRACE(row.yaml);
@@ -30,10 +46,10 @@ TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
   }
   EXPECT_FALSE(notes(read("seed: 3\noptim: adamw_torch",
                           {"lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs.min_lr_rate=0.1"}),
-                     "the keys are"))
+                     "the configuration has keys"))
       << "ours";
   EXPECT_TRUE(notes(load_text("base_model: m\ndatasets: [{path: d}]", "a.yaml", {}, quiet(false)),
-                    "the keys are axolotl's, by 'base_model' (a.yaml:1)"));
+                    "the configuration has keys of axolotl, such as 'base_model' (a.yaml:1)"));
 }
 
 // Sections of several trainers have the same name. A key in one trainer's section is not searched in the
@@ -43,17 +59,16 @@ TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
   EXPECT_SAYS(both, "keys of SFT-Play and of verl are in one configuration");
   EXPECT_SAYS(both, "train.epochs (test.yaml:4) is SFT-Play's, data.train_files (test.yaml:5) is verl's");
   EXPECT_SAYS(both, "where:    test.yaml:5");
-  EXPECT_SAYS(both, "write data.train_path, as SFT-Play has it, or dataset in place of data.train_files");
+  EXPECT_SAYS(both, "write data.train_path (SFT-Play) or dataset in place of data.train_files");
   const std::string fewer = refusal("train: {epochs: 2}\ntrainer: {seed: 3, total_training_steps: 9}");
   EXPECT_SAYS(fewer, "where:    test.yaml:4");
-  EXPECT_SAYS(fewer,
-              "write trainer.total_epochs, as verl has it, or num_train_epochs in place of train.epochs");
+  EXPECT_SAYS(fewer, "write trainer.total_epochs (verl) or num_train_epochs in place of train.epochs");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"optim.betas=[0.9, 0.95]"}),
               "write adam_beta1, adam_beta2 in place of optim.betas");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"trainer.nnodes=2"}),
               "remove trainer.nnodes (the launcher says how many ranks there are)");
   EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer: {sede: 3}"),
-              "write train.seed, as SFT-Play has it, or seed in place of trainer.sede");
+              "write train.seed (SFT-Play) or seed in place of trainer.sede");
   EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer:"), "trainer (test.yaml:5) is verl's");
   EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer:"), "remove trainer; 'trainer train --help'");
   const std::string models = refusal("", {"base_model=m", "task_mode=sft"});
@@ -87,9 +102,9 @@ TEST(Dialects, AKeyOfAnotherTrainerIsNamedAsItIsHere) {
   EXPECT_SAYS(ours, "a key of axolotl; its configurations have the key base_model");
   EXPECT_SAYS(ours, "write cutoff_len in place of it");
   EXPECT_SAYS(refusal("sequence_len: 64\noptim: {lr: 1e-4}"),
-              "write data.max_length, as verl has it, or cutoff_len in place of it");
+              "write data.max_length (verl) or cutoff_len in place of it");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"micro_batch_size=64"}),
-              "write train.batch_size, as SFT-Play has it, or per_device_train_batch_size in place of it");
+              "write train.batch_size (SFT-Play) or per_device_train_batch_size in place of it");
   EXPECT_SAYS(refusal("rl: dpo"), "remove it (only supervised training is built");
 }
 

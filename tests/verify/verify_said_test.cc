@@ -36,7 +36,8 @@ TEST(VerifyLinks, ACarrierThatSuchAMachineHasNotIsNoFault) {
   const LinkTrial peer{.carrier = "peer", .expected = false, .trouble = "memory is not shared"};
   const LinkTrial host{.carrier = "host", .rates = " rates"};
   EXPECT_EQ(links_text("GB/s", {peer, host}),
-            "GB/s\n              peer is not for these GPUs: memory is not shared\n              host rates");
+            "GB/s\n              peer cannot be used with these GPUs: memory is not shared\n              "
+            "host rates");
 }
 
 TEST(VerifyLeftovers, GoWithTheirOwnerAndFoldersOnlyWhereTheyAreEmpty) {

@@ -9,27 +9,27 @@
 namespace octet::bench {
 
 struct SaveBenchOptions {
-  std::string folder;      ///< in which a temporary folder is created and removed
+  std::string folder;      ///< a temporary folder is created in it and removed afterwards
   std::int64_t bytes = 0;  ///< size of a checkpoint, over all ranks
   std::int64_t turns = 5;
 };
 
-/// Seconds of each turn, on the slowest rank. A turn writes the same bytes of every rank three times. Two are
-/// sequential writes to one file per rank: through the page cache, then past it. The third is a checkpoint.
-/// Each time starts without the file and ends when the bytes are synced.
+/// Times of the slowest rank in seconds, one per turn. In a turn, each rank writes the same bytes three
+/// times: to a plain file through the page cache, to a plain file with O_DIRECT, and as its part of a
+/// checkpoint. The file does not exist when a time starts. A time ends when the bytes are on disk.
 struct SaveBenchResult {
-  std::int64_t bytes = 0;  ///< written by a turn each time
+  std::int64_t bytes = 0;  ///< of all ranks, per write
   std::vector<double> buffered, direct;
-  std::vector<double> saved;   ///< past the page cache, like in a run
-  std::vector<double> copied;  ///< the preceding copy of the state
+  std::vector<double> saved;   ///< checkpoints, which bypass the page cache as in a run
+  std::vector<double> copied;  ///< copies of the state to host memory, before each checkpoint
   bool has_direct = true;      ///< false: the file system has no direct writes, and `direct` is empty
 
-  /// Rate of saves over the faster raw rate, by medians.
+  /// Returns the rate of checkpoints divided by the faster rate of plain files, from medians.
   double ratio() const;
 };
 
-/// Alternates raw writes and saves of the same bytes in the same processes. Collective. Throws Error if
-/// writing to the folder fails.
+/// Measures plain writes and checkpoints of the same bytes in turn, in the same processes. Collective. Throws
+/// Error if writing to the folder fails.
 SaveBenchResult bench_saves(runtime::Session& session, const SaveBenchOptions& options);
 
 }  // namespace octet::bench

@@ -1,4 +1,4 @@
-// The room of checkpoints: training state on disk, and its export. Weights in Hugging Face formats are in
+// The checkpoint room stores training state on disk and exports it. Weights in Hugging Face formats are in
 // octet/weights.
 //
 // A checkpoint is a folder `checkpoint-<step>` with two files. `checkpoint.h5` is an ordinary HDF5 file. Its
@@ -6,8 +6,8 @@
 // load it. `manifest.json` lists the offset of each tensor and holds XXH3 hashes of every byte. It is written
 // last, and then the folder is renamed to its final name, so a checkpoint is either complete or absent.
 //
-// libhdf5 only computes the layout of files, in memory. Ranks write and read the tensors with pwrite and
-// pread, and loading never parses HDF5. The library does not handle full disks or damaged files reliably.
+// libhdf5 does not handle full disks or damaged files reliably. Therefore it only computes the layout of a
+// file, in memory. Ranks write and read the tensors with pwrite and pread, and loading never parses HDF5.
 // Other rooms refer to tensors by name.
 #pragma once
 
@@ -53,14 +53,14 @@ struct Manifest {
   std::int64_t step = 0;
   int world = 1;
   int zero_stage = 0;
-  std::string file;  ///< plain name of the data file
+  std::string file;  ///< name of the data file, without its folder
   std::int64_t file_bytes = 0;
   std::string layout_hash;  ///< hash of the bytes outside all tensors and texts
   TextBlock state, config;
   std::vector<CheckpointTensor> tensors;
 };
 
-/// A checkpoint in host memory (octet/memory_tier/memory_tier.h), as Checkpoint reads it.
+/// Interface by which Checkpoint reads a checkpoint in host memory (octet/memory_tier/memory_tier.h).
 class SharedState {
  public:
   virtual ~SharedState() = default;
@@ -83,7 +83,7 @@ class Checkpoint {
   /// Reads and verifies the manifest (including its own hash), size and layout of the data file, state and
   /// config. Throws Error naming a file that is missing, damaged or of another version.
   explicit Checkpoint(const std::string& path);
-  /// Opens a checkpoint in host memory. Its parts must be verified. Its tensors have no hashes.
+  /// Opens a checkpoint in host memory. The caller has verified its parts. Its tensors have no hashes.
   explicit Checkpoint(std::shared_ptr<SharedState> state);
   ~Checkpoint();
   Checkpoint(Checkpoint&& other) noexcept;
@@ -91,8 +91,8 @@ class Checkpoint {
 
   /// Returns the path of the folder, or a description for messages if the checkpoint is in memory.
   const std::string& path() const { return path_; }
-  /// Returns null if the checkpoint is on disk. Otherwise only read_together() may read it, after all parts
-  /// are verified.
+  /// Returns the checkpoint in host memory, or null for a checkpoint on disk. Only read_together() may read a
+  /// checkpoint in host memory.
   const SharedState* memory() const { return memory_.get(); }
   /// Releases the memory of a checkpoint in host memory, after reading.
   void close_memory();
@@ -117,10 +117,10 @@ class Checkpoint {
   /// Reads elements [begin, begin + count) of a float tensor as float.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
 
-  /// Hashes share number `share` of `shares` of all chunks. Throws Error naming the tensor and the bytes of
-  /// the first chunk with a wrong hash.
+  /// Divides all chunks into `shares` equal shares, and hashes the chunks of share number `share`. Throws
+  /// Error naming the tensor and the bytes of the first chunk with a wrong hash.
   void verify(int share = 0, int shares = 1) const;
-  /// Hashes all chunks of one tensor. Throws likewise.
+  /// Hashes all chunks of one tensor. Throws Error like the other verify().
   void verify(const CheckpointTensor& tensor) const;
 
  private:
@@ -146,11 +146,11 @@ namespace octet::checkpoint {
 
 // Collective reading of a checkpoint.
 
-/// Fills the slices of every rank like Checkpoint::read. All ranks of several hosts may need the same slices
-/// (parameters and moments of ZeRO-0). Each rank then reads and verifies a share and sends it to the others,
-/// so the file system serves every byte once. Otherwise each rank reads its own slices. On one host this is
-/// faster, because the bytes are in the page cache after the first rank. A rank needs about 32 MiB of
-/// additional memory.
+/// Fills the slices of every rank like Checkpoint::read. If all ranks of several hosts need the same slices
+/// (parameters and moments of ZeRO-0), each rank reads and verifies a share and sends it to the others. The
+/// file system then serves every byte once. Otherwise each rank reads its slices itself. On one host this is
+/// faster, because the bytes are in the page cache after the first rank has read them. A rank needs about 32
+/// MiB of additional memory.
 ///
 /// Collective. Throws Error on all ranks (Channel::together): `no_valid_checkpoint` for damaged bytes,
 /// `usage` for slices that do not fit the checkpoint.

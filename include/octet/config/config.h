@@ -4,10 +4,10 @@
 // It also says whether the key is used, accepted without effect, or refused. Parsing, --help, docs/config.md
 // and the resolved dump are generated from the table.
 //
-// Each dialect (SFT-Play, verl, axolotl) has its own table that translates its keys, and so has DeepSpeed's
-// JSON. A configuration has at most one dialect. This module does not depend on the world size; functions
-// that need it have it as an argument (derive.h). No key is ignored silently: it is used, noted once, or
-// refused with a reason.
+// Each dialect (SFT-Play, verl, axolotl) has a table that translates its keys to keys of Octet, and so has
+// DeepSpeed's JSON. A configuration has at most one dialect. This module does not depend on the world size:
+// functions that need it take it as an argument (derive.h). No key is ignored silently: it is used, noted
+// once, or refused with a reason.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +48,7 @@ struct Resolved {
   std::string path;  ///< the YAML or JSON file; empty if everything is on the command line
   std::map<std::string, Origin> origins;  ///< by key; keys not listed have their default
   Strings notes;                          ///< sentences for the log, each logged once
-  Strings warnings;     ///< settings that are silently harmful in other trainers: place, harm and fix
+  Strings warnings;     ///< settings that do harm and that other trainers accept silently: place, harm, fix
   std::string dialect;  ///< trainer of the foreign keys in the configuration; empty: only keys of Octet
   std::map<std::string, std::string> extra;  ///< accepted keys that change nothing, as written
 
@@ -58,7 +58,7 @@ struct Resolved {
 };
 
 using Environment = std::map<std::string, std::string>;
-/// Returns the variables of this process at its first call.
+/// Returns the environment variables that this process had at the first call.
 Environment process_environment();
 
 struct LoadOptions {
@@ -77,8 +77,8 @@ Resolved load(const Strings& arguments, const LoadOptions& options = {});
 Resolved load_text(const std::string& yaml, const std::string& name, const Strings& overrides = {},
                    const LoadOptions& options = {});
 
-/// Returns a hash (32 hexadecimal digits) of all keys that decide the numbers of a run: model, data, order,
-/// batch, schedule, precision. Folders, logging, saving, stage and overlap do not change it.
+/// Returns a hash (32 hexadecimal digits) of all keys that determine the results of a run: model, data,
+/// order, batch, schedule, precision. Folders, logging, saving, stage and overlap do not change it.
 std::string resume_hash(const Config& config);
 
 /// Returns the keys in resume_hash() that differ between a saved run and this run, each as "key: saved ->

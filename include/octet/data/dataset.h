@@ -1,4 +1,4 @@
-// The data room: from files on disk to token ids and labels. It reads rows and converts them to samples
+// The data room turns files on disk into token ids and labels. It reads rows and converts them to samples
 // (dataset.h), mixes data sets (mix.h), encodes samples (encoder.h) and packs documents (encoded.h). It uses
 // no ranks and no devices. The feed room makes micro-batches of the tokens.
 #pragma once
@@ -19,9 +19,9 @@ struct Turn {
   std::string role;
   std::string content;             ///< of a function turn: the calls, a JSON list as text
   std::string thought = {};        ///< reasoning text before an answer; "" = none
-  std::string thought_field = {};  ///< the field that held the thought, for messages
+  std::string thought_field = {};  ///< the field of the message that held the thought
   std::string text = {};           ///< of a function turn: the text before the calls
-  bool trained = true;             ///< false: an answer that is context only
+  bool trained = true;             ///< false: an answer that is context without loss
 };
 
 /// A row of a data set after conversion: a conversation that ends in an answer, or plain text.
@@ -34,7 +34,7 @@ struct Sample {
   std::optional<bool> enable_thinking = {};  ///< a value of the row overrides the configuration
 };
 
-/// Unread contents of rows, with the number of rows that have them.
+/// Contents of rows that are not read, such as unknown fields, with the number of rows that have them.
 using RowNotes = std::map<std::string, std::int64_t>;
 
 /// The format of a data set's rows, from an entry of dataset_info.json or from detection.
@@ -75,7 +75,7 @@ std::unique_ptr<RowReader> open_rows(const std::string& path);
 bool is_data_file(const std::string& path);
 
 /// Converts a row to a sample like LLaMA-Factory's converters. Returns nullopt and the reason in `why` if the
-/// row is not usable. A field that masks or replaces trained text is honoured, or its row is not usable
+/// row is not usable. A field that masks or replaces trained text is applied, or the row is not usable
 /// (src/data/fields.cc). Other unread fields are counted in `notes`.
 std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std::string* why,
                                   RowNotes* notes = nullptr);
@@ -130,7 +130,7 @@ ColumnUse column_use(const DataSource& source);
 struct DataOptions {
   std::vector<std::string> dataset;  ///< names, paths or globs
   Columns columns;                   ///< for data sets given as paths
-  std::string split;                 ///< of folders; "": train; for evaluation: validation or test
+  std::string split;                 ///< split of folders; "": train, or for evaluation validation or test
   bool evaluates = false;            ///< the sets are for evaluation, not for training
   std::string dataset_dir = "data";
   std::optional<std::int64_t> max_samples;

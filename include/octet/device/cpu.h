@@ -91,10 +91,10 @@ Crowd crowd_of(int local_ranks);
 /// Returns why threads wait for cores from the start, with what to do; empty if there are enough cores.
 std::string crowd_text(const Crowd& crowd);
 
-/// Returns a rank's share of `there` cores that are best for `ranks_there` ranks, at most `share`, its share
-/// of the whole machine. Returns 0 if the result would be less than half of `share`: the rank then stays
-/// where it is.
-int share_near(int share, int there, int ranks_there);
+/// Returns the number of cores of a rank if `ranks_there` ranks divide the `near_cpus` cores that are best
+/// for them. At most `share`, the rank's share of the whole machine. Returns 0 if the number would be less
+/// than half of `share`. The rank then uses the cores that it has.
+int share_near(int share, int near_cpus, int ranks_there);
 
 /// Returns the numbers of a list in the kernel's format ("0-3,8,10-11"), in order. Empty if the format is
 /// wrong.

@@ -55,7 +55,8 @@ class Stream {
   bool reproducible() const { return reproducible_; }
   void set_reproducible(bool on) { reproducible_ = on; }
 
-  /// CPU only: whether threads of ops enqueued here claim pieces of the ops (cpu::share()). Default: false.
+  /// CPU only: whether ops enqueued here divide their work among threads by cpu::share(), instead of by
+  /// OpenMP. Default: false.
   bool claims() const { return claims_; }
   void set_claims(bool on) { claims_ = on; }
 
@@ -65,14 +66,14 @@ class Stream {
   bool claims_ = false;
 };
 
-/// Purpose of a stream: computing, or work that another engine does (communication).
+/// Options of a stream.
 struct StreamOptions {
   std::string name;
   /// CPU only. `in_line`: enqueued work runs in the caller. `worker`: enqueued work runs on a separate
   /// thread, so that tests detect memory that is reused too early or read too late. `served`: enqueued work
   /// runs in the thread that calls serve(), usually the communication thread.
   enum class Mode { in_line, worker, served } mode = Mode::in_line;
-  /// CUDA only. Its work uses the resources that the device's other streams leave idle.
+  /// CUDA only. Work of this stream has low priority: it uses resources that other streams leave idle.
   bool background = false;
 };
 
@@ -119,8 +120,8 @@ class Device {
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Enqueue copies. Host memory must stay unchanged until the stream has completed them. If pinned memory
-  /// replaces device memory, the device-side address may be in pinned memory.
+  /// Enqueue copies. Host memory must stay unchanged until the stream has completed them. The
+  /// device address may be in pinned memory if pinned memory replaces device memory.
   virtual void copy_to_device(Stream& stream, void* device_to, const void* host_from, std::size_t bytes) = 0;
   virtual void copy_to_host(Stream& stream, void* host_to, const void* device_from, std::size_t bytes) = 0;
   virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
@@ -130,10 +131,9 @@ class Device {
 
 /// Options of the CPU device.
 struct CpuOptions {
-  int threads = 0;              ///< of each later op of the calling thread; 0: keep the thread's number
+  int threads = 0;              ///< threads of each later op of the calling thread; 0: unchanged
   bool compute_worker = false;  ///< in_line streams become worker streams (for tests)
-  /// cuda: reservations have the layout of a GPU and are read in it, transposed FP8 copies included (for
-  /// tests).
+  /// cuda: buffers have the layout of a GPU, including transposed FP8 copies (for tests).
   DeviceKind stands_for = DeviceKind::cpu;
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
@@ -153,7 +153,7 @@ std::unique_ptr<Device> make_dry_device(const DryOptions& options = {});
 bool cuda_available(int ordinal, std::string* why_not = nullptr);
 /// Returns the number of GPUs that the driver shows to this process. 0 without a driver.
 int cuda_device_count();
-/// Returns whether a GPU driver of any version is installed. If so, a run on the CPU logs its reason. False
+/// Returns whether a GPU driver of any version is installed. A run on the CPU then logs why. False
 /// if the program is built without CUDA.
 bool has_cuda_driver();
 /// Opens the GPU with this number. Throws Error with the reason of cuda_available if the GPU cannot be
@@ -169,7 +169,7 @@ struct Reservation {
   std::string name;
   std::size_t bytes = 0;
   MemoryKind kind = MemoryKind::device;
-  /// Only planned: reserved between steps, at most this size, and then released.
+  /// true: only planned. The run will reserve at most `bytes` between steps and then release them.
   bool passing = false;
 };
 
@@ -227,11 +227,11 @@ void measure_waits(Stream& stream);
 
 /// Returns the seconds that work of `stream` has waited for events of other streams. CPU streams count from
 /// their creation, GPU streams from measure_waits(). A GPU counts waits that have ended at the time of the
-/// call, except waits for background streams, which compute. 0 if nothing is measured. Called by the thread
-/// that enqueues on the stream.
+/// call, except waits for background streams, which compute. 0 if nothing is measured. Only the
+/// thread that enqueues on the stream may call this.
 double seconds_waited(Stream& stream);
 
-/// Returns the Error for a device that has `free` bytes, less than `bytes`, free.
+/// Returns the Error for a device with `free` free bytes, which are less than the needed `bytes`.
 Error out_of_memory(std::size_t bytes, std::size_t free, const std::string& device, const std::string& fix);
 /// `found`: why the allocation was refused.
 Error out_of_memory(std::size_t bytes, const std::string& found, const std::string& device,

@@ -19,7 +19,8 @@
 
 namespace octet::feed {
 
-/// Thrown on all ranks before a step if its data cannot be read. The state is that of the previous step.
+/// Thrown on all ranks before a step if its data cannot be read. The training state
+/// is then the state after the previous step.
 class DataError : public Error {
  public:
   using Error::Error;
@@ -44,23 +45,23 @@ class Feed {
   virtual ~Feed() = default;
   virtual Shape shape() const = 0;
   virtual std::int64_t examples() const = 0;
-  /// Items of an epoch; nothing if only its end tells.
+  /// Returns the number of items in an epoch; nullopt if it is unknown before the end of the epoch.
   virtual std::optional<std::int64_t> items_of_epoch() const = 0;
-  /// Steps of an epoch; 0 where only its end tells.
+  /// Returns the number of steps in an epoch; 0 if it is unknown before the end of the epoch.
   virtual std::int64_t steps_per_epoch() const = 0;
-  /// Returns the epochs that `steps` steps make, possibly an estimate.
+  /// Returns the number of epochs in `steps` steps, which may be an estimate.
   virtual double epochs(std::int64_t steps) const = 0;
   /// Returns the mean context length over all tokens. The work of attention is proportional to it.
   virtual double mean_context() const = 0;
-  /// Documents to show.
+  /// Returns documents that the run shows to the user.
   virtual const data::Encoded& shown() const = 0;
   /// Returns a hash of the data and their order, to recognise them on resume.
   virtual std::string fingerprint() const = 0;
 
   /// Before start(): moves to the position of a checkpoint, `steps` steps after the start of the run. `state`
   /// is the state of the checkpoint, with the result of position() as "place". `where` names the checkpoint.
-  /// The place counts samples, so later steps may have another size. Throws Error if the place does not exist
-  /// in these data.
+  /// The place counts samples, so later steps may have another batch size. Throws Error if the place does not
+  /// exist in these data.
   virtual void go_on(std::int64_t steps, const Json& state, const std::string& where) = 0;
   /// Returns the step after which this run has trained as many samples as a fresh run of `steps` steps.
   virtual std::int64_t steps_until_end_of(std::int64_t steps) const = 0;

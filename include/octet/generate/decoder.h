@@ -1,5 +1,5 @@
-// The generate module: answers of a model, token by token, with a KV cache. It runs the transformer core of
-// training on parameters that a store gathers, so answers come from exactly the trained model.
+// The generate module computes answers of a model, token by token, with a KV cache. It runs the transformer
+// core of training on parameters that a store gathers, so answers come from exactly the trained model.
 #pragma once
 
 #include <cstdint>
@@ -53,10 +53,11 @@ struct DecoderOptions {
   std::int64_t listed = 512;
   /// Begins a pass before the host has read the results of the previous pass, if only the most probable
   /// tokens are needed. The device then passes the tokens on. Answers are the same. An answer that ends early
-  /// costs one extra token. Unset: on for a GPU. Only for the decoder's own model, whole on this rank.
+  /// costs one extra token. Unset: on for a GPU. Possible only if the decoder owns its
+  /// model and this rank holds the whole model.
   std::optional<bool> run_ahead;
-  /// Answers have the experts of their tokens (Answer::experts). Turns share_prefixes and run_ahead off. Not
-  /// for a model in stages, or without experts.
+  /// Returns the experts of the tokens of each answer (Answer::experts). Turns share_prefixes and run_ahead
+  /// off. Not for a model in stages, or without experts.
   bool keep_experts = false;
   std::int64_t scored = 0;      ///< longest sequence for log_probabilities(); 0: not used
   std::int64_t score_rows = 0;  ///< logit rows that score() computes at a time; 0: not used
@@ -96,8 +97,8 @@ struct Answer {
   std::vector<double> logprobs;
   std::vector<std::vector<TokenScore>>
       top;  ///< per token, the K most probable tokens at its position, best first
-  /// With keep_experts: [tokens, blocks with experts, experts per token] of the first tokens of prompt and
-  /// answer that were computed, in descending order of their weights.
+  /// With keep_experts: the experts of each computed token of prompt and answer, [tokens, blocks with
+  /// experts, experts per token]. The experts of a token are in descending order of their weights.
   std::vector<std::uint16_t> experts;
 };
 
@@ -219,7 +220,7 @@ class Decoder {
   Team* team_ = nullptr;  ///< null: this rank has the whole model
   bool dismissed_ = false;
   int exceptions_at_start_ = std::uncaught_exceptions();
-  std::unique_ptr<comm::Job> own_job_;            ///< of a share: a job of this rank only
+  std::unique_ptr<comm::Job> own_job_;  ///< if this rank has a share of a model: a job of this rank only
   std::unique_ptr<comm::Collectives> own_data_;   ///< likewise
   std::unique_ptr<TensorSums> sums_;              ///< if the tensor group has several ranks
   std::unique_ptr<runtime::Instance> own_;        ///< null: the model is in training

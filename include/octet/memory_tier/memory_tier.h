@@ -1,4 +1,4 @@
-// Checkpoints in host memory: a tier above the disk, for a run that restarts immediately.
+// Checkpoints in host memory. A run that restarts immediately reads them faster than checkpoints on disk.
 //
 // Each rank writes its part to a file in its host's memory file system, which outlives ranks and launcher.
 // With several hosts, a rank of another host writes a copy there. Two generations are written alternately, so
@@ -62,10 +62,10 @@ class MemoryTier {
   std::optional<MemoryFound> find();
 
   /// Takes a checkpoint, which replaces the older generation. Copies the slices before it returns, so their
-  /// memory may then change. The rest (verification, copies on other hosts) is complete when wait() returns;
-  /// a separate thread does it if `beside` is true. Waits for an earlier take() first. A failed checkpoint
+  /// memory may then change. wait() completes the rest (verification, copies on other hosts), or a separate
+  /// thread does it if `in_thread` is true. Waits for an earlier take() first. A failed checkpoint
   /// leaves the other generation, and does not end the run.
-  void take(const checkpoint::CheckpointContents& contents, bool beside);
+  void take(const checkpoint::CheckpointContents& contents, bool in_thread);
   /// Waits for the last take() and returns its result. Returns nothing if the result was returned already.
   std::optional<Taken> wait();
   /// Returns whether wait() would return a result on this rank without blocking.
@@ -87,12 +87,12 @@ class MemoryTier {
 
   comm::Job& job_;
   MemoryOptions options_;
-  std::unique_ptr<comm::Channel> channel_;             ///< of all ranks, used by the thread
-  std::vector<std::unique_ptr<comm::Channel>> pairs_;  ///< one per round
+  std::unique_ptr<comm::Channel> channel_;             ///< of all ranks; only the thread of take() uses it
+  std::vector<std::unique_ptr<comm::Channel>> pairs_;  ///< a channel for each round of copies between hosts
   std::optional<MemoryHold> hold_;
   int next_ = 0;  ///< the next generation to write
   std::unique_ptr<Work> work_;
-  std::future<Taken> beside_;
+  std::future<Taken> pending_;
 };
 
 }  // namespace octet::memory_tier

@@ -43,8 +43,8 @@ struct TransformerOptions {
   bool given_experts = false;
   DType gradient_dtype = DType::f32;  ///< dtype of the gradients of matrices: f32 or bf16
   /// Bytes of a chunk of logits. A chunk has at least one row. Each chunk reads and writes the whole gradient
-  /// of the head, so small chunks of a large vocabulary are bound by this traffic. If the head is frozen, a
-  /// chunk has half of these bytes.
+  /// of the head, so this traffic limits the speed of small chunks of a large vocabulary. If the head is
+  /// frozen, a chunk has half of these bytes.
   std::size_t logits_bytes = std::size_t{1} << 30;
   /// Fixes the summation order of GEMMs and attention (GemmArgs::fixed_order, AttentionArgs::fixed_order).
   /// Results do not depend on the number of threads, and the logits of a token do not depend on other tokens
@@ -153,8 +153,8 @@ class Transformer {
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits, const ops::ConstMatrix& in = {}, const ops::Matrix& out = {});
 
-  /// Returns the load of experts in the micro-batches that a core for training trained, or evaluated, after
-  /// the previous such call. Resets these counts.
+  /// Returns the load of experts in the micro-batches that were trained, or evaluated, after the previous
+  /// call with this argument. Resets these counts. Only for a core for training.
   ExpertLoads take_expert_loads(LoadOf of = LoadOf::training);
 
   /// Scales of activations and output gradients; null without FP8. With delayed scaling, the caller reduces

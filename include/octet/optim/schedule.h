@@ -1,6 +1,6 @@
 // The optim room: the arithmetic of the optimizer, without the storage of gradients. Learning rates,
-// hyper-parameters and bias corrections are computed on the host in double precision. They are functions of
-// the step only, except a rate that follows evaluations, so any rank can be at any step. The
+// hyper-parameters and bias corrections are computed on the host in double precision. They depend only on
+// the step, except a learning rate that follows evaluations. So any rank can compute them for any step. The
 // update and the norm of a slice are enqueued (update.h).
 #pragma once
 
@@ -16,24 +16,26 @@ namespace octet::optim {
 // A learning rate that falls when evaluations stop improving. It is the only schedule that is not a function
 // of the step, because it depends on evaluations. Its state is part of a checkpoint.
 
-/// In the words and with the defaults of torch.optim.lr_scheduler.ReduceLROnPlateau.
+/// Options with the names and defaults of torch.optim.lr_scheduler.ReduceLROnPlateau.
 struct PlateauOptions {
-  std::string mode = "min";            ///< max: larger values are better
-  double factor = 0.1;                 ///< of the rate at each fall; below 1
-  std::int64_t patience = 10;          ///< values in a row that are no better and are put up with
-  double threshold = 1e-4;             ///< by how much a value must be better
-  std::string threshold_mode = "rel";  ///< of the best one; abs: as a difference
-  std::int64_t cooldown = 0;           ///< values after a fall that do not count towards the patience
+  std::string mode = "min";    ///< max: larger values are better
+  double factor = 0.1;         ///< each reduction multiplies the rate by it; below 1
+  std::int64_t patience = 10;  ///< values in a row without improvement before a reduction
+  double threshold = 1e-4;     ///< smallest improvement that counts
+  std::string threshold_mode =
+      "rel";                  ///< rel: `threshold` is a fraction of the best value; abs: a difference
+  std::int64_t cooldown = 0;  ///< values after a reduction that do not count as values without improvement
   double min_lr = 0;
-  double eps = 1e-8;  ///< a fall by no more than this is left out
+  double eps = 1e-8;  ///< a reduction by at most this is not made
 };
 
-/// Takes values one by one, on all ranks the same, in the arithmetic of torch.
+/// Reduces the learning rate when values stop improving, with the arithmetic of torch. All ranks must add the
+/// same values.
 class Plateau {
  public:
   struct State {
-    std::string mode;  ///< by which `best` is the best
-    double peak = 0;   ///< the rate at first
+    std::string mode;  ///< PlateauOptions::mode of `best`
+    double peak = 0;   ///< the initial rate
     double learning_rate = 0;
     double best = 0;  ///< infinite before the first value
     std::int64_t bad = 0, cooldown = 0;
@@ -41,11 +43,11 @@ class Plateau {
 
   Plateau(double learning_rate, const PlateauOptions& options);
   double learning_rate() const { return state_.learning_rate; }
-  /// True where the rate falls by it. A value that is not a number is no better than any other.
+  /// Adds a value. Returns true if this reduces the rate. NaN is never an improvement.
   bool take(double value);
   const State& state() const { return state_; }
-  /// Continues from the state of another plateau. If that had another peak, the rate is scaled by the ratio
-  /// of the peaks. If it had another mode, the best value is reset.
+  /// Continues from the state of another plateau. If the other plateau had another peak, the rate is scaled
+  /// by the ratio of the peaks. If it had another mode, the best value is reset.
   void restore(const State& state);
 
  private:
@@ -101,7 +103,7 @@ class Schedule {
   double learning_rate(std::int64_t step) const {
     return plateau_ ? plateau_->learning_rate() : options_.learning_rate * factor(step);
   }
-  /// The same as a fraction of the peak.
+  /// Returns learning_rate(step) as a fraction of the peak.
   double factor(std::int64_t step) const;
   const ScheduleOptions& options() const { return options_; }
   /// Returns the state of reduce_lr_on_plateau, which takes evaluations; null for other schedules.
@@ -129,13 +131,13 @@ class Schedule {
   double floor_ = 0;  ///< of the factor
   double power_ = 1;
   double timescale_ = 1;
-  double warmup_floor_ = -1;  ///< where the warm-up begins, as a factor; negative: not given
+  double warmup_floor_ = -1;  ///< factor at the start of the warm-up; negative: not given
   std::int64_t stable_steps_ = 0, decay_steps_ = 0;
   Course warmup_course_ = Course::linear, decay_course_ = Course::cosine;
   std::optional<Plateau> plateau_;
 };
 
-/// All names, for messages and help.
+/// Returns the names of all schedules, for messages and help.
 const std::vector<std::string>& schedule_names();
 
 }  // namespace octet::optim

@@ -22,11 +22,11 @@ struct Rates {
   double bytes = 4.2e12;   ///< per second, to and from memory
   double host = 55e9;      ///< bytes per second to the host's memory and back, each way
   double launch = 3e-6;    ///< seconds that a kernel takes at least
-  double fp8_more = 3e-6;  ///< fixed seconds per FP8 GEMM, measured on small models
+  double fp8_more = 3e-6;  ///< additional seconds per FP8 GEMM, measured on small models
   int multiprocessors = 132;
   const char* card = "an H200";    ///< name of the card with these rates, for a sentence
-  const char* host_link = "PCIe";  ///< to the host's memory
-  const char* host_source = "as measured over PCIe 5.0";  ///< of its rate
+  const char* host_link = "PCIe";  ///< name of the link to host memory
+  const char* host_source = "as measured over PCIe 5.0";  ///< origin of `host`
 };
 
 /// The work of a rank in an optimizer step.
@@ -39,7 +39,7 @@ struct Work {
   std::int64_t length = 0;         ///< of a sequence
   std::int64_t micro_batches = 1;
   double optimizer_bytes = 0;  ///< bytes that an update reads and writes in a rank's device memory
-  /// Bytes of state in host memory, which an update reads and writes; and bytes of the masters among them.
+  /// Bytes of state in host memory, which an update reads and writes, and the part of them that are masters.
   double host_state_bytes = 0, host_master_bytes = 0;
 };
 
@@ -48,12 +48,12 @@ struct TimeRow {
   double seconds = 0;
 };
 
-/// A lower bound of the time of a step: nothing waits, messages are hidden, and every GEMM runs at the rate
-/// of a large one, except for waves that do not fill the GPU.
+/// A lower bound of the time of a step. No kernel waits, and messages overlap with compute. Every GEMM runs
+/// at the rate of a large GEMM, except if its last wave of tiles does not fill the GPU.
 struct Time {
   std::vector<TimeRow> rows;
   double seconds = 0;
-  double recompute_seconds = 0;  ///< of these
+  double recompute_seconds = 0;  ///< part of `seconds`
   /// One micro-batch: its forward pass with the loss, and its backward pass with recomputation.
   double forward_seconds = 0, backward_seconds = 0;
 };
@@ -94,12 +94,12 @@ struct Sending {
   double sums = 0;                         ///< of gradients, during backward passes
   double backward = 0;                     ///< parameters, during all backward passes
   double forward = 0;                      ///< parameters, during forward passes
-  double alone = 0;                        ///< during no computation
-  int sum_passes = 1, forward_passes = 1;  ///< passes of the step during which sums and parameters travel
+  double alone = 0;                        ///< while nothing is computed
+  int sum_passes = 1, forward_passes = 1;  ///< passes of the step that send sums, and parameters
 };
 
 /// Estimates the seconds of a step in which messages are in flight and nothing is computed. Assumptions:
-/// every message travels at the best rate of its link, only during its own passes and in equal parts, and a
+/// every message has the best rate of its link, is sent in equal parts during the passes of its kind, and a
 /// pass takes its least time. A real pass takes longer and hides more. A real link is slower and hides less.
 double exposed_seconds(const Sending& sending, const Time& time, std::int64_t micro_batches, const Link& link,
                        int ranks);

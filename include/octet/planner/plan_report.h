@@ -61,8 +61,8 @@ struct PlanReport {
   int ranks_of_host = 1;
   bool on_gpus_of_one_host = false;
   int stage = 0;
-  /// The largest micro-batch of each level. Levels that do not allow a larger one than a cheaper level are
-  /// left out.
+  /// The largest micro-batch for each level of recompute. A level is omitted if a cheaper level allows the
+  /// same micro-batch or a larger one.
   std::vector<plan::Choice> fitting;
   std::vector<train::Rung> ladder;        ///< if the run does not fit
   std::vector<Alternative> alternatives;  ///< if the run does not fit
@@ -72,8 +72,8 @@ struct PlanReport {
   std::optional<std::int64_t> steps;      ///< of the whole run, if known
   PlanNotes notes;
   std::size_t total() const { return memory.bytes + staging + nccl + libraries; }
-  /// Returns the seconds of a step's messages over a link, by zero_stage. A link inside a host carries the
-  /// messages within the host. A link between hosts carries the rest, for all ranks of the host.
+  /// Returns the seconds of a step's messages over a link, one for each zero_stage. A link inside a host
+  /// carries the messages within the host. A link between hosts carries the rest, for all ranks of the host.
   std::array<double, 4> seconds_over(const plan::Link& link) const;
   /// Returns the part of seconds_over() that computation cannot hide. See plan::exposed_seconds for the
   /// assumptions.
@@ -105,8 +105,9 @@ PlanReport plan_run(PlanWish wish, const PlanTarget& target);
 /// Sizes are exact if they follow from the configuration.
 struct DiskPlan {
   train::RunFiles files;
-  std::int64_t step = 0;  ///< of the checkpoint; 0: unknown, its number is planned with one digit
+  std::int64_t step = 0;  ///< step in the name of the checkpoint; 0: unknown, planned as one digit
   std::optional<train::CheckpointCount> checkpoints;  ///< nullopt: depends on the unknown number of steps
+  /// Returns the largest number of bytes that the run has on disk at any time.
   std::int64_t fullest() const {
     const std::int64_t one = files.checkpoint.all();
     return std::max(checkpoints->most * one, checkpoints->at_end * one + files.model());

@@ -14,15 +14,15 @@
 
 namespace octet::precision {
 
-/// A kind of GEMM of the model, as the table at the start of a run shows it.
+/// A kind of GEMM of the model: a row of the table that a run logs at its start.
 struct AuditRow {
   std::string name;         ///< "attention q, k, v"
-  std::int64_t layers = 0;  ///< how many layers have it
+  std::int64_t layers = 0;  ///< number of layers with this GEMM
   std::int64_t rows = 0;    ///< of the weight [rows, cols]
   std::int64_t cols = 0;
-  bool fp8 = false;    ///< should be in FP8
-  std::string reason;  ///< why not in FP8; empty when it is
-  /// By ops::GemmKind: how the device multiplies these shapes (ops::gemm_outcome); none if not asked.
+  bool fp8 = false;    ///< the recipe requests FP8 for it
+  std::string reason;  ///< why it is not in FP8; empty if it is
+  /// By ops::GemmKind: how the device multiplies these shapes (ops::gemm_outcome). none: not determined.
   std::array<ops::GemmOutcome, 3> planned{};
 };
 
@@ -32,11 +32,11 @@ struct AuditPlace {
   std::int64_t layer = 0;
 };
 
-/// Gemms of one place and kind that came to the same.
+/// GEMMs of one place and kind with the same outcome.
 struct AuditCount {
   std::int64_t row = 0, layer = 0;
   ops::GemmKind gemm_kind = ops::GemmKind::forward;
-  ops::GemmOutcome outcome;  ///< calls: of all of them together
+  ops::GemmOutcome outcome;  ///< outcome.calls is the sum over these GEMMs
   std::int64_t gemms = 0;    ///< calls of ops::gemm: one per part if parts of a weight have separate scales
 };
 
@@ -50,21 +50,21 @@ class Audit {
   std::size_t plan(AuditRow row);
   const std::vector<AuditRow>& rows() const { return rows_; }
 
-  /// Counts a GEMM that was enqueued at a planned row; nothing if it multiplied nothing.
+  /// Counts a GEMM that was enqueued at a planned row. Ignores a GEMM without elements.
   void count(const AuditPlace& place, ops::GemmKind gemm_kind, const ops::GemmOutcome& outcome);
-  /// Adds what another rank counted.
+  /// Adds the counts of another rank.
   void add(std::span<const AuditCount> counts);
   /// All counts, by row, layer, GEMM and outcome.
   std::vector<AuditCount> counts() const;
 
-  /// Number of GEMMs so far of one kind and format. `e4m3` and `e5m2` both mean FP8, including emulated FP8.
-  /// bf16 includes decoded FP8 operands.
+  /// Returns the number of GEMMs so far of one kind and format. `e4m3` and `e5m2` both mean FP8, including
+  /// emulated FP8. bf16 includes decoded FP8 operands.
   std::int64_t counted(ops::GemmKind gemm_kind, DType format) const;
   std::int64_t fp8_gemms() const;
   std::int64_t gemms() const;
 
-  /// Lines for a person, one for each row and reason of fallbacks that this function has not told before:
-  /// "MLP down (dgrad, wgrad; layers 0-1): decoded into bf16, because …". Planned ones count as well.
+  /// Returns a line of text for each row and reason of fallbacks that earlier calls have not returned: "MLP
+  /// down (dgrad, wgrad; layers 0-1): decoded into bf16, because …". Planned fallbacks count as well.
   std::vector<std::string> take_fallbacks();
 
   /// One line for each kind of GEMM: name, layers, weight shape, formats of forward, dgrad and wgrad, reason.
@@ -73,9 +73,9 @@ class Audit {
   /// operands read in place.
   std::string summary() const;
   /// An array with an object for each row, pass and outcome: "product", "pass", "layers", "way", "reason"
-  /// (where there is one), "a", "b" (types of the values that were multiplied), "products", "calls".
+  /// (if there is one), "a", "b" (types of the values that were multiplied), "products", "calls".
   Json to_json() const;
-  /// Throws Error when the recipe is FP8 and no GEMM ran in FP8 although some ran.
+  /// Throws Error if the recipe is FP8 and GEMMs ran, but none of them ran in FP8.
   void require_fp8() const;
 
  private:

@@ -79,18 +79,18 @@ struct StepFacts {
   std::int64_t samples = 0;
   bool skipped = false;  ///< no update, because of a non-finite gradient or a spike
   std::vector<std::pair<std::string, std::int64_t>> counts;  ///< more fields of the row: "spikes", 2
-  double data_seconds = 0;                                   ///< waited for data
-  double comm_seconds = 0;                                   ///< in which messages were under way
-  double comm_exposed_seconds = 0;                           ///< of these: in which computing waited for them
-  std::vector<KindOfMessages> comm_kinds;                    ///< what this rank sent; empty: a single rank
+  double data_seconds = 0;                                   ///< seconds in which the step waited for data
+  double comm_seconds = 0;                                   ///< seconds with messages in flight
+  double comm_exposed_seconds = 0;         ///< part of comm_seconds in which compute waited for messages
+  std::vector<KindOfMessages> comm_kinds;  ///< messages that this rank sent; empty for a single rank
   // Only for steps that write a row.
   std::int64_t memory_bytes = 0;       ///< reserved by the trainer, largest rank
-  std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank
+  std::int64_t memory_peak_bytes = 0;  ///< used on the device or by the process, largest rank
   /// rank{r}/loss: loss of each rank's tokens since the last row; null for a rank without trained tokens.
   std::vector<std::optional<double>> rank_losses;
-  /// Fields "fp8" and "fp8_layers" of the row, left out where null.
+  /// Fields "fp8" and "fp8_layers" of the row. Null: the field is omitted.
   JsonMember fp8, fp8_layers;
-  /// The load of experts: the field "experts", left out where null.
+  /// The load of experts: the field "experts" of the row. Null: the field is omitted.
   JsonMember experts;
   std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
 };
@@ -103,19 +103,19 @@ struct EvalFacts {
   std::int64_t samples = 0;
   std::int64_t batches = 0;
   bool perplexity = false;  ///< also report exp(loss)
-  JsonMember experts;       ///< the load of experts: the field "eval_experts", left out where null
+  JsonMember experts;       ///< the load of experts: the field "eval_experts"; null: omitted
 };
 
 struct FinishFacts {
   std::string status = "completed";  ///< or "stopped", …
   std::string final_model;           ///< checkpoint or folder; "" leaves the line out
   std::int64_t model_step = -1;      ///< of final_model, if it is a checkpoint before the last; else -1
-  bool keeps_checkpoint = true;      ///< false: the last one has been removed, and its line is left out
+  bool keeps_checkpoint = true;      ///< false: the last checkpoint was removed, so the summary omits it
   std::vector<std::string> next;     ///< lines on what to try next
 };
 
-/// Whether a step makes a row: its number is a multiple of `every`, it is the last, or `with_first` and the
-/// first.
+/// Whether a step is logged: its number is a multiple of `every`, it is the last step, or it is the first
+/// step and `with_first` is true.
 bool is_logged(std::int64_t step, std::int64_t every, bool with_first, std::int64_t total);
 
 /// Not thread-safe: only the thread of the loop calls it.
@@ -136,13 +136,13 @@ class Reporter {
   /// for the last step.
   void step(const StepFacts& facts);
   void evaluation(const EvalFacts& facts);
-  /// Reports `seconds` between two steps for a copy of the state, which is saved during the next steps.
+  /// Reports that a copy of the state took `seconds` between two steps. The next steps overlap with its save.
   void waited(double seconds);
   /// Reports a checkpoint of `step` on disk, which took `seconds`. Writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
-  /// Returns when the rows of the log so far would survive a loss of power. Call it before a checkpoint
-  /// becomes valid, because a run that resumes from it does not write these rows again. May be called on
-  /// another thread.
+  /// Blocks until the rows of the log so far would survive a loss of power. Call it before a checkpoint
+  /// becomes valid, because a run that resumes from this checkpoint does not write these rows again. Any
+  /// thread may call it.
   void sync_log() const;
   /// Reports a checkpoint of `step` in the memory of the hosts.
   void in_memory(std::int64_t step);

@@ -28,7 +28,7 @@ class ExpertRanks;
 /// Options of an instance.
 struct InstanceOptions {
   model::Architecture architecture;
-  TrainedParameters trained;        ///< replace the parameters of the same names in the folder
+  TrainedParameters trained;  ///< parameters that replace the parameters of the same names in the folder
   std::vector<AddedAdapter> added;  ///< added to the weights of the base during loading
   std::string adapter;              ///< folder of the initial adapter; empty: adapters are new
   /// Ranks among which the experts of every mixture are split, in training. The instance sets
@@ -61,7 +61,7 @@ struct MemoryRow {
   std::size_t bytes = 0;
 };
 
-/// Memory, parameters, module and stream of a model. On a dry device, the instance is the memory plan. The
+/// Memory, parameters, module and stream of a model. On a dry device, an instance only plans memory. The
 /// options of the store and of the module determine whether it can train. All ranks make the same calls.
 class Instance {
  public:
@@ -100,8 +100,8 @@ class Instance {
   std::vector<comm::Traffic> take_traffic();
   /// Returns this rank's place among the ranks with the same experts.
   comm::Place same_experts() const;
-  /// Adds the rows that this rank sends to experts of other ranks in a step, if every rank of the expert
-  /// group gets the same number of rows. Nothing overlaps with them.
+  /// Adds the messages with rows that this rank sends to experts of other ranks in a step. Assumes that every
+  /// rank of the expert group receives the same number of rows. Nothing overlaps with these messages.
   void add_exchanged(store::StepMessages& messages, std::int64_t micro_batches) const;
   /// Returns the number of parameters of all ranks together, of all tensors or of the trained ones.
   std::int64_t parameter_count() const;
@@ -124,7 +124,7 @@ class Instance {
   bool required_fp8_ = false;  ///< set after the first check that any GEMM ran in FP8
 };
 
-/// What to do if the shapes of a model keep GEMMs from FP8.
+/// Advice for a model with shapes that prevent FP8 GEMMs.
 inline constexpr const char* kFp8Shapes =
     "make hidden_size, intermediate_size and the widths of heads multiples of 16, or take another fp8_recipe";
 
@@ -133,7 +133,7 @@ inline Problem fp8_refusal(const std::vector<std::string>& fallbacks) {
   std::string found;
   for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
   return {.what = "a GEMM that should run in FP8 cannot",
-          .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error asks for",
+          .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error requires",
           .found = found,
           .fix = std::string(kFp8Shapes) + ", or set fp8_fallback: warn",
           .code = ExitCode::usage};

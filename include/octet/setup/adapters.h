@@ -24,10 +24,11 @@ struct AdapterWish {
   double output_rate = 1.0;  ///< LoRA+: model::Tuning::output_rate
   bool all = false;          ///< every linear module of the blocks gets an adapter
   std::vector<std::string>
-      targets;  ///< or modules with one of these names, or a name that ends with a dot and one of them
-  std::string expression;  ///< or modules with a full name that matches
-  /// Parameters of all experts of a block with one adapter per expert, by the same rule: "experts.down_proj",
-  /// or "experts.gate_up_proj" for gate and up as one module. Then no expert's module is a target.
+      targets;             ///< or modules with one of these names, or with a name that ends in ".NAME"
+  std::string expression;  ///< or a regular expression: modules with a full name that matches it
+  /// Parameters of all experts of a block, named like `targets`: "experts.down_proj", or
+  /// "experts.gate_up_proj" for gate and up as one module. Each expert gets an adapter. Modules of experts
+  /// are then no targets.
   std::vector<std::string> parameters = {};
   /// Ranks and alphas of modules, by expressions that match the name or the part of the name after a dot. The
   /// first match counts.
@@ -48,7 +49,7 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where);
 /// and like read_adapter_config().
 AdapterWish read_adapter_folder(const std::string& folder);
 
-/// Whether a configuration asks for adapters.
+/// Whether a configuration requests adapters.
 bool trains_adapters(const config::TuningKeys& config);
 
 /// Splits a list of adapter folders at its commas. Throws Error (usage) for an empty name.

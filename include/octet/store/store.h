@@ -64,7 +64,7 @@ struct ExpertAxis {
 /// out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
-  /// `collectives` belongs to all ranks that train other micro-batches. `arena` and all collectives must be
+  /// `collectives` connects all ranks that train different micro-batches. `arena` and all collectives must be
   /// of the same device and outlive the store. Segments with SegmentSpec::split_experts are sharded and
   /// reduced among the ranks of `experts`. Throws as policy_of() and placements_of() do.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,

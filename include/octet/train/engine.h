@@ -26,7 +26,7 @@ struct RankLoss {
 };
 
 /// A model in training on this rank: an instance, and the buffers between host and device. On a dry device it
-/// is the memory plan. All functions are collective.
+/// only plans memory. All functions are collective.
 class Engine {
  public:
   Engine(Device& device, comm::Job& job, comm::Collectives& data, const runtime::InstanceOptions& options);
@@ -65,11 +65,11 @@ class Engine {
   HostSnapshot& snapshot() { return *snapshot_; }
 
   /// Runs forward and backward of a micro-batch of any rank with parameters and gradient buffers of `source`.
-  /// Computes the same as the step that begins next, or as the current step if it is abandoned. Training
-  /// state does not change.
+  /// The result equals the result in the step that begins next, or in the current step if it is abandoned.
+  /// Training state does not change.
   void compute_again(model::ParameterSource& source, const runtime::HostBatch& batch);
 
-  /// This rank's share of the last finished step.
+  /// Returns the loss of this rank's label tokens in the last finished step.
   RankLoss own_loss() const;
 
   /// Computes the loss without gradients. Adds the sum of losses and the number of label tokens of this

@@ -16,7 +16,7 @@ struct ProbeOptions {
   std::int64_t steps = 0;  ///< 0: one batch, no update
 };
 
-/// Runs batches through the code of training. Ranks get contiguous blocks of rows, one micro-batch per rank;
+/// Runs batches through the training code. Ranks get contiguous blocks of rows, one micro-batch per rank;
 /// a rank without rows runs with no tokens. A new document begins at each change of `document` within a row.
 /// Steps follow the configured schedule, by default constant. Rank 0 writes the results of the whole batch:
 /// loss [1], logits [rows, length, vocabulary], grad.<Hugging Face name> of the mean loss over label tokens.

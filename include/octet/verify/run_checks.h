@@ -1,6 +1,6 @@
 // The verify room: checks whether machines and their ranks can train. It has the checks of machines,
-// messages, disks and a small step, and the removal of their files. Measurements of training steps belong to
-// train, and printing to cli.
+// messages, disks and a small step, and the removal of their files. The room train measures
+// training steps, and the room cli prints.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,11 @@
 
 namespace octet::verify {
 
-/// What to verify, and the error of opening the session, if any.
+/// Input of run_checks().
 struct Wish {
   config::Resolved resolved;
-  std::string folder;  ///< where checkpoints would be written
-  std::optional<Problem> unopened;
+  std::string folder;               ///< where checkpoints would be written
+  std::optional<Problem> unopened;  ///< the error of opening the session, if any
 };
 
 /// The result of a check.
@@ -34,7 +34,7 @@ struct Summary {
 };
 
 /// Runs all checks, one after the other, and calls `tell` with each result on the rank that prints. All ranks
-/// call it. A failed check does not end the others. Errors that the ranks did not agree on are thrown.
+/// call it. A failed check does not end the others. Throws an Error only if the ranks did not agree on it.
 Summary run_checks(runtime::Session& session, const Wish& wish, Leftovers& leftovers,
                    const std::function<void(const Result&)>& tell);
 

@@ -110,7 +110,7 @@ class Composed {
   void encode(const ReduceScatterArgs& args, const Chunk& c);
   void sum(const ReduceScatterArgs& args, const Chunk& c,
            const std::function<const std::byte*(int)>& arrived);
-  /// True if the carrier sends so many bytes to each member eagerly, and no member needs another way.
+  /// Returns true if the carrier sends messages of this size to every member eagerly.
   bool goes_eagerly(std::size_t bytes) const { return bytes <= exchange_.eager_room(); }
   /// Sends from(member) to every other member and waits for the bytes of all members. `marks_end`: also
   /// writes the end mark; otherwise the caller writes it.

@@ -34,7 +34,7 @@ struct Operation {
   Call call;
   Steps steps;
   std::optional<std::chrono::steady_clock::time_point> moved;  ///< start or latest progress
-  bool all_came = false;  ///< all ranks were found to take part, and nothing has moved since then
+  bool all_came = false;  ///< a query found that all ranks take part, and nothing has moved since then
 };
 
 /// How the engine serves the streams of a group.
@@ -90,7 +90,7 @@ class MessageEngine {
   /// Ends the thread without agreement of the other ranks. Nothing moves afterwards.
   void stop();
   bool stopped() const { return !thread_.joinable(); }
-  /// Ends the job. In a process, it does not return.
+  /// Ends the job. If ranks are processes, does not return.
   void end_job(const std::string& message, int code);
 
  private:
@@ -136,8 +136,9 @@ class MessageEngine {
   std::condition_variable free_;  // for a caller that is about to serve
   bool at_it_ = false;            // the communication thread serves
   bool helped_ = false;           // a caller serves, or is about to
-  Clock::time_point nap_ends_;    // end of the thread's nap without a notification; in the past: awake
-  bool only_short_ = false;       // all outstanding collectives are short
+  Clock::time_point
+      nap_ends_;             // when the thread's sleep ends without a notification; in the past: it is awake
+  bool only_short_ = false;  // all outstanding collectives are short
   bool signalled_ = false;
   std::atomic<bool> stopping_ = false;  // set with the lock
   bool finish_ = false;

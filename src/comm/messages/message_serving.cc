@@ -1,4 +1,5 @@
-// Chooses the serving thread (the communication thread or a waiting thread) and its sleep times.
+// Decides which thread serves the messages, the communication thread or a waiting thread, and how long the
+// communication thread sleeps between polls.
 #include <sched.h>
 #include <sys/prctl.h>
 
@@ -14,31 +15,32 @@ namespace {
 
 using std::chrono::microseconds;
 
-// How long the communication thread polls, yielding its core in between, before it sleeps between polls.
-// Messages in flight need a poll within microseconds; a peer that still computes does not.
+// If nothing moves for this time, the communication thread sleeps between polls. Until then it polls and
+// yields its core. A message in flight needs a poll within microseconds. A peer that still computes does not.
 constexpr auto eager_in_flight = microseconds(1000);
 constexpr auto eager_idle = microseconds(100);
-// A caller has no other work, and a long message can take this long to complete.
+// The same limit for a waiting thread, which has no other work. A long message can take this long.
 constexpr auto eager_caller = microseconds(20000);
 // Polls between two yields. A yield costs as much as a few polls.
 constexpr int looks_before_yielding = 4;
 constexpr auto shortest_nap_in_flight = microseconds(50);
 constexpr auto longest_nap_in_flight = microseconds(400);
-constexpr auto slowest_pace = microseconds(20000);  // compute of a peer is no link delay
+constexpr auto slowest_pace = microseconds(20000);  // limit of pace_: longer waits are compute of a peer
 constexpr auto shortest_idle_nap = microseconds(100);
-constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
+constexpr auto longest_waiting_nap =
+    microseconds(200);  // while a collective waits for its data to be computed
 constexpr auto longest_idle_nap = microseconds(10000);
 // If waiting threads serve themselves, the communication thread handles only work that no thread waits for.
 constexpr auto shortest_nap_beside_callers = microseconds(1000);
-// Each poll takes locks and cache lines from the thread that enqueues collectives, for which a microsecond
-// matters.
+// Sleep between polls that only follow the progress of devices. A poll takes locks and cache lines from the
+// thread that enqueues collectives and delays it.
 constexpr auto between_looks_at_devices = microseconds(100);
-// Delay until the communication thread finds work without a notification.
+// Within this time, the communication thread polls without a notification.
 constexpr auto soon = microseconds(1000);
-// Polls by a caller for the end of another thread's round, before the caller sleeps until that end.
+// A caller that waits for the end of another thread's round polls this often. Then it sleeps.
 constexpr int looks_at_a_round = 50;
-// If compute uses all cores and waits for nothing, a poll takes a core and much of its cache for 50 us or
-// more. The kernel moves posted data meanwhile.
+// Sleep times if compute uses all cores and no thread waits for messages. A poll then delays compute by 50 us
+// or more, because it takes a core and much of its cache. The kernel moves posted data in the meantime.
 constexpr auto shortest_nap_beside_compute = microseconds(500);
 constexpr auto longest_nap_beside_compute = microseconds(5000);
 
@@ -57,23 +59,24 @@ void MessageEngine::announce(bool awaited_soon) {
   wake_.notify_one();
 }
 
-// No thread serves, and the communication thread will poll soon in any case.
+// Returns true if no thread serves and the communication thread will poll soon without a notification.
 bool MessageEngine::may_begin_here() const {
   return callers_serve() && !at_it_ && !stopping_ && nap_ends_ <= Clock::now() + soon;
 }
 
-// The caller usually waits next and then continues this collective. Waking the communication thread as well
-// would take longer than the collective.
+// Starts a collective on the calling thread. The caller usually waits for the collective next, and then
+// serves it. To wake the communication thread would take longer than the collective.
 void MessageEngine::begin_here(std::unique_lock<std::mutex>& lock) {
   helped_ = true;
   lock.unlock();
   look();
   lock.lock();
-  if (nap_ends_ == Clock::time_point()) signalled_ = true;  // it is about to nap and missed this one
+  if (nap_ends_ == Clock::time_point()) signalled_ = true;  // it is about to sleep and has not seen this one
   end_help(waiting() > 0);
 }
 
-// Called with the lock. Ends a caller's turn. `more`: the communication thread must continue at once.
+// Ends the turn of a caller that serves. Wakes the communication thread if `more` is true or if other work is
+// left. Call it with the lock.
 void MessageEngine::end_help(bool more) {
   helped_ = false;
   leave_streams();
@@ -82,7 +85,8 @@ void MessageEngine::end_help(bool more) {
   wake_.notify_one();
 }
 
-// Requests do not wait for each other: a wait for peers on one channel does not delay other channels.
+// Advances all control-plane requests. Returns true if one of them is done. Requests are independent: a
+// request that waits for peers does not delay requests on other channels.
 bool MessageEngine::serve_requests() {
   const auto before = under_way_.size();
   for (auto& request : under_way_) {
@@ -124,7 +128,7 @@ void MessageEngine::end_turn() {
   if (helped_) free_.notify_one();
 }
 
-// Takes over the current work. Ends the job if a thread requested that.
+// Takes the streams and requests that the next polls serve. Ends the job if a thread requested that.
 void MessageEngine::take_work() {
   std::unique_lock lock(mutex_);
   ++round_;
@@ -141,7 +145,7 @@ void MessageEngine::take_work() {
   done_.notify_all();
 }
 
-// Polls all work once. Returns true if something moved.
+// Polls all work once. Returns true if any of it progressed.
 bool MessageEngine::look() {
   const std::int64_t before = progress_;
   in_flight_ = false;
@@ -157,7 +161,7 @@ bool MessageEngine::look() {
   return true;
 }
 
-// Called with the lock by a thread that ends its turn.
+// Releases the streams that the calling thread served. Call it with the lock at the end of a turn.
 void MessageEngine::leave_streams() {
   ++round_;
   served_.clear();
@@ -165,7 +169,7 @@ void MessageEngine::leave_streams() {
 }
 
 void MessageEngine::serve_forever() {
-  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps as long as asked for, not 50 us longer
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // sleeps end on time, not 50 us later
   last_progress_ = Clock::now();
   while (begin_turn()) {
     const bool moved = look();
@@ -179,10 +183,9 @@ void MessageEngine::serve_forever() {
   if (finish_) transport_->finish();
 }
 
-// Runs a caller's turn as long as messages move. The communication thread continues if the caller would have
-// to sleep between two polls. It also continues if the caller is done while other threads wait or collectives
-// are under way that no thread waits for. `own`: 1 if the caller counts among the threads that wait for
-// streams.
+// Serves on the calling thread until done() is true, or until nothing moved for eagerness(true). Then wakes
+// the communication thread if other threads wait or collectives are outstanding. `own`: 1 if waiting() counts
+// the caller, otherwise 0.
 void MessageEngine::serve_until(const std::function<bool()>& done, int own) {
   std::unique_lock lock(mutex_);
   if (helped_) return;  // the serving thread checks for waiting threads before it leaves
@@ -228,19 +231,19 @@ bool MessageEngine::awaited() {
   return requests_ > 0 || waiting() > 0;
 }
 
-// If messages to other nodes take longer than `eager_in_flight`, polling at once only takes the core from
-// compute. Inside a node, a long wait means that a peer still computes, and its messages then arrive quickly.
+// Returns true if messages to other nodes take longer than `eager_in_flight`. Frequent polls then only delay
+// compute. Inside a node, a long wait means that a peer still computes. Its messages then arrive quickly.
 bool MessageEngine::slow_link() const {
   return place_.nodes > 1 && pace_ > eager_in_flight;
 }
 
-// How long to poll without a pause while nothing moves.
+// Returns how long a thread polls without sleeping while nothing moves.
 Clock::duration MessageEngine::eagerness(bool caller) const {
   if (!in_flight_ || slow_link()) return eager_idle;
   return caller ? eager_caller : eager_in_flight;
 }
 
-// True if no thread waits for the work that is served.
+// Returns true if devices carry all bytes and no thread waits: a poll then only follows their progress.
 bool MessageEngine::only_looks() const {
   return outstanding() > 0 && follows_devices_.load(std::memory_order_relaxed) &&
          !carries_.load(std::memory_order_relaxed) && under_way_.empty();
@@ -259,8 +262,8 @@ std::optional<microseconds> MessageEngine::rest() {
   // Waiting threads serve themselves, so this thread has nothing to poll for.
   const bool beside_callers = idle && callers_serve();
   if (quiet < eagerness(false) && !beside_callers) return std::nullopt;
-  // Naps grow with the idle time and end when a collective is enqueued. Other events are not announced (an
-  // event recorded elsewhere, a record after the last collective), so naps stay short.
+  // Naps grow with the idle time. A new collective ends a nap, but a recorded event does not. So naps stay
+  // short.
   if (in_flight_) return std::clamp(quiet / 16, shortest_nap_in_flight, longest_nap_in_flight);
   transport_->progress();
   return std::clamp(quiet / 16, beside_callers ? shortest_nap_beside_callers : shortest_idle_nap,

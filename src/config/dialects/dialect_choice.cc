@@ -9,7 +9,7 @@
 namespace octet::config {
 namespace {
 
-/// A key of one or more dialects, or a key in one of their sections.
+/// A key of the configuration that belongs to one or more dialects, or is in one of their sections.
 struct Sign {
   std::string key, where;
   std::vector<const Dialect*> owners;
@@ -44,15 +44,15 @@ std::string with_commas_between(const std::string& keys) {
   return text;
 }
 
-// Returns the names in `dialect` and in Octet for the meaning of another trainer's key.
+// Returns the names that a key of another trainer has in `dialect` (if any) and in Octet.
 std::string names_for(const Entry& entry, const Dialect* dialect) {
   const Entry* own = dialect == nullptr ? nullptr : dialect->find_for(entry.key);
   const std::string ours = with_commas_between(entry.key);
-  return own == nullptr ? ours : std::string(own->path) + ", as " + dialect->name + " has it, or " + ours;
+  return own == nullptr ? ours : std::string(own->path) + " (" + dialect->name + ") or " + ours;
 }
 
-// Returns the advice for the key `word` in a configuration of another dialect, or of none.
-std::string put_right(const Entry* entry, const std::string& word, const Dialect* dialect) {
+// Returns advice on how to replace the key `word` in a configuration of `dialect`. Null: no dialect.
+std::string advice_to_replace(const Entry* entry, const std::string& word, const Dialect* dialect) {
   if (entry == nullptr) return "remove " + word + "; 'trainer train --help' lists the keys of Octet";
   if (!becomes_ours(*entry)) return "remove " + word + " (" + entry->key + ")";
   return "write " + names_for(*entry, dialect) + " in place of " + word;
@@ -72,8 +72,8 @@ class Choice {
     const std::vector<Claim> all = claims();
     if (all.size() > 1) refuse_mixture(all);
     if (all.size() == 1) {
-      sources.note("the keys are " + std::string(all[0].dialect->name) + "'s, by '" + all[0].first->key +
-                   "' (" + all[0].first->where + ")");
+      sources.note("the configuration has keys of " + std::string(all[0].dialect->name) + ", such as '" +
+                   all[0].first->key + "' (" + all[0].first->where + ")");
       return all[0].dialect;
     }
     if (const Dialect* meant = meant_by_unknown()) return meant;
@@ -97,7 +97,8 @@ class Choice {
     return owners([&](const Dialect* dialect) { return dialect->is_section(path); });
   }
 
-  // `around` are the dialects that have the section around the keys.
+  // Adds the keys of `node`, in the section `above`, to signs_ or unknown_. `around`: the dialects that have
+  // this section.
   void read(const Node& node, const std::string& above, const std::vector<const Dialect*>& around) {
     for (const auto& [key, value] : node.members) {
       const std::string full = above.empty() ? key : above + "." + key;
@@ -152,11 +153,12 @@ class Choice {
     return all;
   }
 
-  // Advises to replace the keys of the dialect with the fewest keys; of two equal dialects, of the later one.
+  // Throws Error for keys of several dialects. Its advice replaces the keys of the dialect with the fewest
+  // keys. If two dialects have equally few, it replaces the keys of the later dialect.
   [[noreturn]] static void refuse_mixture(std::vector<Claim> all) {
     std::ranges::stable_sort(all, std::greater{}, &Claim::keys);
     const Claim &most = all.front(), &fewest = all.back();
-    const auto whose = [](const Claim& claim) {
+    const auto text_of = [](const Claim& claim) {
       return claim.first->key + " (" + claim.first->where + ") is " + claim.dialect->name + "'s";
     };
     const std::string& key = fewest.first->key;
@@ -165,12 +167,13 @@ class Choice {
     complain({.what = std::string("keys of ") + most.dialect->name + " and of " + fewest.dialect->name +
                       " are in one configuration",
               .expected = "keys of one trainer, and keys of Octet",
-              .found = whose(most) + ", " + whose(fewest),
+              .found = text_of(most) + ", " + text_of(fewest),
               .where = fewest.first->where,
-              .fix = put_right(entry, key, most.dialect)});
+              .fix = advice_to_replace(entry, key, most.dialect)});
   }
 
-  // If all keys are mistyped, chooses the dialect with a key near to the first of them.
+  // Returns the dialect with a key that is similar to an unknown key; null if there is none. The first such
+  // key decides.
   const Dialect* meant_by_unknown() const {
     Strings names = field_names();
     for (const Dialect* dialect : candidates_) {
@@ -186,7 +189,8 @@ class Choice {
     return nullptr;
   }
 
-  // A key that several trainers have means the same in each of them, so any of these dialects fits.
+  // Returns a dialect that has all keys; null if there is none. A key of several dialects has the same
+  // meaning in each of them, so any of these dialects can be chosen.
   const Dialect* shared(Sources& sources) const {
     for (const Dialect* dialect : candidates_) {
       const bool fits = !signs_.empty() && std::ranges::all_of(signs_, [&](const Sign& sign) {
@@ -211,8 +215,8 @@ class Choice {
   Strings unknown_;
 };
 
-// Returns the dialect's full key for a word without its section. If the dialect allows such words, the
-// nearest key counts. Returns "" if there is none or one of our keys is nearer.
+// Returns the dialect's full key for a word without its section. If the dialect allows such words, also
+// returns the key nearest to a mistyped word. Returns "" if there is none or a key of Octet is nearer.
 std::string near_bare_key(const Dialect& dialect, const std::string& word) {
   if (std::string full = dialect.in_section(word); !full.empty()) return full;
   if (!dialect.bare_keys || !guessed_key(word).empty()) return "";
@@ -252,10 +256,11 @@ void choose_dialect(const Node& tree, const std::string& name, const Strings& ov
 }
 
 void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where) {
-  // Short words are keys of several trainers. If the command line has only our keys, such a word is a guess.
+  // A short word such as lr is a key of several trainers. If all other keys are keys of Octet, the user
+  // guessed the word.
   if (where == "command line" && dialect == nullptr && !guessed_key(path).empty())
     unknown_key(path, where, field_names());
-  // Keys of the configuration's own trainer come before keys of others.
+  // Keys of the configuration's own dialect are suggested before keys of other dialects.
   for (const auto find : {near_bare_key, in_other_section}) {
     const std::string full = dialect == nullptr ? "" : find(*dialect, path);
     if (!full.empty()) refuse_key(path, where, "did you mean '" + full + "'?");
@@ -263,20 +268,20 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
   for (const Dialect* other : kDialects) {
     const Entry* entry = other == dialect ? nullptr : other->find_or_above(path);
     if (entry == nullptr) continue;
-    std::string whose = std::string("a key of ") + other->name, fix = put_right(entry, "it", dialect);
+    std::string found = std::string("a key of ") + other->name, fix = advice_to_replace(entry, "it", dialect);
     if (other->mark != nullptr && path != other->mark) {
-      whose += std::string("; its configurations have the key ") + other->mark;
+      found += std::string("; its configurations have the key ") + other->mark;
     } else if (other->mark != nullptr) {
-      whose += std::string("; its configurations have no ") + other->not_beside + " together with it";
+      found += std::string("; its configurations have no ") + other->not_beside + " together with it";
       fix = "keep one of the two";
     }
-    complain({.what = "unknown key '" + path + "'", .found = whose, .where = where, .fix = fix});
+    complain({.what = "unknown key '" + path + "'", .found = found, .where = where, .fix = fix});
   }
   Strings names = field_names();
   if (dialect != nullptr) {
     for (std::string& name : names_of(*dialect)) names.push_back(std::move(name));
   }
-  // A usual word in a section, such as train.lr, has the same advice as the word alone.
+  // For a common word in a section, such as train.lr, the advice is the same as for the word alone.
   const std::string word = path.substr(path.rfind('.') + 1);
   const bool usual = !guessed_key(word).empty() && nearest_name(path, names).empty();
   if (!usual || dialect == nullptr) unknown_key(path, where, names);

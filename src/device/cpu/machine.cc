@@ -42,8 +42,8 @@ std::optional<std::uint64_t> number_in(const std::string& path) {
   return std::nullopt;
 }
 
-/// Returns the folders of this process's control groups, from its group up to the mount. In a container the
-/// mount is often the group itself, and the path in /proc does not exist.
+/// Returns the folders of this process's control groups, from its group up to the mount. In a container,
+/// the mount point is often the group itself, and the path from /proc does not exist.
 std::vector<std::string> group_folders(const std::string& controller) {
   std::vector<std::string> folders;
   std::ifstream groups("/proc/self/cgroup");
@@ -88,7 +88,7 @@ std::optional<int> quota_cores() {
   return least;
 }
 
-/// Affinity masks of any number of CPUs.
+/// The affinity mask of a process, for any number of CPUs.
 class CpuMask {
  public:
   explicit CpuMask(pid_t pid) {
@@ -143,7 +143,7 @@ CpuMask places_of_threads() {
   return mask;
 }
 
-/// Process id of the nearest ancestor that is Open MPI's launcher or its daemon, or 0.
+/// Returns the process id of the nearest ancestor that is Open MPI's launcher or daemon; 0 if there is none.
 pid_t launcher() {
   pid_t pid = getppid();
   for (int depth = 0; depth < 16 && pid > 1; ++depth) {
@@ -163,8 +163,8 @@ pid_t launcher() {
   return 0;
 }
 
-/// Returns true if the user set Open MPI's binding: then the binding is kept.
-bool binding_was_asked_for() {
+/// Returns true if the user chose a binding of Open MPI, which this program must keep.
+bool user_chose_binding() {
   for (const char* name : {"OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy",
                            "OMPI_MCA_hwloc_base_cpu_list", "OMPI_MCA_hwloc_base_cpu_set"}) {
     if (environment_variable(name) != nullptr) return true;
@@ -176,7 +176,7 @@ bool binding_was_asked_for() {
 
 int allowed_cores() {
   int cores = std::max(1, CpuMask(0).count());
-  // The mask of a bound thread is its place.
+  // If OpenMP binds threads, the mask of this thread is only one of the places.
   if (threads_are_bound()) cores = std::max(cores, places_of_threads().count());
   if (const auto quota = quota_cores()) cores = std::min(cores, *quota);
   return cores;
@@ -221,7 +221,7 @@ MemoryInfo machine_memory() {
     memory.free = std::min<std::uint64_t>(memory.free, *most > busy ? *most - busy : 0);
   };
   for (const auto& folder : group_folders("memory")) {
-    // Unused file pages count as used memory of the group, but the kernel can reclaim them.
+    // The group counts inactive file pages as used memory, but the kernel can reclaim them.
     std::uint64_t reclaimable = 0;
     std::ifstream stat(folder + "/memory.stat");
     std::string key;
@@ -284,17 +284,18 @@ std::vector<int> parse_cpu_list(std::string_view text) {
   return cpus;
 }
 
-int share_near(int share, int there, int ranks_there) {
-  if (there <= 0 || ranks_there <= 0) return 0;
-  const int part = std::min(share, there / ranks_there);
+int share_near(int share, int near_cpus, int ranks_there) {
+  if (near_cpus <= 0 || ranks_there <= 0) return 0;
+  const int part = std::min(share, near_cpus / ranks_there);
   return 2 * part >= share ? part : 0;
 }
 
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
   check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks,
         "the local rank is below the ranks of the node");
-  if (environment_variable("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
-    // The user sets the launcher's affinity (taskset, numactl, a batch system).
+  if (environment_variable("OMPI_COMM_WORLD_SIZE") != nullptr && !user_chose_binding()) {
+    // Open MPI may have bound this rank to fewer cores than the user gave the launcher (taskset, numactl, a
+    // batch system). This rank takes the cores of the launcher.
     const CpuMask given(launcher());
     if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();
   }
@@ -303,24 +304,24 @@ int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
     const CpuMask places = places_of_threads();
     if (places.count() > CpuMask(0).count()) places.apply_to_caller();
   }
-  // Equal shares, so that equal work takes equal time and every rank has the same thread count. A number set
-  // by the user applies to each rank, as in every OpenMP program.
+  // Every rank gets the same number of threads, so that equal work takes equal time. A number of threads that
+  // the user set applies to each rank, as in every OpenMP program.
   const std::optional<int> told = told_threads();
   const int share = std::max(1, allowed_cores() / local_ranks);
   const auto threads = [&told](int cores) { return std::min(told.value_or(cores), omp_get_thread_limit()); };
   if (near.numa_node < 0) return threads(share);
-  CpuMask there(0);
-  there.keep_only(parse_cpu_list(
+  CpuMask near_cpus(0);
+  near_cpus.keep_only(parse_cpu_list(
       first_line("/sys/devices/system/node/node" + std::to_string(near.numa_node) + "/cpulist")));
-  const int part = share_near(share, there.count(), near.ranks);
-  const bool stays = part > 0 && there.apply_to_caller();
+  const int part = share_near(share, near_cpus.count(), near.ranks);
+  const bool stays = part > 0 && near_cpus.apply_to_caller();
   return threads(stays ? part : share);
 }
 
 Crowd crowd_of(int local_ranks) {
   Crowd crowd{.ranks = local_ranks, .threads = op_threads(), .cores = allowed_cores()};
   const int all = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  // Ranks may have different cores of the host.
+  // The ranks of a host may be bound to different cores, so all cores of the host count.
   if (local_ranks > 1) crowd.cores = std::min(std::max(1, all), quota_cores().value_or(all));
   crowd.told = told_threads().has_value();
   crowd.bound = threads_are_bound() && places_of_threads().count() == all;

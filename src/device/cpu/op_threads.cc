@@ -74,7 +74,7 @@ struct SleepingThreads::Idle {
 };
 
 SleepingThreads::SleepingThreads() {
-  // Together with the op threads more than the number of cores.
+  // These threads and the op threads together outnumber the cores.
   const int count = std::max(2, static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN)) - op_threads() + 2);
   try {
     if (threads_are_few()) return;
@@ -275,7 +275,7 @@ ThreadTrial::ThreadTrial(int threads) : before_(threads_now()) {
   const int started = static_cast<int>(threads_.size());
   const std::string limits = thread_limits();  // read while these threads exist
   end();
-  // Leaves some threads to other processes, or their space to memory.
+  // The advised number leaves threads and memory to other processes.
   const int fewer = 1 + started / (1 + rounds);
   throw Error({.what = "the system does not let this process start its threads",
                .expected = std::to_string(threads) + " threads, " +

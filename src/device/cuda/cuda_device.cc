@@ -413,7 +413,7 @@ class CudaDevice final : public Device {
                                                                                 : "copying on the GPU");
   }
   /// The driver's copy between host addresses blocks the caller, so a host function copies. It must not be
-  /// recorded: the first run consumes its note.
+  /// recorded, because its first run frees its arguments.
   static void enqueue_host_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     check(cudaStreamIsCapturing(native(stream), &status), "asking whether a stream is recorded");

@@ -78,7 +78,7 @@ struct MatrixTraits {
   bool gradient_by_gemm = false;  ///< TensorSpec::gradient_by_gemm
   bool expert = false;            ///< of a mixture: in a later segment, because a segment has one format
   std::int64_t experts = 0;       ///< number of concatenated experts; each has an FP8 scale; 0: no mixture
-  SplitRule columns = {};         ///< how its columns are cut
+  SplitRule columns = {};         ///< how ranks split its columns
 };
 
 /// The initial weight of a norm is a factor of one.
@@ -95,10 +95,10 @@ struct NamePrefixes {
 /// Collects the tensors that the layers of a group declare.
 class GroupBuilder {
  public:
-  /// `kinds`: the first segments of the group, in order. Tensors that are trained unlike the first tensor of
-  /// their kind have later segments. So have experts and adapters. `tuning` selects the trained tensors and
-  /// must outlive the builder. Layers declare names, parts and sizes of the whole model. The group has only
-  /// the rows and columns of `share`.
+  /// `kinds`: the first segments of the group, in order. Experts, adapters, and tensors that differ from the
+  /// first tensor of their kind in being trained or frozen get later segments. `tuning` selects the trained
+  /// tensors and must outlive the builder. Layers declare names, parts and sizes of the whole model. The
+  /// group has only the rows and columns of `share`.
   GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds,
                const Tuning& tuning, const Share& share = {});
 

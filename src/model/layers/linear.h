@@ -17,8 +17,8 @@ namespace octet::model {
 struct LinearShape {
   /// "qkv": used in names of tensors, plans and profiles. Profiles keep the pointer.
   const char* name = "";
-  const char* title = "";     ///< "attention q, k, v": for people
-  std::int64_t inputs = 0;    ///< of the whole model
+  const char* title = "";     ///< "attention q, k, v": name in messages and tables
+  std::int64_t inputs = 0;    ///< input dimension of the whole model
   std::vector<Part> modules;  ///< "self_attn.q_proj" with its outputs, …
   bool bias = false;
   double init_std = 0.02;
@@ -26,7 +26,7 @@ struct LinearShape {
   SplitRule inputs_split = {};  ///< how ranks split its inputs; its outputs are then partial sums
   bool adds_bias = true;        ///< false: another rank adds the bias to the sum
   /// In a mixture, `modules` lists the modules of the first expert, then of the second, …
-  std::int64_t experts = 0;  ///< of this rank; 0: no mixture
+  std::int64_t experts = 0;  ///< experts on this rank; 0: no mixture
   std::int64_t taken = 1;    ///< experts per token
   std::int64_t sources = 1;  ///< ranks that send their tokens to these experts
   /// In a mixture: the name of all modules of an expert as one module, which can have one adapter.
@@ -34,7 +34,8 @@ struct LinearShape {
 };
 
 /// A linear layer y = x · Wᵀ + b: a weight, an optional bias, adapters, and the operands of its GEMMs. The
-/// layer tells the producers of its input and of its output's gradient what to write.
+/// layer declares the formats that it needs. The producers of its input and of its output's gradient write
+/// them.
 class Linear {
  public:
   Linear(GroupBuilder& group, const LinearShape& shape);
@@ -52,7 +53,7 @@ class Linear {
   Weight& weight() { return weight_; }
   const LowRank& adapters() const { return adapters_; }
   LowRank& adapters() { return adapters_; }
-  /// In a mixture: one per expert, or empty.
+  /// In a mixture: the adapters of each expert; empty without adapters.
   std::vector<LowRank>& expert_adapters() { return expert_adapters_.each(); }
   const std::vector<LowRank>& expert_adapters() const { return expert_adapters_.each(); }
   /// The layer's row of the work table, and its operations with `tokens` tokens (work.h). In a mixture,
@@ -63,8 +64,9 @@ class Linear {
   LinearInput& input() { return input_; }
   const LinearInput& input() const { return input_; }
   OutputGradient& output_gradient() { return output_gradient_; }
-  /// Formats that the producer of the output's gradient must write: `values` if the compute dtype is needed,
-  /// and FP8 copies. A bias, adapters, and a recipe that quantises finished matrices need the compute dtype.
+  /// Returns the formats that the producer of the output's gradient must write: `values` if the compute dtype
+  /// is needed, and FP8 copies. The compute dtype is needed for a bias, for adapters, and if the recipe
+  /// quantises a matrix only after all of it was written.
   Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
   /// Returns the operands for backward, after the producer wrote `d_output` and the wanted copies.
   std::vector<ops::Operand> gradient_written(const Call& call, const ops::ConstMatrix& d_output) const;
@@ -79,8 +81,8 @@ class Linear {
   /// enqueues nothing.
   bool takes_decode(const Call& call, const ops::DecodeGemmArgs& args) const;
   void forward_decode(const Call& call, const ops::DecodeGemmArgs& args) const;
-  /// Recomputes results that backward reads, from a recomputed input. For layers with an output that backward
-  /// does not read.
+  /// Recomputes the intermediate results that backward reads, from a recomputed input. Used if backward does
+  /// not read the output of the layer.
   void remake(const Call& call) const;
   /// Computes the gradients of weight, bias and adapters if they are trained. Writes the gradient of the
   /// input to `d_input` if it is needed. `d_input` may alias the input. `operands`: from gradient_written().
@@ -93,10 +95,10 @@ class Linear {
   bool scales_experts() const;
 
   // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. These
-  // functions make FP8 copies in the scratch. With current scaling, all rows have one scale if one kernel
-  // multiplies them. Otherwise the rows of each expert have one.
+  // functions make FP8 copies in the scratch. With current scaling, all rows share one scale if one
+  // kernel multiplies them. Otherwise the rows of each expert share one scale.
 
-  /// Returns the number of rows of FP8 copies that these functions make at once, at most.
+  /// Returns the largest number of rows with FP8 copies that these functions make at once.
   std::int64_t copied_rows(const Device& device, const Common& common) const;
   /// The weights of all experts for grouped GEMMs; see Weight::stored().
   const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
@@ -108,7 +110,7 @@ class Linear {
                       const ops::Matrix& x, const ops::Matrix& out) const;
   /// Returns the outputs that the producer of `x` must write before forward_experts().
   Wanted wanted_rows(const Call& call, const ops::Matrix& x) const;
-  /// Computes the outputs of rows x that were written as wanted_rows() says.
+  /// Computes the outputs of rows x, which the producer wrote in the formats of wanted_rows().
   void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                        const ops::Matrix& out) const;
   /// Writes the gradient of x to `d_x` if it is needed, for gradients d_output[i] = d_tokens[rows.tokens[i]].
@@ -116,20 +118,20 @@ class Linear {
   /// scaling records the amax.
   void input_gradient_of_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
                                 const ops::Matrix& d_output, const ops::Matrix& d_x) const;
-  /// Returns the number of rows for x and d_output of the two functions below: `rows`, or more, at most
-  /// `room`, if one kernel then multiplies all experts for the gradient of the weight. The further rows
-  /// belong to no expert, and must be zero.
+  /// Returns how many rows x and d_output must have in the two functions below. This is `rows`, or a larger
+  /// number up to `room` with which one kernel computes the weight gradients of all experts. The additional
+  /// rows belong to no expert and must be zero.
   std::int64_t padded_rows(const Call& call, std::int64_t rows, std::int64_t room) const;
   /// Returns the outputs that the producer of `d_output` must write before experts_gradients().
   Wanted wanted_row_gradients(const Call& call, const ops::Matrix& d_output) const;
   /// Computes the gradients of the weight and of adapters if the layer learns(), then the gradient of x if it
-  /// is needed, for gradients that were written as wanted_row_gradients() says. `d_x` may be x. x is not read
-  /// if the layer does not learn.
+  /// is needed. The producer wrote `d_output` in the formats of wanted_row_gradients(). `d_x` may be x. x is
+  /// not read if the layer does not learn.
   void experts_gradients(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                          const ops::Matrix& d_output, const ops::Matrix& d_x) const;
-  /// Returns the rows that the caller multiplies by the weights of rows between input_gradient_of_tokens()
-  /// and experts_weight_gradient(): `d_output`, or the smaller A x and its gradient, or none if the layer
-  /// does not learn.
+  /// Returns the matrix with the rows that the caller must multiply by the router weights of these rows. The
+  /// caller does this after input_gradient_of_tokens() and before experts_weight_gradient(). The matrix is
+  /// `d_output`, or the smaller A x with its gradient. It is empty if the layer does not learn.
   ops::Matrix unweighted(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                          const ops::Matrix& d_output) const;
   /// Computes the gradients of the weight and of adapters if they are trained, after unweighted() with the
@@ -139,7 +141,8 @@ class Linear {
 
  private:
   void add_expert_adapters(GroupBuilder& group, const LinearShape& shape);
-  /// Returns the names of tokens in the order of rows, for dropout. Null without dropout.
+  /// Returns the random keys of tokens (MicroBatch::names) in the order of rows, for dropout. Null without
+  /// it.
   const std::uint64_t* names_of_rows(const Call& call, const ExpertRows& rows) const;
   const LowRank* adapters_of(std::int64_t expert) const {
     if (expert_adapters_.empty()) return nullptr;
@@ -167,8 +170,8 @@ class Linear {
                            const ops::Operand* operand, const ops::Matrix& d_x, bool follows = false) const;
   void rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                             const ops::Matrix& d_output, const ops::Operand* operand) const;
-  /// Returns the matrices of adapters if the rows of A x and of its gradient can be weighted in place of the
-  /// output gradient.
+  /// Returns the matrices of adapters if the caller can weight the rows of A x and of its gradient instead of
+  /// the rows of the output gradient.
   std::optional<ExpertAdapters::Matrices> with_inner(const Call& call, std::int64_t rows) const;
   /// Computes the input of DoRA's scaling: W x plus the output of adapters.
   void make_unscaled(const Call& call) const;

@@ -22,7 +22,7 @@ namespace octet::model {
 class LowRank {
  public:
   struct Shape {
-    std::string name;  ///< of the linear layer; the A of its adapters are one stored tensor
+    std::string name;  ///< name of the linear layer; all its A are one stored tensor
     std::int64_t inputs = 0;
     std::vector<Part> modules;  ///< names and outputs of all modules, with or without an adapter
     double init_std = 0.02;     ///< of the weights of the modules
@@ -37,9 +37,10 @@ class LowRank {
   /// Returns the columns of the scratch for backward: the sum of the adapters' ranks. Each bundle is rounded
   /// up, so that the next bundle is aligned.
   std::int64_t scratch_columns() const;
-  /// `unscaled`: for the rows of an expert with DoRA, the buffer for y' of the rows of all experts. `inner`:
-  /// a buffer for A x that other experts also use, with scratch_columns() columns; only if `remade`. Without
-  /// columns, the buffers are reserved, for tokens.
+  /// Reserves the buffers. The caller passes two of them for the adapters of an expert. `unscaled`: with
+  /// DoRA, the buffer for y' of the rows of all experts. `inner`: a buffer for A x with scratch_columns()
+  /// columns that all experts share, only if `remade`. A buffer without columns is reserved here, for all
+  /// tokens.
   void reserve(BlockBuffers& buffers, const ops::Matrix& unscaled = {}, const ops::Matrix& inner = {});
   std::size_t workspace(const Device& device, const Common& common) const;
   /// `passes_on`: the input's gradient is needed.

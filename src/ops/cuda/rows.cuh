@@ -1,7 +1,7 @@
 // Building blocks of row-wise kernels. A kernel moves packs of eight elements: 16 bytes of bf16, 32 of f32.
 // If rows are not aligned to 16 bytes, and at the ends of rows, the same code moves single elements. The
-// order of sums depends only on shapes. These files are compiled without contraction of a * b + c, so an
-// expression that is equal on the CPU and the GPU gives the same bits.
+// order of sums depends only on shapes. These files are compiled without fused multiply-add, so
+// the same expression gives the same bits on the CPU and the GPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -26,7 +26,8 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Returns the number of blocks of a grid-stride loop over `items`: enough to fill the GPU, no more.
+/// Returns the number of blocks of a grid-stride loop over `items`. It is limited to the number that fills
+/// the GPU.
 inline unsigned grid_of(const Stream& stream, std::int64_t items, std::int64_t per_block,
                         int blocks_per_multiprocessor = 8) {
   const std::int64_t most = static_cast<std::int64_t>(
@@ -75,8 +76,8 @@ __device__ inline __half from_float<__half>(float x) {
   }
   return __float2half_rn(x);
 }
-/// Rounding for kernels that compute: each NaN becomes the canonical NaN of the instruction. (from_float
-/// keeps more of a NaN, like the CPU side in pure conversions.)
+/// Rounds results in kernels that compute. Each NaN becomes the canonical NaN of the instruction. In pure
+/// conversions, from_float() keeps sign and bits of a NaN, like the CPU side.
 template <typename T>
 __device__ inline T narrow(float x);
 template <>
@@ -95,7 +96,7 @@ template <typename T>
 __device__ inline float rounded_to(float x) {
   return to_float(narrow<T>(x));
 }
-/// The two bf16 of a word as floats, one instruction each.
+/// Return the lower or the upper bf16 of a word as a float, in one instruction.
 __device__ inline float low_half(unsigned word) {
   return __uint_as_float(word << 16);
 }
@@ -116,7 +117,7 @@ __device__ inline void round_pack(float (&x)[8]) {
   }
 }
 
-/// Calls f(T{}) with the element type of a compute dtype (checked before: f32 or bf16).
+/// Calls f(T{}) with the element type of `dtype`. The caller has checked that it is f32 or bf16.
 template <typename F>
 void with_type(DType dtype, F f) {
   if (dtype == DType::bf16) {
@@ -197,7 +198,7 @@ __device__ inline void store_pack(T* to, const float (&x)[kPack], int n, bool wh
   }
 }
 
-/// The number of elements of a pack, and whether it moves as a whole.
+/// The number of elements of a pack, and whether it is loaded and stored as a whole.
 struct PackAt {
   int n;
   bool whole;
@@ -228,7 +229,8 @@ __device__ inline V warp_reduce(V x, Combine combine) {
 }
 
 /// Returns the reduced value in all threads of a block of `threads` (a multiple of 32, at most 1024). V{}
-/// must be neutral. `shared` holds 32 values and may be reused after the next barrier.
+/// must be the neutral element of `combine`. `shared` holds 32 values and may be reused after the next
+/// barrier.
 template <typename V, typename Combine>
 __device__ inline V block_reduce(V x, V* shared, Combine combine) {
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -236,7 +238,7 @@ __device__ inline V block_reduce(V x, V* shared, Combine combine) {
   __syncthreads();
   if (lane == 0) shared[warp] = x;
   __syncthreads();
-  // Each warp adds the sums of all warps itself, in the same tree.
+  // Each warp combines the values of all warps, in the same order.
   return warp_reduce(lane < blockDim.x / kWarp ? shared[lane] : V{}, combine);
 }
 struct Plus {
@@ -263,13 +265,13 @@ __device__ inline unsigned to_fp8_pair(float a, float b, bool e4m3) {
   return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
 }
 
-/// x| as bits. Non-negative floats are ordered like their bits, and NaN is above infinity.
+/// Returns |x| as bits. Non-negative floats are ordered like their bits, and NaN is above infinity.
 __device__ inline unsigned magnitude_bits(float x) {
   return __float_as_uint(x) & 0x7FFFFFFFu;
 }
-/// *amax = max(*amax, value of bits); the order of the raises does not matter.
+/// Sets *amax to the maximum of *amax and the float with these bits. The order of the calls does not matter.
 __device__ inline void raise_amax(float* amax, unsigned bits) {
-  // Most raises have no effect, and a read is cheaper than an atomic.
+  // Most calls change nothing, and a read is cheaper than an atomic operation.
   if (bits > *reinterpret_cast<volatile unsigned*>(amax)) atomicMax(reinterpret_cast<unsigned*>(amax), bits);
 }
 
@@ -278,7 +280,7 @@ __device__ inline void raise_amax(float* amax, unsigned bits) {
 /// transposed copy.
 struct Fp8Out {
   std::uint8_t* row = nullptr;
-  std::uint8_t* scattered = nullptr;  ///< the transposed copy, by elements; only without a row copy
+  std::uint8_t* scattered = nullptr;  ///< the transposed copy, written by elements; only without a row copy
   const float* scale = nullptr;
   float* amax = nullptr;
   Fp8Seen* seen = nullptr;
@@ -315,10 +317,10 @@ __device__ inline void raise_most(const float (&y)[kPack], int n, unsigned& most
   const unsigned bits = most_of(y, n);
   most = bits > most ? bits : most;
 }
-/// Statistics of a thread, then of a block, on values that are cast to FP8.
+/// Statistics of the values that a thread casts to FP8, later added up over its block.
 struct Met {
-  unsigned most = 0;  ///< largest magnitude, as bits
-  unsigned saturated = 0, lost = 0;
+  unsigned most = 0;                 ///< largest magnitude, as bits
+  unsigned saturated = 0, lost = 0;  ///< numbers of values that saturated or became zero
 };
 /// Adds the first `n` elements of a pack to the statistics.
 __device__ inline void meet_pack(const Fp8Out& out, const float (&y)[kPack], float scale, int n, Met& met) {
@@ -328,8 +330,8 @@ __device__ inline void meet_pack(const Fp8Out& out, const float (&y)[kPack], flo
   if (!out.seen) return;
   const DType format = out.e4m3 ? DType::e4m3 : DType::e5m2;
   const float most = fp8_fits(format), least = fp8_lost(format);
-  // Most packs lose nothing, which their largest and smallest magnitudes prove: scaling keeps the order. A
-  // NaN as the largest fails the comparison.
+  // Most packs lose nothing. Their largest and smallest magnitudes prove this, because scaling keeps the
+  // order. If the largest value is a NaN, the comparison fails and each element is checked.
   float smallest = INFINITY;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) smallest = i < n ? fminf(smallest, fabsf(y[i])) : smallest;
@@ -389,7 +391,8 @@ __device__ inline void finish_met(const Fp8Out& out, const Met& met, float scale
   if (!out.seen) return;
   if (threadIdx.x == 1) raise_amax(&out.seen->amax, most);
   add_counts(out.seen, met, shared);
-  // Per matrix, not per block: one thread of the grid writes, after earlier casts and before later casts.
+  // Scale and count are values of the whole matrix, so one thread of the grid writes them. Casts on a stream
+  // run one after another.
   if (threadIdx.x != 0 || blockIdx.x != 0) return;
   if (out.seen->scale == 0.0f || scale < out.seen->scale) out.seen->scale = scale;
   out.seen->values += static_cast<std::uint64_t>(out.rows) * static_cast<std::uint64_t>(out.cols);

@@ -1,5 +1,6 @@
-// Writes a row of the table as a Jinja chat template. Every literal is part of an expression, and every tag
-// strips the blanks around it. The file can therefore have line breaks between tags.
+// Writes a built-in chat template, which is a row of a table, as a Jinja chat template. Every literal is part
+// of an expression, and every tag strips the blanks around it. The file can therefore have line breaks
+// between tags.
 #include "octet/text/template_jinja.h"
 
 #include <algorithm>
@@ -57,8 +58,8 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
   to.literal(std::string_view(slot).substr(at + kContent.size()));
 }
 
-/// Lines before this statement strip all blanks. The text after it keeps its blanks.
-const std::string kAsItStands = "{%- if true %}{% endif %}\n";
+/// Tags before this statement strip all blanks. Text after this statement keeps its leading blanks.
+const std::string kKeepsBlanks = "{%- if true %}{% endif %}\n";
 
 /// The lines of a template.
 class Lines {
@@ -93,9 +94,9 @@ struct Blanks {
     if (!first.starts_with("\xE2\x96\x81") && !first.starts_with("\xC4\xA0")) return;  // Llama's, GPT-2's
     tokenizer = one;
     before_blanks = one->encode(" x").ids != bare;
-    const auto behind = one->encode(one->eos_token() + "x").ids;
+    const auto with_token = one->encode(one->eos_token() + "x").ids;
     after_tokens =
-        behind.size() == bare.size() + 1 && std::equal(bare.begin(), bare.end(), behind.begin() + 1);
+        with_token.size() == bare.size() + 1 && std::equal(bare.begin(), bare.end(), with_token.begin() + 1);
   }
 
   /// Returns the expression before a part that begins with `text`: `gap`, or "".
@@ -110,7 +111,7 @@ struct Blanks {
     if (tokenizer == nullptr || gap == "''") return "";
     return before_blanks ? gap : "('' if " + value + ".startswith(' ') else " + gap + ")";
   }
-  std::string behind_token() const { return after_tokens ? "''" : "' '"; }
+  std::string after_token() const { return after_tokens ? "''" : "' '"; }
 };
 
 /// Prints slots with their {{content}} replaced by the value of the expression `content`. ns.gap is the text
@@ -122,7 +123,7 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
   for (const Slot& slot : slots) {
     if (slot.kind != Slot::Kind::text) {
       all.expression(slot.kind == Slot::Kind::bos ? "bos" : "eos");
-      gap = blanks.behind_token();
+      gap = blanks.after_token();
       continue;
     }
     const bool value_first = slot.text.starts_with(kContent), bare = slot.text == kContent;
@@ -131,7 +132,7 @@ void print_slots(Lines& out, const Slots& slots, const std::string& content, con
     if (bare && !blank.empty()) {
       all.expression("(" + blank + " + " + content + " if " + content + " else '')");
     } else {
-      // Without content, the text after it comes first.
+      // If the content is empty, the text after the content comes first.
       const std::string rest = value_first ? blanks.before(gap, slot.text.substr(kContent.size())) : blank;
       const std::string other = rest.empty() ? "''" : rest;
       if (!blank.empty())
@@ -251,8 +252,8 @@ void write_calls(Lines& out, const ToolFormat& format) {
 }
 
 /// Removes thoughts of earlier answers unless they are preserved. Without thinking, removes the thoughts of
-/// every answer. A removed thought goes from its start tag to the next end tag. Line ends at the start of the
-/// rest are removed, too. A last answer without a thought gets an empty thought.
+/// every answer. A removed thought extends from its start tag to the next end tag. Leading line ends of the
+/// remaining text are removed, too. A last answer without a thought gets an empty thought.
 void handle_thoughts(Lines& out, const Blanks& blanks) {
   out.tag("if thinking == false or not (loop.last or preserved)");
   out.set("ns.kept", "''");
@@ -342,7 +343,7 @@ void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   }
 }
 
-/// Returns the default of enable_thinking as an expression: the option of the run.
+/// Returns the default of enable_thinking, which is an option of the run, as a Jinja expression.
 std::string usually_thinks(const TemplateOptions& options) {
   if (!options.enable_thinking) return "none";
   return *options.enable_thinking ? "true" : "false";
@@ -363,7 +364,7 @@ std::string jinja_of_file(const TemplateFile& file, const TemplateOptions& optio
       out.set("messages", "[{'role': 'system', 'content': " + usual + "}] + messages").tag("endif");
     }
     const std::string before = out.text();
-    return before.empty() ? file.source() : before + kAsItStands + file.source();
+    return before.empty() ? file.source() : before + kKeepsBlanks + file.source();
   }
   Lines out;
   out.set("told", "namespace(system=" + usual + ", first=true)");
@@ -379,10 +380,10 @@ std::string jinja_of_file(const TemplateFile& file, const TemplateOptions& optio
   end.tag("elif message['role'] == 'assistant'").print("message['content'] + eos_token");
   end.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
   end.tag("endfor");
-  // Jinja does not write the last line end of a file. A final expression keeps the blanks before it.
+  // Jinja omits the last line end of a template. A final expression keeps the blanks before it.
   std::string body = file.source();
   if (body.ends_with('\n')) body.pop_back();
-  return out.text() + kAsItStands + body + "{{ '' }}\n" + end.text();
+  return out.text() + kKeepsBlanks + body + "{{ '' }}\n" + end.text();
 }
 
 std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, const Tokenizer* tokenizer) {

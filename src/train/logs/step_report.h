@@ -36,8 +36,8 @@ class IdleExperts {
   /// Steps without a row until an expert is reported.
   static constexpr std::int64_t kSteps = 100;
 
-  /// `loads`: loads of the steps after the last call, up to `step`. Returns a warning with the experts that
-  /// had no row in kSteps steps and were not reported before, or "".
+  /// `loads`: the loads of all steps since the last call, up to `step`. Returns a warning with the experts
+  /// that had no row in kSteps steps and were not reported before, or "".
   std::string look(std::int64_t step, const model::ExpertLoads& loads);
 
  private:
@@ -79,7 +79,7 @@ struct OwnFacts {
 struct AllFacts {
   std::vector<std::optional<double>> losses;  ///< by rank
   std::int64_t reserved_bytes = 0;            ///< maximum over ranks
-  std::int64_t used_bytes = 0;                ///< likewise
+  std::int64_t used_bytes = 0;                ///< maximum over ranks
 };
 
 /// Collective. Returns the facts of all ranks on each rank.
@@ -90,7 +90,7 @@ AllFacts exchange_facts(comm::Channel& channel, const OwnFacts& own);
 /// Seconds on this rank.
 struct MessageTime {
   double under_way = 0;  ///< at least one collective was in flight; concurrent ones count once
-  double exposed = 0;    ///< thereof, `compute` was idle; at most `under_way`
+  double exposed = 0;    ///< part of `under_way` in which `compute` was idle
 };
 
 /// Measures message times between calls of take(). Use it on the thread that enqueues on `compute`.
@@ -129,7 +129,7 @@ CastFields cast_fields(const std::vector<precision::CastRow>& rows);
 struct StepOutcome {
   store::StepResult result;
   double seconds = 0;
-  double data_seconds = 0;  ///< waited for data
+  double data_seconds = 0;  ///< seconds in which the step waited for data
   MessageTime messages;
   std::string spike;  ///< description of a spike, or ""
 };

@@ -69,10 +69,10 @@ namespace {
 constexpr auto kReplaced = Json::error_handler_t::replace;  ///< for bytes in a file that are not UTF-8
 
 // Returns the end tokens. If the model was trained to end answers with the template's token, inference must
-// stop at it. The end tokens of the base follow. They are in its generation_config.json, else, like in
-// transformers, in its config.json.
+// stop at it. The end tokens of the base follow. They are in its generation_config.json or, if not there, in
+// its config.json, as in transformers.
 Json ends_of(const std::string& model, const data::TemplateEncoder& encoder) {
-  // Some readers use only the first, so it is the tokenizer's end token.
+  // Some readers use only the first end token, so the end token of the tokenizer is the first.
   std::vector<std::int32_t> stops = encoder.stop_ids();
   std::ranges::stable_partition(stops, [&](std::int32_t id) { return id == encoder.tokenizer().eos_id(); });
   std::vector<std::int32_t> base =

@@ -94,8 +94,8 @@ class Saves {
   bool asks_to_settle() const { return saver_->asks_to_settle(); }
   /// Warns if a save is due while another is in flight: saves take longer than the steps between them.
   void tell_that_it_waits();
-  /// Saves a checkpoint of this step. With save_async, starts to. If save_steps is automatic, the cost sets
-  /// the next save.
+  /// Saves a checkpoint of this step. With save_async, only starts the save. If save_steps is automatic, the
+  /// cost sets the next save.
   void save_and_measure();
   /// Handles the result of the last save. Waits for a concurrent save, or until the last checkpoint was read
   /// back.
@@ -107,7 +107,7 @@ class Saves {
 
   std::int64_t saved_step() const { return saved_step_; }  ///< of the newest checkpoint; -1: none
   const std::string& last_checkpoint() const { return last_checkpoint_; }
-  /// Checkpoints that this process has completed.
+  /// Returns the number of checkpoints that this process has completed.
   std::int64_t completed() const { return completed_; }
   /// Step of the best checkpoint; -1: none.
   std::int64_t best_step() const { return best_.step(); }

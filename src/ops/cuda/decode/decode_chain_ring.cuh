@@ -1,5 +1,5 @@
-// The weights of a chain of GEMMs (decode_chain.cu): how they are split, the thread that loads them, and
-// their products with a token.
+// The weights of a chain of GEMMs (decode_chain.cu): how blocks divide them, the thread that loads them, and
+// their multiplication with a token. "Copy engine" means the tensor memory accelerator (TMA).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ namespace octet::ops::cuda::chain {
 using End = DecodeGemmArgs::End;
 
 inline constexpr int kOutputs = 64;    ///< outputs of a tile
-inline constexpr int kRowBytes = 128;  ///< bytes of a row in a tile of the copy engine
+inline constexpr int kRowBytes = 128;  ///< bytes of a row in a tile that the copy engine loads
 inline constexpr int kWidth = 2;       ///< copy-engine tiles in a run of the inner dimension
 inline constexpr int kRunBytes = kWidth * kRowBytes;
 inline constexpr int kTileBytes = kOutputs * kRowBytes;

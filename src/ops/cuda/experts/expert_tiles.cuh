@@ -45,7 +45,7 @@ struct Sizes {
   static constexpr int BOXES_OF_B = F::COLUMNS / kBox;
   static constexpr int STAGE_BYTES = (kGroups + BOXES_OF_B) * kBoxBytes;
   static constexpr int STAGES = kRingBytes / STAGE_BYTES;
-  static constexpr int SUMS = F::COLUMNS / 2;  ///< of a thread
+  static constexpr int SUMS = F::COLUMNS / 2;  ///< sums per thread
 };
 
 /// ExpertGemmArgs for the kernel.
@@ -59,7 +59,7 @@ struct Work {
   std::int64_t d_ld;
   bool adds;
   const float *a_scale, *b_scale;  ///< FP8 only; null: 1
-  std::int64_t b_scale_step;       ///< from expert to expert
+  std::int64_t b_scale_step;       ///< distance between the scales of two experts
 };
 
 /// A tile: rows [first_row, first_row + rows) of a, or of the matrix of an expert, and columns from `column`
@@ -84,7 +84,7 @@ struct Ring {
 };
 
 /// The rows of an expert as the inner dimension of wgrad. In FP8 the copy engine reads whole pieces of 16
-/// rows, so the first piece may begin with rows of the expert before.
+/// rows, so the first piece may begin with rows of the previous expert.
 struct InnerRows {
   int start, end;  ///< rows of the matrix
   int before;      ///< rows from `start` that belong to another expert
