@@ -1,9 +1,10 @@
 #include "layers/mlp/experts.h"
 
 #include <algorithm>
-#include <cmath>
+#include <span>
 #include <string>
 
+#include "layers/mlp/expert_names.h"
 #include "layers/mlp/gated_mlp.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
@@ -16,17 +17,6 @@
 namespace octet::model {
 namespace {
 
-/// Names of the modules of a mixture in a family.
-struct ExpertNames {
-  std::string block;  ///< "mlp."
-  const char *gate, *up, *down;
-};
-
-ExpertNames names_of(const ExpertShape& shape) {
-  if (shape.names == ExpertShape::Names::mixtral) return {"block_sparse_moe.", "w1", "w3", "w2"};
-  return {"mlp.", "gate_proj", "up_proj", "down_proj"};
-}
-
 /// Returns the parts of this rank's experts.
 std::vector<Part> parts_of(const ExpertShape& shape, const Share& share, const std::vector<Part>& of_one) {
   std::vector<Part> parts;
@@ -37,12 +27,6 @@ std::vector<Part> parts_of(const ExpertShape& shape, const Share& share, const s
           {names_of(shape).block + "experts." + std::to_string(e) + "." + part.name, part.rows, part.split});
   }
   return parts;
-}
-
-VectorHandle choice_bias_of(GroupBuilder& group, const ExpertShape& shape) {
-  if (!shape.choice_bias) return {};
-  return group.constant("router_bias",
-                        {{names_of(shape).block + "gate.e_score_correction_bias", shape.count}});
 }
 
 ExpertShape shape_of_share(const Architecture& a) {
@@ -108,9 +92,7 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       hidden_(a.hidden),
       activation_(a.activation),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
-      router_(group.matrix("router", a.hidden, {{names_of(shape_).block + "gate.weight", shape_.count}},
-                           {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true})),
-      choice_bias_(choice_bias_of(group, shape_)),
+      router_(group, a),
       sources_(a.share.expert_size),
       own_(a.share.own_experts(shape_.count)),
       gate_up_(group, {.name = "experts_gate_up",
@@ -176,18 +158,7 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   gated_ =
       rows_matrix(buffers, "activations/experts' gate and up", rows, 2 * shape_.width, Kept::activations);
   activated_ = rows_matrix(buffers, "activations/experts' activations", rows, shape_.width);
-  logits_ = buffers.floats("activations/router", shape_.count, Kept::activations);
-  const auto numbers = [&](const char* name) {
-    return reinterpret_cast<std::int32_t*>(buffers.floats(name, taken, Kept::activations));
-  };
-  taken_ = numbers("activations/taken experts");
-  shares_ = buffers.floats("activations/shares of experts", taken, Kept::activations);
-  begins_ = static_cast<std::int32_t*>(buffers.take(
-      "activations/experts' first rows", index(shape_.count + 1) * sizeof(std::int32_t), Kept::activations));
-  row_tokens_ = numbers("activations/tokens of experts");
-  places_ = numbers("activations/rows of tokens");
-  weights_ = buffers.floats("activations/weights of experts", taken, Kept::activations);
-  host_begins_.resize(index(shape_.count + 1));
+  router_.reserve(buffers);
   if (sources_ > 1) {
     exchanged_.emplace(*common.options.token_exchange, shape_, hidden_);
     exchanged_->reserve(buffers, common.options.max_tokens);
@@ -202,8 +173,7 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   }
   if (common.options.training) {
     d_activated_ = rows_matrix(buffers, "activations/experts' gradients", rows, shape_.width);
-    d_logits_ = buffers.matrix("activations/experts' gradients", shape_.count, Kept::never);
-    d_weights_ = buffers.floats("activations/experts' gradients", taken, Kept::never);
+    router_.reserve_gradients(buffers);
   }
   fp8_ = common.recipe().rows();
   if (!fp8_) return;
@@ -224,9 +194,8 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
   const std::size_t others =
       std::max(router_.workspace(device, common), shared_ ? shared_->workspace(device, common) : 0);
   if (common.options.training) {
-    return std::max({others, ops::add_load_workspace(device, shape_.count),
-                     ops::add_log_sums_workspace(device), norm_.workspace(device, common),
-                     gate_up_.workspace(device, common), down_.workspace(device, common)});
+    return std::max({others, norm_.workspace(device, common), gate_up_.workspace(device, common),
+                     down_.workspace(device, common)});
   }
   const std::int64_t rows = common.options.max_tokens * shape_.taken;
   const auto bytes_of_gemm = [&](std::int64_t out, std::int64_t in) {
@@ -249,12 +218,7 @@ std::vector<Operation> Experts::operations(std::int64_t tokens) const {
   const std::int64_t rows = tokens * shape_.taken;
   const auto width = static_cast<double>(shape_.width), hidden = static_cast<double>(hidden_);
   const double values = static_cast<double>(rows);
-  const LinearLayer router{.name = "router", .title = "router", .rows = shape_.count, .cols = hidden_};
-  for (Operation& one : gemms_of(router, tokens, {0, 0, 0, 1})) {
-    if (one.gemm_kind == ops::GemmKind::dgrad && !norm_.runs_back()) continue;
-    if (one.gemm_kind == ops::GemmKind::wgrad && !router_.trained()) continue;
-    all.push_back(std::move(one));
-  }
+  append(all, router_.operations(tokens, norm_.runs_back()));
   append(all, gate_up_.operations(rows, {0, 0, 0, 1}));
   all.push_back(moves(OperationKind::activation, 3 * values * width, {1, 1, 1, 2}));
   if (gate_up_.runs_back()) all.push_back(moves_back(OperationKind::activation, 5 * values * width));
@@ -286,87 +250,14 @@ void Experts::multiply(const Call& call, const ops::Operand& a, const ops::Opera
                           .workspace = call.common.scratch.workspace});
 }
 
-void Experts::pick(const Call& call) {
-  const ProfileLabel label(call.stream, "router");
-  const ops::Matrix logits{
-      .data = logits_, .dtype = DType::f32, .rows = call.tokens, .cols = shape_.count, .ld = shape_.count};
-  router_.forward(call, normed(call), logits_);
-  ops::route(call.stream, {.logits = logits,
-                           .taken = shape_.taken,
-                           .normalised = shape_.normalised,
-                           .scores = shape_.scores,
-                           .scale = static_cast<float>(shape_.scale),
-                           .bias = choice_bias_.in(call.parameters),
-                           .groups = shape_.groups,
-                           .taken_groups = shape_.taken_groups,
-                           .given = call.given_experts,
-                           .experts = taken_,
-                           .weights = shares_});
-  if (call.chosen_experts != nullptr) {
-    const auto count = index(call.tokens * shape_.taken);
-    call.stream.device().copy(call.stream, call.chosen_experts, taken_, count * sizeof(std::int32_t));
-  }
-  deal(call);
-  if (call.pass.record) add_to_losses(call, logits);
-  const bool trains = call.pass.record || call.pass.recompute;
-  if (call.common.options.expert_capacity > 0 && trains) limit(call);
-}
-
-void Experts::deal(const Call& call) {
-  ops::deal(call.stream, {.experts = taken_,
-                          .weights = shares_,
-                          .tokens = call.tokens,
-                          .taken = shape_.taken,
-                          .count = shape_.count,
-                          .begins = begins_,
-                          .row_tokens = row_tokens_,
-                          .places = places_,
-                          .place_weights = weights_});
-}
-
-void Experts::limit(const Call& call) {
-  const double even = static_cast<double>(call.tokens * shape_.taken) / static_cast<double>(shape_.count);
-  const double capacity = std::ceil(even * call.common.options.expert_capacity);
-  if (capacity >= static_cast<double>(call.tokens)) return;
-  ops::limit_rows(call.stream, {.experts = taken_,
-                                .weights = shares_,
-                                .taken = shape_.taken,
-                                .count = shape_.count,
-                                .capacity = static_cast<std::int64_t>(capacity),
-                                .begins = begins_,
-                                .row_tokens = row_tokens_});
-  deal(call);
-}
-
-void Experts::count_load(const Call& call) {
-  if (call.pass.recompute) return;
-  BlockLoad& of = load(call.pass.record ? LoadOf::training : LoadOf::evaluation);
-  for (std::size_t e = 0; e < of.rows.size(); ++e) of.rows[e] += host_begins_[e + 1] - host_begins_[e];
-  of.dropped += call.tokens * shape_.taken - host_begins_.back();
-}
-
-void Experts::add_to_losses(const Call& call, const ops::ConstMatrix& logits) const {
-  const RouterSums& sums = call.common.scratch.routers;
-  const ops::Workspace& workspace = call.common.scratch.workspace;
-  if (sums.counts != nullptr) {
-    ops::add_load(call.stream, {.logits = logits,
-                                .begins = begins_,
-                                .counts = sums.counts,
-                                .probabilities = sums.probabilities,
-                                .workspace = workspace});
-  }
-  if (sums.log_sums != nullptr)
-    ops::add_log_sums(call.stream, {.logits = logits, .sum = sums.log_sums, .workspace = workspace});
-}
-
 ops::GroupedGemmArgs Experts::gate_up_of(const Call& call, Way way) const {
   const std::int64_t rows = call.tokens * shape_.taken;
   const bool gathered = way == Way::gathered;
   return {.weight = gate_up_.stored(call),
           .count = shape_.count,
           .x = gathered ? operand_of(top(made_, rows), made_copy_) : operand_of(normed(call), normed_copy_),
-          .source = gathered ? nullptr : row_tokens_,
-          .begins = begins_,
+          .source = gathered ? nullptr : router_.row_tokens(),
+          .begins = router_.begins(),
           .gated = true,
           .activation = activation_,
           .d = top(activated_, rows)};
@@ -377,7 +268,7 @@ ops::GroupedGemmArgs Experts::down_of(const Call& call) const {
   return {.weight = down_.stored(call),
           .count = shape_.count,
           .x = operand_of(top(activated_, rows), activated_copy_),
-          .begins = begins_,
+          .begins = router_.begins(),
           .d = top(made_, rows)};
 }
 
@@ -396,7 +287,7 @@ Experts::Way Experts::way_of(const Call& call) const {
 
 void Experts::gather(const Call& call) {
   const ops::Matrix rows = top(made_, call.tokens * shape_.taken);
-  ops::gather_rows(call.stream, normed(call), row_tokens_, rows);
+  ops::gather_rows(call.stream, normed(call), router_.row_tokens(), rows);
   fill_copy(call, rows, made_copy_);
 }
 
@@ -411,31 +302,21 @@ void Experts::compute(const Call& call, Way way) {
 
 ExpertRows Experts::rows_of_experts() const {
   if (exchanged_) return exchanged_->rows();
-  return {.begins = begins_, .tokens = row_tokens_, .on_host = host_begins_};
+  return {.begins = router_.begins(), .tokens = router_.row_tokens(), .on_host = router_.host_begins()};
 }
 
 std::int64_t Experts::row_count(const Call& call) const {
   if (exchanged_) return exchanged_->count();
-  return call.common.options.training ? host_begins_.back() : call.tokens * shape_.taken;
+  return call.common.options.training ? router_.host_begins().back() : call.tokens * shape_.taken;
 }
 
 ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens) {
-  return exchanged_ ? exchanged_->send(call, name, tokens, row_tokens_) : tokens;
+  return exchanged_ ? exchanged_->send(call, name, tokens, router_.row_tokens()) : tokens;
 }
 
 ops::Matrix Experts::at_tokens(const Call& call, const char* name) {
   const ops::Matrix made = top(made_, row_count(call));
   return exchanged_ ? exchanged_->give_back(call, name, made) : made;
-}
-
-void Experts::read_begins(const Call& call) {
-  if (call.tokens == 0) {
-    std::ranges::fill(host_begins_, 0);
-    return call.stream.synchronize();
-  }
-  call.stream.device().copy_to_host(call.stream, host_begins_.data(), begins_,
-                                    host_begins_.size() * sizeof(std::int32_t));
-  call.stream.synchronize();
 }
 
 void Experts::activate(const Call& call, const Wanted& wanted) {
@@ -446,10 +327,10 @@ void Experts::activate(const Call& call, const Wanted& wanted) {
 }
 
 void Experts::compute_each(const Call& call) {
-  read_begins(call);
-  if (call.common.options.training) count_load(call);
+  router_.read_begins(call);
+  if (call.common.options.training) router_.count_load(call);
   if (fp8_) return compute_each_by_rows(call);
-  if (exchanged_) exchanged_->agree(call, host_begins_);
+  if (exchanged_) exchanged_->agree(call, router_.host_begins());
   const std::int64_t rows = row_count(call);
   const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call));
   gate_up_.forward_tokens(call, rows_of_experts(), tokens, top(made_, rows), top(gated_, rows));
@@ -461,12 +342,13 @@ void Experts::compute_each(const Call& call) {
 
 void Experts::compute_each_by_rows(const Call& call) {
   const std::int64_t rows = call.tokens * shape_.taken;
+  const std::span<const std::int32_t> begins = router_.host_begins();
   gather(call);
   const auto each = [&](const Linear& weight, const ops::Operand& x, const ops::Matrix& d) {
     const ops::Operand all = weight.stored(call);
     const std::int64_t outputs = all.rows / shape_.count;
     for (std::int64_t e = 0; e < shape_.count; ++e) {
-      const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
+      const std::int64_t begin = begins[index(e)], count = begins[index(e + 1)] - begin;
       if (count == 0) continue;
       multiply(call, rows_from(x, begin, count), rows_from(all, e * outputs, outputs),
                rows_from(d, begin, count));
@@ -499,12 +381,12 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   call.settle();
   normalise(call, before, way == Way::by_number ? into(normed_copy_) : ops::QuantizeInto{});
   if (call.tokens == 0 && !exchanged_) {
-    std::ranges::fill(host_begins_, 0);
+    router_.clear_begins();
     return;
   }
   if (call.tokens > 0) {
     if (shared_) shared_->compute(call);
-    pick(call);
+    router_.forward(call, normed(call));
   }
   compute(call, way);
   if (call.pass.recompute) return;
@@ -513,8 +395,8 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   const ops::Matrix made = sums_ ? top(call.common.scratch.delta, call.tokens) : after;
   ops::weighted_rows(call.stream, {.x = rows,
                                    .taken = shape_.taken,
-                                   .places = places_,
-                                   .weights = weights_,
+                                   .places = router_.places(),
+                                   .weights = router_.weights(),
                                    .addend = sums_ ? ops::Matrix{} : stream,
                                    .out = made});
   if (shared_) shared_->add_to(call, made);
@@ -528,7 +410,10 @@ void Experts::backward_down(const Call& call) {
   // For rows without their weights; weigh_backward() multiplies by them.
   const ops::Matrix d_tokens =
       at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens));
-  RowWeights weights{.taken = shape_.taken, .places = places_, .weights = weights_, .gradients = d_weights_};
+  RowWeights weights{.taken = shape_.taken,
+                     .places = router_.places(),
+                     .weights = router_.weights(),
+                     .gradients = router_.weight_gradients()};
   if (exchanged_) weights = exchanged_->send_weights(call, weights);
   down_.input_gradient_of_tokens(call, rows_of_experts(), d_tokens, top(made_, rows),
                                  top(d_activated_, rows));
@@ -546,7 +431,7 @@ void Experts::backward_down(const Call& call) {
   clear_padding(call, activated_, rows, padded);
   clear_padding(call, made_, rows, padded);
   down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, padded), top(made_, padded));
-  if (exchanged_) exchanged_->give_back_gradients(call, d_weights_);
+  if (exchanged_) exchanged_->give_back_gradients(call, router_.weight_gradients());
 }
 
 void Experts::backward_gate_up(const Call& call) {
@@ -568,23 +453,6 @@ void Experts::backward_gate_up(const Call& call) {
   gate_up_.experts_gradients(call, rows_of_experts(), top(made_, rows), top(gated_, rows), top(made_, rows));
 }
 
-void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {
-  const ProfileLabel label(call.stream, "router");
-  const ops::Matrix d_logits = top(d_logits_, call.tokens);
-  ops::route_backward(call.stream, {.logits = {logits_, DType::f32, call.tokens, shape_.count, shape_.count},
-                                    .taken = shape_.taken,
-                                    .normalised = shape_.normalised,
-                                    .scores = shape_.scores,
-                                    .scale = static_cast<float>(shape_.scale),
-                                    .experts = taken_,
-                                    .places = places_,
-                                    .d_weights = d_weights_,
-                                    .d_probabilities = call.common.scratch.routers.d_probabilities,
-                                    .z_slope = call.common.scratch.routers.z_slope,
-                                    .d_logits = d_logits});
-  router_.backward(call, normed(call), d_logits, d_normed, norm_.runs_back());
-}
-
 void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
   if (call.common.remakes_inputs()) {
     const ProfileLabel label(call.stream, "recompute");
@@ -599,11 +467,12 @@ void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::Q
                               bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
   if (down_.runs_back()) backward_down(call);
   if (gate_up_.runs_back()) backward_gate_up(call);
-  if (norm_.runs_back() || router_.trained()) backward_router(call, d_normed);
+  if (norm_.runs_back() || router_.trained())
+    router_.backward(call, normed(call), d_normed, norm_.runs_back());
   if (!norm_.runs_back()) return;
   ops::weighted_rows(call.stream, {.x = at_tokens(call, "gradients of experts"),
                                    .taken = shape_.taken,
-                                   .places = places_,
+                                   .places = router_.places(),
                                    .addend = d_normed,
                                    .out = d_normed});
   norm_.backward(
