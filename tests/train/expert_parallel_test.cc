@@ -37,6 +37,7 @@ struct How {
   bool nf4 = false;           ///< frozen weights are stored in NF4
   int empty = -1;             ///< this rank has no tokens
   int shared = 0;             ///< width of a shared expert
+  bool biases = false;        ///< router and experts have biases
   double capacity = 0;        ///< moe_capacity_factor; 0: no limit
   bool equal = false;         ///< all ranks have the same number of tokens, and nothing is evaluated
 };
@@ -62,7 +63,8 @@ runtime::InstanceOptions options_of(const How& how) {
                .width = 32,
                .normalised = true,
                .balance = 0.02,
-               .shared = how.shared};
+               .shared = how.shared,
+               .biases = how.biases};
   if (how.frozen) a.tuning.only = {"model.layers.0.self_attn", "model.layers.1.mlp.gate", "lm_head"};
   runtime::InstanceOptions options = setup::instance_options(config, a, 64, 64, 3);
   options.max_micro_batches = 2;
@@ -236,6 +238,7 @@ TEST(ExpertParallel, TrainsWithRanksWithoutTokensAndOtherLayers) {
       {"inputs made again", {.ranks = 2, .stage = 2, .recompute = "norms"}},
       {"blocks made again", {.ranks = 2, .worker = true, .recompute = "full"}},
       {"a shared expert", {.ranks = 2, .shared = 32}},
+      {"biases", {.ranks = 2, .biases = true}},
       {"a capacity", {.ranks = 2, .stage = 1, .capacity = 0.75}},
       {"a capacity, and a rank without tokens",
        {.ranks = 4, .stage = 3, .recompute = "full", .empty = 2, .capacity = 0.5}},

@@ -163,19 +163,28 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   return {place, t, trained};
 }
 
-TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Part>& parts,
-                                   InitRule init) const {
+TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                                   const std::string& prefix) const {
   TensorSpec t{.name = prefixes_.stored + name, .cols = 1, .init = init, .decay = false};
   for (const Part& part : parts) {
-    append(t, part, prefixes_.hugging_face + part.name, 1, {});
+    append(t, part, prefix + prefixes_.hugging_face + part.name, 1, {});
     t.parts.back().shape = {part.rows};
   }
   return t;
 }
 
-VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init) {
+VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                                  std::int64_t experts) {
   const bool trained = trains(parts);
-  return {add(segment_of(ParameterKind::vector, trained), vector_of(name, parts, init)), trained};
+  TensorSpec t = vector_of(name, parts, init, trained && tuning_.adapters ? kAdapterPrefix : "");
+  if (experts == 0) return {add(segment_of(ParameterKind::vector, trained), std::move(t)), trained};
+  SegmentSpec& segment = segment_named(group_.name + " expert biases", ParameterKind::vector, trained);
+  segment.split_experts = share_.splits_experts();
+  if (segment.split_experts) {
+    t.before = share_.expert_rank * t.count();
+    t.in_all = share_.expert_size * t.count();
+  }
+  return {add(segment, std::move(t)), trained};
 }
 
 VectorHandle GroupBuilder::constant(const std::string& name, const std::vector<Part>& parts) {

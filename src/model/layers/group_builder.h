@@ -105,7 +105,10 @@ class GroupBuilder {
   /// Declares a matrix of concatenated `parts` with `cols` columns.
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
-  VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
+  /// `experts`: number of this rank's experts, if it is a vector of them; 0: no mixture. Like matrices of
+  /// experts, it is then in a segment of its own.
+  VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                      std::int64_t experts = 0);
   /// Declares a vector that is stored with the trained vectors, if modules around it are trained, and keeps
   /// its values. Its initial values are zero.
   VectorHandle constant(const std::string& name, const std::vector<Part>& parts);
@@ -128,7 +131,8 @@ class GroupBuilder {
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
-  TensorSpec vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init) const;
+  TensorSpec vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                       const std::string& prefix = "") const;
   /// Appends this rank's piece of a part to the tensor. The part has `cols` columns, split by `columns`.
   void append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
               const SplitRule& columns) const;

@@ -5,6 +5,7 @@
 #include "layers/work_list.h"
 #include "octet/device/profile.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/expert_bias.h"
 
 namespace octet::model {
 namespace {
@@ -56,7 +57,8 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
                         .init_std = shape.init_std}) {
   if (mixture_) add_expert_adapters(group, shape);
   if (shape.bias) {
-    bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros);
+    bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros,
+                         shape.experts);
   }
 }
 
@@ -291,6 +293,26 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
     adapters->scale(own, {.bias = nullptr, .addend = {}, .out = to});
   });
   if (matrices) expert_adapters_.forward(call, rows, *matrices, x, out);
+  add_biases(call, rows.begins, out);
+}
+
+void Linear::add_biases(const Call& call, const std::int32_t* begins, const ops::Matrix& out) const {
+  const float* const bias = added_bias(call);
+  if (bias == nullptr) return;
+  ops::expert_bias(call.stream, {.x = out, .bias = bias, .count = experts_, .begins = begins});
+}
+
+void Linear::add_biases_to_weights(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
+                                   float* d_weights) const {
+  const float* const bias = added_bias(call);
+  if (bias == nullptr) return;
+  ops::expert_bias_weights(call.stream, {.d_tokens = d_tokens,
+                                         .row_tokens = rows.tokens,
+                                         .rows = rows.on_host.back(),
+                                         .bias = bias,
+                                         .count = experts_,
+                                         .begins = rows.begins,
+                                         .d_weights = d_weights});
 }
 
 void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
@@ -373,6 +395,10 @@ void Linear::experts_gradients(const Call& call, const ExpertRows& rows, const o
 
 void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                                   const ops::Matrix& d_output, const ops::Operand* operand) const {
+  if (float* const d_bias = bias_.in(*call.gradients)) {
+    ops::expert_bias_backward(call.stream,
+                              {.d_y = d_output, .count = experts_, .begins = rows.begins, .d_bias = d_bias});
+  }
   // The amax of the gradient is recorded here if no GEMM for the input reads it.
   Call again = call;
   again.pass.record = !passes_on_;

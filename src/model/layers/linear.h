@@ -100,7 +100,8 @@ class Linear {
   std::int64_t copied_rows(const Device& device, const Common& common) const;
   /// The weights of all experts for grouped GEMMs; see Weight::stored().
   const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
-  /// Whether gradients of the weight or of adapters are computed, which read inputs and output gradients.
+  /// Whether gradients of the weight or of adapters are computed, which read inputs and output gradients. A
+  /// bias is trained together with its weight.
   bool learns() const { return weight_.trained() || !expert_adapters_.empty(); }
   /// Computes the outputs of the rows x[i] = tokens[rows.tokens[i]]. `x` is overwritten: by the rows, or by
   /// FP8 copies if only kernels in FP8 read them.
@@ -111,6 +112,13 @@ class Linear {
   /// Computes the outputs of rows x that were written as wanted_rows() says.
   void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                        const ops::Matrix& out) const;
+  /// Adds the biases of experts, if there are any, to outputs of the grouped GEMMs. forward_tokens() and
+  /// forward_experts() do this themselves. `begins`: ExpertRows::begins.
+  void add_biases(const Call& call, const std::int32_t* begins, const ops::Matrix& out) const;
+  /// Adds the part of the biases to the gradients of the weights of rows, [rows]. `d_tokens`: as for
+  /// input_gradient_of_tokens().
+  void add_biases_to_weights(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
+                             float* d_weights) const;
   /// Writes the gradient of x to `d_x` if it is needed, for gradients d_output[i] = d_tokens[rows.tokens[i]].
   /// `d_output` is overwritten: by these rows if the layer learns(), otherwise by rows or FP8 copies. Delayed
   /// scaling records the amax.

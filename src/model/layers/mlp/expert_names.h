@@ -16,6 +16,8 @@ struct ExpertNames {
 inline ExpertNames names_of(const ExpertShape& shape) {
   if (shape.names == ExpertShape::Names::mixtral)
     return {"block_sparse_moe.", "block_sparse_moe.gate", "w1", "w3", "w2"};
+  if (shape.names == ExpertShape::Names::gpt_oss)
+    return {"mlp.", "mlp.router", "gate_proj", "up_proj", "down_proj"};
   return {"mlp.", "mlp.gate", "gate_proj", "up_proj", "down_proj"};
 }
 

@@ -16,13 +16,19 @@ VectorHandle choice_bias_of(GroupBuilder& group, const ExpertShape& shape) {
   return group.constant("router_bias", {{names_of(shape).router + ".e_score_correction_bias", shape.count}});
 }
 
+VectorHandle bias_of(GroupBuilder& group, const ExpertShape& shape) {
+  if (!shape.biases) return {};
+  return group.vector("router_bias", {{names_of(shape).router + ".bias", shape.count}}, InitRule::normal);
+}
+
 }  // namespace
 
 ExpertRouter::ExpertRouter(GroupBuilder& group, const Architecture& a)
     : shape_(a.experts),
       hidden_(a.hidden),
       gate_(group.matrix("router", a.hidden, {{names_of(shape_).router + ".weight", shape_.count}},
-                         {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true})),
+                         {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true}),
+            bias_of(group, shape_)),
       choice_bias_(choice_bias_of(group, shape_)) {}
 
 void ExpertRouter::reserve(BlockBuffers& buffers) {
@@ -58,7 +64,7 @@ std::vector<Operation> ExpertRouter::operations(std::int64_t tokens, bool passes
   const LinearLayer router{.name = "router", .title = "router", .rows = shape_.count, .cols = hidden_};
   for (Operation& one : gemms_of(router, tokens, {0, 0, 0, 1})) {
     if (one.gemm_kind == ops::GemmKind::dgrad && !passes_on) continue;
-    if (one.gemm_kind == ops::GemmKind::wgrad && !gate_.trained()) continue;
+    if (one.gemm_kind == ops::GemmKind::wgrad && !gate_.trains_weight()) continue;
     all.push_back(std::move(one));
   }
   return all;

@@ -91,6 +91,7 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       sums_(a.share.sums()),
       hidden_(a.hidden),
       activation_(a.activation),
+      activation_limit_(static_cast<float>(a.activation_limit)),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
       router_(group, a),
       sources_(a.share.expert_size),
@@ -101,6 +102,7 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                        .modules = parts_of(shape_, a.share,
                                            {{names_of(shape_).gate, a.experts.width, kEven},
                                             {names_of(shape_).up, a.experts.width, kEven}}),
+                       .bias = shape_.biases,
                        .init_std = a.initializer_range,
                        .experts = own_,
                        .taken = shape_.taken,
@@ -110,8 +112,10 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                     .title = "experts' down",
                     .inputs = a.experts.width,
                     .modules = parts_of(shape_, a.share, {{names_of(shape_).down, a.hidden}}),
+                    .bias = shape_.biases,
                     .init_std = a.initializer_range,
                     .inputs_split = kEven,
+                    .adds_bias = a.share.adds_once(),
                     .experts = own_,
                     .taken = shape_.taken,
                     .sources = sources_}) {
@@ -274,8 +278,9 @@ ops::GroupedGemmArgs Experts::down_of(const Call& call) const {
 
 Experts::Way Experts::way_of(const Call& call) const {
   const precision::Recipe& recipe = call.common.recipe();
-  if (call.common.options.fixed_order || call.common.options.training || (recipe.fp8() && !recipe.rows()) ||
-      !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty())
+  if (call.common.options.fixed_order || call.common.options.training || shape_.biases ||
+      (recipe.fp8() && !recipe.rows()) || !gate_up_.expert_adapters().empty() ||
+      !down_.expert_adapters().empty())
     return Way::each;
   const Device& device = call.stream.device();
   const Way way =
@@ -323,7 +328,8 @@ void Experts::activate(const Call& call, const Wanted& wanted) {
   ops::gated_activation(call.stream, {.gate_up = top(gated_, row_count(call)),
                                       .activation = activation_,
                                       .out = wanted.values,
-                                      .quantize = wanted.quantize});
+                                      .quantize = wanted.quantize,
+                                      .limit = activation_limit_});
 }
 
 void Experts::compute_each(const Call& call) {
@@ -355,18 +361,21 @@ void Experts::compute_each_by_rows(const Call& call) {
     }
   };
   each(gate_up_, operand_of(top(made_, rows), made_copy_), top(gated_, rows));
+  gate_up_.add_biases(call, router_.begins(), top(gated_, rows));
   ops::gated_activation(call.stream, {.gate_up = top(gated_, rows),
                                       .activation = activation_,
                                       .out = {},
-                                      .quantize = into(activated_copy_)});
+                                      .quantize = into(activated_copy_),
+                                      .limit = activation_limit_});
   each(down_, operand_of(top(activated_, rows), activated_copy_), top(made_, rows));
+  down_.add_biases(call, router_.begins(), top(made_, rows));
 }
 
 bool Experts::unwatched(const Device& device, const Architecture& a, const precision::Recipe& recipe,
                         bool fixed_order, std::int64_t tokens) {
   const ExpertShape shape = shape_of_share(a);
   const std::int64_t rows = tokens * shape.taken;
-  return !fixed_order &&
+  return !fixed_order && !shape.biases &&
          ops::has_grouped_gemm(device, grouped_shape(shape, recipe, rows, 2 * shape.width, a.hidden)) &&
          ops::has_grouped_gemm(device, grouped_shape(shape, recipe, rows, a.hidden, shape.width));
 }
@@ -427,6 +436,7 @@ void Experts::backward_down(const Call& call) {
                                     .places = weights.places,
                                     .weights = weights.weights,
                                     .d_weights = weights.gradients});
+  down_.add_biases_to_weights(call, rows_of_experts(), d_tokens, weights.gradients);
   const std::int64_t padded = down_.padded_rows(call, rows, made_.rows);
   clear_padding(call, activated_, rows, padded);
   clear_padding(call, made_, rows, padded);
@@ -444,7 +454,8 @@ void Experts::backward_gate_up(const Call& call) {
                                                .d_out = top(d_activated_, rows),
                                                .activation = activation_,
                                                .d_gate_up = wanted.values,
-                                               .quantize = wanted.quantize});
+                                               .quantize = wanted.quantize,
+                                               .limit = activation_limit_});
   if (gate_up_.learns()) {
     const ops::Matrix tokens = at_experts(call, "tokens for experts, again", normed(call));
     ops::gather_rows(call.stream, tokens, rows_of_experts().tokens, top(made_, own));

@@ -80,6 +80,7 @@ class Experts final : public Mlp {
   bool fp8_ = false;   ///< the operands of experts are in E4M3
   std::int64_t hidden_;
   ops::Activation activation_;
+  float activation_limit_;
   Norm norm_;
   ExpertRouter router_;
   std::int64_t sources_;  ///< ranks that send tokens to this rank's experts
