@@ -292,7 +292,6 @@ class Rules : RulesOf {
                 .where = both("expert_parallel_size", key),
                 .fix = set_to(key, instead) + ", or expert_parallel_size: 1"});
     };
-    refuse(c_.deterministic != "strict", "deterministic", "strict", "true");
     refuse(!c_.error_feedback, "error_feedback", "true", "false");
     refuse(c_.sdc_replay_steps == 0, "sdc_replay_steps", std::to_string(c_.sdc_replay_steps), "0");
   }

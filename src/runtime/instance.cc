@@ -211,6 +211,8 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   const bool hides = comm::overlap_hides(device, job.place());
   options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
+  options.transformer.sums_by_source =
+      options.expert_size > 1 && (options.store.deterministic || options.store.strict);
   options.transformer.fixed_order = options.transformer.fixed_order || options.store.strict;
   if (options.token_unit == 0) {
     const precision::Recipe& recipe = options.store.recipe;

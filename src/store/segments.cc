@@ -41,7 +41,8 @@ std::vector<int> slots_at_use(int groups) {
 }
 
 std::int64_t gradient_bytes(const Segment& s) {
-  return s.row.trained() ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
+  if (!s.row.trained()) return 0;
+  return static_cast<std::int64_t>(s.gradient.bytes(s.padded) * (1 + s.earlier.size()));
 }
 
 void reserve(Array& array, Arena& arena, const char* name, std::int64_t count,
@@ -212,14 +213,18 @@ void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool determini
 void reserve_training(Segments& all, Arena& arena, const Policy& policy, const Options& options,
                       int tree_buffers) {
   place_in_slots(all, all.gradient_slot, arena, "gradients", gradient_bytes,
-                 [](Segment& s, std::uint8_t* at) { s.gradient.data = at; });
+                 [](Segment& s, std::uint8_t* at) {
+                   s.gradient.data = at;
+                   for (std::size_t i = 0; i < s.earlier.size(); ++i)
+                     s.earlier[i] = s.gradient.from(static_cast<std::int64_t>(i + 1) * s.padded);
+                 });
   all.each([&](Segment& s) {
     if (!s.row.trained()) return;
     reserve_sums(s, arena, policy, options.deterministic || options.strict);
     if (options.error_feedback && s.world > 1 && rounds(s, options)) {
       s.residual = arena.reserve_as<std::uint16_t>("gradients/residuals", static_cast<std::size_t>(s.padded));
     }
-    for (int i = 0; i < tree_buffers; ++i) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(tree_buffers) * (1 + s.earlier.size()); ++i) {
       s.tree.push_back(arena.reserve_as<float>("gradients/tree", static_cast<std::size_t>(s.padded)));
     }
     const MemoryKind state = kind_of_state(s, arena);
@@ -255,6 +260,13 @@ void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
 }
 
 }  // namespace
+
+Sources sources_of(const Options& options, const comm::Place& all, const comm::Place& same_experts) {
+  if (!options.deterministic && !options.strict) return {};
+  // Ranks of an expert group are adjacent.
+  const int count = all.size / same_experts.size;
+  return {.count = count, .first = same_experts.rank * count};
+}
 
 bool may_be_narrow(const model::SegmentSpec& spec) {
   return spec.kind == model::ParameterKind::matrix && spec.used >= kNarrowFrom;
@@ -303,6 +315,10 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const P
   if (row.decoded()) {
     s.nf4 = nf4_parts(spec, options.fixed.nf4, s.dtype);
     s.stored_slice = nf4_slice_bytes(s.nf4, s.world);
+  }
+  if (row.trained() && spec.split_experts) {
+    const Sources sources = sources_of(options, places.all, places.same_experts);
+    s.earlier.resize(static_cast<std::size_t>(sources.count - 1), {.dtype = row.gradient});
   }
   const bool whole = row.kept_axis() == Axis::none;
   s.state_begin = whole ? 0 : s.own;

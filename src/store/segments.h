@@ -67,7 +67,7 @@ struct Segment {
 
   // NF4: the only weights, as bytes.
   std::vector<Nf4Part> nf4;
-  std::vector<Nf4Run> nf4_runs;  ///< all parts
+  std::vector<Nf4Run> nf4_runs;          ///< all parts
   std::int64_t stored_slice = 0;         ///< bytes; rank r's slice begins at r * stored_slice
   std::uint8_t* stored = nullptr;        ///< [world * stored_slice] whole
   std::uint8_t* stored_shard = nullptr;  ///< [stored_slice] this rank's slice; inside `stored` unless sharded
@@ -89,7 +89,12 @@ struct Segment {
   Array total;     ///< [state_count] the sums that the update reads: `sum`, or a buffer around it
   /// [padded] bf16: rounding errors of narrow wires for this rank's gradients.
   std::uint16_t* residual = nullptr;
-  std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
+  /// With sums by source (Sources): [padded] each, gradients of tokens of the earlier ranks of the expert
+  /// group. `gradient` has the gradients of the tokens of its last rank.
+  std::vector<Array> earlier;
+  /// strict: [padded] each, sums of the micro-batches so far. With sums by source, the buffers of the first
+  /// source come first.
+  std::vector<float*> tree;
 
   std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs if the copy is not FP8
   std::vector<ops::AdamWSpan> spans;           ///< tensors inside the kept elements, relative to state_begin
@@ -115,6 +120,16 @@ struct Segment {
     return static_cast<std::size_t>(count) * size_of(dtype);
   }
 };
+
+/// How gradients of split experts are summed.
+struct Sources {
+  /// Ranks of an expert group, if the gradients of the tokens of each are summed like gradients of ranks
+  /// with all experts. 1: one buffer has the gradients of the tokens of all these ranks.
+  int count = 1;
+  int first = 0;  ///< the first of these ranks, among all ranks
+};
+/// Returns by-source sums for Options::deterministic and Options::strict.
+Sources sources_of(const Options& options, const comm::Place& all, const comm::Place& same_experts);
 
 /// Vectors, and matrices with fewer elements, are always sent unconverted: they are small, and errors in
 /// norms and biases affect all later layers.

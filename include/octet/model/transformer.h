@@ -61,6 +61,9 @@ struct TransformerOptions {
   /// ranks of the expert group then make the same calls; a rank without tokens calls with an empty
   /// micro-batch.
   TokenExchange* token_exchange = nullptr;
+  /// With a TokenExchange: the gradients of experts' weights for the tokens of each rank of the group are
+  /// separate sums (GroupGradients::by_source), as without Share::splits_experts().
+  bool sums_by_source = false;
 };
 
 /// A flat micro-batch: the tokens of its documents are concatenated without padding. All pointers are device

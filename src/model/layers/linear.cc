@@ -20,7 +20,7 @@ std::vector<Part> named(const std::vector<Part>& modules, const std::string& suf
 Call with_rows(const Call& call, const std::uint64_t* names, std::int64_t begin, std::int64_t count) {
   Call own = call;
   own.tokens = count;
-  own.first_row = begin;
+  own.first_row = call.first_row + begin;
   own.names = names == nullptr ? nullptr : names + begin;
   return own;
 }
@@ -86,9 +86,13 @@ void Linear::reserve_expert_adapters(BlockBuffers& buffers, const Common& common
   const std::int64_t rows = common.options.max_tokens * taken_;
   ops::Matrix unscaled;
   if (scales_experts()) {
-    const std::int64_t cols = weight_.rows();
-    unscaled = buffers.matrix("activations/adapters", taken_ * cols, Kept::activations);
-    unscaled = {.data = unscaled.data, .dtype = unscaled.dtype, .rows = rows, .cols = cols, .ld = cols};
+    const std::int64_t cols = weight_.rows(), factor = sources_ * std::min(taken_, experts_);
+    unscaled = buffers.matrix("activations/adapters", factor * cols, Kept::activations);
+    unscaled = {.data = unscaled.data,
+                .dtype = unscaled.dtype,
+                .rows = common.options.max_tokens * factor,
+                .cols = cols,
+                .ld = cols};
   }
   expert_adapters_.reserve(buffers, common, rows, unscaled);
   if (!expert_adapters_.drops()) return;

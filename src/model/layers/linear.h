@@ -91,6 +91,8 @@ class Linear {
   void reserve_expert_adapters(BlockBuffers& buffers, const Common& common);
   /// In a mixture: whether backward reads results of the layer for its own outputs (DoRA).
   bool scales_experts() const;
+  /// In a mixture: whether adapters have dropout.
+  bool drops_experts() const { return expert_adapters_.drops(); }
 
   // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. These
   // functions make FP8 copies in the scratch. With current scaling, all rows have one scale if one kernel

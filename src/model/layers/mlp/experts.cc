@@ -164,8 +164,11 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   activated_ = rows_matrix(buffers, "activations/experts' activations", rows, shape_.width);
   router_.reserve(buffers);
   if (sources_ > 1) {
-    exchanged_.emplace(*common.options.token_exchange, shape_, hidden_);
-    exchanged_->reserve(buffers, common.options.max_tokens);
+    const bool adapts = !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty();
+    exchanged_.emplace(*common.options.token_exchange, shape_, hidden_,
+                       common.options.sums_by_source || adapts);
+    exchanged_->reserve(buffers, common.options.max_tokens,
+                        gate_up_.drops_experts() || down_.drops_experts());
   }
   for (Linear* linear : linears()) {
     linear->reserve_expert_adapters(buffers, common);
@@ -305,14 +308,46 @@ void Experts::compute(const Call& call, Way way) {
   ops::grouped_gemm(call.stream, down_of(call));
 }
 
-ExpertRows Experts::rows_of_experts() const {
-  if (exchanged_) return exchanged_->rows();
-  return {.begins = router_.begins(), .tokens = router_.row_tokens(), .on_host = router_.host_begins()};
-}
-
-std::int64_t Experts::row_count(const Call& call) const {
-  if (exchanged_) return exchanged_->count();
-  return call.common.options.training ? router_.host_begins().back() : call.tokens * shape_.taken;
+template <typename Act>
+void Experts::each_part(const Call& call, Act&& act) {
+  if (!exchanged_) {
+    const std::int64_t rows =
+        call.common.options.training ? router_.host_begins().back() : call.tokens * shape_.taken;
+    return act(call, RowPart{.count = rows,
+                             .room = made_.rows,
+                             .rows = {.begins = router_.begins(),
+                                      .tokens = router_.row_tokens(),
+                                      .on_host = router_.host_begins()},
+                             .weights = {.taken = shape_.taken,
+                                         .places = router_.places(),
+                                         .weights = router_.weights(),
+                                         .gradients = router_.weight_gradients()}});
+  }
+  const std::vector<ExchangedRows::Part>& parts = exchanged_->parts();
+  GroupGradients later;  // of further parts, if the gradients of all parts have one buffer
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ExchangedRows::Part& part = parts[i];
+    Call own = call;
+    own.tokens = part.count;
+    own.first_row = part.begin;
+    if (call.names != nullptr && exchanged_->names() != nullptr)
+      own.names = exchanged_->names() + part.received;
+    if (call.gradients != nullptr && parts.size() > 1) {
+      if (!call.gradients->by_source.empty()) {
+        own.gradients = &call.gradients->by_source[i];
+      } else if (i > 0) {
+        if (i == 1) later = *call.gradients, later.overwrite = false;
+        own.gradients = &later;
+      }
+    }
+    const std::int64_t end = i + 1 < parts.size() ? parts[i + 1].begin : made_.rows;
+    act(own, RowPart{.begin = part.begin,
+                     .count = part.count,
+                     .room = end - part.begin,
+                     .received = part.received,
+                     .rows = part.rows,
+                     .weights = exchanged_->weights_of(part)});
+  }
 }
 
 ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens) {
@@ -320,12 +355,12 @@ ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::M
 }
 
 ops::Matrix Experts::at_tokens(const Call& call, const char* name) {
-  const ops::Matrix made = top(made_, row_count(call));
-  return exchanged_ ? exchanged_->give_back(call, name, made) : made;
+  if (exchanged_) return exchanged_->give_back(call, name, made_);
+  return top(made_, call.common.options.training ? router_.host_begins().back() : call.tokens * shape_.taken);
 }
 
-void Experts::activate(const Call& call, const Wanted& wanted) {
-  ops::gated_activation(call.stream, {.gate_up = top(gated_, row_count(call)),
+void Experts::activate(const Call& call, const RowPart& part, const Wanted& wanted) {
+  ops::gated_activation(call.stream, {.gate_up = part.of(gated_),
                                       .activation = activation_,
                                       .out = wanted.values,
                                       .quantize = wanted.quantize,
@@ -336,14 +371,20 @@ void Experts::compute_each(const Call& call) {
   router_.read_begins(call);
   if (call.common.options.training) router_.count_load(call);
   if (fp8_) return compute_each_by_rows(call);
-  if (exchanged_) exchanged_->agree(call, router_.host_begins());
-  const std::int64_t rows = row_count(call);
+  if (exchanged_) {
+    exchanged_->agree(call, router_.host_begins());
+    if (call.names != nullptr && exchanged_->names() != nullptr)
+      exchanged_->send_names(call, router_.row_tokens());
+  }
   const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call));
-  gate_up_.forward_tokens(call, rows_of_experts(), tokens, top(made_, rows), top(gated_, rows));
-  // Without DoRA on the down projection, backward reads no later result.
-  if (call.pass.recompute && !down_.scales_experts()) return;
-  activate(call, down_.wanted_rows(call, top(activated_, rows)));
-  down_.forward_experts(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
+  each_part(call, [&](const Call& own, const RowPart& part) {
+    const ops::Matrix received = exchanged_ ? rows_from(tokens, part.received, part.count) : tokens;
+    gate_up_.forward_tokens(own, part.rows, received, part.of(made_), part.of(gated_));
+    // Without DoRA on the down projection, backward reads no later result.
+    if (call.pass.recompute && !down_.scales_experts()) return;
+    activate(own, part, down_.wanted_rows(own, part.of(activated_)));
+    down_.forward_experts(own, part.rows, part.of(activated_), part.of(made_));
+  });
 }
 
 void Experts::compute_each_by_rows(const Call& call) {
@@ -414,54 +455,64 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
 
 void Experts::backward_down(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t rows = row_count(call);
-  activate(call, {.values = top(activated_, rows), .quantize = {}});
   // For rows without their weights; weigh_backward() multiplies by them.
   const ops::Matrix d_tokens =
       at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens));
-  RowWeights weights{.taken = shape_.taken,
-                     .places = router_.places(),
-                     .weights = router_.weights(),
-                     .gradients = router_.weight_gradients()};
-  if (exchanged_) weights = exchanged_->send_weights(call, weights);
-  down_.input_gradient_of_tokens(call, rows_of_experts(), d_tokens, top(made_, rows),
-                                 top(d_activated_, rows));
-  const ops::Matrix unweighted =
-      down_.unweighted(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
-  ops::weigh_backward(call.stream, {.x = top(activated_, rows),
-                                    .d = top(d_activated_, rows),
-                                    .d_y = unweighted,
-                                    .tokens = exchanged_ ? rows : call.tokens,
-                                    .taken = weights.taken,
-                                    .places = weights.places,
-                                    .weights = weights.weights,
-                                    .d_weights = weights.gradients});
-  down_.add_biases_to_weights(call, rows_of_experts(), d_tokens, weights.gradients);
-  const std::int64_t padded = down_.padded_rows(call, rows, made_.rows);
-  clear_padding(call, activated_, rows, padded);
-  clear_padding(call, made_, rows, padded);
-  down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, padded), top(made_, padded));
+  if (exchanged_)
+    exchanged_->send_weights(
+        call, {.taken = shape_.taken, .places = router_.places(), .weights = router_.weights()});
+  each_part(call, [&](const Call& own, const RowPart& part) {
+    backward_down(own, part, exchanged_ ? rows_from(d_tokens, part.received, part.count) : d_tokens);
+  });
   if (exchanged_) exchanged_->give_back_gradients(call, router_.weight_gradients());
+}
+
+void Experts::backward_down(const Call& call, const RowPart& part, const ops::Matrix& d_tokens) {
+  const ops::Matrix activated = part.of(activated_), made = part.of(made_), d = part.of(d_activated_);
+  activate(call, part, {.values = activated, .quantize = {}});
+  down_.input_gradient_of_tokens(call, part.rows, d_tokens, made, d);
+  const ops::Matrix unweighted = down_.unweighted(call, part.rows, activated, made);
+  ops::weigh_backward(call.stream, {.x = activated,
+                                    .d = d,
+                                    .d_y = unweighted,
+                                    .tokens = call.tokens,
+                                    .taken = part.weights.taken,
+                                    .places = part.weights.places,
+                                    .weights = part.weights.weights,
+                                    .d_weights = part.weights.gradients});
+  down_.add_biases_to_weights(call, part.rows, d_tokens, part.weights.gradients);
+  const std::int64_t padded = down_.padded_rows(call, part.count, part.room);
+  clear_padding(call, activated_, part.begin + part.count, part.begin + padded);
+  clear_padding(call, made_, part.begin + part.count, part.begin + padded);
+  down_.experts_weight_gradient(call, part.rows, part.padded(activated_, padded), part.padded(made_, padded));
 }
 
 void Experts::backward_gate_up(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t own = row_count(call), rows = gate_up_.padded_rows(call, own, made_.rows);
-  clear_padding(call, gated_, own, rows);
-  clear_padding(call, d_activated_, own, rows);
-  const Wanted wanted = gate_up_.wanted_row_gradients(call, top(gated_, rows));
-  ops::gated_activation_backward(call.stream, {.gate_up = top(gated_, rows),
-                                               .d_out = top(d_activated_, rows),
+  ops::Matrix tokens;
+  if (gate_up_.learns()) tokens = at_experts(call, "tokens for experts, again", normed(call));
+  each_part(call, [&](const Call& own, const RowPart& part) {
+    backward_gate_up(own, part, exchanged_ ? rows_from(tokens, part.received, part.count) : tokens);
+  });
+}
+
+void Experts::backward_gate_up(const Call& call, const RowPart& part, const ops::Matrix& tokens) {
+  const std::int64_t own = part.count, rows = gate_up_.padded_rows(call, own, part.room);
+  const ops::Matrix gated = part.padded(gated_, rows), made = part.padded(made_, rows);
+  clear_padding(call, gated_, part.begin + own, part.begin + rows);
+  clear_padding(call, d_activated_, part.begin + own, part.begin + rows);
+  const Wanted wanted = gate_up_.wanted_row_gradients(call, gated);
+  ops::gated_activation_backward(call.stream, {.gate_up = gated,
+                                               .d_out = part.padded(d_activated_, rows),
                                                .activation = activation_,
                                                .d_gate_up = wanted.values,
                                                .quantize = wanted.quantize,
                                                .limit = activation_limit_});
   if (gate_up_.learns()) {
-    const ops::Matrix tokens = at_experts(call, "tokens for experts, again", normed(call));
-    ops::gather_rows(call.stream, tokens, rows_of_experts().tokens, top(made_, own));
-    clear_padding(call, made_, own, rows);
+    ops::gather_rows(call.stream, tokens, part.rows.tokens, top(made, own));
+    clear_padding(call, made_, part.begin + own, part.begin + rows);
   }
-  gate_up_.experts_gradients(call, rows_of_experts(), top(made_, rows), top(gated_, rows), top(made_, rows));
+  gate_up_.experts_gradients(call, part.rows, made, gated, made);
 }
 
 void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {

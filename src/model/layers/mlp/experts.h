@@ -58,16 +58,30 @@ class Experts final : public Mlp {
   void compute_each(const Call& call);
   /// compute_each() if the experts' operands have scales of rows.
   void compute_each_by_rows(const Call& call);
-  void activate(const Call& call, const Wanted& wanted);
-  ExpertRows rows_of_experts() const;
-  /// Returns the rows that this rank's experts compute: rows of its tokens, or the rows that were sent to it.
-  std::int64_t row_count(const Call& call) const;
-  /// Returns the matrix that rows_of_experts() indexes, for values of this rank's tokens.
+  /// Rows that this rank's experts compute together: rows of its tokens, or rows that were sent to it.
+  struct RowPart {
+    std::int64_t begin = 0, count = 0;  ///< [begin, begin + count) in matrices of rows
+    std::int64_t room = 0;              ///< rows from `begin` on that may be written
+    std::int64_t received = 0;          ///< the first row of the matrix that `rows` indexes
+    ExpertRows rows;
+    RowWeights weights;
+    ops::Matrix of(const ops::Matrix& m) const { return padded(m, count); }
+    ops::Matrix padded(const ops::Matrix& m, std::int64_t rows_of_it) const {
+      return rows_from(m, begin, rows_of_it);
+    }
+  };
+  void activate(const Call& call, const RowPart& part, const Wanted& wanted);
+  /// Calls act(call, part) for all parts, with the tokens and gradient buffers of the part.
+  template <typename Act>
+  void each_part(const Call& call, Act&& act);
+  /// Returns a matrix of values for rows of experts, for values of this rank's tokens.
   ops::Matrix at_experts(const Call& call, const char* name, const ops::Matrix& tokens);
   /// Returns the outputs of all experts for this rank's rows. `made_` holds the outputs of its experts.
   ops::Matrix at_tokens(const Call& call, const char* name);
   void backward_down(const Call& call);
+  void backward_down(const Call& call, const RowPart& part, const ops::Matrix& d_tokens);
   void backward_gate_up(const Call& call);
+  void backward_gate_up(const Call& call, const RowPart& part, const ops::Matrix& tokens);
   /// The arguments of the two grouped GEMMs.
   ops::GroupedGemmArgs gate_up_of(const Call& call, Way way) const;
   ops::GroupedGemmArgs down_of(const Call& call) const;
