@@ -73,6 +73,30 @@ comm::Mesh mesh_of(int ranks, int experts) {
                .code = ExitCode::usage});
 }
 
+/// Refuses adapters on some experts of a block: all ranks of an expert group make the same exchanges.
+void require_equal_experts(const model::Architecture& a, const std::string& size) {
+  const std::string experts = ".experts.";
+  std::map<std::string, std::vector<model::AdapterShape>> modules;  // by name without the expert's number
+  for (const auto& [module, adapter] : a.tuning.modules) {
+    const std::size_t at = module.find(experts);
+    if (at == std::string::npos) continue;
+    const std::size_t end = module.find('.', at + experts.size());
+    modules[module.substr(0, at + experts.size()) + "N" + module.substr(end)].push_back(adapter);
+  }
+  for (const auto& [module, adapters] : modules) {
+    const bool all = std::ssize(adapters) == a.experts.count;
+    if (all && std::ranges::count(adapters, adapters.front()) == std::ssize(adapters)) continue;
+    throw Error(
+        {.what = "adapters on some experts do not fit " + size,
+         .expected = "equal adapters on all " + std::to_string(a.experts.count) + " experts of a block",
+         .found = all ? "adapters of several ranks, factors or dropouts"
+                      : std::to_string(adapters.size()) + " experts with adapters",
+         .where = module,
+         .fix = "name the modules of all experts in lora_target, or set expert_parallel_size: 1",
+         .code = ExitCode::usage});
+  }
+}
+
 }  // namespace
 
 void require_expert_split(comm::Channel& job, const model::Architecture& a, std::int64_t size) {
@@ -80,19 +104,11 @@ void require_expert_split(comm::Channel& job, const model::Architecture& a, std:
   job.together([&] {
     const std::string found = "expert_parallel_size " + std::to_string(size);
     if (a.experts.count == 0) refuse("1 for a model without experts", found);
-    for (const auto& [module, adapter] : a.tuning.modules) {
-      if (module.find(".experts.") == std::string::npos) continue;
-      throw Error({.what = "adapters on experts that are split among ranks are not built",
-                   .expected = "adapters on other modules, such as q_proj,v_proj",
-                   .found = module + ", with " + found,
-                   .where = "lora_target",
-                   .fix = "set expert_parallel_size: 1, or leave experts out of lora_target",
-                   .code = ExitCode::usage});
-    }
     if (a.experts.count % size != 0)
       refuse("a divisor of the " + std::to_string(a.experts.count) + " experts of a block", found);
     if (job.size() % size != 0)
       refuse("a divisor of the number of ranks, " + std::to_string(job.size()), found);
+    require_equal_experts(a, found);
   });
 }
 

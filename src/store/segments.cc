@@ -1,6 +1,8 @@
 #include "segments.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "octet/base/error.h"
 #include "octet/ops/gemm.h"
@@ -238,9 +240,23 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   });
 }
 
-/// Adds the optimizer span and the scaled runs of a tensor run. `tensors` is the number of tensors in earlier
-/// segments.
-void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
+/// The number of each stored tensor, by name.
+using TensorNumbers = std::map<std::string, std::uint32_t>;
+
+/// Numbers the tensors in the order of the layout.
+TensorNumbers numbers_of(const model::ParameterLayout& layout) {
+  TensorNumbers numbers;
+  std::uint32_t next = 0;
+  for (const model::GroupSpec& group : layout.groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) numbers.emplace(tensor.name, next++);
+    }
+  }
+  return numbers;
+}
+
+/// Adds the optimizer span and the scaled runs of a tensor run.
+void add_run(Segment& s, const TensorRun& run, const TensorNumbers& numbers) {
   const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
   const std::vector<ScaledRun>& scaled = s.scaled[run.tensor];
   s.spans.push_back({.begin = run.begin,
@@ -248,7 +264,7 @@ void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
                      .decay = tensor.decay,
                      .rate = tensor.rate,
                      .amax_index = scaled.size() == 1 ? scaled.front().scale : -1,
-                     .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
+                     .tensor = numbers.at(tensor.name),
                      .first = tensor.before + s.state_begin + run.begin - tensor.offset});
   for (const ScaledRun& part : scaled) {
     const std::int64_t begin = std::max(run.begin, part.begin - s.state_begin);
@@ -364,7 +380,7 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
 }  // namespace
 
 Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
-                          const Options& options) {
+                          const Options& options, const model::ParameterLayout* whole) {
   const comm::Place& place = places.all;
   const Policy policy = policy_of(options, place.size);
   const Placements table = placements_of(layout, options, place.size, places.same_experts.size);
@@ -378,7 +394,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.copy_slot = slots_of(groups, policy.shard_parameters);
   all.at_use_slot = slots_at_use(groups);
   all.compute = options.recipe.compute;
-  std::uint32_t tensors = 0;  // counted in layout order, so that numbers are equal on all ranks
+  const TensorNumbers numbers = numbers_of(whole != nullptr ? *whole : layout);
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     auto& segments = all.groups.emplace_back();
     const auto first_scale = static_cast<std::int64_t>(all.scale_names.size());
@@ -387,8 +403,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       Segment s = segment_of(spec, table[g][i], places, options);
       (s.row.trained() ? all.trains : all.fixed) = true;
       number_scales(s, all, options);
-      for (const TensorRun& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);
-      tensors += static_cast<std::uint32_t>(spec.tensors.size());
+      for (const TensorRun& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, numbers);
       segments.push_back(std::move(s));
     }
     all.group_scales.emplace_back(first_scale,

@@ -195,8 +195,10 @@ struct Places {
   comm::Place all, same_experts;
 };
 
-/// Reserves all memory. The result points into `layout`.
+/// Reserves all memory. The result points into `layout`. `all`: the layout with the experts of all ranks. It
+/// numbers the tensors for random rounding, so that the numbers do not depend on the size of expert groups.
+/// Null: `layout` has all experts.
 Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
-                          const Options& options);
+                          const Options& options, const model::ParameterLayout* all = nullptr);
 
 }  // namespace octet::store

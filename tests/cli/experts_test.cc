@@ -210,7 +210,6 @@ TEST_F(ExpertTraining, SplitsThatDoNotFitAreRefused) {
       {"expert_parallel_size=2", 1, "a divisor of the number of ranks, 1"},
       {"expert_parallel_size=0", 2, "expert_parallel_size"},
       {"expert_parallel_size=2 error_feedback=true reduce_dtype=int8", 2, "together are not built"},
-      {"expert_parallel_size=2 finetuning_type=lora lora_target=up_proj", 2, "adapters on other modules"},
       {"expert_parallel_size=2 model_name_or_path=" + Task::get().model(), 2,
        "1 for a model without experts"},
   };
@@ -489,6 +488,11 @@ TEST_F(WholeExpertTraining, AdaptersOfEveryKindTrainContinueAndMerge) {
     expect_success(trainer(train(name, common + keys + " zero_stage=0"), 2));
     expect_success(trainer(train(name + "_3", common + keys + " zero_stage=3 recompute=full"), 2));
     expect_identical(folder_ / (name + "/checkpoint-4"), folder_ / (name + "_3/checkpoint-4"));
+    expect_success(
+        trainer(train(name + "_split", common + keys + " zero_stage=1 expert_parallel_size=2"), 2));
+    expect_identical(folder_ / (name + "/checkpoint-4"), folder_ / (name + "_split/checkpoint-4"));
+    EXPECT_EQ(slurp(folder_ / (name + "_split/adapter_model.safetensors")),
+              slurp(folder_ / (name + "/adapter_model.safetensors")));
     const weights::SafetensorsFile adapter(folder_ / (name + "/adapter_model.safetensors"));
     const std::string expert = "base_model.model.model.layers.0.mlp.experts.";
     EXPECT_EQ(adapter.find(expert + "2.up_proj.lora_B.weight") != nullptr, name != "stacked");

@@ -49,7 +49,8 @@ TEST(WholeSplitBits, DoNotDependOnTheSplitWithScalesOfEachExpert) {
 }
 
 std::vector<Case> cases() {
-  return {at("fp32_np4", 2, {}), at("delayed_np2", 3, {.ranks = 2, .fp8 = "delayed", .empty = 1})};
+  return {at("fp32_np4", 2, {}), at("delayed_np2", 3, {.ranks = 2, .fp8 = "delayed", .empty = 1}),
+          at("lora_np2", 0, {.ranks = 2, .adapters = "lora"})};
 }
 
 std::vector<Case> whole_table() {
@@ -59,6 +60,7 @@ std::vector<Case> whole_table() {
     all.push_back(at("fp32_np4", stage, {}));
     all.push_back(at("strict_np2", stage, {.ranks = 2, .strict = true, .micro = 3}));
     all.push_back(at("strict_np4", stage, {.strict = true, .micro = 3}));
+    all.push_back(at("lora_np4", stage, {.adapters = "lora"}));
     all.push_back(at("delayed_np4", stage, {.fp8 = "delayed"}));
   }
   all.push_back(at("fp32_np8", 3, {.ranks = 8, .experts = 8}));
@@ -70,6 +72,11 @@ std::vector<Case> whole_table() {
   all.push_back(at("shared", 2, {.shared = 32}));
   all.push_back(at("biases", 3, {.biases = true}));
   all.push_back(at("frozen_nf4", 3, {.frozen = true, .nf4 = true}));
+  for (const char* adapters : {"dora", "dropout", "joined"}) {
+    all.push_back(at(adapters, 1, {.adapters = adapters}));
+    all.push_back(at(std::string(adapters) + "_full", 3, {.recompute = "full", .adapters = adapters}));
+  }
+  all.push_back(at("lora_delayed", 2, {.fp8 = "delayed", .adapters = "lora"}));
   return all;
 }
 

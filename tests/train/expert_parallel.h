@@ -43,7 +43,31 @@ struct How {
   bool equal = false;         ///< all ranks have the same number of tokens, and nothing is evaluated
   bool strict = false;        ///< strict, with the same micro-batches on any number of ranks
   int micro = 2;              ///< micro-batches of a rank in a step
+  const char* adapters = "";  ///< of experts: "lora", "dora", "dropout", or "joined" of gate and up
 };
+
+/// Returns adapters of all experts of both blocks, and of attention.
+inline model::Tuning adapters_of(const How& how) {
+  model::AdapterShape shape{.rank = 4, .factor = 2.0};
+  shape.dora = how.adapters == std::string("dora");
+  if (how.adapters == std::string("dropout")) shape.dropout = 0.2;
+  model::Tuning tuning{.adapters = true, .modules = {}, .output_rate = 1.5};
+  const bool joined = how.adapters == std::string("joined");
+  for (int layer = 0; layer < 2; ++layer) {
+    const std::string block = "model.layers." + std::to_string(layer) + ".";
+    tuning.modules[block + "self_attn.q_proj"] = {.rank = 2, .factor = 2.0};
+    for (int e = 0; e < how.experts; ++e) {
+      const std::string expert = block + "mlp.experts." + std::to_string(e) + ".";
+      if (joined) {
+        tuning.modules[expert + "gate_up_proj"] = shape;
+      } else {
+        tuning.modules[expert + "gate_proj"] = tuning.modules[expert + "up_proj"] = shape;
+      }
+      tuning.modules[expert + "down_proj"] = shape;
+    }
+  }
+  return tuning;
+}
 
 inline runtime::InstanceOptions options_of(const How& how) {
   config::Config config;
@@ -68,11 +92,12 @@ inline runtime::InstanceOptions options_of(const How& how) {
                .balance = 0.02,
                .shared = how.shared,
                .biases = how.biases};
+  if (how.adapters[0] != 0) a.tuning = adapters_of(how);
   if (how.frozen) a.tuning.only = {"model.layers.0.self_attn", "model.layers.1.mlp.gate", "lm_head"};
   runtime::InstanceOptions options = setup::instance_options(config, a, 64, 64, 3);
   options.max_micro_batches = how.micro;
   if (how.nf4) options.store.fixed.format = store::Format::nf4;
-  if (how.frozen) options.architecture.tuning = a.tuning;
+  if (how.frozen || how.adapters[0] != 0) options.architecture.tuning = a.tuning;
   if (how.recompute == std::string("norms")) options.transformer.recompute = model::Recompute::norms;
   if (how.recompute == std::string("full")) options.transformer.recompute = model::Recompute::full;
   return options;

@@ -104,6 +104,28 @@ TEST(ExpertParallel, ContinuesFromACheckpointOfAnotherSplit) {
   }
 }
 
+TEST(ExpertParallel, ContinuesAdaptersFromACheckpointOfAnotherSplit) {
+  const How how{.ranks = 4, .moments = "int8", .adapters = "dora"};
+  const Result whole = train(how, 0, 3);
+  How before = how, after = how;
+  before.split = 2, before.stage = 1;
+  after.split = 4, after.stage = 3;
+  const Tensors state = train(before, 0, 2).state;
+  EXPECT_EQ(train(after, 2, 3, &state).state, whole.state);
+  EXPECT_EQ(train(after, 2, 2, &state).state, state);
+}
+
+// Without fixed sums, the rows of each source are still computed separately, into the same gradients.
+TEST(ExpertParallel, TrainsAdaptersWithSumsInAnyOrder) {
+  for (const char* adapters : {"dora", "dropout"}) {
+    SCOPED_TRACE(adapters);
+    const How how{.ranks = 2, .stage = 2, .deterministic = false, .adapters = adapters};
+    How split = how;
+    split.split = 2;
+    expect_near(train(split, 0, 2), train(how, 0, 2));
+  }
+}
+
 // With sums in rank order, the gradients for each rank of an expert group are sent.
 TEST(ExpertParallel, ReducesTheBytesOfThePlan) {
   const auto planned = [](const How& how) {
@@ -183,7 +205,12 @@ TEST(ExpertParallel, RefusesSplitsThatDoNotFit) {
   const auto adapt = [](model::Architecture& a) {
     a.tuning = {.adapters = true, .modules = {{"model.layers.0.mlp.experts.1.up_proj", {.rank = 2}}}};
   };
-  EXPECT_EQ(refusal({.ranks = 2, .split = 2}, adapt), "adapters on other modules, such as q_proj,v_proj");
+  EXPECT_EQ(refusal({.ranks = 2, .split = 2}, adapt), "equal adapters on all 4 experts of a block");
+  const auto adapt_unequally = [](model::Architecture& a) {
+    a.tuning = adapters_of({});
+    a.tuning.modules["model.layers.1.mlp.experts.3.up_proj"].rank = 3;
+  };
+  EXPECT_EQ(refusal({.ranks = 2, .split = 2}, adapt_unequally), "equal adapters on all 4 experts of a block");
 }
 
 }  // namespace

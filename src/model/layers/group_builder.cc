@@ -75,10 +75,16 @@ const AdapterShape* GroupBuilder::adapter(const std::string& module) const {
   return tuning_.adapters && found != tuning_.modules.end() ? &found->second : nullptr;
 }
 
+SegmentSpec& GroupBuilder::adapter_segment(const std::string& suffix, ParameterKind kind) {
+  const bool split = of_experts_ && share_.splits_experts();
+  SegmentSpec& segment = segment_named(group_.name + (split ? " experts'" : "") + suffix, kind, true);
+  segment.split_experts = split;
+  return segment;
+}
+
 MatrixHandle GroupBuilder::add_adapter(TensorSpec tensor) {
   tensor.gradient_by_gemm = true;
-  const TensorPlace place =
-      add(segment_named(group_.name + " adapters", ParameterKind::matrix, true), tensor);
+  const TensorPlace place = add(adapter_segment(" adapters", ParameterKind::matrix), tensor);
   return {place, tensor, true};
 }
 
@@ -120,8 +126,7 @@ VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int
                .init_std = static_cast<float>(norm),
                .rate = static_cast<float>(tuning_.output_rate)};
   t.parts.push_back({.name = kAdapterPrefix + full_name(module) + suffix, .shape = {rows}, .count = rows});
-  SegmentSpec& segment = segment_named(group_.name + " magnitudes", ParameterKind::vector, true);
-  return {add(segment, std::move(t)), true};
+  return {add(adapter_segment(" magnitudes", ParameterKind::vector), std::move(t)), true};
 }
 
 void GroupBuilder::append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,

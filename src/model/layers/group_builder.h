@@ -115,6 +115,9 @@ class GroupBuilder {
 
   /// Returns the adapter of the group's module `module` ("mlp.up_proj"), or null.
   const AdapterShape* adapter(const std::string& module) const;
+  /// Selects the segments of adapters that are declared from now on. `experts`: of this rank's experts, which
+  /// other ranks of the expert group do not have.
+  void set_adapters_of_experts(bool experts) { of_experts_ = experts; }
   /// Declares the concatenated A of modules with a common input, [rank, inputs] each. `name` is the name of
   /// the stored tensor, and `ranks` has the names and ranks of the modules. The initial values are uniform in
   /// ± 1 / sqrt(inputs).
@@ -137,6 +140,8 @@ class GroupBuilder {
   void append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
               const SplitRule& columns) const;
   MatrixHandle add_adapter(TensorSpec tensor);
+  /// Returns the segment of adapters or magnitudes: `suffix` " adapters" or " magnitudes".
+  SegmentSpec& adapter_segment(const std::string& suffix, ParameterKind kind);
   /// Returns the segment of this name. Appends it if it is new.
   SegmentSpec& segment_named(const std::string& name, ParameterKind kind, bool trained);
   /// Returns the segment of the trained or of the frozen tensors of a kind.
@@ -148,6 +153,7 @@ class GroupBuilder {
   const Tuning& tuning_;
   Share share_;
   GroupSpec group_;
+  bool of_experts_ = false;
 };
 
 }  // namespace octet::model

@@ -65,13 +65,14 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
 void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) {
   const auto each = static_cast<std::ptrdiff_t>(shape.modules.size()) / shape.experts;
   bool any = false;
+  group.set_adapters_of_experts(true);
   for (std::int64_t e = 0; e < shape.experts; ++e) {
     const auto first = shape.modules.begin() + e * each;
     std::vector<Part> modules(first, first + each);
     Part joined{.name = modules.front().name.substr(0, modules.front().name.rfind('.') + 1) + shape.joined};
     for (const Part& module : modules) joined.rows += module.rows;
     if (group.adapter(joined.name) != nullptr) modules = {joined};
-    LowRank adapters(group, {.name = shape.name + ("." + std::to_string(e)),
+    LowRank adapters(group, {.name = shape.name + ("." + std::to_string(shape.first + e)),
                              .inputs = shape.inputs,
                              .modules = std::move(modules),
                              .init_std = shape.init_std,
@@ -79,6 +80,7 @@ void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) 
     any = any || adapters;
     expert_adapters_.add(std::move(adapters));
   }
+  group.set_adapters_of_experts(false);
   if (!any) expert_adapters_.clear();
 }
 

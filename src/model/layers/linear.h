@@ -29,6 +29,7 @@ struct LinearShape {
   std::int64_t experts = 0;  ///< of this rank; 0: no mixture
   std::int64_t taken = 1;    ///< experts per token
   std::int64_t sources = 1;  ///< ranks that send their tokens to these experts
+  std::int64_t first = 0;    ///< the number of the first of these experts in the whole mixture
   /// In a mixture: the name of all modules of an expert as one module, which can have one adapter.
   const char* joined = "";
 };

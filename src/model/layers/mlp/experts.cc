@@ -107,6 +107,7 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                        .experts = own_,
                        .taken = shape_.taken,
                        .sources = sources_,
+                       .first = a.share.first_expert(shape_.count),
                        .joined = "gate_up_proj"}),
       down_(group, {.name = "experts_down",
                     .title = "experts' down",
@@ -118,7 +119,8 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                     .adds_bias = a.share.adds_once(),
                     .experts = own_,
                     .taken = shape_.taken,
-                    .sources = sources_}) {
+                    .sources = sources_,
+                    .first = a.share.first_expert(shape_.count)}) {
   if (shape_.shared > 0) shared_.emplace(group, a);
 }
 
