@@ -223,6 +223,13 @@ class Rules : RulesOf {
            .where = both("gather_dtype", "zero_stage"),
            .fix = set_to("zero_stage", "1, 2 or 3") + ", or remove gather_dtype"});
     }
+    if (c_.exchange_dtype != "compute" && c_.expert_parallel_size == 1) {
+      complain({.what = "'exchange_dtype: " + c_.exchange_dtype + "' has no meaning with " +
+                        named("expert_parallel_size", "1"),
+                .expected = "experts that are split among ranks",
+                .where = both("exchange_dtype", "expert_parallel_size"),
+                .fix = set_to("expert_parallel_size", "2 or more") + ", or remove exchange_dtype"});
+    }
     if (c_.optim_state_cpu_offload && c_.device != "cuda") {
       note("'" + said("optim_state_cpu_offload") + "' (" + at("optim_state_cpu_offload") +
            (c_.device == "cpu"
@@ -276,6 +283,8 @@ class Rules : RulesOf {
            "fp32");
     refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,
            "since a single rank gathers nothing", "compute");
+    refuse(c_.exchange_dtype == "compute", "exchange_dtype", c_.exchange_dtype,
+           "since a single rank exchanges nothing", "compute");
     refuse(!c_.auto_find_batch_size, "auto_find_batch_size", "true",
            "since bits depend on the size of a micro-batch", "false");
   }

@@ -291,10 +291,11 @@ comm::Place Instance::same_experts() const {
 void Instance::add_exchanged(store::StepMessages& messages, std::int64_t micro_batches) const {
   if (!experts_) return;
   const bool again = options_.transformer.recompute == model::Recompute::full;
-  const double bytes = model::exchanged_bytes(options_.architecture, options_.transformer.max_tokens,
-                                              options_.store.recipe.compute, again) *
-                       static_cast<double>(micro_batches);
-  const comm::Sent sent = comm::sent_by_gather(experts_->place(), static_cast<std::int64_t>(bytes), false);
+  const model::TransformerOptions& core = options_.transformer;
+  const std::int64_t bytes =
+      micro_batches * model::exchanged_bytes(options_.architecture, core.max_tokens,
+                                             options_.store.recipe.compute, core.exchange_wire, again);
+  const comm::Sent sent = comm::sent_by_gather(experts_->place(), bytes, false);
   messages.exchanged += sent;
   messages.beside.alone += sent;
 }

@@ -33,17 +33,18 @@ struct How {
   bool deterministic = true;
   const char* recompute = "none";
   const char* moments = "fp32";
-  const char* fp8 = nullptr;  ///< recipe
-  bool frozen = false;        ///< experts are frozen
-  bool nf4 = false;           ///< frozen weights are stored in NF4
-  int empty = -1;             ///< this rank has no tokens
-  int shared = 0;             ///< width of a shared expert
-  bool biases = false;        ///< router and experts have biases
-  double capacity = 0;        ///< moe_capacity_factor; 0: no limit
-  bool equal = false;         ///< all ranks have the same number of tokens, and nothing is evaluated
-  bool strict = false;        ///< strict, with the same micro-batches on any number of ranks
-  int micro = 2;              ///< micro-batches of a rank in a step
-  const char* adapters = "";  ///< of experts: "lora", "dora", "dropout", or "joined" of gate and up
+  const char* fp8 = nullptr;     ///< recipe
+  bool frozen = false;           ///< experts are frozen
+  bool nf4 = false;              ///< frozen weights are stored in NF4
+  int empty = -1;                ///< this rank has no tokens
+  int shared = 0;                ///< width of a shared expert
+  bool biases = false;           ///< router and experts have biases
+  double capacity = 0;           ///< moe_capacity_factor; 0: no limit
+  bool equal = false;            ///< all ranks have the same number of tokens, and nothing is evaluated
+  bool strict = false;           ///< strict, with the same micro-batches on any number of ranks
+  int micro = 2;                 ///< micro-batches of a rank in a step
+  const char* wire = "compute";  ///< exchange_dtype
+  const char* adapters = "";     ///< of experts: "lora", "dora", "dropout", or "joined" of gate and up
 };
 
 /// Returns adapters of all experts of both blocks, and of attention.
@@ -78,6 +79,7 @@ inline runtime::InstanceOptions options_of(const How& how) {
   config.zero_stage = how.stage;
   config.optim_dtype = how.moments;
   config.expert_parallel_size = how.split;
+  config.exchange_dtype = how.wire;
   if (how.capacity > 0) config.moe_capacity_factor = how.capacity;
   model::Architecture a = model::find_shape("tiny");
   a.layers = 2;
@@ -252,6 +254,12 @@ inline void expect_near(const Result& found, const Result& expected, double boun
     EXPECT_NEAR(found.norms.at(i), expected.norms[i], 10 * bound * expected.norms[i]) << "step " << i;
   }
   ASSERT_EQ(found.state.size(), expected.state.size());
+}
+
+inline double mean_distance(const Tensors& found, const Tensors& expected) {
+  double sum = 0;
+  for (const auto& [name, tensor] : expected) sum += distance(found.at(name), tensor);
+  return sum / static_cast<double>(expected.size());
 }
 
 /// Expects equal bits of all results.

@@ -42,12 +42,6 @@ TEST(ExpertParallel, TrainsWithRanksWithoutTokensAndOtherLayers) {
   }
 }
 
-double mean_distance(const Tensors& found, const Tensors& expected) {
-  double sum = 0;
-  for (const auto& [name, tensor] : expected) sum += distance(found.at(name), tensor);
-  return sum / static_cast<double>(expected.size());
-}
-
 TEST(ExpertParallel, TrainsInFp8) {
   for (const char* recipe : {"delayed", "block"}) {
     for (const int stage : {0, 3}) {

@@ -191,6 +191,7 @@ struct ShardingKeys {
   std::string reduce_dtype = "fp32";
   bool error_feedback = false;
   std::string gather_dtype = "compute";
+  std::string exchange_dtype = "compute";
   std::string hierarchical_comm = "auto";
   std::int64_t expert_parallel_size = 1;
 };

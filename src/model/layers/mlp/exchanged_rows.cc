@@ -6,7 +6,9 @@
 #include "octet/base/error.h"
 #include "octet/base/index.h"
 #include "octet/device/profile.h"
+#include "octet/model/work.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/wire.h"
 
 namespace octet::model {
 namespace {
@@ -17,6 +19,9 @@ ops::Matrix column(float* values, std::int64_t rows) {
 ops::ConstMatrix column(const float* values, std::int64_t rows) {
   return {values, DType::f32, rows, 1, 1};
 }
+
+/// Bytes of an encoded message beyond the bytes of its values: one more factor, and the boundary.
+constexpr std::int64_t kMessageRest = 32;
 
 }  // namespace
 
@@ -32,6 +37,17 @@ void ExchangedRows::reserve(BlockBuffers& buffers, std::int64_t max_tokens, bool
   };
   own_ = rows(shape_.taken);
   arrived_ = rows(most);
+  wire_ = ops::wire_of_values(wire_, own_.dtype);
+  encodes_ = !ops::travels_as_it_lies(wire_, own_.dtype);
+  if (encodes_) {
+    // Each message may have a block and a boundary of its own.
+    const auto room = [&](std::int64_t factor) {
+      return index(exchanged_bytes(max_tokens * factor * hidden_, own_.dtype, wire_) + ranks * kMessageRest);
+    };
+    own_wire_bytes_ = room(shape_.taken);
+    wire_room_ = static_cast<std::byte*>(
+        buffers.take("activations/exchanged rows", own_wire_bytes_ + room(most), Kept::never));
+  }
   const auto floats = [&](std::int64_t factor) {
     return buffers.floats("activations/exchanged weights", factor, Kept::never);
   };
@@ -143,11 +159,57 @@ void ExchangedRows::back(const Call& call, const char* name, const void* from, v
                      {.from = from, .sent = received_, .to = to, .received = sent_, .row_bytes = row_bytes});
 }
 
+void ExchangedRows::pass(const Call& call, const char* name, const ops::Matrix& from,
+                         std::span<const std::int64_t> sent, const ops::Matrix& to,
+                         std::span<const std::int64_t> received) {
+  const ProfileLabel label(call.stream, "exchange of tokens");
+  if (!encodes_) {
+    return exchange_.exchange(call.stream, name,
+                              {.from = from.data,
+                               .sent = sent,
+                               .to = to.data,
+                               .received = received,
+                               .row_bytes = index(hidden_) * size_of(from.dtype)});
+  }
+  const bool away = from.data == own_.data;  // else the rows return
+  std::byte* const own = wire_room_;
+  std::byte* const arrived = wire_room_ + own_wire_bytes_;
+  // Calls act(values, count, message) for the rows of each rank, and returns the bytes of the messages.
+  const auto each = [&](const ops::Matrix& values, std::span<const std::int64_t> rows, std::byte* message,
+                        const auto& act) {
+    std::vector<std::int64_t> bytes;
+    std::int64_t row = 0;
+    for (const std::int64_t count : rows) {
+      bytes.push_back(count == 0 ? 0 : exchanged_bytes(count * hidden_, values.dtype, wire_));
+      if (count > 0) act(rows_from(values, row, count).data, count * hidden_, message);
+      row += count;
+      message += bytes.back();
+    }
+    return bytes;
+  };
+  const std::vector<std::int64_t> out =
+      each(from, sent, away ? own : arrived, [&](const void* values, std::int64_t count, std::byte* message) {
+        ops::encode_values(
+            call.stream, {.wire = wire_, .from = values, .dtype = from.dtype, .count = count, .to = message});
+      });
+  const std::vector<std::int64_t> in = each(to, received, away ? arrived : own, [](auto&&...) {});
+  exchange_.exchange(call.stream, name,
+                     {.from = away ? own : arrived,
+                      .sent = out,
+                      .to = away ? arrived : own,
+                      .received = in,
+                      .row_bytes = 1});
+  each(to, received, away ? arrived : own, [&](void* values, std::int64_t count, const std::byte* message) {
+    ops::decode_values(call.stream,
+                       {.wire = wire_, .part = message, .count = count, .dtype = to.dtype, .to = values});
+  });
+}
+
 ops::Matrix ExchangedRows::send(const Call& call, const char* name, const ops::Matrix& tokens,
                                 const std::int32_t* row_tokens) {
   const ops::Matrix own = top(own_, sent_rows());
   if (own.rows > 0) ops::gather_rows(call.stream, tokens, row_tokens, own);
-  out(call, name, own.data, arrived_.data, index(hidden_) * size_of(own.dtype));
+  pass(call, name, own_, sent_, arrived_, received_);
   return top(arrived_, received_rows());
 }
 
@@ -157,7 +219,7 @@ ops::Matrix ExchangedRows::give_back(const Call& call, const char* name, const o
     ops::gather_rows(call.stream, rows_from(values, part.begin, part.count), places_ + part.received,
                      rows_from(arrived_, part.received, part.count));
   }
-  back(call, name, arrived_.data, own_.data, index(hidden_) * size_of(own_.dtype));
+  pass(call, name, arrived_, received_, own_, sent_);
   return top(own_, sent_rows());
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "layers/linear.h"
+#include "octet/ops/wire.h"
 
 namespace octet::model {
 
@@ -24,8 +25,10 @@ struct RowWeights {
 /// compute them in if it had all experts. Results then have the same bits at every size of the group.
 class ExchangedRows {
  public:
-  ExchangedRows(TokenExchange& exchange, const ExpertShape& shape, std::int64_t hidden, bool by_source)
-      : exchange_(exchange), shape_(shape), hidden_(hidden), by_source_(by_source) {}
+  /// Hidden values are sent in the format `wire`.
+  ExchangedRows(TokenExchange& exchange, const ExpertShape& shape, std::int64_t hidden, bool by_source,
+                ops::Wire wire)
+      : exchange_(exchange), shape_(shape), hidden_(hidden), by_source_(by_source), wire_(wire) {}
 
   /// `names`: send_names() is called.
   void reserve(BlockBuffers& buffers, std::int64_t max_tokens, bool names);
@@ -66,6 +69,9 @@ class ExchangedRows {
   std::int64_t sent_rows() const;
   std::int64_t received_rows() const;
   void set_parts(std::span<const std::int32_t> counts);
+  /// Sends hidden values, encoded if the wire requires it.
+  void pass(const Call& call, const char* name, const ops::Matrix& from, std::span<const std::int64_t> sent,
+            const ops::Matrix& to, std::span<const std::int64_t> received);
   void out(const Call& call, const char* name, const void* from, void* to, std::size_t row_bytes);
   void back(const Call& call, const char* name, const void* from, void* to, std::size_t row_bytes);
 
@@ -73,6 +79,10 @@ class ExchangedRows {
   ExpertShape shape_;
   std::int64_t hidden_;
   bool by_source_;
+  ops::Wire wire_;
+  bool encodes_ = false;
+  std::byte* wire_room_ = nullptr;  ///< encoded rows of this rank, then rows as received
+  std::size_t own_wire_bytes_ = 0;
   std::int64_t part_rows_ = 1;  ///< parts begin at multiples of this number of rows
   ops::Matrix own_;             ///< [tokens * taken, hidden]: rows of this rank's tokens
   ops::Matrix arrived_;         ///< [most, hidden]: rows as received, by rank, then by expert

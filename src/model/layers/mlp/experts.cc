@@ -168,7 +168,7 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   if (sources_ > 1) {
     const bool adapts = !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty();
     exchanged_.emplace(*common.options.token_exchange, shape_, hidden_,
-                       common.options.sums_by_source || adapts);
+                       common.options.sums_by_source || adapts, common.options.exchange_wire);
     exchanged_->reserve(buffers, common.options.max_tokens,
                         gate_up_.drops_experts() || down_.drops_experts());
   }
