@@ -223,13 +223,6 @@ class Rules : RulesOf {
            .where = both("gather_dtype", "zero_stage"),
            .fix = set_to("zero_stage", "1, 2 or 3") + ", or remove gather_dtype"});
     }
-    if (c_.exchange_dtype != "compute" && c_.expert_parallel_size == 1) {
-      complain({.what = "'exchange_dtype: " + c_.exchange_dtype + "' has no meaning with " +
-                        named("expert_parallel_size", "1"),
-                .expected = "experts that are split among ranks",
-                .where = both("exchange_dtype", "expert_parallel_size"),
-                .fix = set_to("expert_parallel_size", "2 or more") + ", or remove exchange_dtype"});
-    }
     if (c_.optim_state_cpu_offload && c_.device != "cuda") {
       note("'" + said("optim_state_cpu_offload") + "' (" + at("optim_state_cpu_offload") +
            (c_.device == "cpu"
@@ -289,9 +282,22 @@ class Rules : RulesOf {
            "since bits depend on the size of a micro-batch", "false");
   }
 
+  // Refuses a key of messages for split experts without such messages.
+  void for_split_experts(bool off, const char* key) {
+    if (off) return;
+    complain({.what = named(key, value_text(*find_field(key), c_)) + " has no meaning with " +
+                      named("expert_parallel_size", "1"),
+              .expected = "experts that are split among ranks",
+              .where = both(key, "expert_parallel_size"),
+              .fix = set_to("expert_parallel_size", "2 or more") + ", or remove " + key});
+  }
+
   // Refuses keys that are not built for experts that are split among ranks.
   void split_experts() {
-    if (c_.expert_parallel_size == 1) return;
+    if (c_.expert_parallel_size == 1) {
+      for_split_experts(c_.exchange_dtype == "compute", "exchange_dtype");
+      return for_split_experts(!c_.exchange_rows_factor, "exchange_rows_factor");
+    }
     const auto refuse = [&](bool off, const std::string& key, const std::string& value,
                             const std::string& instead) {
       if (off) return;

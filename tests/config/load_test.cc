@@ -374,6 +374,9 @@ TEST(Load, ANarrowGatherNeedsSomethingToGather) {
   EXPECT_SAYS(refusal("gather_dtype: fp8"), "'gather_dtype: fp8' has no meaning with 'zero_stage: 0'");
   EXPECT_SAYS(refusal("exchange_dtype: fp8"),
               "'exchange_dtype: fp8' has no meaning with 'expert_parallel_size: 1'");
+  EXPECT_SAYS(refusal("exchange_rows_factor: 1.5"),
+              "'exchange_rows_factor: 1.5' has no meaning with 'expert_parallel_size: 1'");
+  EXPECT_SAYS(refusal("expert_parallel_size: 2\nexchange_rows_factor: 0.5"), "a number of at least 1");
   EXPECT_SAYS(refusal("deterministic: strict\nexpert_parallel_size: 2\nexchange_dtype: fp8"),
               "exchange_dtype: compute");
   EXPECT_EQ(read("exchange_dtype: fp8\nexpert_parallel_size: 2\n").config.exchange_dtype, "fp8");

@@ -44,6 +44,7 @@ struct How {
   bool strict = false;           ///< strict, with the same micro-batches on any number of ranks
   int micro = 2;                 ///< micro-batches of a rank in a step
   const char* wire = "compute";  ///< exchange_dtype
+  double room = 0;               ///< exchange_rows_factor, or a smaller number; 0: room for every case
   const char* adapters = "";     ///< of experts: "lora", "dora", "dropout", or "joined" of gate and up
 };
 
@@ -98,6 +99,7 @@ inline runtime::InstanceOptions options_of(const How& how) {
   if (how.frozen) a.tuning.only = {"model.layers.0.self_attn", "model.layers.1.mlp.gate", "lm_head"};
   runtime::InstanceOptions options = setup::instance_options(config, a, 64, 64, 3);
   options.max_micro_batches = how.micro;
+  options.transformer.exchange_room = how.room;
   if (how.nf4) options.store.fixed.format = store::Format::nf4;
   if (how.frozen || how.adapters[0] != 0) options.architecture.tuning = a.tuning;
   if (how.recompute == std::string("norms")) options.transformer.recompute = model::Recompute::norms;

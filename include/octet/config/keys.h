@@ -192,6 +192,7 @@ struct ShardingKeys {
   bool error_feedback = false;
   std::string gather_dtype = "compute";
   std::string exchange_dtype = "compute";
+  std::optional<double> exchange_rows_factor;
   std::string hierarchical_comm = "auto";
   std::int64_t expert_parallel_size = 1;
 };

@@ -88,13 +88,8 @@ void Linear::reserve_expert_adapters(BlockBuffers& buffers, const Common& common
   const std::int64_t rows = common.options.max_tokens * taken_;
   ops::Matrix unscaled;
   if (scales_experts()) {
-    const std::int64_t cols = weight_.rows(), factor = sources_ * std::min(taken_, experts_);
-    unscaled = buffers.matrix("activations/adapters", factor * cols, Kept::activations);
-    unscaled = {.data = unscaled.data,
-                .dtype = unscaled.dtype,
-                .rows = common.options.max_tokens * factor,
-                .cols = cols,
-                .ld = cols};
+    unscaled =
+        buffers.rows("activations/adapters", room().rows(common.options), weight_.rows(), Kept::activations);
   }
   expert_adapters_.reserve(buffers, common, rows, unscaled);
   if (!expert_adapters_.drops()) return;
@@ -240,14 +235,14 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
 
 std::int64_t Linear::copied_rows(const Device& device, const Common& common) const {
   // Any number of rows up to this one may be copied, also a multiple of 16.
-  const std::int64_t tokens = common.options.max_tokens * sources_;
-  const std::int64_t all = (tokens * std::min(taken_, experts_) + 15) / 16 * 16;
+  const std::int64_t all = (room().rows(common.options) + 15) / 16 * 16;
   const auto together = [&](ops::GemmKind gemm_kind) {
     return weight_.multiplies_together(device, common, gemm_kind, all);
   };
   using enum ops::GemmKind;
   // A token takes an expert at most once.
-  return together(forward) || together(dgrad) || together(wgrad) ? all : tokens;
+  const std::int64_t of_expert = std::min(all, common.options.max_tokens * sources_);
+  return together(forward) || together(dgrad) || together(wgrad) ? all : of_expert;
 }
 
 bool Linear::multiplies_together(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layers/expert_adapters.h"
+#include "layers/expert_room.h"
 #include "layers/linear_operands.h"
 #include "layers/low_rank.h"
 #include "layers/weight.h"
@@ -157,6 +158,8 @@ class Linear {
     const LowRank& one = expert_adapters_.each()[static_cast<std::size_t>(expert)];
     return one ? &one : nullptr;
   }
+  /// The rows of this rank's experts.
+  ExpertRoom room() const { return {.taken = taken_, .experts = experts_, .sources = sources_}; }
   /// Whether a GEMM of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
   /// The bias that this rank adds to each row; null: none.

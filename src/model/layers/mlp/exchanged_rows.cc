@@ -1,7 +1,10 @@
 #include "layers/mlp/exchanged_rows.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <numeric>
+#include <string>
 
 #include "octet/base/error.h"
 #include "octet/base/index.h"
@@ -25,58 +28,51 @@ constexpr std::int64_t kMessageRest = 32;
 
 }  // namespace
 
-void ExchangedRows::reserve(BlockBuffers& buffers, std::int64_t max_tokens, bool names) {
+void ExchangedRows::reserve(BlockBuffers& buffers, const TransformerOptions& options, bool names) {
   const std::int64_t ranks = exchange_.size(), experts = shape_.count / ranks;
-  const std::int64_t each = std::min(shape_.taken, experts), most = ranks * each;  // per token
-  check(max_tokens * most < std::int64_t{1} << 31, "rows of experts have numbers of 31 bits");
-  if (by_source_ && max_tokens * each % kPartRows == 0) part_rows_ = kPartRows;
-  const auto rows = [&](std::int64_t factor) {
-    ops::Matrix m = buffers.matrix("activations/exchanged rows", factor * hidden_, Kept::never);
-    return ops::Matrix{
-        .data = m.data, .dtype = m.dtype, .rows = m.rows * factor, .cols = hidden_, .ld = hidden_};
-  };
-  own_ = rows(shape_.taken);
-  arrived_ = rows(most);
+  room_ = {.taken = shape_.taken, .experts = experts, .sources = ranks};
+  even_ = options.max_tokens * shape_.taken;
+  limit_ = room_.limit(options);
+  const std::int64_t own = even_, most = room_.rows(options);
+  check(most < std::int64_t{1} << 31, "rows of experts have numbers of 31 bits");
+  // With room for every case, each part must fill its share of the rows.
+  const bool aligned = most < room_.worst(options) || most / ranks % ExpertRoom::kPartRows == 0;
+  part_rows_ = by_source_ && aligned ? ExpertRoom::kPartRows : 1;
+  own_ = buffers.rows("activations/exchanged rows", own, hidden_, Kept::never);
+  arrived_ = buffers.rows("activations/exchanged rows", most, hidden_, Kept::never);
   wire_ = ops::wire_of_values(wire_, own_.dtype);
   encodes_ = !ops::travels_as_it_lies(wire_, own_.dtype);
   if (encodes_) {
     // Each message may have a block and a boundary of its own.
-    const auto room = [&](std::int64_t factor) {
-      return index(exchanged_bytes(max_tokens * factor * hidden_, own_.dtype, wire_) + ranks * kMessageRest);
+    const auto bytes_for = [&](std::int64_t rows) {
+      return index(exchanged_bytes(rows * hidden_, own_.dtype, wire_) + ranks * kMessageRest);
     };
-    own_wire_bytes_ = room(shape_.taken);
+    own_wire_bytes_ = bytes_for(own);
     wire_room_ = static_cast<std::byte*>(
-        buffers.take("activations/exchanged rows", own_wire_bytes_ + room(most), Kept::never));
+        buffers.take("activations/exchanged rows", own_wire_bytes_ + bytes_for(most), Kept::never));
   }
-  const auto floats = [&](std::int64_t factor) {
-    return buffers.floats("activations/exchanged weights", factor, Kept::never);
+  const auto floats = [&](std::int64_t count) {
+    return buffers.array<float>("activations/exchanged weights", count, Kept::never);
   };
-  own_weights_ = floats(shape_.taken);
+  own_weights_ = floats(own);
   arrived_weights_ = floats(most);
   gradients_ = floats(most);
   arrived_gradients_ = floats(most);
-  const auto kept = [&](const char* name, std::int64_t bytes) {
-    return buffers.take(name, index(bytes), Kept::activations);
-  };
   const auto numbers = [&](std::int64_t count) {
-    return static_cast<std::int32_t*>(
-        kept("activations/exchanged row numbers", count * std::int64_t{sizeof(std::int32_t)}));
+    return buffers.array<std::int32_t>("activations/exchanged row numbers", count, Kept::activations);
   };
   const std::int64_t parts = by_source_ ? ranks : 1;
   begins_ = numbers(parts * (experts + 1));
-  order_ = numbers(max_tokens * most);
-  places_ = numbers(max_tokens * most);
+  order_ = numbers(most);
+  places_ = numbers(most);
   if (names) {
-    constexpr std::int64_t kName = sizeof(std::uint64_t);
-    own_names_ = static_cast<std::uint64_t*>(
-        buffers.take("activations/exchanged names", index(max_tokens * shape_.taken * kName), Kept::never));
-    arrived_names_ =
-        static_cast<std::uint64_t*>(kept("activations/exchanged names", max_tokens * most * kName));
+    own_names_ = buffers.array<std::uint64_t>("activations/exchanged names", own, Kept::never);
+    arrived_names_ = buffers.array<std::uint64_t>("activations/exchanged names", most, Kept::activations);
   }
   parts_.resize(index(parts));
   host_begins_.resize(index(parts * (experts + 1)));
-  host_order_.reserve(index(max_tokens * most));
-  host_places_.reserve(index(max_tokens * most));
+  host_order_.reserve(index(most));
+  host_places_.reserve(index(most));
   sent_.resize(index(ranks));
   received_.resize(index(ranks));
 }
@@ -94,6 +90,7 @@ void ExchangedRows::agree(const Call& call, std::span<const std::int32_t> begins
   std::vector<std::int32_t> own(index(count));
   for (std::size_t e = 0; e < own.size(); ++e) own[e] = begins[e + 1] - begins[e];
   const std::vector<std::int32_t> all = exchange_.gather(own);
+  require_room(all);
   std::vector<std::int32_t> counts;  // by rank, then by expert of this rank
   for (std::int64_t r = 0; r < ranks; ++r) {
     sent_[index(r)] = begins[index((r + 1) * experts)] - begins[index(r * experts)];
@@ -108,6 +105,37 @@ void ExchangedRows::agree(const Call& call, std::span<const std::int32_t> begins
   upload(begins_, host_begins_);
   upload(order_, host_order_);
   upload(places_, host_places_);
+}
+
+// All ranks of the group have the same numbers, so they throw together.
+void ExchangedRows::require_room(std::span<const std::int32_t> counts) const {
+  const std::int64_t ranks = exchange_.size(), experts = shape_.count / ranks;
+  std::int64_t most = 0;
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    std::int64_t rows = 0;
+    for (std::int64_t source = 0; source < ranks; ++source) {
+      const auto first = counts.begin() + (source * shape_.count + r * experts);
+      rows = std::accumulate(first, first + experts, rows);
+    }
+    most = std::max(most, rows);
+  }
+  if (most <= limit_) return;
+  const auto factor = [&](double rows) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.2f", std::ceil(100 * rows / static_cast<double>(even_)) / 100);
+    return std::string(text);
+  };
+  exchange_.together([&] {
+    if (exchange_.rank() != 0) return;
+    throw Error({.what = "a rank gets more rows of experts in a micro-batch than it has room for",
+                 .expected = "at most " + std::to_string(limit_) + " rows",
+                 .found = std::to_string(most) + " rows, " + factor(static_cast<double>(most)) +
+                          " times an even share",
+                 .where = "exchange_rows_factor",
+                 .fix = "set exchange_rows_factor: " + factor(1.1 * static_cast<double>(most)) +
+                        ", or null for every case",
+                 .code = ExitCode::usage});
+  });
 }
 
 // Rows arrive by rank, then by expert, also inside a part.

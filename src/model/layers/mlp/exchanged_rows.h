@@ -18,8 +18,8 @@ struct RowWeights {
 };
 
 /// The rows that the ranks of an expert group send to the ranks of their experts (expert parallelism;
-/// Lepikhin et al. 2020, arXiv:2006.16668). It sends all rows of ops::deal(), and buffers are reserved for
-/// the case that all ranks send all their rows to one rank. A rank computes the rows that it received in
+/// Lepikhin et al. 2020, arXiv:2006.16668). It sends all rows of ops::deal(), and buffers have room for
+/// ExpertRoom::rows(). A rank computes the rows that it received in
 /// parts. All rows are one part, in the order of the rank's experts, then of the sending ranks, then of their
 /// tokens. With `by_source`, the rows of each sending rank are a part, in the order that this rank would
 /// compute them in if it had all experts. Results then have the same bits at every size of the group.
@@ -31,20 +31,19 @@ class ExchangedRows {
       : exchange_(exchange), shape_(shape), hidden_(hidden), by_source_(by_source), wire_(wire) {}
 
   /// `names`: send_names() is called.
-  void reserve(BlockBuffers& buffers, std::int64_t max_tokens, bool names);
+  void reserve(BlockBuffers& buffers, const TransformerOptions& options, bool names);
   /// Exchanges the numbers of rows, for all later calls of the micro-batch. `begins`: the first row of each
-  /// expert of all ranks, [count + 1], for this rank's tokens. Requires that earlier work is done.
+  /// expert of all ranks, [count + 1], for this rank's tokens. Requires that earlier work is done. Throws
+  /// Error on all ranks of the group if a rank gets more rows than it has room for.
   void agree(const Call& call, std::span<const std::int32_t> begins);
 
   /// Rows that are computed together.
   struct Part {
     std::int64_t begin = 0;     ///< the first of them among the rows that this rank computes
-    std::int64_t count = 0;     ///< the next part begins at the next multiple of kPartRows, or right after it
+    std::int64_t count = 0;     ///< the next part begins after these rows, or at a multiple of kPartRows
     std::int64_t received = 0;  ///< the first of them among the received rows
     ExpertRows rows = {};       ///< by expert of this rank, as indices of the received rows of the part
   };
-  /// Parts begin at multiples of this number of rows if every part can. FP8 kernels read that many rows.
-  static constexpr std::int64_t kPartRows = 16;
   const std::vector<Part>& parts() const { return parts_; }
 
   /// Sends values of this rank's tokens, [tokens, hidden]. `row_tokens`: the tokens of its rows. Returns the
@@ -68,6 +67,7 @@ class ExchangedRows {
  private:
   std::int64_t sent_rows() const;
   std::int64_t received_rows() const;
+  void require_room(std::span<const std::int32_t> counts) const;
   void set_parts(std::span<const std::int32_t> counts);
   /// Sends hidden values, encoded if the wire requires it.
   void pass(const Call& call, const char* name, const ops::Matrix& from, std::span<const std::int64_t> sent,
@@ -83,9 +83,11 @@ class ExchangedRows {
   bool encodes_ = false;
   std::byte* wire_room_ = nullptr;  ///< encoded rows of this rank, then rows as received
   std::size_t own_wire_bytes_ = 0;
-  std::int64_t part_rows_ = 1;  ///< parts begin at multiples of this number of rows
-  ops::Matrix own_;             ///< [tokens * taken, hidden]: rows of this rank's tokens
-  ops::Matrix arrived_;         ///< [most, hidden]: rows as received, by rank, then by expert
+  ExpertRoom room_;
+  std::int64_t even_ = 0, limit_ = 0;  ///< rows of a micro-batch: an even share of the largest, and at most
+  std::int64_t part_rows_ = 1;         ///< parts begin at multiples of this number of rows
+  ops::Matrix own_;                    ///< [tokens * taken, hidden]: rows of this rank's tokens
+  ops::Matrix arrived_;                ///< [most, hidden]: rows as received, by rank, then by expert
   float *own_weights_ = nullptr, *arrived_weights_ = nullptr;
   float *gradients_ = nullptr, *arrived_gradients_ = nullptr;
   std::uint64_t *own_names_ = nullptr, *arrived_names_ = nullptr;

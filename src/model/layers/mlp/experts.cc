@@ -35,13 +35,6 @@ ExpertShape shape_of_share(const Architecture& a) {
   return shape;
 }
 
-/// Returns a buffer with `factor` rows for each token.
-ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t factor, std::int64_t cols,
-                        Kept kept = Kept::never) {
-  ops::Matrix m = buffers.matrix(name, factor * cols, kept);
-  return {.data = m.data, .dtype = m.dtype, .rows = m.rows * factor, .cols = cols, .ld = cols};
-}
-
 /// Returns a matrix as a GEMM operand: its FP8 copy if it has one, otherwise the values.
 ops::Operand operand_of(const ops::Matrix& values, const precision::Fp8Copy& copy) {
   if (copy.row == nullptr)
@@ -159,18 +152,17 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
     normed_ = buffers.matrix("activations/experts' input", hidden_,
                              common.remakes_inputs() ? Kept::never : Kept::activations);
   }
-  const std::int64_t rows = sources_ * std::min(taken, own_);  // per token, at most
-  made_ = rows_matrix(buffers, "activations/experts' rows", rows, hidden_);
-  gated_ =
-      rows_matrix(buffers, "activations/experts' gate and up", rows, 2 * shape_.width, Kept::activations);
-  activated_ = rows_matrix(buffers, "activations/experts' activations", rows, shape_.width);
+  const ExpertRoom room{.taken = taken, .experts = own_, .sources = sources_};
+  const std::int64_t rows = room.rows(common.options);
+  made_ = buffers.rows("activations/experts' rows", rows, hidden_, Kept::never);
+  gated_ = buffers.rows("activations/experts' gate and up", rows, 2 * shape_.width, Kept::activations);
+  activated_ = buffers.rows("activations/experts' activations", rows, shape_.width, Kept::never);
   router_.reserve(buffers);
   if (sources_ > 1) {
     const bool adapts = !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty();
     exchanged_.emplace(*common.options.token_exchange, shape_, hidden_,
                        common.options.sums_by_source || adapts, common.options.exchange_wire);
-    exchanged_->reserve(buffers, common.options.max_tokens,
-                        gate_up_.drops_experts() || down_.drops_experts());
+    exchanged_->reserve(buffers, common.options, gate_up_.drops_experts() || down_.drops_experts());
   }
   for (Linear* linear : linears()) {
     linear->reserve_expert_adapters(buffers, common);
@@ -181,7 +173,7 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
                  .code = ExitCode::usage});
   }
   if (common.options.training) {
-    d_activated_ = rows_matrix(buffers, "activations/experts' gradients", rows, shape_.width);
+    d_activated_ = buffers.rows("activations/experts' gradients", rows, shape_.width, Kept::never);
     router_.reserve_gradients(buffers);
   }
   fp8_ = common.recipe().rows();
