@@ -95,7 +95,7 @@ std::vector<std::int32_t> ExpertRanks::gather(std::span<const std::int32_t> own)
   return all;
 }
 
-void ExpertRanks::exchange(Stream& compute, const char* name, const Rows& rows) {
+void ExpertRanks::start(Stream& compute, const char* name, const Rows& rows) {
   const auto ranks = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
   const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * rows.row_bytes; };
   std::vector<const std::byte*> from(ranks);
@@ -130,7 +130,6 @@ void ExpertRanks::exchange(Stream& compute, const char* name, const Rows& rows) 
     }
   }
   stream.record(*done_);
-  compute.wait(*done_);
 }
 
 }  // namespace octet::runtime

@@ -36,7 +36,8 @@ class ExpertRanks final : public model::TokenExchange {
   int size() const override { return expert_->size(); }
   std::vector<std::int32_t> gather(std::span<const std::int32_t> own) override;
   void together(const std::function<void()>& act) override { counts_->together(act); }
-  void exchange(Stream& compute, const char* name, const Rows& rows) override;
+  void start(Stream& compute, const char* name, const Rows& rows) override;
+  void finish(Stream& compute) override { compute.wait(*done_); }
 
  private:
   Device& device_;

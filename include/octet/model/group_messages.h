@@ -49,8 +49,17 @@ class TokenExchange {
     std::span<const std::int64_t> received;  ///< [size] rows from each rank
     std::size_t row_bytes = 0;
   };
-  /// Enqueues the exchange in the order of `compute`. `name` is for traces and must stay valid.
-  virtual void exchange(Stream& compute, const char* name, const Rows& rows) = 0;
+  /// Enqueues the exchange after the earlier work of `compute`. `name` is for traces and must stay valid.
+  /// Work on `compute` before finish() overlaps with the messages. It must not access the rows, and no other
+  /// exchange may start.
+  virtual void start(Stream& compute, const char* name, const Rows& rows) = 0;
+  /// Makes `compute` wait for the exchange that was started.
+  virtual void finish(Stream& compute) = 0;
+  /// Enqueues the whole exchange in the order of `compute`.
+  void exchange(Stream& compute, const char* name, const Rows& rows) {
+    start(compute, name, rows);
+    finish(compute);
+  }
 };
 
 }  // namespace octet::model

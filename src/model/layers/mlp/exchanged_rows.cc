@@ -187,57 +187,62 @@ void ExchangedRows::back(const Call& call, const char* name, const void* from, v
                      {.from = from, .sent = received_, .to = to, .received = sent_, .row_bytes = row_bytes});
 }
 
-void ExchangedRows::pass(const Call& call, const char* name, const ops::Matrix& from,
-                         std::span<const std::int64_t> sent, const ops::Matrix& to,
-                         std::span<const std::int64_t> received) {
-  const ProfileLabel label(call.stream, "exchange of tokens");
-  if (!encodes_) {
-    return exchange_.exchange(call.stream, name,
-                              {.from = from.data,
-                               .sent = sent,
-                               .to = to.data,
-                               .received = received,
-                               .row_bytes = index(hidden_) * size_of(from.dtype)});
+template <typename Act>
+std::vector<std::int64_t> ExchangedRows::each_message(const Side& side, Act&& act) const {
+  std::vector<std::int64_t> bytes;
+  std::byte* message = side.messages;
+  std::int64_t row = 0;
+  for (const std::int64_t count : side.rows) {
+    bytes.push_back(count == 0 ? 0 : exchanged_bytes(count * hidden_, side.values.dtype, wire_));
+    if (count > 0) act(rows_from(side.values, row, count).data, count * hidden_, message);
+    row += count;
+    message += bytes.back();
   }
-  const bool away = from.data == own_.data;  // else the rows return
-  std::byte* const own = wire_room_;
-  std::byte* const arrived = wire_room_ + own_wire_bytes_;
-  // Calls act(values, count, message) for the rows of each rank, and returns the bytes of the messages.
-  const auto each = [&](const ops::Matrix& values, std::span<const std::int64_t> rows, std::byte* message,
-                        const auto& act) {
-    std::vector<std::int64_t> bytes;
-    std::int64_t row = 0;
-    for (const std::int64_t count : rows) {
-      bytes.push_back(count == 0 ? 0 : exchanged_bytes(count * hidden_, values.dtype, wire_));
-      if (count > 0) act(rows_from(values, row, count).data, count * hidden_, message);
-      row += count;
-      message += bytes.back();
-    }
-    return bytes;
-  };
-  const std::vector<std::int64_t> out =
-      each(from, sent, away ? own : arrived, [&](const void* values, std::int64_t count, std::byte* message) {
-        ops::encode_values(
-            call.stream, {.wire = wire_, .from = values, .dtype = from.dtype, .count = count, .to = message});
-      });
-  const std::vector<std::int64_t> in = each(to, received, away ? arrived : own, [](auto&&...) {});
-  exchange_.exchange(call.stream, name,
-                     {.from = away ? own : arrived,
-                      .sent = out,
-                      .to = away ? arrived : own,
-                      .received = in,
-                      .row_bytes = 1});
-  each(to, received, away ? arrived : own, [&](void* values, std::int64_t count, const std::byte* message) {
-    ops::decode_values(call.stream,
-                       {.wire = wire_, .part = message, .count = count, .dtype = to.dtype, .to = values});
-  });
+  return bytes;
 }
 
-ops::Matrix ExchangedRows::send(const Call& call, const char* name, const ops::Matrix& tokens,
-                                const std::int32_t* row_tokens) {
+void ExchangedRows::start(const Call& call, const char* name, bool away) {
+  const ProfileLabel label(call.stream, "exchange of tokens");
+  const Side from = away ? own_side() : arrived_side(), to = away ? arrived_side() : own_side();
+  if (!encodes_) {
+    return exchange_.start(call.stream, name,
+                           {.from = from.values.data,
+                            .sent = from.rows,
+                            .to = to.values.data,
+                            .received = to.rows,
+                            .row_bytes = index(hidden_) * size_of(own_.dtype)});
+  }
+  const std::vector<std::int64_t> sent =
+      each_message(from, [&](const void* values, std::int64_t count, std::byte* message) {
+        ops::encode_values(
+            call.stream, {.wire = wire_, .from = values, .dtype = own_.dtype, .count = count, .to = message});
+      });
+  const std::vector<std::int64_t> received = each_message(to, [](auto&&...) {});
+  exchange_.start(
+      call.stream, name,
+      {.from = from.messages, .sent = sent, .to = to.messages, .received = received, .row_bytes = 1});
+}
+
+void ExchangedRows::finish(const Call& call, bool away) {
+  const ProfileLabel label(call.stream, "exchange of tokens");
+  exchange_.finish(call.stream);
+  if (!encodes_) return;
+  each_message(
+      away ? arrived_side() : own_side(), [&](void* values, std::int64_t count, const std::byte* message) {
+        ops::decode_values(
+            call.stream, {.wire = wire_, .part = message, .count = count, .dtype = own_.dtype, .to = values});
+      });
+}
+
+void ExchangedRows::start_sending(const Call& call, const char* name, const ops::Matrix& tokens,
+                                  const std::int32_t* row_tokens) {
   const ops::Matrix own = top(own_, sent_rows());
   if (own.rows > 0) ops::gather_rows(call.stream, tokens, row_tokens, own);
-  pass(call, name, own_, sent_, arrived_, received_);
+  start(call, name, true);
+}
+
+ops::Matrix ExchangedRows::received(const Call& call) {
+  finish(call, true);
   return top(arrived_, received_rows());
 }
 
@@ -247,7 +252,8 @@ ops::Matrix ExchangedRows::give_back(const Call& call, const char* name, const o
     ops::gather_rows(call.stream, rows_from(values, part.begin, part.count), places_ + part.received,
                      rows_from(arrived_, part.received, part.count));
   }
-  pass(call, name, arrived_, received_, own_, sent_);
+  start(call, name, false);
+  finish(call, false);
   return top(own_, sent_rows());
 }
 

@@ -46,10 +46,13 @@ class ExchangedRows {
   };
   const std::vector<Part>& parts() const { return parts_; }
 
-  /// Sends values of this rank's tokens, [tokens, hidden]. `row_tokens`: the tokens of its rows. Returns the
-  /// values that this rank received, valid until the next call.
-  ops::Matrix send(const Call& call, const char* name, const ops::Matrix& tokens,
-                   const std::int32_t* row_tokens);
+  /// Starts to send values of this rank's tokens, [tokens, hidden]. `row_tokens`: the tokens of its rows.
+  /// Work that is enqueued before received() overlaps with the messages. It must not make other calls of this
+  /// object.
+  void start_sending(const Call& call, const char* name, const ops::Matrix& tokens,
+                     const std::int32_t* row_tokens);
+  /// Waits for the messages. Returns the values that this rank received, valid until the next call.
+  ops::Matrix received(const Call& call);
   /// Sends values in the order of the rows that this rank computes back. Returns the values of this rank's
   /// rows, in the order of all experts, valid until the next call.
   ops::Matrix give_back(const Call& call, const char* name, const ops::Matrix& values);
@@ -69,9 +72,21 @@ class ExchangedRows {
   std::int64_t received_rows() const;
   void require_room(std::span<const std::int32_t> counts) const;
   void set_parts(std::span<const std::int32_t> counts);
-  /// Sends hidden values, encoded if the wire requires it.
-  void pass(const Call& call, const char* name, const ops::Matrix& from, std::span<const std::int64_t> sent,
-            const ops::Matrix& to, std::span<const std::int64_t> received);
+  /// Starts to send the hidden values of own_ (`away`) or of arrived_, encoded if the wire requires it.
+  void start(const Call& call, const char* name, bool away);
+  /// Waits for the values, and decodes them.
+  void finish(const Call& call, bool away);
+  /// The messages of one direction: values, their rows by rank, and the memory of encoded values.
+  struct Side {
+    ops::Matrix values;
+    std::span<const std::int64_t> rows;
+    std::byte* messages = nullptr;
+  };
+  Side own_side() const { return {own_, sent_, wire_room_}; }
+  Side arrived_side() const { return {arrived_, received_, wire_room_ + own_wire_bytes_}; }
+  /// Calls act(values, count, message) for each rank with rows, and returns the bytes of all messages.
+  template <typename Act>
+  std::vector<std::int64_t> each_message(const Side& side, Act&& act) const;
   void out(const Call& call, const char* name, const void* from, void* to, std::size_t row_bytes);
   void back(const Call& call, const char* name, const void* from, void* to, std::size_t row_bytes);
 

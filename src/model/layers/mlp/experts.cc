@@ -344,8 +344,12 @@ void Experts::each_part(const Call& call, Act&& act) {
   }
 }
 
-ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens) {
-  return exchanged_ ? exchanged_->send(call, name, tokens, router_.row_tokens()) : tokens;
+ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens,
+                                const std::function<void()>& beside) {
+  if (!exchanged_) return tokens;
+  exchanged_->start_sending(call, name, tokens, router_.row_tokens());
+  if (beside) beside();
+  return exchanged_->received(call);
 }
 
 ops::Matrix Experts::at_tokens(const Call& call, const char* name) {
@@ -370,7 +374,9 @@ void Experts::compute_each(const Call& call) {
     if (call.names != nullptr && exchanged_->names() != nullptr)
       exchanged_->send_names(call, router_.row_tokens());
   }
-  const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call));
+  const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call), [&] {
+    if (shared_ && call.tokens > 0) shared_->compute(call);
+  });
   each_part(call, [&](const Call& own, const RowPart& part) {
     const ops::Matrix received = exchanged_ ? rows_from(tokens, part.received, part.count) : tokens;
     gate_up_.forward_tokens(own, part.rows, received, part.of(made_), part.of(gated_));
@@ -429,7 +435,8 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
     return;
   }
   if (call.tokens > 0) {
-    if (shared_) shared_->compute(call);
+    // With split experts, the shared expert is computed while tokens are sent.
+    if (shared_ && !exchanged_) shared_->compute(call);
     router_.forward(call, normed(call));
   }
   compute(call, way);
@@ -447,11 +454,11 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   if (sums_) reduce_partial(call, "experts", made);
 }
 
-void Experts::backward_down(const Call& call) {
+void Experts::backward_down(const Call& call, const std::function<void()>& beside) {
   const ProfileLabel label(call.stream, "experts");
   // For rows without their weights; weigh_backward() multiplies by them.
   const ops::Matrix d_tokens =
-      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens));
+      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens), beside);
   if (exchanged_)
     exchanged_->send_weights(
         call, {.taken = shape_.taken, .places = router_.places(), .weights = router_.weights()});
@@ -517,11 +524,15 @@ void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::Q
   // The parts of the gradient of the normed stream are added up here.
   const ops::Matrix d_normed = top(call.common.scratch.delta, call.tokens);
   const bool shared_back = shared_ && shared_->runs_back();
-  if (shared_back) shared_->backward(call, d_normed, norm_.runs_back());
-  if (norm_.runs_back() && !shared_back)
-    call.stream.device().zero(call.stream, d_normed.data,
-                              bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
-  if (down_.runs_back()) backward_down(call);
+  const auto begin_sum = [&] {
+    if (shared_back) return shared_->backward(call, d_normed, norm_.runs_back());
+    if (norm_.runs_back())
+      call.stream.device().zero(call.stream, d_normed.data,
+                                bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
+  };
+  const bool beside = exchanged_ && down_.runs_back();
+  if (!beside) begin_sum();
+  if (down_.runs_back()) backward_down(call, beside ? begin_sum : std::function<void()>());
   if (gate_up_.runs_back()) backward_gate_up(call);
   if (norm_.runs_back() || router_.trained())
     router_.backward(call, normed(call), d_normed, norm_.runs_back());
