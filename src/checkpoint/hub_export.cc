@@ -13,6 +13,7 @@
 #include "octet/base/log.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/weights/convert.h"
+#include "octet/weights/expert_stacks.h"
 #include "octet/weights/safetensors.h"
 #include "octet/weights/safetensors_header.h"
 #include "octet/weights/safetensors_writer.h"
@@ -231,8 +232,11 @@ std::vector<std::string> export_model(const ExportOptions& options,
                                       const std::vector<weights::TensorHeader>& tensors,
                                       const TensorReader& read) {
   const Json config = config_of(options.source_folder);
+  weights::ExpertStacks stacks(tensors);
   const std::vector<weights::TensorHeader> wanted =
-      as_exported(tensors, options.dtype, is_tied(options, config));
+      as_exported(stacks.tensors(), options.dtype, is_tied(options, config));
+  const TensorReader read_stacked = [&](const std::string& name, std::int64_t begin, std::int64_t count,
+                                        float* out) { stacks.read(read, name, begin, count, out); };
   if (wanted.empty())
     throw Error({.what = "there are no parameters to export",
                  .expected = "at least one tensor",
@@ -249,7 +253,7 @@ std::vector<std::string> export_model(const ExportOptions& options,
     fs::remove_all(temporary, code);
     make_folders(temporary);
     try {
-      auto written = fill(temporary, options, config, wanted, read);
+      auto written = fill(temporary, options, config, wanted, read_stacked);
       fs::rename(temporary, folder, code);
       if (code)
         throw Error({.what = "cannot rename a finished export into place",
@@ -273,7 +277,7 @@ std::vector<std::string> export_model(const ExportOptions& options,
                  .fix = "export to another folder or remove the weights",
                  .code = ExitCode::usage});
   }
-  return fill(options.folder, options, config, wanted, read);
+  return fill(options.folder, options, config, wanted, read_stacked);
 }
 
 namespace {
@@ -331,8 +335,8 @@ ExportSize size_of_export(const ExportOptions& options,
       if (!none) add(static_cast<std::int64_t>(bytes));
     }
   }
-  const weights::ShardPlan plan =
-      weights::plan_shards(as_exported(tensors, options.dtype, tied), options.shard_bytes);
+  const weights::ShardPlan plan = weights::plan_shards(
+      as_exported(weights::ExpertStacks(tensors).tensors(), options.dtype, tied), options.shard_bytes);
   for (const std::vector<weights::TensorHeader>& shard : plan.tensors)
     size.weights += weights::safetensors_bytes(shard);
   if (plan.files.size() > 1) size.weights += static_cast<std::int64_t>(weights::index_json(plan).size());

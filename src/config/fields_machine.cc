@@ -127,6 +127,19 @@ void add_sharding(Table& t) {
          "bf16 and fp8 (blocks of 128 with a scale) all ranks compute with the sent values.")
       .one_of({"compute", "bf16", "fp8"})
       .decides_numbers();
+  t.used("exchange_dtype", &Config::exchange_dtype,
+         "Wire format of rows for experts of other ranks, and of their gradients (expert_parallel_size). "
+         "compute: the compute dtype. fp8: E4M3 in blocks of 128 with a scale, half of the bytes of bf16.")
+      .details(
+          "Experts compute with the sent values, also a rank's own. Weights of rows are fp32. Results then "
+          "differ from expert_parallel_size: 1.")
+      .one_of({"compute", "bf16", "fp8"})
+      .decides_numbers();
+  t.used("exchange_rows_factor", &Config::exchange_rows_factor,
+         "Rows of tokens for its experts that a rank has room for in a micro-batch, as a multiple of an even "
+         "share (expert_parallel_size); null: room for every case.")
+      .details("A micro-batch with more rows ends the run. A message names the factor that it needs.")
+      .range(1, 1e6);
   t.used("hierarchical_comm", &Config::hierarchical_comm,
          "Sum inside a node in fp32 first, and send only these sums between nodes. auto: with several nodes "
          "of several ranks, for gathers and for reductions that are not fp32. true: always.")

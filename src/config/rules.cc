@@ -276,13 +276,28 @@ class Rules : RulesOf {
            "fp32");
     refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,
            "since a single rank gathers nothing", "compute");
+    refuse(c_.exchange_dtype == "compute", "exchange_dtype", c_.exchange_dtype,
+           "since a single rank exchanges nothing", "compute");
     refuse(!c_.auto_find_batch_size, "auto_find_batch_size", "true",
            "since bits depend on the size of a micro-batch", "false");
   }
 
+  // Refuses a key of messages for split experts without such messages.
+  void for_split_experts(bool off, const char* key) {
+    if (off) return;
+    complain({.what = named(key, value_text(*find_field(key), c_)) + " has no meaning with " +
+                      named("expert_parallel_size", "1"),
+              .expected = "experts that are split among ranks",
+              .where = both(key, "expert_parallel_size"),
+              .fix = set_to("expert_parallel_size", "2 or more") + ", or remove " + key});
+  }
+
   // Refuses keys that are not built for experts that are split among ranks.
   void split_experts() {
-    if (c_.expert_parallel_size == 1) return;
+    if (c_.expert_parallel_size == 1) {
+      for_split_experts(c_.exchange_dtype == "compute", "exchange_dtype");
+      return for_split_experts(!c_.exchange_rows_factor, "exchange_rows_factor");
+    }
     const auto refuse = [&](bool off, const std::string& key, const std::string& value,
                             const std::string& instead) {
       if (off) return;
@@ -292,7 +307,6 @@ class Rules : RulesOf {
                 .where = both("expert_parallel_size", key),
                 .fix = set_to(key, instead) + ", or expert_parallel_size: 1"});
     };
-    refuse(c_.deterministic != "strict", "deterministic", "strict", "true");
     refuse(!c_.error_feedback, "error_feedback", "true", "false");
     refuse(c_.sdc_replay_steps == 0, "sdc_replay_steps", std::to_string(c_.sdc_replay_steps), "0");
   }

@@ -58,6 +58,7 @@ void check_decode_gemm(const DecodeGemmArgs& a) {
 
 bool has_decode_gemm(const Device& device, const DecodeGemmArgs& args) {
   if (args.x.rows < 1 || args.x.rows > kDecodeTokens || args.x.dtype != DType::bf16) return false;
+  if (args.end == DecodeGemmArgs::End::gated && args.activation == Activation::clamped) return false;
   const Operand& w = args.weight;
   if (w.dtype != DType::bf16 && (w.dtype != DType::e4m3 || w.scaling != Scaling::whole_rows)) return false;
   if (device.kind() == DeviceKind::cpu) return asked_of_cpu();

@@ -124,6 +124,7 @@ bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
   const DType dtype = args.weight.dtype;
   if ((dtype != DType::bf16 && dtype != DType::e4m3) || args.x.dtype != dtype) return false;
   if (args.d.dtype != DType::bf16 || wish == "never") return false;
+  if (args.gated && args.activation == Activation::clamped) return false;
   if (device.kind() == DeviceKind::cpu) return wish == "always";
   return device.kind() == DeviceKind::cuda && cuda::has_grouped_gemm(args);
 }

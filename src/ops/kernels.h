@@ -5,12 +5,14 @@
 
 #include <vector>
 
+#include "octet/ops/attention_sinks.h"
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/dora.h"
 #include "octet/ops/dropout.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/expert_bias.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
@@ -94,6 +96,9 @@ struct AdamWWork {
   std::vector<AdamWSpan> spans;
 };
 
+/// The tokens of one partial sum of attention_sinks_backward() on a GPU.
+inline constexpr std::int64_t kSinkTokens = 256;
+
 /// Returns the rows that rms_norm_backward sums into one partial sum of d_weight. There are at most 256
 /// partial sums.
 constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
@@ -119,6 +124,11 @@ inline QuantizeArgs matrix_of(const QuantizeEachArgs& a, std::int64_t i) {
 #define OCTET_ROW_OPS(OP)                                    \
   OP(rms_norm, RmsNormArgs)                                  \
   OP(rms_norm_backward, RmsNormBackwardArgs)                 \
+  OP(attention_sinks, AttentionSinksArgs)                    \
+  OP(attention_sinks_backward, AttentionSinksBackwardArgs)   \
+  OP(expert_bias, ExpertBiasArgs)                            \
+  OP(expert_bias_backward, ExpertBiasBackwardArgs)           \
+  OP(expert_bias_weights, ExpertBiasWeightsArgs)             \
   OP(rope_table, RopeTableArgs)                              \
   OP(rope, RopeArgs)                                         \
   OP(normed_rope, NormedRopeArgs)                            \

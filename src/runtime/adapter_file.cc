@@ -17,6 +17,15 @@
 
 namespace octet::runtime {
 
+namespace {
+
+/// Returns the place of row `i` of gate and up, with `rows` rows, if their rows alternate.
+std::int64_t alternated(std::int64_t i, std::int64_t rows) {
+  return i < rows / 2 ? 2 * i : 2 * (i - rows / 2) + 1;
+}
+
+}  // namespace
+
 std::vector<std::int64_t> StackedMatrix::stacked(const std::vector<std::int64_t>& shape,
                                                  bool exchanged) const {
   const std::int64_t rank = inputs ? shape[0] : shape[1], other = inputs ? shape[1] : shape[0];
@@ -28,7 +37,8 @@ std::int64_t StackedMatrix::element(const std::vector<std::int64_t>& shape, std:
                                     bool exchanged) const {
   const std::int64_t rank = inputs ? shape[0] : shape[1], others = inputs ? shape[1] : shape[0];
   const std::int64_t row = i / shape[1], column = i % shape[1];
-  const std::int64_t r = inputs ? row : column, other = inputs ? column : row;
+  const std::int64_t r = inputs ? row : column;
+  const std::int64_t other = inputs ? column : alternates ? alternated(row, others) : row;
   if (inputs != exchanged) return (expert * rank + r) * others + other;
   return other * rank * experts + r * experts + expert;
 }
@@ -41,13 +51,15 @@ std::optional<StackedMatrix> stacked_matrix(const model::Tuning& tuning, const s
   const auto found =
       tuning.stacked.find(parameter.substr(prefix.size(), parameter.size() - prefix.size() - kA.size()));
   if (found == tuning.stacked.end()) return std::nullopt;
-  const auto& [tensors, expert, experts] = found->second;
+  const auto& [tensors, expert, experts, transposed, alternates] = found->second;
   const auto named = [&](std::string_view end) { return prefix + tensors + std::string(end); };
   return StackedMatrix{.tensor = named(a ? kA : kB),
                        .partner = named(a ? kB : kA),
                        .inputs = a,
                        .expert = expert,
-                       .experts = experts};
+                       .experts = experts,
+                       .transposed = transposed,
+                       .alternates = !a && alternates};
 }
 
 namespace {
@@ -166,15 +178,19 @@ std::pair<std::string, std::vector<std::int64_t>> AdapterFile::place(const std::
     return tensor != nullptr && tensor->shape == matrix->stacked(shape, exchanged);
   };
   // A and B are exchanged if only the exchanged shapes fit. If both orders fit (inputs equal outputs), the
-  // version of PEFT decides.
-  const bool exchanged = fits(true) && find(matrix->tensor) != nullptr && (exchanged_ || !fits(false));
-  const std::int64_t first = matrix->element(shape, 0, exchanged);
+  // version of PEFT decides. No version exchanges them for transposed parameters.
+  const bool exchanged =
+      !matrix->transposed && fits(true) && find(matrix->tensor) != nullptr && (exchanged_ || !fits(false));
+  StackedMatrix in_order = *matrix;
+  in_order.alternates = false;
+  const std::int64_t first = in_order.element(shape, 0, exchanged);
   const std::string& tensor = exchanged ? matrix->partner : matrix->tensor;
   stacked_[name] = {.tensor = tensor,
                     .shape = shape,
                     .first = first,
-                    .row_step = matrix->element(shape, shape[1], exchanged) - first,
-                    .column_step = matrix->element(shape, 1, exchanged) - first};
+                    .row_step = in_order.element(shape, shape[1], exchanged) - first,
+                    .column_step = in_order.element(shape, 1, exchanged) - first,
+                    .alternates = matrix->alternates};
   return {tensor, matrix->stacked(shape, exchanged)};
 }
 
@@ -226,7 +242,8 @@ void AdapterFile::read_stacked(const Stacked& matrix, std::int64_t begin, std::i
   }
   const std::vector<float>& values = values_.at(matrix.tensor);
   for (std::int64_t i = begin; i < begin + count; ++i) {
-    const std::int64_t row = i / matrix.shape[1], column = i % matrix.shape[1];
+    const std::int64_t of_module = i / matrix.shape[1], column = i % matrix.shape[1];
+    const std::int64_t row = matrix.alternates ? alternated(of_module, matrix.shape[0]) : of_module;
     out[i - begin] =
         values[static_cast<std::size_t>(matrix.first + row * matrix.row_step + column * matrix.column_step)];
   }

@@ -3,18 +3,17 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "expert_ranks.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
-#include "octet/comm/mesh.h"
 #include "octet/device/device.h"
 #include "octet/model/architecture.h"
 #include "octet/model/group_messages.h"
@@ -27,143 +26,6 @@
 #include "octet/weights/convert.h"
 
 namespace octet::runtime {
-
-// The ranks of a job with expert parallelism: a grid data x expert.
-
-/// Throws Error (usage) on all ranks if experts cannot be split among `size` ranks.
-void require_expert_split(comm::Channel& job, const model::Architecture& architecture, std::int64_t size);
-
-/// This rank's groups along both axes. All ranks of the job make the same calls.
-class ExpertRanks final : public model::TokenExchange {
- public:
-  /// `device` and `job` must outlive this. Requires require_expert_split().
-  ExpertRanks(comm::Job& job, Device& device, int size, const comm::Carrying& carrying);
-
-  /// The ranks with the same experts.
-  comm::Collectives& same_experts() { return *data_; }
-  /// This rank's place among the ranks that exchange tokens.
-  const comm::Place& place() const { return expert_->place(); }
-  /// Reserves the staging memory of both groups, for plans.
-  void reserve_staging(Arena& arena) const;
-  std::vector<comm::Traffic> take_traffic();
-
-  int rank() const override { return expert_->rank(); }
-  int size() const override { return expert_->size(); }
-  std::vector<std::int32_t> gather(std::span<const std::int32_t> own) override;
-  void exchange(Stream& compute, const char* name, const Rows& rows) override;
-
- private:
-  Device& device_;
-  std::unique_ptr<comm::Collectives> data_, expert_;
-  std::unique_ptr<comm::Channel> counts_;
-  std::unique_ptr<Event> ready_, done_;
-};
-
-namespace {
-
-comm::Mesh mesh_of(int ranks, int experts) {
-  return {ranks, {{.name = "data", .size = ranks / experts}, {.name = "expert", .size = experts}}};
-}
-
-[[noreturn]] void refuse(const std::string& expected, const std::string& found) {
-  throw Error({.what = "expert_parallel_size does not fit the run",
-               .expected = expected,
-               .found = found,
-               .fix = "change expert_parallel_size or the number of ranks (mpirun -np)",
-               .code = ExitCode::usage});
-}
-
-}  // namespace
-
-void require_expert_split(comm::Channel& job, const model::Architecture& a, std::int64_t size) {
-  if (size == 1) return;
-  job.together([&] {
-    const std::string found = "expert_parallel_size " + std::to_string(size);
-    if (a.experts.count == 0) refuse("1 for a model without experts", found);
-    for (const auto& [module, adapter] : a.tuning.modules) {
-      if (module.find(".experts.") == std::string::npos) continue;
-      throw Error({.what = "adapters on experts that are split among ranks are not built",
-                   .expected = "adapters on other modules, such as q_proj,v_proj",
-                   .found = module + ", with " + found,
-                   .where = "lora_target",
-                   .fix = "set expert_parallel_size: 1, or leave experts out of lora_target",
-                   .code = ExitCode::usage});
-    }
-    if (a.experts.count % size != 0)
-      refuse("a divisor of the " + std::to_string(a.experts.count) + " experts of a block", found);
-    if (job.size() % size != 0)
-      refuse("a divisor of the number of ranks, " + std::to_string(job.size()), found);
-  });
-}
-
-ExpertRanks::ExpertRanks(comm::Job& job, Device& device, int size, const comm::Carrying& carrying)
-    : device_(device), ready_(device.make_event()), done_(device.make_event()) {
-  const comm::Mesh mesh = mesh_of(job.size(), size);
-  data_ = job.collectives(mesh.group("data", job.rank()), device, carrying);
-  expert_ = job.collectives(mesh.group("expert", job.rank()), device, carrying);
-  counts_ = job.channel("rows of experts", mesh.group("expert", job.rank()));
-}
-
-void ExpertRanks::reserve_staging(Arena& arena) const {
-  for (const comm::Collectives* group : {data_.get(), expert_.get()})
-    arena.reserve("communication/experts", comm::staging_bytes(group->size(), arena.device().stands_for()));
-}
-
-std::vector<comm::Traffic> ExpertRanks::take_traffic() {
-  std::vector<comm::Traffic> taken = data_->take_traffic();
-  std::ranges::move(expert_->take_traffic(), std::back_inserter(taken));
-  return taken;
-}
-
-std::vector<std::int32_t> ExpertRanks::gather(std::span<const std::int32_t> own) {
-  const std::string bytes(reinterpret_cast<const char*>(own.data()), own.size_bytes());
-  std::vector<std::int32_t> all(own.size() * static_cast<std::size_t>(size()));
-  auto* to = all.data();
-  for (const std::string& of_rank : counts_->all_gather_bytes(bytes)) {
-    check(of_rank.size() == own.size_bytes(), "all ranks send the numbers of all experts");
-    std::memcpy(to, of_rank.data(), of_rank.size());
-    to += own.size();
-  }
-  return all;
-}
-
-void ExpertRanks::exchange(Stream& compute, const char* name, const Rows& rows) {
-  const auto ranks = static_cast<std::size_t>(size()), own = static_cast<std::size_t>(rank());
-  const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * rows.row_bytes; };
-  std::vector<const std::byte*> from(ranks);
-  std::vector<std::byte*> to(ranks);
-  auto* read = static_cast<const std::byte*>(rows.from);
-  auto* write = static_cast<std::byte*>(rows.to);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    from[r] = read, to[r] = write;
-    read += bytes(rows.sent[r]), write += bytes(rows.received[r]);
-  }
-  if (rows.sent[own] > 0) device_.copy(compute, to[own], from[own], bytes(rows.sent[own]));
-  Stream& stream = expert_->gather_stream();
-  compute.record(*ready_);
-  stream.wait(*ready_);
-  // In round d, every rank sends to its d-th right neighbour. Both ranks know whether there is a message.
-  for (std::size_t d = 1; d < ranks; ++d) {
-    const std::size_t target = (own + d) % ranks, source = (own + ranks - d) % ranks;
-    const comm::SendArgs out{.name = name,
-                             .to = static_cast<int>(target),
-                             .from = from[target],
-                             .bytes = static_cast<std::int64_t>(bytes(rows.sent[target]))};
-    const comm::ReceiveArgs in{.name = name,
-                               .from = static_cast<int>(source),
-                               .to = to[source],
-                               .bytes = static_cast<std::int64_t>(bytes(rows.received[source]))};
-    if (out.bytes > 0 && in.bytes > 0) {
-      expert_->send_receive(stream, out, in);
-    } else if (out.bytes > 0) {
-      expert_->send(stream, out);
-    } else if (in.bytes > 0) {
-      expert_->receive(stream, in);
-    }
-  }
-  stream.record(*done_);
-  compute.wait(*done_);
-}
 
 namespace {
 
@@ -212,6 +74,8 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   const bool hides = comm::overlap_hides(device, job.place());
   options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
+  options.transformer.sums_by_source =
+      options.expert_size > 1 && (options.store.deterministic || options.store.strict);
   options.transformer.fixed_order = options.transformer.fixed_order || options.store.strict;
   if (options.token_unit == 0) {
     const precision::Recipe& recipe = options.store.recipe;
@@ -274,10 +138,11 @@ comm::Place Instance::same_experts() const {
 void Instance::add_exchanged(store::StepMessages& messages, std::int64_t micro_batches) const {
   if (!experts_) return;
   const bool again = options_.transformer.recompute == model::Recompute::full;
-  const double bytes = model::exchanged_bytes(options_.architecture, options_.transformer.max_tokens,
-                                              options_.store.recipe.compute, again) *
-                       static_cast<double>(micro_batches);
-  const comm::Sent sent = comm::sent_by_gather(experts_->place(), static_cast<std::int64_t>(bytes), false);
+  const model::TransformerOptions& core = options_.transformer;
+  const std::int64_t bytes =
+      micro_batches * model::exchanged_bytes(options_.architecture, core.max_tokens,
+                                             options_.store.recipe.compute, core.exchange_wire, again);
+  const comm::Sent sent = comm::sent_by_gather(experts_->place(), bytes, false);
   messages.exchanged += sent;
   messages.beside.alone += sent;
 }

@@ -51,6 +51,11 @@ bool of_expert(const Module& module) {
   return module.name.find(kExperts) != std::string::npos;
 }
 
+/// Whether the experts are parameters in all versions of transformers, and no modules.
+bool stacks_experts(const model::Architecture& architecture) {
+  return architecture.experts.names == model::ExpertShape::Names::gpt_oss;
+}
+
 /// A parameter of all experts of a block, as transformers 5 names it: gate_up_proj or down_proj.
 struct ExpertParameter {
   Module all;  ///< its name, and outputs and inputs of one expert
@@ -167,8 +172,10 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
   if (named(embedding, word)) return embedding;
   if (named(head, word)) return architecture.tied ? embedding : head;
   refuse(wish, "'" + word + "' cannot be trained as a whole together with adapters",
-         architecture.experts.count > 0 ? "embed_tokens, lm_head, gate" : "embed_tokens, lm_head", word,
-         "leave it out; norms and other weights are trained with finetuning_type: full");
+         architecture.experts.count == 0 ? "embed_tokens, lm_head"
+         : stacks_experts(architecture)  ? "embed_tokens, lm_head, router"
+                                         : "embed_tokens, lm_head, gate",
+         word, "leave it out; norms and other weights are trained with finetuning_type: full");
 }
 
 /// Returns the routers of a mixture of experts that `word` names: "gate", or the full name of one router.
@@ -178,14 +185,16 @@ std::vector<std::string> routers_named(const std::string& word, const model::Arc
   std::vector<std::string> routers;
   for (const std::string& name : model::tensor_names(model::build_layout(plain))) {
     const std::string module = name.substr(0, name.rfind('.'));
-    const bool gate = module.ends_with(".gate") || module.ends_with(".shared_expert_gate");
+    const bool gate =
+        module.ends_with(".gate") || module.ends_with(".shared_expert_gate") || module.ends_with(".router");
     if (gate && named(module, word)) routers.push_back(module);
   }
   return routers;
 }
 
-/// Adds the adapters of AdapterWish::parameters.
-void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules, model::Tuning& tuning) {
+/// Adds the adapters of AdapterWish::parameters. `transposed`: StackedAdapter::transposed.
+void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules, bool transposed,
+                     model::Tuning& tuning) {
   if (wish.parameters.empty()) return;
   if (wish.dora || wish.dropout > 0) {
     refuse(wish,
@@ -226,7 +235,9 @@ void take_parameters(const AdapterWish& wish, const std::vector<Module>& modules
       tuning.modules[name] = shape;
       tuning.stacked[name] = {.tensors = parameter.tensors + (inner ? ".base_layer" : ""),
                               .expert = static_cast<std::int64_t>(e),
-                              .experts = std::ssize(parameter.modules)};
+                              .experts = std::ssize(parameter.modules),
+                              .transposed = transposed,
+                              .alternates = transposed && last_word(parameter.all.name) == "gate_up_proj"};
     }
   }
 }
@@ -250,10 +261,12 @@ void require_one_table(const AdapterWish& wish, const model::Architecture& archi
 }  // namespace
 
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
-  const std::vector<Module> modules = linear_modules(architecture);
+  std::vector<Module> modules = linear_modules(architecture);
   model::Tuning tuning{
       .adapters = true, .modules = {}, .whole = {}, .output_rate = wish.output_rate, .only = {}};
-  take_parameters(wish, modules, tuning);
+  const bool stacked = stacks_experts(architecture);
+  take_parameters(wish, modules, stacked, tuning);
+  if (stacked) std::erase_if(modules, of_expert);
   const auto take = [&](const std::function<bool(const Module&)>& wanted) {
     bool any = false;
     for (const Module& module : modules) {
@@ -353,7 +366,9 @@ Json target_modules(const AdapterWish& wish, const model::Architecture& architec
   std::set<std::string> names(wish.targets.begin(), wish.targets.end());
   if (!wish.parameters.empty()) std::erase_if(names, named_like_expert);
   if (wish.all) {
-    for (const Module& module : linear_modules(architecture)) names.insert(last_word(module.name));
+    for (const Module& module : linear_modules(architecture)) {
+      if (!stacks_experts(architecture) || !of_expert(module)) names.insert(last_word(module.name));
+    }
   }
   if (!wish.all || !architecture.multimodal) return names;
   // Modules of the image encoder have the same last words, so the expression names the language model.

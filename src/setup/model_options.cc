@@ -93,6 +93,8 @@ runtime::InstanceOptions instance_options(const config::Config& config,
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.error_feedback = config.error_feedback;
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as stored
+  options.transformer.exchange_wire = wire_of(config.exchange_dtype);
+  options.transformer.exchange_room = config.exchange_rows_factor.value_or(0);
   options.store.hierarchical = config.hierarchical_comm == "auto"   ? store::Hierarchical::automatic
                                : config.hierarchical_comm == "true" ? store::Hierarchical::on
                                                                     : store::Hierarchical::off;

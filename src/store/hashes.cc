@@ -146,7 +146,7 @@ class Hashes::Replay final : public model::ParameterSource {
   explicit Replay(Hashes& hashes) : hashes_(hashes), in_(*hashes.inside_), asked_(in_.layout.groups.size()) {
     for (std::size_t g = 0; g < asked_.size(); ++g) {
       gradients_.push_back(in_.reducer.buffers(static_cast<int>(g)));
-      gradients_.back().overwrite = true;
+      gradients_.back().set_overwrite(true);
     }
   }
   const model::ParameterLayout& layout() const override { return in_.layout; }

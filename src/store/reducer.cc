@@ -1,5 +1,7 @@
 #include "reducer.h"
 
+#include <algorithm>
+
 #include "octet/base/error.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/wire.h"
@@ -7,16 +9,29 @@
 namespace octet::store {
 namespace {
 
-model::GroupGradients views(const std::vector<Segment>& group) {
+/// Returns the buffer for gradients of tokens of one source.
+const Array& gradient_of(const Segment& s, std::size_t source) {
+  return source < s.earlier.size() ? s.earlier[source] : s.gradient;
+}
+
+model::GroupGradients views_of_source(const std::vector<Segment>& group, std::size_t source) {
   model::GroupGradients all;
   for (const Segment& s : group) {
     auto& matrices = all.gradients.emplace_back();
     for (const model::TensorSpec& t : s.spec->tensors) {
-      const Array data = s.gradient.from(t.offset);
+      const Array data = gradient_of(s, source).from(t.offset);
       matrices.push_back(
           {.data = data.data, .dtype = data.dtype, .rows = t.rows, .cols = t.cols, .ld = t.cols});
     }
   }
+  return all;
+}
+
+model::GroupGradients views(const std::vector<Segment>& group) {
+  std::size_t sources = 1;
+  for (const Segment& s : group) sources = std::max(sources, 1 + s.earlier.size());
+  model::GroupGradients all = views_of_source(group, sources - 1);
+  for (std::size_t i = 0; sources > 1 && i < sources; ++i) all.by_source.push_back(views_of_source(group, i));
   return all;
 }
 
@@ -54,7 +69,24 @@ Reducer::Reducer(Segments& segments, const Axes& axes, Device& device, const Opt
     for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
   }
   for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
-  if (policy_.tree) tree_ = sum_tree(collectives_.place(), options.micro_batches);
+  if (!policy_.tree) return;
+  comm::Place place = collectives_.place();
+  own_.tree = sum_tree(place, options.micro_batches);
+  if (!axes_.split()) return;
+  const Sources sources = sources_of(options, place, axes_.same_experts.place());
+  for (place.rank = sources.first; place.rank < sources.first + sources.count; ++place.rank)
+    expert_group_.push_back({.tree = sum_tree(place, options.micro_batches)});
+  split_order_ = joined(own_.tree.order, sources.count);
+}
+
+std::span<const Reducer::Leaves> Reducer::leaves_of(const Segment& s) const {
+  if (s.earlier.empty()) return {&own_, 1};
+  return expert_group_;
+}
+
+void Reducer::each_leaves(const std::function<void(Leaves&)>& act) {
+  act(own_);
+  for (Leaves& leaves : expert_group_) act(leaves);
 }
 
 int Reducer::slot(int group) const {
@@ -71,7 +103,7 @@ comm::Wire Reducer::wire_of(const Segment& s) const {
 
 void Reducer::begin_step(int micro_batches) {
   check(!open_ && micro_batches > 0, "a step has at least one micro-batch");
-  check(!policy_.tree || micro_batches == static_cast<int>(tree_.merges.size()),
+  check(!policy_.tree || micro_batches == static_cast<int>(own_.tree.merges.size()),
         "a strict step has as many micro-batches as planned");
   micro_batches_ = micro_batches;
   index_ = -1;
@@ -82,7 +114,7 @@ void Reducer::begin_micro_batch(int index) {
   index_ = index;
   open_ = true;
   next_ = static_cast<int>(groups_.size()) - 1;
-  if (index == 0) height_ = 0;
+  if (index == 0) each_leaves([](Leaves& leaves) { leaves.height = 0; });
   for (Group& group : groups_) {
     group.asked = false;
     group.given = !group.trained;
@@ -106,7 +138,7 @@ const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
     }
   }
   g.asked = true;
-  g.gradients.overwrite = g.fresh;
+  g.gradients.set_overwrite(g.fresh);
   if (g.fresh) clear(group, compute);
   return g.gradients;
 }
@@ -119,7 +151,8 @@ void Reducer::clear(int group, Stream& compute) {
     const Array& gradient = segments[i].gradient;
     if (!gradient) continue;
     for (const auto& [begin, count] : g.to_zero[i]) {
-      device_.zero(compute, gradient.from(begin).data, gradient.bytes(count));
+      for (std::size_t source = 0; source <= segments[i].earlier.size(); ++source)
+        device_.zero(compute, gradient_of(segments[i], source).from(begin).data, gradient.bytes(count));
     }
   }
 }
@@ -141,7 +174,8 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
     compute.wait(reduced(group));
     for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
       if (!s.gradient) continue;
-      device_.zero(compute, s.gradient.data, s.gradient.bytes(s.padded));
+      for (std::size_t source = 0; source <= s.earlier.size(); ++source)
+        device_.zero(compute, gradient_of(s, source).data, s.gradient.bytes(s.padded));
     }
     g.fresh = false;
   }
@@ -169,46 +203,64 @@ void Reducer::accumulate(int group, Stream& compute) {
   }
 }
 
-// Returns the sums on the stack that are reduced together with the gradient buffers.
-std::vector<const float*> Reducer::left_on_stack(const Segment& s) const {
-  if (!policy_.tree) return {};
-  const int left = height_ - tree_.merges[static_cast<std::size_t>(index_)];
-  return {s.tree.begin(), s.tree.begin() + left};
+// Returns this rank's addends before the gradient buffers: by source, the sums left on its stack, and then
+// the gradients of its tokens.
+std::vector<const void*> Reducer::earlier_addends(const Segment& s) const {
+  std::vector<const void*> addends;
+  for (std::size_t source = 0; source <= s.earlier.size(); ++source) {
+    if (policy_.tree) {
+      const Leaves& leaves = leaves_of(s)[source];
+      const auto first = s.tree.begin() + static_cast<std::ptrdiff_t>(source) * leaves.tree.buffers;
+      addends.insert(addends.end(), first, first + (leaves.height - leaves.merges(index_)));
+    }
+    if (source < s.earlier.size()) addends.push_back(s.earlier[source].data);
+  }
+  return addends;
+}
+
+void Reducer::add_to_tree(int group, Stream& compute) {
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (s.gradient && s.padded > 0) add_to_tree(s, compute);
+  }
 }
 
 // A sum replaces the lower addend on the stack. In the last micro-batch it replaces the gradient buffers,
 // from which it is reduced.
-void Reducer::add_to_tree(int group, Stream& compute) {
-  const int merges = tree_.merges[static_cast<std::size_t>(index_)];
+void Reducer::add_to_tree(Segment& s, Stream& compute) {
   const bool last = index_ + 1 == micro_batches_;
-  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
-    if (!s.gradient || s.padded == 0) continue;
-    auto* top = static_cast<float*>(s.gradient.data);
+  for (std::size_t source = 0; source <= s.earlier.size(); ++source) {
+    const Leaves& leaves = leaves_of(s)[source];
+    const int merges = leaves.merges(index_);
+    float* const* const stack = s.tree.data() + source * static_cast<std::size_t>(leaves.tree.buffers);
+    auto* top = static_cast<float*>(gradient_of(s, source).data);
     for (int merge = 0; merge < merges; ++merge) {
-      float* below = s.tree[static_cast<std::size_t>(height_ - 1 - merge)];
+      float* below = stack[leaves.height - 1 - merge];
       ops::add(compute, last ? below : top, DType::f32, last ? top : below, s.padded);
       if (!last) top = below;
     }
     if (last || merges > 0) continue;
-    device_.copy(compute, s.tree[static_cast<std::size_t>(height_)], top, s.gradient.bytes(s.padded));
+    device_.copy(compute, stack[leaves.height], top, s.gradient.bytes(s.padded));
   }
 }
 
 void Reducer::sum(Segment& s, Stream& stream) {
   comm::Collectives& collectives = axes_.of(s);
-  collectives.reduce_scatter(
-      stream, {.name = s.spec->name.c_str(),
-               .from = s.gradient.data,
-               .from_dtype = s.gradient.dtype,
-               .to = s.sum.data,
-               .to_dtype = s.sum.dtype,
-               .count = s.slice,
-               .accumulate = policy_.reduce_each && index_ > 0,
-               .wire = wire_of(s),
-               .hierarchical = reduces_hierarchically(options_, collectives.place(), wire_of(s)),
-               .residual = s.residual,
-               .order = policy_.tree ? &tree_.order : nullptr,
-               .earlier = left_on_stack(s)});
+  const comm::SumOrder* order = s.earlier.empty() ? &own_.tree.order : &split_order_;
+  if (!policy_.tree) order = nullptr;
+  const bool hierarchical =
+      s.earlier.empty() && reduces_hierarchically(options_, collectives.place(), wire_of(s));
+  collectives.reduce_scatter(stream, {.name = s.spec->name.c_str(),
+                                      .from = s.gradient.data,
+                                      .from_dtype = s.gradient.dtype,
+                                      .to = s.sum.data,
+                                      .to_dtype = s.sum.dtype,
+                                      .count = s.slice,
+                                      .accumulate = policy_.reduce_each && index_ > 0,
+                                      .wire = wire_of(s),
+                                      .hierarchical = hierarchical,
+                                      .residual = s.residual,
+                                      .order = order,
+                                      .earlier = earlier_addends(s)});
 }
 
 // At stage 0, every rank updates everything and needs all sums. A narrow wire rounds them again. The owner
@@ -273,7 +325,7 @@ void Reducer::end_micro_batch() {
   check(open_, "a micro-batch ends once");
   for (const Group& group : groups_) check(group.given, "the gradients of every group are released");
   open_ = false;
-  if (policy_.tree) height_ += 1 - tree_.merges[static_cast<std::size_t>(index_)];
+  if (policy_.tree) each_leaves([&](Leaves& leaves) { leaves.height += 1 - leaves.merges(index_); });
 }
 
 void Reducer::forget_losses() {

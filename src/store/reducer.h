@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -76,7 +77,8 @@ class Reducer {
   /// the stack.
   bool occupied(int group);
   void add_to_tree(int group, Stream& compute);
-  std::vector<const float*> left_on_stack(const Segment& segment) const;
+  void add_to_tree(Segment& segment, Stream& compute);
+  std::vector<const void*> earlier_addends(const Segment& segment) const;
   void returned(int group, Stream& compute);
   void reduce(int group, Stream& compute);
   void sum(Segment& segment, Stream& stream);
@@ -91,8 +93,18 @@ class Reducer {
   Policy policy_;
   bool overlap_;
   Options options_;
-  SumTree tree_;    ///< empty without `strict`
-  int height_ = 0;  ///< height of the stack of sums before this micro-batch
+  /// The micro-batches of a rank in the tree of sums.
+  struct Leaves {
+    SumTree tree;    ///< empty without `strict`
+    int height = 0;  ///< height of the stack of sums before this micro-batch
+    int merges(int micro_batch) const { return tree.merges[static_cast<std::size_t>(micro_batch)]; }
+  };
+  /// Returns the leaves of each source of a segment's gradients.
+  std::span<const Leaves> leaves_of(const Segment& segment) const;
+  void each_leaves(const std::function<void(Leaves&)>& act);
+  Leaves own_;                        ///< of this rank
+  std::vector<Leaves> expert_group_;  ///< of the ranks of its expert group, with sums by source
+  comm::SumOrder split_order_;        ///< the order of sums of split experts
   int micro_batches_ = 0;
   int index_ = -1;
   bool open_ = false;  ///< inside a micro-batch

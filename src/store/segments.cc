@@ -1,6 +1,8 @@
 #include "segments.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "octet/base/error.h"
 #include "octet/ops/gemm.h"
@@ -41,7 +43,8 @@ std::vector<int> slots_at_use(int groups) {
 }
 
 std::int64_t gradient_bytes(const Segment& s) {
-  return s.row.trained() ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
+  if (!s.row.trained()) return 0;
+  return static_cast<std::int64_t>(s.gradient.bytes(s.padded) * (1 + s.earlier.size()));
 }
 
 void reserve(Array& array, Arena& arena, const char* name, std::int64_t count,
@@ -212,14 +215,18 @@ void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool determini
 void reserve_training(Segments& all, Arena& arena, const Policy& policy, const Options& options,
                       int tree_buffers) {
   place_in_slots(all, all.gradient_slot, arena, "gradients", gradient_bytes,
-                 [](Segment& s, std::uint8_t* at) { s.gradient.data = at; });
+                 [](Segment& s, std::uint8_t* at) {
+                   s.gradient.data = at;
+                   for (std::size_t i = 0; i < s.earlier.size(); ++i)
+                     s.earlier[i] = s.gradient.from(static_cast<std::int64_t>(i + 1) * s.padded);
+                 });
   all.each([&](Segment& s) {
     if (!s.row.trained()) return;
     reserve_sums(s, arena, policy, options.deterministic || options.strict);
     if (options.error_feedback && s.world > 1 && rounds(s, options)) {
       s.residual = arena.reserve_as<std::uint16_t>("gradients/residuals", static_cast<std::size_t>(s.padded));
     }
-    for (int i = 0; i < tree_buffers; ++i) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(tree_buffers) * (1 + s.earlier.size()); ++i) {
       s.tree.push_back(arena.reserve_as<float>("gradients/tree", static_cast<std::size_t>(s.padded)));
     }
     const MemoryKind state = kind_of_state(s, arena);
@@ -233,9 +240,23 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   });
 }
 
-/// Adds the optimizer span and the scaled runs of a tensor run. `tensors` is the number of tensors in earlier
-/// segments.
-void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
+/// The number of each stored tensor, by name.
+using TensorNumbers = std::map<std::string, std::uint32_t>;
+
+/// Numbers the tensors in the order of the layout.
+TensorNumbers numbers_of(const model::ParameterLayout& layout) {
+  TensorNumbers numbers;
+  std::uint32_t next = 0;
+  for (const model::GroupSpec& group : layout.groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) numbers.emplace(tensor.name, next++);
+    }
+  }
+  return numbers;
+}
+
+/// Adds the optimizer span and the scaled runs of a tensor run.
+void add_run(Segment& s, const TensorRun& run, const TensorNumbers& numbers) {
   const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
   const std::vector<ScaledRun>& scaled = s.scaled[run.tensor];
   s.spans.push_back({.begin = run.begin,
@@ -243,7 +264,7 @@ void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
                      .decay = tensor.decay,
                      .rate = tensor.rate,
                      .amax_index = scaled.size() == 1 ? scaled.front().scale : -1,
-                     .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
+                     .tensor = numbers.at(tensor.name),
                      .first = tensor.before + s.state_begin + run.begin - tensor.offset});
   for (const ScaledRun& part : scaled) {
     const std::int64_t begin = std::max(run.begin, part.begin - s.state_begin);
@@ -255,6 +276,13 @@ void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
 }
 
 }  // namespace
+
+Sources sources_of(const Options& options, const comm::Place& all, const comm::Place& same_experts) {
+  if (!options.deterministic && !options.strict) return {};
+  // Ranks of an expert group are adjacent.
+  const int count = all.size / same_experts.size;
+  return {.count = count, .first = same_experts.rank * count};
+}
 
 bool may_be_narrow(const model::SegmentSpec& spec) {
   return spec.kind == model::ParameterKind::matrix && spec.used >= kNarrowFrom;
@@ -304,6 +332,10 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const P
     s.nf4 = nf4_parts(spec, options.fixed.nf4, s.dtype);
     s.stored_slice = nf4_slice_bytes(s.nf4, s.world);
   }
+  if (row.trained() && spec.split_experts) {
+    const Sources sources = sources_of(options, places.all, places.same_experts);
+    s.earlier.resize(static_cast<std::size_t>(sources.count - 1), {.dtype = row.gradient});
+  }
   const bool whole = row.kept_axis() == Axis::none;
   s.state_begin = whole ? 0 : s.own;
   s.state_count = whole ? s.padded : s.slice;
@@ -348,7 +380,7 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
 }  // namespace
 
 Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
-                          const Options& options) {
+                          const Options& options, const model::ParameterLayout* whole) {
   const comm::Place& place = places.all;
   const Policy policy = policy_of(options, place.size);
   const Placements table = placements_of(layout, options, place.size, places.same_experts.size);
@@ -362,7 +394,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.copy_slot = slots_of(groups, policy.shard_parameters);
   all.at_use_slot = slots_at_use(groups);
   all.compute = options.recipe.compute;
-  std::uint32_t tensors = 0;  // counted in layout order, so that numbers are equal on all ranks
+  const TensorNumbers numbers = numbers_of(whole != nullptr ? *whole : layout);
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     auto& segments = all.groups.emplace_back();
     const auto first_scale = static_cast<std::int64_t>(all.scale_names.size());
@@ -371,8 +403,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       Segment s = segment_of(spec, table[g][i], places, options);
       (s.row.trained() ? all.trains : all.fixed) = true;
       number_scales(s, all, options);
-      for (const TensorRun& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);
-      tensors += static_cast<std::uint32_t>(spec.tensors.size());
+      for (const TensorRun& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, numbers);
       segments.push_back(std::move(s));
     }
     all.group_scales.emplace_back(first_scale,

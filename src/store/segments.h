@@ -89,7 +89,12 @@ struct Segment {
   Array total;  ///< [state_count] the sums that the update reads: `sum`, or a larger buffer that contains it
   /// [padded] bf16: rounding errors of narrow wires for this rank's gradients.
   std::uint16_t* residual = nullptr;
-  std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
+  /// With sums by source (Sources): [padded] each, gradients of tokens of the earlier ranks of the expert
+  /// group. `gradient` has the gradients of the tokens of its last rank.
+  std::vector<Array> earlier;
+  /// strict: [padded] each, sums of the micro-batches so far. With sums by source, the buffers of the first
+  /// source come first.
+  std::vector<float*> tree;
 
   std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs if the copy is not FP8
   std::vector<ops::AdamWSpan> spans;           ///< tensors inside the kept elements, relative to state_begin
@@ -116,6 +121,16 @@ struct Segment {
     return static_cast<std::size_t>(count) * size_of(dtype);
   }
 };
+
+/// How gradients of split experts are summed.
+struct Sources {
+  /// Ranks of an expert group, if the gradients of the tokens of each are summed like gradients of ranks
+  /// with all experts. 1: one buffer has the gradients of the tokens of all these ranks.
+  int count = 1;
+  int first = 0;  ///< the first of these ranks, among all ranks
+};
+/// Returns by-source sums for Options::deterministic and Options::strict.
+Sources sources_of(const Options& options, const comm::Place& all, const comm::Place& same_experts);
 
 /// Vectors, and matrices with fewer elements, are always sent unconverted: they are small, and errors in
 /// norms and biases affect all later layers.
@@ -181,8 +196,10 @@ struct Places {
   comm::Place all, same_experts;
 };
 
-/// Reserves all memory. The result points into `layout`.
+/// Reserves all memory. The result points into `layout`. `all`: the layout with the experts of all ranks. It
+/// numbers the tensors for random rounding, so that the numbers do not depend on the size of expert groups.
+/// Null: `layout` has all experts.
 Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const Places& places,
-                          const Options& options);
+                          const Options& options, const model::ParameterLayout* all = nullptr);
 
 }  // namespace octet::store

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "segments.h"
 #include "sum_tree.h"
@@ -105,11 +106,14 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   const Segments segments = reserve_segments(layout, arena, {place, same_experts}, counted);
   const Policy policy = policy_of(counted, place.size);
   // With `strict`, a rank sends the sums left on its stack, once. Otherwise it sends one sum, once or per
-  // micro-batch.
-  const std::int64_t reductions =
-      policy.tree          ? sum_tree(place, micro_batches).order.parts[static_cast<std::size_t>(place.rank)]
-      : policy.reduce_each ? micro_batches
-                           : 1;
+  // micro-batch. With sums by source, it sends the sums of each source.
+  const auto reductions = [&](const Segment& s) -> std::int64_t {
+    const std::int64_t sources = 1 + std::ssize(s.earlier);
+    if (!policy.tree) return sources * (policy.reduce_each ? micro_batches : 1);
+    const comm::SumOrder order = sum_tree(place, micro_batches).order;
+    if (s.earlier.empty()) return order.parts[static_cast<std::size_t>(place.rank)];
+    return joined(order, static_cast<int>(sources)).parts[static_cast<std::size_t>(same_experts.rank)];
+  };
   const Walk walk{.groups = static_cast<int>(segments.groups.size()),
                   .lowest = model::lowest_trained_group(layout)};
   // With `strict`, sums overlap only with the last backward pass.
@@ -130,8 +134,8 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
       counter.reduced(g,
                       per_byte.reduction(slice_bytes(wire, s.gradient.dtype, s.slice),
                                          slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
-                                         reduces_hierarchically(counted, ranks, wire)),
-                      reductions);
+                                         s.earlier.empty() && reduces_hierarchically(counted, ranks, wire)),
+                      reductions(s));
       if (s.row.state_axis != Axis::none) continue;
       counter.sums(g, per_byte.gather(slice_bytes(wire, s.total.dtype, s.slice), gathers_so));
     }

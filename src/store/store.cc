@@ -24,7 +24,7 @@ class Rehearsal final : public model::ParameterSource {
       : layout_(layout), parameters_(parameters), gatherer_(gatherer) {
     for (std::size_t g = 0; g < layout.groups.size(); ++g) {
       gradients_.push_back(reducer.buffers(static_cast<int>(g)));
-      gradients_.back().overwrite = true;
+      gradients_.back().set_overwrite(true);
     }
   }
   const model::ParameterLayout& layout() const override { return layout_; }

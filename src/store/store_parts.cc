@@ -124,7 +124,7 @@ ParameterStore::Parts::Parts(model::ParameterLayout of, Arena& arena, comm::Coll
       axes{with, experts.same_experts != nullptr ? *experts.same_experts : with},
       device(arena.device()),
       options(how),
-      segments(reserve_segments(layout, arena, axes.places(), how)),
+      segments(reserve_segments(layout, arena, axes.places(), how, axes.split() ? &experts.all : nullptr)),
       fixed(segments, arena, axes, how),
       gatherer(segments, fixed.scales(), axes, device, how),
       reducer(segments, axes, device, how),

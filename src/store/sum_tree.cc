@@ -65,4 +65,13 @@ SumTree sum_tree(const comm::Place& place, int micro_batches) {
   return tree;
 }
 
+comm::SumOrder joined(const comm::SumOrder& order, int ranks) {
+  comm::SumOrder groups{.parts = {}, .merges = order.merges};
+  for (std::size_t rank = 0; rank < order.parts.size(); ++rank) {
+    if (rank % static_cast<std::size_t>(ranks) == 0) groups.parts.push_back(0);
+    groups.parts.back() += order.parts[rank];
+  }
+  return groups;
+}
+
 }  // namespace octet::store

@@ -22,4 +22,7 @@ struct SumTree {
 /// Returns the tree for `micro_batches` micro-batches per rank (at least 1).
 SumTree sum_tree(const comm::Place& place, int micro_batches);
 
+/// Returns the order for groups of `ranks` adjacent ranks, each with the addends of all its ranks.
+comm::SumOrder joined(const comm::SumOrder& order, int ranks);
+
 }  // namespace octet::store

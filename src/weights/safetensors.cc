@@ -66,11 +66,13 @@ std::vector<StoredTensor> experts_in(const StoredTensor& tensor) {
 
 }  // namespace
 
-std::map<std::string, std::vector<std::string>> SafetensorsFile::split_experts() {
+std::map<std::string, std::vector<std::string>> SafetensorsFile::split_experts(
+    const std::set<std::string>& except) {
   std::map<std::string, std::vector<std::string>> split;
   std::vector<StoredTensor> all;
   for (StoredTensor& tensor : tensors_) {
-    std::vector<StoredTensor> parts = experts_in(tensor);
+    std::vector<StoredTensor> parts =
+        except.contains(tensor.name) ? std::vector<StoredTensor>() : experts_in(tensor);
     for (StoredTensor& part : parts) {
       if (find(part.name) != nullptr) {
         throw Error({.what = "tensor '" + part.name + "' occurs twice",

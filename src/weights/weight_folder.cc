@@ -22,7 +22,7 @@ void WeightFolder::read(const TensorSlice& slice) const {
     read(slice.name, begin, count, static_cast<float*>(data));
   });
   // Drops the pages of all runs together, because each run may be too short for leave_pages().
-  if (!slice.one_run() && quantised(slice.name) == nullptr)
+  if (!slice.one_run() && quantised(slice.name) == nullptr && !of_experts_.contains(slice.name))
     file_of(slice.name).leave(slice.name, slice.begin, (slice.rows - 1) * slice.stride + slice.count);
 }
 
@@ -36,6 +36,7 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
   if (path_exists(whole)) {
     files_.emplace_back(whole);
     for (const auto& tensor : files_[0].tensors()) file_by_tensor_[tensor.name] = 0;
+    find_expert_parts();
     split_experts();
     find_quantised();
     return;
@@ -85,13 +86,14 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
       log::warn(files_[file].path() + ": tensor '" + tensor + "' is not listed in " + index +
                 " and is ignored");
   }
+  find_expert_parts();
   split_experts();
   find_quantised();
 }
 
 void WeightFolder::split_experts() {
   for (SafetensorsFile& file : files_) {
-    for (const auto& [stacked, parts] : file.split_experts()) {
+    for (const auto& [stacked, parts] : file.split_experts(parts_)) {
       const auto it = file_by_tensor_.find(stacked);
       if (it == file_by_tensor_.end()) continue;  // not in the index
       const std::size_t number = it->second;
@@ -114,17 +116,20 @@ std::vector<StoredTensor> WeightFolder::tensors() const {
       }
     }
   }
+  for (const std::string& name : of_experts_in_order_) all.push_back(of_experts_.at(name).tensor);
   return all;
 }
 
 const StoredTensor* WeightFolder::find(const std::string& name) const {
+  if (const auto part = of_experts_.find(name); part != of_experts_.end()) return &part->second.tensor;
   const auto it = file_by_tensor_.find(name);
   return it == file_by_tensor_.end() ? nullptr : files_[it->second].find(name);
 }
 
 const StoredTensor& WeightFolder::expect(const std::string& name,
                                          const std::vector<std::int64_t>& shape) const {
-  const StoredTensor& tensor = file_of(name).at(name);
+  const StoredTensor* const part = of_experts_.contains(name) ? find(name) : nullptr;
+  const StoredTensor& tensor = part != nullptr ? *part : file_of(name).at(name);
   const QuantisedTensor* quantised = this->quantised(name);
   const std::vector<std::int64_t>& found = quantised == nullptr ? tensor.shape : quantised->header.shape;
   if (found != shape) {
@@ -187,6 +192,7 @@ const SafetensorsFile& WeightFolder::file_of(const std::string& name) const {
   if (it != file_by_tensor_.end()) return files_[it->second];
   std::vector<std::string> names;
   for (const auto& [known, file] : file_by_tensor_) names.push_back(known);
+  for (const auto& [known, part] : of_experts_) names.push_back(known);
   no_such_tensor(name, folder_, names);
 }
 
@@ -364,7 +370,114 @@ void WeightFolder::find_fp8_blocks(const StoredTensor& scales) {
                       .scales = &scales};
 }
 
+void WeightFolder::find_expert_parts() {
+  std::vector<std::string> biases;
+  for (const SafetensorsFile& file : files_) {
+    for (const StoredTensor& tensor : file.tensors()) {
+      const bool listed = file_by_tensor_.contains(tensor.name);
+      if (listed && tensor.name.ends_with(".experts.gate_up_proj_bias")) biases.push_back(tensor.name);
+      if (listed && tensor.name.ends_with(".experts.down_proj_bias")) biases.push_back(tensor.name);
+    }
+  }
+  for (const std::string& bias : biases) find_expert_parts(bias);
+}
+
+void WeightFolder::find_expert_parts(const std::string& bias) {
+  const StoredTensor& biases = *find(bias);
+  const About about{biases};
+  const std::string name = bias.substr(0, bias.rfind("_bias"));
+  const bool joined = name.ends_with("gate_up_proj");
+  if (biases.shape.size() != 2 || biases.count == 0 || !is_float(biases.dtype) ||
+      (joined && biases.shape[1] % 2 != 0)) {
+    about.refuse("the biases of experts cannot be read",
+                 joined ? "[experts, 2 * width]" : "[experts, outputs]", shape_text(biases.shape));
+  }
+  const std::int64_t experts = biases.shape[0], outputs = biases.shape[1];
+  const StoredTensor* matrix = find(name);
+  const StoredTensor* codes = find(name + "_blocks");
+  const StoredTensor* scales = find(name + "_scales");
+  const std::string both = "'" + name + "', or '" + name + "_blocks' and '" + name + "_scales' (MXFP4)";
+  if (matrix != nullptr && codes != nullptr)
+    About{*codes}.refuse("the matrices of experts occur twice", both, "'" + name + "' and its codes");
+  if (matrix == nullptr && (codes == nullptr || scales == nullptr)) {
+    about.refuse("the matrices of experts are incomplete", both,
+                 codes != nullptr    ? "no '" + name + "_scales'"
+                 : scales != nullptr ? "no '" + name + "_blocks'"
+                                     : "neither");
+  }
+  std::int64_t inputs = 0;
+  if (matrix != nullptr) {
+    if (matrix->shape.size() != 3 || matrix->shape[0] != experts || matrix->shape[2] != outputs ||
+        !is_float(matrix->dtype)) {
+      About{*matrix}.refuse("the matrices of experts do not fit their biases " + shape_text(biases.shape),
+                            "[" + std::to_string(experts) + ", inputs, " + std::to_string(outputs) + "]",
+                            shape_text(matrix->shape));
+    }
+    inputs = matrix->shape[1];
+  } else {
+    const std::vector<std::int64_t> groups = codes->shape.size() == 4
+                                                 ? std::vector(codes->shape.begin(), codes->shape.end() - 1)
+                                                 : std::vector<std::int64_t>();
+    if (groups.empty() || groups[0] != experts || groups[1] != outputs || codes->shape[3] != 16 ||
+        codes->dtype != DType::u8) {
+      About{*codes}.refuse(
+          "the MXFP4 codes of experts do not fit their biases " + shape_text(biases.shape),
+          "U8 [" + std::to_string(experts) + ", " + std::to_string(outputs) + ", inputs / 32, 16]",
+          shape_text(codes->shape));
+    }
+    if (scales->shape != groups || scales->dtype != DType::u8) {
+      About{*scales}.refuse("the MXFP4 scales of experts do not fit their codes " + shape_text(codes->shape),
+                            "U8 " + shape_text(groups), shape_text(scales->shape));
+    }
+    inputs = 32 * groups[2];
+  }
+  const StoredTensor& stacked = matrix != nullptr ? *matrix : *codes;
+  parts_.insert({bias, stacked.name});
+  if (matrix == nullptr) parts_.insert(scales->name);
+  const std::string front = name.substr(0, name.rfind('.') + 1);
+  const std::vector<std::string> modules =
+      joined ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector<std::string>{"down_proj"};
+  const std::int64_t step = std::ssize(modules);
+  const auto add = [&](const std::string& of, const StoredTensor& from, DType dtype, ExpertPart part) {
+    OfExpert one{.tensor = from, .part = std::move(part)};
+    one.tensor.name = of;
+    one.tensor.dtype = dtype;
+    one.tensor.shape = {one.part.rows};
+    if (one.part.form != ExpertPart::Form::bias) one.tensor.shape.push_back(one.part.cols);
+    one.tensor.count = one.part.rows * one.part.cols;
+    of_experts_in_order_.push_back(of);
+    of_experts_.emplace(of, std::move(one));
+  };
+  for (std::int64_t e = 0; e < experts; ++e) {
+    for (std::int64_t m = 0; m < step; ++m) {
+      const std::string module = front + std::to_string(e) + "." + modules[static_cast<std::size_t>(m)];
+      ExpertPart part{.form = matrix != nullptr ? ExpertPart::Form::matrix : ExpertPart::Form::mxfp4,
+                      .stacked = stacked.name,
+                      .scales = matrix != nullptr ? "" : scales->name,
+                      .expert = e,
+                      .first = m,
+                      .step = step,
+                      .rows = outputs / step,
+                      .cols = inputs};
+      add(module + ".weight", stacked, matrix != nullptr ? matrix->dtype : DType::bf16, part);
+      part.form = ExpertPart::Form::bias;
+      part.stacked = bias;
+      part.cols = 1;
+      add(module + ".bias", biases, biases.dtype, part);
+    }
+  }
+}
+
 void WeightFolder::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
+  if (const auto found = of_experts_.find(name); found != of_experts_.end()) {
+    const ExpertPart& part = found->second.part;
+    const StoredTensor& stacked = file_of(part.stacked).at(part.stacked);
+    const bool scaled = part.form == ExpertPart::Form::mxfp4;
+    read_part(part, stacked.dtype, bytes(stacked),
+              scaled ? bytes(file_of(part.scales).at(part.scales)) : std::span<const std::byte>(), begin,
+              count, out);
+    return require_mapped_files();
+  }
   const QuantisedTensor* tensor = quantised(name);
   if (tensor == nullptr) return file_of(name).read(name, begin, count, out);
   check(begin >= 0 && count >= 0 && begin <= tensor->count && count <= tensor->count - begin,

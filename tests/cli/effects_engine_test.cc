@@ -246,6 +246,13 @@ std::string memory_of_experts(const config::Resolved& r) {
   return text;
 }
 
+/// The planned bytes that one of two ranks sends for experts of the other rank.
+std::string rows_of_experts(const config::Resolved& r) {
+  const comm::Place place{.size = 2, .local_size = 2, .node_of = {0, 0}};
+  const auto options = setup::instance_options(r.config, mixture(), 32, 16, 2);
+  return std::to_string(train::plan_messages(options, place, DeviceKind::cpu, 1)[0].exchanged.bytes);
+}
+
 std::vector<KeyRow> sharing_rows() {
   const Keys stage1{{"zero_stage", "1"}}, fp8_wire{{"reduce_dtype", "fp8"}, {"zero_stage", "1"}};
   return {
@@ -261,6 +268,8 @@ std::vector<KeyRow> sharing_rows() {
        "beside"},
       {"reduce_dtype", stage1, {{"bf16"}, {"fp8"}, {"int8"}}, numbers_of_two},
       {"error_feedback", fp8_wire, {{"true"}}, numbers_of_two},
+      {"exchange_rows_factor", {{"expert_parallel_size", "2"}}, {{"1"}, {"1.5"}}, memory_of_experts},
+      {"exchange_dtype", {{"expert_parallel_size", "2"}}, {{"bf16"}, {"fp8"}}, rows_of_experts},
       {"gather_dtype", stage1, {{"bf16"}, {"fp8"}}, traffic_of_two},
       {"hierarchical_comm", stage1, {{"true"}, {"false"}}, traffic_of_nodes},
       {"deterministic", {}, {{"false"}, {"strict"}}, memory_of_two},

@@ -137,7 +137,8 @@ const std::vector<Way> kStages{{0, 0}, {1, 0}, {2, 2}, {3, 3}, {4, 1}};
 // Sharding does not depend on the model family. Four models run at every pair of world size and stage. They
 // have grouped queries, tied weights, norms in pairs and experts. Two more have other routers.
 std::vector<Way> whole_runs(const std::string& model) {
-  for (const char* one : {"llama3", "qwen2-tied", "gemma3", "qwen2-moe", "olmoe", "glm4-moe-groups"}) {
+  for (const char* one :
+       {"llama3", "qwen2-tied", "gemma3", "qwen2-moe", "olmoe", "glm4-moe-groups", "gpt-oss"}) {
     if (model == one) return all_runs();
   }
   return kStages;
@@ -299,7 +300,7 @@ const char* const kEveryModel[] = {
     "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
     "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
     "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
-    "olmoe",   "glm4-moe", "glm4-moe-groups"};
+    "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
 
 // A model of each kind of tensor names and blocks.
 const char* const kSomeModels[] = {"llama3-tied",       "qwen2",   "gemma3",

@@ -101,6 +101,46 @@ inline void expect_sums_in_a_given_order(Collectives& communicator) {
   }
 }
 
+/// Every rank has three addends, which are sent in a wire format one by one, and summed rank after rank.
+inline void expect_sums_of_several_addends(Collectives& communicator) {
+  constexpr int kAddends = 3;
+  const int rank = communicator.rank(), size = communicator.size();
+  for (const Wire wire : {Wire::f32, Wire::bf16, Wire::int8}) {
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{300001}}) {
+      std::vector<Values<float>> own;
+      for (int a = 0; a < kAddends; ++a) own.push_back(input_of(rank * kAddends + a, size * count, 91));
+      const Values<float> old = input_of(rank, count, 92);
+      Values<float> sum(static_cast<std::size_t>(count));
+      for (int a = 0; a < size * kAddends; ++a) {
+        Values<float> addend;
+        for (std::int64_t i = 0; i < count; ++i) addend.push_back(element_of(a, rank * count + i, 91));
+        if (wire != Wire::f32 && size > 1) {
+          Values<std::uint32_t> encoded(ops::wire_bytes(wire, count) / 4 + 1);
+          ops::encode_values({.wire = wire, .from = addend.data(), .count = count, .to = encoded.data()});
+          ops::decode_values({.wire = wire, .part = encoded.data(), .count = count, .to = addend.data()});
+        }
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a == 0 ? addend[i] : sum[i] + addend[i];
+      }
+      for (const bool accumulate : {false, true}) {
+        Values<float> found = old;
+        communicator.reduce_scatter(communicator.reduce_stream(),
+                                    {.name = "addends",
+                                     .from = own[2].data(),
+                                     .to = found.data(),
+                                     .count = count,
+                                     .accumulate = accumulate,
+                                     .wire = wire,
+                                     .earlier = {own[0].data(), own[1].data()}});
+        communicator.reduce_stream().synchronize();
+        Values<float> expected = sum;
+        for (std::size_t i = 0; accumulate && i < expected.size(); ++i) expected[i] = old[i] + sum[i];
+        EXPECT_TRUE(same_bits(found, expected)) << "rank " << rank << " of " << size << ", " << count
+                                                << " elements, wire " << static_cast<int>(wire);
+      }
+    }
+  }
+}
+
 /// Values stored in bf16 are summed like equal fp32 values, with any wire format. The sum is rounded to bf16
 /// once, if the result is stored in bf16.
 inline void expect_reductions_of_bf16_to_agree(Collectives& communicator) {

@@ -81,6 +81,7 @@ TEST(MpiRanks, KnowOfEachOtherBeforeTheyHaveDevices) {
 TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
   expect_sums_in_rank_order(*world);
   expect_sums_in_a_given_order(*world);
+  expect_sums_of_several_addends(*world);
 }
 TEST(MpiRanks, DirectSumsAreInRankOrder) {
   const bool has_them = world->sums_directly(2, DType::f32);

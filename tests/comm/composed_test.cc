@@ -37,6 +37,7 @@ class ComposedRanks : public testing::TestWithParam<std::tuple<Carrier, int>> {
 TEST_P(ComposedRanks, ReduceScatterSumsInRankOrder) {
   on_all(expect_sums_in_rank_order);
   on_all(expect_sums_in_a_given_order);
+  on_all(expect_sums_of_several_addends);
 }
 TEST_P(ComposedRanks, AllGatherBringsEverySlice) {
   on_all(expect_all_gather);

@@ -17,6 +17,7 @@ TEST(LoneRank, KeepsEveryClaimOfRanks) {
   EXPECT_FALSE(self->place().host.empty());
   expect_sums_in_rank_order(*self);
   expect_sums_in_a_given_order(*self);
+  expect_sums_of_several_addends(*self);
   expect_messages(*self);
   expect_all_to_all(*self);
   expect_all_gather(*self);

@@ -24,6 +24,7 @@ class ThreadRanks : public testing::TestWithParam<int> {
 TEST_P(ThreadRanks, ReduceScatterSumsInRankOrder) {
   on_all([](Job&, Collectives& c, Device&) { expect_sums_in_rank_order(c); });
   on_all([](Job&, Collectives& c, Device&) { expect_sums_in_a_given_order(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_sums_of_several_addends(c); });
 }
 TEST_P(ThreadRanks, DirectSumsAreInRankOrder) {
   for (const bool worker : {false, true}) {

@@ -372,6 +372,14 @@ TEST(Load, ANarrowGatherNeedsSomethingToGather) {
               "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'");
   EXPECT_TRUE(read("error_feedback: true\nreduce_dtype: int8\n").config.error_feedback);
   EXPECT_SAYS(refusal("gather_dtype: fp8"), "'gather_dtype: fp8' has no meaning with 'zero_stage: 0'");
+  EXPECT_SAYS(refusal("exchange_dtype: fp8"),
+              "'exchange_dtype: fp8' has no meaning with 'expert_parallel_size: 1'");
+  EXPECT_SAYS(refusal("exchange_rows_factor: 1.5"),
+              "'exchange_rows_factor: 1.5' has no meaning with 'expert_parallel_size: 1'");
+  EXPECT_SAYS(refusal("expert_parallel_size: 2\nexchange_rows_factor: 0.5"), "a number of at least 1");
+  EXPECT_SAYS(refusal("deterministic: strict\nexpert_parallel_size: 2\nexchange_dtype: fp8"),
+              "exchange_dtype: compute");
+  EXPECT_EQ(read("exchange_dtype: fp8\nexpert_parallel_size: 2\n").config.exchange_dtype, "fp8");
   EXPECT_EQ(read("gather_dtype: fp8\nzero_stage: 1\n").config.gather_dtype, "fp8");
   EXPECT_EQ(read("gather_dtype: bf16\nzero_stage: 3\n").config.gather_dtype, "bf16");
 }

@@ -161,7 +161,7 @@ TEST(SoftCap, IsThatOfTheCpu) {
 TEST(GatedActivation, ForwardAndBackwardInPlace) {
   for (const DType dtype : kComputeTypes) {
     for (const auto& [rows, width] : kShapes) {
-      for (const Activation activation : {Activation::silu, Activation::gelu_tanh}) {
+      for (const Activation activation : {Activation::silu, Activation::gelu_tanh, Activation::clamped}) {
         for (const double size : {1.0, 40.0}) {
           SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(width));
           const Tensor gate_up = Tensor::random(dtype, rows, 2 * width, 1, size),

@@ -423,7 +423,7 @@ TEST_P(ExpertChainRule, InFp8AdaptersOnExpertsTrainLikeOneExpertAfterTheOther) {
 
 INSTANTIATE_TEST_SUITE_P(Families, ExpertChainRule,
                          ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe",
-                                           "glm4-moe-groups"),
+                                           "glm4-moe-groups", "gpt-oss"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');

@@ -8,6 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/model/shapes.h"
 
 namespace octet::model::architecture_test {
 namespace {
@@ -561,6 +562,63 @@ TEST(Architecture, RoutersThatCannotBeAreRefusedByName) {
     config.update(row.keys);
     EXPECT_NE(refusal(config).find(row.said), std::string::npos) << row.keys << refusal(config);
   }
+}
+
+/// As OpenAI published it, and without the defaults of its class.
+Json gpt_oss() {
+  return {{"model_type", "gpt_oss"},
+          {"architectures", {"GptOssForCausalLM"}},
+          {"num_local_experts", 32},
+          {"experts_per_token", 4},
+          {"num_hidden_layers", 24},
+          {"initial_context_length", 4096},
+          {"hidden_act", "silu"},
+          {"swiglu_limit", 7.0},
+          {"output_router_logits", false},
+          {"router_aux_loss_coef", 0.9},
+          {"rope_theta", 150000},
+          {"rope_scaling",
+           {{"rope_type", "yarn"},
+            {"factor", 32.0},
+            {"beta_fast", 32.0},
+            {"beta_slow", 1.0},
+            {"truncate", false},
+            {"original_max_position_embeddings", 4096}}},
+          {"quantization_config", {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}}}};
+}
+
+TEST(Architecture, GptOssIsReadWithTheDefaultsOfItsClass) {
+  Architecture a = read_architecture(gpt_oss(), "test");
+  EXPECT_EQ(a.experts, (ExpertShape{.count = 32,
+                                    .taken = 4,
+                                    .width = 2880,
+                                    .normalised = true,
+                                    .names = ExpertShape::Names::gpt_oss,
+                                    .biases = true}));
+  EXPECT_TRUE(a.qkv_bias && a.output_bias && a.attention_sinks);
+  EXPECT_EQ(a.activation, ops::Activation::clamped);
+  EXPECT_EQ(a.heads.head_dim, 64);
+  EXPECT_EQ(a.block(0).window, 128);
+  EXPECT_EQ(a.block(1).window, 0);
+  EXPECT_FALSE(a.ropes.front().truncate);
+  EXPECT_EQ(a.stored.format, StoredWeights::Format::mxfp4);
+  EXPECT_EQ(mixing(a), std::vector<bool>(24, true));
+  a.stored = {};
+  EXPECT_EQ(a, find_shape("gpt-oss-20b"));
+  const std::pair<const char*, Json> changes[] = {
+      {"swiglu_limit", 5.0}, {"attention_bias", false}, {"sliding_window", 64}, {"num_experts_per_tok", 2}};
+  for (const auto& [key, value] : changes) {
+    Json config = gpt_oss();
+    config[key] = value;
+    EXPECT_FALSE(read_architecture(config, "test") == read_architecture(gpt_oss(), "test")) << key;
+    EXPECT_NE(facts_of(read_architecture(config, "test")), facts_of(a)) << key;
+  }
+  Json config = gpt_oss();
+  config["swiglu_alpha"] = 1.5;
+  EXPECT_NE(refusal(config).find("swiglu_alpha: 1.702"), std::string::npos);
+  config = gpt_oss();
+  config.erase("rope_scaling");
+  EXPECT_NE(refusal(config).find("'rope_parameters' or 'rope_scaling'"), std::string::npos);
 }
 
 TEST(Architecture, OlmoeIsReadWithTheDefaultsOfItsClass) {

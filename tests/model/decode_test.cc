@@ -95,7 +95,7 @@ class Decoder {
 TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
   for (const char* name :
        {"llama", "llama3-tied", "llama-mha-bias", "llama-linear-rope", "mistral", "qwen2", "qwen3",
-        "qwen3-yarn", "gemma2", "gemma3", "qwen2-moe", "olmoe", "glm4-moe", "glm4-moe-groups"}) {
+        "qwen3-yarn", "gemma2", "gemma3", "qwen2-moe", "olmoe", "glm4-moe", "glm4-moe-groups", "gpt-oss"}) {
     Decoder decoder(name, {});
     // The prompts of all three documents, mixed in one call, into slots in another order …
     std::vector<Place> prompt;
@@ -167,7 +167,7 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 }
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
-  for (const char* name : {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups"}) {
+  for (const char* name : {"llama3", "qwen3-moe-trained", "olmoe", "glm4-moe-groups", "gpt-oss"}) {
     const Architecture a = read_architecture(golden_folder(name));
     for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
       for (const precision::RecipeKind kind :

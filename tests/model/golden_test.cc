@@ -13,7 +13,7 @@ const std::vector<std::string> kCases = {
     "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
     "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
     "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
-    "olmoe",   "glm4-moe", "glm4-moe-groups"};
+    "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
@@ -356,7 +356,7 @@ TEST_P(BalancedExperts, EvaluationHasTheLossOfTheLabelsAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, BalancedExperts,
-                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe"),
+                         ::testing::Values("qwen3-moe-trained", "mixtral", "qwen2-moe", "olmoe", "gpt-oss"),
                          [](const auto& test) {
                            std::string name = test.param;
                            std::erase(name, '-');

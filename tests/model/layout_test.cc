@@ -92,7 +92,8 @@ TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
       {"gemma-2-9b", 9241705984},      {"gemma-2-27b", 27227128320},
       {"gemma-3-1b", 999885952},       {"gemma-3-270m", 268098176},
       {"gemma-3-27b", 27009346304},    {"mixtral-8x7b", 46702792704},
-      {"olmoe-1b-7b", 6919161856}};
+      {"olmoe-1b-7b", 6919161856},     {"gpt-oss-20b", 20914757184},
+      {"gpt-oss-120b", 116829156672}};
   for (const auto& [name, parameters] : known)
     EXPECT_EQ(build_layout(find_shape(name)).parameter_count(), parameters) << name;
   for (const std::string& name : shape_names())
@@ -124,6 +125,7 @@ TEST(Shapes, AreFoundByTheNamesOfModelsOnTheHub) {
            {"mistralai/Mixtral-8x7B-Instruct-v0.1", "mixtral-8x7b"},
            {"allenai/OLMoE-1B-7B-0924-Instruct", "olmoe-1b-7b"},
            {"zai-org/GLM-4.5-Air", "glm-4.5-air"},
+           {"openai/gpt-oss-20b", "gpt-oss-20b"},
            {"google/gemma-2-2b-it", "gemma-2-2b"},
            {"google/gemma-3-27b-it", "gemma-3-27b"},
            {"HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2-135m"},

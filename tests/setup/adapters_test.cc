@@ -11,6 +11,7 @@
 #include "octet/runtime/adapter_file.h"
 #include "octet/weights/safetensors_writer.h"
 #include "support/program.h"
+#include "support/scratch.h"
 
 namespace octet::setup::adapters_test {
 namespace {
@@ -165,7 +166,8 @@ TEST_P(PeftOfExperts, GivesTheLogitsTheLossAndTheGradientsOfPeft) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, PeftOfExperts,
-                         testing::Values("qwen3-moe-stacked", "mixtral-stacked", "qwen2-moe-stacked"),
+                         testing::Values("qwen3-moe-stacked", "mixtral-stacked", "qwen2-moe-stacked",
+                                         "gpt-oss-stacked"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');
@@ -393,6 +395,29 @@ TEST(AdapterTargets, AreWrittenAsPeftDoes) {
     const Json written = adapter_config(wish, a, "base");
     EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), tuning_of(wish, a)) << written;
   }
+}
+
+// Experts of gpt-oss are parameters in every version of transformers, and no modules.
+TEST(AdapterTargets, OfGptOssAreAttentionOrParametersOfExperts) {
+  const Architecture a = model::read_architecture(golden_folder("gpt-oss"));
+  const AdapterWish all{.rank = 4, .all = true};
+  for (const auto& [name, shape] : tuning_of(all, a).modules)
+    EXPECT_EQ(name.find(".experts."), std::string::npos) << name;
+  EXPECT_EQ(adapter_config(all, a, "base")["target_modules"],
+            Json::array({"k_proj", "o_proj", "q_proj", "v_proj"}));
+  const model::Tuning tuning =
+      tuning_of({.rank = 4, .parameters = {"mlp.experts.gate_up_proj"}, .whole = {"router"}}, a);
+  const model::StackedAdapter& stacked = tuning.stacked.at("model.layers.1.mlp.experts.2.gate_up_proj");
+  EXPECT_TRUE(stacked.transposed && stacked.alternates);
+  EXPECT_TRUE(tuning.whole.contains("model.layers.0.mlp.router"));
+  Architecture tuned = a;
+  tuned.tuning = tuning;
+  const std::set<std::string> names = model::tensor_names(model::build_layout(tuned));
+  EXPECT_TRUE(names.contains("base_model.model.model.layers.0.mlp.router.weight"));
+  EXPECT_TRUE(names.contains("base_model.model.model.layers.0.mlp.router.bias"));
+  EXPECT_ERROR("no module of the model is called 'gate_proj'",
+               tuning_of({.rank = 4, .targets = {"gate_proj"}}, a));
+  EXPECT_ERROR("embed_tokens, lm_head, router", tuning_of({.rank = 4, .whole = {"gate"}}, a));
 }
 
 // A parameter of all experts has one adapter per expert. PEFT's names of the tensors depend on the other

@@ -105,8 +105,10 @@ struct ReduceScatterArgs {
   std::uint16_t* residual = nullptr;
   /// Null: rank order. Must live until the collective is complete. Requires wire f32 and no accumulation.
   const SumOrder* order = nullptr;
-  /// With an order: this rank's addends before `from`, each [size * count]; parts[rank] - 1 of them.
-  std::vector<const float*> earlier = {};
+  /// This rank's addends before `from`, each [size * count] in `from_dtype`. With an order: parts[rank] - 1
+  /// of them. Without an order: equally many on all ranks. Each is then encoded like `from`, and the sum has
+  /// the addends of the first rank, then of the second, …; `hierarchical` and residuals are not allowed.
+  std::vector<const void*> earlier = {};
 };
 
 /// Sends every rank's slice to all ranks, in place.

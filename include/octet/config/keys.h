@@ -191,6 +191,8 @@ struct ShardingKeys {
   std::string reduce_dtype = "fp32";
   bool error_feedback = false;
   std::string gather_dtype = "compute";
+  std::string exchange_dtype = "compute";
+  std::optional<double> exchange_rows_factor;
   std::string hierarchical_comm = "auto";
   std::int64_t expert_parallel_size = 1;
 };

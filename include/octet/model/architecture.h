@@ -49,8 +49,10 @@ struct BlockShape {
 /// A mixture of experts in place of an MLP (Shazeer et al. 2017, arXiv:1701.06538). The experts are gated
 /// MLPs. A router selects some of them for each token.
 struct ExpertShape {
-  /// Names of tensors in Hugging Face's files: "mlp.experts.0.gate_proj", or "block_sparse_moe.experts.0.w1".
-  enum class Names { mlp, mixtral };
+  /// Names of tensors in Hugging Face's files: "mlp.gate" and "mlp.experts.0.gate_proj",
+  /// "block_sparse_moe.gate" and "block_sparse_moe.experts.0.w1", or "mlp.router" and the parts of stacked
+  /// tensors (weights/expert_stacks.h).
+  enum class Names { mlp, mixtral, gpt_oss };
   std::int64_t count = 0;   ///< number of experts; 0: no mixture
   std::int64_t taken = 0;   ///< experts per token
   std::int64_t width = 0;   ///< intermediate size of one expert
@@ -67,6 +69,8 @@ struct ExpertShape {
   std::int64_t groups = 1, taken_groups = 1;  ///< only experts of some groups are selected
   /// A bias of each expert changes the choice. It is read and written with the weights, and not trained.
   bool choice_bias = false;
+  /// Whether the router and every matrix of an expert have a bias, which is trained.
+  bool biases = false;
   bool operator==(const ExpertShape&) const = default;
 };
 
@@ -75,8 +79,9 @@ struct ExpertShape {
 struct StoredWeights {
   enum class Format {
     plain,
-    nf4,        ///< codes of bitsandbytes in the blocks' linear layers
-    fp8_blocks  ///< E4M3 with a scale for each 128 x 128 elements
+    nf4,         ///< codes of bitsandbytes in the blocks' linear layers
+    fp8_blocks,  ///< E4M3 with a scale for each 128 x 128 elements
+    mxfp4        ///< E2M1 with a scale for each 32 elements, in the experts
   };
   Format format = Format::plain;
   bool double_quantization = false;  ///< nf4
@@ -101,7 +106,8 @@ struct Architecture {
   std::int64_t max_positions = 0;  ///< from the config; not a limit of the core
   double norm_eps = 1e-6;
   ops::Activation activation = ops::Activation::silu;
-  bool tied = false;  ///< the head is the embedding table
+  double activation_limit = 7.0;  ///< GatedActivationArgs::limit
+  bool tied = false;              ///< the head is the embedding table
   bool qkv_bias = false;
   bool output_bias = false;  ///< bias of the projection after attention
   bool mlp_bias = false;
@@ -114,6 +120,7 @@ struct Architecture {
   /// Row of the embedding table that gets no gradient from look-ups (PyTorch's padding_idx); -1: none.
   std::int32_t padding_id = -1;
   double attention_scale = 1.0;
+  bool attention_sinks = false;     ///< a trained score of each head without a key (ops/attention_sinks.h)
   double attention_soft_cap = 0.0;  ///< 0: none
   double logit_soft_cap = 0.0;      ///< 0: none
   std::vector<Rope> ropes;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -37,6 +38,8 @@ class TokenExchange {
   virtual int size() const = 0;
   /// Returns the numbers of all ranks, by rank: [size * own.size()]. Blocks the host.
   virtual std::vector<std::int32_t> gather(std::span<const std::int32_t> own) = 0;
+  /// Calls `act`. If it throws Error on a rank of the group, all ranks throw. Blocks the host.
+  virtual void together(const std::function<void()>& act) = 0;
 
   /// Rows of equal size in device memory, by the rank of the group that they are sent to or come from.
   struct Rows {
@@ -46,8 +49,17 @@ class TokenExchange {
     std::span<const std::int64_t> received;  ///< [size] rows from each rank
     std::size_t row_bytes = 0;
   };
-  /// Enqueues the exchange in the order of `compute`. `name` is for traces and must stay valid.
-  virtual void exchange(Stream& compute, const char* name, const Rows& rows) = 0;
+  /// Enqueues the exchange after the earlier work of `compute`. `name` is for traces and must stay valid.
+  /// Work on `compute` before finish() overlaps with the messages. It must not access the rows, and no other
+  /// exchange may start.
+  virtual void start(Stream& compute, const char* name, const Rows& rows) = 0;
+  /// Makes `compute` wait for the exchange that was started.
+  virtual void finish(Stream& compute) = 0;
+  /// Enqueues the whole exchange in the order of `compute`.
+  void exchange(Stream& compute, const char* name, const Rows& rows) {
+    start(compute, name, rows);
+    finish(compute);
+  }
 };
 
 }  // namespace octet::model

@@ -123,10 +123,10 @@ std::set<std::string> tensor_names(const ParameterLayout& layout);
 ///   head       [matrices: lm_head, unless tied] [vectors: norm]
 /// With adapters (Architecture::tuning), these tensors are frozen, except modules in Tuning::whole. A block
 /// then ends with the segment [adapters: A and B of each module]. A block with experts has no gate_up and
-/// down. It has a later segment [experts: router, gate and up of all experts, down of all experts]. If a part
-/// of a group is trained, tensors that differ in this from the first tensor of their kind have a later
-/// segment. A tied head reads the embedding group, and both uses add to the gradient. Blocks may differ in
-/// their shapes.
+/// down. It has later segments [router], [experts: gate and up of all experts, down of all experts], and
+/// [expert biases] if experts have biases. If a part of a group is trained, tensors that differ in this from
+/// the first tensor of their kind have a later segment. A tied head reads the embedding group, and both uses
+/// add to the gradient. Blocks may differ in their shapes.
 ParameterLayout build_layout(const Architecture& architecture);
 
 /// Indices of the first two segments of a block.

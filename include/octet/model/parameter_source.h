@@ -32,6 +32,14 @@ struct GroupParameters {
 struct GroupGradients {
   std::vector<std::vector<ops::Matrix>> gradients;
   bool overwrite = false;
+  /// Empty, or by rank of the expert group: the buffers for gradients of the tokens of this rank. They differ
+  /// in segments with SegmentSpec::split_experts. The source then sums them in rank order.
+  std::vector<GroupGradients> by_source = {};
+
+  void set_overwrite(bool on) {
+    overwrite = on;
+    for (GroupGradients& source : by_source) source.overwrite = on;
+  }
 };
 
 /// The direction of the core through the blocks. It lets a source gather the next group ahead.

@@ -9,6 +9,7 @@
 #include "octet/model/group_messages.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
+#include "octet/ops/wire.h"
 #include "octet/precision/audit.h"
 #include "octet/precision/quantizer.h"
 #include "octet/precision/scaling.h"
@@ -61,6 +62,15 @@ struct TransformerOptions {
   /// ranks of the expert group then make the same calls; a rank without tokens calls with an empty
   /// micro-batch.
   TokenExchange* token_exchange = nullptr;
+  /// With a TokenExchange: format of hidden values in transfer. Values that this rank's experts compute for
+  /// this rank are rounded alike. f32: the compute dtype.
+  ops::Wire exchange_wire = ops::Wire::f32;
+  /// With a TokenExchange: buffers have room for this factor times the rows that a rank gets if all ranks get
+  /// as many. A micro-batch with more rows throws Error on the ranks of the group. 0: room for every case.
+  double exchange_room = 0;
+  /// With a TokenExchange: the gradients of experts' weights for the tokens of each rank of the group are
+  /// separate sums (GroupGradients::by_source), as without Share::splits_experts().
+  bool sums_by_source = false;
 };
 
 /// A flat micro-batch: the tokens of its documents are concatenated without padding. All pointers are device

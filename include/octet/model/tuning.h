@@ -27,6 +27,9 @@ struct AdapterShape {
 struct StackedAdapter {
   std::string tensors;  ///< their names without ".lora_A.weight": "model.layers.0.mlp.experts.base_layer"
   std::int64_t expert = 0, experts = 0;
+  bool transposed = false;  ///< the parameter is [experts, inputs, outputs] in transformers
+  /// Outputs of gate and of up alternate in the parameter. In the module, all of gate are first.
+  bool alternates = false;
   auto operator<=>(const StackedAdapter&) const = default;
 };
 

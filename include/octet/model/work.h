@@ -9,6 +9,7 @@
 
 #include "octet/model/architecture.h"
 #include "octet/ops/gemm.h"
+#include "octet/ops/wire.h"
 
 namespace octet::model {
 
@@ -42,8 +43,12 @@ struct Exchanges {
 };
 
 /// Returns the bytes that a rank sends to one other rank of its expert group in a micro-batch of `tokens`
-/// tokens, if each rank gets the same number of its rows. `blocks_again`: Recompute::full.
-double exchanged_bytes(const Architecture& architecture, std::int64_t tokens, DType dtype, bool blocks_again);
+/// tokens, if each rank gets the same number of its rows. `blocks_again`: Recompute::full. Hidden values of
+/// `dtype` are sent in the format `wire`.
+std::int64_t exchanged_bytes(const Architecture& architecture, std::int64_t tokens, DType dtype,
+                             ops::Wire wire, bool blocks_again);
+/// Returns the bytes of `count` hidden values in a message.
+std::int64_t exchanged_bytes(std::int64_t count, DType dtype, ops::Wire wire);
 
 enum class OperationKind { gemm, attention, norm, rotary, activation, adapters, embedding, loss };
 

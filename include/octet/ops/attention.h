@@ -74,7 +74,8 @@ struct CachedAttentionArgs {
   float scale = 1.0f;
   float soft_cap = 0.0f;
   std::int64_t window = 0;
-  Matrix out;  ///< [tokens, q_heads * head_dim] T
+  Matrix out;            ///< [tokens, q_heads * head_dim] T
+  float* lse = nullptr;  ///< [q_heads, tokens] f32: as of attention(); null: not wanted
   /// Number of leading tokens that are the only token of their sequence in this call, as in decoding. An
   /// exact duplicate of another of these tokens also counts. A GPU then splits long caches into pieces that
   /// it reads in parallel. Only the last bits of the output differ.

@@ -39,7 +39,7 @@ struct DecodeGemmArgs {
 };
 
 /// True if decode_gemm supports these arguments: on a GPU, if its kernel supports the shapes. On a CPU, only
-/// if OCTETRUN_LONE_GEMM=always is set (for tests; a CPU gains nothing).
+/// if OCTETRUN_LONE_GEMM=always is set (for tests; a CPU gains nothing). Not for Activation::clamped.
 bool has_decode_gemm(const Device& device, const DecodeGemmArgs& args);
 
 /// Enqueues the GEMM. Requires has_decode_gemm(). The bits are equal to calls of rms_norm, block_quantize,

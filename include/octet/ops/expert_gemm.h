@@ -61,9 +61,10 @@ struct GroupedGemmArgs {
   Matrix d;  ///< [rows, out], if gated [rows, out / 2], bf16; does not overlap x
 };
 
-/// True if grouped_gemm has a kernel for this on a GPU. GPUs other than Hopper need so few rows that memory
-/// traffic of the weights determines the time. Checks only dtypes, sizes and alignment. A CPU has one only if
-/// OCTETRUN_GROUPED_GEMM=always is set (for tests; a CPU gains nothing).
+/// True if grouped_gemm has a kernel for this on a GPU. No device has one for Activation::clamped. GPUs other
+/// than Hopper need so few rows that memory traffic of the weights determines the time. Checks only dtypes,
+/// sizes and alignment. A CPU has one only if OCTETRUN_GROUPED_GEMM=always is set (for tests; a CPU gains
+/// nothing).
 bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args);
 
 /// True if x should be gathered before, with a null `source`: the kernel for many rows requires it. Checks

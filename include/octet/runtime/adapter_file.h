@@ -27,6 +27,8 @@ struct StackedMatrix {
   std::string partner;  ///< the tensor of the other matrix of the adapter
   bool inputs = false;  ///< A
   std::int64_t expert = 0, experts = 1;
+  bool transposed = false;  ///< StackedAdapter::transposed
+  bool alternates = false;  ///< StackedAdapter::alternates, for B
 
   /// Returns the shape of the tensor for the shape of the expert's matrix. `exchanged`: of `partner`, which
   /// holds the transposed matrix. PEFT before 0.19.1 stored adapters so.
@@ -68,6 +70,7 @@ class AdapterFile {
     std::vector<std::int64_t> shape;  ///< of the expert's matrix
     std::int64_t first = 0;           ///< the tensor's element for the first element
     std::int64_t row_step = 0, column_step = 0;
+    bool alternates = false;  ///< StackedMatrix::alternates
   };
   /// Returns name and shape of the file's tensor that contains an expected tensor. Records the position of an
   /// expert's matrix in `stacked_`.

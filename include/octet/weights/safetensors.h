@@ -13,6 +13,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/tensor_slice.h"
+#include "octet/weights/expert_stacks.h"
 #include "octet/weights/tensor_header.h"
 
 namespace octet::weights {
@@ -54,8 +55,8 @@ class SafetensorsFile {
   /// Replaces tensors of stacked experts, "….experts.gate_up_proj" [experts, 2 * width, hidden] and
   /// "….experts.down_proj" [experts, hidden, width], by the matrices of each expert:
   /// "….experts.0.gate_proj.weight". Returns the names of the stacked tensors, each with the names of its
-  /// parts.
-  std::map<std::string, std::vector<std::string>> split_experts();
+  /// parts. `except`: tensors that stay as they are.
+  std::map<std::string, std::vector<std::string>> split_experts(const std::set<std::string>& except = {});
 
   /// Returns the bytes of a tensor as stored. Valid while this object lives; may be unaligned.
   std::span<const std::byte> bytes(const StoredTensor& tensor) const;
@@ -88,7 +89,8 @@ struct QuantisedTensor {
 };
 
 /// The weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` lists.
-/// Quantised tensors are read as dequantised values; their scales are not listed as tensors.
+/// Quantised tensors are read as dequantised values; their scales are not listed as tensors. Experts are read
+/// as one tensor for each matrix of an expert, also if the files stack them (expert_stacks.h).
 class WeightFolder {
  public:
   /// Throws Error if the folder contains neither, or the index names files outside the folder. Throws
@@ -140,6 +142,10 @@ class WeightFolder {
   }
   /// Calls SafetensorsFile::split_experts() for all files.
   void split_experts();
+  /// Finds the parts of the experts of expert_stacks.h. Throws Error if codes or scales are missing, or if
+  /// shapes do not fit each other.
+  void find_expert_parts();
+  void find_expert_parts(const std::string& bias);
   void find_quantised();
   void find_nf4(const StoredTensor& state);
   void find_fp8_blocks(const StoredTensor& scales);
@@ -151,6 +157,13 @@ class WeightFolder {
   std::unordered_map<std::string, std::size_t> file_by_tensor_;
   std::unordered_map<std::string, QuantisedTensor> quantised_;
   std::set<std::string> parts_;  ///< names of scales and other parts of quantised tensors
+  /// A tensor of one expert in stacked tensors, and where they are.
+  struct OfExpert {
+    StoredTensor tensor;
+    ExpertPart part;
+  };
+  std::map<std::string, OfExpert> of_experts_;
+  std::vector<std::string> of_experts_in_order_;
 };
 
 }  // namespace octet::weights

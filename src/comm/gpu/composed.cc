@@ -154,7 +154,7 @@ void Composed::reduce_scatter(const ReduceScatterArgs& args) {
 }
 
 bool Composed::carrier_sums(const ReduceScatterArgs& args) const {
-  return summing_ != nullptr && (sums_bf16_ || args.from_dtype == DType::f32) &&
+  return summing_ != nullptr && args.earlier.empty() && (sums_bf16_ || args.from_dtype == DType::f32) &&
          ops::travels_as_it_lies(ops::wire_of_values(args.wire, args.from_dtype), args.from_dtype);
 }
 
@@ -178,30 +178,44 @@ void Composed::reduce_by_carrier(const ReduceScatterArgs& args) {
   sent_.between_nodes += bytes * (place_.size - place_.local_size);
 }
 
-// Returns the address of the bytes of a chunk that are sent to a member: in `from`, or encoded in staging
-// memory.
-const std::byte* Composed::leaves(const ReduceScatterArgs& args, const Chunk& c, int member) const {
-  return ops::travels_as_it_lies(args.wire, args.from_dtype) ? read_at(args, member * args.count + c.start)
-                                                             : staging_.leaving(c.number, member);
+// Returns the address of the bytes of a chunk of an addend that are sent to a member: in the addend, or
+// encoded in staging memory.
+const std::byte* Composed::leaves(const ReduceScatterArgs& args, const Chunk& c, std::size_t addend,
+                                  int member) const {
+  if (!ops::travels_as_it_lies(args.wire, args.from_dtype))
+    return staging_.leaving(c.number, member) + addend * addend_pitch(ops::wire_bytes(args.wire, c.count));
+  return values_of(args, addend, member * args.count + c.start);
+}
+
+// Returns the address of element `i` of an addend; the last addend is `from`.
+const std::byte* Composed::values_of(const ReduceScatterArgs& args, std::size_t addend, std::int64_t i) {
+  if (addend == args.earlier.size()) return read_at(args, i);
+  return static_cast<const std::byte*>(args.earlier[addend]) + index(i) * size_of(args.from_dtype);
 }
 
 // The own part is rounded like sent parts, so the sum does not depend on the owner.
 void Composed::encode(const ReduceScatterArgs& args, const Chunk& c) {
   for (int member = 0; member < place_.size; ++member) {
-    ops::encode_values(stream_, {.wire = args.wire,
-                                 .from = read_at(args, member * args.count + c.start),
-                                 .dtype = args.from_dtype,
-                                 .count = c.count,
-                                 .to = staging_.leaving(c.number, member),
-                                 .residual = residual_at(args, member * args.count + c.start)});
+    for (std::size_t addend = 0; addend <= args.earlier.size(); ++addend) {
+      auto* to = const_cast<std::byte*>(leaves(args, c, addend, member));
+      ops::encode_values(stream_, {.wire = args.wire,
+                                   .from = values_of(args, addend, member * args.count + c.start),
+                                   .dtype = args.from_dtype,
+                                   .count = c.count,
+                                   .to = to,
+                                   .residual = residual_at(args, member * args.count + c.start)});
+    }
   }
 }
 
 void Composed::sum(const ReduceScatterArgs& args, const Chunk& c,
                    const std::function<const std::byte*(int)>& arrived) {
+  const std::size_t pitch = addend_pitch(ops::wire_bytes(args.wire, c.count));
   std::vector<const void*> parts;
   for (int member = 0; member < place_.size; ++member) {
-    parts.push_back(member == place_.rank ? leaves(args, c, member) : arrived(member));
+    for (std::size_t addend = 0; addend <= args.earlier.size(); ++addend)
+      parts.push_back(member == place_.rank ? leaves(args, c, addend, member)
+                                            : arrived(member) + addend * pitch);
   }
   ops::sum_parts(stream_, {.wire = args.wire,
                            .parts = parts,
@@ -213,7 +227,8 @@ void Composed::sum(const ReduceScatterArgs& args, const Chunk& c,
 
 void Composed::reduce_flat(ReduceScatterArgs args) {
   args.wire = ops::wire_of_values(args.wire, args.from_dtype);
-  if (goes_eagerly(ops::wire_bytes(args.wire, args.count))) return reduce_eagerly(args);
+  const std::size_t addends = args.earlier.size() + 1;
+  if (addends == 1 && goes_eagerly(ops::wire_bytes(args.wire, args.count))) return reduce_eagerly(args);
   const bool lies = ops::travels_as_it_lies(args.wire, args.from_dtype);
   // Values that are sent unconverted need no send staging. The receive staging then gets the whole set.
   // Chunks are twice as long, so the ranks wait for each other half as often.
@@ -222,7 +237,8 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
     return staging_.set(c.number) + index(wide * member) * staging_.part;
   };
   in_chunks(
-      wide * chunk_of(args.wire), args.count, lies ? Act{} : Act{[&](const Chunk& c) { encode(args, c); }},
+      chunk_for(wide * chunk_of(args.wire), addends), args.count,
+      lies ? Act{} : Act{[&](const Chunk& c) { encode(args, c); }},
       [&](const Chunk& c) {
         const std::size_t bytes = ops::wire_bytes(args.wire, c.count);
         Messages messages;
@@ -230,8 +246,11 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
         for (int d = 1; d < place_.size; ++d) {
           const int to = (place_.rank + d) % place_.size,
                     from = (place_.rank - d + place_.size) % place_.size;
-          out.push_back({to, leaves(args, c, to), arriving(c, place_.rank), bytes});
-          in.push_back({from, arriving(c, from), bytes});
+          for (std::size_t addend = 0; addend < addends; ++addend) {
+            out.push_back({to, leaves(args, c, addend, to),
+                           arriving(c, place_.rank) + addend * addend_pitch(bytes), bytes});
+            in.push_back({from, arriving(c, from) + addend * addend_pitch(bytes), bytes});
+          }
         }
         return messages;
       },
@@ -241,8 +260,8 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
 // The addends of a rank are sent one after the other, in chunks such that all addends of a chunk fit into a
 // part.
 void Composed::reduce_in_order(const ReduceScatterArgs& args) {
-  std::vector<const float*> own = args.earlier;
-  own.push_back(static_cast<const float*>(args.from));
+  std::vector<const float*> own;
+  for (const std::byte* addend : own_addends(args)) own.push_back(reinterpret_cast<const float*>(addend));
   const int most = *std::ranges::max_element(args.order->parts);
   const auto room = static_cast<std::int64_t>(staging_.part / sizeof(float)) / most / 4 * 4;
   check(room > 0, "the staging memory holds an element of every addend");

@@ -106,7 +106,9 @@ class Composed {
   std::int64_t chunk_of(Wire wire) const;
 
   void reduce_flat(ReduceScatterArgs args);
-  const std::byte* leaves(const ReduceScatterArgs& args, const Chunk& c, int member) const;
+  const std::byte* leaves(const ReduceScatterArgs& args, const Chunk& c, std::size_t addend,
+                          int member) const;
+  static const std::byte* values_of(const ReduceScatterArgs& args, std::size_t addend, std::int64_t i);
   void encode(const ReduceScatterArgs& args, const Chunk& c);
   void sum(const ReduceScatterArgs& args, const Chunk& c,
            const std::function<const std::byte*(int)>& arrived);

@@ -97,7 +97,7 @@ void Composed::reduce_eagerly(const ReduceScatterArgs& args) {
   const Chunk whole{.count = args.count};
   if (!ops::travels_as_it_lies(args.wire, args.from_dtype)) encode(args, whole);
   exchange_eagerly(ops::wire_bytes(args.wire, args.count),
-                   [&](int member) { return leaves(args, whole, member); });
+                   [&](int member) { return leaves(args, whole, 0, member); });
   sum(args, whole, [&](int member) { return exchange_.came_eagerly(member); });
 }
 

@@ -38,6 +38,8 @@ void check_reduce_scatter(const ReduceScatterArgs& args, const Place& place) {
   check((args.to == read_at(args, place.rank * args.count) && args.to_dtype == args.from_dtype) ||
             disjoint(args.from, bytes(args.from_dtype) * place.size, args.to, bytes(args.to_dtype)),
         "reduce_scatter writes the own slice of its input or memory apart from it");
+  check(args.earlier.empty() || args.order != nullptr || (!args.hierarchical && args.residual == nullptr),
+        "several addends of a rank are summed in rank order, without residuals");
 }
 
 void check_all_to_all(const AllToAllArgs& args, const Place& place) {

@@ -122,9 +122,19 @@ bool MessageCollectives::nothing_moves() const {
 }
 
 void MessageCollectives::sum_alone(Stream& stream, const ReduceScatterArgs& args) {
-  if (args.count == 0 || (args.to == args.from && !args.accumulate)) return;
+  const bool one = args.earlier.empty();
+  if (args.count == 0 || (one && args.to == args.from && !args.accumulate)) return;
   check(args.from != nullptr && args.to != nullptr, "reduce_scatter has its buffers");
-  const std::array<const void*, 1> own = {args.from};
+  std::vector<const void*> own = args.earlier;
+  own.push_back(args.from);
+  if (args.order != nullptr && !one) {
+    std::vector<const float*> addends;
+    for (const void* addend : own) addends.push_back(static_cast<const float*>(addend));
+    return ops::sum_tree(stream, {.addends = addends,
+                                  .merges = args.order->merges,
+                                  .to = static_cast<float*>(args.to),
+                                  .count = args.count});
+  }
   ops::sum_parts(stream, {.wire = ops::wire_of_values(Wire::f32, args.from_dtype),
                           .parts = own,
                           .to = args.to,

@@ -16,11 +16,8 @@ namespace octet::comm {
 
 namespace {
 
-/// This rank's addends, `from` last.
-std::vector<const float*> own_addends(const ReduceScatterArgs& args) {
-  std::vector<const float*> own = args.earlier;
-  own.push_back(static_cast<const float*>(args.from));
-  return own;
+const float* as_floats(const std::byte* values) {
+  return reinterpret_cast<const float*>(values);
 }
 
 /// Addend `part` of another rank's chunk.
@@ -39,8 +36,8 @@ void post_addends(Messages& messages, const Place& place, const Staging& staging
   }
   for (int d = 1; d < place.size; ++d) {
     const int peer = (place.rank + d) % place.size;
-    for (const float* addend : own_addends(args)) {
-      messages.send(peer, addend + peer * args.count + chunk.start, bytes);
+    for (const std::byte* addend : own_addends(args)) {
+      messages.send(peer, as_floats(addend) + peer * args.count + chunk.start, bytes);
     }
   }
 }
@@ -50,8 +47,8 @@ void sum_addends(const Place& place, const Staging& staging, const ReduceScatter
   std::vector<const float*> addends;
   for (int rank = 0; rank < place.size; ++rank) {
     if (rank == place.rank) {
-      for (const float* own : own_addends(args)) {
-        addends.push_back(own + rank * args.count + chunk.start);
+      for (const std::byte* own : own_addends(args)) {
+        addends.push_back(as_floats(own) + rank * args.count + chunk.start);
       }
       continue;
     }
@@ -66,7 +63,8 @@ void sum_addends(const Place& place, const Staging& staging, const ReduceScatter
 }
 
 Steps add_alone(ReduceScatterArgs args) {
-  const std::vector<const float*> own = own_addends(args);
+  std::vector<const float*> own;
+  for (const std::byte* addend : own_addends(args)) own.push_back(as_floats(addend));
   ops::sum_tree({.addends = own,
                  .merges = args.order->merges,
                  .to = static_cast<float*>(args.to),

@@ -1,7 +1,6 @@
 #include "messages/transport_collectives.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <vector>
 
@@ -19,46 +18,74 @@ int from_peer(const Place& place, int distance) {
   return (place.rank - distance + place.size) % place.size;
 }
 
+/// Elements of this rank's addends, as they are sent to a rank.
+class OwnAddends {
+ public:
+  OwnAddends(const Staging& staging, const ReduceScatterArgs& args, const Chunk& chunk)
+      : staging_(staging), args_(args), chunk_(chunk), all_(own_addends(args)) {}
+
+  std::size_t count() const { return all_.size(); }
+  /// Returns the bytes of one encoded addend.
+  std::size_t bytes() const { return ops::wire_bytes(args_.wire, chunk_.count); }
+  bool encodes() const { return !ops::travels_as_it_lies(args_.wire, args_.from_dtype); }
+  /// Returns the address of an addend for `rank`. encode() must have been called if encodes().
+  const std::byte* at(std::size_t addend, int rank) const {
+    return encodes() ? encoded(addend, rank) : values(addend, rank);
+  }
+  void encode(std::size_t addend, int rank) const {
+    ops::encode_values({.wire = args_.wire,
+                        .from = values(addend, rank),
+                        .dtype = args_.from_dtype,
+                        .count = chunk_.count,
+                        .to = encoded(addend, rank),
+                        .residual = residual_at(args_, rank * args_.count + chunk_.start)});
+  }
+  /// Returns the address at which an addend of another rank arrives.
+  std::byte* arriving(std::size_t addend, int rank) const {
+    return staging_.arriving(chunk_.set, rank) + addend * addend_pitch(bytes());
+  }
+
+ private:
+  const std::byte* values(std::size_t addend, int rank) const {
+    return all_[addend] +
+           static_cast<std::size_t>(rank * args_.count + chunk_.start) * size_of(args_.from_dtype);
+  }
+  std::byte* encoded(std::size_t addend, int rank) const {
+    return staging_.leaving(chunk_.set, rank) + addend * addend_pitch(bytes());
+  }
+
+  const Staging& staging_;
+  const ReduceScatterArgs& args_;
+  const Chunk& chunk_;
+  std::vector<const std::byte*> all_;
+};
+
 void post_slices(Messages& messages, const Place& place, const Staging& staging,
                  const ReduceScatterArgs& args, const Chunk& chunk) {
-  const std::size_t bytes = ops::wire_bytes(args.wire, chunk.count);
+  const OwnAddends own(staging, args, chunk);
   for (int d = 1; d < place.size; ++d) {
     const int peer = from_peer(place, d);
-    messages.receive(peer, staging.arriving(chunk.set, peer), bytes);
+    for (std::size_t i = 0; i < own.count(); ++i) messages.receive(peer, own.arriving(i, peer), own.bytes());
   }
   for (int d = 1; d < place.size; ++d) {
     const int peer = to_peer(place, d);
-    const std::byte* slice = read_at(args, peer * args.count + chunk.start);
-    if (ops::travels_as_it_lies(args.wire, args.from_dtype)) {
-      messages.send(peer, slice, bytes);
-    } else {
-      ops::encode_values({.wire = args.wire,
-                          .from = slice,
-                          .dtype = args.from_dtype,
-                          .count = chunk.count,
-                          .to = staging.leaving(chunk.set, peer),
-                          .residual = residual_at(args, peer * args.count + chunk.start)});
-      messages.send(peer, staging.leaving(chunk.set, peer), bytes);
+    for (std::size_t i = 0; i < own.count(); ++i) {
+      if (own.encodes()) own.encode(i, peer);
+      messages.send(peer, own.at(i, peer), own.bytes());
     }
   }
 }
 
 void sum_slices(const Place& place, const Staging& staging, const ReduceScatterArgs& args,
                 const Chunk& chunk) {
-  const std::byte* own = read_at(args, place.rank * args.count + chunk.start);
-  std::vector<const void*> parts(place.size);
-  for (int r = 0; r < place.size; ++r) parts[r] = staging.arriving(chunk.set, r);
-  parts[place.rank] = own;
-  if (!ops::travels_as_it_lies(args.wire, args.from_dtype)) {
-    // The own part is rounded like received parts, so the sum does not depend on the owner.
-    std::byte* encoded = staging.leaving(chunk.set, place.rank);
-    ops::encode_values({.wire = args.wire,
-                        .from = own,
-                        .dtype = args.from_dtype,
-                        .count = chunk.count,
-                        .to = encoded,
-                        .residual = residual_at(args, place.rank * args.count + chunk.start)});
-    parts[place.rank] = encoded;
+  const OwnAddends own(staging, args, chunk);
+  std::vector<const void*> parts;
+  for (int r = 0; r < place.size; ++r) {
+    for (std::size_t i = 0; i < own.count(); ++i) {
+      // The own part is rounded like received parts, so the sum does not depend on the owner.
+      if (r == place.rank && own.encodes()) own.encode(i, r);
+      parts.push_back(r == place.rank ? own.at(i, r) : own.arriving(i, r));
+    }
   }
   ops::sum_parts({.wire = args.wire,
                   .parts = parts,
@@ -100,8 +127,9 @@ std::vector<std::vector<ReducedPiece>> rounds_of(const std::vector<ReducedValues
 }
 
 Steps sum_alone(ReduceScatterArgs args) {
-  const std::array<const void*, 1> own = {args.from};
-  if (args.to != args.from || args.accumulate) {
+  std::vector<const void*> own = args.earlier;
+  own.push_back(args.from);
+  if (args.to != args.from || args.accumulate || own.size() > 1) {
     ops::sum_parts({.wire = ops::wire_of_values(Wire::f32, args.from_dtype),
                     .parts = own,
                     .to = args.to,
@@ -120,11 +148,18 @@ std::int64_t staging_chunk(int size, std::int64_t elements) {
   return std::max(chunk, 2 * ops::kWireBlock);
 }
 
+std::int64_t chunk_for(std::int64_t room, std::size_t addends) {
+  if (addends == 1) return room;
+  const std::int64_t chunk = room / static_cast<std::int64_t>(addends) / ops::kWireBlock * ops::kWireBlock;
+  check(chunk > 0, "the staging memory holds a block of every addend");
+  return chunk;
+}
+
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
   args.wire = ops::wire_of_values(args.wire, args.from_dtype);
   if (call.place().size == 1) return sum_alone(args);
   return in_chunks(
-      call, staging.chunk, args.count,
+      call, chunk_for(staging.chunk, args.earlier.size() + 1), args.count,
       [&call, staging, args](Messages& messages, const Chunk& chunk) {
         post_slices(messages, call.place(), staging, args, chunk);
       },

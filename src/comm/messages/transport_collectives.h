@@ -90,6 +90,21 @@ inline std::uint16_t* residual_at(const ReduceScatterArgs& args, std::int64_t i)
   return args.residual == nullptr ? nullptr : args.residual + i;
 }
 
+/// This rank's addends, `from` last.
+inline std::vector<const std::byte*> own_addends(const ReduceScatterArgs& args) {
+  std::vector<const std::byte*> own;
+  for (const void* addend : args.earlier) own.push_back(static_cast<const std::byte*>(addend));
+  own.push_back(static_cast<const std::byte*>(args.from));
+  return own;
+}
+/// Returns the bytes from an encoded addend of `bytes` bytes to the next one. Factors of block formats are
+/// aligned.
+inline std::size_t addend_pitch(std::size_t bytes) {
+  return (bytes + 3) / 4 * 4;
+}
+/// Returns the elements of a chunk if staging for `room` elements must hold that many of each of `addends`.
+std::int64_t chunk_for(std::int64_t room, std::size_t addends);
+
 // `call`, the hierarchy and the buffers must outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
 /// For args.order. The addends of a rank are sent one after the other, in chunks that fit the staging

@@ -202,7 +202,10 @@ void read_experts(Reader& config, const Family& family, Architecture& a) {
                .normalised = true,
                .names = ExpertShape::Names::mixtral};
   if (!family.uniform_experts) a.experts.width = config.size("moe_intermediate_size", 768, kMaxWidth);
-  if (!family.mixtral_experts) {
+  if (family.biased_experts) {
+    a.experts.names = ExpertShape::Names::gpt_oss;
+    a.experts.biases = true;
+  } else if (!family.mixtral_experts) {
     a.experts.normalised = config.boolean("norm_topk_prob", false);
     a.experts.names = ExpertShape::Names::mlp;
   }
@@ -266,10 +269,10 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
                     a.padding_id, a.qk_norm, a.qk_norm_of_all_heads, a.rotary_dim, a.sublayer_norms,
-                    a.multimodal, a.attention_soft_cap, a.logit_soft_cap, a.ropes, a.blocks, a.experts,
-                    a.initializer_range, a.embedding_initializer_range, a.tuning, a.share.tensor_rank,
-                    a.share.tensor_size, a.share.stage, a.share.stages, a.share.expert_rank,
-                    a.share.expert_size);
+                    a.multimodal, a.attention_sinks, a.activation_limit, a.attention_soft_cap,
+                    a.logit_soft_cap, a.ropes, a.blocks, a.experts, a.initializer_range,
+                    a.embedding_initializer_range, a.tuning, a.share.tensor_rank, a.share.tensor_size,
+                    a.share.stage, a.share.stages, a.share.expert_rank, a.share.expert_size);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -316,8 +319,15 @@ void read_sizes(Reader& reader, Architecture& a) {
   a.max_positions = reader.size("max_position_embeddings", 2048, kMaxPositions);
 }
 
-ops::Activation read_activation(Reader& reader, const Family& family) {
+ops::Activation read_activation(Reader& reader, const Family& family, double& limit) {
   const std::string name = reader.text(std::string(family.activation_key), "silu");
+  if (family.biased_experts) {
+    limit = reader.positive("swiglu_limit", 7.0, 1e-3, 1e6);
+    const double alpha = reader.positive("swiglu_alpha", 1.702);
+    if (alpha == 1.702 && name == "silu") return ops::Activation::clamped;
+    refuse("the activation is not supported by this family", "hidden_act: silu and swiglu_alpha: 1.702",
+           name + " and " + short_json(alpha), reader.where());
+  }
   if (name == "silu" || name == "swish") return ops::Activation::silu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::gelu_tanh;
   refuse("the activation is not supported", "silu or gelu_pytorch_tanh", name,
@@ -407,7 +417,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
     if (pad >= 0 && pad < a.vocabulary) a.padding_id = static_cast<std::int32_t>(pad);
   }
   a.norm_eps = reader.positive("rms_norm_eps", 1e-6);
-  a.activation = read_activation(reader, family);
+  a.activation = read_activation(reader, family, a.activation_limit);
   a.tied = reader.boolean("tie_word_embeddings", false);
   a.qkv_bias = read_bias(reader, family.qkv_bias, "attention_bias");
   a.output_bias = read_bias(reader, family.output_bias, "attention_bias");
@@ -427,6 +437,11 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.attention_scale = 1.0 / std::sqrt(scalar);
   a.attention_soft_cap = read_cap(reader, family.attention_cap, "attn_logit_softcapping");
   a.logit_soft_cap = read_cap(reader, family.soft_caps, "final_logit_softcapping");
+  a.attention_sinks = family.attention_sinks;
+  if (family.scaled_rope && reader.find("rope_parameters") == nullptr &&
+      reader.find("rope_scaling") == nullptr) {
+    refuse("the rotary embedding is missing", "'rope_parameters' or 'rope_scaling'", "neither", where);
+  }
   a.ropes = read_ropes(reader, family);
   if (family.partial_rotary) a.rotary_dim = read_rotary_dim(reader, a.heads.head_dim);
   a.blocks = read_blocks(reader, family, a.layers);

@@ -21,6 +21,7 @@ Json facts_of(const Rope& rope) {
 }  // namespace
 
 Json facts_of(const Architecture& a) {
+  static constexpr const char* kActivations[] = {"silu", "gelu_tanh", "clamped"};
   Json facts{{"vocab_size", a.vocabulary},
              {"hidden_size", a.hidden},
              {"intermediate_size", a.intermediate},
@@ -29,7 +30,7 @@ Json facts_of(const Architecture& a) {
              {"num_key_value_heads", a.heads.kv_heads},
              {"head_dim", a.heads.head_dim},
              {"norm_eps", a.norm_eps},
-             {"activation", a.activation == ops::Activation::silu ? "silu" : "gelu_tanh"},
+             {"activation", kActivations[static_cast<int>(a.activation)]},
              {"tie_word_embeddings", a.tied},
              {"qkv_bias", a.qkv_bias},
              {"output_bias", a.output_bias},
@@ -44,6 +45,8 @@ Json facts_of(const Architecture& a) {
              {"logit_soft_cap", a.logit_soft_cap},
              {"ropes", Json::array()},
              {"blocks", Json::array()}};
+  if (a.activation == ops::Activation::clamped) facts["activation_limit"] = a.activation_limit;
+  if (a.attention_sinks) facts["attention_sinks"] = true;
   if (a.rotary_dim != 0) facts["rotary_dim"] = a.rotary_dim;
   if (a.qk_norm_of_all_heads) facts["qk_norm_of_all_heads"] = true;
   for (const Rope& rope : a.ropes) facts["ropes"].push_back(facts_of(rope));
@@ -65,6 +68,7 @@ Json facts_of(const Architecture& a) {
     if (a.experts.groups != 1)
       facts["experts"]["groups"] = Json::array({a.experts.groups, a.experts.taken_groups});
     if (a.experts.choice_bias) facts["experts"]["choice_bias"] = true;
+    if (a.experts.biases) facts["experts"]["biases"] = true;
   }
   return facts;
 }

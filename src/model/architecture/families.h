@@ -50,6 +50,10 @@ struct Family {
   bool experts = false;           ///< keys of a mixture of experts are read
   bool uniform_experts = false;   ///< every block has experts of `intermediate_size`
   bool mixtral_experts = false;   ///< normalised weights and Mixtral's tensor names
+  /// Normalised weights, biases of routers and experts, clamped activations, and gpt-oss's tensor names.
+  bool biased_experts = false;
+  bool attention_sinks = false;
+  bool scaled_rope = false;  ///< rope_parameters or rope_scaling must be there
   /// The router of DeepSeek-V3 with its keys: n_routed_experts, n_group, … The first first_k_dense_replace
   /// blocks are dense, and n_shared_experts have no gate.
   bool sigmoid_router = false;

@@ -178,6 +178,21 @@ Json family_keys(const std::string& family) {
                  {"num_experts_per_tok", 2},
                  {"max_position_embeddings", 32768},
                  {"rope_theta", 1000000.0}});
+  } else if (family == "gpt_oss") {
+    keys.update({{"model_type", "gpt_oss"},
+                 {"head_dim", 64},
+                 {"attention_bias", true},
+                 {"num_experts_per_tok", 4},
+                 {"sliding_window", 128},
+                 {"swiglu_limit", 7.0},
+                 {"rope_theta", 150000.0},
+                 {"rope_scaling",
+                  {{"rope_type", "yarn"},
+                   {"factor", 32.0},
+                   {"beta_fast", 32.0},
+                   {"beta_slow", 1.0},
+                   {"truncate", false},
+                   {"original_max_position_embeddings", 4096}}}});
   } else if (family == "olmoe") {
     keys.update({{"model_type", "olmoe"},
                  {"num_experts", 64},
@@ -237,6 +252,8 @@ constexpr std::array kShapes{
           R"({"moe_intermediate_size": 1536, "n_routed_experts": 160, "first_k_dense_replace": 3,
               "routed_scaling_factor": 2.5, "use_qk_norm": true})"},
     Shape{"glm-4.5-air", "glm4_moe", 4096, 10944, 46, 96, 8, 151552},
+    Shape{"gpt-oss-120b", "gpt_oss", 2880, 2880, 36, 64, 8, 201088, false, R"({"num_local_experts": 128})"},
+    Shape{"gpt-oss-20b", "gpt_oss", 2880, 2880, 24, 64, 8, 201088, false, R"({"num_local_experts": 32})"},
     Shape{"llama-2-13b", "llama2", 5120, 13824, 40, 40, 40, 32000},
     Shape{"llama-2-70b", "llama2", 8192, 28672, 80, 64, 8, 32000},
     Shape{"llama-2-7b", "llama2", 4096, 11008, 32, 32, 32, 32000},

@@ -24,7 +24,6 @@ constexpr std::array kNotRead{
     Method{"quanto", "Quanto"},
     Method{"eetq", "EETQ, 8 bits"},
     Method{"hqq", "HQQ"},
-    Method{"mxfp4", "MXFP4"},
     Method{"torchao", "torchao"},
     Method{"compressed-tensors", "compressed tensors"},
     Method{"fbgemm_fp8", "FP8 with a scale for each row"},
@@ -69,14 +68,15 @@ StoredWeights read_stored_weights(const Json& config, const std::string& where) 
   const std::string method = reader.text("quant_method", "");
   if (method == "bitsandbytes") return bitsandbytes(reader);
   if (method == "fp8") return fine_grained_fp8(reader);
+  if (method == "mxfp4") return {.format = StoredWeights::Format::mxfp4, .unquantised = {}};
   for (const Method& known : kNotRead) {
     if (method != known.name) continue;
     refuse("weights that are quantised with " + std::string(known.meaning) + " are not supported",
-           "bitsandbytes (nf4), fp8 (fine-grained), or weights that are not quantised",
+           "bitsandbytes (nf4), fp8 (fine-grained), mxfp4, or weights that are not quantised",
            "quant_method: " + method, at, kInstead);
   }
   refuse("the method by which the weights are quantised is not known",
-         "bitsandbytes (nf4), fp8 (fine-grained), or weights that are not quantised",
+         "bitsandbytes (nf4), fp8 (fine-grained), mxfp4, or weights that are not quantised",
          method.empty() ? "no quant_method" : "quant_method: " + method, at, kInstead);
 }
 

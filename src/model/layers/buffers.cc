@@ -61,9 +61,13 @@ void* BlockBuffers::take(const char* name, std::size_t bytes, Kept kept) {
 }
 
 ops::Matrix BlockBuffers::matrix(const char* name, std::int64_t cols, Kept kept) {
-  return {.data = take(name, bytes_of(options_.max_tokens, cols, dtype_), kept),
+  return rows(name, options_.max_tokens, cols, kept);
+}
+
+ops::Matrix BlockBuffers::rows(const char* name, std::int64_t rows, std::int64_t cols, Kept kept) {
+  return {.data = take(name, bytes_of(rows, cols, dtype_), kept),
           .dtype = dtype_,
-          .rows = options_.max_tokens,
+          .rows = rows,
           .cols = cols,
           .ld = cols};
 }

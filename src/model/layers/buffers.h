@@ -44,6 +44,13 @@ class BlockBuffers {
   void* take(const char* name, std::size_t bytes, Kept kept);
   /// Returns a dense matrix [max_tokens, cols] in the compute dtype.
   ops::Matrix matrix(const char* name, std::int64_t cols, Kept kept);
+  /// Returns a dense matrix [rows, cols] in the compute dtype.
+  ops::Matrix rows(const char* name, std::int64_t rows, std::int64_t cols, Kept kept);
+  /// Returns an array of `count` elements.
+  template <typename T>
+  T* array(const char* name, std::int64_t count, Kept kept) {
+    return static_cast<T*>(take(name, static_cast<std::size_t>(count) * sizeof(T), kept));
+  }
   /// Returns floats [max_tokens, cols].
   float* floats(const char* name, std::int64_t cols, Kept kept);
 

@@ -75,10 +75,16 @@ const AdapterShape* GroupBuilder::adapter(const std::string& module) const {
   return tuning_.adapters && found != tuning_.modules.end() ? &found->second : nullptr;
 }
 
+SegmentSpec& GroupBuilder::adapter_segment(const std::string& suffix, ParameterKind kind) {
+  const bool split = of_experts_ && share_.splits_experts();
+  SegmentSpec& segment = segment_named(group_.name + (split ? " experts'" : "") + suffix, kind, true);
+  segment.split_experts = split;
+  return segment;
+}
+
 MatrixHandle GroupBuilder::add_adapter(TensorSpec tensor) {
   tensor.gradient_by_gemm = true;
-  const TensorPlace place =
-      add(segment_named(group_.name + " adapters", ParameterKind::matrix, true), tensor);
+  const TensorPlace place = add(adapter_segment(" adapters", ParameterKind::matrix), tensor);
   return {place, tensor, true};
 }
 
@@ -120,8 +126,7 @@ VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int
                .init_std = static_cast<float>(norm),
                .rate = static_cast<float>(tuning_.output_rate)};
   t.parts.push_back({.name = kAdapterPrefix + full_name(module) + suffix, .shape = {rows}, .count = rows});
-  SegmentSpec& segment = segment_named(group_.name + " magnitudes", ParameterKind::vector, true);
-  return {add(segment, std::move(t)), true};
+  return {add(adapter_segment(" magnitudes", ParameterKind::vector), std::move(t)), true};
 }
 
 void GroupBuilder::append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
@@ -163,19 +168,28 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   return {place, t, trained};
 }
 
-TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Part>& parts,
-                                   InitRule init) const {
+TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                                   const std::string& prefix) const {
   TensorSpec t{.name = prefixes_.stored + name, .cols = 1, .init = init, .decay = false};
   for (const Part& part : parts) {
-    append(t, part, prefixes_.hugging_face + part.name, 1, {});
+    append(t, part, prefix + prefixes_.hugging_face + part.name, 1, {});
     t.parts.back().shape = {part.rows};
   }
   return t;
 }
 
-VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init) {
+VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                                  std::int64_t experts) {
   const bool trained = trains(parts);
-  return {add(segment_of(ParameterKind::vector, trained), vector_of(name, parts, init)), trained};
+  TensorSpec t = vector_of(name, parts, init, trained && tuning_.adapters ? kAdapterPrefix : "");
+  if (experts == 0) return {add(segment_of(ParameterKind::vector, trained), std::move(t)), trained};
+  SegmentSpec& segment = segment_named(group_.name + " expert biases", ParameterKind::vector, trained);
+  segment.split_experts = share_.splits_experts();
+  if (segment.split_experts) {
+    t.before = share_.expert_rank * t.count();
+    t.in_all = share_.expert_size * t.count();
+  }
+  return {add(segment, std::move(t)), trained};
 }
 
 VectorHandle GroupBuilder::constant(const std::string& name, const std::vector<Part>& parts) {

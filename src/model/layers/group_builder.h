@@ -105,13 +105,19 @@ class GroupBuilder {
   /// Declares a matrix of concatenated `parts` with `cols` columns.
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
-  VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
+  /// `experts`: number of this rank's experts, if it is a vector of them; 0: no mixture. Like matrices of
+  /// experts, it is then in a segment of its own.
+  VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                      std::int64_t experts = 0);
   /// Declares a vector that is stored with the trained vectors, if modules around it are trained, and keeps
   /// its values. Its initial values are zero.
   VectorHandle constant(const std::string& name, const std::vector<Part>& parts);
 
   /// Returns the adapter of the group's module `module` ("mlp.up_proj"), or null.
   const AdapterShape* adapter(const std::string& module) const;
+  /// Selects the segments of adapters that are declared from now on. `experts`: of this rank's experts, which
+  /// other ranks of the expert group do not have.
+  void set_adapters_of_experts(bool experts) { of_experts_ = experts; }
   /// Declares the concatenated A of modules with a common input, [rank, inputs] each. `name` is the name of
   /// the stored tensor, and `ranks` has the names and ranks of the modules. The initial values are uniform in
   /// ± 1 / sqrt(inputs).
@@ -128,11 +134,14 @@ class GroupBuilder {
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
-  TensorSpec vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init) const;
+  TensorSpec vector_of(const std::string& name, const std::vector<Part>& parts, InitRule init,
+                       const std::string& prefix = "") const;
   /// Appends this rank's piece of a part to the tensor. The part has `cols` columns, split by `columns`.
   void append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
               const SplitRule& columns) const;
   MatrixHandle add_adapter(TensorSpec tensor);
+  /// Returns the segment of adapters or magnitudes: `suffix` " adapters" or " magnitudes".
+  SegmentSpec& adapter_segment(const std::string& suffix, ParameterKind kind);
   /// Returns the segment of this name. Appends it if it is new.
   SegmentSpec& segment_named(const std::string& name, ParameterKind kind, bool trained);
   /// Returns the segment of the trained or of the frozen tensors of a kind.
@@ -144,6 +153,7 @@ class GroupBuilder {
   const Tuning& tuning_;
   Share share_;
   GroupSpec group_;
+  bool of_experts_ = false;
 };
 
 }  // namespace octet::model

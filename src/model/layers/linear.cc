@@ -5,6 +5,7 @@
 #include "layers/work_list.h"
 #include "octet/device/profile.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/expert_bias.h"
 
 namespace octet::model {
 namespace {
@@ -19,7 +20,7 @@ std::vector<Part> named(const std::vector<Part>& modules, const std::string& suf
 Call with_rows(const Call& call, const std::uint64_t* names, std::int64_t begin, std::int64_t count) {
   Call own = call;
   own.tokens = count;
-  own.first_row = begin;
+  own.first_row = call.first_row + begin;
   own.names = names == nullptr ? nullptr : names + begin;
   return own;
 }
@@ -56,20 +57,22 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
                         .init_std = shape.init_std}) {
   if (mixture_) add_expert_adapters(group, shape);
   if (shape.bias) {
-    bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros);
+    bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros,
+                         shape.experts);
   }
 }
 
 void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) {
   const auto each = static_cast<std::ptrdiff_t>(shape.modules.size()) / shape.experts;
   bool any = false;
+  group.set_adapters_of_experts(true);
   for (std::int64_t e = 0; e < shape.experts; ++e) {
     const auto first = shape.modules.begin() + e * each;
     std::vector<Part> modules(first, first + each);
     Part joined{.name = modules.front().name.substr(0, modules.front().name.rfind('.') + 1) + shape.joined};
     for (const Part& module : modules) joined.rows += module.rows;
     if (group.adapter(joined.name) != nullptr) modules = {joined};
-    LowRank adapters(group, {.name = shape.name + ("." + std::to_string(e)),
+    LowRank adapters(group, {.name = shape.name + ("." + std::to_string(shape.first + e)),
                              .inputs = shape.inputs,
                              .modules = std::move(modules),
                              .init_std = shape.init_std,
@@ -77,6 +80,7 @@ void Linear::add_expert_adapters(GroupBuilder& group, const LinearShape& shape) 
     any = any || adapters;
     expert_adapters_.add(std::move(adapters));
   }
+  group.set_adapters_of_experts(false);
   if (!any) expert_adapters_.clear();
 }
 
@@ -84,9 +88,8 @@ void Linear::reserve_expert_adapters(BlockBuffers& buffers, const Common& common
   const std::int64_t rows = common.options.max_tokens * taken_;
   ops::Matrix unscaled;
   if (scales_experts()) {
-    const std::int64_t cols = weight_.rows();
-    unscaled = buffers.matrix("activations/adapters", taken_ * cols, Kept::activations);
-    unscaled = {.data = unscaled.data, .dtype = unscaled.dtype, .rows = rows, .cols = cols, .ld = cols};
+    unscaled =
+        buffers.rows("activations/adapters", room().rows(common.options), weight_.rows(), Kept::activations);
   }
   expert_adapters_.reserve(buffers, common, rows, unscaled);
   if (!expert_adapters_.drops()) return;
@@ -232,14 +235,14 @@ void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
 
 std::int64_t Linear::copied_rows(const Device& device, const Common& common) const {
   // Any number of rows up to this one may be copied, also a multiple of 16.
-  const std::int64_t tokens = common.options.max_tokens * sources_;
-  const std::int64_t all = (tokens * std::min(taken_, experts_) + 15) / 16 * 16;
+  const std::int64_t all = (room().rows(common.options) + 15) / 16 * 16;
   const auto together = [&](ops::GemmKind gemm_kind) {
     return weight_.multiplies_together(device, common, gemm_kind, all);
   };
   using enum ops::GemmKind;
   // A token takes an expert at most once.
-  return together(forward) || together(dgrad) || together(wgrad) ? all : tokens;
+  const std::int64_t of_expert = std::min(all, common.options.max_tokens * sources_);
+  return together(forward) || together(dgrad) || together(wgrad) ? all : of_expert;
 }
 
 bool Linear::multiplies_together(const Call& call, ops::GemmKind gemm_kind, std::int64_t rows) const {
@@ -291,6 +294,26 @@ void Linear::forward_rows(const Call& call, const ExpertRows& rows, const ops::M
     adapters->scale(own, {.bias = nullptr, .addend = {}, .out = to});
   });
   if (matrices) expert_adapters_.forward(call, rows, *matrices, x, out);
+  add_biases(call, rows.begins, out);
+}
+
+void Linear::add_biases(const Call& call, const std::int32_t* begins, const ops::Matrix& out) const {
+  const float* const bias = added_bias(call);
+  if (bias == nullptr) return;
+  ops::expert_bias(call.stream, {.x = out, .bias = bias, .count = experts_, .begins = begins});
+}
+
+void Linear::add_biases_to_weights(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
+                                   float* d_weights) const {
+  const float* const bias = added_bias(call);
+  if (bias == nullptr) return;
+  ops::expert_bias_weights(call.stream, {.d_tokens = d_tokens,
+                                         .row_tokens = rows.tokens,
+                                         .rows = rows.on_host.back(),
+                                         .bias = bias,
+                                         .count = experts_,
+                                         .begins = rows.begins,
+                                         .d_weights = d_weights});
 }
 
 void Linear::forward_tokens(const Call& call, const ExpertRows& rows, const ops::Matrix& tokens,
@@ -373,6 +396,10 @@ void Linear::experts_gradients(const Call& call, const ExpertRows& rows, const o
 
 void Linear::rows_weight_gradient(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                                   const ops::Matrix& d_output, const ops::Operand* operand) const {
+  if (float* const d_bias = bias_.in(*call.gradients)) {
+    ops::expert_bias_backward(call.stream,
+                              {.d_y = d_output, .count = experts_, .begins = rows.begins, .d_bias = d_bias});
+  }
   // The amax of the gradient is recorded here if no GEMM for the input reads it.
   Call again = call;
   again.pass.record = !passes_on_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "layers/expert_adapters.h"
+#include "layers/expert_room.h"
 #include "layers/linear_operands.h"
 #include "layers/low_rank.h"
 #include "layers/weight.h"
@@ -29,6 +30,7 @@ struct LinearShape {
   std::int64_t experts = 0;  ///< experts on this rank; 0: no mixture
   std::int64_t taken = 1;    ///< experts per token
   std::int64_t sources = 1;  ///< ranks that send their tokens to these experts
+  std::int64_t first = 0;    ///< the number of the first of these experts in the whole mixture
   /// In a mixture: the name of all modules of an expert as one module, which can have one adapter.
   const char* joined = "";
 };
@@ -93,6 +95,8 @@ class Linear {
   void reserve_expert_adapters(BlockBuffers& buffers, const Common& common);
   /// In a mixture: whether backward reads results of the layer for its own outputs (DoRA).
   bool scales_experts() const;
+  /// In a mixture: whether adapters have dropout.
+  bool drops_experts() const { return expert_adapters_.drops(); }
 
   // In a mixture: the GEMMs of all experts with the rows of their tokens, as one kernel or one by one. These
   // functions make FP8 copies in the scratch. With current scaling, all rows share one scale if one
@@ -102,7 +106,8 @@ class Linear {
   std::int64_t copied_rows(const Device& device, const Common& common) const;
   /// The weights of all experts for grouped GEMMs; see Weight::stored().
   const ops::Operand& stored(const Call& call) const { return weight_.stored(call); }
-  /// Whether gradients of the weight or of adapters are computed, which read inputs and output gradients.
+  /// Whether gradients of the weight or of adapters are computed, which read inputs and output gradients. A
+  /// bias is trained together with its weight.
   bool learns() const { return weight_.trained() || !expert_adapters_.empty(); }
   /// Computes the outputs of the rows x[i] = tokens[rows.tokens[i]]. `x` is overwritten: by the rows, or by
   /// FP8 copies if only kernels in FP8 read them.
@@ -113,6 +118,13 @@ class Linear {
   /// Computes the outputs of rows x, which the producer wrote in the formats of wanted_rows().
   void forward_experts(const Call& call, const ExpertRows& rows, const ops::Matrix& x,
                        const ops::Matrix& out) const;
+  /// Adds the biases of experts, if there are any, to outputs of the grouped GEMMs. forward_tokens() and
+  /// forward_experts() do this themselves. `begins`: ExpertRows::begins.
+  void add_biases(const Call& call, const std::int32_t* begins, const ops::Matrix& out) const;
+  /// Adds the part of the biases to the gradients of the weights of rows, [rows]. `d_tokens`: as for
+  /// input_gradient_of_tokens().
+  void add_biases_to_weights(const Call& call, const ExpertRows& rows, const ops::Matrix& d_tokens,
+                             float* d_weights) const;
   /// Writes the gradient of x to `d_x` if it is needed, for gradients d_output[i] = d_tokens[rows.tokens[i]].
   /// `d_output` is overwritten: by these rows if the layer learns(), otherwise by rows or FP8 copies. Delayed
   /// scaling records the amax.
@@ -149,6 +161,8 @@ class Linear {
     const LowRank& one = expert_adapters_.each()[static_cast<std::size_t>(expert)];
     return one ? &one : nullptr;
   }
+  /// The rows of this rank's experts.
+  ExpertRoom room() const { return {.taken = taken_, .experts = experts_, .sources = sources_}; }
   /// Whether a GEMM of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
   /// The bias that this rank adds to each row; null: none.

@@ -325,6 +325,7 @@ void LowRank::scale(const Call& call, const Output& output) const {
 
 void LowRank::unscale(const Call& call, const ops::ConstMatrix& d_output) const {
   const ProfileLabel label(call.stream, "adapters");
+  if (call.tokens == 0) return;  // without tokens, there are no norms
   for (const Bundle& bundle : bundles_) {
     for (const Adapter& adapter : bundle.adapters) {
       ops::dot_columns(call.stream,

@@ -126,16 +126,26 @@ std::vector<LinearLayer> linear_layers(const Architecture& architecture) {
   return all;
 }
 
-double exchanged_bytes(const Architecture& a, std::int64_t tokens, DType dtype, bool blocks_again) {
+std::int64_t exchanged_bytes(std::int64_t count, DType dtype, ops::Wire wire) {
+  // Messages in a narrow format begin on boundaries of 16 bytes.
+  constexpr std::size_t kUnit = 16;
+  if (ops::travels_as_it_lies(ops::wire_of_values(wire, dtype), dtype))
+    return count * static_cast<std::int64_t>(size_of(dtype));
+  return static_cast<std::int64_t>((ops::wire_bytes(wire, count) + kUnit - 1) / kUnit * kUnit);
+}
+
+std::int64_t exchanged_bytes(const Architecture& a, std::int64_t tokens, DType dtype, ops::Wire wire,
+                             bool blocks_again) {
   const ModelLayers layers(a);
-  double bytes = 0;  // per row
+  const std::int64_t rows = (tokens * a.experts.taken + a.share.expert_size - 1) / a.share.expert_size;
+  const std::int64_t hidden = exchanged_bytes(rows * a.hidden, dtype, wire);
+  std::int64_t bytes = 0;
   for (const Block& block : layers.blocks()) {
     const Exchanges e = block.exchanges();
-    const int rows = e.rows + (blocks_again ? e.again : 0);
-    bytes += rows * static_cast<double>(a.hidden) * static_cast<double>(size_of(dtype)) +
-             e.weights * static_cast<double>(sizeof(float));
+    bytes += (e.rows + (blocks_again ? e.again : 0)) * hidden +
+             e.weights * rows * static_cast<std::int64_t>(sizeof(float));
   }
-  return bytes * static_cast<double>(tokens * a.experts.taken) / a.share.expert_size;
+  return bytes;
 }
 
 std::vector<Operation> operations(const Architecture& architecture, std::int64_t tokens,

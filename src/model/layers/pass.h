@@ -159,7 +159,7 @@ struct Call {
   std::int64_t tokens = 0;
   PassOptions pass;
   const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null without dropout
-  std::int64_t first_row = 0;            ///< for the rows of one expert: the first of them among all rows
+  std::int64_t first_row = 0;            ///< for some rows of experts: the first of them among all rows
   /// Of this block, [tokens, experts per token]: MicroBatch::experts and DecodeBatch::experts, or null.
   const std::int32_t* given_experts = nullptr;
   std::int32_t* chosen_experts = nullptr;

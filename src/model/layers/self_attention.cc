@@ -4,6 +4,7 @@
 
 #include "octet/device/profile.h"
 #include "octet/ops/attention.h"
+#include "octet/ops/attention_sinks.h"
 
 namespace octet::model {
 namespace {
@@ -32,6 +33,11 @@ LinearShape output_shape(const Architecture& a) {
           .adds_bias = a.share.adds_once()};
 }
 
+VectorHandle sinks_of(GroupBuilder& group, const Architecture& a) {
+  if (!a.attention_sinks) return {};
+  return group.vector("sinks", {{"self_attn.sinks", a.heads.q_heads, each_head(1)}}, InitRule::normal);
+}
+
 }  // namespace
 
 Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
@@ -43,6 +49,7 @@ Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t la
       norm_(group, "input_norm", "input_layernorm", a.hidden, a),
       rotary_(group, a, a.block(layer).rope),
       qkv_(group, qkv_shape(a)),
+      sinks_(sinks_of(group, a)),
       output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {}
 
 void Attention::set_passes_on(bool passes_on) {
@@ -57,9 +64,10 @@ void Attention::reserve(BlockBuffers& buffers, const Common& common) {
   qkv_.reserve(buffers, common);
   output_.reserve(buffers, common);
   rotated_ = buffers.matrix("activations/qkv", heads_.qkv_width(), Kept::qkv);
-  if (!common.options.training) return;
-  d_rotated_ = buffers.matrix("activations/gradients", heads_.qkv_width(), Kept::never);
-  lse_ = buffers.floats("activations/attention", heads_.q_heads, Kept::activations);
+  const bool trains = common.options.training;
+  if (trains) d_rotated_ = buffers.matrix("activations/gradients", heads_.qkv_width(), Kept::never);
+  if (!trains && !sinks_) return;
+  lse_ = buffers.floats("activations/attention", heads_.q_heads, trains ? Kept::activations : Kept::never);
 }
 
 std::size_t Attention::workspace(const Device& device, const Common& common) const {
@@ -70,6 +78,7 @@ std::size_t Attention::workspace(const Device& device, const Common& common) con
   return std::max(
       {o.training ? 0 : ops::cached_attention_workspace(device, heads_, o.max_tokens, capacity, order),
        ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length, order),
+       o.training && sinks_ ? ops::attention_sinks_workspace(device, heads_, o.max_tokens) : 0,
        rotary_.workspace(device, common), qkv_.workspace(device, common),
        output_.linear().workspace(device, common), o.training ? norm_.workspace(device, common) : 0});
 }
@@ -84,13 +93,16 @@ std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t l
   const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
   const auto out = static_cast<double>(heads_.q_heads * heads_.head_dim);
   const double flops = 2 * t * static_cast<double>(std::min(length, tokens)) * out;
-  all.push_back(
-      {.kind = OperationKind::attention, .flops = flops, .values = t * (wide + out), .again = {0, 0, 0, 1}});
+  const double of_sinks = sinks_ ? 2 * out : 0;  // they read outputs, and change them or read gradients
+  all.push_back({.kind = OperationKind::attention,
+                 .flops = flops,
+                 .values = t * (wide + out + of_sinks),
+                 .again = {0, 0, 0, 1}});
   if (attends_back()) {
     all.push_back({.kind = OperationKind::attention,
                    .backward = true,
                    .flops = 2.5 * flops,
-                   .values = t * (2 * wide + 2 * out)});
+                   .values = t * (2 * wide + 2 * out + of_sinks)});
   }
   append(all, output_.operations(tokens, {0, 0, 0, 1}));
   return all;
@@ -120,10 +132,11 @@ void Attention::attend(const Call& call) const {
                                         .soft_cap = soft_cap_,
                                         .window = window_,
                                         .out = out,
+                                        .lse = sinks_ ? lse_ : nullptr,
                                         .alone = past.alone,
                                         .fixed_order = call.common.options.fixed_order,
                                         .workspace = call.common.scratch.workspace});
-    return;
+    return add_sinks(call);
   }
   ops::attention(call.stream, {.qkv = qkv,
                                .heads = heads_,
@@ -132,12 +145,30 @@ void Attention::attend(const Call& call) const {
                                .soft_cap = soft_cap_,
                                .window = window_,
                                .out = out,
-                               .lse = call.pass.keep ? lse_ : nullptr,
+                               .lse = call.pass.keep || sinks_ ? lse_ : nullptr,
                                .fixed_order = call.common.options.fixed_order,
                                .workspace = call.common.scratch.workspace});
+  add_sinks(call);
+}
+
+void Attention::add_sinks(const Call& call) const {
+  if (!sinks_) return;
+  ops::attention_sinks(call.stream, {.sinks = sinks_.in(call.parameters),
+                                     .heads = heads_,
+                                     .out = output_.linear().input().values(call),
+                                     .lse = lse_});
 }
 
 void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
+  if (float* const d_sinks = sinks_.in(*call.gradients)) {
+    ops::attention_sinks_backward(call.stream, {.sinks = sinks_.in(call.parameters),
+                                                .heads = heads_,
+                                                .out = output_.linear().input().values(call),
+                                                .lse = lse_,
+                                                .d_out = d_out,
+                                                .d_sinks = d_sinks,
+                                                .workspace = call.common.scratch.workspace});
+  }
   ops::attention_backward(call.stream, {.qkv = top(rotated_, call.tokens),
                                         .out = output_.linear().input().values(call),
                                         .d_out = d_out,

@@ -16,7 +16,9 @@ class Attention {
   std::vector<Linear*> linears() { return {&qkv_, &output_.linear()}; }
   std::vector<const Linear*> linears() const { return {&qkv_, &output_.linear()}; }
   const SublayerOutput& output() const { return output_; }
-  bool trained() const { return norm_.trained() || rotary_.trained() || qkv_.trained() || output_.trained(); }
+  bool trained() const {
+    return norm_.trained() || rotary_.trained() || qkv_.trained() || sinks_.trained() || output_.trained();
+  }
   /// Sets whether the gradient of its input is needed.
   void set_passes_on(bool passes_on);
   /// Whether backward has work to do.
@@ -34,9 +36,11 @@ class Attention {
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
 
  private:
-  /// Whether the gradients of queries, keys and values are needed.
-  bool attends_back() const { return qkv_.runs_back() || rotary_.trained(); }
+  /// Whether the gradients of queries, keys, values and sinks are needed.
+  bool attends_back() const { return qkv_.runs_back() || rotary_.trained() || sinks_.trained(); }
   void attend(const Call& call) const;
+  /// Adds the sinks to the result of attention.
+  void add_sinks(const Call& call) const;
   void attend_back(const Call& call, const ops::Matrix& d_out) const;
   /// Computes the input of the first GEMM from the stream.
   void normalise(const Call& call, const NormInput& input);
@@ -55,6 +59,7 @@ class Attention {
   Norm norm_;
   Rotary rotary_;
   Linear qkv_;
+  VectorHandle sinks_;  ///< [q_heads], or none
   SublayerOutput output_;
   ops::Matrix rotated_;    ///< [tokens, qkv_width]: rotated queries and keys, and values
   ops::Matrix d_rotated_;  ///< their gradient

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -188,11 +189,16 @@ class Attention {
     room_.unpacked.resize(static_cast<std::size_t>(padded_));
     for (std::int64_t head = 0; head < heads_; ++head) {
       const float* sums = room_.sums.data() + head * padded_;
+      const auto at = static_cast<std::size_t>(head);
+      if (args_.lse != nullptr) {
+        args_.lse[(part_.kv_first * group_ + head) * args_.qkv.rows + part_.token] =
+            room_.maximum[at] + std::log(room_.total[at]);
+      }
       if (packed()) {
         cached_kernels().unpack(sums, head_dim, room_.unpacked.data());
         sums = room_.unpacked.data();
       }
-      store_row(sums, 1.0f / room_.total[static_cast<std::size_t>(head)], out + head * head_dim, head_dim);
+      store_row(sums, 1.0f / room_.total[at], out + head * head_dim, head_dim);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "cpu/attention_rows.h"
@@ -117,6 +118,9 @@ void attend_run(const CachedAttentionArgs& args, const Run& run, std::int64_t kv
     T* out = static_cast<T*>(args.out.data) + run.first * args.out.ld + head * head_dim;
     for (std::int64_t q = 0; q < run.count; ++q) {
       store_row(s.out + (lane + q) * padded, 1.0f / s.state.sum[lane + q], out + q * args.out.ld, head_dim);
+      if (args.lse == nullptr) continue;
+      args.lse[head * args.qkv.rows + run.first + q] =
+          s.state.maximum[lane + q] + std::log(s.state.sum[lane + q]);
     }
   }
 }

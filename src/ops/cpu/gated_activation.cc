@@ -8,9 +8,15 @@ OCTET_INLINE float sigmoid(float x) {
   return 1.0f / (1.0f + simd::exp(-x));
 }
 
-// An activation and its derivative. Both activations are g * sigmoid(u(g)). silu has u = g. gelu in its tanh
-// form has u = 2 sqrt(2 / pi) (g + 0.044715 g³), because (1 + tanh(z)) / 2 = sigmoid(2 z).
-struct Silu {
+// An activation and its derivative. All activations are g * sigmoid(u(g)). silu has u = g. gelu in its tanh
+// form has u = 2 sqrt(2 / pi) (g + 0.044715 g³), because (1 + tanh(z)) / 2 = sigmoid(2 z). clamped has u =
+// 1.702 g. up() is the factor of the activation, and through() is the gradient of `up` from the gradient of
+// this factor.
+struct PlainUp {
+  static OCTET_INLINE float up(float u) { return u; }
+  static OCTET_INLINE float through(float, float d) { return d; }
+};
+struct Silu : PlainUp {
   static OCTET_INLINE float value(float g) { return g * sigmoid(g); }
   static OCTET_INLINE void both(float g, float& value, float& slope) {
     const float s = sigmoid(g);
@@ -18,7 +24,7 @@ struct Silu {
     slope = s * (1.0f + g * (1.0f - s));
   }
 };
-struct GeluTanh {
+struct GeluTanh : PlainUp {
   static constexpr float k = 1.59576912160573f;  // 2 sqrt(2 / pi)
   static constexpr float k3 = 0.044715f;
   // Beyond 30 the sigmoid is 0 or 1. The bound keeps its argument from overflowing.
@@ -35,8 +41,24 @@ struct GeluTanh {
   }
 };
 
+struct Clamped {
+  static constexpr float k = 1.702f;
+  float limit;
+  // Comparisons are written so that NaN stays NaN.
+  OCTET_INLINE float gate(float g) const { return g > limit ? limit : g; }
+  OCTET_INLINE float value(float g) const { return gate(g) * sigmoid(k * gate(g)); }
+  OCTET_INLINE void both(float g, float& value, float& slope) const {
+    const float x = gate(g), s = sigmoid(k * x);
+    value = x * s;
+    slope = g > limit ? 0.0f : s * (1.0f + k * x * (1.0f - s));
+  }
+  OCTET_INLINE float up(float u) const { return 1.0f + (u > limit ? limit : (u < -limit ? -limit : u)); }
+  OCTET_INLINE float through(float u, float d) const { return u > limit || u < -limit ? 0.0f : d; }
+};
+
 template <typename T, typename A>
-OCTET_SIMD void forward_row(const GatedActivationArgs& a, RowQuantizer& quantizer, std::int64_t row) {
+OCTET_SIMD void forward_row(const GatedActivationArgs& a, const A& act, RowQuantizer& quantizer,
+                            std::int64_t row) {
   const std::int64_t width = a.gate_up.cols / 2;
   const T* gate = row_of<T>(a.gate_up, row);
   const T* up = gate + width;
@@ -44,7 +66,7 @@ OCTET_SIMD void forward_row(const GatedActivationArgs& a, RowQuantizer& quantize
   for (std::int64_t c = 0; c < width; c += kChunk) {
     const std::int64_t n = chunk_length(c, width);
     for (std::int64_t i = 0; i < n; ++i) {
-      h[i] = simd::rounded_to<T>(A::value(simd::load(gate[c + i])) * simd::load(up[c + i]));
+      h[i] = simd::rounded_to<T>(act.value(simd::load(gate[c + i])) * act.up(simd::load(up[c + i])));
     }
     if (a.out.data) store(h, row_of<T>(a.out, row) + c, n);
     quantizer.take(h, row, c, n);
@@ -53,7 +75,7 @@ OCTET_SIMD void forward_row(const GatedActivationArgs& a, RowQuantizer& quantize
 }
 
 template <typename T, typename A>
-OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, RowQuantizer& quantizer,
+OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, const A& act, RowQuantizer& quantizer,
                              std::int64_t row) {
   const std::int64_t width = a.d_out.cols;
   const T* gate = row_of<T>(a.gate_up, row);
@@ -66,11 +88,11 @@ OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, RowQuantizer&
     const std::int64_t n = chunk_length(c, width);
     // Writes to buffers first: d_gate_up may alias gate_up.
     for (std::int64_t i = 0; i < n; ++i) {
-      const float d = simd::load(d_out[c + i]);
+      const float d = simd::load(d_out[c + i]), u = simd::load(up[c + i]);
       float value, slope;
-      A::both(simd::load(gate[c + i]), value, slope);
-      dg[i] = simd::rounded_to<T>(d * simd::load(up[c + i]) * slope);
-      du[i] = simd::rounded_to<T>(d * value);
+      act.both(simd::load(gate[c + i]), value, slope);
+      dg[i] = simd::rounded_to<T>(d * act.up(u) * slope);
+      du[i] = simd::rounded_to<T>(act.through(u, d * value));
     }
     if (d_gate) {
       store(dg, d_gate + c, n);
@@ -83,11 +105,13 @@ OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, RowQuantizer&
 }
 
 template <typename F>
-void with_activation(Activation activation, F f) {
+void with_activation(Activation activation, float limit, F f) {
   if (activation == Activation::silu) {
     f(Silu{});
-  } else {
+  } else if (activation == Activation::gelu_tanh) {
     f(GeluTanh{});
+  } else {
+    f(Clamped{limit});
   }
 }
 
@@ -95,11 +119,11 @@ void with_activation(Activation activation, F f) {
 
 void gated_activation(const GatedActivationArgs& a) {
   with_type(a.gate_up.dtype, [&](auto type) {
-    with_activation(a.activation, [&](auto activation) {
+    with_activation(a.activation, a.limit, [&](auto activation) {
       simd::parallel_rows(a.gate_up.rows, 4 * a.gate_up.cols, [&](std::int64_t begin, std::int64_t end) {
         RowQuantizer quantizer(a.quantize, a.gate_up.rows, a.gate_up.cols / 2);
         for (std::int64_t r = begin; r < end; ++r) {
-          forward_row<decltype(type), decltype(activation)>(a, quantizer, r);
+          forward_row<decltype(type)>(a, activation, quantizer, r);
         }
       });
     });
@@ -108,11 +132,11 @@ void gated_activation(const GatedActivationArgs& a) {
 
 void gated_activation_backward(const GatedActivationBackwardArgs& a) {
   with_type(a.gate_up.dtype, [&](auto type) {
-    with_activation(a.activation, [&](auto activation) {
+    with_activation(a.activation, a.limit, [&](auto activation) {
       simd::parallel_rows(a.gate_up.rows, 10 * a.d_out.cols, [&](std::int64_t begin, std::int64_t end) {
         RowQuantizer quantizer(a.quantize, a.gate_up.rows, 2 * a.d_out.cols);
         for (std::int64_t r = begin; r < end; ++r) {
-          backward_row<decltype(type), decltype(activation)>(a, quantizer, r);
+          backward_row<decltype(type)>(a, activation, quantizer, r);
         }
       });
     });

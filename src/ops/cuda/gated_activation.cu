@@ -12,6 +12,7 @@ struct Forward {
     RawPack<T> gate, up;
   };
   GatedActivationArgs a;
+  A act;
   __device__ std::int64_t column(int, std::int64_t col) const { return col; }
   __device__ Raw load(std::int64_t row, std::int64_t col) const {
     Raw raw;
@@ -35,12 +36,12 @@ struct Forward {
     apply(g, up, h[0]);
     if (a.out.data) store_pack(row_of<T>(a.out, row) + col, h[0], at.n, at.whole);
   }
-  __device__ static void apply(const float (&g)[kPack], const float (&up)[kPack], float (&h)[kPack]) {
+  __device__ void apply(const float (&g)[kPack], const float (&up)[kPack], float (&h)[kPack]) const {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       float value, slope;
-      A::both(g[i], value, slope);
-      h[i] = value * up[i];
+      act.both(g[i], value, slope);
+      h[i] = value * act.up(up[i]);
     }
     round_pack<T>(h);
   }
@@ -66,6 +67,7 @@ struct Backward {
     RawPack<T> gate, up, d_out;
   };
   GatedActivationBackwardArgs a;
+  A act;
   __device__ std::int64_t column(int j, std::int64_t col) const { return j * a.d_out.cols + col; }
   __device__ Raw load(std::int64_t row, std::int64_t col) const {
     Raw raw;
@@ -92,14 +94,14 @@ struct Backward {
     apply(g, up, dh, d);
     keep(row, col, at, d);
   }
-  __device__ static void apply(const float (&g)[kPack], const float (&up)[kPack], const float (&dh)[kPack],
-                               float (&d)[2][kPack]) {
+  __device__ void apply(const float (&g)[kPack], const float (&up)[kPack], const float (&dh)[kPack],
+                        float (&d)[2][kPack]) const {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       float value, slope;
-      A::both(g[i], value, slope);
-      d[0][i] = dh[i] * up[i] * slope;
-      d[1][i] = dh[i] * value;
+      act.both(g[i], value, slope);
+      d[0][i] = dh[i] * act.up(up[i]) * slope;
+      d[1][i] = act.through(up[i], dh[i] * value);
     }
     round_pack<T>(d[0]);
     round_pack<T>(d[1]);
@@ -113,11 +115,13 @@ struct Backward {
 };
 
 template <typename F>
-void with_activation(Activation activation, F f) {
+void with_activation(Activation activation, float limit, F f) {
   if (activation == Activation::silu) {
     f(Silu{});
-  } else {
+  } else if (activation == Activation::gelu_tanh) {
     f(GeluTanh{});
+  } else {
+    f(Clamped{limit});
   }
 }
 
@@ -128,13 +132,13 @@ void gated_activation(Stream& stream, const GatedActivationArgs& a) {
   // The second half of a row is aligned to packs only if the first half consists of whole packs.
   const bool vector = packs(a.gate_up) && packs(a.out) && width % kPack == 0;
   with_type(a.gate_up.dtype, [&](auto type) {
-    with_activation(a.activation, [&](auto activation) {
+    with_activation(a.activation, a.limit, [&](auto activation) {
       if (a.quantize.row_scale_inv != nullptr) {
-        const ForwardRows<decltype(type), decltype(activation)> values{{a}};
+        const ForwardRows<decltype(type), decltype(activation)> values{{a, activation}};
         return launch_rows(stream, values, row_copy(a.quantize.row, a.quantize.row_scale_inv, rows, width),
                            vector, "gated_activation");
       }
-      launch_tiles(stream, Forward<decltype(type), decltype(activation)>{a},
+      launch_tiles(stream, Forward<decltype(type), decltype(activation)>{a, activation},
                    tile_out(a.quantize, rows, width, 1), vector, "gated_activation");
     });
   });
@@ -144,8 +148,8 @@ void gated_activation_backward(Stream& stream, const GatedActivationBackwardArgs
   const std::int64_t rows = a.d_out.rows, width = a.d_out.cols;
   const bool vector = packs(a.gate_up) && packs(a.d_out) && packs(a.d_gate_up) && width % kPack == 0;
   with_type(a.gate_up.dtype, [&](auto type) {
-    with_activation(a.activation, [&](auto activation) {
-      launch_tiles(stream, Backward<decltype(type), decltype(activation)>{a},
+    with_activation(a.activation, a.limit, [&](auto activation) {
+      launch_tiles(stream, Backward<decltype(type), decltype(activation)>{a, activation},
                    tile_out(a.quantize, rows, width, 2), vector, "gated_activation_backward");
     });
   });

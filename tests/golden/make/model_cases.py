@@ -47,6 +47,15 @@ def glm4_moe(**values):
             "norm_topk_prob": True, "use_qk_norm": False, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, **values}
 
 
+def gpt_oss(**values):
+    """The first block has a window. A limit of 1 bounds many values. Sizes are multiples of 32, the group of MXFP4."""
+    base = {k: v for k, v in moe().items() if k not in ("use_sliding_window", "mlp_bias")}
+    return {**base, "rms_norm_eps": 1e-5, "num_attention_heads": 4, "head_dim": 16, "intermediate_size": 32, "attention_bias": True,
+            "sliding_window": 16, "swiglu_limit": 1.0,
+            **rope(150000.0, rope_type="yarn", factor=4.0, beta_fast=32.0, beta_slow=1.0, truncate=False,
+                   original_max_position_embeddings=32), **values}
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 
 CASES = {
@@ -82,6 +91,7 @@ CASES = {
     "glm4-moe-groups": case("Glm4Moe", **glm4_moe(
         use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2,
         routed_scaling_factor=2.5, moe_intermediate_size=12)),
+    "gpt-oss": case("GptOss", **gpt_oss(num_local_experts=4, num_experts_per_tok=2)),
 }
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
@@ -105,6 +115,6 @@ def legacy_config(name):
             config["partial_rotary_factor"] = ropes["partial_rotary_factor"]
         if ropes["rope_type"] != "default":
             config["rope_scaling"] = ropes
-    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe"}.get(found["kind"], found["kind"].lower())
+    model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss"}.get(found["kind"], found["kind"].lower())
     architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}

@@ -1,9 +1,10 @@
 #include "layers/mlp/experts.h"
 
 #include <algorithm>
-#include <cmath>
+#include <span>
 #include <string>
 
+#include "layers/mlp/expert_names.h"
 #include "layers/mlp/gated_mlp.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
@@ -15,17 +16,6 @@
 
 namespace octet::model {
 namespace {
-
-/// Names of the modules of a mixture in a family.
-struct ExpertNames {
-  std::string block;  ///< "mlp."
-  const char *gate, *up, *down;
-};
-
-ExpertNames names_of(const ExpertShape& shape) {
-  if (shape.names == ExpertShape::Names::mixtral) return {"block_sparse_moe.", "w1", "w3", "w2"};
-  return {"mlp.", "gate_proj", "up_proj", "down_proj"};
-}
 
 /// Returns the parts of this rank's experts.
 std::vector<Part> parts_of(const ExpertShape& shape, const Share& share, const std::vector<Part>& of_one) {
@@ -39,23 +29,10 @@ std::vector<Part> parts_of(const ExpertShape& shape, const Share& share, const s
   return parts;
 }
 
-VectorHandle choice_bias_of(GroupBuilder& group, const ExpertShape& shape) {
-  if (!shape.choice_bias) return {};
-  return group.constant("router_bias",
-                        {{names_of(shape).block + "gate.e_score_correction_bias", shape.count}});
-}
-
 ExpertShape shape_of_share(const Architecture& a) {
   ExpertShape shape = a.experts;
   shape.width = piece_of(kEven, shape.width, a.share).count;
   return shape;
-}
-
-/// Returns a buffer with `factor` rows for each token.
-ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t factor, std::int64_t cols,
-                        Kept kept = Kept::never) {
-  ops::Matrix m = buffers.matrix(name, factor * cols, kept);
-  return {.data = m.data, .dtype = m.dtype, .rows = m.rows * factor, .cols = cols, .ld = cols};
 }
 
 /// Returns a matrix as a GEMM operand: its FP8 copy if it has one, otherwise the values.
@@ -107,10 +84,9 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
       sums_(a.share.sums()),
       hidden_(a.hidden),
       activation_(a.activation),
+      activation_limit_(static_cast<float>(a.activation_limit)),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
-      router_(group.matrix("router", a.hidden, {{names_of(shape_).block + "gate.weight", shape_.count}},
-                           {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true})),
-      choice_bias_(choice_bias_of(group, shape_)),
+      router_(group, a),
       sources_(a.share.expert_size),
       own_(a.share.own_experts(shape_.count)),
       gate_up_(group, {.name = "experts_gate_up",
@@ -119,20 +95,25 @@ Experts::Experts(GroupBuilder& group, const Architecture& a)
                        .modules = parts_of(shape_, a.share,
                                            {{names_of(shape_).gate, a.experts.width, kEven},
                                             {names_of(shape_).up, a.experts.width, kEven}}),
+                       .bias = shape_.biases,
                        .init_std = a.initializer_range,
                        .experts = own_,
                        .taken = shape_.taken,
                        .sources = sources_,
+                       .first = a.share.first_expert(shape_.count),
                        .joined = "gate_up_proj"}),
       down_(group, {.name = "experts_down",
                     .title = "experts' down",
                     .inputs = a.experts.width,
                     .modules = parts_of(shape_, a.share, {{names_of(shape_).down, a.hidden}}),
+                    .bias = shape_.biases,
                     .init_std = a.initializer_range,
                     .inputs_split = kEven,
+                    .adds_bias = a.share.adds_once(),
                     .experts = own_,
                     .taken = shape_.taken,
-                    .sources = sources_}) {
+                    .sources = sources_,
+                    .first = a.share.first_expert(shape_.count)}) {
   if (shape_.shared > 0) shared_.emplace(group, a);
 }
 
@@ -171,26 +152,17 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
     normed_ = buffers.matrix("activations/experts' input", hidden_,
                              common.remakes_inputs() ? Kept::never : Kept::activations);
   }
-  const std::int64_t rows = sources_ * std::min(taken, own_);  // per token, at most
-  made_ = rows_matrix(buffers, "activations/experts' rows", rows, hidden_);
-  gated_ =
-      rows_matrix(buffers, "activations/experts' gate and up", rows, 2 * shape_.width, Kept::activations);
-  activated_ = rows_matrix(buffers, "activations/experts' activations", rows, shape_.width);
-  logits_ = buffers.floats("activations/router", shape_.count, Kept::activations);
-  const auto numbers = [&](const char* name) {
-    return reinterpret_cast<std::int32_t*>(buffers.floats(name, taken, Kept::activations));
-  };
-  taken_ = numbers("activations/taken experts");
-  shares_ = buffers.floats("activations/shares of experts", taken, Kept::activations);
-  begins_ = static_cast<std::int32_t*>(buffers.take(
-      "activations/experts' first rows", index(shape_.count + 1) * sizeof(std::int32_t), Kept::activations));
-  row_tokens_ = numbers("activations/tokens of experts");
-  places_ = numbers("activations/rows of tokens");
-  weights_ = buffers.floats("activations/weights of experts", taken, Kept::activations);
-  host_begins_.resize(index(shape_.count + 1));
+  const ExpertRoom room{.taken = taken, .experts = own_, .sources = sources_};
+  const std::int64_t rows = room.rows(common.options);
+  made_ = buffers.rows("activations/experts' rows", rows, hidden_, Kept::never);
+  gated_ = buffers.rows("activations/experts' gate and up", rows, 2 * shape_.width, Kept::activations);
+  activated_ = buffers.rows("activations/experts' activations", rows, shape_.width, Kept::never);
+  router_.reserve(buffers);
   if (sources_ > 1) {
-    exchanged_.emplace(*common.options.token_exchange, shape_, hidden_);
-    exchanged_->reserve(buffers, common.options.max_tokens);
+    const bool adapts = !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty();
+    exchanged_.emplace(*common.options.token_exchange, shape_, hidden_,
+                       common.options.sums_by_source || adapts, common.options.exchange_wire);
+    exchanged_->reserve(buffers, common.options, gate_up_.drops_experts() || down_.drops_experts());
   }
   for (Linear* linear : linears()) {
     linear->reserve_expert_adapters(buffers, common);
@@ -201,9 +173,8 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
                  .code = ExitCode::usage});
   }
   if (common.options.training) {
-    d_activated_ = rows_matrix(buffers, "activations/experts' gradients", rows, shape_.width);
-    d_logits_ = buffers.matrix("activations/experts' gradients", shape_.count, Kept::never);
-    d_weights_ = buffers.floats("activations/experts' gradients", taken, Kept::never);
+    d_activated_ = buffers.rows("activations/experts' gradients", rows, shape_.width, Kept::never);
+    router_.reserve_gradients(buffers);
   }
   fp8_ = common.recipe().rows();
   if (!fp8_) return;
@@ -224,9 +195,8 @@ std::size_t Experts::workspace(const Device& device, const Common& common) const
   const std::size_t others =
       std::max(router_.workspace(device, common), shared_ ? shared_->workspace(device, common) : 0);
   if (common.options.training) {
-    return std::max({others, ops::add_load_workspace(device, shape_.count),
-                     ops::add_log_sums_workspace(device), norm_.workspace(device, common),
-                     gate_up_.workspace(device, common), down_.workspace(device, common)});
+    return std::max({others, norm_.workspace(device, common), gate_up_.workspace(device, common),
+                     down_.workspace(device, common)});
   }
   const std::int64_t rows = common.options.max_tokens * shape_.taken;
   const auto bytes_of_gemm = [&](std::int64_t out, std::int64_t in) {
@@ -249,12 +219,7 @@ std::vector<Operation> Experts::operations(std::int64_t tokens) const {
   const std::int64_t rows = tokens * shape_.taken;
   const auto width = static_cast<double>(shape_.width), hidden = static_cast<double>(hidden_);
   const double values = static_cast<double>(rows);
-  const LinearLayer router{.name = "router", .title = "router", .rows = shape_.count, .cols = hidden_};
-  for (Operation& one : gemms_of(router, tokens, {0, 0, 0, 1})) {
-    if (one.gemm_kind == ops::GemmKind::dgrad && !norm_.runs_back()) continue;
-    if (one.gemm_kind == ops::GemmKind::wgrad && !router_.trained()) continue;
-    all.push_back(std::move(one));
-  }
+  append(all, router_.operations(tokens, norm_.runs_back()));
   append(all, gate_up_.operations(rows, {0, 0, 0, 1}));
   all.push_back(moves(OperationKind::activation, 3 * values * width, {1, 1, 1, 2}));
   if (gate_up_.runs_back()) all.push_back(moves_back(OperationKind::activation, 5 * values * width));
@@ -286,87 +251,14 @@ void Experts::multiply(const Call& call, const ops::Operand& a, const ops::Opera
                           .workspace = call.common.scratch.workspace});
 }
 
-void Experts::pick(const Call& call) {
-  const ProfileLabel label(call.stream, "router");
-  const ops::Matrix logits{
-      .data = logits_, .dtype = DType::f32, .rows = call.tokens, .cols = shape_.count, .ld = shape_.count};
-  router_.forward(call, normed(call), logits_);
-  ops::route(call.stream, {.logits = logits,
-                           .taken = shape_.taken,
-                           .normalised = shape_.normalised,
-                           .scores = shape_.scores,
-                           .scale = static_cast<float>(shape_.scale),
-                           .bias = choice_bias_.in(call.parameters),
-                           .groups = shape_.groups,
-                           .taken_groups = shape_.taken_groups,
-                           .given = call.given_experts,
-                           .experts = taken_,
-                           .weights = shares_});
-  if (call.chosen_experts != nullptr) {
-    const auto count = index(call.tokens * shape_.taken);
-    call.stream.device().copy(call.stream, call.chosen_experts, taken_, count * sizeof(std::int32_t));
-  }
-  deal(call);
-  if (call.pass.record) add_to_losses(call, logits);
-  const bool trains = call.pass.record || call.pass.recompute;
-  if (call.common.options.expert_capacity > 0 && trains) limit(call);
-}
-
-void Experts::deal(const Call& call) {
-  ops::deal(call.stream, {.experts = taken_,
-                          .weights = shares_,
-                          .tokens = call.tokens,
-                          .taken = shape_.taken,
-                          .count = shape_.count,
-                          .begins = begins_,
-                          .row_tokens = row_tokens_,
-                          .places = places_,
-                          .place_weights = weights_});
-}
-
-void Experts::limit(const Call& call) {
-  const double even = static_cast<double>(call.tokens * shape_.taken) / static_cast<double>(shape_.count);
-  const double capacity = std::ceil(even * call.common.options.expert_capacity);
-  if (capacity >= static_cast<double>(call.tokens)) return;
-  ops::limit_rows(call.stream, {.experts = taken_,
-                                .weights = shares_,
-                                .taken = shape_.taken,
-                                .count = shape_.count,
-                                .capacity = static_cast<std::int64_t>(capacity),
-                                .begins = begins_,
-                                .row_tokens = row_tokens_});
-  deal(call);
-}
-
-void Experts::count_load(const Call& call) {
-  if (call.pass.recompute) return;
-  BlockLoad& of = load(call.pass.record ? LoadOf::training : LoadOf::evaluation);
-  for (std::size_t e = 0; e < of.rows.size(); ++e) of.rows[e] += host_begins_[e + 1] - host_begins_[e];
-  of.dropped += call.tokens * shape_.taken - host_begins_.back();
-}
-
-void Experts::add_to_losses(const Call& call, const ops::ConstMatrix& logits) const {
-  const RouterSums& sums = call.common.scratch.routers;
-  const ops::Workspace& workspace = call.common.scratch.workspace;
-  if (sums.counts != nullptr) {
-    ops::add_load(call.stream, {.logits = logits,
-                                .begins = begins_,
-                                .counts = sums.counts,
-                                .probabilities = sums.probabilities,
-                                .workspace = workspace});
-  }
-  if (sums.log_sums != nullptr)
-    ops::add_log_sums(call.stream, {.logits = logits, .sum = sums.log_sums, .workspace = workspace});
-}
-
 ops::GroupedGemmArgs Experts::gate_up_of(const Call& call, Way way) const {
   const std::int64_t rows = call.tokens * shape_.taken;
   const bool gathered = way == Way::gathered;
   return {.weight = gate_up_.stored(call),
           .count = shape_.count,
           .x = gathered ? operand_of(top(made_, rows), made_copy_) : operand_of(normed(call), normed_copy_),
-          .source = gathered ? nullptr : row_tokens_,
-          .begins = begins_,
+          .source = gathered ? nullptr : router_.row_tokens(),
+          .begins = router_.begins(),
           .gated = true,
           .activation = activation_,
           .d = top(activated_, rows)};
@@ -377,14 +269,15 @@ ops::GroupedGemmArgs Experts::down_of(const Call& call) const {
   return {.weight = down_.stored(call),
           .count = shape_.count,
           .x = operand_of(top(activated_, rows), activated_copy_),
-          .begins = begins_,
+          .begins = router_.begins(),
           .d = top(made_, rows)};
 }
 
 Experts::Way Experts::way_of(const Call& call) const {
   const precision::Recipe& recipe = call.common.recipe();
-  if (call.common.options.fixed_order || call.common.options.training || (recipe.fp8() && !recipe.rows()) ||
-      !gate_up_.expert_adapters().empty() || !down_.expert_adapters().empty())
+  if (call.common.options.fixed_order || call.common.options.training || shape_.biases ||
+      (recipe.fp8() && !recipe.rows()) || !gate_up_.expert_adapters().empty() ||
+      !down_.expert_adapters().empty())
     return Way::each;
   const Device& device = call.stream.device();
   const Way way =
@@ -396,7 +289,7 @@ Experts::Way Experts::way_of(const Call& call) const {
 
 void Experts::gather(const Call& call) {
   const ops::Matrix rows = top(made_, call.tokens * shape_.taken);
-  ops::gather_rows(call.stream, normed(call), row_tokens_, rows);
+  ops::gather_rows(call.stream, normed(call), router_.row_tokens(), rows);
   fill_copy(call, rows, made_copy_);
 }
 
@@ -409,82 +302,121 @@ void Experts::compute(const Call& call, Way way) {
   ops::grouped_gemm(call.stream, down_of(call));
 }
 
-ExpertRows Experts::rows_of_experts() const {
-  if (exchanged_) return exchanged_->rows();
-  return {.begins = begins_, .tokens = row_tokens_, .on_host = host_begins_};
+template <typename Act>
+void Experts::each_part(const Call& call, Act&& act) {
+  if (!exchanged_) {
+    const std::int64_t rows =
+        call.common.options.training ? router_.host_begins().back() : call.tokens * shape_.taken;
+    return act(call, RowPart{.count = rows,
+                             .room = made_.rows,
+                             .rows = {.begins = router_.begins(),
+                                      .tokens = router_.row_tokens(),
+                                      .on_host = router_.host_begins()},
+                             .weights = {.taken = shape_.taken,
+                                         .places = router_.places(),
+                                         .weights = router_.weights(),
+                                         .gradients = router_.weight_gradients()}});
+  }
+  const std::vector<ExchangedRows::Part>& parts = exchanged_->parts();
+  GroupGradients later;  // of further parts, if the gradients of all parts have one buffer
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const ExchangedRows::Part& part = parts[i];
+    Call own = call;
+    own.tokens = part.count;
+    own.first_row = part.begin;
+    if (call.names != nullptr && exchanged_->names() != nullptr)
+      own.names = exchanged_->names() + part.received;
+    if (call.gradients != nullptr && parts.size() > 1) {
+      if (!call.gradients->by_source.empty()) {
+        own.gradients = &call.gradients->by_source[i];
+      } else if (i > 0) {
+        if (i == 1) later = *call.gradients, later.overwrite = false;
+        own.gradients = &later;
+      }
+    }
+    const std::int64_t end = i + 1 < parts.size() ? parts[i + 1].begin : made_.rows;
+    act(own, RowPart{.begin = part.begin,
+                     .count = part.count,
+                     .room = end - part.begin,
+                     .received = part.received,
+                     .rows = part.rows,
+                     .weights = exchanged_->weights_of(part)});
+  }
 }
 
-std::int64_t Experts::row_count(const Call& call) const {
-  if (exchanged_) return exchanged_->count();
-  return call.common.options.training ? host_begins_.back() : call.tokens * shape_.taken;
-}
-
-ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens) {
-  return exchanged_ ? exchanged_->send(call, name, tokens, row_tokens_) : tokens;
+ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens,
+                                const std::function<void()>& beside) {
+  if (!exchanged_) return tokens;
+  exchanged_->start_sending(call, name, tokens, router_.row_tokens());
+  if (beside) beside();
+  return exchanged_->received(call);
 }
 
 ops::Matrix Experts::at_tokens(const Call& call, const char* name) {
-  const ops::Matrix made = top(made_, row_count(call));
-  return exchanged_ ? exchanged_->give_back(call, name, made) : made;
+  if (exchanged_) return exchanged_->give_back(call, name, made_);
+  return top(made_, call.common.options.training ? router_.host_begins().back() : call.tokens * shape_.taken);
 }
 
-void Experts::read_begins(const Call& call) {
-  if (call.tokens == 0) {
-    std::ranges::fill(host_begins_, 0);
-    return call.stream.synchronize();
-  }
-  call.stream.device().copy_to_host(call.stream, host_begins_.data(), begins_,
-                                    host_begins_.size() * sizeof(std::int32_t));
-  call.stream.synchronize();
-}
-
-void Experts::activate(const Call& call, const Wanted& wanted) {
-  ops::gated_activation(call.stream, {.gate_up = top(gated_, row_count(call)),
+void Experts::activate(const Call& call, const RowPart& part, const Wanted& wanted) {
+  ops::gated_activation(call.stream, {.gate_up = part.of(gated_),
                                       .activation = activation_,
                                       .out = wanted.values,
-                                      .quantize = wanted.quantize});
+                                      .quantize = wanted.quantize,
+                                      .limit = activation_limit_});
 }
 
 void Experts::compute_each(const Call& call) {
-  read_begins(call);
-  if (call.common.options.training) count_load(call);
+  router_.read_begins(call);
+  if (call.common.options.training) router_.count_load(call);
   if (fp8_) return compute_each_by_rows(call);
-  if (exchanged_) exchanged_->agree(call, host_begins_);
-  const std::int64_t rows = row_count(call);
-  const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call));
-  gate_up_.forward_tokens(call, rows_of_experts(), tokens, top(made_, rows), top(gated_, rows));
-  // Without DoRA on the down projection, backward reads no later result.
-  if (call.pass.recompute && !down_.scales_experts()) return;
-  activate(call, down_.wanted_rows(call, top(activated_, rows)));
-  down_.forward_experts(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
+  if (exchanged_) {
+    exchanged_->agree(call, router_.host_begins());
+    if (call.names != nullptr && exchanged_->names() != nullptr)
+      exchanged_->send_names(call, router_.row_tokens());
+  }
+  const ops::Matrix tokens = at_experts(call, "tokens for experts", normed(call), [&] {
+    if (shared_ && call.tokens > 0) shared_->compute(call);
+  });
+  each_part(call, [&](const Call& own, const RowPart& part) {
+    const ops::Matrix received = exchanged_ ? rows_from(tokens, part.received, part.count) : tokens;
+    gate_up_.forward_tokens(own, part.rows, received, part.of(made_), part.of(gated_));
+    // Without DoRA on the down projection, backward reads no later result.
+    if (call.pass.recompute && !down_.scales_experts()) return;
+    activate(own, part, down_.wanted_rows(own, part.of(activated_)));
+    down_.forward_experts(own, part.rows, part.of(activated_), part.of(made_));
+  });
 }
 
 void Experts::compute_each_by_rows(const Call& call) {
   const std::int64_t rows = call.tokens * shape_.taken;
+  const std::span<const std::int32_t> begins = router_.host_begins();
   gather(call);
   const auto each = [&](const Linear& weight, const ops::Operand& x, const ops::Matrix& d) {
     const ops::Operand all = weight.stored(call);
     const std::int64_t outputs = all.rows / shape_.count;
     for (std::int64_t e = 0; e < shape_.count; ++e) {
-      const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
+      const std::int64_t begin = begins[index(e)], count = begins[index(e + 1)] - begin;
       if (count == 0) continue;
       multiply(call, rows_from(x, begin, count), rows_from(all, e * outputs, outputs),
                rows_from(d, begin, count));
     }
   };
   each(gate_up_, operand_of(top(made_, rows), made_copy_), top(gated_, rows));
+  gate_up_.add_biases(call, router_.begins(), top(gated_, rows));
   ops::gated_activation(call.stream, {.gate_up = top(gated_, rows),
                                       .activation = activation_,
                                       .out = {},
-                                      .quantize = into(activated_copy_)});
+                                      .quantize = into(activated_copy_),
+                                      .limit = activation_limit_});
   each(down_, operand_of(top(activated_, rows), activated_copy_), top(made_, rows));
+  down_.add_biases(call, router_.begins(), top(made_, rows));
 }
 
 bool Experts::unwatched(const Device& device, const Architecture& a, const precision::Recipe& recipe,
                         bool fixed_order, std::int64_t tokens) {
   const ExpertShape shape = shape_of_share(a);
   const std::int64_t rows = tokens * shape.taken;
-  return !fixed_order &&
+  return !fixed_order && !shape.biases &&
          ops::has_grouped_gemm(device, grouped_shape(shape, recipe, rows, 2 * shape.width, a.hidden)) &&
          ops::has_grouped_gemm(device, grouped_shape(shape, recipe, rows, a.hidden, shape.width));
 }
@@ -499,12 +431,13 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   call.settle();
   normalise(call, before, way == Way::by_number ? into(normed_copy_) : ops::QuantizeInto{});
   if (call.tokens == 0 && !exchanged_) {
-    std::ranges::fill(host_begins_, 0);
+    router_.clear_begins();
     return;
   }
   if (call.tokens > 0) {
-    if (shared_) shared_->compute(call);
-    pick(call);
+    // With split experts, the shared expert is computed while tokens are sent.
+    if (shared_ && !exchanged_) shared_->compute(call);
+    router_.forward(call, normed(call));
   }
   compute(call, way);
   if (call.pass.recompute) return;
@@ -513,76 +446,74 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   const ops::Matrix made = sums_ ? top(call.common.scratch.delta, call.tokens) : after;
   ops::weighted_rows(call.stream, {.x = rows,
                                    .taken = shape_.taken,
-                                   .places = places_,
-                                   .weights = weights_,
+                                   .places = router_.places(),
+                                   .weights = router_.weights(),
                                    .addend = sums_ ? ops::Matrix{} : stream,
                                    .out = made});
   if (shared_) shared_->add_to(call, made);
   if (sums_) reduce_partial(call, "experts", made);
 }
 
-void Experts::backward_down(const Call& call) {
+void Experts::backward_down(const Call& call, const std::function<void()>& beside) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t rows = row_count(call);
-  activate(call, {.values = top(activated_, rows), .quantize = {}});
   // For rows without their weights; weigh_backward() multiplies by them.
   const ops::Matrix d_tokens =
-      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens));
-  RowWeights weights{.taken = shape_.taken, .places = places_, .weights = weights_, .gradients = d_weights_};
-  if (exchanged_) weights = exchanged_->send_weights(call, weights);
-  down_.input_gradient_of_tokens(call, rows_of_experts(), d_tokens, top(made_, rows),
-                                 top(d_activated_, rows));
-  const ops::Matrix unweighted =
-      down_.unweighted(call, rows_of_experts(), top(activated_, rows), top(made_, rows));
-  ops::weigh_backward(call.stream, {.x = top(activated_, rows),
-                                    .d = top(d_activated_, rows),
+      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens), beside);
+  if (exchanged_)
+    exchanged_->send_weights(
+        call, {.taken = shape_.taken, .places = router_.places(), .weights = router_.weights()});
+  each_part(call, [&](const Call& own, const RowPart& part) {
+    backward_down(own, part, exchanged_ ? rows_from(d_tokens, part.received, part.count) : d_tokens);
+  });
+  if (exchanged_) exchanged_->give_back_gradients(call, router_.weight_gradients());
+}
+
+void Experts::backward_down(const Call& call, const RowPart& part, const ops::Matrix& d_tokens) {
+  const ops::Matrix activated = part.of(activated_), made = part.of(made_), d = part.of(d_activated_);
+  activate(call, part, {.values = activated, .quantize = {}});
+  down_.input_gradient_of_tokens(call, part.rows, d_tokens, made, d);
+  const ops::Matrix unweighted = down_.unweighted(call, part.rows, activated, made);
+  ops::weigh_backward(call.stream, {.x = activated,
+                                    .d = d,
                                     .d_y = unweighted,
-                                    .tokens = exchanged_ ? rows : call.tokens,
-                                    .taken = weights.taken,
-                                    .places = weights.places,
-                                    .weights = weights.weights,
-                                    .d_weights = weights.gradients});
-  const std::int64_t padded = down_.padded_rows(call, rows, made_.rows);
-  clear_padding(call, activated_, rows, padded);
-  clear_padding(call, made_, rows, padded);
-  down_.experts_weight_gradient(call, rows_of_experts(), top(activated_, padded), top(made_, padded));
-  if (exchanged_) exchanged_->give_back_gradients(call, d_weights_);
+                                    .tokens = call.tokens,
+                                    .taken = part.weights.taken,
+                                    .places = part.weights.places,
+                                    .weights = part.weights.weights,
+                                    .d_weights = part.weights.gradients});
+  down_.add_biases_to_weights(call, part.rows, d_tokens, part.weights.gradients);
+  const std::int64_t padded = down_.padded_rows(call, part.count, part.room);
+  clear_padding(call, activated_, part.begin + part.count, part.begin + padded);
+  clear_padding(call, made_, part.begin + part.count, part.begin + padded);
+  down_.experts_weight_gradient(call, part.rows, part.padded(activated_, padded), part.padded(made_, padded));
 }
 
 void Experts::backward_gate_up(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
-  const std::int64_t own = row_count(call), rows = gate_up_.padded_rows(call, own, made_.rows);
-  clear_padding(call, gated_, own, rows);
-  clear_padding(call, d_activated_, own, rows);
-  const Wanted wanted = gate_up_.wanted_row_gradients(call, top(gated_, rows));
-  ops::gated_activation_backward(call.stream, {.gate_up = top(gated_, rows),
-                                               .d_out = top(d_activated_, rows),
-                                               .activation = activation_,
-                                               .d_gate_up = wanted.values,
-                                               .quantize = wanted.quantize});
-  if (gate_up_.learns()) {
-    const ops::Matrix tokens = at_experts(call, "tokens for experts, again", normed(call));
-    ops::gather_rows(call.stream, tokens, rows_of_experts().tokens, top(made_, own));
-    clear_padding(call, made_, own, rows);
-  }
-  gate_up_.experts_gradients(call, rows_of_experts(), top(made_, rows), top(gated_, rows), top(made_, rows));
+  ops::Matrix tokens;
+  if (gate_up_.learns()) tokens = at_experts(call, "tokens for experts, again", normed(call));
+  each_part(call, [&](const Call& own, const RowPart& part) {
+    backward_gate_up(own, part, exchanged_ ? rows_from(tokens, part.received, part.count) : tokens);
+  });
 }
 
-void Experts::backward_router(const Call& call, const ops::Matrix& d_normed) {
-  const ProfileLabel label(call.stream, "router");
-  const ops::Matrix d_logits = top(d_logits_, call.tokens);
-  ops::route_backward(call.stream, {.logits = {logits_, DType::f32, call.tokens, shape_.count, shape_.count},
-                                    .taken = shape_.taken,
-                                    .normalised = shape_.normalised,
-                                    .scores = shape_.scores,
-                                    .scale = static_cast<float>(shape_.scale),
-                                    .experts = taken_,
-                                    .places = places_,
-                                    .d_weights = d_weights_,
-                                    .d_probabilities = call.common.scratch.routers.d_probabilities,
-                                    .z_slope = call.common.scratch.routers.z_slope,
-                                    .d_logits = d_logits});
-  router_.backward(call, normed(call), d_logits, d_normed, norm_.runs_back());
+void Experts::backward_gate_up(const Call& call, const RowPart& part, const ops::Matrix& tokens) {
+  const std::int64_t own = part.count, rows = gate_up_.padded_rows(call, own, part.room);
+  const ops::Matrix gated = part.padded(gated_, rows), made = part.padded(made_, rows);
+  clear_padding(call, gated_, part.begin + own, part.begin + rows);
+  clear_padding(call, d_activated_, part.begin + own, part.begin + rows);
+  const Wanted wanted = gate_up_.wanted_row_gradients(call, gated);
+  ops::gated_activation_backward(call.stream, {.gate_up = gated,
+                                               .d_out = part.padded(d_activated_, rows),
+                                               .activation = activation_,
+                                               .d_gate_up = wanted.values,
+                                               .quantize = wanted.quantize,
+                                               .limit = activation_limit_});
+  if (gate_up_.learns()) {
+    ops::gather_rows(call.stream, tokens, part.rows.tokens, top(made, own));
+    clear_padding(call, made_, part.begin + own, part.begin + rows);
+  }
+  gate_up_.experts_gradients(call, part.rows, made, gated, made);
 }
 
 void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
@@ -593,17 +524,22 @@ void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::Q
   // The parts of the gradient of the normed stream are added up here.
   const ops::Matrix d_normed = top(call.common.scratch.delta, call.tokens);
   const bool shared_back = shared_ && shared_->runs_back();
-  if (shared_back) shared_->backward(call, d_normed, norm_.runs_back());
-  if (norm_.runs_back() && !shared_back)
-    call.stream.device().zero(call.stream, d_normed.data,
-                              bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
-  if (down_.runs_back()) backward_down(call);
+  const auto begin_sum = [&] {
+    if (shared_back) return shared_->backward(call, d_normed, norm_.runs_back());
+    if (norm_.runs_back())
+      call.stream.device().zero(call.stream, d_normed.data,
+                                bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
+  };
+  const bool beside = exchanged_ && down_.runs_back();
+  if (!beside) begin_sum();
+  if (down_.runs_back()) backward_down(call, beside ? begin_sum : std::function<void()>());
   if (gate_up_.runs_back()) backward_gate_up(call);
-  if (norm_.runs_back() || router_.trained()) backward_router(call, d_normed);
+  if (norm_.runs_back() || router_.trained())
+    router_.backward(call, normed(call), d_normed, norm_.runs_back());
   if (!norm_.runs_back()) return;
   ops::weighted_rows(call.stream, {.x = at_tokens(call, "gradients of experts"),
                                    .taken = shape_.taken,
-                                   .places = places_,
+                                   .places = router_.places(),
                                    .addend = d_normed,
                                    .out = d_normed});
   norm_.backward(

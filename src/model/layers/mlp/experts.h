@@ -1,24 +1,24 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "layers/mlp/exchanged_rows.h"
+#include "layers/mlp/expert_router.h"
 #include "layers/mlp/gated_mlp.h"
 #include "layers/mlp/shared_expert.h"
 #include "octet/ops/expert_gemm.h"
 
 namespace octet::model {
 
-/// A mixture of experts: norm, router, and gated MLPs of which each token uses some (ExpertShape). Training
-/// may drop rows beyond the capacity of an expert (TransformerOptions::expert_capacity). The device computes
-/// the routing. Without training, grouped GEMMs (expert_gemm.h) read it on the device if they exist.
+/// A mixture of experts: norm, router, and gated MLPs of which each token uses some (ExpertShape). The device
+/// computes the routing. Without training, grouped GEMMs (expert_gemm.h) read it on the device if they exist.
 /// Otherwise the host waits for the routing, and enqueues one GEMM for all experts (expert_gemm.h) or one for
-/// each. The router is in the compute dtype, and its softmax is in fp32. If layers are split among ranks,
-/// each rank has a part of every expert's width and the whole router. If experts are split among ranks, rows
-/// of tokens are sent to the ranks of their experts, and outputs are sent back.
+/// each. If layers are split among ranks, each rank has a part of every expert's width and the whole router.
+/// If experts are split among ranks, rows of tokens are sent to the ranks of their experts, and outputs are
+/// sent back.
 ///
 /// The normed stream, gate and up, and the routing are kept for backward. It recomputes the inputs of both
 /// GEMMs.
@@ -46,7 +46,7 @@ class Experts final : public Mlp {
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   ops::QuantizeInto wanted(const Call&) const override { return {}; }
-  BlockLoad take_load(LoadOf of) override { return std::exchange(load(of), no_load()); }
+  BlockLoad take_load(LoadOf of) override { return router_.take_load(of); }
 
  private:
   /// How the experts' GEMMs run: one for each expert, grouped with row indices, or grouped on gathered rows.
@@ -54,35 +54,38 @@ class Experts final : public Mlp {
   Way way_of(const Call& call) const;
   ops::Matrix normed(const Call& call) const;
   void normalise(const Call& call, const NormInput& before, const ops::QuantizeInto& quantize);
-  /// Routes all tokens to experts.
-  void pick(const Call& call);
-  /// Orders rows by expert.
-  void deal(const Call& call);
-  /// Drops rows beyond the capacity of their experts, and orders the others again.
-  void limit(const Call& call);
-  /// Adds the rows of a micro-batch to the load.
-  void count_load(const Call& call);
-  /// Adds the sums of this router that losses of training read.
-  void add_to_losses(const Call& call, const ops::ConstMatrix& logits) const;
-  /// Copies to the host which rows belong to which expert.
-  void read_begins(const Call& call);
-  /// Computes the experts' outputs in the order of `row_tokens_`, into `made_`.
+  /// Computes the experts' outputs in the order of the router's rows, into `made_`.
   void compute(const Call& call, Way way);
   void compute_each(const Call& call);
   /// compute_each() if the experts' operands have scales of rows.
   void compute_each_by_rows(const Call& call);
-  void activate(const Call& call, const Wanted& wanted);
-  ExpertRows rows_of_experts() const;
-  /// Returns the rows that this rank's experts compute: rows of its tokens, or the rows that were sent to it.
-  std::int64_t row_count(const Call& call) const;
-  /// Returns the matrix that rows_of_experts() indexes, for values of this rank's tokens.
-  ops::Matrix at_experts(const Call& call, const char* name, const ops::Matrix& tokens);
+  /// Rows that this rank's experts compute together: rows of its tokens, or rows that were sent to it.
+  struct RowPart {
+    std::int64_t begin = 0, count = 0;  ///< [begin, begin + count) in matrices of rows
+    std::int64_t room = 0;              ///< rows from `begin` on that may be written
+    std::int64_t received = 0;          ///< the first row of the matrix that `rows` indexes
+    ExpertRows rows;
+    RowWeights weights;
+    ops::Matrix of(const ops::Matrix& m) const { return padded(m, count); }
+    ops::Matrix padded(const ops::Matrix& m, std::int64_t rows_of_it) const {
+      return rows_from(m, begin, rows_of_it);
+    }
+  };
+  void activate(const Call& call, const RowPart& part, const Wanted& wanted);
+  /// Calls act(call, part) for all parts, with the tokens and gradient buffers of the part.
+  template <typename Act>
+  void each_part(const Call& call, Act&& act);
+  /// Returns a matrix of values for rows of experts, for values of this rank's tokens. If experts are split,
+  /// `beside` is called while messages are under way.
+  ops::Matrix at_experts(const Call& call, const char* name, const ops::Matrix& tokens,
+                         const std::function<void()>& beside = {});
   /// Returns the outputs of all experts for this rank's rows. `made_` holds the outputs of its experts.
   ops::Matrix at_tokens(const Call& call, const char* name);
-  void backward_down(const Call& call);
+  /// `beside`: see at_experts().
+  void backward_down(const Call& call, const std::function<void()>& beside);
+  void backward_down(const Call& call, const RowPart& part, const ops::Matrix& d_tokens);
   void backward_gate_up(const Call& call);
-  /// Computes the gradient of the router, and adds the gradient of its input to `d_normed`.
-  void backward_router(const Call& call, const ops::Matrix& d_normed);
+  void backward_gate_up(const Call& call, const RowPart& part, const ops::Matrix& tokens);
   /// The arguments of the two grouped GEMMs.
   ops::GroupedGemmArgs gate_up_of(const Call& call, Way way) const;
   ops::GroupedGemmArgs down_of(const Call& call) const;
@@ -95,37 +98,23 @@ class Experts final : public Mlp {
   bool fp8_ = false;   ///< the operands of experts are in E4M3
   std::int64_t hidden_;
   ops::Activation activation_;
+  float activation_limit_;
   Norm norm_;
-  TokenGate router_;          ///< [count, hidden]
-  VectorHandle choice_bias_;  ///< [count], or none
-  std::int64_t sources_;      ///< ranks that send tokens to this rank's experts
-  std::int64_t own_;          ///< experts of this rank
-  Linear gate_up_;            ///< [own * 2 * width, hidden]: for each expert gate, then up
-  Linear down_;               ///< [own * hidden, width]
+  ExpertRouter router_;
+  std::int64_t sources_;  ///< ranks that send tokens to this rank's experts
+  std::int64_t own_;      ///< experts of this rank
+  Linear gate_up_;        ///< [own * 2 * width, hidden]: for each expert gate, then up
+  Linear down_;           ///< [own * hidden, width]
   std::optional<SharedExpert> shared_;
 
-  ops::Matrix normed_;          ///< [tokens, hidden]
-  ops::Matrix made_;            ///< [rows, hidden]: rows by expert, inputs and outputs
-  ops::Matrix gated_;           ///< [rows, 2 * width]
-  ops::Matrix activated_;       ///< [rows, width]
-  ops::Matrix d_activated_;     ///< [rows, width]
-  ops::Matrix d_logits_;        ///< [tokens, count]
-  float* d_weights_ = nullptr;  ///< [tokens * taken]
+  ops::Matrix normed_;       ///< [tokens, hidden]
+  ops::Matrix made_;         ///< [rows, hidden]: rows by expert, inputs and outputs
+  ops::Matrix gated_;        ///< [rows, 2 * width]
+  ops::Matrix activated_;    ///< [rows, width]
+  ops::Matrix d_activated_;  ///< [rows, width]
   /// FP8 operands of three of these matrices; empty: GEMMs read the values.
   precision::Fp8Copy normed_copy_, made_copy_, activated_copy_;
-  float* logits_ = nullptr;        ///< [tokens, count]
-  std::int32_t* taken_ = nullptr;  ///< [tokens, taken], from ops::route()
-  float* shares_ = nullptr;        ///< [tokens, taken], from ops::route()
-  /// From ops::deal().
-  std::int32_t *begins_ = nullptr, *row_tokens_ = nullptr, *places_ = nullptr;
-  float* weights_ = nullptr;
-  std::vector<std::int32_t> host_begins_;
   std::optional<ExchangedRows> exchanged_;  ///< with experts of other ranks
-  BlockLoad no_load() const {
-    return {.rows = std::vector<std::int64_t>(static_cast<std::size_t>(shape_.count))};
-  }
-  BlockLoad& load(LoadOf of) { return of == LoadOf::training ? trained_ : evaluated_; }
-  BlockLoad trained_ = no_load(), evaluated_ = no_load();
 };
 
 }  // namespace octet::model

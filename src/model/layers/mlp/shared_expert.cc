@@ -5,6 +5,7 @@
 
 #include "layers/linear_operands.h"
 #include "octet/device/profile.h"
+#include "octet/ops/embedding.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/routing.h"
 
@@ -28,6 +29,7 @@ void TokenGate::forward(const Call& call, const ops::Matrix& x, float* logits) c
   ops::gemm(call.stream, {.a = operand_of(x),
                           .b = weight_.in(call.parameters).front(),
                           .d = {logits, DType::f32, x.rows, weight_.rows(), weight_.rows()},
+                          .bias = bias_.in(call.parameters),
                           .b_stands = !fixed,
                           .fixed_order = fixed,
                           .fast_accumulation = true,
@@ -49,6 +51,7 @@ void TokenGate::backward(const Call& call, const ops::Matrix& x, const ops::Matr
   const ops::Matrix& d_weight = weight_.in(*call.gradients);
   if (d_weight.data != nullptr)
     multiply(ops::GemmKind::wgrad, operand_of(x), d_weight, !weight_.overwrites(*call.gradients));
+  if (float* const d_bias = bias_.in(*call.gradients)) ops::bias_backward(call.stream, d_logits, d_bias);
   if (adds) multiply(ops::GemmKind::dgrad, weight_.in(call.parameters).front(), d_x, true);
 }
 

@@ -327,7 +327,9 @@ Cached cached_of(const CachedAttentionArgs& a) {
           .q_heads = static_cast<int>(a.heads.q_heads),
           .kv_heads = static_cast<int>(a.heads.kv_heads),
           .head_dim = static_cast<int>(a.heads.head_dim),
-          .rule = {a.scale, a.soft_cap, a.window}};
+          .rule = {a.scale, a.soft_cap, a.window},
+          .lse = a.lse,
+          .tokens = a.qkv.rows};
 }
 
 template <typename Kernels>

@@ -307,6 +307,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Cached a
   float highest = kLowest, total = 0.0f;
   for (int p = begin; p < end; ++p) highest = fmaxf(highest, sums[2 * p]);
   for (int p = begin; p < end; ++p) total = fmaf(sums[2 * p + 1], exp2f(sums[2 * p] - highest), total);
+  if (threadIdx.x == 0) args.leave_lse(token, head, highest, total);
   T* out = out_row<T>(args, token, head);
   for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += kCombineThreads) {
     float x = 0.0f;

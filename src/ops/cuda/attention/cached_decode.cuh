@@ -98,6 +98,7 @@ __device__ void end_decode(const DecodeBlock<C>& sums, const Cached& args, const
       __nv_bfloat16* const to = out_row<__nv_bfloat16>(args, tile.token(0), head) + d;
       write_value(to[0], value.x / total);
       write_value(to[1], value.y / total);
+      if (d == 0) args.leave_lse(tile.token(0), head, sums.highest[row], total);
     } else {
       const std::int64_t place = span.place(tile.token(0), head, piece, args);
       span.leave({sums.highest[row], total, value.x}, place, args.head_dim, d);
