@@ -764,5 +764,114 @@ TEST_F(WholeRouterFamilies, OlmoeLearnsWithTheSameBitsAtEveryStageAndAnswers) {
   EXPECT_NE(split.err.find("a norm reads all its heads"), std::string::npos) << split.err;
 }
 
+/// The quickstart's task for gpt-oss.
+class GptOss : public ExpertTraining {
+ protected:
+  GptOss() {
+    Json config = parse_json(slurp(model_ + "/config.json"), "config.json");
+    for (const char* key : {"num_experts", "moe_intermediate_size", "norm_topk_prob", "mlp_bias"})
+      config.erase(key);
+    config.update(Json{{"model_type", "gpt_oss"},
+                       {"architectures", {"GptOssForCausalLM"}},
+                       {"intermediate_size", 32},
+                       {"num_local_experts", 4},
+                       {"attention_bias", true},
+                       {"sliding_window", 16},
+                       {"swiglu_limit", 1.0},
+                       {"rope_scaling",
+                        {{"rope_type", "yarn"},
+                         {"factor", 4.0},
+                         {"truncate", false},
+                         {"original_max_position_embeddings", 64}}}});
+    spill(model_ + "/config.json", config.dump());
+  }
+  /// Returns the answer of a model to fixed tokens, with log-probabilities.
+  std::string answer(const std::string& model, const std::string& more = "", int np = 1) const {
+    spill(folder_ / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n");
+    expect_success(trainer("generate " + model + " --file " + (folder_ / "in.jsonl") + " --out " +
+                               (folder_ / "out.jsonl") +
+                               " --overwrite --max-new 6 --max-length 64 --ignore-eos --device cpu " + more,
+                           np));
+    return slurp(folder_ / "out.jsonl");
+  }
+};
+
+// The files have the tensors and shapes of transformers, and are read again.
+TEST_F(GptOss, LearnsWithTheSameBitsAtEveryStageAndIsStoredStacked) {
+  const std::string reference = last("stage0", "zero_stage=0", 2);
+  expect_identical(reference, last("stage3", "zero_stage=3", 2));
+  const auto steps = steps_of(folder_ / "stage0");
+  EXPECT_LT(steps.at(12)["loss"].get<double>(), 0.95 * steps.at(1)["loss"].get<double>());
+  const Contents saved(folder_ / "stage0/model.safetensors");
+  const std::string mlp = "model.layers.1.mlp.";
+  const std::map<std::string, std::vector<std::int64_t>> shapes{{mlp + "experts.gate_up_proj", {4, 32, 64}},
+                                                                {mlp + "experts.gate_up_proj_bias", {4, 64}},
+                                                                {mlp + "experts.down_proj", {4, 32, 32}},
+                                                                {mlp + "experts.down_proj_bias", {4, 32}},
+                                                                {mlp + "router.weight", {4, 32}},
+                                                                {mlp + "router.bias", {4}},
+                                                                {"model.layers.1.self_attn.sinks", {2}}};
+  for (const auto& [name, shape] : shapes) {
+    ASSERT_TRUE(saved.all.contains(name)) << name;
+    EXPECT_EQ(saved.all.at(name).shape, shape) << name;
+  }
+  EXPECT_FALSE(saved.all.contains(mlp + "experts.0.down_proj.weight"));
+  EXPECT_EQ(answer(folder_ / "stage0"), answer(reference)) << "the model and its checkpoint";
+  EXPECT_EQ(answer(folder_ / "stage0"), answer(folder_ / "stage0", "--tensor-parallel-size 2", 2));
+  const std::string start = "max_steps=2 train_from_scratch=false model_name_or_path=";
+  expect_success(trainer(train("again", start + (folder_ / "stage0"))));
+  EXPECT_LT(steps_of(folder_ / "again").at(1)["loss"].get<double>(), steps.at(10)["loss"].get<double>());
+}
+
+// Merged adapters on attention, experts and routers give the answers of the adapters.
+TEST_F(GptOss, AdaptersOnExpertsAreMerged) {
+  expect_success(trainer(train("base", "max_steps=1")));
+  expect_success(trainer(train("lora",
+                               "max_steps=3 train_from_scratch=false finetuning_type=lora "
+                               "lora_rank=2 learning_rate=0.05 additional_target=router "
+                               "lora_target=q_proj,mlp.experts.gate_up_proj,mlp.experts.down_proj "
+                               "model_name_or_path=" +
+                                   (folder_ / "base"))));
+  expect_success(trainer("export " + (folder_ / "lora/checkpoint-3") + " " + (folder_ / "merged") +
+                         " --merge --export_dtype fp32"));
+  EXPECT_NE(answer(folder_ / "base", "--logprobs 1"), answer(folder_ / "merged", "--logprobs 1"));
+  EXPECT_EQ(answer(folder_ / "lora/checkpoint-3"), answer(folder_ / "merged"));
+}
+
+TEST_F(GptOss, MissingSinksAndBiasesAreRefused) {
+  const std::string folder = folder_ / "wrong";
+  fs::copy(OCTET_SOURCE_DIR "/tests/golden/models/gpt-oss", folder);
+  spill(folder_ / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n");
+  const Contents whole(folder + "/model.safetensors");
+  const std::pair<std::string, std::string> rows[] = {
+      {"model.layers.0.self_attn.sinks", "'model.layers.0.self_attn.sinks' is missing"},
+      {"model.layers.1.mlp.router.bias", "'model.layers.1.mlp.router.bias' is missing"},
+      {"model.layers.1.mlp.experts.down_proj_bias", "'model.layers.1.mlp.experts."},
+      {"model.layers.1.mlp.experts.down_proj", "the matrices of experts are incomplete"}};
+  for (const auto& [missing, says] : rows) {
+    Contents contents = whole;
+    contents.all.erase(missing);
+    contents.write(folder + "/model.safetensors");
+    const Outcome run = trainer("generate " + folder + " --file " + (folder_ / "in.jsonl") + " --out " +
+                                (folder_ / "out.jsonl") + " --max-new 1 --max-length 64 --device cpu");
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.err.find(says), std::string::npos) << run.err;
+  }
+}
+
+/// Runs before a release only.
+class WholeGptOss : public GptOss {};
+
+TEST_F(WholeGptOss, StrictHasTheSameBitsOnOneTwoAndFourRanks) {
+  const std::string options = "deterministic=strict gradient_accumulation_steps=";
+  const std::string small = " global_batch_size=null per_device_train_batch_size=2 ";
+  const std::string reference = last("one", options + "4" + small, 1);
+  for (const std::string stage : {"1", "2", "3"}) {
+    expect_identical(reference, last("two" + stage, options + "2" + small + "zero_stage=" + stage, 2));
+    expect_identical(reference, last("four" + stage, options + "1" + small + "zero_stage=" + stage, 4));
+  }
+}
+
 }  // namespace
 }  // namespace octet::test::experts_test

@@ -95,6 +95,36 @@ TEST(StackedAdapter, HasTheElementsOfPeft) {
   }
 }
 
+// gpt-oss: rows of B of gate and of up alternate. Older PEFT did not exchange A and B of transposed
+// parameters.
+TEST(StackedAdapter, RowsOfGateAndUpAlternateInTransposedParameters) {
+  model::Architecture a = adapted(true);
+  for (auto& [module, stacked] : a.tuning.stacked) {
+    stacked.transposed = true;
+    stacked.alternates = module.ends_with("gate_up_proj");
+  }
+  const Folder folder({{"lora_A.weight", {12, 16}},
+                       {"lora_B.weight", {32, 12}},
+                       {"base_layer.lora_A.weight", {12, 32}},
+                       {"base_layer.lora_B.weight", {32, 12}}},
+                      R"({"peft_version": "0.18.0"})");
+  AdapterFile file(folder.path(), a.tuning);
+  file.require_fit(model::build_layout(a));
+  EXPECT_EQ(element(file, "3.gate_up_proj.lora_A.weight", 1 * 32 + 5),
+            static_cast<float>((3 * 2 + 1) * 32 + 5));
+  for (const std::int64_t row : {0, 1, 15, 16, 31}) {  // 16 rows of gate, then 16 rows of up
+    const std::int64_t stored = row < 16 ? 2 * row : 2 * (row - 16) + 1;
+    EXPECT_EQ(element(file, "3.gate_up_proj.lora_B.weight", row * 2 + 1),
+              static_cast<float>(stored * 12 + 1 * 6 + 3));
+    EXPECT_EQ(element(file, "3.down_proj.lora_B.weight", row * 2 + 1),
+              static_cast<float>(row * 12 + 1 * 6 + 3));
+    const auto place =
+        stacked_matrix(a.tuning, "base_model.model.model.layers.2.mlp.experts.3.gate_up_proj.lora_B.weight");
+    ASSERT_TRUE(place.has_value());
+    EXPECT_EQ(place->element({32, 2}, row * 2 + 1), stored * 12 + 1 * 6 + 3);
+  }
+}
+
 // PEFT before 0.19.1: delta[e, o, i] = sum_r B[i, r, e] A[e, r, o].
 TEST(StackedAdapter, OfOlderPeftHasExchangedMatrices) {
   const model::Architecture a = adapted(false);

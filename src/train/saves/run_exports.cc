@@ -228,7 +228,7 @@ Tensors tensors_of(const std::vector<Header>& state, bool tied, const model::Tun
       continue;
     }
     tensors.headers.push_back({.name = tensor.name, .dtype = DType::f32, .shape = tensor.shape});
-    if (tied && !runtime::is_adapter(tensor.name)) tensors.table = tensor.name;
+    if (tied && tensor.name.ends_with(".embed_tokens.weight")) tensors.table = tensor.name;
   }
   if (!tensors.table.empty()) {
     weights::TensorHeader head =
