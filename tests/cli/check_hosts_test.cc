@@ -1,4 +1,5 @@
 // launch/check-hosts, with shells of this machine as hosts. Stand-ins of commands make the hosts differ.
+#include <csignal>
 #include <filesystem>
 
 #include "cli/task.h"
@@ -182,6 +183,20 @@ TEST_F(CheckHosts, AHostThatDoesNotAnswerIsNamed) {
   EXPECT_EQ(run.code, 1) << run.both();
   EXPECT_NE(run.out.find("WRONG  ssh        ended with code 255"), std::string::npos) << run.out;
   EXPECT_NE(run.out.find("authorized_keys"), std::string::npos) << run.out;
+}
+
+TEST_F(CheckHosts, ARequestToStopEndsItsProgramsAndLeavesNoFile) {
+  script("agent", "exec sleep 41");
+  spill(folder_ / "hostfile", "one\ntwo\n");
+  const Outcome run =
+      shell("cd " + (folder_ / ".") + " && OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
+            " timeout --preserve-status -s TERM 0.5 " OCTET_SOURCE_DIR "/launch/check-hosts -p " +
+            (folder_ / "program") + " hostfile");
+  EXPECT_EQ(run.code, 128 + SIGTERM) << run.both();
+  EXPECT_EQ(run.both(), "");
+  EXPECT_EQ(shell("pgrep -f \"^sleep 41$\"").out, "") << "nothing runs on";
+  for (const auto& entry : fs::directory_iterator(folder_ / "."))
+    EXPECT_EQ(entry.path().filename().string().find(".octet-check"), std::string::npos) << "left behind";
 }
 
 TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
