@@ -20,11 +20,6 @@ tell() { # text...
   escape "$*"
   printf '%s\n' "$REPLY"
 }
-# Prints lines of another program.
-tell_lines() { # text
-  local line
-  while IFS= read -r line; do tell "$line"; done <<<"$1"
-}
 
 # Prints an error and returns 64.
 refused() { # what, expected, found, where, what to do

@@ -218,7 +218,9 @@ std::vector<Config> memory_choices(const Config& config) {
 Config with_storage_of(const Config& saved, Config config) {
   const Config first = storages(saved).front();
   if (config.param_dtype == "auto") config.param_dtype = first.param_dtype;
-  if (config.grad_dtype == "auto") config.grad_dtype = first.grad_dtype;
+  // Gradients may be stored in bf16 only if the parameters are.
+  if (config.grad_dtype == "auto")
+    config.grad_dtype = config.param_dtype == "bf16" ? first.grad_dtype : "fp32";
   if (config.optim_dtype == "auto") config.optim_dtype = first.optim_dtype;
   return config;
 }

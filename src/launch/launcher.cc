@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -25,40 +24,13 @@
 #include "octet/base/error.h"
 #include "octet/base/terminal.h"
 #include "octet/base/timing.h"
-#include "octet/launch/hosts.h"
 #include "requests.h"
+#include "standard_streams.h"
 
 namespace octet::launch {
 namespace {
 
 using std::chrono::milliseconds;
-
-// Writes all bytes. Returns false if the file accepts none, like a pipe without a reader.
-bool write_all(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(file, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) {
-      pollfd writable{.fd = file, .events = POLLOUT, .revents = 0};
-      ::poll(&writable, 1, -1);
-      continue;
-    }
-    if (n < 0) return false;
-    text.remove_prefix(static_cast<std::size_t>(n));
-  }
-  return true;
-}
-
-// Failures are ignored: a missing reader must not affect the run.
-void write_error(std::string_view text) {
-  write_all(STDERR_FILENO, text);
-}
-
-int tell_exception(const std::exception& e) {
-  const std::optional<Problem> problem = problem_of(e);
-  write_error("error: " + printable(problem ? Error(*problem).what() : e.what()) + "\n");
-  return static_cast<int>(problem ? problem->code : ExitCode::failure);
-}
 
 /// Reads mpirun's standard error in a thread: a reader of our standard error may be slow, and requests must
 /// not wait for it. The thread shares its state with this object, because it may live longer.
@@ -352,15 +324,6 @@ Environment environment_of(const char* const* variables) {
 int launch(const Words& words, const std::string& called, Environment environment) {
   try {
     return run(words, called, std::move(environment));
-  } catch (const std::exception& e) {
-    return tell_exception(e);
-  }
-}
-
-int print_hostfile(const std::string& path) {
-  try {
-    for (const HostSlots& host : read_hostfile(path)) std::printf("%s %d\n", host.name.c_str(), host.slots);
-    return 0;
   } catch (const std::exception& e) {
     return tell_exception(e);
   }

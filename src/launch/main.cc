@@ -1,13 +1,12 @@
-// octet-mpirun, the program that launch/mpirun runs. `--called NAME` as the first words gives the name of the
-// script. `--read-hostfile FILE` prints the hosts of a file with their numbers of ranks, for
-// launch/check-hosts.
+// octet-mpirun, the program that launch/mpirun and launch/check-hosts run. `--called NAME` as the first words
+// gives the name of the script. With `--check-hosts` as the next word it is launch/check-hosts.
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "octet/launch/check_hosts.h"
 #include "octet/launch/launcher.h"
 
 namespace {
@@ -30,12 +29,12 @@ int main(int argc, char** argv) {
     called = words[1];
     words.erase(words.begin(), words.begin() + 2);
   }
-  if (words.size() == 2 && words.front() == "--read-hostfile") {
-    const int read = octet::launch::print_hostfile(words.back());
-    std::fflush(stdout);
-    return read;
+  const auto environment = octet::launch::environment_of(environ);
+  if (!words.empty() && words.front() == "--check-hosts") {
+    words.erase(words.begin());
+    return octet::launch::check_hosts(words, called, environment);
   }
-  const int code = octet::launch::launch(words, called, octet::launch::environment_of(environ));
+  const int code = octet::launch::launch(words, called, environment);
   // Exits without destructors: a thread may still wait for a reader of standard error.
   ::_exit(code);
 }

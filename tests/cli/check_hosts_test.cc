@@ -1,4 +1,5 @@
 // launch/check-hosts, with shells of this machine as hosts. Stand-ins of commands make the hosts differ.
+#include <csignal>
 #include <filesystem>
 
 #include "cli/task.h"
@@ -16,6 +17,7 @@ class CheckHosts : public testing::Test {
     script("agent", R"(host=$1; shift; [ "$host" != silent ] || exit 255
 PATH=)" + (folder_ / "hosts") +
                         R"(/$host:$PATH HOST=$host exec bash -c "$*")");
+    script("program", "exit 1");
   }
   void script(const std::string& name, const std::string& text) {
     const std::string path = folder_ / name;
@@ -31,8 +33,8 @@ PATH=)" + (folder_ / "hosts") +
                 const std::string& of_mpirun = "") {
     spill(folder_ / "hostfile", lines);
     return shell("cd " + (folder_ / ".") + " && OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
-                 " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + options + " hostfile " +
-                 of_mpirun);
+                 " " OCTET_SOURCE_DIR "/launch/check-hosts -p " + (folder_ / "program") + " " + options +
+                 " hostfile " + of_mpirun);
   }
   /// Returns the lines about a host. The first begins with its name, the others with blanks.
   static std::string part_of(const std::string& host, const std::string& out) {
@@ -183,6 +185,20 @@ TEST_F(CheckHosts, AHostThatDoesNotAnswerIsNamed) {
   EXPECT_NE(run.out.find("authorized_keys"), std::string::npos) << run.out;
 }
 
+TEST_F(CheckHosts, ARequestToStopEndsItsProgramsAndLeavesNoFile) {
+  script("agent", "exec sleep 41");
+  spill(folder_ / "hostfile", "one\ntwo\n");
+  const Outcome run =
+      shell("cd " + (folder_ / ".") + " && OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
+            " timeout --preserve-status -s TERM 0.5 " OCTET_SOURCE_DIR "/launch/check-hosts -p " +
+            (folder_ / "program") + " hostfile");
+  EXPECT_EQ(run.code, 128 + SIGTERM) << run.both();
+  EXPECT_EQ(run.both(), "");
+  EXPECT_EQ(shell("pgrep -f \"^sleep 41$\"").out, "") << "nothing runs on";
+  for (const auto& entry : fs::directory_iterator(folder_ / "."))
+    EXPECT_EQ(entry.path().filename().string().find(".octet-check"), std::string::npos) << "left behind";
+}
+
 TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
   host("one");
   // The other host has another working folder.
@@ -264,7 +280,7 @@ TEST_F(CheckHosts, GpusOfAmdAreNamedAsWhatIsNotUsed) {
 TEST_F(CheckHosts, RanksSpeakWithEachOther) {
   const std::string name(trim(shell("uname -n").out));
   host(name);
-  const Outcome run = check(name + " slots=2\n", "");
+  const Outcome run = check(name + " slots=2\n", "-p " OCTET_TRAINER);
   EXPECT_EQ(run.code, 0) << run.both();
   EXPECT_NE(run.out.find("messages between 2 ranks"), std::string::npos) << run.out;
   EXPECT_NE(run.out.find("GB/s between every two ranks"), std::string::npos) << run.out;

@@ -61,6 +61,8 @@ TEST(Storages, OfAResumedRunAreThoseThatItHad) {
   EXPECT_EQ(now.param_dtype + now.grad_dtype + now.optim_dtype, "bf16bf16int8");
   const Config set = with_storage_of(saved, with("bf16: true\noptim_dtype: fp32"));
   EXPECT_EQ(set.optim_dtype, "fp32");
+  const Config wide = with_storage_of(saved, with("bf16: true\nparam_dtype: fp32"));
+  EXPECT_EQ(wide.param_dtype + wide.grad_dtype + wide.optim_dtype, "fp32fp32int8");
   for (const std::string& difference : resume_differences(saved, open))
     EXPECT_EQ(difference.find("_dtype"), std::string::npos) << difference;
   EXPECT_FALSE(

@@ -51,7 +51,8 @@ bool says_recompute(const MemoryKeys& config);
 /// and a lower precision does.
 std::vector<Config> memory_choices(const Config& config);
 
-/// Returns `config` with the storage of the run that wrote `saved` for the keys that are auto.
+/// Returns `config` with the storage of the run that wrote `saved` for the keys that are auto. Gradients are
+/// in fp32 unless parameters are in bf16.
 Config with_storage_of(const Config& saved, Config config);
 
 /// Returns the possible micro-batches in ascending order: the divisors of a rank's share of

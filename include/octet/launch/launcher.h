@@ -21,10 +21,6 @@ namespace octet::launch {
 int launch(const std::vector<std::string>& words, const std::string& called,
            std::map<std::string, std::string> environment);
 
-/// Prints the hosts of a file to standard output, a line `NAME SLOTS` each. Returns 0, or the exit code of
-/// the error that it has written.
-int print_hostfile(const std::string& path);
-
 /// `NAME=value` strings, as a process gets them, by name.
 std::map<std::string, std::string> environment_of(const char* const* variables);
 

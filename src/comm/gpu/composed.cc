@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpu/hierarchical_reduce.h"
 #include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
-
-std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
-  // A multiple of the block size of every wire format and of the vector width of byte copies.
-  constexpr std::size_t unit = 4 * ops::kWireBlock * 33;
-  return std::max(budget / static_cast<std::size_t>(size) / unit, std::size_t{1}) * unit;
-}
 
 Composed::Composed(Device& device, Stream& stream, Exchange& exchange, PeerAccess& access, const Place& place,
                    const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging)
@@ -146,7 +141,10 @@ void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& pre
 void Composed::reduce_scatter(const ReduceScatterArgs& args) {
   if (args.count == 0) return;
   if (args.order != nullptr) return reduce_in_order(args);
-  if (args.hierarchical && hierarchy_.several()) return hierarchical_reduce(args);
+  if (args.hierarchical && hierarchy_.several()) {
+    const HierarchicalReduce reduce(stream_, place_.rank, hierarchy_, staging_);
+    return reduce(args, [this](const Messages& messages) { exchange(stream_, messages); });
+  }
   ReduceScatterArgs flat = args;
   if (args.hierarchical && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
   if (carrier_sums(flat)) return reduce_by_carrier(flat);

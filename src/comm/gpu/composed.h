@@ -13,36 +13,12 @@
 #include <span>
 #include <vector>
 
+#include "gpu/device_staging.h"
 #include "gpu/exchange.h"
 #include "messages/hierarchy.h"
 #include "octet/comm/collectives.h"
 
 namespace octet::comm {
-
-/// Staging memory of the chunks under way in a queue. Two sets, each with receive and send parts of equal
-/// size for every member. Equal layout on all members.
-struct DeviceStaging {
-  static constexpr int sets = 2;
-  std::byte* memory = nullptr;
-  std::size_t part = 0;  ///< bytes
-  int size = 0;
-
-  /// Returns the part size for `size` members, given the bytes of one set in one direction.
-  static std::size_t part_of(int size, std::size_t budget);
-  static std::size_t bytes(int size, std::size_t part) {
-    return 2 * sets * static_cast<std::size_t>(size) * part;
-  }
-  std::byte* set(std::int64_t chunk) const {
-    return memory + static_cast<std::size_t>(chunk % sets) * set_bytes();
-  }
-  std::size_t set_bytes() const { return 2 * static_cast<std::size_t>(size) * part; }
-  std::byte* arriving(std::int64_t chunk, int member) const {
-    return set(chunk) + static_cast<std::size_t>(member) * part;
-  }
-  std::byte* leaving(std::int64_t chunk, int member) const {
-    return set(chunk) + static_cast<std::size_t>(size + member) * part;
-  }
-};
 
 /// The collectives of one queue. Work is enqueued on the queue's stream, and on a second stream that carries
 /// chunks while others are encoded and summed. Not thread-safe.
@@ -82,11 +58,7 @@ class Composed {
     std::int64_t start = 0;
     std::int64_t count = 0;
   };
-  /// The messages of one exchange.
-  struct Messages {
-    std::vector<Outgoing> out;
-    std::vector<Incoming> in;
-  };
+  using Messages = PeerMessages;
   using Act = std::function<void(const Chunk&)>;
   /// For every chunk: prepare (may be empty), an exchange of the messages, finish.
   void in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
@@ -124,7 +96,6 @@ class Composed {
   bool carrier_sums(const ReduceScatterArgs& args) const;
   void reduce_by_carrier(const ReduceScatterArgs& args);
   void reduce_in_order(const ReduceScatterArgs& args);
-  void hierarchical_reduce(const ReduceScatterArgs& args);
   /// Sends every member's part to all members; part(member) is both source and destination. With several
   /// nodes, it takes two steps.
   void gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,

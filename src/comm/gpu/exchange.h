@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "gpu/peer_access.h"
 #include "octet/device/device.h"
@@ -29,6 +30,12 @@ struct Incoming {
   int peer = 0;
   void* to = nullptr;  ///< device memory
   std::size_t bytes = 0;
+};
+
+/// The messages of one exchange.
+struct PeerMessages {
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
 };
 
 /// Counters that report the progress of a stream. Carriers that already write counters write them too,

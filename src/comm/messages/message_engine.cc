@@ -46,6 +46,7 @@ MessageEngine::MessageEngine(std::function<std::unique_ptr<Transport>()> make_tr
     try {
       transport_ = make();
       place_ = transport_->place();
+      pace_ = ServingPace(place_.nodes > 1);
       is_process_ = transport_->is_process();
       control_ = open_lane(Queue::control);
       end_ = open_lane(Queue::end);
@@ -111,7 +112,7 @@ void MessageEngine::detach(Stream& gather, Stream& reduce) {
 
 bool MessageEngine::advance(Operation& operation) {
   const std::int64_t before = operation.call.completed;
-  in_flight_ = true;
+  pace_.found_in_flight();
   if (!operation.moved) {
     operation.moved = Clock::now();
     traces_.begun(operation.traced);

@@ -20,6 +20,7 @@
 
 #include "job/hangs.h"
 #include "messages/message_set.h"
+#include "messages/serving_pace.h"
 #include "octet/base/timing.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
@@ -117,8 +118,6 @@ class MessageEngine {
   int waiting() const;
   bool awaited();
   bool only_looks() const;
-  bool slow_link() const;
-  Clock::duration eagerness(bool caller) const;
   std::optional<std::chrono::microseconds> rest();
   void nap(std::chrono::microseconds longest);
   void end_thread(bool finish);
@@ -165,9 +164,7 @@ class MessageEngine {
   std::vector<Stream*> served_;  // copy of streams_ at the last poll
   std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
-  bool in_flight_ = false;
-  Clock::time_point last_progress_;
-  Clock::duration pace_{};  ///< recent average time between two completed messages
+  ServingPace pace_;
 
   std::thread thread_;
 };

@@ -15,23 +15,8 @@ namespace {
 
 using std::chrono::microseconds;
 
-// If nothing moves for this time, the communication thread sleeps between polls. Until then it polls and
-// yields its core. A message in flight needs a poll within microseconds. A peer that still computes does not.
-constexpr auto eager_in_flight = microseconds(1000);
-constexpr auto eager_idle = microseconds(100);
-// The same limit for a waiting thread, which has no other work. A long message can take this long.
-constexpr auto eager_caller = microseconds(20000);
 // Polls between two yields. A yield costs as much as a few polls.
 constexpr int looks_before_yielding = 4;
-constexpr auto shortest_nap_in_flight = microseconds(50);
-constexpr auto longest_nap_in_flight = microseconds(400);
-constexpr auto slowest_pace = microseconds(20000);  // limit of pace_: longer waits are compute of a peer
-constexpr auto shortest_idle_nap = microseconds(100);
-constexpr auto longest_waiting_nap =
-    microseconds(200);  // while a collective waits for its data to be computed
-constexpr auto longest_idle_nap = microseconds(10000);
-// If waiting threads serve themselves, the communication thread handles only work that no thread waits for.
-constexpr auto shortest_nap_beside_callers = microseconds(1000);
 // Sleep between polls that only follow the progress of devices. A poll takes locks and cache lines from the
 // thread that enqueues collectives and delays it.
 constexpr auto between_looks_at_devices = microseconds(100);
@@ -39,10 +24,6 @@ constexpr auto between_looks_at_devices = microseconds(100);
 constexpr auto soon = microseconds(1000);
 // A caller that waits for the end of another thread's round polls this often. Then it sleeps.
 constexpr int looks_at_a_round = 50;
-// Sleep times if compute uses all cores and no thread waits for messages. A poll then delays compute by 50 us
-// or more, because it takes a core and much of its cache. The kernel moves posted data in the meantime.
-constexpr auto shortest_nap_beside_compute = microseconds(500);
-constexpr auto longest_nap_beside_compute = microseconds(5000);
 
 }  // namespace
 
@@ -148,16 +129,14 @@ void MessageEngine::take_work() {
 // Polls all work once. Returns true if any of it progressed.
 bool MessageEngine::look() {
   const std::int64_t before = progress_;
-  in_flight_ = false;
+  pace_.begin_poll();
   if (TraceRing::take_request()) traces_.write();
   take_work();
   roll_->serve();
   bool worked = serve_requests();
   for (Stream* stream : served_) worked = cpu::serve(*stream) || worked;
   if (!worked && progress_ == before) return false;
-  const auto now = Clock::now();
-  if (in_flight_) pace_ += (std::min<Clock::duration>(now - last_progress_, slowest_pace) - pace_) / 4;
-  last_progress_ = now;
+  pace_.moved(Clock::now());
   return true;
 }
 
@@ -170,7 +149,7 @@ void MessageEngine::leave_streams() {
 
 void MessageEngine::serve_forever() {
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // sleeps end on time, not 50 us later
-  last_progress_ = Clock::now();
+  pace_.begin(Clock::now());
   while (begin_turn()) {
     const bool moved = look();
     const auto nap_for = moved && !only_looks() ? std::nullopt : rest();
@@ -206,7 +185,7 @@ void MessageEngine::serve_until(const std::function<bool()>& done, int own) {
   for (int idle = 0; !stopping_ && !done();) {
     idle = look() ? 0 : idle + 1;
     if (idle < looks_before_yielding) continue;
-    if (Clock::now() - std::max(begun, last_progress_) >= eagerness(true)) break;
+    if (Clock::now() - std::max(begun, pace_.last_progress()) >= pace_.eagerness(true)) break;
     sched_yield();
     idle = 0;
   }
@@ -231,18 +210,6 @@ bool MessageEngine::awaited() {
   return requests_ > 0 || waiting() > 0;
 }
 
-// Returns true if messages to other nodes take longer than `eager_in_flight`. Frequent polls then only delay
-// compute. Inside a node, a long wait means that a peer still computes. Its messages then arrive quickly.
-bool MessageEngine::slow_link() const {
-  return place_.nodes > 1 && pace_ > eager_in_flight;
-}
-
-// Returns how long a thread polls without sleeping while nothing moves.
-Clock::duration MessageEngine::eagerness(bool caller) const {
-  if (!in_flight_ || slow_link()) return eager_idle;
-  return caller ? eager_caller : eager_in_flight;
-}
-
 // Returns true if devices carry all bytes and no thread waits: a poll then only follows their progress.
 bool MessageEngine::only_looks() const {
   return outstanding() > 0 && follows_devices_.load(std::memory_order_relaxed) &&
@@ -252,22 +219,17 @@ bool MessageEngine::only_looks() const {
 // Returns how long the communication thread must sleep; nullopt: it polls again at once.
 std::optional<microseconds> MessageEngine::rest() {
   if (only_looks()) return between_looks_at_devices;
-  const auto quiet = std::chrono::duration_cast<microseconds>(Clock::now() - last_progress_);
-  const bool idle = !in_flight_ && outstanding() == 0;
-  if ((in_flight_ ? slow_link() : idle) && crowded_.load(std::memory_order_relaxed) && !awaited()) {
-    if (!in_flight_) transport_->progress();
-    const auto pace = std::chrono::duration_cast<microseconds>(pace_);
-    return std::clamp(std::max(quiet, pace) / 4, shortest_nap_beside_compute, longest_nap_beside_compute);
+  const auto quiet = pace_.quiet(Clock::now());
+  const bool in_flight = pace_.in_flight(), idle = !in_flight && outstanding() == 0;
+  if ((in_flight ? pace_.is_slow_link() : idle) && crowded_.load(std::memory_order_relaxed) && !awaited()) {
+    if (!in_flight) transport_->progress();
+    return pace_.nap_beside_compute(quiet);
   }
   // Waiting threads serve themselves, so this thread has nothing to poll for.
   const bool beside_callers = idle && callers_serve();
-  if (quiet < eagerness(false) && !beside_callers) return std::nullopt;
-  // Naps grow with the idle time. A new collective ends a nap, but a recorded event does not. So naps stay
-  // short.
-  if (in_flight_) return std::clamp(quiet / 16, shortest_nap_in_flight, longest_nap_in_flight);
-  transport_->progress();
-  return std::clamp(quiet / 16, beside_callers ? shortest_nap_beside_callers : shortest_idle_nap,
-                    idle ? longest_idle_nap : longest_waiting_nap);
+  if (quiet < pace_.eagerness(false) && !beside_callers) return std::nullopt;
+  if (!in_flight) transport_->progress();
+  return pace_.nap(quiet, idle, beside_callers);
 }
 
 void MessageEngine::nap(microseconds longest) {

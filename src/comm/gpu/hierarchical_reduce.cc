@@ -1,9 +1,8 @@
-// Sums with full precision inside a node. Only the sums are sent to other nodes, in the wire format.
+#include "gpu/hierarchical_reduce.h"
+
 #include <algorithm>
 #include <vector>
 
-#include "gpu/composed.h"
-#include "messages/hierarchy.h"
 #include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/base/index.h"
@@ -60,11 +59,10 @@ std::size_t worst_bytes(const Hierarchy& h) {
 
 }  // namespace
 
-// Chunks run one after the other on the queue's stream: transfers between nodes dominate, and sums inside a
-// node are short.
-void Composed::hierarchical_reduce(const ReduceScatterArgs& args) {
+// Chunks run one after the other: transfers between nodes dominate, and sums inside a node are short.
+void HierarchicalReduce::operator()(const ReduceScatterArgs& args, const ExchangeMessages& exchange) const {
   const Hierarchy& h = hierarchy_;
-  const int me = place_.rank, node = h.node_of[index(me)];
+  const int me = rank_, node = h.node_of[index(me)];
   const std::vector<int>&node_ranks = h.node_ranks(me), &charges = h.charges(me);
   const std::int64_t chunk =
       static_cast<std::int64_t>(staging_.set_bytes() / worst_bytes(h)) / ops::kWireBlock * ops::kWireBlock;
@@ -75,7 +73,7 @@ void Composed::hierarchical_reduce(const ReduceScatterArgs& args) {
   for (std::int64_t start = 0; start < args.count; start += chunk) {
     const std::int64_t n = std::min(chunk, args.count - start);
     const auto own = [&](int target) { return read_at(args, target * args.count + start); };
-    Messages messages;
+    PeerMessages messages;
     auto& [out, in] = messages;
     for (const int peer : node_ranks) {
       if (peer == me) continue;
@@ -87,7 +85,7 @@ void Composed::hierarchical_reduce(const ReduceScatterArgs& args) {
         in.push_back({peer, set + mine.part(charge, peer), ops::wire_bytes(inside, n)});
       }
     }
-    exchange(stream_, messages);
+    exchange(messages);
 
     out.clear(), in.clear();
     const std::size_t bytes = ops::wire_bytes(args.wire, n);
@@ -115,7 +113,7 @@ void Composed::hierarchical_reduce(const ReduceScatterArgs& args) {
       if (static_cast<int>(other) == node) continue;
       in.push_back({h.delegate(static_cast<int>(other), me), set + mine.node(other), bytes});
     }
-    exchange(stream_, messages);
+    exchange(messages);
 
     // The node's own sum is rounded like sent sums, so the result does not depend on the owner.
     std::vector<const void*> parts;

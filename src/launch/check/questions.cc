@@ -1,0 +1,103 @@
+#include "check/questions.h"
+
+namespace octet::launch {
+namespace {
+
+// Variables come before it: PROGRAM, FOLDER, TOKEN, and SYS, the folder in which the kernel shows devices.
+constexpr std::string_view kFacts = R"sh(
+say() { printf '%s %s\n' "$1" "$2"; }
+mpi_version() { # without its texts, as in Ubuntu 26.04, the first line of mpirun is a rule of dashes
+  version=$( (mpirun --version 2>/dev/null || echo none) | head -n 1)
+  case $version in '' | -*) version=$(ompi_info --version 2>/dev/null | head -n 1) ;; esac
+  echo "$version"
+}
+amd_gpus() { # displays, and accelerators without one
+  for vendor in $(grep -ls '^0x1002' "$SYS"/bus/pci/devices/*/vendor); do
+    ! grep -qsE '^0x(03|1200)' "${vendor%vendor}class" || echo GPU
+  done | grep -c GPU
+}
+kind_of() {
+  if [ -d "$1" ]; then echo folder; elif [ ! -e "$1" ]; then echo missing
+  else echo "file of $(wc -c <"$1" 2>/dev/null || echo unreadable) bytes"; fi
+}
+{
+say clock "$(date +%s.%N)"
+say name "$(uname -n)"
+say program "$( (sha256sum "$PROGRAM" 2>/dev/null || echo missing) | cut -d' ' -f1)"
+say libraries "$(ldd "$PROGRAM" 2>/dev/null | awk '/not found/ {printf "%s ", $1}')"
+say mpi "$(mpi_version)"
+say sees "$([ -e "$FOLDER/$TOKEN" ] && echo yes || echo no)"
+say stack "$(ulimit -s)"
+say memlock "$(ulimit -l)"
+say files "$(ulimit -n)"
+say shm "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $4}')"
+say tmp "$(df -Pk "${TMPDIR:-/tmp}" 2>/dev/null | awk 'NR == 2 {print $4}')"
+say cores "$(nproc)"
+say gpus "$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')"
+say amd "$(amd_gpus)"
+)sh";
+
+// Its arguments are the word and the ranges.
+constexpr std::string_view kListener = R"perl(use Socket; $| = 1; alarm 60;
+my ($word, @ranges) = @ARGV; my (@listening, $c);
+for my $kind (0 .. $#ranges) {
+  RANGE: for (split /,/, $ranges[$kind]) {
+    my ($first, $last) = split /-/;
+    for my $port ($first .. $last // $first) {
+      my $s;
+      socket($s, PF_INET, SOCK_STREAM, 0) && bind($s, sockaddr_in($port, INADDR_ANY)) && listen($s, 1024) or next;
+      push @listening, $s; print "port $kind ", (sockaddr_in(getsockname $s))[0], "\n"; last RANGE;
+    }
+  }
+}
+print "listens\n";
+for (;;) {
+  my $ready = ""; vec($ready, fileno $_, 1) = 1 for \*STDIN, @listening;
+  select($ready, undef, undef, undef) > 0 or next;
+  exit if vec($ready, 0, 1);
+  for (@listening) { if (vec($ready, fileno $_, 1) && accept($c, $_)) { syswrite $c, "$word\n"; close $c } }
+}
+)perl";
+
+constexpr std::string_view kAddresses =
+    R"sh(echo "addresses $(hostname -I 2>/dev/null || ip -4 -o addr show scope global | sed 's/.* inet //; s,/.*,,')"
+)sh";
+
+constexpr std::string_view kTry = R"sh(try() { # address, port, the listener's word, the answer
+  word=$(timeout 4 bash -c 'exec 3<>"/dev/tcp/$0/$1" && read -r word <&3 && echo "$word"' "$1" "$2" 2>/dev/null </dev/null)
+  [ "$word" != "$3" ] || echo "$4"
+}
+)sh";
+
+}  // namespace
+
+std::string shell_word(std::string_view text) {
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return word + "'";
+}
+
+std::string facts_script(const Question& question) {
+  std::string script = "PROGRAM=" + shell_word(question.program) + " FOLDER=" + shell_word(question.folder) +
+                       " TOKEN=" + shell_word(question.token) + " SYS=/sys" + std::string(kFacts);
+  for (std::size_t i = 0; i < question.paths.size(); ++i)
+    script += "say path" + std::to_string(i) + " \"$(kind_of " + shell_word(question.paths[i]) + ")\"\n";
+  return script + "} </dev/null\n";
+}
+
+std::string listen_script(const std::string& word, const std::vector<std::string>& ranges) {
+  std::string script(kAddresses);
+  script += "exec perl -e " + shell_word(kListener) + " " + shell_word(word);
+  for (const std::string& range : ranges) script += " " + shell_word(range);
+  return script + "\n";
+}
+
+std::string connect_script(const std::vector<Target>& targets) {
+  std::string script(kTry);
+  for (const Target& target : targets)
+    script += "try " + shell_word(target.address) + " " + std::to_string(target.port) + " " +
+              shell_word(target.word) + " " + shell_word(target.answer) + " &\n";
+  return script + "wait\n";
+}
+
+}  // namespace octet::launch
