@@ -268,7 +268,7 @@ std::vector<KeyRow> sharing_rows() {
        "beside"},
       {"reduce_dtype", stage1, {{"bf16"}, {"fp8"}, {"int8"}}, numbers_of_two},
       {"error_feedback", fp8_wire, {{"true"}}, numbers_of_two},
-      {"exchange_rows_factor", {{"expert_parallel_size", "2"}}, {{"1"}, {"1.5"}}, memory_of_experts},
+      {"exchange_rows_factor", {{"expert_parallel_size", "2"}}, {{"1"}, {"1.2"}}, memory_of_experts},
       {"exchange_dtype", {{"expert_parallel_size", "2"}}, {{"bf16"}, {"fp8"}}, rows_of_experts},
       {"gather_dtype", stage1, {{"bf16"}, {"fp8"}}, traffic_of_two},
       {"hierarchical_comm", stage1, {{"true"}, {"false"}}, traffic_of_nodes},

@@ -162,7 +162,7 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"all_rows_held_out", "val_size=240", {"val_size"}},
         Wrong{"unknown_template", "template=chatlm", {"chatlm", "chatml"}},
         Wrong{
-            "batch_that_does_not_divide", "global_batch_size=25", {"global_batch_size 25", "multiple of 12"}},
+            "batch_that_does_not_divide", "global_batch_size=25", {"global_batch_size 25", "multiple of 8"}},
         Wrong{"output_that_is_a_file", "output_dir={}/file", {"{}/file"}},
         Wrong{"output_below_a_file", "output_dir={}/file/deep", {"{}/file"}},
         Wrong{"output_that_cannot_be_written", "output_dir=/proc/nothing", {"/proc/nothing"}},

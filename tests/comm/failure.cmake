@@ -4,7 +4,8 @@ function(octet_failure_test how codes)
   add_test(NAME comm.mpi.failure.${how}
            COMMAND ${PROJECT_SOURCE_DIR}/tests/comm/failure.sh ${OCTET_MPIRUN} $<TARGET_FILE:comm_mpi_tests> ${how}
                    ${codes} ${ARGN})
-  set_tests_properties(comm.mpi.failure.${how} PROPERTIES TIMEOUT 90 LABELS mpi RESOURCE_LOCK ranks)
+  set_tests_properties(comm.mpi.failure.${how} PROPERTIES TIMEOUT 90 LABELS mpi RESOURCE_LOCK ranks
+                                                           COST 100)
 endfunction()
 octet_failure_test(killed 137 "a rank was ended by signal 9")
 octet_failure_test(abort 76)
