@@ -18,7 +18,7 @@ namespace {
 
 using run_objects::TinyRun;
 
-/// A run whose engine is built. An epoch has six steps of two documents; the last has one document.
+/// A run with an engine. An epoch has six steps of two documents; the last has one document.
 class SteppedRun : public TinyRun {
  public:
   explicit SteppedRun(config::Config config = {}) : TinyRun(of_two(std::move(config))) {
