@@ -232,7 +232,7 @@ TEST_F(WholeScoreFiles, ThatAreCutShortOrNoneAreNamedAndLeft) {
   const std::string last = whole.substr(0, whole.size() - 1), half = whole.substr(0, whole.size() / 2);
   for (const std::string& cut : {last, half}) {
     spill(folder_ / "scores.h5", cut);
-    left_alone(scoring("scores.h5"), "scores.h5", "cut short or damaged", "move it away");
+    left_alone(scoring("scores.h5"), "scores.h5", "cut short or damaged", "move the file away");
   }
   for (const std::string other : {"", "{\"ids\": [1]}\n"}) {
     spill(folder_ / "scores.h5", other);
