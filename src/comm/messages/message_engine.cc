@@ -47,6 +47,7 @@ MessageEngine::MessageEngine(std::function<std::unique_ptr<Transport>()> make_tr
       transport_ = make();
       place_ = transport_->place();
       pace_ = ServingPace(place_.nodes > 1);
+      pace_.begin(Clock::now());  // callers read it as soon as ready_ is set
       is_process_ = transport_->is_process();
       control_ = open_lane(Queue::control);
       end_ = open_lane(Queue::end);

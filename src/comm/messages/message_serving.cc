@@ -149,7 +149,6 @@ void MessageEngine::leave_streams() {
 
 void MessageEngine::serve_forever() {
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // sleeps end on time, not 50 us later
-  pace_.begin(Clock::now());
   while (begin_turn()) {
     const bool moved = look();
     const auto nap_for = moved && !only_looks() ? std::nullopt : rest();

@@ -7,7 +7,7 @@
 
 namespace octet::comm {
 
-/// Records when messages move. Not thread-safe: it belongs to the serving thread.
+/// Records when messages move. Not thread-safe: only the thread that serves in a turn uses it.
 class ServingPace {
  public:
   using Microseconds = std::chrono::microseconds;
@@ -15,7 +15,7 @@ class ServingPace {
   /// `several_nodes`: messages may go to other nodes.
   explicit ServingPace(bool several_nodes = false) : several_nodes_(several_nodes) {}
 
-  /// Begins to serve.
+  /// Begins to serve. Call it before the first turn.
   void begin(Clock::time_point now) { last_progress_ = now; }
   /// Begins a poll of all work.
   void begin_poll() { in_flight_ = false; }
