@@ -65,7 +65,10 @@ void require_expert_split(comm::Channel& job, const model::Architecture& a, std:
 }
 
 ExpertRanks::ExpertRanks(comm::Job& job, Device& device, int size, const comm::Carrying& carrying)
-    : device_(device), ready_(device.make_event()), done_(device.make_event()) {
+    : device_(device),
+      is_whole_job_(size == job.size()),
+      ready_(device.make_event()),
+      done_(device.make_event()) {
   const comm::Mesh mesh = mesh_of(job.size(), size);
   data_ = job.collectives(mesh.group("data", job.rank()), device, carrying);
   expert_ = job.collectives(mesh.group("expert", job.rank()), device, carrying);
@@ -93,6 +96,28 @@ std::vector<std::int32_t> ExpertRanks::gather(std::span<const std::int32_t> own)
     to += own.size();
   }
   return all;
+}
+
+void ExpertRanks::together(const std::function<void()>& act) {
+  std::string where;  // without the rank, which the session adds to an error that is not agreed
+  try {
+    counts_->together([&] {
+      try {
+        act();
+      } catch (const Error& error) {
+        where = error.problem().where;
+        throw;
+      }
+    });
+  } catch (const Error& error) {
+    // The other groups did not agree and continue, so the rank with the message must abort the job. The other
+    // ranks of this group must not: the message would be lost.
+    if (is_whole_job_ || error.problem().what.empty()) throw;
+    Problem problem = error.problem();
+    problem.agreed = false;
+    problem.where = where;
+    throw Error(std::move(problem));
+  }
 }
 
 void ExpertRanks::start(Stream& compute, const char* name, const Rows& rows) {

@@ -35,7 +35,7 @@ class ExpertRanks final : public model::TokenExchange {
   int rank() const override { return expert_->rank(); }
   int size() const override { return expert_->size(); }
   std::vector<std::int32_t> gather(std::span<const std::int32_t> own) override;
-  void together(const std::function<void()>& act) override { counts_->together(act); }
+  void together(const std::function<void()>& act) override;
   void start(Stream& compute, const char* name, const Rows& rows) override;
   void finish(Stream& compute) override { compute.wait(*done_); }
 
@@ -43,6 +43,7 @@ class ExpertRanks final : public model::TokenExchange {
   Device& device_;
   std::unique_ptr<comm::Collectives> data_, expert_;
   std::unique_ptr<comm::Channel> counts_;
+  bool is_whole_job_;  ///< the ranks that exchange tokens are all ranks
   std::unique_ptr<Event> ready_, done_;
 };
 

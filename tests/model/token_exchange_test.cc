@@ -55,7 +55,7 @@ class Mirror final : public TokenExchange {
   std::int64_t gemms_ = 0;
 };
 
-/// Returns the GEMMs beside each exchange of a training pass.
+/// Returns the number of GEMMs that are enqueued during each exchange of a training pass.
 std::map<std::string, std::int64_t> beside(std::int64_t shared) {
   Architecture a = find_shape("tiny");
   a.layers = 1;

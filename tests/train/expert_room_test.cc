@@ -47,29 +47,47 @@ TEST(ExpertRoom, IsPlanned) {
   EXPECT_EQ(activations(how), every);
 }
 
-TEST(ExpertRoom, RefusesMoreRowsOnAllRanks) {
-  std::mutex mutex;
+struct Refusals {
+  int ranks = 0;
   std::vector<Problem> said;
-  int refused = 0;
-  const How how{.ranks = 2, .split = 2, .room = 0.25};
-  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
-    Engine engine(device, job, data, options_of(how));
-    engine.initialise(7);
-    engine.begin(2);
-    try {
-      engine.micro_batch(batch_of(how, job.rank(), 0));
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::usage);
-      const std::scoped_lock lock(mutex);
-      ++refused;
-      if (!error.problem().what.empty()) said.push_back(error.problem());
-    }
-  });
+};
+
+Refusals refusals_of(const How& how) {
+  std::mutex mutex;
+  Refusals all;
+  comm::run_ranks_as_threads({.ranks = how.ranks},
+                             [&](comm::Job& job, comm::Collectives& data, Device& device) {
+                               Engine engine(device, job, data, options_of(how));
+                               engine.initialise(7);
+                               engine.begin(2);
+                               try {
+                                 engine.micro_batch(batch_of(how, job.rank(), 0));
+                               } catch (const Error& error) {
+                                 EXPECT_EQ(error.code(), ExitCode::usage);
+                                 const std::scoped_lock lock(mutex);
+                                 ++all.ranks;
+                                 if (!error.problem().what.empty()) all.said.push_back(error.problem());
+                               }
+                             });
+  return all;
+}
+
+TEST(ExpertRoom, RefusesMoreRowsOnAllRanks) {
+  const auto [refused, said] = refusals_of({.ranks = 2, .split = 2, .room = 0.25});
   EXPECT_EQ(refused, 2);
   ASSERT_EQ(said.size(), 1U) << "one message";
+  EXPECT_TRUE(said[0].agreed) << "all ranks end by themselves";
   EXPECT_EQ(said[0].expected, "at most 32 rows") << "a quarter of 64 tokens with two experts each";
   EXPECT_TRUE(said[0].where.starts_with("exchange_rows_factor")) << said[0].where;
   EXPECT_NE(said[0].fix.find("set exchange_rows_factor: 0."), std::string::npos) << said[0].fix;
+}
+
+// The other groups do not know of the refusal, so the rank with the message aborts the job.
+TEST(ExpertRoom, AGroupThatRefusesRowsAbortsTheJob) {
+  const auto [refused, said] = refusals_of({.ranks = 4, .split = 2, .room = 0.25});
+  EXPECT_EQ(refused, 4);
+  ASSERT_EQ(said.size(), 2U) << "one message of each group";
+  for (const Problem& problem : said) EXPECT_FALSE(problem.agreed);
 }
 
 }  // namespace

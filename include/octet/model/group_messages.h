@@ -38,7 +38,8 @@ class TokenExchange {
   virtual int size() const = 0;
   /// Returns the numbers of all ranks, by rank: [size * own.size()]. Blocks the host.
   virtual std::vector<std::int32_t> gather(std::span<const std::int32_t> own) = 0;
-  /// Calls `act`. If it throws Error on a rank of the group, all ranks throw. Blocks the host.
+  /// Calls `act`. If it throws Error on a rank of the group, all ranks of the group throw. Other ranks of the
+  /// job do not. Blocks the host.
   virtual void together(const std::function<void()>& act) = 0;
 
   /// Rows of equal size in device memory, by the rank of the group that they are sent to or come from.
