@@ -189,6 +189,26 @@ void initialise(const TensorSpec& tensor, std::uint64_t seed, std::int64_t begin
   model::initialise(*stream, tensor, {.seed = seed, .begin = begin, .count = count, .out = out});
 }
 
+// Sinks of attention and biases of routers begin as the matrices do.
+TEST(Layout, RandomVectorsHaveTheInitializerRangeOfTheModel) {
+  Architecture a = odd_model(false, false);
+  a.attention_sinks = true;
+  a.experts = {.count = 4, .taken = 2, .width = 20, .biases = true};
+  for (BlockShape& block : a.blocks) block.mixes_experts = true;
+  a.initializer_range = 0.006;
+  int vectors = 0;
+  for (const GroupSpec& group : build_layout(a).groups) {
+    for (const SegmentSpec& segment : group.segments) {
+      for (const TensorSpec& t : segment.tensors) {
+        if (t.init != InitRule::normal || t.cols != 1) continue;
+        ++vectors;
+        EXPECT_FLOAT_EQ(t.init_std, 0.006f) << t.name;
+      }
+    }
+  }
+  EXPECT_EQ(vectors, 6) << "sinks and a router's bias in each of three blocks";
+}
+
 TEST(Layout, FreshWeightsDependOnNameAndElementAlone) {
   const Architecture a = odd_model(false, true);
   const ParameterLayout layout = build_layout(a);

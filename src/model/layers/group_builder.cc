@@ -179,9 +179,10 @@ TensorSpec GroupBuilder::vector_of(const std::string& name, const std::vector<Pa
 }
 
 VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
-                                  std::int64_t experts) {
+                                  std::int64_t experts, double init_std) {
   const bool trained = trains(parts);
   TensorSpec t = vector_of(name, parts, init, trained && tuning_.adapters ? kAdapterPrefix : "");
+  t.init_std = static_cast<float>(init_std);
   if (experts == 0) return {add(segment_of(ParameterKind::vector, trained), std::move(t)), trained};
   SegmentSpec& segment = segment_named(group_.name + " expert biases", ParameterKind::vector, trained);
   segment.split_experts = share_.splits_experts();

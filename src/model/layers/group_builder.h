@@ -106,9 +106,9 @@ class GroupBuilder {
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
   /// `experts`: number of this rank's experts, if it is a vector of them; 0: no mixture. Like matrices of
-  /// experts, it is then in a segment of its own.
+  /// experts, it is then in a separate segment. `init_std`: standard deviation with InitRule::normal.
   VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init,
-                      std::int64_t experts = 0);
+                      std::int64_t experts = 0, double init_std = 0.02);
   /// Declares a vector that is stored with the trained vectors, if modules around it are trained, and keeps
   /// its values. Its initial values are zero.
   VectorHandle constant(const std::string& name, const std::vector<Part>& parts);

@@ -35,7 +35,8 @@ LinearShape output_shape(const Architecture& a) {
 
 VectorHandle sinks_of(GroupBuilder& group, const Architecture& a) {
   if (!a.attention_sinks) return {};
-  return group.vector("sinks", {{"self_attn.sinks", a.heads.q_heads, each_head(1)}}, InitRule::normal);
+  return group.vector("sinks", {{"self_attn.sinks", a.heads.q_heads, each_head(1)}}, InitRule::normal, 0,
+                      a.initializer_range);
 }
 
 }  // namespace

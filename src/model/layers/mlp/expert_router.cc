@@ -16,9 +16,10 @@ VectorHandle choice_bias_of(GroupBuilder& group, const ExpertShape& shape) {
   return group.constant("router_bias", {{names_of(shape).router + ".e_score_correction_bias", shape.count}});
 }
 
-VectorHandle bias_of(GroupBuilder& group, const ExpertShape& shape) {
+VectorHandle bias_of(GroupBuilder& group, const ExpertShape& shape, double init_std) {
   if (!shape.biases) return {};
-  return group.vector("router_bias", {{names_of(shape).router + ".bias", shape.count}}, InitRule::normal);
+  return group.vector("router_bias", {{names_of(shape).router + ".bias", shape.count}}, InitRule::normal, 0,
+                      init_std);
 }
 
 }  // namespace
@@ -28,7 +29,7 @@ ExpertRouter::ExpertRouter(GroupBuilder& group, const Architecture& a)
       hidden_(a.hidden),
       gate_(group.matrix("router", a.hidden, {{names_of(shape_).router + ".weight", shape_.count}},
                          {.init_std = a.initializer_range, .gradient_by_gemm = true, .expert = true}),
-            bias_of(group, shape_)),
+            bias_of(group, shape_, a.initializer_range)),
       choice_bias_(choice_bias_of(group, shape_)) {}
 
 void ExpertRouter::reserve(BlockBuffers& buffers) {
