@@ -51,6 +51,9 @@ void read_matrix(const ExpertPart& part, DType dtype, std::span<const std::byte>
   const std::byte* const matrix =
       values.data() + static_cast<std::size_t>(part.expert * inputs * outputs) * size_of(dtype);
   const std::int64_t first = begin / inputs, last = (begin + count - 1) / inputs;
+  // A part of one row, as ranks that split the columns read it, needs only its own columns.
+  const std::int64_t from = first == last ? begin % inputs : 0;
+  const std::int64_t to = first == last ? from + count : inputs;
   const std::int64_t tiles = (last - first) / kRows + 1;
   const int threads = static_cast<int>(std::min<std::int64_t>(cpu::op_threads(), 1 + count / (1 << 18)));
 #pragma omp parallel for num_threads(threads) schedule(static)
@@ -58,7 +61,7 @@ void read_matrix(const ExpertPart& part, DType dtype, std::span<const std::byte>
     const std::int64_t row = first + tile * kRows, rows = std::min(kRows, last + 1 - row);
     const std::int64_t run = (rows - 1) * part.step + 1;
     std::array<float, 2 * kRows> line{};
-    for (std::int64_t c = 0; c < inputs; ++c) {
+    for (std::int64_t c = from; c < to; ++c) {
       const std::int64_t at = c * outputs + row * part.step + part.first;
       to_float(dtype, matrix + static_cast<std::size_t>(at) * size_of(dtype), run, line.data());
       for (std::int64_t r = 0; r < rows; ++r) {

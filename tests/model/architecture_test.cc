@@ -170,6 +170,7 @@ TEST(Architecture, SaysHowTheWeightsLie) {
   refused({{"quant_method", "fp8"}}, "weight_block_size: [128, 128]");
   refused({{"quant_method", "gptq"}, {"bits", 4}}, "GPTQ");
   refused({{"quant_method", "awq"}}, "AWQ");
+  refused({{"quant_method", "mxfp4"}}, "MXFP4 in this family");
   refused({{"quant_method", "nothing_known"}}, "is not known");
   refused({{"bits", 4}}, "no quant_method");
 }

@@ -393,7 +393,7 @@ Architecture read_text_model(const Json& config, const Family& family, const std
   const Json* quantised = reader.find("quantization_config");
   refuse_unknown_keys(reader, family);
   Architecture a = read_architecture(with_defaults(std::move(part), family.defaults), inner);
-  if (quantised != nullptr) a.stored = read_stored_weights(*quantised, where);
+  if (quantised != nullptr) a.stored = read_stored_weights(*quantised, where, a.experts.biases);
   a.multimodal = true;
   name_tensors(a, [](const std::string&) { return false; });
   return a;
@@ -449,7 +449,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.initializer_range = reader.positive("initializer_range", 0.02);
   a.embedding_initializer_range = reader.positive("embedding_initializer_range", a.initializer_range);
   if (const Json* quantised = reader.find("quantization_config")) {
-    a.stored = read_stored_weights(*quantised, where);
+    a.stored = read_stored_weights(*quantised, where, a.experts.biases);
   }
   refuse_unknown_keys(reader, family);
   return a;

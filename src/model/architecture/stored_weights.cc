@@ -21,6 +21,7 @@ constexpr std::array kNotRead{
     Method{"gptq", "GPTQ"},
     Method{"awq", "AWQ"},
     Method{"aqlm", "AQLM"},
+    Method{"mxfp4", "MXFP4 in this family"},
     Method{"quanto", "Quanto"},
     Method{"eetq", "EETQ, 8 bits"},
     Method{"hqq", "HQQ"},
@@ -60,7 +61,7 @@ StoredWeights fine_grained_fp8(Reader& config) {
 
 }  // namespace
 
-StoredWeights read_stored_weights(const Json& config, const std::string& where) {
+StoredWeights read_stored_weights(const Json& config, const std::string& where, bool has_biased_experts) {
   const std::string at = where + ": 'quantization_config'";
   if (!config.is_object())
     refuse("the quantisation_config of the model is not an object", "{…}", short_json(config), at);
@@ -68,15 +69,16 @@ StoredWeights read_stored_weights(const Json& config, const std::string& where) 
   const std::string method = reader.text("quant_method", "");
   if (method == "bitsandbytes") return bitsandbytes(reader);
   if (method == "fp8") return fine_grained_fp8(reader);
-  if (method == "mxfp4") return {.format = StoredWeights::Format::mxfp4, .unquantised = {}};
+  if (method == "mxfp4" && has_biased_experts)
+    return {.format = StoredWeights::Format::mxfp4, .unquantised = {}};
   for (const Method& known : kNotRead) {
     if (method != known.name) continue;
     refuse("weights that are quantised with " + std::string(known.meaning) + " are not supported",
-           "bitsandbytes (nf4), fp8 (fine-grained), mxfp4, or weights that are not quantised",
+           "bitsandbytes (nf4), fp8 (fine-grained), mxfp4 (gpt_oss), or weights that are not quantised",
            "quant_method: " + method, at, kInstead);
   }
   refuse("the method by which the weights are quantised is not known",
-         "bitsandbytes (nf4), fp8 (fine-grained), mxfp4, or weights that are not quantised",
+         "bitsandbytes (nf4), fp8 (fine-grained), mxfp4 (gpt_oss), or weights that are not quantised",
          method.empty() ? "no quant_method" : "quant_method: " + method, at, kInstead);
 }
 
