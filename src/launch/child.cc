@@ -50,6 +50,7 @@ class SpawnSettings {
     ::sigemptyset(&none);
     ::sigemptyset(&defaults);
     ::sigaddset(&defaults, SIGPIPE);
+    ::sigaddset(&defaults, SIGQUIT);
     ::posix_spawnattr_setsigmask(&attributes_, &none);
     ::posix_spawnattr_setsigdefault(&attributes_, &defaults);
     ::posix_spawnattr_setpgroup(&attributes_, 0);
@@ -67,7 +68,7 @@ class SpawnSettings {
   void set_folder(const std::string& folder) {
     ::posix_spawn_file_actions_addchdir_np(&files_, folder.c_str());
   }
-  /// Returns 0 and the number of the new process, or an error number.
+  /// Starts the program. Returns 0 and sets `pid`, or returns an error number.
   int spawn(Words& words, pid_t& pid) const {
     std::vector<char*> pointers;
     pointers.reserve(words.size() + 1);
@@ -182,10 +183,12 @@ void Child::look_at_time() {
 
 void Child::Pipe::read() {
   std::array<char, 65536> piece{};
-  while (file >= 0) {
+  // A program that writes without end must take neither the memory nor the time of the others.
+  constexpr int kPieces = 16;
+  for (int i = 0; i < kPieces && file >= 0; ++i) {
     const ssize_t n = ::read(file, piece.data(), piece.size());
     if (n > 0) {
-      bytes.append(piece.data(), static_cast<std::size_t>(n));
+      bytes.append(piece.data(), std::min(static_cast<std::size_t>(n), kMostOutput - bytes.size()));
     } else if (n == 0) {
       close();
     } else if (errno != EINTR) {

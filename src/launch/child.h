@@ -17,8 +17,8 @@
 
 namespace octet::launch {
 
-/// A program with pipes as its standard streams, in a process group of its own. It ends when this object
-/// ends. While a Child exists, SIGPIPE must be ignored and SIGCHLD blocked (Requests does both).
+/// A program with pipes as its standard streams, in a new process group. The destructor kills this process
+/// group. While a Child exists, SIGPIPE must be ignored and SIGCHLD blocked (Requests does both).
 class Child {
  public:
   struct Start {
@@ -30,6 +30,8 @@ class Child {
     std::chrono::seconds limit = kUsualLimit;  ///< the program receives SIGTERM after this time
   };
   static constexpr std::chrono::seconds kUsualLimit{30};
+  /// Bytes of each stream that are kept; later bytes are dropped.
+  static constexpr std::size_t kMostOutput = std::size_t{4} << 20;
   /// A program that ignores its signal is killed after this time.
   static constexpr std::chrono::seconds kPatience{10};
 
@@ -48,7 +50,7 @@ class Child {
 
   /// Whether the program has ended. Other processes may still have its pipes open; they are not read.
   bool has_ended() const { return has_ended_; }
-  /// Whether it was ended because its time was over.
+  /// Whether the program exceeded its time limit.
   bool is_late() const { return is_late_; }
   /// Returns its exit code, or 128 + N if signal N ended it. Valid if has_ended().
   int code() const { return code_; }
@@ -89,8 +91,8 @@ class Child {
   double began_ = 0, ended_ = 0;
 };
 
-/// Serves the children until each has ended, or `is_enough` returns true. It is called after each event, and
-/// at least ten times a second. If a stop is requested, each child receives its signal once.
+/// Serves the children until each has ended, or `is_enough` returns true. Calls `is_enough` after each event,
+/// and at least ten times a second. If a stop is requested, sends the signal to each child once.
 void serve(std::deque<Child>& children, Requests& requests, const std::function<bool()>& is_enough = {});
 
 }  // namespace octet::launch

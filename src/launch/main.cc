@@ -1,5 +1,6 @@
 // octet-mpirun, the program that launch/mpirun and launch/check-hosts run. `--called NAME` as the first words
-// gives the name of the script. With `--check-hosts` as the next word it is launch/check-hosts.
+// gives the name of the script. If the next word is `--check-hosts`, the program runs the checks of
+// launch/check-hosts.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -43,6 +43,7 @@ TEST_F(Children, AreReadUntilTheyEnd) {
       {"kill -PIPE $$; echo ignored", "", "", 128 + SIGPIPE},
       {"(sleep 3; echo late) & echo early", "early\n", "", 0},
       {"head -c 300000 /dev/zero | tr '\\0' x", std::string(300000, 'x'), "", 0},
+      {"head -c 9000000 /dev/zero | tr '\\0' x", std::string(Child::kMostOutput, 'x'), "", 0},
       {"#" + std::string(300000, 'x') + "\necho a", "a\n", "", 0},
   };
   for (const Row& row : rows) script(row.script);

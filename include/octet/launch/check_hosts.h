@@ -7,7 +7,7 @@
 
 namespace octet::launch {
 
-/// Checks the hosts, and prints its findings to standard output. `words` are the arguments of
+/// Checks the hosts of a hostfile, and prints the findings to standard output. `words` are the arguments of
 /// launch/check-hosts. `called` is the file of this script; messages quote it. Each host is reached by ssh,
 /// or by the agent that Open MPI's variables name.
 ///

@@ -76,7 +76,7 @@ std::string program_of_call(const CheckCall& call, const std::string& here, cons
   return absolute_path(program, environment);
 }
 
-// A larger number means the same: no limit that a user would reach.
+// Larger numbers are reduced to this limit, which no run reaches.
 constexpr std::int64_t kMostSeconds = 1'000'000'000;
 
 std::chrono::seconds seconds_of(const std::string& text) {

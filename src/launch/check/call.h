@@ -9,7 +9,7 @@
 
 namespace octet::launch {
 
-/// The words of a call, as they were written. Texts are empty if the call does not have them.
+/// The arguments of a call, unchanged. Missing arguments are empty, except `seconds`.
 struct CheckCall {
   std::string program, folder, config;
   std::string seconds = "300";
@@ -18,14 +18,14 @@ struct CheckCall {
   Words mpirun_options;
 };
 
-/// Reads the words after the name of the script. Returns nullopt if the user needs the usage: for `-h`,
-/// without a hostfile, or for an unknown option, which `complaint` then names.
+/// Reads the words after the name of the script. Returns nullopt for `-h`, a missing hostfile, an unknown
+/// option, or an option without its value. Sets `complaint` in the last two cases.
 std::optional<CheckCall> read_check_call(const Words& words, std::string& complaint);
 
 /// Returns the usage, which ends with a line end.
 std::string usage_of_check();
 
-/// What a call means on this host. All paths are absolute.
+/// A checked call on this host. `program` and `folder` are absolute paths.
 struct CheckOrder {
   std::string program, folder;
   std::string config;  ///< "" for none; as it was written
@@ -40,8 +40,8 @@ struct CheckOrder {
 /// Throws Error (usage).
 CheckOrder order_of(const CheckCall& call, const std::string& called, const Environment& environment);
 
-/// Returns an absolute path without links resolved: other hosts may reach a shared folder by other links.
-/// Relative paths begin at the shell's folder (PWD).
+/// Returns an absolute path. Keeps symbolic links, because other hosts may have other links to a shared
+/// folder. Relative paths begin at the shell's folder (PWD).
 std::string absolute_path(const std::string& path, const Environment& environment);
 
 }  // namespace octet::launch

@@ -18,7 +18,7 @@ class HostJudge {
   /// messages.
   HostJudge(Question question, HostAnswer here, std::string agent);
 
-  /// Returns the findings about a host. Names must differ from the names of hosts that were judged before.
+  /// Returns the findings about a host. Adds a fault if a host that was judged earlier has the same name.
   std::vector<Finding> judge(const HostSlots& host, const HostReply& reply);
 
  private:
@@ -32,7 +32,7 @@ class HostJudge {
   std::map<std::string, std::string> hosts_by_name_;
 };
 
-/// Judges the clock of a host. It was read at an unknown time between begin and end of the question.
+/// Judges the clock of a host. The host read its clock at an unknown time between `began` and `ended`.
 Finding judge_clock(const HostReply& reply);
 
 /// Returns findings about memory for messages, temporary files, limits and processors of a host that will run

@@ -2,8 +2,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <deque>
 #include <filesystem>
 #include <random>
@@ -74,7 +76,10 @@ Words agent_of(const Environment& environment) {
   Words agent;
   for (const char* name : {"OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent"}) {
     if (!agent.empty()) break;
-    for (const std::string& word : split(value_in(environment, name), ' ')) {
+    std::string value = value_in(environment, name);
+    std::ranges::replace_if(
+        value, [](char c) { return c == '\t' || c == '\n'; }, ' ');
+    for (const std::string& word : split(value, ' ')) {
       if (!word.empty()) agent.push_back(word);
     }
   }
@@ -169,6 +174,14 @@ bool HostsCheck::hosts_are_fine() {
   serve(shells, requests_);
   if (requests_.stop()) return false;
 
+  if (shells.back().is_late() || shells.back().code() != 0) {
+    throw Error(
+        {.what = "this host could not be asked",
+         .expected = "answers of sh within " + std::to_string(Child::kUsualLimit.count()) + " seconds",
+         .found = shells.back().is_late() ? "no end" : "exit code " + std::to_string(shells.back().code()),
+         .where = "the host that checks",
+         .fix = "see which of df, nvidia-smi, hostname and ls hangs or fails here"});
+  }
   here_ = HostAnswer(shells.back().output());
   HostJudge judge(question, here_, line_of(shell_.agent()));
   bool fine = true;
@@ -234,6 +247,7 @@ int check_hosts(const Words& words, const std::string& called, const Environment
     }
     const CheckOrder order = order_of(*call, called, environment);
     Requests requests;
+    ::signal(SIGQUIT, SIG_IGN);  // it would leave the file of the check and its processes behind
     return HostsCheck(order, environment, requests).run();
   } catch (const std::exception& e) {
     return tell_exception(e);

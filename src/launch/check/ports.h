@@ -58,7 +58,8 @@ class PortMatrix {
   /// Reads such lines, which `from` has printed.
   void add_lines_of(std::size_t from, std::string_view text);
 
-  /// Returns a finding for each port that a host cannot reach, or one that says that all are reached.
+  /// Returns a finding for each unreachable port and for each untested host. Otherwise returns one finding
+  /// that is ok.
   std::vector<Finding> judge(const std::vector<HostSlots>& hosts, const PortRanges& ranges,
                              const std::string& mpi) const;
 

@@ -64,7 +64,12 @@ constexpr std::string_view kAddresses =
 )sh";
 
 constexpr std::string_view kTry = R"sh(try() { # address, port, the listener's word, the answer
-  word=$(timeout 4 bash -c 'exec 3<>"/dev/tcp/$0/$1" && read -r word <&3 && echo "$word"' "$1" "$2" 2>/dev/null </dev/null)
+  if command -v bash >/dev/null 2>&1; then
+    word=$(timeout 4 bash -c 'exec 3<>"/dev/tcp/$0/$1" && read -r word <&3 && echo "$word"' "$1" "$2" 2>/dev/null </dev/null)
+  else
+    word=$(timeout 4 perl -e 'use Socket; socket(my $s, PF_INET, SOCK_STREAM, 0) or exit 1;
+      connect($s, pack_sockaddr_in($ARGV[1], inet_aton($ARGV[0]))) or exit 1; print scalar <$s>' "$1" "$2" 2>/dev/null </dev/null)
+  fi
   [ "$word" != "$3" ] || echo "$4"
 }
 )sh";

@@ -32,7 +32,7 @@ struct Target {
   std::string answer;  ///< the line that the script prints if it receives the word
 };
 
-/// Returns a script that connects to all targets concurrently. It takes at most about four seconds.
+/// Returns a script that connects to all targets concurrently. Each connection has a limit of four seconds.
 std::string connect_script(const std::vector<Target>& targets);
 
 /// Returns a text as one word of a shell.
