@@ -3,13 +3,16 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
@@ -66,6 +69,29 @@ TEST(CpuDevice, ClearsMemoryThatWasUsedBefore) {
       device->release(memory, bytes);  // the next round gets the same memory
     }
   }
+}
+
+std::size_t resident_bytes() {
+  std::size_t size = 0, resident = 0;
+  std::ifstream("/proc/self/statm") >> size >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+}
+
+// Staging that a short run does not use costs nothing. Beyond a bound, a machine without memory is noticed
+// when an array is allocated.
+TEST(CpuDevice, MakesPagesOfFewMediumArraysOnDemand) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20, kArray = 60 * kMiB;
+  const auto device = make_cpu_device();
+  const std::size_t before = resident_bytes();
+  std::vector<void*> arrays;
+  for (int i = 0; i < 4; ++i) arrays.push_back(device->allocate(kArray));
+  EXPECT_LT(resident_bytes() - before, 20 * kMiB);
+  arrays.push_back(device->allocate(kArray));
+  EXPECT_GT(resident_bytes() - before, kArray - kMiB) << "the fifth is beyond 256 MiB";
+  for (void* array : arrays) device->release(array, kArray);
+  arrays = {device->allocate(kArray)};
+  EXPECT_LT(resident_bytes() - before, 20 * kMiB) << "released arrays no longer count";
+  device->release(arrays[0], kArray);
 }
 
 TEST(Arena, IsClosedOnceSealed) {

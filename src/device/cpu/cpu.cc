@@ -47,6 +47,10 @@ namespace {
 constexpr std::size_t alignment = 256;
 constexpr std::size_t mapped_from = 2 * kHugePage;
 constexpr std::size_t present_from = std::size_t{64} << 20;
+/// Most bytes of live arrays from mapped_from to present_from without pages. Bounds what the process may lack
+/// later although allocate() found it free.
+constexpr std::size_t most_on_demand = std::size_t{256} << 20;
+std::atomic<std::size_t> medium_bytes{0};
 /// Smaller reservations are not checked against the machine's free memory.
 constexpr std::size_t checked_from = std::size_t{1} << 20;
 
@@ -107,7 +111,7 @@ class CpuDevice final : public Device {
       // The kernel overcommits memory and kills processes later, so the size is checked first.
       if (const auto free = memory().free; bytes > free) refuse(free);
     }
-    const bool mapped = bytes >= mapped_from;
+    const bool mapped = bytes >= mapped_from, medium = mapped && bytes < present_from;
     const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* address = nullptr;
     if (mapped) {
@@ -119,15 +123,17 @@ class CpuDevice final : public Device {
       throw out_of_memory(bytes, "a limit of " + memory_limit(), description(),
                           "raise the limit, or use a smaller model or batch", code_without_memory());
     if (address == nullptr) refuse(memory().free);
-    // Pages of large arrays are made now: if the machine runs out of memory, then at the start of a run and
-    // not in a later step. Smaller mapped arrays are mostly staging, of which short runs use a part.
-    if (!mapped || bytes >= present_from) std::memset(address, 0, mapped ? bytes : rounded);
+    // Pages are made now: if the machine runs out of memory, then at the start of a run and not in a later
+    // step. The first medium arrays are mostly staging, of which short runs use a part.
+    const bool on_demand = medium && medium_bytes.fetch_add(bytes) + bytes <= most_on_demand;
+    if (!on_demand) std::memset(address, 0, mapped ? bytes : rounded);
     return address;
   }
 
   void release(void* address, std::size_t bytes) noexcept override {
     if (bytes >= mapped_from) {
       unmap_zeros(address, bytes);
+      if (bytes < present_from) medium_bytes.fetch_sub(bytes);
     } else {
       std::free(address);
     }
