@@ -5,7 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
+#include <fstream>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -39,7 +39,7 @@ std::string earlier_lines(const std::string& path, const std::string& head) {
 }  // namespace
 
 void RoutingOut::require_free(const std::string& path, const runtime::Routers& routers, bool replaces) {
-  if (std::filesystem::is_directory(path)) {
+  if (is_folder(path)) {
     throw Error({.what = "--save-routing names a folder",
                  .expected = "a file for the experts of answers",
                  .where = path,
@@ -49,7 +49,9 @@ void RoutingOut::require_free(const std::string& path, const runtime::Routers& r
   if (!path_exists(path)) return;
   // The first line names the format before the routers.
   const std::string head = feed::routing_head(routers), format = head.substr(0, head.find(','));
-  const bool ours = read_file(path).starts_with(format);
+  std::string begin(format.size(), '\0');
+  std::ifstream(path, std::ios::binary).read(begin.data(), std::ssize(begin));
+  const bool ours = begin == format;
   if (ours && replaces) return;
   throw Error(
       {.what = "the file for the experts of answers exists",
