@@ -152,5 +152,24 @@ TEST(Job, ARequestWaitsForTheHandlersOfALauncherThatStarts) {
   }
 }
 
+// A shell blocks signals for a moment while it forks. A signal that arrives then ends it.
+TEST(Job, ARequestDoesNotTakeBlockedSignalsForHandlers) {
+  Job job({"python3", "-c",
+           "import signal, sys, time\n"
+           "stops = [signal.SIGTERM, signal.SIGINT]\n"
+           "signal.pthread_sigmask(signal.SIG_BLOCK, stops)\n"
+           "time.sleep(0.05)\n"
+           "signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)\n"
+           "time.sleep(0.2)\n"
+           "for stop in stops: signal.signal(stop, lambda *_: sys.exit(9))\n"
+           "time.sleep(5)\n"},
+          [](std::string_view) {});
+  const Requests requests;
+  job.send(SIGTERM);
+  while (job.wait(requests.file(), 50)) {
+  }
+  EXPECT_EQ(job.code(), 9);
+}
+
 }  // namespace
 }  // namespace octet::supervise::job_test
