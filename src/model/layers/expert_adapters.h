@@ -11,8 +11,8 @@
 
 namespace octet::model {
 
-/// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]). Matrices may have further
-/// rows, which belong to no expert.
+/// Rows in the order of their experts. Expert e has rows [begins[e], begins[e + 1]). Matrices may have
+/// further rows, which belong to no expert.
 struct ExpertRows {
   const std::int32_t* begins = nullptr;  ///< [experts + 1], on the device
   const std::int32_t* tokens = nullptr;  ///< the token of each row, on the device

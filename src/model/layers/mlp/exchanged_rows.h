@@ -17,12 +17,11 @@ struct RowWeights {
   float* gradients = nullptr;            ///< [rows], in the order of rows
 };
 
-/// The rows that the ranks of an expert group send to the ranks of their experts (expert parallelism;
-/// Lepikhin et al. 2020, arXiv:2006.16668). It sends all rows of ops::deal(), and buffers have room for
-/// ExpertRoom::rows(). A rank computes the rows that it received in
-/// parts. All rows are one part, in the order of the rank's experts, then of the sending ranks, then of their
-/// tokens. With `by_source`, the rows of each sending rank are a part, in the order that this rank would
-/// compute them in if it had all experts. Results then have the same bits at every size of the group.
+/// Sends rows to the ranks of their experts (expert parallelism; Lepikhin et al. 2020, arXiv:2006.16668).
+/// Sends all rows of ops::deal(). Buffers have room for ExpertRoom::rows() rows. A rank computes the rows
+/// that it received in parts. All rows are one part, in the order of the rank's experts, then of the sending
+/// ranks, then of their tokens. With `by_source`, the rows of each sending rank are a part, in the order of a
+/// rank with all experts. Results then have the same bits at every size of the group.
 class ExchangedRows {
  public:
   /// Hidden values are sent in the format `wire`.

@@ -345,10 +345,10 @@ void Experts::each_part(const Call& call, Act&& act) {
 }
 
 ops::Matrix Experts::at_experts(const Call& call, const char* name, const ops::Matrix& tokens,
-                                const std::function<void()>& beside) {
+                                const std::function<void()>& overlapped) {
   if (!exchanged_) return tokens;
   exchanged_->start_sending(call, name, tokens, router_.row_tokens());
-  if (beside) beside();
+  if (overlapped) overlapped();
   return exchanged_->received(call);
 }
 
@@ -454,11 +454,11 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   if (sums_) reduce_partial(call, "experts", made);
 }
 
-void Experts::backward_down(const Call& call, const std::function<void()>& beside) {
+void Experts::backward_down(const Call& call, const std::function<void()>& overlapped) {
   const ProfileLabel label(call.stream, "experts");
   // For rows without their weights; weigh_backward() multiplies by them.
   const ops::Matrix d_tokens =
-      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens), beside);
+      at_experts(call, "gradients for experts", top(call.common.scratch.gradient, call.tokens), overlapped);
   if (exchanged_)
     exchanged_->send_weights(
         call, {.taken = shape_.taken, .places = router_.places(), .weights = router_.weights()});
@@ -530,9 +530,9 @@ void Experts::backward(const Call& call, const ops::Matrix& stream, const ops::Q
       call.stream.device().zero(call.stream, d_normed.data,
                                 bytes_of(d_normed.rows, d_normed.cols, d_normed.dtype));
   };
-  const bool beside = exchanged_ && down_.runs_back();
-  if (!beside) begin_sum();
-  if (down_.runs_back()) backward_down(call, beside ? begin_sum : std::function<void()>());
+  const bool overlapped = exchanged_ && down_.runs_back();
+  if (!overlapped) begin_sum();
+  if (down_.runs_back()) backward_down(call, overlapped ? begin_sum : std::function<void()>());
   if (gate_up_.runs_back()) backward_gate_up(call);
   if (norm_.runs_back() || router_.trained())
     router_.backward(call, normed(call), d_normed, norm_.runs_back());

@@ -76,13 +76,13 @@ class Experts final : public Mlp {
   template <typename Act>
   void each_part(const Call& call, Act&& act);
   /// Returns a matrix of values for rows of experts, for values of this rank's tokens. If experts are split,
-  /// `beside` is called while messages are under way.
+  /// `overlapped` is called while messages are under way.
   ops::Matrix at_experts(const Call& call, const char* name, const ops::Matrix& tokens,
-                         const std::function<void()>& beside = {});
+                         const std::function<void()>& overlapped = {});
   /// Returns the outputs of all experts for this rank's rows. `made_` holds the outputs of its experts.
   ops::Matrix at_tokens(const Call& call, const char* name);
-  /// `beside`: see at_experts().
-  void backward_down(const Call& call, const std::function<void()>& beside);
+  /// `overlapped`: see at_experts().
+  void backward_down(const Call& call, const std::function<void()>& overlapped);
   void backward_down(const Call& call, const RowPart& part, const ops::Matrix& d_tokens);
   void backward_gate_up(const Call& call);
   void backward_gate_up(const Call& call, const RowPart& part, const ops::Matrix& tokens);
