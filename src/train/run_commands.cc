@@ -1,24 +1,12 @@
 #include "run_commands.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string_view>
 
+#include "octet/base/shell.h"
 #include "octet/setup/adapters.h"
 #include "start.h"
 
 namespace octet::train {
-
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kPlain = "%+,-./:=@_";
-  const bool plain = !word.empty() && std::ranges::all_of(word, [&](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 || kPlain.find(c) != std::string_view::npos;
-  });
-  if (plain) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
 
 std::string resuming_command(const Launch& launch, const config::SaveKeys& config,
                              const std::string& checkpoint) {

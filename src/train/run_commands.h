@@ -12,9 +12,6 @@ class ChatTemplate;
 
 namespace octet::train {
 
-/// Quotes a word for a shell.
-std::string shell_word(const std::string& word);
-
 /// How a run was started.
 struct Launch {
   std::vector<std::string> command_line;  ///< of a rank

@@ -12,6 +12,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
+#include "octet/base/shell.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/launchers.h"

@@ -20,11 +20,6 @@ std::string output_of(const std::string& script) {
   return test::shell("sh -s <" + (folder / "script")).out;
 }
 
-TEST(Questions, QuoteAnyText) {
-  for (const std::string text : {"", "a b", "'", "it's \"$x\" `y` \\", "-n", "*", "line\nline"})
-    EXPECT_EQ(output_of("printf '%s|' " + shell_word(text)), text + "|");
-}
-
 TEST(Questions, AboutPathsNameTheirKind) {
   const test::TemporaryFolder folder("questions");
   test::spill(folder / "it's a file", "12345");

@@ -18,15 +18,6 @@ std::string resuming(const Launch& launch, const char* start = nullptr) {
   return resuming_command(launch, config, "runs/a b/checkpoint-8");
 }
 
-TEST(RunCommands, QuoteWordsForAShell) {
-  EXPECT_EQ(shell_word("runs/a-b_c.yaml"), "runs/a-b_c.yaml");
-  EXPECT_EQ(shell_word("key=a,b:c@d%e+f"), "key=a,b:c@d%e+f");
-  EXPECT_EQ(shell_word("a b"), "'a b'");
-  EXPECT_EQ(shell_word("it's"), R"('it'\''s')");
-  EXPECT_EQ(shell_word("$HOME"), "'$HOME'");
-  EXPECT_EQ(shell_word(""), "''");
-}
-
 TEST(RunCommands, ResumeWithTheLauncherOfTheRun) {
   struct Case {
     Launch launch;

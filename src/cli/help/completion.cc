@@ -3,19 +3,13 @@
 
 #include "help/description.h"
 #include "octet/base/error.h"
+#include "octet/base/shell.h"
 #include "octet/config/key_table.h"
 
 namespace octet::cli {
 namespace {
 
 using config::Field;
-
-// Quotes a text with single quotes for Bourne shells.
-std::string quoted(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -57,8 +51,8 @@ std::string value_cases(const std::vector<CommandText>& commands) {
     for (const OptionText& option : command.options) {
       if (option.choices.empty()) continue;
       for (const std::string& name : option.names) {
-        cases +=
-            "    " + quoted(command.name + " " + name) + ") echo " + quoted(joined(option.choices)) + " ;;\n";
+        cases += "    " + quoted_for_shell(command.name + " " + name) + ") echo " +
+                 quoted_for_shell(joined(option.choices)) + " ;;\n";
       }
     }
   }
@@ -69,7 +63,8 @@ std::string key_cases() {
   std::string cases;
   for (const Field* field : used_keys()) {
     const std::vector<std::string> values = values_of(*field);
-    if (!values.empty()) cases += "    " + field->name + ") echo " + quoted(joined(values)) + " ;;\n";
+    if (!values.empty())
+      cases += "    " + field->name + ") echo " + quoted_for_shell(joined(values)) + " ;;\n";
   }
   return cases;
 }
@@ -80,14 +75,15 @@ std::string tables(const std::vector<CommandText>& commands) {
   std::string options, takers;
   for (const CommandText& command : commands) {
     names.push_back(command.name);
-    options += "    " + command.name + ") echo " + quoted(joined(option_names(command))) + " ;;\n";
+    options += "    " + command.name + ") echo " + quoted_for_shell(joined(option_names(command))) + " ;;\n";
     if (command.takes_keys) takers += (takers.empty() ? "" : "|") + command.name;
   }
   for (const Field* field : used_keys()) keys.push_back(field->name);
-  return "_trainer_commands() { echo " + quoted(joined(names)) + "; }\n_trainer_options() {\n  case $1 in\n" +
-         options + "  esac\n}\n_trainer_values() { # command, option\n  case \"$1 $2\" in\n" +
-         value_cases(commands) + "  esac\n}\n_trainer_key_values() {\n  case $1 in\n" + key_cases() +
-         "  esac\n}\n_trainer_keys() { echo " + quoted(joined(keys)) +
+  return "_trainer_commands() { echo " + quoted_for_shell(joined(names)) +
+         "; }\n_trainer_options() {\n  case $1 in\n" + options +
+         "  esac\n}\n_trainer_values() { # command, option\n  case \"$1 $2\" in\n" + value_cases(commands) +
+         "  esac\n}\n_trainer_key_values() {\n  case $1 in\n" + key_cases() +
+         "  esac\n}\n_trainer_keys() { echo " + quoted_for_shell(joined(keys)) +
          "; }\n_trainer_takes_keys() {\n  case $1 in\n    " + takers +
          "|*.yaml|*.yml|*.json) return 0 ;;\n  esac\n  return 1\n}\n";
 }
@@ -175,15 +171,15 @@ std::string for_fish(const std::vector<CommandText>& commands) {
   for (const CommandText& command : commands) {
     if (command.takes_keys) takers += " " + command.name;
     text += "complete -c trainer -n __fish_use_subcommand -a " + command.name + " -d " +
-            quoted(command.summary) + "\n";
+            quoted_for_shell(command.summary) + "\n";
     for (const OptionText& option : command.options) {
       if (option.positional) continue;
       text += "complete -c trainer -n '__fish_seen_subcommand_from " + command.name + "'";
       for (const std::string& name : option.names)
         text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       if (!option.value.empty()) text += " -r";
-      if (!option.choices.empty()) text += " -f -a " + quoted(joined(option.choices));
-      text += " -d " + quoted(option.words) + "\n";
+      if (!option.choices.empty()) text += " -f -a " + quoted_for_shell(joined(option.choices));
+      text += " -d " + quoted_for_shell(option.words) + "\n";
     }
   }
   for (const Field* field : used_keys()) {
@@ -192,7 +188,7 @@ std::string for_fish(const std::vector<CommandText>& commands) {
     if (words.empty()) words.push_back(field->name + "=");
     text += "complete -c trainer -n '__fish_seen_subcommand_from" + takers +
             "; or string match -rq \"\\.(ya?ml|json)\\$\" -- (commandline -opc)' -a " +
-            quoted(joined(words)) + " -d " + quoted(field->group) + "\n";
+            quoted_for_shell(joined(words)) + " -d " + quoted_for_shell(field->group) + "\n";
   }
   return text;
 }

@@ -48,7 +48,7 @@ for a wrong call.
 }
 
 bool is_executable(const std::string& path) {
-  return ::access(path.c_str(), X_OK) == 0;
+  return !is_folder(path) && ::access(path.c_str(), X_OK) == 0;
 }
 
 // Returns the folder of the script. The script may be a link.

@@ -1,5 +1,7 @@
 #include "check/questions.h"
 
+#include "octet/base/shell.h"
+
 namespace octet::launch {
 namespace {
 
@@ -76,32 +78,26 @@ constexpr std::string_view kTry = R"sh(try() { # address, port, the listener's w
 
 }  // namespace
 
-std::string shell_word(std::string_view text) {
-  std::string word = "'";
-  for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return word + "'";
-}
-
 std::string facts_script(const Question& question) {
-  std::string script = "PROGRAM=" + shell_word(question.program) + " FOLDER=" + shell_word(question.folder) +
-                       " TOKEN=" + shell_word(question.token) + " SYS=/sys" + std::string(kFacts);
+  std::string script = "PROGRAM=" + quoted_for_shell(question.program) + " FOLDER=" + quoted_for_shell(question.folder) +
+                       " TOKEN=" + quoted_for_shell(question.token) + " SYS=/sys" + std::string(kFacts);
   for (std::size_t i = 0; i < question.paths.size(); ++i)
-    script += "say path" + std::to_string(i) + " \"$(kind_of " + shell_word(question.paths[i]) + ")\"\n";
+    script += "say path" + std::to_string(i) + " \"$(kind_of " + quoted_for_shell(question.paths[i]) + ")\"\n";
   return script + "} </dev/null\n";
 }
 
 std::string listen_script(const std::string& word, const std::vector<std::string>& ranges) {
   std::string script(kAddresses);
-  script += "exec perl -e " + shell_word(kListener) + " " + shell_word(word);
-  for (const std::string& range : ranges) script += " " + shell_word(range);
+  script += "exec perl -e " + quoted_for_shell(kListener) + " " + quoted_for_shell(word);
+  for (const std::string& range : ranges) script += " " + quoted_for_shell(range);
   return script + "\n";
 }
 
 std::string connect_script(const std::vector<Target>& targets) {
   std::string script(kTry);
   for (const Target& target : targets)
-    script += "try " + shell_word(target.address) + " " + std::to_string(target.port) + " " +
-              shell_word(target.word) + " " + shell_word(target.answer) + " &\n";
+    script += "try " + quoted_for_shell(target.address) + " " + std::to_string(target.port) + " " +
+              quoted_for_shell(target.word) + " " + quoted_for_shell(target.answer) + " &\n";
   return script + "wait\n";
 }
 

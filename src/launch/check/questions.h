@@ -35,7 +35,4 @@ struct Target {
 /// Returns a script that connects to all targets concurrently. Each connection has a limit of four seconds.
 std::string connect_script(const std::vector<Target>& targets);
 
-/// Returns a text as one word of a shell.
-std::string shell_word(std::string_view text);
-
 }  // namespace octet::launch
