@@ -214,7 +214,7 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   enqueue(*lane.collectives);
   lane.collectives->end();
   if (takes_times_) stopwatch_.end(*lane.stream, lane.queue);
-  const Composed::Sent sent = lane.collectives->take_sent();
+  const ChunkPipeline::Sent sent = lane.collectives->take_sent();
   group_.meter().count(kind,
                        {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
 }

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "octet/comm/collectives.h"
+
 namespace octet::comm {
 
 /// Staging memory of the chunks under way in a queue. Two sets, each with receive and send parts of equal
@@ -19,6 +21,8 @@ struct DeviceStaging {
   static std::size_t bytes(int size, std::size_t part) {
     return 2 * sets * static_cast<std::size_t>(size) * part;
   }
+  /// Returns the number of elements of a chunk that fit into a part when encoded.
+  std::int64_t chunk_of(Wire wire) const;
   std::byte* set(std::int64_t chunk) const {
     return memory + static_cast<std::size_t>(chunk % sets) * set_bytes();
   }
