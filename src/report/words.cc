@@ -31,6 +31,10 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+double gib(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
+}
+
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }

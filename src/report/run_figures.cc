@@ -1,29 +1,91 @@
-// Output at the end of a run: plots, results and a summary.
+#include "run_figures.h"
+
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <utility>
-#include <vector>
 
+#include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "octet/report/plot.h"
-#include "reporter_impl.h"
+#include "octet/report/number.h"
+#include "words.h"
 
 namespace octet::report {
+namespace {
 
-void Reporter::Impl::write_plots() const {
-  if (!facts.plot || !draws_plots()) return;
-  const auto write = [&](const std::string& name, bool with_evaluation) {
-    const Figure figure = loss_figure(facts, log.rows(), with_evaluation);
-    write_file_atomically(facts.output_dir + "/" + name + ".svg", to_svg(figure));
-    write_file_atomically(facts.output_dir + "/" + name + ".png", to_png(figure));
-  };
-  write("training_loss", false);
-  if (!std::isnan(eval_loss)) write("training_eval_loss", true);
+Json state_of_folder(const std::string& folder) {
+  const std::string path = folder + "/trainer_state.json";
+  if (!path_exists(path)) return {};
+  try {
+    return read_json(path);
+  } catch (const Error& e) {
+    log::warn(std::string("trainer_state.json is not read: ") + e.what());
+    return {};
+  }
 }
 
-Json Reporter::Impl::train_results() const {
+}  // namespace
+
+void RunFigures::take_over(const std::vector<Json>& rows) {
+  for (const Json& row : rows) {
+    if (row.contains("eval_loss")) eval_loss = number_of(row, "eval_loss");
+    if (!row.contains("loss")) continue;
+    last_loss = number_of(row, "loss");
+    if (std::isnan(first_loss)) first_loss = last_loss;
+  }
+  totals.step = facts.first_step;
+  add_rows(rows, totals);
+  totals.device_seconds = totals.elapsed * static_cast<double>(facts.world);
+  if (facts.first_step > 0) {
+    const Json state = facts.resumed->is_object() ? *facts.resumed : state_of_folder(facts.output_dir);
+    if (state.is_object() && number_of(state, "global_step") == static_cast<double>(facts.first_step)) {
+      take_over_state(state, totals, window);
+    }
+  }
+  totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
+}
+
+void RunFigures::add(const StepFacts& step) {
+  window.add(step);
+  session.add(step);
+  totals.step = step.step;
+  totals.epoch = step.epoch;
+  totals.tokens += step.tokens;
+  totals.skipped += step.skipped ? 1 : 0;
+  pass(step.seconds);
+  if (std::isfinite(step.loss)) {
+    totals.loss_sum += step.loss;
+    ++totals.loss_steps;
+  }
+  peak_memory = std::max(peak_memory, step.memory_peak_bytes);
+}
+
+void RunFigures::pass(double seconds) {
+  session_elapsed += seconds;
+  totals.elapsed += seconds;
+  totals.device_seconds += seconds * static_cast<double>(facts.world);
+}
+
+double RunFigures::utilisation(double tokens_per_second) const {
+  return flop_utilisation(facts.flops_per_token, tokens_per_second, facts.world, facts.peak_flops);
+}
+
+double RunFigures::teraflops(double tokens_per_second) const {
+  return 1e-12 * facts.flops_per_token * tokens_per_second / static_cast<double>(facts.world);
+}
+
+std::string RunFigures::work_text(double tokens_per_second) const {
+  if (knows_peak()) return "MFU " + python_number(100 * utilisation(tokens_per_second), 3) + " %";
+  return python_number(teraflops(tokens_per_second), 3) + " TFLOP/s";
+}
+
+double RunFigures::remaining_seconds() const {
+  return session.per_step(session_elapsed) *
+         static_cast<double>(std::max<std::int64_t>(0, facts.total_steps - totals.step));
+}
+
+Json RunFigures::train_results() const {
   const auto per_second = [this](std::int64_t n) {
     return session_elapsed > 0 ? static_cast<double>(n) / session_elapsed : 0.0;
   };
@@ -42,7 +104,7 @@ Json Reporter::Impl::train_results() const {
   return results;
 }
 
-void Reporter::Impl::summary(const FinishFacts& finish) const {
+std::vector<std::pair<std::string, std::string>> RunFigures::summary(const FinishFacts& finish) const {
   std::vector<std::pair<std::string, std::string>> rows;
   const double rate = session.per_second(static_cast<double>(session.tokens));
   rows.emplace_back("status", finish.status);
@@ -94,20 +156,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
     rows.emplace_back("cost", python_number(cost(), 4) + " (" + python_number(device_hours(), 4) +
                                   " device hours at " + python_number(facts.gpu_hour_price, 6) + ")");
   }
-  if (!last_checkpoint.empty() && finish.keeps_checkpoint) rows.emplace_back("checkpoint", last_checkpoint);
-  if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
-  rows.emplace_back("log", facts.output_dir + "/trainer_log.jsonl");
-  if (facts.plot && draws_plots()) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");
-  if (events) rows.emplace_back("TensorBoard", std::filesystem::path(events->path()).parent_path().string());
-  std::size_t width = 0;
-  for (const auto& [name, value] : rows) width = std::max(width, name.size());
-  log::info("***** Training " + finish.status + " *****");
-  for (std::size_t i = 1; i < rows.size(); ++i) {
-    log::info("  " + rows[i].first + std::string(width - rows[i].first.size(), ' ') + "  " + rows[i].second);
-  }
-  if (finish.next.empty()) return;
-  log::info("***** What to do next *****");
-  for (const auto& line : finish.next) log::info("  " + line);
+  return rows;
 }
 
 }  // namespace octet::report
