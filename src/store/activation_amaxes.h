@@ -6,7 +6,7 @@
 #include "octet/comm/collectives.h"
 #include "octet/device/device.h"
 #include "octet/precision/scaling.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 
 namespace octet::store {
 

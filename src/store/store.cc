@@ -11,8 +11,8 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/model/layout.h"
-#include "slices.h"
 #include "store_parts.h"
+#include "store_state.h"
 
 namespace octet::store {
 namespace {

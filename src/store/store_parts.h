@@ -5,12 +5,11 @@
 #include <vector>
 
 #include "activation_amaxes.h"
-#include "axes.h"
 #include "fixed.h"
 #include "gatherer.h"
 #include "octet/comm/collectives.h"
+#include "octet/store/placement.h"
 #include "octet/store/store.h"
-#include "octet/store/store_options.h"
 #include "reducer.h"
 #include "segments.h"
 #include "store_state.h"

@@ -8,16 +8,42 @@
 #include <string>
 #include <vector>
 
-#include "axes.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/device/device.h"
 #include "octet/device/host_copies.h"
+#include "octet/store/placement.h"
 #include "octet/store/store.h"
-#include "octet/store/store_options.h"
 #include "segments.h"
 #include "updater.h"
 
 namespace octet::store {
+
+/// Appends elements [begin, begin + count) of a segment as slices of its Hugging Face tensors, without
+/// padding. `data` points to element `begin`.
+struct SliceRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  Array data;
+};
+void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
+                   std::vector<TensorSlice>& slices);
+
+/// Selects state slices of trained segments: parameters, and with `moments` also exp_avg/…, exp_avg_sq/… and
+/// this rank's residuals/…. `own_only` selects this rank's slices instead of all that it holds. Scales of
+/// 8-bit moments have the name of the stored tensor, because their blocks do not follow Hugging Face tensors:
+/// "exp_avg_scale/layers.0.qkv", one per 128 elements.
+struct SliceChoice {
+  bool own_only = false;
+  bool moments = false;
+  bool whole = false;  ///< whole tensors of all ranks instead, without data
+};
+std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice);
+
+/// Returns the masters of one segment that this rank holds.
+std::vector<TensorSlice> parameter_slices(const Segment& segment);
+
+/// Returns this rank's slices of the gradient sums.
+std::vector<TensorSlice> sum_slices(Segments& segments);
 
 /// Masters, moments, FP8 scales and the count of updates of the trained segments on this rank. Slices are in
 /// host memory. If the host cannot address the device memory, they are copies. ParameterStore describes the

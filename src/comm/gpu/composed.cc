@@ -4,7 +4,7 @@
 #include <array>
 #include <span>
 
-#include "gpu/hierarchical_reduce.h"
+#include "gpu/reduce_scatters.h"
 #include "messages/transport_collectives.h"
 #include "octet/base/index.h"
 #include "octet/ops/wire.h"

@@ -11,7 +11,7 @@
 #include "gpu/chunk_pipeline.h"
 #include "gpu/device_staging.h"
 #include "gpu/exchange.h"
-#include "gpu/flat_reduce.h"
+#include "gpu/reduce_scatters.h"
 #include "messages/hierarchy.h"
 #include "octet/comm/collectives.h"
 

@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpu/staging_budget.h"
+#include "gpu/device_staging.h"
 #include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"

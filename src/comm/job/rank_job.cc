@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "gpu/device_collectives.h"
-#include "job/control.h"
 #include "messages/message_collectives.h"
 #include "messages/message_set.h"
+#include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/base/timing.h"
 #include "octet/comm/serialize.h"

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <utility>
 
-#include "job/control.h"
+#include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "tokenizer/added_tokens.h"
-#include "tokenizer/aligned_text.h"
 #include "tokenizer/bpe.h"
+#include "unicode/utf8.h"
 
 namespace octet::text {
 

@@ -1,15 +1,20 @@
-// Scores of texts as HDF5: `trainer generate MODEL --score --out scores.h5`.
+// Files that `generate` writes next to its answers: scores, and the experts of each token.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "journal.h"
+#include "octet/files/folder_lock.h"
 #include "octet/generate/decoder.h"
+#include "octet/runtime/routers.h"
 
 namespace octet::answers {
+
+// Scores of texts as HDF5: `trainer generate MODEL --score --out scores.h5`.
 
 /// The origin of scores, stored as attributes of the file.
 struct ScoreSource {
@@ -51,6 +56,33 @@ class ScoreFile : public WholeOutput {
  private:
   ScoreSource source_;
   std::vector<std::int64_t> numbers_;
+};
+
+// The file of --save-routing: the experts of the answers of OUT, appended row by row.
+
+/// Appends lines to the file. A partial line of a killed run is dropped. Rows of an earlier run stay, and a
+/// row that is answered again has a second line with the same experts.
+class RoutingOut {
+ public:
+  enum class New { yes, no };
+  /// Throws Error (usage) if a file at `path` must stay: a folder, a file that --save-routing did not write,
+  /// and, unless `replaces`, any file. Writes nothing.
+  static void require_free(const std::string& path, const runtime::Routers& routers, bool replaces);
+  /// New::yes: replaces the file. New::no: throws Error (usage) if it is missing, or of other routers. Throws
+  /// Error (busy) if another process writes it.
+  RoutingOut(const std::string& path, const runtime::Routers& routers, New fresh);
+  ~RoutingOut();
+  RoutingOut(const RoutingOut&) = delete;
+  RoutingOut& operator=(const RoutingOut&) = delete;
+
+  void add(const std::string& line);
+  /// Blocks until all added lines are on disk.
+  void sync();
+
+ private:
+  std::string path_;
+  std::unique_ptr<const files::FolderLock> lock_;
+  int file_ = -1;
 };
 
 }  // namespace octet::answers

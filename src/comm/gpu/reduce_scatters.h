@@ -1,4 +1,5 @@
-// Reduce-scatters in which every member sends its values directly to their owner.
+// The two ways of a reduce-scatter on streams: every member sends directly to the owner of a value, or nodes
+// are summed first.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +8,14 @@
 
 #include "gpu/chunk_pipeline.h"
 #include "gpu/device_staging.h"
+#include "gpu/exchange.h"
+#include "messages/hierarchy.h"
 #include "octet/comm/collectives.h"
 #include "octet/device/device.h"
 
 namespace octet::comm {
+
+// Reduce-scatters in which every member sends its values directly to their owner.
 
 /// Direct reduce-scatters of one queue. Values are encoded, sent to their owner, and summed there in fp32.
 class FlatReduce {
@@ -38,6 +43,28 @@ class FlatReduce {
   int rank_, size_;
   DeviceStaging staging_;
   ChunkPipeline& pipeline_;
+};
+
+// Sums with full precision inside a node. Only the sums are sent to other nodes, in the wire format.
+
+/// Reduce-scatters of one queue between several nodes.
+class HierarchicalReduce {
+ public:
+  /// Enqueues an exchange on the stream of the sums.
+  using ExchangeMessages = std::function<void(const PeerMessages&)>;
+
+  /// `stream` and `hierarchy` must outlive this object.
+  HierarchicalReduce(Stream& stream, int rank, const Hierarchy& hierarchy, const DeviceStaging& staging)
+      : stream_(stream), rank_(rank), hierarchy_(hierarchy), staging_(staging) {}
+
+  /// Enqueues a reduce-scatter. Uses the first set of the staging memory.
+  void operator()(const ReduceScatterArgs& args, const ExchangeMessages& exchange) const;
+
+ private:
+  Stream& stream_;
+  int rank_;
+  const Hierarchy& hierarchy_;
+  DeviceStaging staging_;
 };
 
 }  // namespace octet::comm

@@ -1,9 +1,13 @@
+// Checks of a run before it starts: settings that are rarely meant, GEMMs that stay in bf16, and the template
+// of a checkpoint.
 #pragma once
 
 #include <cstddef>
 #include <string>
 
+#include "octet/checkpoint/checkpoint.h"
 #include "octet/config/config.h"
+#include "octet/data/template_encoder.h"
 #include "octet/model/architecture.h"
 
 namespace octet::train {
@@ -22,5 +26,12 @@ config::Strings fp8_fallbacks(const config::Config& config, const model::Archite
 
 /// Throws the Error (usage) that ends a run on a GPU if `fp8_fallback: error` is set and there are fallbacks.
 void require_no_fallback(const config::Config& config, const model::Architecture& architecture);
+
+// Checks the template file of a checkpoint's run.
+
+/// Throws Error (usage) if the template file of the run has changed after the checkpoint was written.
+/// `encoder` has the current template of the file.
+void require_template_of(const checkpoint::Checkpoint& checkpoint, const config::Config& run,
+                         const data::TemplateEncoder& encoder, const std::string& fix);
 
 }  // namespace octet::train

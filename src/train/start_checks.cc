@@ -1,4 +1,4 @@
-#include "octet/train/doubts.h"
+#include "octet/train/start_checks.h"
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/folder.h"
