@@ -91,7 +91,7 @@ class Pipeline : public testing::Test {
   Place place_{.rank = 0, .size = 3};
   std::unique_ptr<Device> device_ = make_cpu_device({.threads = 1});
   std::unique_ptr<Stream> stream_ = device_->make_stream({.name = "queue"});
-  std::unique_ptr<PeerAccess> access_ = make_memory_peer_access({});
+  std::unique_ptr<PeerAccess> access_ = make_memory_peer_access([] {});
   Recorded exchange_{log_};
   std::unique_ptr<ChunkPipeline> pipeline_;
 };
