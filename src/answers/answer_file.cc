@@ -16,9 +16,8 @@
 #include "octet/base/strings.h"
 #include "octet/base/timing.h"
 #include "octet/comm/serialize.h"
-#include "routing_out.h"
+#include "output_files.h"
 #include "row_work.h"
-#include "score_file.h"
 
 namespace octet::answers {
 namespace {

@@ -14,8 +14,8 @@
 #include "octet/runtime/routers.h"
 #include "octet/runtime/session.h"
 #include "octet/text/tokenizer.h"
+#include "output_files.h"
 #include "question_writer.h"
-#include "score_file.h"
 
 namespace octet::answers {
 

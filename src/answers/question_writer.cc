@@ -5,9 +5,9 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
-#include "octet/setup/data_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/text/template_match.h"
-#include "octet/train/template_of_run.h"
+#include "octet/train/start_checks.h"
 
 namespace octet::answers {
 namespace {

@@ -11,7 +11,7 @@
 #include "octet/base/strings.h"
 #include "octet/feed/routing_file.h"
 #include "octet/text/rouge.h"
-#include "score_file.h"
+#include "output_files.h"
 
 namespace octet::answers {
 namespace {

@@ -3,17 +3,17 @@
 #include <cstdio>
 #include <string>
 
+#include "command.h"
 #include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/base/timing.h"
-#include "octet/bench/decode_bench.h"
-#include "octet/bench/save_bench.h"
+#include "octet/bench/benches.h"
 #include "octet/model/shapes.h"
 #include "octet/plan/memory.h"
-#include "octet/planner/target.h"
+#include "octet/planner/planner.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
@@ -21,7 +21,6 @@
 #include "octet/train/step_bench.h"
 #include "octet/train/trainer.h"
 #include "options.h"
-#include "with_places.h"
 
 namespace octet::cli {
 

@@ -2,7 +2,11 @@
 
 #include <functional>
 #include <string>
+#include <typeinfo>
 #include <vector>
+
+#include "octet/base/error.h"
+#include "octet/config/warnings.h"
 
 namespace octet::cli {
 
@@ -34,5 +38,19 @@ int compare_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int supervise_command(const Arguments& arguments);
 int quickstart_command(const Arguments& arguments);
+
+// Adds the places of configuration keys to the errors of a command.
+
+/// Runs `body` and adds the places of keys to its Errors (config::located). Errors of derived types are not
+/// changed.
+template <typename Body>
+auto with_places(const config::Resolved& resolved, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& e) {
+    if (typeid(e) != typeid(Error)) throw;
+    throw Error(config::located(e.problem(), resolved));
+  }
+}
 
 }  // namespace octet::cli

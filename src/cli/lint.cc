@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "command.h"
 #include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -11,11 +12,10 @@
 #include "octet/model/architecture.h"
 #include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
-#include "octet/setup/data_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
-#include "octet/train/doubts.h"
+#include "octet/train/start_checks.h"
 #include "options.h"
-#include "with_places.h"
 
 namespace octet::cli {
 namespace {

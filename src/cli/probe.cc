@@ -1,9 +1,9 @@
 #include "octet/train/step_probe.h"
 
+#include "command.h"
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 #include "options.h"
-#include "with_places.h"
 
 namespace octet::cli {
 

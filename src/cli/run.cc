@@ -20,7 +20,6 @@
 #include "octet/device/gpus.h"
 #include "octet/device/op_threads.h"
 #include "octet/memory_tier/memory_folder.h"
-#include "octet/runtime/faults.h"
 #include "octet/runtime/session.h"
 #include "octet/runtime/signals.h"
 #include "options.h"

@@ -14,7 +14,6 @@
 #include "octet/supervise/job_errors.h"
 #include "octet/train/trainer.h"
 #include "options.h"
-#include "with_places.h"
 
 namespace octet::cli {
 

@@ -1,6 +1,5 @@
 #include "octet/comm/libraries.h"
 
-#include "gpu/nccl_carrier.h"
 #include "gpu/nccl_library.h"
 #include "mpi/mpi_world.h"
 

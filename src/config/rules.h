@@ -1,6 +1,5 @@
-// Base class of rules across keys. Rules of data and paths are in rules_data.cc, of adapters in
-// rules_adapters.cc, of checks in rules_training.cc, of the environment in rules_environment.cc, and all
-// others in rules.cc.
+// Base class of rules across keys. Rules of data and paths are in rules_data.cc, of adapters, schedules and
+// checks in rules_training.cc, of the environment in rules_environment.cc, and all others in rules.cc.
 #pragma once
 
 #include <string>

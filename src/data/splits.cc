@@ -8,13 +8,12 @@
 #include <set>
 #include <string_view>
 
-#include "dataset_card.h"
+#include "dataset_files.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
-#include "path_pattern.h"
 
 namespace octet::data {
 namespace {

@@ -23,7 +23,7 @@
 #include "octet/data/token_cache.h"
 #include "octet/feed/gather.h"
 #include "octet/runtime/session.h"
-#include "octet/setup/data_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "row_report.h"
 

@@ -8,7 +8,7 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/feed/stream.h"
-#include "octet/setup/data_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "row_report.h"
 

@@ -18,13 +18,37 @@
 #include "octet/device/device.h"
 #include "octet/generate/decoder.h"
 #include "octet/generate/team.h"
+#include "octet/model/parameter_source.h"
 #include "paged_cache.h"
 #include "sequences.h"
-#include "standing_parameters.h"
 #include "team_messages.h"
 #include "vocabulary_pieces.h"
 
 namespace octet::generate {
+
+// Parameters that stay in place from one pass to the next.
+
+/// Acquires each group of a source once, so that a pass contains only its compute work and waits for no
+/// parameters. Only for a source that holds all groups at once and changes nothing by itself.
+class StandingParameters final : public model::ParameterSource {
+ public:
+  explicit StandingParameters(model::ParameterSource& source);
+  /// Acquires all groups again at their next use. Must be called after their contents changed.
+  void forget(Stream& compute);
+
+  const model::ParameterLayout& layout() const override { return source_.layout(); }
+  const model::GroupParameters& acquire(int group, model::Pass pass, Stream& compute) override;
+  void release(int, model::Pass, Stream&) override {}
+  bool keeps() const override { return true; }
+  void blocks_done(Stream&) override {}
+  /// Always fails: nothing is trained.
+  const model::GroupGradients& gradients(int group, Stream& compute) override;
+  void give_back(int group, Stream& compute) override;
+
+ private:
+  model::ParameterSource& source_;
+  std::vector<const model::GroupParameters*> groups_;
+};
 
 // The plan of one forward pass. All ranks that hold one model together execute the same plan.
 

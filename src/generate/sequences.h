@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "paged_cache.h"
-#include "sequence.h"
 
 namespace octet::generate {
 

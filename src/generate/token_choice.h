@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "octet/generate/decoder.h"
+#include "paged_cache.h"
 #include "pass_runner.h"
-#include "sequence.h"
 
 namespace octet::generate {
 

@@ -13,15 +13,13 @@
 #include "octet/data/template_encoder.h"
 #include "octet/model/shapes.h"
 #include "octet/planner/planner.h"
-#include "octet/planner/target.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
-#include "octet/setup/data_options.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
-#include "octet/train/doubts.h"
 #include "octet/train/fit.h"
+#include "octet/train/start_checks.h"
 
 namespace octet::planner {
 namespace {

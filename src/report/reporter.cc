@@ -3,45 +3,32 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
-#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "octet/base/environment.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/report/number.h"
 #include "octet/report/plot.h"
-#include "reporter_impl.h"
+#include "octet/report/progress.h"
+#include "progress_bar.h"
+#include "run_figures.h"
+#include "run_log.h"
+#include "tensorboard.h"
+#include "words.h"
 
 namespace octet::report {
 namespace {
 
-std::string newest_folder(const std::string& parent) {
-  std::string newest;
-  std::filesystem::file_time_type time;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
-    if (!entry.is_directory(error)) continue;
-    const auto written = entry.last_write_time(error);
-    if (error || (!newest.empty() && written <= time)) continue;
-    newest = entry.path().string();
-    time = written;
-  }
-  return newest;
-}
-
 /// Whether a model card may be written to `path`: there is none, or an earlier run wrote it.
 bool is_own_card(const std::string& path) {
   return !path_exists(path) || read_file(path).find("\ntags:\n- octet\n") != std::string::npos;
-}
-
-// Runs `write`. An Error gives a warning, because files for people must not end a run.
-void or_warn(const std::function<void()>& write) {
-  try {
-    write();
-  } catch (const Error& e) {
-    log::warn(std::string("a file of the report was not written: ") + e.what());
-  }
 }
 
 std::int64_t logged_steps(const RunFacts& f) {
@@ -50,27 +37,47 @@ std::int64_t logged_steps(const RunFacts& f) {
   return (left + interval - 1) / interval + (f.logging_first_step && interval > 1 ? 1 : 0);
 }
 
-double gib(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
-}
-
-/// Adds the figures of each block of a field "experts" to TensorBoard's scalars.
-void add_experts(const std::string& prefix, const Json& experts,
-                 std::vector<std::pair<std::string, double>>& scalars) {
-  if (!experts.is_object() || experts.empty()) return;
-  for (std::size_t i = 0; i < experts.at("blocks").size(); ++i) {
-    const std::string tag = prefix + experts.at("blocks")[i].dump() + "/";
-    for (const char* figure : {"largest", "smallest", "entropy", "dropped"})
-      scalars.emplace_back(tag + figure, experts.at(figure)[i].get<double>());
-  }
-}
-
 }  // namespace
+
+struct Reporter::Impl {
+  RunFacts facts;
+  RunLog log;
+  ProgressBar bar;
+  RunFigures figures;
+  std::unique_ptr<TensorBoard> board;           ///< null: no TensorBoard
+  std::unique_ptr<ProgressFile> progress_file;  ///< for a supervisor; null without one
+  Progress progress;
+  Json eval_results;
+  std::string last_checkpoint;
+
+  explicit Impl(RunFacts f);
+
+  struct BannerLine {
+    std::string text;
+    bool shown = false;  ///< on the screen; otherwise only logged
+  };
+  std::vector<BannerLine> banner() const;
+
+  bool logs_at(std::int64_t step) const {
+    return is_logged(step, facts.logging_steps, facts.logging_first_step, facts.total_steps);
+  }
+  Json row_of(std::int64_t step) const;
+  void finish_row(Json& row, double epoch) const;
+  void tell_progress() {
+    if (progress_file) progress_file->write(progress);
+  }
+  void log_step(const StepFacts& f);
+  Json state(bool with_history) const;
+  void write_state() const;
+  void write_plots() const;
+  void summary(const FinishFacts& finish) const;
+};
 
 Reporter::Impl::Impl(RunFacts f)
     : facts(std::move(f)),
       log((make_folders(facts.output_dir), facts.output_dir + "/trainer_log.jsonl"), facts.first_step),
-      bar(facts.first_step, facts.total_steps, {.lines = logged_steps(facts)}) {
+      bar(facts.first_step, facts.total_steps, {.lines = logged_steps(facts)}),
+      figures(facts) {
   if (log.broken() > 0) {
     log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped",
               log::Importance::setting);
@@ -80,8 +87,7 @@ Reporter::Impl::Impl(RunFacts f)
         "plot_loss: this program was built without cairo and draws no plots: install libcairo2-dev and build "
         "again",
         log::Importance::setting);
-  take_over();
-  totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
+  figures.take_over(log.rows());
   progress.job = supervised_start();
   if (!progress.job.empty()) {
     progress_file = std::make_unique<ProgressFile>(facts.output_dir);
@@ -94,20 +100,35 @@ Reporter::Impl::Impl(RunFacts f)
   progress.total_steps = facts.total_steps;
   progress.from = facts.resumed_from;
   tell_progress();
-  if (facts.tensorboard) {
-    std::string folder = facts.logging_dir;
-    if (folder.empty() && facts.first_step > 0) folder = newest_folder(facts.output_dir + "/runs");
-    if (folder.empty()) folder = facts.output_dir + "/runs/" + date_and_host();
-    events = std::make_unique<EventFile>(folder, facts.first_step + 1);
-  }
+  if (facts.tensorboard) board = std::make_unique<TensorBoard>(facts);
+}
+
+Json Reporter::Impl::row_of(std::int64_t step) const {
+  Json row;
+  row["current_steps"] = step;
+  row["total_steps"] = facts.total_steps;
+  return row;
+}
+
+void Reporter::Impl::finish_row(Json& row, double epoch) const {
+  row["epoch"] = epoch;
+  row["percentage"] = facts.total_steps > 0 ? std::round(1e4 * static_cast<double>(row["current_steps"]) /
+                                                         static_cast<double>(facts.total_steps)) /
+                                                  100
+                                            : 100.0;
+  row["elapsed_time"] = clock_time(figures.totals.elapsed);
+  row["remaining_time"] = clock_time(figures.remaining_seconds());
+  row["elapsed_seconds"] = figures.totals.elapsed;
 }
 
 void Reporter::Impl::log_step(const StepFacts& f) {
+  Window& window = figures.window;
+  const Totals& totals = figures.totals;
   const double loss = window.mean_loss();
   const double seconds = window.per_step(window.seconds);
   const double rate = window.per_second(static_cast<double>(window.tokens));
-  if (std::isnan(first_loss)) first_loss = loss;
-  last_loss = loss;
+  if (std::isnan(figures.first_loss)) figures.first_loss = loss;
+  figures.last_loss = loss;
 
   Json row = row_of(f.step);
   row["loss"] = loss;
@@ -119,10 +140,10 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   row["label_tokens_per_second"] = window.per_second(static_cast<double>(window.label_tokens));
   row["total_tokens"] = totals.tokens;
   row["skipped_steps"] = totals.skipped;
-  if (failed_saves > 0) row["failed_saves"] = failed_saves;
+  if (figures.failed_saves > 0) row["failed_saves"] = figures.failed_saves;
   for (const auto& [name, count] : f.counts) row[name] = count;
-  if (knows_work()) row["tflops"] = teraflops(rate);
-  if (knows_peak()) row["mfu"] = utilisation(rate);
+  if (figures.knows_work()) row["tflops"] = figures.teraflops(rate);
+  if (figures.knows_peak()) row["mfu"] = figures.utilisation(rate);
   if (!window.kinds.empty()) {
     row["comm_seconds"] = window.per_step(window.comm_seconds);
     row["comm_exposed_seconds"] = window.per_step(window.exposed_seconds);
@@ -144,71 +165,57 @@ void Reporter::Impl::log_step(const StepFacts& f) {
       ", 'learning_rate': " + python_number(f.learning_rate, 5) +
       ", 'epoch': " + python_number(std::round(f.epoch * 100) / 100, 6) + "}  step " +
       std::to_string(f.step) + "/" + std::to_string(facts.total_steps) + ", " + python_number(seconds, 3) +
-      " s/it, " + clock_time(remaining_seconds()) + " left, " + rate_text(rate) + " tokens/s";
-  if (knows_work()) line += ", " + work_text(rate);
+      " s/it, " + clock_time(figures.remaining_seconds()) + " left, " + rate_text(rate) + " tokens/s";
+  if (figures.knows_work()) line += ", " + figures.work_text(rate);
   if (f.memory_bytes > 0) line += ", memory " + human_bytes(static_cast<double>(f.memory_bytes));
   if (bar.line_is_due()) {
     log::info(line);
   } else {
     log::debug(line);
   }
-  write_events(f, loss, seconds, rate);
+  if (board) board->step(f, figures);
   window = {};
 }
 
-void Reporter::Impl::write_events(const StepFacts& f, double loss, double seconds, double rate) {
-  if (!events) return;
-  std::vector<std::pair<std::string, double>> scalars{
-      {"train/loss", loss},
-      {"train/grad_norm", f.grad_norm},
-      {"train/learning_rate", f.learning_rate},
-      {"train/epoch", f.epoch},
-      {"train/global_step", static_cast<double>(f.step)},
-      {"perf/seconds_per_step", seconds},
-      {"perf/tokens_per_second", rate},
-      {"train/skipped_steps", static_cast<double>(totals.skipped)},
-      {"perf/data_seconds", window.per_step(window.data_seconds)}};
-  if (knows_work()) scalars.emplace_back("perf/tflops", teraflops(rate));
-  if (knows_peak()) scalars.emplace_back("perf/mfu", utilisation(rate));
-  if (f.memory_bytes > 0) scalars.emplace_back("memory/allocated_gib", gib(f.memory_bytes));
-  if (f.memory_peak_bytes > 0) scalars.emplace_back("memory/peak_gib", gib(f.memory_peak_bytes));
-  if (!window.kinds.empty()) {
-    scalars.emplace_back("comm/bytes", window.per_step(window.bytes()));
-    scalars.emplace_back("comm/ms", 1e3 * window.per_step(window.comm_seconds));
-    scalars.emplace_back("comm/exposed_ms", 1e3 * window.per_step(window.exposed_seconds));
-  }
-  for (const auto& [name, kind] : window.kinds) {
-    scalars.emplace_back("comm/" + name + "_ms", 1e3 * window.per_step(kind.seconds));
-    scalars.emplace_back("comm/" + name + "_bytes", window.per_step(static_cast<double>(kind.bytes)));
-  }
-  for (std::size_t rank = 0; rank < f.rank_losses.size(); ++rank) {
-    if (!f.rank_losses[rank]) continue;
-    scalars.emplace_back("rank" + std::to_string(rank) + "/loss", *f.rank_losses[rank]);
-  }
-  if (f.fp8->is_object()) {
-    for (const auto& [gemm_kind, operands] : f.fp8->items()) {
-      for (const auto& [operand, values] : operands.items()) {
-        const std::string tag = "fp8/" + gemm_kind + "/" + operand;
-        scalars.emplace_back(tag + "_saturated", number_of(values, "saturated"));
-        scalars.emplace_back(tag + "_lost", number_of(values, "lost"));
-      }
-    }
-  }
-  add_experts("experts/", *f.experts, scalars);
-  scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
-  or_warn([&] { events->write(f.step, scalars); });
-}
-
 Json Reporter::Impl::state(bool with_history) const {
-  Json state = trainer_state(facts, totals, with_history ? log.rows() : std::vector<Json>());
+  Json state = trainer_state(facts, figures.totals, with_history ? log.rows() : std::vector<Json>());
   if (!with_history) state.erase("log_history");
-  add_sums(state, totals, window);
+  add_sums(state, figures.totals, figures.window);
   return state;
 }
 
 void Reporter::Impl::write_state() const {
   write_file_atomically(facts.output_dir + "/trainer_state.json",
                         state(true).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void Reporter::Impl::write_plots() const {
+  if (!facts.plot || !draws_plots()) return;
+  const auto write = [&](const std::string& name, bool with_evaluation) {
+    const Figure figure = loss_figure(facts, log.rows(), with_evaluation);
+    write_file_atomically(facts.output_dir + "/" + name + ".svg", to_svg(figure));
+    write_file_atomically(facts.output_dir + "/" + name + ".png", to_png(figure));
+  };
+  write("training_loss", false);
+  if (!std::isnan(figures.eval_loss)) write("training_eval_loss", true);
+}
+
+void Reporter::Impl::summary(const FinishFacts& finish) const {
+  std::vector<std::pair<std::string, std::string>> rows = figures.summary(finish);
+  if (!last_checkpoint.empty() && finish.keeps_checkpoint) rows.emplace_back("checkpoint", last_checkpoint);
+  if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
+  rows.emplace_back("log", facts.output_dir + "/trainer_log.jsonl");
+  if (facts.plot && draws_plots()) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");
+  if (board) rows.emplace_back("TensorBoard", board->folder());
+  std::size_t width = 0;
+  for (const auto& [name, value] : rows) width = std::max(width, name.size());
+  log::info("***** Training " + finish.status + " *****");
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    log::info("  " + rows[i].first + std::string(width - rows[i].first.size(), ' ') + "  " + rows[i].second);
+  }
+  if (finish.next.empty()) return;
+  log::info("***** What to do next *****");
+  for (const auto& line : finish.next) log::info("  " + line);
 }
 
 bool is_logged(std::int64_t step, std::int64_t every, bool with_first, std::int64_t total) {
@@ -273,41 +280,28 @@ void Reporter::start() {
 
 void Reporter::step(const StepFacts& facts) {
   Impl& r = *impl_;
-  r.window.add(facts);
-  r.session.add(facts);
-  r.totals.step = facts.step;
-  r.totals.epoch = facts.epoch;
-  r.totals.tokens += facts.tokens;
-  r.totals.skipped += facts.skipped ? 1 : 0;
-  r.pass(facts.seconds);
-  if (std::isfinite(facts.loss)) {
-    r.totals.loss_sum += facts.loss;
-    ++r.totals.loss_steps;
-  }
-  r.peak_memory = std::max(r.peak_memory, facts.memory_peak_bytes);
+  r.figures.add(facts);
   r.progress.step = facts.step;
   r.progress.step_seconds += facts.seconds;
   r.tell_progress();
   // The bar is updated first: it is redrawn below the log line and should show this step.
-  r.bar.advance(facts.step, r.session.per_step(r.session.seconds), r.remaining_seconds());
+  const Window& session = r.figures.session;
+  r.bar.advance(facts.step, session.per_step(session.seconds), r.figures.remaining_seconds());
   if (r.logs_at(facts.step)) r.log_step(facts);
 }
 
 void Reporter::evaluation(const EvalFacts& facts) {
   Impl& r = *impl_;
-  const auto per_second = [&](std::int64_t n) {
-    return facts.seconds > 0 ? static_cast<double>(n) / facts.seconds : 0.0;
-  };
   Json results;
   results["epoch"] = facts.epoch;
   results["eval_loss"] = facts.loss;
   results["eval_runtime"] = facts.seconds;
-  results["eval_samples_per_second"] = per_second(facts.samples);
-  results["eval_steps_per_second"] = per_second(facts.batches);
+  results["eval_samples_per_second"] = facts.per_second(facts.samples);
+  results["eval_steps_per_second"] = facts.per_second(facts.batches);
   if (facts.perplexity) results["perplexity"] = std::exp(facts.loss);
   r.eval_results = results;
-  r.eval_loss = facts.loss;
-  r.pass(facts.seconds);
+  r.figures.eval_loss = facts.loss;
+  r.figures.pass(facts.seconds);
   Json row = r.row_of(facts.step);
   for (const auto& [key, value] : results.items()) {
     if (key != "epoch") row[key] = value;
@@ -317,23 +311,15 @@ void Reporter::evaluation(const EvalFacts& facts) {
   r.log.append(std::move(row));
   std::string line = "{'eval_loss': " + python_number(facts.loss, 5) +
                      ", 'eval_runtime': " + python_number(facts.seconds, 4) +
-                     ", 'eval_samples_per_second': " + python_number(per_second(facts.samples), 4) +
-                     ", 'eval_steps_per_second': " + python_number(per_second(facts.batches), 4);
+                     ", 'eval_samples_per_second': " + python_number(facts.per_second(facts.samples), 4) +
+                     ", 'eval_steps_per_second': " + python_number(facts.per_second(facts.batches), 4);
   if (facts.perplexity) line += ", 'perplexity': " + python_number(std::exp(facts.loss), 5);
   log::info(line + ", 'epoch': " + python_number(std::round(facts.epoch * 100) / 100, 6) + "}");
-  if (r.events) {
-    std::vector<std::pair<std::string, double>> scalars{
-        {"eval/loss", facts.loss},
-        {"eval/runtime", facts.seconds},
-        {"eval/samples_per_second", per_second(facts.samples)},
-        {"eval/steps_per_second", per_second(facts.batches)}};
-    add_experts("eval/experts/", *facts.experts, scalars);
-    or_warn([&] { r.events->write(facts.step, scalars); });
-  }
+  if (r.board) r.board->evaluation(facts);
 }
 
 void Reporter::waited(double seconds) {
-  impl_->pass(seconds);
+  impl_->figures.pass(seconds);
 }
 
 void Reporter::sync_log() const {
@@ -341,12 +327,12 @@ void Reporter::sync_log() const {
 }
 
 void Reporter::saved(std::int64_t step, const std::string& path, double seconds) {
-  impl_->pass(seconds);
+  impl_->figures.pass(seconds);
   impl_->last_checkpoint = path;
   impl_->progress.saved_step = step;
   impl_->progress.saved = path;
   impl_->tell_progress();
-  or_warn([&] {
+  write_or_warn([&] {
     impl_->write_state();
     impl_->write_plots();
   });
@@ -359,18 +345,18 @@ void Reporter::in_memory(std::int64_t step) {
 }
 
 void Reporter::save_failed(double seconds) {
-  impl_->pass(seconds);
-  ++impl_->failed_saves;
+  impl_->figures.pass(seconds);
+  ++impl_->figures.failed_saves;
 }
 
 void Reporter::finish(const FinishFacts& facts) {
   Impl& r = *impl_;
   r.bar.finish();
   // A finished run that is started again trains nothing. The result files of its earlier session are kept.
-  const bool keeps_results = r.session.steps == 0 &&
+  const bool keeps_results = r.figures.session.steps == 0 &&
                              path_exists(r.facts.output_dir + "/train_results.json") &&
                              path_exists(r.facts.output_dir + "/all_results.json");
-  const Json train = r.train_results();
+  const Json train = r.figures.train_results();
   Json all = train;
   const auto write = [&](const std::string& name, const Json& json) {
     write_file_atomically(r.facts.output_dir + "/" + name,
@@ -382,7 +368,7 @@ void Reporter::finish(const FinishFacts& facts) {
       if (key != "epoch") all[key] = value;
     }
   }
-  or_warn([&] {
+  write_or_warn([&] {
     if (!r.eval_results.is_null()) write("eval_results.json", r.eval_results);
     if (!keeps_results) {
       write("train_results.json", train);
@@ -399,16 +385,7 @@ void Reporter::finish(const FinishFacts& facts) {
   });
   if (const std::int64_t rows = r.log.flush(); rows > 0)
     log::warn(std::to_string(rows) + " rows of trainer_log.jsonl could not be written");
-  if (r.events && r.session.steps > 0) {
-    or_warn([&] {
-      r.events->write(r.totals.step,
-                      {{"train/train_loss", r.totals.mean_loss()},
-                       {"train/train_runtime", r.session_elapsed},
-                       {"train/train_samples_per_second", train.at("train_samples_per_second").get<double>()},
-                       {"train/train_steps_per_second", train.at("train_steps_per_second").get<double>()},
-                       {"train/total_flos", train.at("total_flos").get<double>()}});
-    });
-  }
+  if (r.board && r.figures.session.steps > 0) r.board->results(train, r.figures);
   r.summary(facts);
   r.progress.finished = facts.status == "completed";
   r.tell_progress();

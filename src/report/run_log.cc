@@ -28,6 +28,14 @@ bool is_row(const Json& row) {
 
 }  // namespace
 
+void write_or_warn(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& e) {
+    log::warn(std::string("a file of the report was not written: ") + e.what());
+  }
+}
+
 double number_of(const Json& row, const char* key) {
   const auto found = row.find(key);
   return found != row.end() && found->is_number() ? found->get<double>() : NAN;

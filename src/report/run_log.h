@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,6 +45,9 @@ class RunLog {
   std::string waiting_;  ///< bytes not yet written; may begin within a row
   std::int64_t rows_waiting_ = 0;
 };
+
+/// Runs `write`. An Error gives a warning, because files for people must not end a run.
+void write_or_warn(const std::function<void()>& write);
 
 /// Returns the value of `key` in `row` as a number; NaN if it is absent, null or not a number.
 double number_of(const Json& row, const char* key);

@@ -7,6 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/base/process.h"
 #include "octet/base/strings.h"
+#include "octet/report/number.h"
 
 namespace octet::report {
 
@@ -31,6 +32,10 @@ std::string fixed(double value, int digits) {
   return text;
 }
 
+double gib(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
+}
+
 std::string quoted(const std::string& text) {
   return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -51,6 +56,11 @@ std::string date_and_host() {
   char date[32] = "";
   std::strftime(date, sizeof date, "%b%d_%H-%M-%S", &local);
   return std::string(date) + "_" + host_name();
+}
+
+double flop_utilisation(double flops, double tokens_per_second, std::int64_t devices, double peak) {
+  if (!(flops > 0) || !(tokens_per_second > 0) || devices < 1 || !(peak > 0)) return 0;
+  return flops * tokens_per_second / (static_cast<double>(devices) * peak);
 }
 
 }  // namespace octet::report

@@ -1,6 +1,7 @@
 // Formats numbers for people and like Python.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "octet/report/number.h"
@@ -12,6 +13,9 @@ std::string rate_text(double value);
 
 /// Returns a number with `digits` digits after the point.
 std::string fixed(double value, int digits);
+
+/// Returns bytes in GiB.
+double gib(std::int64_t bytes);
 
 /// Returns a string as a quoted YAML (and JSON) scalar.
 std::string quoted(const std::string& text);

@@ -10,7 +10,7 @@
 #include "octet/setup/adapters.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 
 namespace octet::setup {
 namespace {

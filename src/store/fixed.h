@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 
-#include "axes.h"
 #include "nf4_loader.h"
 #include "octet/comm/collectives.h"
 #include "octet/precision/scaling.h"

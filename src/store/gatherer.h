@@ -3,7 +3,6 @@
 #include <memory>
 #include <vector>
 
-#include "axes.h"
 #include "octet/precision/scaling.h"
 #include "octet/store/store.h"
 #include "segments.h"

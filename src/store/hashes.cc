@@ -140,6 +140,36 @@ std::uint64_t words(std::int64_t bytes) {
 
 }  // namespace
 
+/// The parts of a store that Hashes reads.
+struct Hashes::Inside {
+  ParameterStore& store;
+  const model::ParameterLayout& layout;
+  const std::vector<model::GroupParameters>& parameters;
+  Segments& segments;
+  const Fixed& fixed;
+  Gatherer& gatherer;
+  Reducer& reducer;
+  Updater& updater;
+  Device& device;
+  Policy policy;
+  bool keeps_transposed;  ///< transposed copies are made with the weights, not at use
+};
+
+Hashes::Inside Hashes::inside_of(ParameterStore& store) {
+  ParameterStore::Parts& parts = *store.parts_;
+  return {.store = store,
+          .layout = parts.layout,
+          .parameters = parts.parameters,
+          .segments = parts.segments,
+          .fixed = parts.fixed,
+          .gatherer = parts.gatherer,
+          .reducer = parts.reducer,
+          .updater = parts.updater,
+          .device = parts.device,
+          .policy = policy_of(parts.options, parts.collectives.size()),
+          .keeps_transposed = parts.options.transposed == TransposedWeights::kept};
+}
+
 /// Parameter source for one more pass through a micro-batch.
 class Hashes::Replay final : public model::ParameterSource {
  public:

@@ -5,7 +5,6 @@
 #include <functional>
 #include <vector>
 
-#include "axes.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/device/device.h"
 #include "octet/precision/scaling.h"

@@ -5,7 +5,7 @@
 
 #include "octet/model/layout.h"
 #include "octet/ops/nf4.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 
 namespace octet::store {
 

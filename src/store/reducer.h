@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "axes.h"
 #include "segments.h"
 #include "sum_tree.h"
 

@@ -5,13 +5,14 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "nf4_loader.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/model/layout.h"
-#include "slices.h"
 #include "store_parts.h"
+#include "store_state.h"
 
 namespace octet::store {
 namespace {
@@ -46,7 +47,85 @@ class Rehearsal final : public model::ParameterSource {
   std::vector<model::GroupGradients> gradients_;
 };
 
+std::vector<model::GroupParameters> operands(const Segments& segments, const precision::ScaleSet* trained,
+                                             const precision::ScaleSet* fixed) {
+  std::vector<model::GroupParameters> groups;
+  for (const auto& group : segments.groups) {
+    auto& parameters = groups.emplace_back();
+    for (const Segment& s : group) {
+      const precision::ScaleSet* scales = s.row.trained() ? trained : fixed;
+      auto& weights = parameters.weights.emplace_back();
+      auto& parts = parameters.parts.emplace_back();
+      for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
+        const model::TensorSpec& tensor = s.spec->tensors[t];
+        const auto operand = [&](std::int64_t begin, std::int64_t count, const float* scale_inv) {
+          return ops::Operand{.data = s.copy + s.copy_bytes(begin),
+                              .transposed = s.transposed == nullptr ? nullptr : s.transposed + begin,
+                              .dtype = s.dtype,
+                              .rows = count / tensor.cols,
+                              .cols = tensor.cols,
+                              .scale_inv = scale_inv};
+        };
+        parts.emplace_back();
+        for (const ScaledRun& run : s.scaled[t]) {
+          parts.back().push_back(operand(run.begin, run.count, scales->scale_inv(run.scale)));
+        }
+        weights.push_back(parts.back().size() == 1 ? parts.back().front()
+                                                   : operand(tensor.offset, tensor.count(), nullptr));
+        if (s.row_scales != nullptr) {
+          weights.back().scale_inv = s.row_scales + row_scale_of(*s.spec, t);
+          weights.back().scaling = ops::Scaling::whole_rows;
+        }
+        if (parts.back().size() > 1) weights.back().data = weights.back().transposed = nullptr;
+      }
+    }
+  }
+  return groups;
+}
+
+/// Returns the memory that gathers of `collectives`, and at stage 0 gradient sums, are written to.
+std::vector<comm::SharedMemory> gathered_memory(const Segments& segments, const Axes& axes,
+                                                const comm::Collectives& collectives) {
+  std::vector<comm::SharedMemory> memory;
+  const auto add = [&](void* address, std::size_t bytes) {
+    if (address != nullptr && bytes > 0) memory.push_back({address, bytes});
+  };
+  for (const auto& group : segments.groups) {
+    for (const Segment& s : group) {
+      if (&axes.of(s) != &collectives) continue;
+      if (s.row.gathered()) {
+        add(s.gather_buffer(), static_cast<std::size_t>(s.world) * s.gather_bytes());
+      } else if (s.total) {
+        add(s.total.data, s.total.bytes(s.padded));
+      }
+    }
+  }
+  return memory;
+}
+
 }  // namespace
+
+ParameterStore::Parts::Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with,
+                             const Options& how, ExpertAxis shared)
+    : layout(std::move(of)),
+      collectives(with),
+      experts(std::move(shared)),
+      axes{with, experts.same_experts != nullptr ? *experts.same_experts : with},
+      device(arena.device()),
+      options(how),
+      segments(reserve_segments(layout, arena, axes.places(), how, axes.split() ? &experts.all : nullptr)),
+      fixed(segments, arena, axes, how),
+      gatherer(segments, fixed.scales(), axes, device, how),
+      reducer(segments, axes, device, how),
+      updater(segments, arena, axes, how),
+      amaxes(with, device, how),
+      parameters(operands(segments, updater.scales(), fixed.scales())),
+      state(segments, updater, axes, experts, device, options) {
+  axes.each([&](comm::Collectives& one) {
+    if (one.size() > 1) one.share(gathered_memory(segments, axes, one));
+  });
+  state.expect_mirrors(arena);
+}
 
 ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
                                const Options& options, ExpertAxis experts)
@@ -95,7 +174,7 @@ void ParameterStore::begin_step(int micro_batches) {
   check(parts_->segments.trains, "only a store with gradients updates parameters");
   check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
   parts_->stepping = true;
-  parts_->seen.clear();
+  parts_->state.clear_copies();
   parts_->reducer.begin_step(micro_batches);
 }
 
@@ -143,7 +222,8 @@ void ParameterStore::end_micro_batch(Stream& compute) {
 
 void ParameterStore::finish(const StepInput& input, Stream& compute) {
   check(parts_->stepping && parts_->reducer.complete(), "a step is finished after its last micro-batch");
-  parts_->updater.finish(input, parts_->optimizer_steps + 1, parts_->reducer, parts_->gatherer, compute);
+  parts_->updater.finish(input, parts_->state.optimizer_steps() + 1, parts_->reducer, parts_->gatherer,
+                         compute);
   parts_->stepping = false;
   parts_->finished = true;
   parts_->updating = input.update;
@@ -153,7 +233,7 @@ StepResult ParameterStore::collect() {
   check(parts_->finished, "a step is collected once, after it was finished");
   parts_->finished = false;
   const StepResult result = parts_->updater.result();
-  if (parts_->updating && !result.skipped) ++parts_->optimizer_steps;
+  if (parts_->updating && !result.skipped) parts_->state.count_update();
   if (result.skipped || !parts_->updating) parts_->reducer.forget_losses();
   return result;
 }
@@ -176,27 +256,12 @@ void ParameterStore::limit_steps(const ops::StepLimits& limits) {
   parts_->updater.limit_steps(limits);
 }
 
-Hashes::Inside Hashes::inside_of(ParameterStore& store) {
-  ParameterStore::Parts& parts = *store.parts_;
-  return {.store = store,
-          .layout = parts.layout,
-          .parameters = parts.parameters,
-          .segments = parts.segments,
-          .fixed = parts.fixed,
-          .gatherer = parts.gatherer,
-          .reducer = parts.reducer,
-          .updater = parts.updater,
-          .device = parts.device,
-          .policy = policy_of(parts.options, parts.collectives.size()),
-          .keeps_transposed = parts.options.transposed == TransposedWeights::kept};
-}
-
 std::size_t ParameterStore::update_bytes() const {
   return parts_->updater.bytes();
 }
 
 std::int64_t ParameterStore::optimizer_steps() const {
-  return parts_->optimizer_steps;
+  return parts_->state.optimizer_steps();
 }
 
 const precision::ScaleSet* ParameterStore::weight_scales() const {
@@ -215,52 +280,10 @@ std::vector<precision::CastRow> ParameterStore::cast_rows() const {
   return parts_->updater.cast_rows();
 }
 
-// The state of a store: initialisation, and slices for checkpoints.
-
-void ParameterStore::Parts::fill_rounded(Segment& segment,
-                                         const std::function<void(const std::vector<TensorSlice>&)>& fill) {
-  std::vector<TensorSlice> stored = needed.open(parameter_slices(segment));
-  std::vector<TensorSlice> wide = stored;
-  std::vector<float> values;
-  if (segment.master.dtype == DType::bf16) {
-    std::int64_t count = 0;
-    for (const TensorSlice& slice : stored) count += slice.count;
-    values.resize(static_cast<std::size_t>(count));
-    float* at = values.data();
-    for (TensorSlice& slice : wide) {
-      slice.dtype = DType::f32;
-      slice.data = at;
-      at += slice.count;
-    }
-  }
-  fill(wide);
-  for (std::size_t i = 0; i < stored.size() && !values.empty(); ++i) {
-    const auto* from = static_cast<const float*>(wide[i].data);
-    auto* to = static_cast<std::uint16_t*>(stored[i].data);
-    for (std::int64_t e = 0; e < stored[i].count; ++e) to[e] = to_bf16(from[e]);
-  }
-  needed.send();
-}
-
 void ParameterStore::initialise(Stream& compute,
                                 const std::function<void(const std::vector<TensorSlice>&)>& fill) {
   load_fixed(compute, fill);
-  const auto each_trained = [&](const auto& act) {
-    parts_->segments.each([&](Segment& segment) {
-      if (segment.row.trained()) act(segment);
-    });
-  };
-  if (parts_->options.storage.parameters != DType::f32) {
-    each_trained([&](Segment& segment) { parts_->fill_rounded(segment, fill); });
-  } else if (parts_->device.host_reaches_memory()) {
-    if (parts_->segments.trains) fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
-  } else {
-    // One segment at a time, so that the host never holds the whole model.
-    each_trained([&](Segment& segment) {
-      fill(parts_->needed.open(parameter_slices(segment)));
-      parts_->needed.send();
-    });
-  }
+  parts_->state.fill_masters(fill);
   refresh_copies(compute, Scales::from_weights);
 }
 
@@ -311,53 +334,28 @@ void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
 
 void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
   check(!parts_->stepping, "copies are made again only between steps");
-  parts_->needed.send();
+  parts_->state.send_needed();
   parts_->updater.make_copies(scales, parts_->gatherer, compute);
 }
 
 std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSlice>& others) const {
-  std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
-  const bool first = parts_->collectives.rank() == 0;
-  parts_->append_scales(slices, Parts::Scope::own);
-  slices.insert(slices.end(), others.begin(), others.end());
-  slices = parts_->seen.fetch(std::move(slices));
-  if (first) slices.push_back(parts_->step_slice());
-  return slices;
+  return parts_->state.owned(others);
 }
 
 SnapshotSources ParameterStore::owned_places(const std::vector<TensorSlice>& others) const {
-  SnapshotSources places{.moving = others};
-  for (TensorSlice& slice : state_slices(parts_->segments, {.own_only = true, .moments = true})) {
-    // Reductions write the residuals of narrow wires during the backward pass.
-    const bool moves = slice.name.starts_with("residuals/");
-    (moves ? places.moving : places.still).push_back(std::move(slice));
-  }
-  parts_->append_scales(places.still, Parts::Scope::own);
-  if (parts_->collectives.rank() != 0) return places;
-  places.host.push_back(parts_->step_slice());
-  return places;
+  return parts_->state.owned_places(others);
 }
 
 std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorSlice>& others) const {
-  std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
-  parts_->append_scales(slices, Parts::Scope::held);
-  slices.insert(slices.end(), others.begin(), others.end());
-  slices = parts_->needed.fetch(std::move(slices));
-  slices.push_back(parts_->step_slice());
-  return slices;
+  return parts_->state.needed(others);
 }
 
 std::vector<TensorSlice> ParameterStore::state_tensors(const std::vector<TensorSlice>& others) const {
-  std::vector<TensorSlice> tensors = parts_->whole_tensors();
-  parts_->append_scales(tensors, Parts::Scope::whole);
-  tensors.insert(tensors.end(), others.begin(), others.end());
-  tensors.push_back(parts_->step_slice());
-  for (TensorSlice& tensor : tensors) tensor.data = nullptr;
-  return tensors;
+  return parts_->state.tensors(others);
 }
 
 std::vector<TensorSlice> ParameterStore::gradient_slices() const {
-  return parts_->seen.fetch(sum_slices(parts_->segments));
+  return parts_->state.gradients();
 }
 
 }  // namespace octet::store

@@ -4,12 +4,12 @@
 #include <memory>
 #include <optional>
 
-#include "axes.h"
 #include "gatherer.h"
 #include "octet/ops/step_checks.h"
 #include "octet/optim/adamw.h"
 #include "octet/precision/quantizer.h"
 #include "reducer.h"
+#include "segments.h"
 #include "state_carrier.h"
 
 namespace octet::store {

@@ -11,7 +11,6 @@
 #include <optional>
 #include <random>
 
-#include "incidents.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"

@@ -10,7 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/config/config.h"
 #include "octet/runtime/session.h"
-#include "octet/verify/leftovers.h"
+#include "octet/verify/run_checks.h"
 
 namespace octet::verify {
 

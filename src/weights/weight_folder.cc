@@ -1,18 +1,29 @@
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "octet/base/error.h"
-#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "octet/device/cpu.h"
-#include "octet/ops/nf4.h"
-#include "octet/weights/convert.h"
+#include "octet/weights/expert_stacks.h"
 #include "octet/weights/safetensors.h"
 #include "octet/weights/safetensors_header.h"
 
 namespace octet::weights {
+namespace {
+
+[[noreturn]] void refuse_experts(const StoredTensor& tensor, const std::string& what,
+                                 const std::string& expected, const std::string& found) {
+  throw Error({.what = what,
+               .expected = expected,
+               .found = found,
+               .where = tensor.file + ", tensor '" + tensor.name + "'",
+               .fix = "fetch all files of the weights again",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
 
 void WeightFolder::read(const TensorSlice& slice) const {
   check(slice.dtype == DType::f32, "weights are read as f32");
@@ -107,7 +118,7 @@ std::vector<StoredTensor> WeightFolder::tensors() const {
   std::vector<StoredTensor> all;
   for (const auto& file : files_) {
     for (const auto& tensor : file.tensors()) {
-      if (file_by_tensor_.count(tensor.name) == 0 || parts_.contains(tensor.name)) continue;
+      if (file_by_tensor_.count(tensor.name) == 0 || is_part(tensor.name)) continue;
       all.push_back(tensor);
       if (const QuantisedTensor* quantised = this->quantised(tensor.name)) {
         all.back().dtype = quantised->header.dtype;
@@ -196,178 +207,16 @@ const SafetensorsFile& WeightFolder::file_of(const std::string& name) const {
   no_such_tensor(name, folder_, names);
 }
 
-// Quantised tensors of a folder. Their parts are found and checked when the folder is opened, and decoded
-// when they are read.
-
-namespace {
-
-constexpr std::string_view kState = ".quant_state.bitsandbytes__";
-constexpr std::string_view kScaleInv = "_scale_inv";
-/// Side of the squares with one scale in fine-grained FP8.
-constexpr std::int64_t kSquare = 128;
-
-/// Reports errors about a part of a quantised tensor.
-struct About {
-  const StoredTensor& tensor;
-  [[noreturn]] void refuse(const std::string& what, const std::string& expected,
-                           const std::string& found) const {
-    throw Error({.what = what,
-                 .expected = expected,
-                 .found = found,
-                 .where = tensor.file + ", tensor '" + tensor.name + "'",
-                 .fix = "fetch the weights again, or take the unquantised model and set quantization_bit: 4",
-                 .code = ExitCode::usage});
-  }
-};
-
-DType torch_dtype(const std::string& name) {
-  if (name == "bfloat16") return DType::bf16;
-  return name == "float16" ? DType::f16 : DType::f32;
-}
-
-std::vector<std::int64_t> shape_of(const Json& state, const About& about) {
-  std::vector<std::int64_t> shape;
-  const auto found = state.find("shape");
-  const bool list = found != state.end() && found->is_array() && !found->empty() &&
-                    std::ranges::all_of(*found, [](const Json& n) { return n.is_number_unsigned(); });
-  if (!list) {
-    about.refuse("the shape of a quantised tensor cannot be read", "a list of whole numbers",
-                 found == state.end() ? "none" : found->dump().substr(0, 80));
-  }
-  std::int64_t elements = 1;
-  for (const Json& n : *found) {
-    if (n.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
-      about.refuse("the shape of a quantised tensor is impossible", "extents below 2^63", n.dump());
-    }
-    shape.push_back(n.get<std::int64_t>());
-    if (__builtin_mul_overflow(elements, shape.back(), &elements)) {
-      about.refuse("the shape of a quantised tensor is impossible", "less than 2^63 elements",
-                   found->dump().substr(0, 80));
-    }
-  }
-  return shape;
-}
-
-/// Requires that the value table of a tensor equals the NF4 table bit by bit, because codes are decoded with
-/// that table.
-void require_map(const About& about, std::span<const std::byte> bytes, const float* values, std::size_t count,
-                 const std::string& which) {
-  const bool same =
-      bytes.size() == count * sizeof(float) && std::memcmp(bytes.data(), values, bytes.size()) == 0;
-  if (!same) {
-    about.refuse("the code table of a quantised tensor is not the table of " + which,
-                 std::to_string(count) + " values, as in bitsandbytes", "others");
-  }
-}
-
-}  // namespace
-
 void WeightFolder::find_quantised() {
+  const auto place = [this](const std::string& name) {
+    const StoredTensor* tensor = find(name);
+    return tensor == nullptr ? PlacedTensor() : PlacedTensor{tensor, &file_of(name)};
+  };
   for (const SafetensorsFile& file : files_) {
     for (const StoredTensor& tensor : file.tensors()) {
-      if (!file_by_tensor_.contains(tensor.name)) continue;
-      if (tensor.name.find(kState) != std::string::npos) find_nf4(tensor);
-      if (tensor.name.ends_with(kScaleInv)) find_fp8_blocks(tensor);
+      if (file_by_tensor_.contains(tensor.name)) quantised_.add({&tensor, &file}, place);
     }
   }
-}
-
-const QuantisedTensor* WeightFolder::quantised(const std::string& name) const {
-  const auto found = quantised_.find(name);
-  return found == quantised_.end() ? nullptr : &found->second;
-}
-
-void WeightFolder::find_nf4(const StoredTensor& described) {
-  const About about{described};
-  const std::string name = described.name.substr(0, described.name.find(kState));
-  const std::string kind = described.name.substr(described.name.find(kState) + kState.size());
-  if (kind != "nf4") about.refuse("the 4-bit format of a quantised tensor is not supported", "nf4", kind);
-  const auto text = bytes(described);
-  const Json state = parse_json({reinterpret_cast<const char*>(text.data()), text.size()},
-                                described.file + ", tensor '" + described.name + "'");
-  if (!state.is_object())
-    about.refuse("the state of a quantised tensor is not an object", "{…}", "another value");
-  const auto whole = [&](const char* key) {
-    return json_int(state, key, 0, 0, INT64_MAX, described.file + ", tensor '" + described.name + "'");
-  };
-  if (whole("blocksize") != ops::kNf4Block) {
-    about.refuse("the block size of a quantised tensor is not supported",
-                 "blocksize: " + std::to_string(ops::kNf4Block), std::to_string(whole("blocksize")));
-  }
-  const auto part = [&](const std::string& suffix, bool needed) {
-    const StoredTensor* found = find(name + suffix);
-    if (found == nullptr && needed) {
-      about.refuse("a quantised tensor lacks a part", "'" + name + suffix + "'", "no such tensor");
-    }
-    if (found != nullptr && !suffix.empty()) parts_.insert(found->name);
-    return found;
-  };
-  parts_.insert(described.name);
-  QuantisedTensor q{.format = QuantisedTensor::Format::nf4,
-                    .header = {name, torch_dtype(json_string(state, "dtype", "float32", described.name)),
-                               shape_of(state, about)},
-                    .codes = part("", true),
-                    .scales = part(".absmax", true),
-                    .nested = part(".nested_absmax", false)};
-  q.count = element_count(q.header.shape, name);
-  const bool fits = std::ranges::all_of(q.header.shape, [](std::int64_t n) { return n > 0; });
-  if (!fits) about.refuse("a quantised tensor is empty", "extents of at least 1", shape_text(q.header.shape));
-  if (const StoredTensor* map = part(".quant_map", false)) {
-    require_map({*map}, bytes(*map), ops::nf4_values(), 16, "NF4");
-  }
-  if (const StoredTensor* map = part(".nested_quant_map", false)) {
-    require_map({*map}, bytes(*map), ops::nf4_scale_values(), 256, "scales in 8 bits");
-  }
-  const auto require_size = [&](const StoredTensor& array, std::int64_t expected, DType dtype,
-                                const std::string& what) {
-    const auto found = static_cast<std::int64_t>(bytes(array).size());
-    if (found != expected || (dtype != DType::u8 && array.dtype != dtype)) {
-      About{array}.refuse(what + " of a quantised tensor do not fit its shape " + shape_text(q.header.shape),
-                          std::to_string(expected) + " bytes", std::to_string(found) + " bytes");
-    }
-  };
-  const std::int64_t blocks = ops::nf4_blocks(q.count);
-  // Codes may have any storage dtype (bnb_4bit_quant_storage); only their bytes matter.
-  require_size(*q.codes, ops::nf4_code_bytes(q.count), DType::u8, "the codes");
-  require_size(*q.scales, q.nested == nullptr ? 4 * blocks : blocks,
-               q.nested == nullptr ? DType::f32 : DType::u8, "the scales (absmax)");
-  if (q.nested != nullptr) {
-    require_size(*q.nested, 4 * ops::nf4_scale_blocks(q.count), DType::f32, "the scales of scales");
-    if (whole("nested_blocksize") != ops::kNf4ScaleBlock) {
-      about.refuse("the block size of quantised scales is not supported",
-                   "nested_blocksize: " + std::to_string(ops::kNf4ScaleBlock),
-                   std::to_string(whole("nested_blocksize")));
-    }
-    const auto offset = state.find("nested_offset");
-    if (offset == state.end() || !offset->is_number() || !std::isfinite(offset->get<double>())) {
-      about.refuse("the mean of quantised scales is missing", "'nested_offset', a finite number",
-                   offset == state.end() ? "none" : offset->dump());
-    }
-    q.nested_offset = static_cast<float>(offset->get<double>());
-  }
-  quantised_[name] = std::move(q);
-}
-
-void WeightFolder::find_fp8_blocks(const StoredTensor& scales) {
-  const About about{scales};
-  const std::string name = scales.name.substr(0, scales.name.size() - kScaleInv.size());
-  const StoredTensor* codes = find(name);
-  if (codes == nullptr || codes->dtype != DType::e4m3 || codes->shape.size() != 2) {
-    about.refuse("FP8 scales have no tensor that they fit", "a matrix '" + name + "' in F8_E4M3",
-                 codes == nullptr ? "no such tensor" : shape_text(codes->shape) + " of another dtype");
-  }
-  const auto squares = [](std::int64_t n) { return (n + kSquare - 1) / kSquare; };
-  const std::vector<std::int64_t> expected{squares(codes->shape[0]), squares(codes->shape[1])};
-  if (scales.shape != expected || !is_float(scales.dtype)) {
-    about.refuse("scales do not fit their tensor of " + shape_text(codes->shape),
-                 shape_text(expected) + ", one for each 128 x 128 elements", shape_text(scales.shape));
-  }
-  parts_.insert(scales.name);
-  quantised_[name] = {.format = QuantisedTensor::Format::fp8_blocks,
-                      .header = {name, DType::bf16, codes->shape},
-                      .count = codes->count,
-                      .codes = codes,
-                      .scales = &scales};
 }
 
 void WeightFolder::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
@@ -382,96 +231,106 @@ void WeightFolder::read(const std::string& name, std::int64_t begin, std::int64_
   }
   const QuantisedTensor* tensor = quantised(name);
   if (tensor == nullptr) return file_of(name).read(name, begin, count, out);
-  check(begin >= 0 && count >= 0 && begin <= tensor->count && count <= tensor->count - begin,
-        "a range is inside its tensor");
-  if (count == 0) return;
-  if (tensor->format == QuantisedTensor::Format::nf4) return decode_nf4(*tensor, begin, count, out);
-  decode_fp8(*tensor, begin, count, out);
+  QuantisedTensors::read(*tensor, begin, count, out);
 }
 
-void WeightFolder::decode_nf4(const QuantisedTensor& q, std::int64_t begin, std::int64_t count,
-                              float* out) const {
-  // Decodes from the beginning of the block. Data in files may be unaligned.
-  const std::int64_t block = begin / ops::kNf4Block, first = block * ops::kNf4Block;
-  const std::int64_t last = ops::nf4_blocks(begin + count);
-  const auto* codes = reinterpret_cast<const std::uint8_t*>(bytes(*q.codes).data());
-  std::vector<float> floats;
-  ops::Nf4DecodeArgs args{.codes = codes, .begin = first, .count = begin + count - first};
-  if (q.nested == nullptr) {
-    floats.resize(static_cast<std::size_t>(last - block));
-    std::memcpy(floats.data(), bytes(*q.scales).data() + block * 4, floats.size() * sizeof(float));
-    args.codes += first / 2;
-    args.begin = 0;
-    args.scales.plain = floats.data();
-  } else {
-    floats.resize(static_cast<std::size_t>(ops::nf4_scale_blocks(q.count)));
-    std::memcpy(floats.data(), bytes(*q.nested).data(), floats.size() * sizeof(float));
-    args.scales = {.codes = reinterpret_cast<const std::uint8_t*>(bytes(*q.scales).data()),
-                   .nested = floats.data(),
-                   .mean = &q.nested_offset};
-  }
-  std::vector<float> values;
-  args.to = out;
-  if (first != begin) {
-    values.resize(static_cast<std::size_t>(args.count));
-    args.to = values.data();
-  }
-  const std::unique_ptr<Device> host = make_cpu_device({.threads = cpu::op_threads()});
-  const std::unique_ptr<Stream> stream = host->make_stream({.name = "decoding"});
-  ops::nf4_decode(*stream, args);
-  stream->synchronize();
-  if (first != begin) std::copy_n(values.data() + (begin - first), count, out);
-  require_mapped_files();
-}
+// The stacked experts of gpt-oss (octet/weights/expert_stacks.h).
 
-void WeightFolder::decode_fp8(const QuantisedTensor& q, std::int64_t begin, std::int64_t count,
-                              float* out) const {
-  file_of(q.header.name).read(q.header.name, begin, count, out);
-  const std::int64_t cols = q.header.shape[1], squares = (cols + kSquare - 1) / kSquare;
-  std::vector<float> scales(static_cast<std::size_t>(squares));
-  std::int64_t row_of_scales = -1;
-  for (std::int64_t i = begin; i < begin + count;) {
-    const std::int64_t row = i / cols, column = i % cols;
-    if (row / kSquare != row_of_scales) {
-      row_of_scales = row / kSquare;
-      file_of(q.scales->name).read(q.scales->name, row_of_scales * squares, squares, scales.data());
+void WeightFolder::find_expert_parts() {
+  std::vector<std::string> biases;
+  for (const SafetensorsFile& file : files_) {
+    for (const StoredTensor& tensor : file.tensors()) {
+      const bool listed = file_by_tensor_.contains(tensor.name);
+      if (listed && tensor.name.ends_with(".experts.gate_up_proj_bias")) biases.push_back(tensor.name);
+      if (listed && tensor.name.ends_with(".experts.down_proj_bias")) biases.push_back(tensor.name);
     }
-    const std::int64_t n = std::min({kSquare - column % kSquare, cols - column, begin + count - i});
-    const float scale = scales[static_cast<std::size_t>(column / kSquare)];
-    for (std::int64_t k = 0; k < n; ++k) out[i - begin + k] *= scale;
-    i += n;
   }
+  for (const std::string& bias : biases) find_expert_parts(bias);
 }
 
-void WeightFolder::read_stored(const TensorSlice& slice) const {
-  const auto whole = [&](std::span<const std::byte> from) {
-    check(slice.begin == 0 && from.size() == static_cast<std::size_t>(slice.count) * size_of(slice.dtype),
-          "arrays of a quantised tensor are read whole");
-    std::memcpy(slice.data, from.data(), from.size());
-    require_mapped_files();
+void WeightFolder::find_expert_parts(const std::string& bias) {
+  const StoredTensor& biases = *find(bias);
+  const std::string name = bias.substr(0, bias.rfind("_bias"));
+  const bool joined = name.ends_with("gate_up_proj");
+  if (biases.shape.size() != 2 || biases.count == 0 || !is_float(biases.dtype) ||
+      (joined && biases.shape[1] % 2 != 0)) {
+    refuse_experts(biases, "the biases of experts cannot be read",
+                   joined ? "[experts, 2 * width]" : "[experts, outputs]", shape_text(biases.shape));
+  }
+  const std::int64_t experts = biases.shape[0], outputs = biases.shape[1];
+  const StoredTensor* matrix = find(name);
+  const StoredTensor* codes = find(name + "_blocks");
+  const StoredTensor* scales = find(name + "_scales");
+  const std::string both = "'" + name + "', or '" + name + "_blocks' and '" + name + "_scales' (MXFP4)";
+  if (matrix != nullptr && codes != nullptr)
+    refuse_experts(*codes, "the matrices of experts occur twice", both, "'" + name + "' and its codes");
+  if (matrix == nullptr && (codes == nullptr || scales == nullptr)) {
+    refuse_experts(biases, "the matrices of experts are incomplete", both,
+                   codes != nullptr    ? "no '" + name + "_scales'"
+                   : scales != nullptr ? "no '" + name + "_blocks'"
+                                       : "neither");
+  }
+  std::int64_t inputs = 0;
+  if (matrix != nullptr) {
+    if (matrix->shape.size() != 3 || matrix->shape[0] != experts || matrix->shape[2] != outputs ||
+        !is_float(matrix->dtype)) {
+      refuse_experts(*matrix, "the matrices of experts do not fit their biases " + shape_text(biases.shape),
+                     "[" + std::to_string(experts) + ", inputs, " + std::to_string(outputs) + "]",
+                     shape_text(matrix->shape));
+    }
+    inputs = matrix->shape[1];
+  } else {
+    const std::vector<std::int64_t> groups = codes->shape.size() == 4
+                                                 ? std::vector(codes->shape.begin(), codes->shape.end() - 1)
+                                                 : std::vector<std::int64_t>();
+    if (groups.empty() || groups[0] != experts || groups[1] != outputs || codes->shape[3] != 16 ||
+        codes->dtype != DType::u8) {
+      refuse_experts(*codes, "the MXFP4 codes of experts do not fit their biases " + shape_text(biases.shape),
+                     "U8 [" + std::to_string(experts) + ", " + std::to_string(outputs) + ", inputs / 32, 16]",
+                     shape_text(codes->shape));
+    }
+    if (scales->shape != groups || scales->dtype != DType::u8) {
+      refuse_experts(*scales,
+                     "the MXFP4 scales of experts do not fit their codes " + shape_text(codes->shape),
+                     "U8 " + shape_text(groups), shape_text(scales->shape));
+    }
+    inputs = 32 * groups[2];
+  }
+  const StoredTensor& stacked = matrix != nullptr ? *matrix : *codes;
+  parts_.insert({bias, stacked.name});
+  if (matrix == nullptr) parts_.insert(scales->name);
+  const std::string front = name.substr(0, name.rfind('.') + 1);
+  const std::vector<std::string> modules =
+      joined ? std::vector<std::string>{"gate_proj", "up_proj"} : std::vector<std::string>{"down_proj"};
+  const std::int64_t step = std::ssize(modules);
+  const auto add = [&](const std::string& of, const StoredTensor& from, DType dtype, ExpertPart part) {
+    OfExpert one{.tensor = from, .part = std::move(part)};
+    one.tensor.name = of;
+    one.tensor.dtype = dtype;
+    one.tensor.shape = {one.part.rows};
+    if (one.part.form != ExpertPart::Form::bias) one.tensor.shape.push_back(one.part.cols);
+    one.tensor.count = one.part.rows * one.part.cols;
+    of_experts_in_order_.push_back(of);
+    of_experts_.emplace(of, std::move(one));
   };
-  const QuantisedTensor* q = quantised(slice.name);
-  if (q != nullptr && slice.dtype == DType::u8) return whole(bytes(*q->codes));
-  const std::size_t dot = slice.name.rfind('.');
-  const std::string name = slice.name.substr(0, dot), array = slice.name.substr(dot);
-  q = quantised(name);
-  const bool nf4 = q != nullptr && q->format == QuantisedTensor::Format::nf4;
-  const StoredTensor* scales = nf4 ? q->scales : nullptr;
-  const bool twice = nf4 && q->nested != nullptr;
-  if (array == ".absmax" && scales != nullptr && (slice.dtype == DType::u8) == twice) {
-    return whole(bytes(*scales));
+  for (std::int64_t e = 0; e < experts; ++e) {
+    for (std::int64_t m = 0; m < step; ++m) {
+      const std::string module = front + std::to_string(e) + "." + modules[static_cast<std::size_t>(m)];
+      ExpertPart part{.form = matrix != nullptr ? ExpertPart::Form::matrix : ExpertPart::Form::mxfp4,
+                      .stacked = stacked.name,
+                      .scales = matrix != nullptr ? "" : scales->name,
+                      .expert = e,
+                      .first = m,
+                      .step = step,
+                      .rows = outputs / step,
+                      .cols = inputs};
+      add(module + ".weight", stacked, matrix != nullptr ? matrix->dtype : DType::bf16, part);
+      part.form = ExpertPart::Form::bias;
+      part.stacked = bias;
+      part.cols = 1;
+      add(module + ".bias", biases, biases.dtype, part);
+    }
   }
-  if (array == ".nested_absmax" && twice) return whole(bytes(*q->nested));
-  if (array == ".nested_offset" && twice) {
-    return whole(std::as_bytes(std::span(&q->nested_offset, 1)));
-  }
-  throw Error(
-      {.what = "a tensor is quantised differently from the other tensors of the folder",
-       .expected = "NF4, with double quantisation for all tensors or for none",
-       .found = nf4 ? (twice ? "double quantisation" : "scales in fp32") : "no codes",
-       .where = folder_ + ", tensor '" + name + "'",
-       .fix = "save the quantised model again, or take the unquantised one and set quantization_bit: 4",
-       .code = ExitCode::usage});
 }
 
 }  // namespace octet::weights

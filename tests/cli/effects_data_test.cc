@@ -5,7 +5,7 @@
 #include "octet/config/config.h"
 #include "octet/feed/corpus.h"
 #include "octet/runtime/model_folder.h"
-#include "octet/setup/data_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 

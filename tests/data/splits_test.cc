@@ -3,10 +3,10 @@
 
 #include <filesystem>
 
+#include "dataset_files.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
-#include "path_pattern.h"
 #include "support/program.h"
 
 namespace octet::data::splits_test {

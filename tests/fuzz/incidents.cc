@@ -1,4 +1,4 @@
-#include "../src/supervise/incidents.h"
+#include "../src/supervise/supervisor_output.h"
 
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
 // Ports of MPI, and hosts that reach them.
-#include "check/ports.h"
+#include "check/connections.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "check/host_answer.h"
 #include "support/program.h"
 #include "support/temporary_folder.h"
 

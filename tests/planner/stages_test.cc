@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "octet/planner/target.h"
+#include "octet/planner/planner.h"
 
 namespace octet::planner::stages_test {
 namespace {

@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "../src/report/progress_bar.h"
+#include "../src/report/tensorboard.h"
 #include "octet/base/files.h"
 #include "octet/report/plot.h"
-#include "octet/report/tfevents.h"
 #include "report/support.h"
 #include "support/temporary_folder.h"
 

@@ -10,7 +10,6 @@
 #include "octet/config/derive.h"
 #include "octet/config/key_table.h"
 #include "octet/optim/schedule.h"
-#include "octet/setup/data_options.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "../src/store/store_parts.h"
+#include "../src/store/activation_amaxes.h"
 #include "octet/base/json.h"
 #include "store/synthetic.h"
 

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "../src/supervise/incidents.h"
+#include "../src/supervise/supervisor_output.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"

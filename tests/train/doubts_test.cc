@@ -1,6 +1,6 @@
 // Warnings before a run about GEMMs that cannot use FP8 because of the model's sizes.
-#include "octet/train/doubts.h"
 #include "octet/config/config.h"
+#include "octet/train/start_checks.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Messages at the start about an output folder that an earlier run used.
 #include "octet/config/config.h"
-#include "octet/train/doubts.h"
+#include "octet/train/start_checks.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 
 #include "../src/verify/verify_checks.h"
 #include "octet/base/error.h"
-#include "octet/verify/leftovers.h"
+#include "octet/verify/run_checks.h"
 #include "support/program.h"
 
 namespace octet::verify::verify_said_test {

@@ -8,7 +8,7 @@
 
 #include "octet/config/config.h"
 #include "octet/plan/memory.h"
-#include "octet/planner/target.h"
+#include "octet/planner/planner.h"
 
 namespace octet::planner {
 

@@ -104,6 +104,11 @@ struct EvalFacts {
   std::int64_t batches = 0;
   bool perplexity = false;  ///< also report exp(loss)
   JsonMember experts;       ///< the load of experts: the field "eval_experts"; null: omitted
+
+  /// Returns `count` divided by the seconds of the evaluation, or 0 without time.
+  double per_second(std::int64_t count) const {
+    return seconds > 0 ? static_cast<double>(count) / seconds : 0.0;
+  }
 };
 
 struct FinishFacts {

@@ -6,6 +6,14 @@
 
 namespace octet::runtime {
 
+// Handlers for SIGSEGV and SIGILL: they print a message before the signal ends the program.
+
+/// Installs handlers for SIGSEGV and SIGILL that let the signal end the program. If `print`, the handler
+/// first prints an error that says whether memory is exhausted. After note_ending() the program exits with
+/// the noted code instead. Handlers that are already installed (by a sanitizer) are kept. Signals from other
+/// processes are not reported.
+void tell_of_faults(bool print);
+
 /// Installs the handlers for its lifetime; one object at a time. SIGUSR1 requests a checkpoint. SIGTERM,
 /// SIGINT, SIGHUP and SIGUSR2 request a stop. Before the first step, the process stops at once (exit code 76,
 /// nothing is lost). Later it stops after the current step, with a checkpoint. Within `grace_seconds` of the

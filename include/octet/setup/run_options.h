@@ -6,7 +6,10 @@
 #include "octet/base/dtype.h"
 #include "octet/config/config.h"
 #include "octet/config/keys.h"
-#include "octet/store/store_options.h"
+#include "octet/data/dataset.h"
+#include "octet/data/mix.h"
+#include "octet/data/template_encoder.h"
+#include "octet/store/placement.h"
 
 namespace octet::setup {
 
@@ -66,5 +69,25 @@ struct SpikeOptions {
   SpikeAction action = SpikeAction::skip;
 };
 SpikeOptions spike_options(const config::FaultKeys& config);
+
+// Options of the data from the configuration: sets, tokens and sequences.
+
+/// The data sets of a run. Evaluation sets have a separate list.
+data::DataOptions data_options(const config::DataKeys& config);
+
+/// How several data sets become one. Throws Error (usage) for weights that nothing reads.
+data::MixOptions mix_options(const config::DataKeys& config);
+
+/// How the configuration turns rows into tokens, for the model in the folder `model`.
+data::TemplateEncoderOptions encoder_options(const config::DataKeys& config, const std::string& model);
+
+/// How documents become the sequences that are trained.
+enum class Packing {
+  none,      ///< each document is one
+  best_fit,  ///< whole documents, the best fit of all
+  knapsack,  ///< whole documents, as LLaMA-Factory packs batches of rows
+  blocks     ///< texts in a row, cut to length, like LLaMA-Factory's pre-training
+};
+Packing packing_of(const config::DataKeys& config);
 
 }  // namespace octet::setup

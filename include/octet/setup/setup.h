@@ -1,5 +1,5 @@
 // The setup room: fills the options of other rooms from the configuration, and does nothing else with them.
-// This file has the small ones. The larger ones are in model_options.h, data_options.h and run_options.h.
+// This file has the small ones. The larger ones are in model_options.h and run_options.h.
 // Only this room and config compare words of a configuration.
 #pragma once
 

@@ -2,7 +2,7 @@
 
 #include "octet/comm/collectives.h"
 #include "octet/model/layout.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 
 namespace octet::store {
 

@@ -10,7 +10,7 @@
 #include "octet/model/parameter_source.h"
 #include "octet/ops/step_checks.h"
 #include "octet/precision/quantizer.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 
 namespace octet::store {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -73,6 +74,13 @@ class SafetensorsFile {
 [[noreturn]] void no_such_tensor(const std::string& name, const std::string& where,
                                  const std::vector<std::string>& names);
 
+/// A tensor of a folder, and the file that holds it.
+struct PlacedTensor {
+  const StoredTensor* tensor = nullptr;  ///< null: there is no such tensor
+  const SafetensorsFile* file = nullptr;
+  std::span<const std::byte> bytes() const { return file->bytes(*tensor); }
+};
+
 /// A quantised tensor, with its scales.
 struct QuantisedTensor {
   enum class Format {
@@ -82,10 +90,39 @@ struct QuantisedTensor {
   Format format = Format::nf4;
   TensorHeader header;     ///< dtype and shape of the dequantised tensor
   std::int64_t count = 0;  ///< elements of the dequantised tensor
-  const StoredTensor* codes = nullptr;
-  const StoredTensor* scales = nullptr;  ///< nf4: f32, or with `nested` u8
-  const StoredTensor* nested = nullptr;  ///< scales of the scales, or null
+  PlacedTensor codes;
+  PlacedTensor scales;  ///< nf4: f32, or with `nested` u8
+  PlacedTensor nested;  ///< scales of the scales, if there are any
   float nested_offset = 0;
+};
+
+/// The quantised tensors of a folder. Their parts are found and checked when the folder is opened, and
+/// decoded when they are read. The files must outlive this object.
+class QuantisedTensors {
+ public:
+  using Find = std::function<PlacedTensor(const std::string& name)>;
+
+  /// Adds a quantised tensor if `tensor` describes one: the state of an NF4 tensor, or scales of an FP8
+  /// tensor. `find` finds the other parts by name. Throws Error if the parts do not match, or have an
+  /// unsupported format.
+  void add(const PlacedTensor& tensor, const Find& find);
+  /// Returns null if the tensor is not quantised.
+  const QuantisedTensor* find(const std::string& name) const;
+  /// Returns whether `name` is a scale, or another part of a quantised tensor except its codes.
+  bool has_part(const std::string& name) const { return parts_.contains(name); }
+
+  /// Reads elements [begin, begin + count), dequantised. Throws std::logic_error for a range outside the
+  /// tensor.
+  static void read(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out);
+  /// See WeightFolder::read_stored(). `folder`: for messages.
+  void read_stored(const TensorSlice& slice, const std::string& folder) const;
+
+ private:
+  void add_nf4(const PlacedTensor& state, const Find& find);
+  void add_fp8_blocks(const PlacedTensor& scales, const Find& find);
+
+  std::unordered_map<std::string, QuantisedTensor> tensors_;
+  std::set<std::string> parts_;
 };
 
 /// The weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` lists.
@@ -106,7 +143,7 @@ class WeightFolder {
   /// values.
   std::vector<StoredTensor> tensors() const;
   /// Returns null if the tensor is not quantised.
-  const QuantisedTensor* quantised(const std::string& name) const;
+  const QuantisedTensor* quantised(const std::string& name) const { return quantised_.find(name); }
   const StoredTensor* find(const std::string& name) const;
   /// Returns the tensor `name`. Throws Error naming tensor, file, both shapes or the nearest name if it is
   /// missing or its shape is not `shape`.
@@ -123,7 +160,7 @@ class WeightFolder {
   void read(const TensorSlice& slice) const;
   /// Fills a whole array of an NF4 tensor: "<name>" (u8, its codes), "<name>.absmax", "<name>.nested_absmax"
   /// or "<name>.nested_offset". Throws Error if the tensor has no such array, or has it in another format.
-  void read_stored(const TensorSlice& slice) const;
+  void read_stored(const TensorSlice& slice) const { quantised_.read_stored(slice, folder_); }
 
   /// Returns a hash of names, dtypes, shapes, and the first and last 64 KiB of each tensor. Different weights
   /// practically never share it.
@@ -147,16 +184,14 @@ class WeightFolder {
   void find_expert_parts();
   void find_expert_parts(const std::string& bias);
   void find_quantised();
-  void find_nf4(const StoredTensor& state);
-  void find_fp8_blocks(const StoredTensor& scales);
-  void decode_nf4(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out) const;
-  void decode_fp8(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out) const;
+  /// Returns whether the tensor belongs to another tensor, and is not listed itself.
+  bool is_part(const std::string& name) const { return parts_.contains(name) || quantised_.has_part(name); }
 
   std::string folder_;
   std::vector<SafetensorsFile> files_;
   std::unordered_map<std::string, std::size_t> file_by_tensor_;
-  std::unordered_map<std::string, QuantisedTensor> quantised_;
-  std::set<std::string> parts_;  ///< names of scales and other parts of quantised tensors
+  QuantisedTensors quantised_;
+  std::set<std::string> parts_;  ///< names of stacked tensors of experts
   /// A tensor of one expert in stacked tensors, and where they are.
   struct OfExpert {
     StoredTensor tensor;

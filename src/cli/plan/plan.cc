@@ -1,16 +1,16 @@
 // `trainer plan`: predicts memory and time of a run before it starts.
 #include <cstdio>
 
+#include "command.h"
 #include "model_word.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/planner/generation.h"
 #include "octet/planner/plan_report.h"
-#include "octet/planner/target.h"
+#include "octet/planner/planner.h"
 #include "options.h"
 #include "plan/plan_print.h"
-#include "with_places.h"
 
 namespace octet::cli {
 

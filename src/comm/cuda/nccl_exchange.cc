@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-#include "gpu/nccl_carrier.h"
+#include "gpu/nccl_library.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 #include "octet/device/gpus.h"
@@ -21,7 +21,6 @@
 
 #include "job/injected_faults.h"
 #include "octet/base/log.h"
-#include "octet/device/cuda.h"
 
 namespace octet::comm {
 

@@ -10,7 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "gpu/nccl_carrier.h"
 #include "gpu/nccl_library.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"

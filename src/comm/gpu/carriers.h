@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "gpu/device_staging.h"
 #include "gpu/exchange.h"
 #include "gpu/host_exchange.h"
 #include "gpu/peer_access.h"
 #include "gpu/peer_exchange.h"
-#include "gpu/staging_budget.h"
 #include "job/rank_group.h"
 #include "octet/comm/collectives.h"
 

@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpu/staging_budget.h"
+#include "gpu/device_staging.h"
 #include "messages/transport_collectives.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
@@ -214,7 +214,7 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   enqueue(*lane.collectives);
   lane.collectives->end();
   if (takes_times_) stopwatch_.end(*lane.stream, lane.queue);
-  const Composed::Sent sent = lane.collectives->take_sent();
+  const ChunkPipeline::Sent sent = lane.collectives->take_sent();
   group_.meter().count(kind,
                        {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
 }

@@ -109,7 +109,7 @@ class DeviceCollectives final : public Collectives {
   Arena arena_;
   Hierarchy flat_;
   Hierarchy hierarchy_;
-  std::byte* memory_ = nullptr;  ///< layout: staging_budget.h
+  std::byte* memory_ = nullptr;  ///< layout: device_staging.h
   std::unique_ptr<Carriers> carriers_;
   Progress* progress_ = nullptr;
   Stopwatch stopwatch_;

@@ -12,4 +12,9 @@ std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
   return std::max(budget / static_cast<std::size_t>(size) / unit, std::size_t{1}) * unit;
 }
 
+std::int64_t DeviceStaging::chunk_of(Wire wire) const {
+  const std::size_t blocks = part / ops::wire_bytes(wire, ops::kWireBlock);
+  return static_cast<std::int64_t>(blocks) * ops::kWireBlock;
+}
+
 }  // namespace octet::comm

@@ -1,5 +1,5 @@
 // Replaces the CUDA side in builds without CUDA. Never reached, because no device is a GPU.
-#include "gpu/nccl_carrier.h"
+#include "gpu/nccl_library.h"
 #include "gpu/peer_access.h"
 #include "octet/base/error.h"
 

@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "gpu/staging_budget.h"
+#include "gpu/device_staging.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/ops/wire.h"

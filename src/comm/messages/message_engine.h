@@ -18,25 +18,13 @@
 #include <thread>
 #include <vector>
 
-#include "job/hangs.h"
-#include "messages/message_set.h"
+#include "messages/hang_watch.h"
 #include "messages/serving_pace.h"
 #include "octet/base/timing.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
 
 namespace octet::comm {
-
-/// One collective under way. `call` is declared before `steps`, which refer to it.
-struct Operation {
-  std::string what;        ///< for messages: "reduce_scatter 'block 3'"
-  std::int64_t bytes = 0;  ///< size of one slice, or of the whole buffer if there are no slices
-  std::uint64_t traced = 0;
-  Call call;
-  Steps steps;
-  std::optional<std::chrono::steady_clock::time_point> moved;  ///< start or latest progress
-  bool all_came = false;  ///< a query found that all ranks take part, and nothing has moved since then
-};
 
 /// How the engine serves the streams of a group.
 enum class Serves {
@@ -69,9 +57,8 @@ class MessageEngine {
   /// Counts collectives that are queued or under way. If there are any, the thread polls more often.
   void begin_collective() { outstanding_.fetch_add(1, std::memory_order_acq_rel); }
   void end_collective() { outstanding_.fetch_sub(1, std::memory_order_release); }
-  /// Starts the watch: if nothing moves in a collective for the timeout, the job ends with exit code 75.
-  void watch(const WatchOptions& options);
-  TraceRing& traces() { return traces_; }
+  /// The watch of the collectives. If one hangs, the job ends with exit code 75.
+  HangWatch& watch() { return *watch_; }
   /// Reports that a collective was put on a stream. `awaited_soon`: the collective is short, so the enqueuing
   /// thread usually waits for it next.
   void announce(bool awaited_soon);
@@ -121,12 +108,12 @@ class MessageEngine {
   std::optional<std::chrono::microseconds> rest();
   void nap(std::chrono::microseconds longest);
   void end_thread(bool finish);
-  void look_for_the_missing(Operation& operation, double seconds);
   bool goes_on_without(const std::exception& error);
 
   std::unique_ptr<Transport> transport_;
   Lane control_, end_, roll_lane_;
   Place place_;
+  std::optional<HangWatch> watch_;  // made with the transport
   bool is_process_ = false;
 
   std::mutex mutex_;
@@ -156,13 +143,10 @@ class MessageEngine {
   std::atomic<bool> carries_{false};  // some attached stream needs messages
   std::atomic<bool> crowded_{false};  // compute takes all cores of this node
   std::atomic<bool> others_lost_{false};
-  std::atomic<double> timeout_seconds_{600};  // default until watch(); 0: not watched
-  TraceRing traces_;
 
   // State of the serving thread.
   std::vector<std::shared_ptr<Request>> under_way_;
   std::vector<Stream*> served_;  // copy of streams_ at the last poll
-  std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
   ServingPace pace_;
 

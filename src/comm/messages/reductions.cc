@@ -112,10 +112,10 @@ namespace {
 // One reduce-scatter on one rank, chunk by chunk. `inside` exchanges with ranks of the same node. `across`
 // exchanges between nodes after the node's sums are computed. Two sets of buffers let one chunk be sent
 // inside the node while the previous chunk is sent across.
-class HierarchicalReduce {
+class HierarchicalSums {
  public:
-  HierarchicalReduce(Call& call, const Staging& staging, const Hierarchy& hierarchy,
-                     const ReduceScatterArgs& args)
+  HierarchicalSums(Call& call, const Staging& staging, const Hierarchy& hierarchy,
+                   const ReduceScatterArgs& args)
       : h_(hierarchy),
         args_(args),
         me_(call.place().rank),
@@ -243,7 +243,7 @@ class HierarchicalReduce {
 
 Steps hierarchical_reduce_scatter_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                                         ReduceScatterArgs args) {
-  HierarchicalReduce reduce(call, staging, hierarchy, args);
+  HierarchicalSums reduce(call, staging, hierarchy, args);
   const std::int64_t chunks = reduce.chunks();
   if (chunks > 0) reduce.post_inside(0);
   for (std::int64_t c = 0; c < chunks; ++c) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "messages/hierarchy.h"
@@ -133,5 +134,14 @@ struct ReducedValues {
 /// Values with longer elements come first. They are sent to other nodes as in a gather.
 Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                        std::vector<ReducedValues> values);
+
+// Collectives of the control plane: byte strings of any length, sent directly between the ranks that need
+// them, so that each waiting rank knows which rank it waits for.
+
+/// *bytes of `root` to all ranks. `bytes` outlives the coroutine.
+Steps broadcast_steps(Call& call, std::string* bytes, int root);
+
+/// Every rank's bytes on every rank, by rank, in *all. `all` outlives the coroutine.
+Steps all_gather_bytes_steps(Call& call, std::string mine, std::vector<std::string>* all);
 
 }  // namespace octet::comm

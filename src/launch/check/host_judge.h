@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "check/finding.h"
-#include "check/host_answer.h"
 #include "check/questions.h"
 #include "octet/launch/hosts.h"
 

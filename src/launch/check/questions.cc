@@ -1,6 +1,7 @@
 #include "check/questions.h"
 
 #include "octet/base/shell.h"
+#include "octet/base/strings.h"
 
 namespace octet::launch {
 namespace {
@@ -99,6 +100,27 @@ std::string connect_script(const std::vector<Target>& targets) {
     script += "try " + quoted_for_shell(target.address) + " " + std::to_string(target.port) + " " +
               quoted_for_shell(target.word) + " " + quoted_for_shell(target.answer) + " &\n";
   return script + "wait\n";
+}
+
+HostAnswer::HostAnswer(std::string_view text) {
+  for (const std::string& line : split(text, '\n')) {
+    const std::size_t blank = line.find(' ');
+    if (blank != std::string::npos) values_.emplace(line.substr(0, blank), line.substr(blank + 1));
+  }
+}
+
+const std::string& HostAnswer::value(const std::string& word) const {
+  static const std::string nothing;
+  const auto found = values_.find(word);
+  return found == values_.end() ? nothing : found->second;
+}
+
+std::optional<std::int64_t> HostAnswer::number(const std::string& word) const {
+  constexpr std::size_t kMostDigits = 18;
+  const std::string& text = value(word);
+  if (text.empty() || text.size() > kMostDigits || text.find_first_not_of("0123456789") != std::string::npos)
+    return std::nullopt;
+  return std::stoll(text);
 }
 
 }  // namespace octet::launch

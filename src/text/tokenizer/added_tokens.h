@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "octet/text/tokenizer.h"
-#include "tokenizer/aligned_text.h"
-#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
 #include "unicode/unicode.h"
+#include "unicode/utf8.h"
 
 namespace octet::text {
 

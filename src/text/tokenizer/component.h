@@ -10,7 +10,7 @@
 
 #include "octet/base/json_fwd.h"
 #include "regex/regex.h"
-#include "tokenizer/aligned_text.h"
+#include "unicode/utf8.h"
 
 namespace octet::text {
 

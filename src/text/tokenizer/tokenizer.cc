@@ -1,50 +1,52 @@
 #include "octet/text/tokenizer.h"
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "tokenizer/component.h"
-#include "tokenizer/tokenizer_parts.h"
+#include "tokenizer/scratch_pool.h"
+#include "tokenizer/tokenizer_folder.h"
 #include "unicode/utf8.h"
 
 namespace octet::text {
-namespace {
 
-// Returns the number of the calling thread. Threads are numbered in the order of their first encode().
-std::size_t thread_number() {
-  static std::atomic<std::size_t> next{0};
-  thread_local const std::size_t number = next++;
-  return number;
-}
+/// A token with a role.
+struct Role {
+  std::string token;
+  TokenId id = -1;
+};
 
-}  // namespace
+struct Tokenizer::Parts {
+  std::shared_ptr<const Pipeline> pipeline;
+  AddedTokens added;
+  std::vector<std::string> decoded;  ///< byte-level decoders: the bytes of each id
+  TokenId max_id = -1;
+  Role bos, eos, pad, unk;
+  std::optional<bool> add_bos;
+  std::string folder;
+  std::vector<std::string> files;
+  bool changed = false;
+  mutable ScratchPool pool;
 
-ScratchPool::~ScratchPool() {
-  for (Slot& slot : slots_) delete slot.idle.load();
-}
+  Parts() = default;
+  Parts(const Parts& other);
 
-std::unique_ptr<EncodeScratch> ScratchPool::take() {
-  const std::size_t own = thread_number();
-  for (std::size_t i = 0; i < kSlots; ++i) {
-    std::atomic<EncodeScratch*>& idle = slots_[(own + i) % kSlots].idle;
-    if (idle.load(std::memory_order_relaxed) == nullptr) continue;
-    if (EncodeScratch* found = idle.exchange(nullptr)) return std::unique_ptr<EncodeScratch>(found);
-  }
-  return std::make_unique<EncodeScratch>();
-}
-
-void ScratchPool::give(std::unique_ptr<EncodeScratch> scratch) {
-  const std::size_t own = thread_number();
-  for (std::size_t i = 0; i < kSlots; ++i) {
-    EncodeScratch* none = nullptr;
-    if (slots_[(own + i) % kSlots].idle.compare_exchange_strong(none, scratch.get())) {
-      static_cast<void>(scratch.release());
-      return;
-    }
-  }
-}
+  TokenId find(const std::string& token) const;
+  /// Returns the piece in the spelling of the file, or null.
+  const std::string* piece(TokenId id) const;
+  bool is_special(TokenId id) const;
+  /// Builds the matchers and the tables by id. Call it after tokens were set.
+  void index();
+  void add_special(const std::string& content);
+  void encode(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& ids,
+              std::vector<Span>* offsets) const;
+  void emit(const Found& found, EncodeScratch& scratch, std::vector<TokenId>& ids,
+            std::vector<Span>* offsets) const;
+};
 
 Tokenizer::Parts::Parts(const Parts& other)
     : pipeline(other.pipeline),
@@ -180,6 +182,40 @@ void Tokenizer::Parts::emit(const Found& found, EncodeScratch& scratch, std::vec
       at = end;
     }
   }
+}
+
+Tokenizer Tokenizer::from_folder(const std::string& path) {
+  const TokenizerFolder folder(path);
+  const std::string where = path + "/tokenizer.json";
+  auto parts = std::make_unique<Parts>();
+  parts->pipeline = folder.pipeline();
+  parts->added = folder.added();
+  parts->index();
+  if (parts->max_id < 0) broken_tokenizer("the tokenizer has no tokens", "an empty vocabulary", where);
+  for (const auto* ids : {&parts->pipeline->post_processor.before, &parts->pipeline->post_processor.after}) {
+    for (const TokenId id : *ids) {
+      if (!parts->piece(id))
+        broken_tokenizer("the post-processor adds a token that does not exist", std::to_string(id), where);
+    }
+  }
+  parts->folder = path;
+  parts->files = folder.files();
+  const auto role = [&](const char* key, Role& out) {
+    const std::string token = folder.role(key);
+    const TokenId id = parts->find(token);
+    if (!token.empty() && id >= 0) out = {token, id};
+  };
+  role("bos_token", parts->bos);
+  role("eos_token", parts->eos);
+  role("pad_token", parts->pad);
+  role("unk_token", parts->unk);
+  parts->add_bos = folder.add_bos_token();
+  return Tokenizer(std::move(parts));
+}
+
+void Tokenizer::save(const std::string& folder) const {
+  const TokenChanges changes{.added = parts_->added, .eos = parts_->eos.token, .pad = parts_->pad.token};
+  save_tokenizer_files(parts_->files, parts_->changed ? &changes : nullptr, folder);
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tokenizer/aligned_text.h"
+#include "unicode/utf8.h"
 
 namespace octet::text {
 

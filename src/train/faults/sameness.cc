@@ -1,8 +1,9 @@
 #include "faults/sameness.h"
 
+#include <boost/serialization/map.hpp>
+
 #include <algorithm>
 #include <array>
-#include <boost/serialization/map.hpp>
 #include <filesystem>
 #include <set>
 #include <vector>

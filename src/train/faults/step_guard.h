@@ -14,7 +14,7 @@
 #include "octet/base/json_fwd.h"
 #include "octet/ops/step_checks.h"
 #include "octet/setup/run_options.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 #include "run_context.h"
 #include "saves/saves.h"
 

@@ -14,7 +14,7 @@
 #include "octet/device/device.h"
 #include "octet/model/transformer.h"
 #include "octet/precision/quantizer.h"
-#include "octet/store/store_options.h"
+#include "octet/store/placement.h"
 #include "octet/train/engine.h"
 #include "run_context.h"
 

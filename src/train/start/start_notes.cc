@@ -19,8 +19,8 @@
 #include "octet/model/layout.h"
 #include "octet/ops/gemm.h"
 #include "octet/plan/memory.h"
-#include "octet/train/doubts.h"
 #include "octet/train/fit.h"
+#include "octet/train/start_checks.h"
 #include "octet/train/start_rows.h"
 
 namespace octet::train {

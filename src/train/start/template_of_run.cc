@@ -1,4 +1,4 @@
-#include "octet/train/template_of_run.h"
+#include "octet/train/start_checks.h"
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
