@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <set>
 #include <span>
@@ -124,6 +125,10 @@ class WeightFolder {
   /// Fills a whole array of an NF4 tensor: "<name>" (u8, its codes), "<name>.absmax", "<name>.nested_absmax"
   /// or "<name>.nested_offset". Throws Error if the tensor has no such array, or has it in another format.
   void read_stored(const TensorSlice& slice) const;
+
+  /// Calls `take` with the bytes of a tensor as they are stored, in pieces and in order. A piece is a whole
+  /// number of elements and is valid during the call.
+  void read_bytes(const std::string& name, const std::function<void(std::span<const std::byte>)>& take) const;
 
   /// Returns a hash of names, dtypes, shapes, and the first and last 64 KiB of each tensor. Different weights
   /// practically never share it.
