@@ -108,7 +108,7 @@ TEST(Wrappers, Mistral3TakesTheTextModelOfAnyFamily) {
 }
 
 TEST(Wrappers, WrongSectionsAndPartsAreRefused) {
-  for (const Json sections :
+  for (const Json& sections :
        {Json({24, 20, 21}), Json({24, 40}), Json({64, -1, 1}), Json("24"), Json({64, 0.0, 0})}) {
     Json config = parsed(kQwen3Vl);
     config["text_config"]["rope_scaling"]["mrope_section"] = sections;
