@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <set>
+#include <span>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -34,7 +35,8 @@ constexpr const char* kCopiedFiles[] = {"generation_config.json",
                                         "chat_template.jinja",
                                         "chat_template.json",
                                         "preprocessor_config.json",
-                                        "processor_config.json"};
+                                        "processor_config.json",
+                                        "video_preprocessor_config.json"};
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kWhole = "model.safetensors";
 constexpr std::int64_t kRead = 4 << 20;  ///< elements read at a time: whole chunks of fp32 and bf16
@@ -144,9 +146,39 @@ void require_free_names(const std::string& folder, const weights::ShardPlan& pla
   }
 }
 
+/// The values of the tensors of an export.
+struct Values {
+  TensorReader read;
+  const weights::WeightFolder* source = nullptr;  ///< export_model()
+
+  /// Returns whether a tensor is copied byte for byte from `source`.
+  bool copies(const ExportOptions& options, const std::string& tensor) const {
+    const auto begins = [&](const std::string& name) { return tensor.starts_with(name); };
+    return source != nullptr && !options.model_tensors.empty() &&
+           std::ranges::none_of(options.model_tensors, begins) && source->quantised(tensor) == nullptr;
+  }
+};
+
+void append(const Values& values, const ExportOptions& options, const weights::TensorHeader& tensor,
+            weights::SafetensorsWriter& shard) {
+  if (values.copies(options, tensor.name)) {
+    return values.source->read_bytes(tensor.name, [&](std::span<const std::byte> bytes) {
+      shard.append_bytes(bytes.data(), bytes.size());
+    });
+  }
+  const std::int64_t count = element_count(tensor.shape, tensor.name);
+  std::vector<float> run;
+  for (std::int64_t at = 0; at < count; at += kRead) {
+    const std::int64_t n = std::min(kRead, count - at);
+    run.resize(static_cast<std::size_t>(n));
+    values.read(tensor.name, at, n, run.data());
+    shard.append(run.data(), n);
+  }
+}
+
 // Writes the export into the existing `folder`.
 std::vector<std::string> fill(const std::string& folder, const ExportOptions& options, const Json& config,
-                              const std::vector<weights::TensorHeader>& tensors, const TensorReader& read) {
+                              const std::vector<weights::TensorHeader>& tensors, const Values& values) {
   std::vector<std::string> written;
   const auto put = [&](const std::string& name, const std::string& bytes) {
     write_file_atomically(folder + "/" + name, bytes);
@@ -155,19 +187,10 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
   const weights::ShardPlan plan = weights::plan_shards(tensors, options.shard_bytes);
   require_free_names(folder, plan);
   std::vector<std::unique_ptr<weights::SafetensorsWriter>> shards;
-  std::vector<float> run;
   for (std::size_t i = 0; i < plan.files.size(); ++i) {
     shards.push_back(
         std::make_unique<weights::SafetensorsWriter>(folder + "/" + plan.files[i], plan.tensors[i]));
-    for (const auto& tensor : shards.back()->order()) {
-      const std::int64_t count = element_count(tensor.shape, tensor.name);
-      for (std::int64_t at = 0; at < count; at += kRead) {
-        const std::int64_t n = std::min(kRead, count - at);
-        run.resize(static_cast<std::size_t>(n));
-        read(tensor.name, at, n, run.data());
-        shards.back()->append(run.data(), n);
-      }
-    }
+    for (const auto& tensor : shards.back()->order()) append(values, options, tensor, *shards.back());
     shards.back()->finish();
   }
   put("config.json", config_text(config, options));
@@ -214,11 +237,17 @@ Json config_of(const std::string& folder) {
 }
 
 /// Returns the tensors of the export.
-std::vector<weights::TensorHeader> as_exported(const std::vector<weights::TensorHeader>& tensors, DType dtype,
-                                               bool tied) {
+std::vector<weights::TensorHeader> as_exported(const std::vector<weights::TensorHeader>& tensors,
+                                               const ExportOptions& options, bool tied,
+                                               const Values& values) {
+  const DType dtype = options.dtype;
   torch_name(dtype);
   std::vector<weights::TensorHeader> wanted;
   for (const auto& tensor : tensors) {
+    if (values.copies(options, tensor.name)) {
+      wanted.push_back(tensor);
+      continue;
+    }
     check(weights::is_float(tensor.dtype), "parameters are floats");
     if (tied && tensor.name.ends_with("lm_head.weight")) continue;
     wanted.push_back({tensor.name, stays_fp32(tensor.name) ? DType::f32 : dtype, tensor.shape});
@@ -230,13 +259,14 @@ std::vector<weights::TensorHeader> as_exported(const std::vector<weights::Tensor
 
 std::vector<std::string> export_model(const ExportOptions& options,
                                       const std::vector<weights::TensorHeader>& tensors,
-                                      const TensorReader& read) {
+                                      const TensorReader& read, const weights::WeightFolder* source) {
   const Json config = config_of(options.source_folder);
   weights::ExpertStacks stacks(tensors);
+  const Values values{.read = [&](const std::string& name, std::int64_t begin, std::int64_t count,
+                                  float* out) { stacks.read(read, name, begin, count, out); },
+                      .source = source};
   const std::vector<weights::TensorHeader> wanted =
-      as_exported(stacks.tensors(), options.dtype, is_tied(options, config));
-  const TensorReader read_stacked = [&](const std::string& name, std::int64_t begin, std::int64_t count,
-                                        float* out) { stacks.read(read, name, begin, count, out); };
+      as_exported(stacks.tensors(), options, is_tied(options, config), values);
   if (wanted.empty())
     throw Error({.what = "there are no parameters to export",
                  .expected = "at least one tensor",
@@ -253,7 +283,7 @@ std::vector<std::string> export_model(const ExportOptions& options,
     fs::remove_all(temporary, code);
     make_folders(temporary);
     try {
-      auto written = fill(temporary, options, config, wanted, read_stacked);
+      auto written = fill(temporary, options, config, wanted, values);
       fs::rename(temporary, folder, code);
       if (code)
         throw Error({.what = "cannot rename a finished export into place",
@@ -277,7 +307,7 @@ std::vector<std::string> export_model(const ExportOptions& options,
                  .fix = "export to another folder or remove the weights",
                  .code = ExitCode::usage});
   }
-  return fill(options.folder, options, config, wanted, read_stacked);
+  return fill(options.folder, options, config, wanted, values);
 }
 
 namespace {
@@ -285,7 +315,7 @@ namespace {
 /// Returns whether the model has other parts than the trained text model.
 bool has_other_parts(const std::string& folder) {
   const Json config = read_json(config_path_of(folder));
-  return config.is_object() && config.contains("text_config");
+  return config.is_object() && (config.contains("text_config") || config.contains("vision_config"));
 }
 
 /// Returns the source of the tensors that the checkpoint lacks, or null if it holds all.
@@ -318,10 +348,12 @@ ExportSize size_of_export(const ExportOptions& options,
   std::vector<weights::TensorHeader> tensors = parameters;
   ExportSize size;
   bool tied = false;
+  std::unique_ptr<weights::WeightFolder> others;
   if (!folder.empty()) {
     const Json config = config_of(folder);
     tied = is_tied(options, config);
-    if (const auto others = other_weights(options)) {
+    others = other_weights(options);
+    if (others != nullptr) {
       for (weights::TensorHeader& tensor : untrained(*others, options, parameters)) tensors.push_back(tensor);
     }
     const auto add = [&size](std::int64_t bytes) {
@@ -335,8 +367,10 @@ ExportSize size_of_export(const ExportOptions& options,
       if (!none) add(static_cast<std::int64_t>(bytes));
     }
   }
-  const weights::ShardPlan plan = weights::plan_shards(
-      as_exported(weights::ExpertStacks(tensors).tensors(), options.dtype, tied), options.shard_bytes);
+  const weights::ShardPlan plan =
+      weights::plan_shards(as_exported(weights::ExpertStacks(tensors).tensors(), options, tied,
+                                       {.read = {}, .source = others.get()}),
+                           options.shard_bytes);
   for (const std::vector<weights::TensorHeader>& shard : plan.tensors)
     size.weights += weights::safetensors_bytes(shard);
   if (plan.files.size() > 1) size.weights += static_cast<std::int64_t>(weights::index_json(plan).size());
@@ -362,17 +396,19 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
               " has no weights: the export holds only the text model. Other parts that config.json " +
               "describes (images) get random values when the export is loaded");
   }
-  return export_model(options, parameters,
-                      [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
-                        if (trained.contains(name)) {
-                          source.read(name, begin, count, out);
-                          weights::require_finite(name, out, count, options.dtype, checkpoint);
-                        } else {
-                          others->read(name, begin, count, out);
-                          weights::require_finite(name, out, count, options.dtype, folder,
-                                                  "use weights of the base model without such values");
-                        }
-                      });
+  return export_model(
+      options, parameters,
+      [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
+        if (trained.contains(name)) {
+          source.read(name, begin, count, out);
+          weights::require_finite(name, out, count, options.dtype, checkpoint);
+        } else {
+          others->read(name, begin, count, out);
+          weights::require_finite(name, out, count, options.dtype, folder,
+                                  "use weights of the base model without such values");
+        }
+      },
+      others.get());
 }
 
 }  // namespace octet::checkpoint

@@ -22,6 +22,7 @@ constexpr const char* kTokensCounted = "tokens are always counted, and logged by
 constexpr const char* kBestModel = "the best model is that of the smallest evaluation loss";
 constexpr const char* kCompiled = "nothing is compiled at run time";
 constexpr const char* kUpload = "nothing is uploaded";
+constexpr const char* kMedia = "only text is trained, and rows with images, audio or video are refused";
 
 // Each reason describes the behaviour of the program that replaces the key's effect.
 const NotedKey kNoted[] = {
@@ -44,6 +45,16 @@ const NotedKey kNoted[] = {
     {"half_precision_backend", kText, "auto", "bf16 is computed by the program's own GEMMs"},
     {"bf16_full_eval", kBool, "false", "evaluation computes in the formats of training"},
     {"media_dir", kText, "null", "only text is trained"},
+    {"image_max_pixels", kInt, "589824", kMedia},
+    {"image_min_pixels", kInt, "1024", kMedia},
+    {"image_do_pan_and_scan", kBool, "false", kMedia},
+    {"crop_to_patches", kBool, "false", kMedia},
+    {"video_max_pixels", kInt, "65536", kMedia},
+    {"video_min_pixels", kInt, "256", kMedia},
+    {"video_fps", kNumber, "2.0", kMedia},
+    {"video_maxlen", kInt, "128", kMedia},
+    {"use_audio_in_video", kBool, "false", kMedia},
+    {"audio_sampling_rate", kInt, "16000", kMedia},
     {"data_shared_file_system", kBool, "false", "every rank tokenises its share and sends it to the others"},
     {"ignore_pad_token_for_loss", kBool, "true", "sequences are joined without padding, so none is trained"},
     {"dataloader_num_workers", kInt, "0", "a thread of each rank prepares the next batches"},
@@ -106,9 +117,15 @@ constexpr const char* kSplit =
     "training does not split layers over ranks, only generation does: trainer generate, with the option of "
     "that name; zero_stage shards parameters";
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
+constexpr const char* kTextPart =
+    "only the language model of a vision-language model is trained, and its other parts are copied unchanged";
 
 const RefusedKey kRefused[] = {
     {"pissa_init", kBool, "false", kAdapters},
+    {"freeze_vision_tower", kBool, "true", kTextPart},
+    {"freeze_multi_modal_projector", kBool, "true", kTextPart},
+    {"freeze_language_model", kBool, "false", kTextPart},
+    {"train_mm_proj_only", kBool, "false", kTextPart},
     {"quantization_method", kText, "bnb bitsandbytes",
      "weights are quantised as bitsandbytes does it, to NF4; remove the key"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},

@@ -139,6 +139,12 @@ std::int32_t TemplateEncoder::text_bos_id() const {
 std::optional<std::string> TemplateEncoder::jinja_for(const std::string& folder) const {
   if (!template_) return std::nullopt;
   if (text::folder_writes_as(folder, *template_, options_, tokenizer_)) return std::nullopt;
+  if (text::folder_writes_images(folder)) {
+    log::warn(folder +
+              ": the chat template of the model is kept, because it writes images. It writes some texts " +
+              "otherwise than training (tools, system texts or thoughts)");
+    return std::nullopt;
+  }
   return text::jinja_of(*template_, options_, &tokenizer_);
 }
 

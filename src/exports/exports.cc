@@ -161,7 +161,8 @@ Paths export_trained(const ExportWish& wish) {
                        .dtype = wish.dtype.value_or(setup::export_dtype(run)),
                        .shard_bytes = setup::export_bytes(run),
                        .overwrite = wish.overwrite,
-                       .part = setup::trains_parts(run)};
+                       .part = setup::trains_parts(run),
+                       .fresh = run.train_from_scratch};
   require_model(e.model, "the model that the run started from");
   runtime::require_model_of(checkpoint, e.model);
   // The configuration of the run gives the template and its options. The model folder may have moved.

@@ -65,7 +65,6 @@ std::optional<StackedMatrix> stacked_matrix(const model::Tuning& tuning, const s
 namespace {
 
 constexpr const char* kFile = "adapter_model.safetensors";
-constexpr const char* kHead = "base_model.model.lm_head.weight";
 
 weights::SafetensorsFile open_file(const std::string& folder) {
   const std::string path = folder + "/" + kFile;
@@ -102,6 +101,11 @@ std::map<std::string, std::vector<std::int64_t>> expected_tensors(const model::P
   return shapes;
 }
 
+bool names_head(const std::string& tensor) {
+  const std::string prefix = model::kAdapterPrefix;
+  return tensor == prefix + "lm_head.weight" || tensor == prefix + "language_model.lm_head.weight";
+}
+
 /// Returns whether PEFT before 0.19.1 wrote the folder. It exchanged A and B of parameters of experts.
 bool written_before_0_19_1(const std::string& folder) {
   const std::string path = folder + "/adapter_config.json";
@@ -130,6 +134,30 @@ std::string name_in_model(const std::string& parameter) {
   return parameter.starts_with(prefix) ? parameter.substr(prefix.size()) : parameter;
 }
 
+namespace {
+
+/// Returns `name` with the beginning `to` in place of `from`, or an empty text if it begins otherwise.
+std::string with_beginning(const std::string& name, const std::string& from, const std::string& to) {
+  return name.starts_with(from) ? to + name.substr(from.size()) : "";
+}
+
+std::string module_of(const std::string& tensor) {
+  return tensor.substr(0, tensor.rfind('.')) + ".";
+}
+
+}  // namespace
+
+std::string name_in_peft(const model::Architecture& architecture, const std::string& parameter) {
+  const model::Architecture modules = model::named_as_modules(architecture);
+  const std::string prefix = model::kAdapterPrefix;
+  for (const auto& [from, to] : {std::pair{architecture.tensor_prefix, modules.tensor_prefix},
+                                 {module_of(architecture.head_name), module_of(modules.head_name)}}) {
+    const std::string name = with_beginning(parameter, prefix + from, prefix + to);
+    if (!name.empty()) return name;
+  }
+  return parameter;
+}
+
 bool is_adapter(const std::string& parameter) {
   return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight") ||
          parameter.ends_with(kMagnitude);
@@ -143,8 +171,25 @@ AdapterFile::AdapterFile(const std::string& folder, const model::Tuning& tuning)
 AdapterFile::AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint)
     : checkpoint_(std::move(checkpoint)) {}
 
+std::string AdapterFile::in_file(const std::string& name) const {
+  if (!file_ || file_->find(name) != nullptr) return name;
+  static constexpr const char* kSpellings[][3] = {
+      {"model.language_model.", "language_model.model.", "model."},
+      {"lm_head.", "language_model.lm_head.", "lm_head."}};
+  const std::string prefix = model::kAdapterPrefix;
+  for (const auto& spellings : kSpellings) {
+    for (const std::string from : spellings) {
+      for (const std::string to : spellings) {
+        const std::string other = with_beginning(name, prefix + from, prefix + to);
+        if (!other.empty() && file_->find(other) != nullptr) return other;
+      }
+    }
+  }
+  return name;
+}
+
 const weights::TensorHeader* AdapterFile::find(const std::string& name) const {
-  if (file_) return file_->find(name);
+  if (file_) return file_->find(in_file(name));
   return name.starts_with(model::kAdapterPrefix) ? checkpoint_->find(name) : nullptr;
 }
 
@@ -172,7 +217,7 @@ std::int64_t AdapterFile::count(const std::string& name) const {
 std::pair<std::string, std::vector<std::int64_t>> AdapterFile::place(const std::string& name,
                                                                      const std::vector<std::int64_t>& shape) {
   const std::optional<StackedMatrix> matrix = file_ ? stacked_matrix(tuning_, name) : std::nullopt;
-  if (!matrix) return {name, shape};
+  if (!matrix) return {in_file(name), shape};
   const auto fits = [&](bool exchanged) {
     const weights::TensorHeader* tensor = find(exchanged ? matrix->partner : matrix->tensor);
     return tensor != nullptr && tensor->shape == matrix->stacked(shape, exchanged);
@@ -184,7 +229,7 @@ std::pair<std::string, std::vector<std::int64_t>> AdapterFile::place(const std::
   StackedMatrix in_order = *matrix;
   in_order.alternates = false;
   const std::int64_t first = in_order.element(shape, 0, exchanged);
-  const std::string& tensor = exchanged ? matrix->partner : matrix->tensor;
+  const std::string tensor = in_file(exchanged ? matrix->partner : matrix->tensor);
   stacked_[name] = {.tensor = tensor,
                     .shape = shape,
                     .first = first,
@@ -222,7 +267,7 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) {
     // A tied head has the embedding's table, which PEFT writes under both names.
     const auto table = std::ranges::find_if(
         expected, [](const auto& entry) { return entry.first.ends_with("embed_tokens.weight"); });
-    if (tensor.name != kHead || table == expected.end())
+    if (!names_head(tensor.name) || table == expected.end())
       refuse("the adapter holds a tensor that has no place in the model with its configuration", tensor.name);
     if (file_ && !same_bytes(*file_, tensor.name, table->first)) {
       refuse("the adapter has a separate head and embedding, but the model ties them", tensor.name,
@@ -254,7 +299,7 @@ void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t
   if (stacked != stacked_.end()) {
     read_stacked(stacked->second, begin, count, out);
   } else if (file_) {
-    file_->read(name, begin, count, out);
+    file_->read(in_file(name), begin, count, out);
   } else {
     checkpoint_->read(name, begin, count, out);
   }

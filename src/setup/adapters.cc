@@ -258,9 +258,8 @@ void require_one_table(const AdapterWish& wish, const model::Architecture& archi
          "merged model");
 }
 
-}  // namespace
-
-model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
+/// tuning_of() for an architecture with tensors that are named like modules.
+model::Tuning tuning_by_modules(const AdapterWish& wish, const model::Architecture& architecture) {
   std::vector<Module> modules = linear_modules(architecture);
   model::Tuning tuning{
       .adapters = true, .modules = {}, .whole = {}, .output_rate = wish.output_rate, .only = {}};
@@ -303,6 +302,31 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
     refuse(wish, "nothing would be trained", "modules that get adapters", "none",
            "name modules, or set lora_target: all");
   return tuning;
+}
+
+}  // namespace
+
+model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
+  const model::Architecture named = model::named_as_modules(architecture);
+  model::Tuning tuning = tuning_by_modules(wish, named);
+  if (named.tensor_prefix == architecture.tensor_prefix && named.head_name == architecture.head_name)
+    return tuning;
+  // Trained parameters have the names of the weight files.
+  const auto in_files = [&](const std::string& module) {
+    if (module + ".weight" == named.head_name)
+      return architecture.head_name.substr(0, architecture.head_name.rfind('.'));
+    check(module.starts_with(named.tensor_prefix), "a module belongs to the text model");
+    return architecture.tensor_prefix + module.substr(named.tensor_prefix.size());
+  };
+  model::Tuning renamed = tuning;
+  renamed.modules.clear(), renamed.stacked.clear(), renamed.whole.clear();
+  for (const auto& [module, shape] : tuning.modules) renamed.modules[in_files(module)] = shape;
+  for (const auto& [module, stacked] : tuning.stacked) {
+    renamed.stacked[in_files(module)] = stacked;
+    renamed.stacked[in_files(module)].tensors = in_files(stacked.tensors);
+  }
+  for (const std::string& module : tuning.whole) renamed.whole.insert(in_files(module));
+  return renamed;
 }
 
 bool trains_adapters(const config::TuningKeys& config) {
@@ -370,10 +394,16 @@ Json target_modules(const AdapterWish& wish, const model::Architecture& architec
       if (!stacks_experts(architecture) || !of_expert(module)) names.insert(last_word(module.name));
     }
   }
-  if (!wish.all || !architecture.multimodal) return names;
+  const auto whole = [](const std::string& name) {
+    return name.find("language_model.") != std::string::npos;
+  };
+  if (!architecture.multimodal || names.empty() || std::ranges::any_of(names, whole)) return names;
   // Modules of the image encoder have the same last words, so the expression names the language model.
   std::string any;
-  for (const std::string& name : names) any += (any.empty() ? "" : "|") + name;
+  for (const std::string& name : names) {
+    any += any.empty() ? "" : "|";
+    for (const char c : name) any += c == '.' ? std::string("\\.") : std::string(1, c);
+  }
   return ".*language_model.*\\.(" + any + ")";
 }
 

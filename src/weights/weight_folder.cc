@@ -176,7 +176,22 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
   }
   if (left_out > 0) {
     log::warn(folder_ + ": " + std::to_string(left_out) +
-              " tensors are not part of the language model and are left out, as '" + example + "'");
+              " tensors are not part of the language model and are not read, as '" + example + "'");
+  }
+}
+
+void WeightFolder::read_bytes(const std::string& name,
+                              const std::function<void(std::span<const std::byte>)>& take) const {
+  constexpr std::int64_t kPiece = 1 << 20;  // elements
+  const SafetensorsFile& file = file_of(name);
+  const StoredTensor& tensor = file.at(name);
+  const std::size_t element = size_of(tensor.dtype);
+  for (std::int64_t at = 0; at < tensor.count; at += kPiece) {
+    const std::int64_t n = std::min(kPiece, tensor.count - at);
+    take(file.bytes(tensor).subspan(static_cast<std::size_t>(at) * element,
+                                    static_cast<std::size_t>(n) * element));
+    require_mapped_files();
+    file.leave(name, at, n);
   }
 }
 

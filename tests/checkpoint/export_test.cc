@@ -226,7 +226,8 @@ TEST_F(Export, TakesEveryFileOfTheTokenizerAlong) {
                                         "chat_template.jinja",
                                         "chat_template.json",
                                         "preprocessor_config.json",
-                                        "processor_config.json"};
+                                        "processor_config.json",
+                                        "video_preprocessor_config.json"};
   for (const std::string& name : copied) put(scratch_ / ("source/" + name), "of " + name);
   ExportOptions wanted = options(DType::f32);
   std::string completed;
@@ -238,7 +239,7 @@ TEST_F(Export, TakesEveryFileOfTheTokenizerAlong) {
   expected.insert(expected.end(), copied.begin(), copied.end());
   expected.push_back("model.safetensors");
   EXPECT_EQ(run(wanted), expected);
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "out"), {}), 14);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "out"), {}), 15);
   for (const std::string& name : copied) {
     EXPECT_EQ(read_file(scratch_ / ("out/" + name)), name == "tokenizer.json" ? "another" : "of " + name);
   }

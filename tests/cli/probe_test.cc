@@ -297,10 +297,11 @@ TEST(ProbeBatch, WithTokensThatTheModelDoesNotHaveIsRefused) {
 }
 
 const char* const kEveryModel[] = {
-    "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
-    "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
-    "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
-    "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
+    "llama",    "llama3",     "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
+    "mistral",  "qwen2",      "qwen2-tied",        "qwen3",          "qwen3-yarn",
+    "gemma2",   "gemma3",     "qwen3-moe-trained", "mixtral",        "qwen2-moe",
+    "olmoe",    "glm4-moe",   "glm4-moe-groups",   "gpt-oss",        "qwen3-vl",
+    "qwen2-vl", "qwen2-5-vl", "mistral3"};
 
 // A model of each kind of tensor names and blocks.
 const char* const kSomeModels[] = {"llama3-tied",       "qwen2",   "gemma3",

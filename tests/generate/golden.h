@@ -23,8 +23,8 @@ inline Json golden_reference(const std::string& name) {
 
 /// The reference models with answers.
 inline std::vector<std::string> golden_models() {
-  return {"gemma2", "gemma3", "llama-linear-rope", "llama3", "mistral", "qwen2", "qwen3-moe", "qwen3-yarn",
-          "qwen3",  "olmoe",  "glm4-moe-groups",   "gpt-oss"};
+  return {"gemma2", "gemma3", "llama-linear-rope", "llama3",  "mistral", "qwen2", "qwen3-moe", "qwen3-yarn",
+          "qwen3",  "olmoe",  "glm4-moe-groups",   "gpt-oss", "qwen3-vl"};
 }
 
 /// Returns the name as a part of a test's name.

@@ -10,10 +10,11 @@ namespace octet::model::testing::golden_test {
 namespace {
 
 const std::vector<std::string> kCases = {
-    "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
-    "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
-    "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
-    "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
+    "llama",    "llama3",     "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
+    "mistral",  "qwen2",      "qwen2-tied",        "qwen3",          "qwen3-yarn",
+    "gemma2",   "gemma3",     "qwen3-moe-trained", "mixtral",        "qwen2-moe",
+    "olmoe",    "glm4-moe",   "glm4-moe-groups",   "gpt-oss",        "qwen3-vl",
+    "qwen2-vl", "qwen2-5-vl", "mistral3"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
@@ -28,7 +29,11 @@ struct Golden {
       : folder(golden_folder(name)),
         architecture(read_architecture(folder)),
         file(folder + "/golden.safetensors"),
-        numbers(read_json(folder + "/golden.json")) {}
+        numbers(read_json(folder + "/golden.json")) {
+    if (!architecture.multimodal) return;
+    const weights::WeightFolder weights(folder);
+    name_tensors(architecture, [&](const std::string& tensor) { return weights.find(tensor) != nullptr; });
+  }
   std::string folder;
   Architecture architecture;
   weights::SafetensorsFile file;

@@ -397,6 +397,37 @@ TEST(AdapterTargets, AreWrittenAsPeftDoes) {
   }
 }
 
+// PEFT names modules as transformers 5 does. Weight files may name the same tensors otherwise.
+TEST(AdapterTargets, OfAVisionLanguageModelAreNamedAsModules) {
+  for (const auto& [model, prefix, head] :
+       {std::tuple{"qwen2-5-vl", std::string("model."), std::string("lm_head")},
+        {"qwen3-vl", std::string("model.language_model."), std::string("lm_head")},
+        {"mistral3", std::string("language_model.model."), std::string("language_model.lm_head")}}) {
+    Architecture a = model::read_architecture(golden_folder(model));
+    model::name_tensors(a, [&](const std::string& name) { return name == prefix + "embed_tokens.weight"; });
+    a.tied = false;
+    const std::string module = prefix + "layers.1.self_attn.q_proj";
+    const AdapterWish named{.rank = 4,
+                            .targets = {"model.language_model.layers.1.self_attn.q_proj"},
+                            .whole = {"lm_head", "model.language_model.embed_tokens"}};
+    const model::Tuning tuning = tuning_of(named, a);
+    ASSERT_EQ(tuning.modules.size(), 1u) << model;
+    EXPECT_EQ(tuning.modules.begin()->first, module);
+    EXPECT_EQ(tuning.whole, (std::set<std::string>{head, prefix + "embed_tokens"}));
+    EXPECT_EQ(adapter_config(named, a, "")["target_modules"],
+              Json::array({"model.language_model.layers.1.self_attn.q_proj"}));
+    const Json written = adapter_config({.rank = 4, .targets = {"self_attn.q_proj", "up_proj"}}, a, "");
+    EXPECT_EQ(written["target_modules"], ".*language_model.*\\.(self_attn\\.q_proj|up_proj)");
+    EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a).modules.size(), 4u) << model;
+    const std::string peft = "base_model.model.";
+    EXPECT_EQ(runtime::name_in_peft(a, peft + module + ".lora_A.weight"),
+              peft + "model.language_model.layers.1.self_attn.q_proj.lora_A.weight");
+    EXPECT_EQ(runtime::name_in_peft(a, peft + head + ".weight"), peft + "lm_head.weight");
+    EXPECT_ERROR("no module of the model is called 'visual.merger'",
+                 tuning_of({.rank = 4, .targets = {"visual.merger"}}, a));
+  }
+}
+
 // Experts of gpt-oss are parameters in every version of transformers, and no modules.
 TEST(AdapterTargets, OfGptOssAreAttentionOrParametersOfExperts) {
   const Architecture a = model::read_architecture(golden_folder("gpt-oss"));

@@ -9,6 +9,10 @@
 
 #include "octet/weights/tensor_header.h"
 
+namespace octet::weights {
+class WeightFolder;
+}
+
 namespace octet::checkpoint {
 
 struct ExportOptions {
@@ -26,6 +30,9 @@ struct ExportOptions {
   /// Whether the head is tied to the embedding. Without a value, the source's config.json decides. If the two
   /// differ, the export's config.json is corrected.
   std::optional<bool> tied = {};
+  /// Beginnings of names of tensors that belong to the trained model. Other tensors of the source (a vision
+  /// tower, a projector) are copied byte for byte, unless they are quantised. Empty: all tensors belong.
+  std::vector<std::string> model_tensors = {};
 };
 
 /// Reads elements [begin, begin + count) of a tensor as floats.
@@ -42,10 +49,12 @@ bool stays_fp32(const std::string& tensor);
 /// A new folder appears only when it is complete. In an existing folder the weights are renamed last, the
 /// index after the shards. Throws Error if the source lacks config.json, if the folder has weights and
 /// overwrite is not set, or if the disk is full. After an error, a new folder and temporary files are
-/// removed. Returns the names of the written files.
+/// removed. Returns the names of the written files. `source`: weights with the tensors that
+/// ExportOptions::model_tensors leaves out; null: all tensors come from `read`.
 std::vector<std::string> export_model(const ExportOptions& options,
                                       const std::vector<weights::TensorHeader>& tensors,
-                                      const TensorReader& read);
+                                      const TensorReader& read,
+                                      const weights::WeightFolder* source = nullptr);
 
 /// Disk space of an export.
 struct ExportSize {
@@ -58,8 +67,8 @@ struct ExportSize {
 ExportSize size_of_export(const ExportOptions& options, const std::vector<weights::TensorHeader>& parameters);
 
 /// Exports the parameters of a checkpoint; every byte is verified. For a multimodal model, with a text_config
-/// in its config.json, untrained tensors are copied from the source's weights. If the source has no weights,
-/// a warning lists the missing parts.
+/// or a vision_config in its config.json, untrained tensors are copied from the source's weights. If the
+/// source has no weights, a warning lists the missing parts.
 std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint);
 
 }  // namespace octet::checkpoint

@@ -47,7 +47,8 @@ class TemplateEncoder final : public Encoder {
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
   const std::optional<text::ChatTemplate>& chat_template() const { return template_; }
   /// Returns the Jinja chat template for a folder with this tokenizer (text::jinja_of). Returns nullopt
-  /// without a template, or if the folder's chat template already writes the same text.
+  /// without a template, or if the folder's chat template already writes the same text. Also returns nullopt,
+  /// and logs a warning, if the folder's chat template writes images, which the returned text cannot.
   std::optional<std::string> jinja_for(const std::string& folder) const;
   std::int32_t text_bos_id() const override;
   /// Ids that end an answer.

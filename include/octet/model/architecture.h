@@ -96,6 +96,9 @@ struct Architecture {
   std::string model_type;  ///< "llama"
   /// Whether the text model is one part of a multimodal checkpoint. Its tensors may then have another prefix.
   bool multimodal = false;
+  /// With multimodal: the names "model." and "lm_head." in the files do not mean that other parts are
+  /// missing.
+  bool unprefixed_text = false;
   std::string tensor_prefix = "model.";  ///< of the Hugging Face names of the tensors
   std::string head_name = "lm_head.weight";
   std::int64_t vocabulary = 0;
@@ -163,6 +166,14 @@ Architecture read_architecture(const std::string& folder);
 /// Sets the tensor names of the text model of a multimodal checkpoint. `exists` returns whether the weight
 /// files have a tensor. Does nothing for other architectures.
 void name_tensors(Architecture& architecture, const std::function<bool(const std::string&)>& exists);
+
+/// Returns the architecture with the names that modules of the text model have in transformers 5 and in PEFT,
+/// whatever the weight files call them: "model.language_model." and "lm_head" in a multimodal model.
+Architecture named_as_modules(Architecture architecture);
+
+/// Returns the beginnings of names of stored tensors that belong to the text model of a multimodal
+/// checkpoint. Empty for other architectures: all tensors belong to the model.
+std::vector<std::string> text_tensors(const Architecture& architecture);
 
 /// Returns the beginnings of names of stored tensors that the model does not read.
 std::vector<std::string> unread_tensors(const Architecture& architecture);

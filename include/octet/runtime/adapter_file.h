@@ -41,8 +41,12 @@ struct StackedMatrix {
 /// tensors, or nullopt if PEFT stores it under its own name.
 std::optional<StackedMatrix> stacked_matrix(const model::Tuning& tuning, const std::string& parameter);
 
-/// The weights of an adapter: adapter_model.safetensors in a PEFT folder, or the tensors of a checkpoint,
-/// which have the same names.
+/// Returns the name of a parameter of adapters in PEFT's files. The text model of a multimodal model is
+/// "model.language_model." there, also if its weight files use other names.
+std::string name_in_peft(const model::Architecture& architecture, const std::string& parameter);
+
+/// The weights of an adapter: adapter_model.safetensors in a PEFT folder, or the tensors of a checkpoint. A
+/// file may name the text model of a multimodal model in any of its ways.
 class AdapterFile {
  public:
   /// Adapters of `tuning.stacked` are in PEFT's tensors for all experts, and are read as one matrix for each
@@ -78,6 +82,9 @@ class AdapterFile {
                                                           const std::vector<std::int64_t>& shape);
   void read_stacked(const Stacked& matrix, std::int64_t begin, std::int64_t count, float* out) const;
   const weights::TensorHeader* find(const std::string& name) const;
+  /// Returns the name of a tensor in the file. Differs from `name` if the file calls the text model
+  /// otherwise.
+  std::string in_file(const std::string& name) const;
   std::vector<const weights::TensorHeader*> tensors() const;
   /// Path of the file or folder, for messages.
   const std::string& where() const { return file_ ? file_->path() : checkpoint_->path(); }

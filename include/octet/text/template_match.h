@@ -48,6 +48,9 @@ std::string told_of_trims(const ChatTemplate& chat);
 /// Returns a one-line description of a template from a file, for the log.
 std::string told_of_file(const std::string& name, const ChatTemplate& chat, const Tokenizer& tokenizer);
 
+/// Returns whether a folder has a processor of images, and a chat template that writes places for images.
+bool folder_writes_images(const std::string& folder);
+
 /// Whether the folder's chat template writes the same text as `chat` with these options (jinja_of). Compares
 /// all that `chat` can write: system messages, several turns, unanswered questions, tools, tool calls,
 /// answers of tools, and thoughts if `chat` has them. If only the folder's template fails, that is a

@@ -33,6 +33,8 @@ struct ModelExport {
   std::int64_t shard_bytes = 5'000'000'000;
   bool overwrite = false;  ///< replace weights in the folder
   bool part = false;       ///< the checkpoint holds only trained parameters; `model` has the others
+  /// The run started from random weights, so that `model` need not have weights for other parts.
+  bool fresh = false;
 };
 
 /// Returns the longest text of the model: the limit in its config, extended by YaRN if present.
@@ -51,7 +53,8 @@ void write_tokenizer(const std::string& folder, const std::string& model,
                      const data::TemplateEncoder& encoder);
 
 /// Writes a folder that Hugging Face libraries load: config.json, weights and, with an encoder, the files of
-/// write_tokenizer(). Call on one rank. Returns the file names.
+/// write_tokenizer(). The other parts of a multimodal model are copied from `model`. Throws Error (usage) if
+/// `model` has no weights for them. Call on one rank. Returns the file names.
 std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder);
 
 /// Returns the entry "adapters" of a checkpoint's state. It has shapes and factors of the adapters; with
@@ -66,8 +69,9 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
                            const std::string& model);
 
 /// Returns the bytes of the adapter_model.safetensors that export_adapter() writes for a checkpoint with
-/// these tensors. `tied`: the head of the model is its embedding table.
-std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state, bool tied);
+/// these tensors. `architecture`: of the model.
+std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state,
+                           const model::Architecture& architecture);
 
 struct AdapterExport {
   std::string folder;

@@ -162,6 +162,10 @@ class WeightFolder {
   /// or "<name>.nested_offset". Throws Error if the tensor has no such array, or has it in another format.
   void read_stored(const TensorSlice& slice) const { quantised_.read_stored(slice, folder_); }
 
+  /// Calls `take` with the bytes of a tensor as they are stored, in pieces and in order. A piece is a whole
+  /// number of elements and is valid during the call.
+  void read_bytes(const std::string& name, const std::function<void(std::span<const std::byte>)>& take) const;
+
   /// Returns a hash of names, dtypes, shapes, and the first and last 64 KiB of each tensor. Different weights
   /// practically never share it.
   std::string fingerprint() const;

@@ -362,6 +362,28 @@ bool names_class(const Json& config, std::string_view class_name) {
          classes->front() == Json(class_name);
 }
 
+/// Returns the keys of the text model of a config without text_config.
+Json flat_text(const Json& config, const Family& family) {
+  Json part = config;
+  for (const std::string_view key : family.ignored) part.erase(std::string(key));
+  if (const auto range = config.find("initializer_range"); range != config.end())
+    part["initializer_range"] = *range;
+  for (const char* key : {"model_type", "quantization_config", "text_config"}) part.erase(key);
+  return part;
+}
+
+/// Throws Error if a text_config has the model_type of no text model.
+void require_text_model(const Json& type, const Family& family, const std::string& where) {
+  const auto known = [&](const Family& other) {
+    return other.text_model.empty() && type == Json(other.model_type);
+  };
+  if (type == Json(family.text_model) || (family.any_text_model && std::ranges::any_of(families(), known)))
+    return;
+  refuse("the text model of this model is not known",
+         std::string(family.text_model) + (family.any_text_model ? ", or another family of text models" : ""),
+         short_json(type), where);
+}
+
 /// The text model of a config that has one as a part; transformers leaves out of it what its class has
 /// anyway.
 Architecture read_text_model(const Json& config, const Family& family, const std::string& where) {
@@ -372,29 +394,33 @@ Architecture read_text_model(const Json& config, const Family& family, const std
     alone["model_type"] = family.text_model;
     return read_architecture(alone, where);
   }
-  if (text == config.end() || !text->is_object()) {
+  const bool flat = text == config.end() && family.flat_text;
+  if (!flat && (text == config.end() || !text->is_object())) {
     refuse("'text_config' is missing", "an object", text == config.end() ? "nothing" : short_json(*text),
            where);
   }
-  const std::string inner = where + ": text_config";
-  Json part = *text;
+  const std::string inner = flat ? where : where + ": text_config";
+  Json part = flat ? flat_text(config, family) : *text;
   if (!part.contains("model_type")) part["model_type"] = family.text_model;
-  if (part["model_type"] != Json(family.text_model)) {
-    refuse("the text model of this model is not known", std::string(family.text_model),
-           short_json(part["model_type"]), inner);
-  }
+  require_text_model(part["model_type"], family, inner);
   if (part.contains("text_config")) refuse("'text_config' is nested twice", "one", "two", inner);
   part.erase("architectures");
   Reader reader(config, where);
   reader.find("text_config");
+  // transformers 4.52 and later 4 write the keys of the text model twice, and read them from text_config.
+  for (const auto& [key, value] : config.items()) {
+    if (family.flat_text && part.contains(key)) reader.find(key);
+  }
   if (reader.find("tie_word_embeddings") != nullptr) {
     part["tie_word_embeddings"] = reader.boolean("tie_word_embeddings", true);
   }
   const Json* quantised = reader.find("quantization_config");
   refuse_unknown_keys(reader, family);
-  Architecture a = read_architecture(with_defaults(std::move(part), family.defaults), inner);
+  const bool usual = part["model_type"] == Json(family.text_model);
+  Architecture a = read_architecture(with_defaults(std::move(part), usual ? family.defaults : ""), inner);
   if (quantised != nullptr) a.stored = read_stored_weights(*quantised, where, a.experts.biases);
   a.multimodal = true;
+  a.unprefixed_text = family.unprefixed_text;
   name_tensors(a, [](const std::string&) { return false; });
   return a;
 }
@@ -442,7 +468,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
       reader.find("rope_scaling") == nullptr) {
     refuse("the rotary embedding is missing", "'rope_parameters' or 'rope_scaling'", "neither", where);
   }
-  a.ropes = read_ropes(reader, family);
+  a.ropes = read_ropes(reader, family, a.heads.head_dim);
   if (family.partial_rotary) a.rotary_dim = read_rotary_dim(reader, a.heads.head_dim);
   a.blocks = read_blocks(reader, family, a.layers);
   read_experts(reader, family, a);
@@ -509,24 +535,47 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
   if (a.vocabulary < tensor_size) require(a.vocabulary, "vocab_size");
 }
 
+namespace {
+
+// Names of the text model in transformers 5, in transformers 4, and of a text model alone.
+constexpr const char* kNewer = "model.language_model.";
+constexpr const char* kOlder = "language_model.model.";
+constexpr const char* kAlone = "model.";
+constexpr const char* kHead = "lm_head.weight";
+
+}  // namespace
+
 void name_tensors(Architecture& a, const std::function<bool(const std::string&)>& exists) {
   if (!a.multimodal) return;
-  // Checkpoints of transformers 4 and 5.
-  a.tensor_prefix = "language_model.model.";
-  a.head_name = "language_model.lm_head.weight";
-  const std::string newer = "model.language_model.", alone = "model.";
-  if (exists(alone + "embed_tokens.weight") && !exists(newer + "embed_tokens.weight") &&
-      !exists(a.tensor_prefix + "embed_tokens.weight")) {
-    // The weights hold only the text model, and config.json describes the multimodal model.
-    a.multimodal = false;
-    a.tensor_prefix = alone;
-    a.head_name = "lm_head.weight";
-    return;
+  const auto is_there = [&](const std::string& prefix) { return exists(prefix + "embed_tokens.weight"); };
+  const std::string older_head = std::string("language_model.") + kHead;
+  a.head_name = kHead;
+  if (is_there(kOlder)) {
+    a.tensor_prefix = kOlder;
+    if (exists(older_head) || !exists(kHead)) a.head_name = older_head;
+  } else if (is_there(kNewer)) {
+    a.tensor_prefix = kNewer;
+  } else if (is_there(kAlone)) {
+    // Except for `unprefixed_text`, the weights hold only the text model, and config.json describes the
+    // multimodal model.
+    a.multimodal = a.unprefixed_text;
+    a.tensor_prefix = kAlone;
+  } else {
+    a.tensor_prefix = a.unprefixed_text ? kNewer : kOlder;
+    if (!a.unprefixed_text) a.head_name = older_head;
   }
-  if (exists(newer + "embed_tokens.weight") && !exists(a.tensor_prefix + "embed_tokens.weight")) {
-    a.tensor_prefix = newer;
-    a.head_name = "lm_head.weight";
-  }
+}
+
+Architecture named_as_modules(Architecture a) {
+  if (!a.multimodal) return a;
+  a.tensor_prefix = kNewer;
+  a.head_name = kHead;
+  return a;
+}
+
+std::vector<std::string> text_tensors(const Architecture& a) {
+  if (!a.multimodal) return {};
+  return {a.tensor_prefix, a.head_name};
 }
 
 namespace {

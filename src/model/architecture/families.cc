@@ -5,6 +5,25 @@
 
 namespace octet::model {
 
+namespace {
+
+// Defaults of the text models' classes, and keys of the other parts.
+constexpr std::string_view kQwen2VlText =
+    R"({"vocab_size": 152064, "hidden_size": 8192, "intermediate_size": 29568, "num_hidden_layers": 80,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-05, "sliding_window": 4096, "max_window_layers": 80})";
+constexpr std::string_view kQwen3VlText =
+    R"({"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": 128,
+        "max_position_embeddings": 128000, "rms_norm_eps": 1e-06})";
+const std::vector<std::string_view> kQwenVlIds = {"image_token_id", "video_token_id", "vision_end_token_id",
+                                                  "vision_start_token_id", "vision_token_id"};
+const std::vector<std::string_view> kQwenVl = {
+    "image_token_id",  "video_token_id",        "vision_config",    "vision_end_token_id",
+    "vision_token_id", "vision_start_token_id", "initializer_range"};
+
+}  // namespace
+
 const std::vector<Family>& families() {
   static const std::vector<Family> table = {
       {.model_type = "llama",
@@ -142,6 +161,60 @@ const std::vector<Family>& families() {
        .ignored = {"boi_token_id", "boi_token_index", "eoi_token_id", "eoi_token_index", "image_token_id",
                    "image_token_index", "initializer_range", "mm_tokens_per_image", "vision_config"},
        .text_model = "gemma3_text"},
+      {.model_type = "qwen2_vl_text",
+       .class_name = "Qwen2VLTextModel",
+       .qkv_bias = BiasRule::always,
+       .window = WindowRule::from_layer,
+       .default_theta = 1e6,
+       .defaults = kQwen2VlText,
+       .ignored = kQwenVlIds,
+       .multimodal_rope = true},
+      {.model_type = "qwen2_vl",
+       .class_name = "Qwen2VLForConditionalGeneration",
+       .defaults = kQwen2VlText,
+       .ignored = kQwenVl,
+       .text_model = "qwen2_vl_text",
+       .flat_text = true,
+       .unprefixed_text = true},
+      {.model_type = "qwen2_5_vl_text",
+       .class_name = "Qwen2_5_VLTextModel",
+       .qkv_bias = BiasRule::always,
+       .window = WindowRule::from_layer,
+       .default_theta = 1e6,
+       .defaults = kQwen2VlText,
+       .ignored = kQwenVlIds,
+       .multimodal_rope = true},
+      {.model_type = "qwen2_5_vl",
+       .class_name = "Qwen2_5_VLForConditionalGeneration",
+       .defaults = kQwen2VlText,
+       .ignored = kQwenVl,
+       .text_model = "qwen2_5_vl_text",
+       .flat_text = true,
+       .unprefixed_text = true},
+      {.model_type = "qwen3_vl_text",
+       .class_name = "Qwen3VLTextModel",
+       .qkv_bias = BiasRule::by_key,
+       .output_bias = BiasRule::by_key,
+       .default_theta = 5e5,
+       .qk_norm = true,
+       .defaults = kQwen3VlText,
+       .ignored = kQwenVlIds,
+       .multimodal_rope = true},
+      {.model_type = "qwen3_vl",
+       .class_name = "Qwen3VLForConditionalGeneration",
+       .defaults = kQwen3VlText,
+       .ignored = kQwenVl,
+       .text_model = "qwen3_vl_text",
+       .unprefixed_text = true},
+      {.model_type = "mistral3",
+       .class_name = "Mistral3ForConditionalGeneration",
+       .defaults = R"({"vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+                       "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+                       "max_position_embeddings": 131072})",
+       .ignored = {"image_token_id", "image_token_index", "initializer_range", "multimodal_projector_bias",
+                   "projector_hidden_act", "spatial_merge_size", "vision_config", "vision_feature_layer"},
+       .text_model = "mistral",
+       .any_text_model = true},
   };
   return table;
 }

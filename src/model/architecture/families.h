@@ -63,6 +63,13 @@ struct Family {
   std::string_view defaults;              ///< default values of the class for missing keys: a JSON object
   std::vector<std::string_view> ignored;  ///< keys that transformers does not read in this family
   std::string_view text_model;  ///< family of `text_config`; this row then has its `defaults`; empty: none
+  bool any_text_model = false;  ///< text_config may be of any family; `defaults` are of `text_model`
+  bool flat_text = false;       ///< without text_config, the keys of the text model are in the whole config
+  /// With text_model: older files name the text model "model.", and the head "lm_head".
+  bool unprefixed_text = false;
+  /// Multimodal RoPE: mrope_section and mrope_interleaved are read. All three positions of a text token are
+  /// equal, so that it is the usual RoPE (Qwen2-VL, arXiv:2409.12191).
+  bool multimodal_rope = false;
 };
 
 const std::vector<Family>& families();
@@ -152,6 +159,6 @@ class Reader {
 
 /// Returns the rotary embeddings of a config. Most families have one. Families with another theta for
 /// windowed layers have two: first for the full layers, then for the windowed layers.
-std::vector<Rope> read_ropes(Reader& config, const Family& family);
+std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t head_dim);
 
 }  // namespace octet::model

@@ -129,7 +129,26 @@ bool is_unread_key(std::string_view key) {
 struct RopeDefaults {
   double theta;
   std::int64_t max_positions;  ///< of the model
+  std::int64_t sections = 0;   ///< Family::multimodal_rope: the sum of mrope_section; 0: not read
 };
+
+/// Checks the keys of a multimodal RoPE. They have no effect on text.
+void read_sections(Reader& reader, std::int64_t sum) {
+  reader.boolean("mrope_interleaved", false);
+  const Json* sections = reader.find("mrope_section");
+  if (sections == nullptr) return;
+  bool fits = sections->is_array() && sections->size() == 3;
+  std::int64_t found = 0;
+  for (std::size_t i = 0; fits && i < 3; ++i) {
+    const Json& section = (*sections)[i];
+    fits = section.is_number_integer() && section >= 0 && section <= sum;
+    if (fits) found += section.get<std::int64_t>();
+  }
+  if (fits && found == sum) return;
+  refuse("'mrope_section' cannot be used",
+         "three whole numbers with the sum " + std::to_string(sum) + ", half the size of a head",
+         short_json(*sections), reader.where());
+}
 
 /// `partial`: partial_rotary_factor is read elsewhere.
 Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const std::string& where,
@@ -140,7 +159,11 @@ Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const st
   Rope rope;
   rope.theta = reader.positive("rope_theta", defaults.theta, 1.0, 1e15);
   const std::string old_kind = reader.text("type", "");
-  const std::string kind = reader.text("rope_type", old_kind.empty() ? "default" : old_kind);
+  std::string kind = reader.text("rope_type", old_kind.empty() ? "default" : old_kind);
+  if (defaults.sections > 0) {
+    read_sections(reader, defaults.sections);
+    if (kind == "mrope") kind = "default";
+  }
   if (kind == "linear") {
     rope.kind = RopeKind::linear;
   } else if (kind == "llama3") {
@@ -197,17 +220,19 @@ const Json* parameters_of(Reader& config, const Family& family, const std::strin
 
 }  // namespace
 
-std::vector<Rope> read_ropes(Reader& config, const Family& family) {
+std::vector<Rope> read_ropes(Reader& config, const Family& family, std::int64_t head_dim) {
   const std::int64_t max_positions = config.size("max_position_embeddings", 2048, kMaxPositions);
   const double theta = config.positive("rope_theta", family.default_theta, 1.0, 1e15);
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = parameters_of(config, family, "full_attention");
   Rope rope{.theta = theta};
+  const std::int64_t sections = family.multimodal_rope ? head_dim / 2 : 0;
   if (scaling != nullptr) {
-    rope = read_rope_object(*scaling, {theta, max_positions}, config.where() + ": rope_scaling", false);
+    rope = read_rope_object(*scaling, {theta, max_positions, sections}, config.where() + ": rope_scaling",
+                            false);
   }
   if (parameters != nullptr) {
-    const Rope v5 = read_rope_object(*parameters, {theta, max_positions},
+    const Rope v5 = read_rope_object(*parameters, {theta, max_positions, sections},
                                      config.where() + ": rope_parameters", family.partial_rotary);
     if (scaling != nullptr && !(v5 == rope)) {
       refuse("rope_parameters and rope_scaling contradict each other", "one of them",

@@ -364,6 +364,15 @@ std::optional<std::string> folder_template(const std::string& folder, bool with_
   return named_template(*found, "default");
 }
 
+bool folder_writes_images(const std::string& folder) {
+  const bool processor =
+      path_exists(folder + "/preprocessor_config.json") || path_exists(folder + "/processor_config.json");
+  if (!processor) return false;
+  if (path_exists(folder + "/chat_template.json")) return true;  // of the processor
+  const std::optional<std::string> own = folder_template(folder);
+  return own && own->find("image") != std::string::npos;
+}
+
 bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const TemplateOptions& options,
                       const Tokenizer& tokenizer) {
   // The variables of a template file are unknown, so no test calls are possible: its text must be equal.

@@ -61,10 +61,19 @@ const Rows& rows() {
   return all;
 }
 
+/// Returns the row for a name in LLaMA-Factory. Rows for vision-language models differ from others in their
+/// images only.
+std::string row_of(const std::string& name) {
+  static const std::map<std::string, std::string> same{{"qwen3_vl", "qwen3"},
+                                                       {"qwen3_vl_nothink", "qwen3_nothink"}};
+  const auto found = same.find(name);
+  return found == same.end() ? name : found->second;
+}
+
 }  // namespace
 
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name) {
-  const auto it = rows().find(name);
+  const auto it = rows().find(row_of(name));
   return it == rows().end() ? nullptr : it->second;
 }
 

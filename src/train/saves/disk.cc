@@ -75,10 +75,11 @@ RunFiles files_of_run(const config::Config& config, const model::Architecture& a
                                   .shard_bytes = setup::export_bytes(config),
                                   .complete = {},
                                   .rest_from_source = part && weights,
-                                  .tied = architecture.tied},
+                                  .tied = architecture.tied,
+                                  .model_tensors = model::text_tensors(architecture)},
                                  parameters_of(outline.tensors, part && !weights ? &architecture : nullptr));
   files.model_weights =
-      setup::trains_adapters(config) ? adapter_bytes(outline.tensors, architecture.tied) : size.weights;
+      setup::trains_adapters(config) ? adapter_bytes(outline.tensors, architecture) : size.weights;
   if (folder) files.model_others = size.others + size.largest + kTemplate;
   return files;
 }

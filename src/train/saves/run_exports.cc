@@ -54,14 +54,17 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   for (const weights::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
   checkpoint::ExportOptions whole = options;
   whole.tied = architecture.tied;
+  whole.model_tensors = model::text_tensors(architecture);
   return checkpoint::export_model(
-      whole, tensors, [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
+      whole, tensors,
+      [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
         base.read(name, begin, count, out);
         weights::require_finite(name, out, count, options.dtype, options.source_folder,
                                 "use weights of the base model without such values");
         added.add_to(name, begin, count, out);
         weights::require_finite(name, out, count, options.dtype, adapters.back());
-      });
+      },
+      &base);
 }
 
 namespace {
@@ -171,6 +174,25 @@ void write_tokenizer(const std::string& folder, const std::string& model,
   fit_config(folder + "/config.json", model, encoder);
 }
 
+namespace {
+
+/// Throws Error if a multimodal model has no weights for the parts that were not trained.
+void require_other_parts(const ModelExport& e, model::Architecture architecture) {
+  if (!architecture.multimodal || weights::WeightFolder::exists(e.model)) return;
+  const checkpoint::Checkpoint trained(e.checkpoint);
+  model::name_tensors(architecture, [&](const std::string& name) { return trained.find(name) != nullptr; });
+  if (!architecture.multimodal) return;  // the run started from the text model alone
+  throw Error({.what = "the parts of the model that were not trained (vision tower, projector) are missing",
+               .expected = "the weights that the run started from: model.safetensors or its shards",
+               .found = "config.json without weights",
+               .where = e.model,
+               .fix = "fetch the model again, or name a folder with its weights: trainer export " +
+                      e.checkpoint + " FOLDER --model MODEL",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
 std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder) {
   checkpoint::ExportOptions options;
   options.folder = e.folder;
@@ -179,7 +201,12 @@ std::vector<std::string> export_model(const ModelExport& e, const data::Template
   options.shard_bytes = e.shard_bytes;
   options.overwrite = e.overwrite;
   options.rest_from_source = e.part;
-  if (path_exists(e.model + "/config.json")) options.tied = runtime::read_model(e.model).tied;
+  if (path_exists(e.model + "/config.json")) {
+    const model::Architecture architecture = runtime::read_model(e.model);
+    options.tied = architecture.tied;
+    options.model_tensors = model::text_tensors(architecture);
+    if (!e.fresh) require_other_parts(e, architecture);
+  }
   if (encoder != nullptr)
     options.complete = [&](const std::string& folder) { write_tokenizer(folder, e.model, *encoder); };
   std::vector<std::string> files = checkpoint::export_checkpoint(options, e.checkpoint);
@@ -210,30 +237,38 @@ struct OfExpert {
 /// The tensors of an adapter file. A tied table that is trained is stored under both of its names.
 struct Tensors {
   std::vector<weights::TensorHeader> headers;
+  std::map<std::string, std::string> in_state = {};  ///< names in the state, by names in the file
   std::string table;  ///< the tensor that is stored as the head; empty: the head itself
   std::map<std::string, std::vector<OfExpert>> stacked = {};  ///< by the tensor for all experts
 };
 
+/// `tuning`: of the adapters; without experts, it may be empty.
 template <typename Header>
-Tensors tensors_of(const std::vector<Header>& state, bool tied, const model::Tuning& tuning = {}) {
+Tensors tensors_of(const std::vector<Header>& state, const model::Architecture& architecture,
+                   const model::Tuning& tuning = {}) {
   Tensors tensors;
+  const auto put = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::string in_file = runtime::name_in_peft(architecture, name);
+    tensors.in_state[in_file] = name;
+    tensors.headers.push_back({.name = in_file, .dtype = DType::f32, .shape = shape});
+  };
   for (const weights::TensorHeader& tensor : state) {
     if (!tensor.name.starts_with(model::kAdapterPrefix)) continue;
     if (const auto place = runtime::stacked_matrix(tuning, tensor.name)) {
       auto& experts = tensors.stacked[place->tensor];
-      if (experts.empty())
-        tensors.headers.push_back(
-            {.name = place->tensor, .dtype = DType::f32, .shape = place->stacked(tensor.shape)});
+      if (experts.empty()) put(place->tensor, place->stacked(tensor.shape));
       experts.push_back({.parameter = tensor, .place = *place});
       continue;
     }
-    tensors.headers.push_back({.name = tensor.name, .dtype = DType::f32, .shape = tensor.shape});
-    if (tied && tensor.name.ends_with(".embed_tokens.weight")) tensors.table = tensor.name;
+    put(tensor.name, tensor.shape);
+    if (architecture.tied && tensor.name.ends_with(".embed_tokens.weight"))
+      tensors.table = tensors.headers.back().name;
   }
   if (!tensors.table.empty()) {
     weights::TensorHeader head =
         *std::ranges::find(tensors.headers, tensors.table, &weights::TensorHeader::name);
     head.name = kHead;
+    tensors.in_state[kHead] = tensors.in_state.at(tensors.table);
     tensors.headers.push_back(head);
   }
   return tensors;
@@ -260,12 +295,12 @@ std::unique_ptr<weights::SafetensorsWriter> write_weights(const std::string& pat
   for (const weights::TensorHeader& tensor : writer->order()) {
     const std::int64_t count = element_count(tensor.shape, tensor.name);
     values.resize(static_cast<std::size_t>(count));
-    const bool table = tensor.name == kHead && !tensors.table.empty();
-    const auto stacked = tensors.stacked.find(tensor.name);
+    const std::string& name = tensors.in_state.at(tensor.name);
+    const auto stacked = tensors.stacked.find(name);
     if (stacked != tensors.stacked.end()) {
       read_stacked(source, stacked->second, values);
     } else {
-      source.read(table ? tensors.table : tensor.name, 0, count, values.data());
+      source.read(name, 0, count, values.data());
     }
     weights::require_finite(tensor.name, values.data(), count, DType::f32, source.path());
     writer->append(values.data(), count);
@@ -362,16 +397,16 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
   refuse(other_trained, before.dump(), now.dump());
 }
 
-std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state, bool tied) {
-  return weights::safetensors_bytes(tensors_of(state, tied).headers);
+std::int64_t adapter_bytes(const std::vector<weights::TensorHeader>& state,
+                           const model::Architecture& architecture) {
+  return weights::safetensors_bytes(tensors_of(state, architecture).headers);
 }
 
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::ModelKeys& config) {
   const checkpoint::Checkpoint source(e.checkpoint);
   const model::Architecture architecture = runtime::read_model(config.model_name_or_path);
   const setup::AdapterWish wish = setup::adapter_wish(config);
-  const Tensors tensors =
-      tensors_of(source.tensors(), architecture.tied, setup::tuning_of(wish, architecture));
+  const Tensors tensors = tensors_of(source.tensors(), architecture, setup::tuning_of(wish, architecture));
   const std::string weights = e.folder + "/" + kWeights;
   Json described = setup::adapter_config(wish, architecture, config.model_name_or_path);
   if (!tensors.table.empty()) described["ensure_weight_tying"] = true;

@@ -332,7 +332,8 @@ void Saves::write_final_model() const {
                 .dtype = setup::export_dtype(config),
                 .shard_bytes = setup::export_bytes(config),
                 .overwrite = true,
-                .part = setup::trains_parts(config)},
+                .part = setup::trains_parts(config),
+                .fresh = config.train_from_scratch},
                encoder);
 }
 

@@ -56,7 +56,25 @@ def gpt_oss(**values):
                    original_max_position_embeddings=32), **values}
 
 
+def wrapper(kind, names, vision, text, flat=False, **outer):
+    """A vision-language model. `config` is that of its text model, `names` the beginnings of names of modules in transformers,
+    and in files. `flat`: older files have the keys of the text model in the whole config."""
+    return {**case(kind, **text), "vision": vision, "names": names, "flat": flat, "outer": outer}
+
+
+# As the published files of each name their tensors.
+OLD_QWEN = [("model.visual.", "visual."), ("model.language_model.", "model.")]
+OLD_LLAVA = [("model.vision_tower.", "vision_tower."), ("model.multi_modal_projector.", "multi_modal_projector."),
+             ("model.language_model.", "language_model.model."), ("lm_head.", "language_model.lm_head.")]
+
+
+def sections(theta, *three, **more):
+    return rope(theta, mrope_section=list(three), **more)
+
+
 LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+
+IMAGE_IDS = {"image_token_id": 186, "video_token_id": 187, "vision_start_token_id": 188, "vision_end_token_id": 189}
 
 CASES = {
     "llama": case("Llama", **llama()),
@@ -92,6 +110,29 @@ CASES = {
         use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, n_shared_experts=2,
         routed_scaling_factor=2.5, moe_intermediate_size=12)),
     "gpt-oss": case("GptOss", **gpt_oss(num_local_experts=4, num_experts_per_tok=2)),
+    "qwen3-vl": wrapper(
+        "Qwen3VL", [], {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 4,
+                        "out_hidden_size": 64, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]},
+        without("mlp_bias", without("use_sliding_window", qwen(
+            head_dim=32, tie_word_embeddings=False, **sections(5000000.0, 6, 5, 5, mrope_interleaved=True)))),
+        tie_word_embeddings=True, **IMAGE_IDS),
+    "qwen2-vl": wrapper(
+        "Qwen2VL", OLD_QWEN, {"depth": 1, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 1, "num_heads": 2, "patch_size": 4},
+        without("mlp_bias", without("attention_bias", qwen(
+            hidden_size=64, use_sliding_window=True, max_window_layers=1, sliding_window=16, tie_word_embeddings=True,
+            **sections(1000000.0, 4, 2, 2, rope_type="yarn", factor=4.0, original_max_position_embeddings=32)))),
+        flat=True, tie_word_embeddings=True, **IMAGE_IDS),
+    "qwen2-5-vl": wrapper(
+        "Qwen2_5_VL", OLD_QWEN, {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "patch_size": 4,
+                                 "out_hidden_size": 64, "window_size": 16, "fullatt_block_indexes": [0]},
+        without("mlp_bias", without("attention_bias", qwen(max_window_layers=1, sliding_window=16, **sections(1000000.0, 2, 3, 3)))),
+        flat=True, **IMAGE_IDS),
+    "mistral3": wrapper(
+        "Mistral3", OLD_LLAVA, {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+                                "head_dim": 16, "image_size": 32, "patch_size": 8, "model_type": "pixtral"},
+        {"model_type": "mistral", **without("mlp_bias", without("attention_bias", llama(
+            head_dim=32, sliding_window=None, **rope(1000000000.0))))},
+        tie_word_embeddings=False, image_token_index=189),
 }
 AUX = 0.05                      # router_aux_loss_coef of the references with the auxiliary loss
 FP8 = ("llama3", "qwen3")       # with references of FP8 products
@@ -104,6 +145,8 @@ SHARDS = {"qwen2": "60KB"}
 def legacy_config(name):
     """The same model as transformers 4 would have written it."""
     found = CASES[name]
+    if "vision" in found:
+        return legacy_wrapper(name)
     config = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
     ropes = found["config"]["rope_parameters"]
     if "full_attention" in ropes:
@@ -118,3 +161,19 @@ def legacy_config(name):
     model_type = {"Gemma3Text": "gemma3_text", "Qwen3Moe": "qwen3_moe", "Qwen2Moe": "qwen2_moe", "Glm4Moe": "glm4_moe", "GptOss": "gpt_oss"}.get(found["kind"], found["kind"].lower())
     architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
     return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
+
+
+def legacy_wrapper(name):
+    found = CASES[name]
+    text = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
+    ropes = dict(found["config"]["rope_parameters"])
+    text["rope_theta"] = ropes.pop("rope_theta")
+    if len(ropes) > 1:
+        old = found["flat"] and ropes["rope_type"] == "default"
+        text["rope_scaling"] = {**ropes, "type": "mrope", "rope_type": "mrope"} if old else ropes
+    model_type = {"Qwen3VL": "qwen3_vl", "Qwen2VL": "qwen2_vl", "Qwen2_5_VL": "qwen2_5_vl", "Mistral3": "mistral3"}[found["kind"]]
+    config = {"model_type": model_type, "architectures": [found["kind"] + "ForConditionalGeneration"], **found["outer"],
+              "torch_dtype": found["kept"], "vision_config": {**found["vision"]}}
+    if found["flat"]:
+        return {**text, **config}
+    return {**config, "text_config": {"model_type": model_type + "_text", **text}}
