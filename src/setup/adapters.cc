@@ -260,8 +260,27 @@ void require_one_table(const AdapterWish& wish, const model::Architecture& archi
 
 }  // namespace
 
-model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
+namespace {
+
+/// Returns the wish with names of parameters that are modules of this model among its targets. Files of some
+/// families have one module for gate and up, with the name of a parameter of experts.
+AdapterWish of_model(AdapterWish wish, const std::vector<Module>& modules) {
+  const auto is_module = [&](const std::string& word) {
+    return std::ranges::any_of(
+        modules, [&](const Module& module) { return !of_expert(module) && named(module.name, word); });
+  };
+  for (const std::string& word : wish.parameters) {
+    if (is_module(word)) wish.targets.push_back(word);
+  }
+  std::erase_if(wish.parameters, is_module);
+  return wish;
+}
+
+}  // namespace
+
+model::Tuning tuning_of(const AdapterWish& given, const model::Architecture& architecture) {
   std::vector<Module> modules = linear_modules(architecture);
+  const AdapterWish wish = of_model(given, modules);
   model::Tuning tuning{
       .adapters = true, .modules = {}, .whole = {}, .output_rate = wish.output_rate, .only = {}};
   const bool stacked = stacks_experts(architecture);
@@ -379,8 +398,9 @@ Json target_modules(const AdapterWish& wish, const model::Architecture& architec
 
 }  // namespace
 
-Json adapter_config(const AdapterWish& wish, const model::Architecture& architecture,
+Json adapter_config(const AdapterWish& given, const model::Architecture& architecture,
                     const std::string& base) {
+  const AdapterWish wish = of_model(given, linear_modules(architecture));
   Json config{
       {"base_model_name_or_path", base},
       {"bias", "none"},

@@ -9,11 +9,45 @@
 namespace octet::model::testing::golden_test {
 namespace {
 
-const std::vector<std::string> kCases = {
-    "llama",   "llama3",   "llama3-tied",       "llama-mha-bias", "llama-linear-rope",
-    "mistral", "qwen2",    "qwen2-tied",        "qwen3",          "qwen3-yarn",
-    "gemma2",  "gemma3",   "qwen3-moe-trained", "mixtral",        "qwen2-moe",
-    "olmoe",   "glm4-moe", "glm4-moe-groups",   "gpt-oss"};
+const std::vector<std::string> kCases = {"llama",
+                                         "llama3",
+                                         "llama3-tied",
+                                         "llama-mha-bias",
+                                         "llama-linear-rope",
+                                         "mistral",
+                                         "qwen2",
+                                         "qwen2-tied",
+                                         "qwen3",
+                                         "qwen3-yarn",
+                                         "gemma2",
+                                         "gemma3",
+                                         "qwen3-moe-trained",
+                                         "mixtral",
+                                         "qwen2-moe",
+                                         "olmoe",
+                                         "glm4-moe",
+                                         "glm4-moe-groups",
+                                         "gpt-oss",
+                                         "seed-oss",
+                                         "seed-oss-bias",
+                                         "gemma1",
+                                         "gemma1-bias",
+                                         "granite",
+                                         "granite-bias",
+                                         "smollm3",
+                                         "smollm3-windows",
+                                         "olmo2",
+                                         "olmo2-bias",
+                                         "olmo3",
+                                         "olmo3-types",
+                                         "exaone4",
+                                         "exaone4-full",
+                                         "hunyuan",
+                                         "hunyuan-bias",
+                                         "phi3",
+                                         "phi3-longrope",
+                                         "ministral3",
+                                         "ministral3-window"};
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};

@@ -54,6 +54,14 @@ constexpr auto kBeginnings = std::to_array<std::pair<std::string_view, std::stri
     {"yi-6b", "yi-1.5-6b"},
     {"yi-9b", "yi-1.5-9b"},
     {"yi-34b", "yi-1.5-34b"},
+    {"gemma-1.1-", "gemma-"},
+    {"olmo-2-0425-", "olmo-2-"},
+    {"olmo-2-1124-", "olmo-2-"},
+    {"olmo-2-0325-", "olmo-2-"},
+    {"olmo-3-1025-", "olmo-3-"},
+    {"olmo-3-1125-", "olmo-3-"},
+    {"phi-3-mini-4k", "phi-3-mini"},
+    {"phi-3-medium-4k", "phi-3-medium"},
 });
 
 /// Endings that do not change a shape.
@@ -206,6 +214,45 @@ Json family_keys(const std::string& family) {
                  {"attention_bias", true},
                  {"partial_rotary_factor", 0.5},
                  {"rope_theta", 1000000.0}});
+  } else if (family == "phi3") {
+    keys.update({{"model_type", "phi3"},
+                 {"max_position_embeddings", 4096},
+                 {"rope_theta", 10000.0},
+                 {"sliding_window", 2047}});
+  } else if (family == "smollm3") {
+    keys.update({{"model_type", "smollm3"},
+                 {"max_position_embeddings", 65536},
+                 {"rms_norm_eps", 1e-6},
+                 {"rope_theta", 5000000.0}});
+  } else if (family == "olmo2") {
+    keys.update({{"model_type", "olmo2"}, {"max_position_embeddings", 4096}, {"rms_norm_eps", 1e-6}});
+  } else if (family == "olmo3") {
+    keys.update({{"model_type", "olmo3"},
+                 {"max_position_embeddings", 65536},
+                 {"rms_norm_eps", 1e-6},
+                 {"sliding_window", 4096},
+                 {"rope_scaling",
+                  {{"rope_type", "yarn"},
+                   {"factor", 8.0},
+                   {"beta_fast", 32.0},
+                   {"beta_slow", 1.0},
+                   {"attention_factor", 1.2079441541679836},
+                   {"original_max_position_embeddings", 8192}}}});
+  } else if (family == "granite") {
+    keys.update({{"model_type", "granite"},
+                 {"rope_theta", 10000000.0},
+                 {"embedding_multiplier", 12.0},
+                 {"residual_multiplier", 0.22}});
+  } else if (family == "seed_oss") {
+    keys.update({{"model_type", "seed_oss"},
+                 {"head_dim", 128},
+                 {"attention_bias", true},
+                 {"max_position_embeddings", 524288},
+                 {"rms_norm_eps", 1e-6},
+                 {"rope_theta", 10000000.0}});
+  } else if (family == "gemma") {
+    keys = {{"model_type", "gemma"},           {"head_dim", 256},      {"hidden_act", "gelu_pytorch_tanh"},
+            {"max_position_embeddings", 8192}, {"rms_norm_eps", 1e-6}, {"rope_theta", 10000.0}};
   } else if (family == "gemma2" || family == "gemma3_text") {
     keys = {{"model_type", family},
             {"head_dim", 256},
@@ -236,6 +283,8 @@ struct Shape {
 
 /// Gemma 3 is the text model of the published one.
 constexpr std::array kShapes{
+    Shape{"gemma-2b", "gemma", 2048, 16384, 18, 8, 1, 256000, true},
+    Shape{"gemma-7b", "gemma", 3072, 24576, 28, 16, 16, 256000, true},
     Shape{"gemma-2-27b", "gemma2", 4608, 36864, 46, 32, 16, 256000, true,
           R"({"head_dim": 128, "query_pre_attn_scalar": 144})"},
     Shape{"gemma-2-2b", "gemma2", 2304, 9216, 26, 8, 4, 256000, true},
@@ -254,6 +303,10 @@ constexpr std::array kShapes{
     Shape{"glm-4.5-air", "glm4_moe", 4096, 10944, 46, 96, 8, 151552},
     Shape{"gpt-oss-120b", "gpt_oss", 2880, 2880, 36, 64, 8, 201088, false, R"({"num_local_experts": 128})"},
     Shape{"gpt-oss-20b", "gpt_oss", 2880, 2880, 24, 64, 8, 201088, false, R"({"num_local_experts": 32})"},
+    Shape{"granite-3.3-2b", "granite", 2048, 8192, 40, 32, 8, 49159, true,
+          R"({"attention_multiplier": 0.015625, "logits_scaling": 8.0})"},
+    Shape{"granite-3.3-8b", "granite", 4096, 12800, 40, 32, 8, 49159, true,
+          R"({"attention_multiplier": 0.0078125, "logits_scaling": 16.0})"},
     Shape{"llama-2-13b", "llama2", 5120, 13824, 40, 40, 40, 32000},
     Shape{"llama-2-70b", "llama2", 8192, 28672, 80, 64, 8, 32000},
     Shape{"llama-2-7b", "llama2", 4096, 11008, 32, 32, 32, 32000},
@@ -273,7 +326,17 @@ constexpr std::array kShapes{
     Shape{"mistral-small-24b", "mistral", 5120, 32768, 40, 32, 8, 131072, false,
           R"({"rope_theta": 100000000.0})"},
     Shape{"mixtral-8x7b", "mixtral", 4096, 14336, 32, 32, 8, 32000},
+    Shape{"olmo-2-13b", "olmo2", 5120, 13824, 40, 40, 40, 100352},
+    Shape{"olmo-2-1b", "olmo2", 2048, 8192, 16, 16, 16, 100352},
+    Shape{"olmo-2-32b", "olmo2", 5120, 27648, 64, 40, 8, 100352},
+    Shape{"olmo-2-7b", "olmo2", 4096, 11008, 32, 32, 32, 100352},
+    Shape{"olmo-3-32b", "olmo3", 5120, 27648, 64, 40, 8, 100278},
+    Shape{"olmo-3-7b", "olmo3", 4096, 11008, 32, 32, 32, 100278},
     Shape{"olmoe-1b-7b", "olmoe", 2048, 1024, 16, 16, 16, 50304},
+    Shape{"phi-3-medium", "phi3", 5120, 17920, 40, 40, 10, 32064},
+    Shape{"phi-3-mini", "phi3", 3072, 8192, 32, 32, 32, 32064},
+    Shape{"phi-4", "phi3", 5120, 17920, 40, 40, 10, 100352, false,
+          R"({"max_position_embeddings": 16384, "rope_theta": 250000.0, "sliding_window": null})"},
     Shape{"qwen2.5-0.5b", "qwen2", 896, 4864, 24, 14, 2, 151936, true},
     Shape{"qwen2.5-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 151936, true},
     Shape{"qwen2.5-14b", "qwen2", 5120, 13824, 48, 40, 8, 152064},
@@ -292,9 +355,11 @@ constexpr std::array kShapes{
     Shape{"qwen3-4b", "qwen3", 2560, 9728, 36, 32, 8, 151936, true},
     Shape{"qwen3-8b", "qwen3", 4096, 12288, 36, 32, 8, 151936},
     Shape{"r1-distill-qwen-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 151936},
+    Shape{"seed-oss-36b", "seed_oss", 5120, 27648, 64, 80, 8, 155136},
     Shape{"smollm2-1.7b", "smollm2", 2048, 8192, 24, 32, 32, 49152, true, R"({"rope_theta": 130000.0})"},
     Shape{"smollm2-135m", "smollm2", 576, 1536, 30, 9, 3, 49152, true},
     Shape{"smollm2-360m", "smollm2", 960, 2560, 32, 15, 5, 49152, true},
+    Shape{"smollm3-3b", "smollm3", 2048, 11008, 36, 16, 4, 128256, true},
     Shape{"tiny", "llama3", 128, 384, 4, 4, 2, 4096},
     Shape{"tinyllama-1.1b", "llama2", 2048, 5632, 22, 32, 4, 32000, false,
           R"({"max_position_embeddings": 2048})"},

@@ -105,8 +105,17 @@ inline ops::Matrix narrowed(ops::Matrix m, std::int64_t rows, std::int64_t cols)
 
 /// Cosines and sines of the angles of a rotary embedding, f32 [positions, head_dim / 2].
 struct RotaryTable {
+  struct Angles {
+    const float* cosine = nullptr;
+    const float* sine = nullptr;
+  };
   const float* cosine = nullptr;
   const float* sine = nullptr;
+  Angles queries = {};         ///< multiplied for queries (Rope::query_beta); null: as for keys
+  Angles long_documents = {};  ///< of documents with more than `longest_short` tokens; null: as for others
+  std::int64_t longest_short = 0;
+  /// Whether all heads of all documents have the same angles.
+  bool uniform() const { return queries.cosine == nullptr && long_documents.cosine == nullptr; }
 };
 
 /// State that all layers of a core share.
@@ -116,7 +125,7 @@ struct Common {
   precision::Quantizer quantizer;
   precision::Audit* audit = nullptr;  ///< or null
   Scratch scratch;
-  std::vector<RotaryTable> ropes;  ///< one for each of Architecture::ropes
+  std::vector<RotaryTable> ropes;  ///< see make_rotary_tables()
   DecodeQueue decode_queue;        ///< of the current pass
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }
