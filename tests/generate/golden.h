@@ -26,7 +26,7 @@ inline std::vector<std::string> golden_models() {
   return {"gemma2",   "gemma3",    "llama-linear-rope", "llama3",
           "mistral",  "qwen2",     "qwen3-moe",         "qwen3-yarn",
           "qwen3",    "olmoe",     "glm4-moe-groups",   "gpt-oss",
-          "seed-oss", "gemma1",    "granite",           "smollm3-windows",
+          "seed-oss", "gemma1",    "granite-bias",      "smollm3-windows",
           "olmo2",    "olmo3",     "exaone4",           "hunyuan",
           "phi3",     "ministral3"};
 }

@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "layers/rotary_tables.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
 #include "octet/ops/decode_gemm.h"
@@ -102,21 +103,6 @@ inline ops::Matrix narrowed(ops::Matrix m, std::int64_t rows, std::int64_t cols)
   m.cols = m.ld = cols;
   return m;
 }
-
-/// Cosines and sines of the angles of a rotary embedding, f32 [positions, head_dim / 2].
-struct RotaryTable {
-  struct Angles {
-    const float* cosine = nullptr;
-    const float* sine = nullptr;
-  };
-  const float* cosine = nullptr;
-  const float* sine = nullptr;
-  Angles queries = {};         ///< multiplied for queries (Rope::query_beta); null: as for keys
-  Angles long_documents = {};  ///< of documents with more than `longest_short` tokens; null: as for others
-  std::int64_t longest_short = 0;
-  /// Whether all heads of all documents have the same angles.
-  bool uniform() const { return queries.cosine == nullptr && long_documents.cosine == nullptr; }
-};
 
 /// State that all layers of a core share.
 struct Common {

@@ -12,11 +12,6 @@
 
 namespace octet::model {
 
-/// Computes the tables of an architecture's rotary embeddings for `positions` positions. A last table rotates
-/// nothing, if norms of heads without a rotation need it.
-std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& architecture,
-                                            std::int64_t positions);
-
 /// The steps between the GEMM of queries and keys and attention: norms of the heads, if the architecture has
 /// them, and the rotary embedding.
 class Rotary {
